@@ -1,0 +1,68 @@
+# `make run` and `make test` need Python 3.11 or newer with pip, and nothing else. PYTHON=… picks the interpreter.
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+LOCK := requirements/dev.txt
+LOCKER := .cache/lock
+UV := uv==0.13.7
+TYPED := src $(foreach d,tests bench examples,$(if $(shell find $(d) -name '*.py' -print -quit 2>/dev/null),$(d)))
+
+# The newest interpreter that runs: a name on PATH may be a version manager's shim for one that is not installed.
+USABLE := import sys, venv, pip; sys.exit(sys.version_info < (3, 11))
+FIND_PYTHON = for python in $(or $(PYTHON),python3.13 python3.12 python3.11 python3); do \
+	"$$python" -c '$(USABLE)' >/dev/null 2>&1 && break; python=; done; \
+	test -n "$$python" || { echo 'make: no Python 3.11 or newer with pip was found; try PYTHON=/path/to/python' >&2; exit 1; }
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check lint types imports bench chaos format lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: $(READY) ## run the demo
+	$(BIN)/python -m mainspring.demo
+
+test: lint types imports ## everything that must pass: lint, types, layers, all tests
+	$(BIN)/python -m pytest
+
+check: lint types imports ## the same with the quick tests only
+	$(BIN)/python -m pytest -q -m "not slow"
+
+lint: $(READY) ## ruff: rules and format
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(READY) ## mypy, strict
+	$(BIN)/mypy $(TYPED)
+
+imports: $(READY) ## import-linter: the layers
+	$(BIN)/lint-imports --no-logo
+
+bench: $(READY) ## measure
+	$(BIN)/python -m bench
+
+chaos: $(READY) ## the long form of the chaos tests
+	MAINSPRING_CHAOS=long $(BIN)/python -m pytest -m chaos tests/chaos
+
+format: $(READY) ## format, and fix what ruff can fix
+	$(BIN)/ruff check --fix-only --quiet
+	$(BIN)/ruff format
+
+UPGRADE := --upgrade
+lock: ## pin the newest versions again (with UPGRADE= keep the pins that still fit)
+	@$(FIND_PYTHON); test -x $(LOCKER)/bin/python || "$$python" -m venv --without-pip $(LOCKER); \
+	"$$python" -m pip --python $(LOCKER)/bin/python install -qq --disable-pip-version-check '$(UV)'
+	$(LOCKER)/bin/uv pip compile --quiet --no-config --universal --python-version 3.11 $(UPGRADE) --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
+		--group dev pyproject.toml --output-file $(LOCK)
+
+clean: ## remove the environment and all caches
+	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+
+# The environment is made without pip and filled from outside, as some systems ship no ensurepip; the lock pins a pip.
+$(READY): pyproject.toml $(LOCK)
+	@$(FIND_PYTHON); test -x $(BIN)/python || "$$python" -m venv --without-pip $(VENV); \
+	echo "Setting up $(VENV) with $$($(BIN)/python --version)"; \
+	install() { "$$python" -m pip --python $(BIN)/python install -qq --no-compile --disable-pip-version-check "$$@"; }; \
+	install --require-hashes -r $(LOCK) && install --no-deps --no-build-isolation --editable . && touch $@
