@@ -1,0 +1,904 @@
+"""Jobs in a dictionary: for tests and for trying things out. They are gone when the process ends.
+
+`MemoryStore` is what the other stores are measured against, so it is written for the reader first. Only waiting jobs
+are not kept the plain way: `_Lines` has a heap per queue, priority and suspicion, so that a claim costs the same
+however many jobs wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
+from heapq import heappop, heappush
+from itertools import islice
+from typing import Any
+
+from mainspring.clock import Clock, Millis, SystemClock, to_datetime, to_millis
+from mainspring.errors import ConfigurationError, IllegalMove, SystemHalted, WorkerCrashed
+from mainspring.ids import new_id
+from mainspring.job import (
+    FINISHED,
+    FOREVER,
+    MAX_CRASHES,
+    TRANSITIONS,
+    WAITING,
+    Attempt,
+    Claim,
+    Counts,
+    Failure,
+    Inserted,
+    Job,
+    Move,
+    NewJob,
+    Outcome,
+    Priority,
+    Progress,
+    ProgressReport,
+    Status,
+    TimelineEntry,
+    statuses_that_allow,
+)
+from mainspring.stores.protocol import (
+    DUE_CAP,
+    Action,
+    AuditEntry,
+    By,
+    Changed,
+    Claims,
+    Completion,
+    Edit,
+    Filter,
+    Finding,
+    Halt,
+    Page,
+    Pulse,
+    Severity,
+    Stats,
+    Takeover,
+    TakeoverCause,
+    Wake,
+    Want,
+    WorkerInfo,
+)
+
+ANY_QUEUE = "*"
+
+COUNTS_AS_ATTEMPT = frozenset({Move.DONE, Move.RETRY, Move.DEAD, Move.CANCEL})
+IN_HISTORY = COUNTS_AS_ATTEMPT | {Move.CRASH}
+YIELDS_TO_CANCEL = frozenset({Move.RETRY, Move.SNOOZE, Move.RELEASE, Move.SUSPEND, Move.CRASH})
+"""Ways to end a run that do not end the job: a cancel that was asked for meanwhile takes effect then."""
+
+ALLOWED = {
+    Action.CANCEL: statuses_that_allow(Move.CANCEL),
+    Action.REPLAY: statuses_that_allow(Move.REPLAY),
+    Action.EDIT: statuses_that_allow(Move.EDIT),
+    Action.DELETE: frozenset(Status) - {Status.RUNNING},
+}
+
+SHARE = 4
+"""Of so many jobs, one goes to a priority that has waited longer than its patience."""
+
+_Key = tuple[str, str]  # a task and a dedupe key of it
+
+
+@dataclass(slots=True)
+class _Row:
+    """A job as it is kept."""
+
+    spec: NewJob  # as inserted, with edits applied
+    run_at: Millis
+    created_at: Millis
+    status: Status = Status.PENDING
+    token: int = 0
+    attempts: int = 0
+    crashes: int = 0
+    worker: str | None = None
+    claimed_at: Millis = 0
+    finished_at: Millis | None = None
+    expires_at: Millis | None = None
+    progress: Progress | None = None
+    result: str | None = None
+    failure: Failure | None = None
+    reason: str = ""
+    cancel_requested: bool = False
+    history: list[Attempt] = field(default_factory=list)
+    by_hand: list[TimelineEntry] = field(default_factory=list)
+    place: int = 0  # grows whenever the job joins or leaves a line, which makes its older heap entries void
+
+    @property
+    def id(self) -> str:
+        return self.spec.id
+
+    @property
+    def key(self) -> _Key | None:
+        return None if self.spec.dedupe_key is None else (self.spec.task, self.spec.dedupe_key)
+
+
+class MemoryStore:
+    """All of `Store` within one process, for any number of threads. Neither durable nor transactional."""
+
+    transactional = False
+
+    def __init__(
+        self,
+        url: str = "memory://",
+        *,
+        clock: Clock | None = None,
+        lease: float = 30.0,
+        stall_grace: Millis = 30_000,
+        patience: Millis = 60_000,
+    ) -> None:
+        self.url = url
+        self.clock: Clock = clock or SystemClock()
+        self.lease = lease
+        self.stall_grace = stall_grace
+        self.patience = patience
+        self._lock = threading.Lock()
+        self._rows: dict[str, _Row] = {}
+        self._running: dict[str, _Row] = {}
+        self._lines = _Lines()
+        self._keys = _Keys()
+        self._crew = _Crew()
+        self._halts: dict[str | None, Halt] = {}
+        self._audit: dict[str, AuditEntry] = {}
+        self._turns: Counter[str] = Counter()
+
+    async def open(self) -> None:
+        """Nothing to open."""
+
+    async def close(self) -> None:
+        """Nothing to close: the jobs stay for as long as this object does."""
+
+    @contextmanager
+    def _operation(self) -> Iterator[Millis]:
+        """The work of one method: alone, at one moment, and followed by the wake-ups that it caused."""
+        with self._lock:
+            yield self.clock.now()
+            self._crew.ring()
+
+    # -- inserting --------------------------------------------------------------------------------
+
+    async def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Inserted]:
+        if connection is not None:
+            msg = (
+                "memory:// has no transactions to join; insert without a connection, or use sqlite:// or postgresql://"
+            )
+            raise ConfigurationError(msg)
+        with self._operation() as now:
+            self._refuse_if_halted(jobs, now)
+            return [self._insert(job, now) for job in jobs]
+
+    def _refuse_if_halted(self, jobs: Sequence[NewJob], now: Millis) -> None:
+        refusing = {queue for queue, halt in self._standing(now).items() if not halt.accept}
+        if None in refusing:
+            raise SystemHalted
+        for queue in refusing.intersection(job.queue for job in jobs):
+            msg = f"Queue {queue!r} is paused and refuses new jobs. Resume it, or pause it with accept=True."
+            raise SystemHalted(msg)
+
+    def _insert(self, job: NewJob, now: Millis) -> Inserted:
+        if job.id in self._rows:
+            return Inserted(job.id, created=True)
+        row = _Row(replace(job), now + job.delay if job.run_at is None else job.run_at, now)
+        if row.key and (holder := self._keys.holder(row.key, now)):
+            return Inserted(holder, created=False)
+        self._rows[row.id] = row
+        self._keys.take(row)
+        self._keys.keep(row, now)
+        self._put_in_line(row)
+        return Inserted(row.id, created=True)
+
+    def _put_in_line(self, row: _Row) -> None:
+        """Wakes for jobs of the future too: a worker may have planned to sleep for longer."""
+        self._lines.join(row)
+        self._crew.call_for_jobs(row.spec.queue)
+
+    # -- claiming ---------------------------------------------------------------------------------
+
+    async def claim(
+        self, worker: str, wants: Sequence[Want], *, limit: int | None = None, solo: bool = False
+    ) -> Claims:
+        with self._operation() as now:
+            rows = self._suspect(wants, now) if solo else self._served(wants, limit, now)
+            claims = [self._start(row, worker, now) for row in islice(rows, limit)]
+            next_due = None if claims else self._next_due(wants, now)
+            return Claims(claims, next_due, suspects=any(self._suspect(wants, now)))
+
+    def _suspect(self, wants: Sequence[Want], now: Millis) -> Iterator[_Row]:
+        """At most one."""
+        every = (self._most_urgent(self._claimable(want.queue, now), now, suspects=True) for want in wants)
+        return islice((row for row in every if row), 1)
+
+    def _served(self, wants: Sequence[Want], limit: int | None, now: Millis) -> Iterator[_Row]:
+        """The rows to claim, each to be taken out of its line before the next is asked for."""
+        left = sum(want.limit for want in wants) if limit is None else limit
+        for want in wants:
+            for row in self._served_from(want.queue, min(want.limit, left), now):
+                left -= 1
+                yield row
+
+    def _served_from(self, queue: str, limit: int, now: Millis) -> Iterator[_Row]:
+        queues = self._claimable(queue, now)
+        share = self._share_of_the_patient(queue, limit, queues, now)
+        for number in range(limit):
+            overdue = self._longest_overdue(queues, now) if number < share else None
+            if not (row := overdue or self._most_urgent(queues, now)):
+                break
+            yield row
+
+    def _share_of_the_patient(self, queue: str, limit: int, queues: list[str], now: Millis) -> int:
+        """How many of these jobs go to priorities that waited too long: never so many that they starve urgent ones."""
+        if limit < 1 or not self._longest_overdue(queues, now):
+            return 0
+        if limit >= SHARE:
+            return limit // SHARE
+        self._turns[queue] += 1
+        return 1 if self._turns[queue] % SHARE == 0 else 0
+
+    def _most_urgent(self, queues: list[str], now: Millis, *, suspects: bool = False) -> _Row | None:
+        heads = (self._lines.head(queues, priority, suspects=suspects) for priority in Priority)
+        return next((row for row in heads if row and row.run_at <= now), None)
+
+    def _longest_overdue(self, queues: list[str], now: Millis) -> _Row | None:
+        """The head that has waited longest beyond the patience, behind a more urgent job that is due."""
+        heads = [self._lines.head(queues, priority) for priority in Priority]
+        due = [row for row in heads if row and row.run_at <= now]
+        overdue = [row for row in due[1:] if now - row.run_at > self.patience]
+        return min(overdue, key=lambda row: row.run_at, default=None)
+
+    def _start(self, row: _Row, worker: str, now: Millis) -> Claim:
+        self._lines.leave(row)
+        self._running[row.id] = row
+        row.status = TRANSITIONS[row.status][Move.CLAIM]
+        row.token += 1
+        row.worker = worker
+        row.claimed_at = now
+        return _claim(row)
+
+    def _claimable(self, queue: str, now: Millis) -> list[str]:
+        standing = self._standing(now)
+        if None in standing:
+            return []
+        queues = self._lines.queues() if queue == ANY_QUEUE else [queue]
+        return [name for name in queues if name not in standing]
+
+    def _next_due(self, wants: Sequence[Want], now: Millis) -> Millis | None:
+        standing = self._standing(now)
+        if None in standing:
+            return _end_of(standing[None])
+        moments = [_end_of(halt) for queue, halt in standing.items() if _wanted(queue, wants)]
+        for queue in {name for want in wants for name in self._claimable(want.queue, now)}:
+            moments += [moment for moment in self._lines.head_times(queue) if moment > now]
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    # -- ending runs ------------------------------------------------------------------------------
+
+    async def ack(self, outcomes: Sequence[Outcome]) -> list[Status | None]:
+        for outcome in outcomes:
+            if outcome.move not in TRANSITIONS[Status.RUNNING]:
+                msg = f"a run cannot end with {outcome.move.value!r} (job {outcome.job_id})"
+                raise IllegalMove(msg)
+        with self._operation() as now:
+            return [self._ack(outcome, now) for outcome in outcomes]
+
+    def _ack(self, outcome: Outcome, now: Millis) -> Status | None:
+        row = self._held(outcome.job_id, outcome.token)
+        if row is None:
+            return None
+        self._end(row, outcome, now)
+        for job in outcome.follow_ups:
+            self._insert(job, now)
+        return row.status
+
+    def _held(self, job_id: str, token: int) -> _Row | None:
+        """The fence: no row for a run whose claim was taken over, released or already ended."""
+        row = self._running.get(job_id)
+        return row if row and row.token == token else None
+
+    def _end(self, row: _Row, outcome: Outcome, now: Millis) -> None:
+        cancelled = row.cancel_requested and outcome.move in YIELDS_TO_CANCEL
+        move = Move.CANCEL if cancelled else outcome.move
+        del self._running[row.id]
+        row.attempts += move in COUNTS_AS_ATTEMPT
+        row.crashes += move is Move.CRASH
+        row.result = outcome.result
+        row.failure = outcome.failure or row.failure
+        row.reason = (row.cancel_requested and move is Move.CANCEL and row.reason) or outcome.reason
+        if move in IN_HISTORY:
+            row.history.append(_attempt(row, move, outcome, now))
+        self._move_on(row, move, outcome.delay, now)
+
+    def _move_on(self, row: _Row, move: Move, delay: Millis, now: Millis) -> None:
+        crashed_too_often = move is Move.CRASH and row.crashes >= MAX_CRASHES
+        status = Status.DEAD_LETTER if crashed_too_often else TRANSITIONS[Status.RUNNING][move]
+        if status in FINISHED:
+            self._finish(row, status, now)
+            return
+        row.status = status
+        if move is not Move.SUSPEND and (delay or move is not Move.RELEASE):
+            row.run_at = now + delay
+        if status in WAITING:
+            self._put_in_line(row)
+
+    def _finish(self, row: _Row, status: Status, now: Millis) -> None:
+        self._lines.leave(row)
+        self._keys.free(row)
+        row.status = status
+        row.finished_at = now
+        row.expires_at = now + (row.spec.keep_dead if status is Status.DEAD_LETTER else row.spec.keep)
+
+    async def report(self, reports: Sequence[ProgressReport]) -> set[str]:
+        with self._operation():
+            return {report.job_id for report in reports if self._report(report)}
+
+    def _report(self, report: ProgressReport) -> bool:
+        row = self._held(report.job_id, report.token)
+        if row:
+            row.progress = Progress(report.fraction, report.note)
+        return row is not None
+
+    def completion(self, outcome: Callable[[], Outcome]) -> Completion:
+        del outcome
+        msg = "memory:// has no transactions to complete a job in; use sqlite:// or postgresql://"
+        raise ConfigurationError(msg)
+
+    # -- workers ----------------------------------------------------------------------------------
+
+    async def join(self, worker: WorkerInfo, wake: Callable[[Wake], None]) -> None:
+        with self._operation() as now:
+            self._crew.join(worker, wake, asyncio.get_running_loop(), now)
+
+    async def leave(self, worker: str) -> None:
+        with self._operation():
+            self._crew.leave(worker)
+
+    async def heartbeat(self, worker: str, held: Mapping[str, int]) -> Pulse:
+        with self._operation() as now:
+            self._crew.beat(worker, now)
+            rows = {job_id: self._held(job_id, token) for job_id, token in held.items()}
+            return Pulse(
+                lost=frozenset(job_id for job_id, row in rows.items() if row is None),
+                cancelled={job_id: row.reason for job_id, row in rows.items() if row and row.cancel_requested},
+            )
+
+    async def reap(self) -> list[Takeover]:
+        with self._operation() as now:
+            dead = self._crew.dead(self._holders(), self.clock.monotonic(), self.lease)
+            crashed = [row for row in self._running.values() if row.worker in dead]
+            crashes = [self._take_over(row, TakeoverCause.CRASHED, now) for row in crashed]
+            stalled = [row for row in self._running.values() if self._stalled(row, now)]
+            return crashes + [self._take_over(row, TakeoverCause.STALLED, now) for row in stalled]
+
+    def _holders(self) -> set[str]:
+        return {row.worker for row in self._running.values() if row.worker is not None}
+
+    def _stalled(self, row: _Row, now: Millis) -> bool:
+        return row.spec.timeout > 0 and now >= row.claimed_at + row.spec.timeout + self.stall_grace
+
+    def _take_over(self, row: _Row, cause: TakeoverCause, now: Millis) -> Takeover:
+        end = _crash(row) if cause is TakeoverCause.CRASHED else _stall(row)
+        self._end(row, end, now)
+        worker = row.worker or ""
+        self._crew.call_about_claims(worker)
+        return Takeover(
+            row.id, row.spec.task, row.spec.queue, worker, cause, row.status, row.attempts, row.crashes, row.failure
+        )
+
+    async def prune(self, limit: int = 1000) -> int:
+        with self._operation() as now:
+            expired = (row for row in self._rows.values() if row.expires_at is not None and row.expires_at <= now)
+            rows = list(islice(expired, limit))
+            for row in rows:
+                del self._rows[row.id]
+            return len(rows) + self._keys.prune(limit - len(rows), now)
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    async def get(self, ids: Sequence[str]) -> list[Job]:
+        with self._operation():
+            return [_job(self._rows[job_id]) for job_id in ids if job_id in self._rows]
+
+    async def find(self, where: Filter, *, limit: int = 50, cursor: str | None = None) -> Page:
+        with self._operation():
+            ids = sorted((row.id for row in self._matching(where)), reverse=True)
+            rest = [job_id for job_id in ids if cursor is None or job_id < cursor]
+            jobs = [_job(self._rows[job_id]) for job_id in rest[:limit]]
+            return Page(jobs, cursor=jobs[-1].id if limit < len(rest) else None)
+
+    async def count(self, where: Filter) -> int:
+        with self._operation():
+            return sum(1 for _ in self._matching(where))
+
+    def _matching(self, where: Filter) -> Iterator[_Row]:
+        return (row for row in self._rows.values() if _matches(row, where))
+
+    async def attempts(self, job_id: str) -> list[Attempt]:
+        with self._operation():
+            row = self._rows.get(job_id)
+            return list(row.history) if row else []
+
+    async def timeline(self, job_id: str) -> list[TimelineEntry]:
+        with self._operation():
+            row = self._rows.get(job_id)
+            return sorted(_life(row), key=lambda entry: entry.at) if row else []
+
+    async def stats(self) -> Stats:
+        with self._operation() as now:
+            due = [row for row in self._rows.values() if row.status in WAITING and row.run_at <= now]
+            number = Counter(row.spec.queue for row in due)
+            return Stats(
+                queues=self._counts(),
+                due={queue: min(count, DUE_CAP) for queue, count in number.items()},
+                oldest_due={q: to_datetime(min(row.run_at for row in due if row.spec.queue == q)) for q in number},
+                workers=self._crew.listing(),
+                halts=list(self._standing(now).values()),
+            )
+
+    def _counts(self) -> list[Counts]:
+        by_queue: defaultdict[str, Counter[Status]] = defaultdict(Counter)
+        for row in self._rows.values():
+            by_queue[row.spec.queue][row.status] += 1
+        return [Counts(queue, dict(counts)) for queue, counts in sorted(by_queue.items())]
+
+    async def audit(self, *, limit: int = 100) -> list[AuditEntry]:
+        with self._operation():
+            return list(islice(reversed(self._audit.values()), limit))
+
+    async def diagnose(self) -> list[Finding]:
+        message = "jobs are kept in memory only and are lost when this process ends"
+        return [Finding(Severity.WARNING, "durability", message, "use sqlite:/// for jobs that matter")]
+
+    # -- by hand ----------------------------------------------------------------------------------
+
+    async def change(
+        self,
+        action: Action,
+        where: Filter,
+        by: By,
+        *,
+        edit: Edit | None = None,
+        limit: int = 1000,
+        cursor: str | None = None,
+        dry_run: bool = False,
+    ) -> Changed:
+        with self._operation() as now:
+            chunk, after = self._chunk(where, limit, cursor)
+            able = [row for row in chunk if row.status in ALLOWED[action]]
+            conflicts = self._conflicts(able) if action is Action.REPLAY else {}
+            able = [row for row in able if row.id not in conflicts]
+            requested = tuple(row.id for row in able if row.status is Status.RUNNING)
+            ids = tuple(row.id for row in able if row.status is not Status.RUNNING)
+            if not dry_run:
+                detail = {"filter": _as_data(where)} | ({"edit": _as_data(edit)} if edit else {})
+                self._write_down(by, action.value, detail, len(able), now)
+                for row in able:
+                    self._change(action, row, by, edit or Edit(), now)
+            return Changed(ids, requested, conflicts, after)
+
+    def _chunk(self, where: Filter, limit: int, cursor: str | None) -> tuple[list[_Row], str | None]:
+        ids = sorted(row.id for row in self._matching(where) if cursor is None or row.id > cursor)
+        return [self._rows[job_id] for job_id in ids[:limit]], ids[limit - 1] if limit < len(ids) else None
+
+    def _conflicts(self, rows: Iterable[_Row]) -> dict[str, str]:
+        """Jobs that cannot be replayed, and who holds their key: another live job, or one replayed before them."""
+        holders: dict[_Key, str] = {}
+        conflicts: dict[str, str] = {}
+        for row in rows:
+            if row.key:
+                holder = holders.setdefault(row.key, self._keys.live.get(row.key, row.id))
+                conflicts |= {row.id: holder} if holder != row.id else {}
+        return conflicts
+
+    def _change(self, action: Action, row: _Row, by: By, edit: Edit, now: Millis) -> None:
+        row.by_hand.append(TimelineEntry(to_datetime(now), action.value, by.reason, by.actor))
+        match action:
+            case Action.CANCEL:
+                self._cancel(row, by, now)
+            case Action.REPLAY:
+                self._replay(row, now)
+            case Action.DELETE:
+                self._delete(row)
+            case Action.EDIT:
+                self._edit(row, edit, now)
+
+    def _cancel(self, row: _Row, by: By, now: Millis) -> None:
+        row.reason = by.reason
+        if row.status is Status.RUNNING:
+            row.cancel_requested = True
+            self._crew.call_about_claims(row.worker or "")
+        else:
+            self._finish(row, TRANSITIONS[row.status][Move.CANCEL], now)
+
+    def _replay(self, row: _Row, now: Millis) -> None:
+        row.status = TRANSITIONS[row.status][Move.REPLAY]
+        row.attempts = row.crashes = 0
+        row.failure = row.result = row.progress = row.finished_at = row.expires_at = None
+        row.reason = ""
+        row.cancel_requested = False
+        row.run_at = now
+        self._keys.take(row)
+        self._put_in_line(row)
+
+    def _delete(self, row: _Row) -> None:
+        self._lines.leave(row)
+        self._keys.free(row)
+        del self._rows[row.id]
+
+    def _edit(self, row: _Row, edit: Edit, now: Millis) -> None:
+        for name in ("payload", "priority", "queue", "max_attempts"):
+            if (value := getattr(edit, name)) is not None:
+                setattr(row.spec, name, value)
+        if edit.run_at is not None:
+            row.run_at = edit.run_at
+        elif edit.delay is not None:
+            row.run_at = now + edit.delay
+        self._put_in_line(row)
+
+    # -- halts and the audit log ------------------------------------------------------------------
+
+    async def halt(self, halt: Halt) -> None:
+        with self._operation() as now:
+            self._halts[halt.queue] = halt
+            detail = {"queue": halt.queue, "until": halt.until and halt.until.isoformat(), "accept": halt.accept}
+            self._write_down(By(halt.actor, halt.reason, new_id()), "halt", detail, 0, now)
+
+    async def resume(self, by: By, queue: str | None = None) -> bool:
+        with self._operation() as now:
+            if queue not in self._standing(now):
+                return False
+            del self._halts[queue]
+            self._crew.call_for_jobs(queue or ANY_QUEUE)
+            self._write_down(by, "resume", {"queue": queue}, 0, now)
+            return True
+
+    async def halts(self) -> list[Halt]:
+        with self._operation() as now:
+            return list(self._standing(now).values())
+
+    def _standing(self, now: Millis) -> dict[str | None, Halt]:
+        """The halt (under None) and pauses that are not over."""
+        return {queue: halt for queue, halt in self._halts.items() if not halt.until or halt.until > to_datetime(now)}
+
+    def _write_down(self, by: By, action: str, detail: Mapping[str, Any], count: int, now: Millis) -> None:
+        entry = self._audit.get(by.operation) or AuditEntry(to_datetime(now), by.actor, action, by.reason, detail, 0)
+        self._audit[by.operation] = replace(entry, count=entry.count + count)
+
+
+class _Lines:
+    """Waiting jobs, by queue, priority and whether they are suspects; the earliest due at the head.
+
+    A job that leaves is not searched for: its entry is void from then on, and goes when it comes to the head.
+    """
+
+    def __init__(self) -> None:
+        self._heaps: dict[str, dict[tuple[int, bool], list[tuple[Millis, str, int, _Row]]]] = {}
+
+    def join(self, row: _Row) -> None:
+        row.place += 1
+        levels = self._heaps.setdefault(row.spec.queue, {})
+        heap = levels.setdefault((row.spec.priority, row.crashes > 0), [])
+        heappush(heap, (row.run_at, row.id, row.place, row))
+
+    def leave(self, row: _Row) -> None:
+        row.place += 1
+
+    def queues(self) -> list[str]:
+        return list(self._heaps)
+
+    def head(self, queues: Iterable[str], priority: int, *, suspects: bool = False) -> _Row | None:
+        """The earliest due of one level across these queues."""
+        heads = [row for queue in queues if (row := self._head(queue, (priority, suspects)))]
+        return min(heads, key=lambda row: (row.run_at, row.id), default=None)
+
+    def head_times(self, queue: str) -> list[Millis]:
+        levels = list(self._heaps.get(queue, ()))
+        return [row.run_at for level in levels if (row := self._head(queue, level))]
+
+    def _head(self, queue: str, level: tuple[int, bool]) -> _Row | None:
+        heap = self._heaps.get(queue, {}).get(level)
+        while heap:
+            _, _, place, row = heap[0]
+            if row.place == place:
+                return row
+            heappop(heap)
+        if heap is not None:
+            self._forget(queue, level)
+        return None
+
+    def _forget(self, queue: str, level: tuple[int, bool]) -> None:
+        del self._heaps[queue][level]
+        if not self._heaps[queue]:
+            del self._heaps[queue]
+
+
+class _Keys:
+    """Who holds which dedupe key: live jobs, and records kept beyond their jobs' lives."""
+
+    def __init__(self) -> None:
+        self.live: dict[_Key, str] = {}
+        self._kept: dict[_Key, tuple[str, Millis]] = {}
+
+    def holder(self, key: _Key, now: Millis) -> str | None:
+        if key in self.live:
+            return self.live[key]
+        job_id, until = self._kept.get(key, (None, 0))
+        return job_id if until == FOREVER or until > now else None
+
+    def take(self, row: _Row) -> None:
+        if row.key:
+            self.live[row.key] = row.id
+
+    def keep(self, row: _Row, now: Millis) -> None:
+        length = row.spec.dedupe_for
+        if row.key and length is not None:
+            self._kept[row.key] = (row.id, FOREVER if length == FOREVER else now + length)
+
+    def free(self, row: _Row) -> None:
+        if row.key and self.live.get(row.key) == row.id:
+            del self.live[row.key]
+
+    def prune(self, limit: int, now: Millis) -> int:
+        expired = (key for key, (_, until) in self._kept.items() if until != FOREVER and until <= now)
+        keys = list(islice(expired, limit))
+        for key in keys:
+            del self._kept[key]
+        return len(keys)
+
+
+@dataclass(slots=True)
+class _Member:
+    info: WorkerInfo
+    wake: Callable[[Wake], None]
+    loop: asyncio.AbstractEventLoop
+    seen_at: Millis
+    beats: int = 0
+    alive: bool = True
+
+
+class _Crew:
+    """Workers: who has joined, who has fallen silent, and whom to wake when the operation is over."""
+
+    def __init__(self) -> None:
+        self._members: dict[str, _Member] = {}
+        self._watch: dict[str, tuple[int, float]] = {}  # the beats a worker had when it was last seen to beat
+        self._queues: set[str] = set()
+        self._losers: set[str] = set()
+
+    def join(
+        self, info: WorkerInfo, wake: Callable[[Wake], None], loop: asyncio.AbstractEventLoop, now: Millis
+    ) -> None:
+        beats = self._members[info.id].beats + 1 if info.id in self._members else 0
+        self._members[info.id] = _Member(info, wake, loop, now, beats)
+
+    def leave(self, worker: str) -> None:
+        self._members.pop(worker, None)
+
+    def beat(self, worker: str, now: Millis) -> None:
+        if member := self._members.get(worker):
+            member.beats += 1
+            member.seen_at = now
+            member.alive = True
+
+    def listing(self) -> list[WorkerInfo]:
+        present = [member for member in self._members.values() if member.alive]
+        return [replace(member.info, seen_at=to_datetime(member.seen_at), alive=True) for member in present]
+
+    def dead(self, holders: set[str], monotonic: float, lease: float) -> set[str]:
+        """Those whose beats have not changed for the lease; also holders of jobs that never joined, or left."""
+        watched = holders | {worker for worker, member in self._members.items() if member.alive}
+        self._watch = {worker: self._look(worker, monotonic) for worker in watched}
+        dead = {worker for worker, (_, since) in self._watch.items() if monotonic - since >= lease}
+        for worker in dead:
+            self._bury(worker)
+        return dead
+
+    def _look(self, worker: str, monotonic: float) -> tuple[int, float]:
+        member = self._members.get(worker)
+        beats = member.beats if member else -1
+        before = self._watch.get(worker)
+        return before if before and before[0] == beats else (beats, monotonic)
+
+    def _bury(self, worker: str) -> None:
+        """Not listed any more, but remembered: it is back with its next heartbeat."""
+        del self._watch[worker]
+        if member := self._members.get(worker):
+            member.alive = False
+
+    def call_for_jobs(self, queue: str) -> None:
+        self._queues.add(queue)
+
+    def call_about_claims(self, worker: str) -> None:
+        self._losers.add(worker)
+
+    def ring(self) -> None:
+        for worker, member in self._members.items():
+            wake = Wake.CANCELLATIONS if worker in self._losers else Wake(0)
+            if self._serves(member, self._queues):
+                wake |= Wake.JOBS
+            if wake:
+                with suppress(RuntimeError):  # its loop is closed: nobody there to be woken
+                    member.loop.call_soon_threadsafe(member.wake, wake)
+        self._queues.clear()
+        self._losers.clear()
+
+    @staticmethod
+    def _serves(member: _Member, queues: set[str]) -> bool:
+        serves_all = ANY_QUEUE in member.info.queues or ANY_QUEUE in queues
+        return bool(queues) and (serves_all or not queues.isdisjoint(member.info.queues))
+
+
+# -- as readers and workers see a row -------------------------------------------------------------
+
+
+def _claim(row: _Row) -> Claim:
+    spec = row.spec
+    return Claim(
+        id=row.id,
+        token=row.token,
+        task=spec.task,
+        queue=spec.queue,
+        payload=spec.payload,
+        priority=spec.priority,
+        attempts=row.attempts,
+        max_attempts=spec.max_attempts,
+        crashes=row.crashes,
+        timeout=spec.timeout,
+        run_at=row.run_at,
+        created_at=row.created_at,
+        dedupe_key=spec.dedupe_key,
+        target=spec.target,
+        tags=spec.tags,
+        options=spec.options,
+    )
+
+
+def _job(row: _Row) -> Job:
+    spec = row.spec
+    return Job(
+        id=row.id,
+        task=spec.task,
+        queue=spec.queue,
+        status=row.status,
+        priority=Priority(spec.priority),
+        payload=json.loads(spec.payload),
+        run_at=to_datetime(row.run_at),
+        created_at=to_datetime(row.created_at),
+        started_at=to_datetime(row.claimed_at) if row.token else None,
+        finished_at=_moment(row.finished_at),
+        expires_at=_moment(row.expires_at),
+        attempts=row.attempts,
+        max_attempts=spec.max_attempts,
+        crashes=row.crashes,
+        token=row.token,
+        worker=row.worker,
+        timeout=spec.timeout / 1000 if spec.timeout else None,
+        dedupe_key=spec.dedupe_key,
+        target=spec.target,
+        tags=tuple(spec.tags),
+        progress=row.progress,
+        result=None if row.result is None else json.loads(row.result),
+        failure=row.failure,
+        reason=row.reason,
+        cancel_requested=row.cancel_requested,
+    )
+
+
+def _attempt(row: _Row, move: Move, outcome: Outcome, now: Millis) -> Attempt:
+    return Attempt(
+        number=len(row.history) + 1,
+        worker=row.worker or "",
+        started_at=to_datetime(outcome.started_at or row.claimed_at),
+        finished_at=to_datetime(outcome.finished_at or now),
+        move=move,
+        failure=outcome.failure,
+    )
+
+
+def _life(row: _Row) -> Iterator[TimelineEntry]:
+    yield TimelineEntry(to_datetime(row.created_at), "created")
+    for run in row.history:
+        yield TimelineEntry(run.started_at, "claimed", who=run.worker)
+        detail = f"{run.failure.type}: {run.failure.message}" if run.failure else ""
+        yield TimelineEntry(run.finished_at, run.move.value, detail, run.worker)
+    if row.status is Status.RUNNING:
+        yield TimelineEntry(to_datetime(row.claimed_at), "claimed", who=row.worker or "")
+    yield from row.by_hand
+
+
+def _moment(millis: Millis | None) -> datetime | None:
+    return None if millis is None else to_datetime(millis)
+
+
+# -- how runs end that their workers do not end ---------------------------------------------------
+
+
+def _crash(row: _Row) -> Outcome:
+    failure = Failure(WorkerCrashed.__name__, f"worker {row.worker} died during this job")
+    return Outcome(row.id, row.token, Move.CRASH, failure=failure)
+
+
+def _stall(row: _Row) -> Outcome:
+    move = Move.DEAD if row.attempts + 1 >= row.spec.max_attempts else Move.RETRY
+    failure = Failure(TimeoutError.__name__, f"ran for longer than its timeout of {row.spec.timeout / 1000:g} s")
+    return Outcome(row.id, row.token, move, failure=failure)
+
+
+# -- filters --------------------------------------------------------------------------------------
+
+
+def _matches(row: _Row, where: Filter) -> bool:
+    spec = row.spec
+    target_type, target_id = spec.target or (None, None)
+    return (
+        _among(where.ids, row.id)
+        and _among(where.statuses, row.status)
+        and _among(where.queues, spec.queue)
+        and _among(where.tasks, spec.task)
+        and where.target_type in (None, target_type)
+        and where.target_id in (None, target_id)
+        and set(where.tags) <= set(spec.tags)
+        and where.dedupe_key in (None, spec.dedupe_key)
+        and where.worker in (None, row.worker)
+        and where.error_type in (None, row.failure and row.failure.type)
+        and _within(row.created_at, where.created_after, where.created_before)
+        and _within(row.run_at, where.due_after, where.due_before)
+        and _within(row.finished_at, where.finished_after, where.finished_before)
+        and _carries(spec.payload, where.payload)
+    )
+
+
+def _among(wanted: tuple[str, ...], value: str) -> bool:
+    return not wanted or value in wanted
+
+
+def _within(millis: Millis | None, after: datetime | None, before: datetime | None) -> bool:
+    if millis is None:
+        return after is None and before is None
+    moment = to_datetime(millis)
+    return (after is None or after <= moment) and (before is None or moment < before)
+
+
+def _carries(payload: str, wanted: Mapping[str, Any]) -> bool:
+    if not wanted:
+        return True
+    data = json.loads(payload)
+    return all(_equal(_at(data, path.split(".")), value) for path, value in wanted.items())
+
+
+def _at(data: Any, path: list[str]) -> Any:
+    """The value at the end of the path, or an object that equals nothing."""
+    for name in path:
+        if not isinstance(data, dict) or name not in data:
+            return object()
+        data = data[name]
+    return data
+
+
+def _equal(found: Any, wanted: Any) -> bool:
+    """As JSON values: there true is not 1."""
+    return bool(found == wanted) and isinstance(found, bool) == isinstance(wanted, bool)
+
+
+def _as_data(record: Filter | Edit) -> dict[str, Any]:
+    """What is set in it, as JSON would have it."""
+    values = {each.name: getattr(record, each.name) for each in fields(record)}
+    written = {name: dict(value) if name == "payload" and value and not isinstance(value, str) else value
+               for name, value in values.items() if value not in (None, (), {})}  # fmt: skip
+    return dict(json.loads(json.dumps(written, default=str)))
+
+
+# -- halts ----------------------------------------------------------------------------------------
+
+
+def _end_of(halt: Halt) -> Millis | None:
+    return None if halt.until is None else to_millis(halt.until)
+
+
+def _wanted(queue: str | None, wants: Sequence[Want]) -> bool:
+    return any(want.queue in (queue, ANY_QUEUE) for want in wants)

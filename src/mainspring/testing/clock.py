@@ -1,0 +1,42 @@
+"""Time that stands still until a test moves it."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+from mainspring.clock import Millis, duration, to_millis
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class ManualClock:
+    """A `Clock` for tests: `clock.advance(30)`, `clock.advance(timedelta(days=365))`."""
+
+    def __init__(self, start: datetime = START) -> None:
+        self._wall = to_millis(start)
+        self._elapsed: Millis = 0
+        self._lock = threading.Lock()  # a store may read it from a thread of its own while the test moves it
+
+    def now(self) -> Millis:
+        with self._lock:
+            return self._wall
+
+    def monotonic(self) -> float:
+        with self._lock:
+            return self._elapsed / 1000
+
+    def advance(self, seconds: timedelta | float) -> None:
+        """Let that much time pass, on both clocks."""
+        length = duration(seconds)
+        if length < 0:
+            msg = "time does not run backwards; to set the wall clock back, use shift()"
+            raise ValueError(msg)
+        with self._lock:
+            self._wall += length
+            self._elapsed += length
+
+    def shift(self, seconds: timedelta | float) -> None:
+        """Set the wall clock forward or back, as an operator or NTP would: no time passes."""
+        with self._lock:
+            self._wall += duration(seconds)

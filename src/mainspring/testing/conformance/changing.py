@@ -1,0 +1,288 @@
+"""What people do to jobs by hand, and what the audit log says about it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from mainspring.job import MAX_CRASHES, TRANSITIONS, Failure, Move, Priority, ProgressReport, Status
+from mainspring.stores.protocol import Action, By, Changed, Edit, Filter, Store
+from mainspring.testing.clock import ManualClock
+from mainspring.testing.conformance.scene import (
+    BY,
+    Scene,
+    at,
+    by_hand,
+    claim,
+    claim_one,
+    crashed,
+    end,
+    found,
+    job_in,
+    look,
+    one_of_each,
+    put,
+    put_many,
+    running,
+    status_of,
+)
+
+DELETABLE = sorted(set(Status) - {Status.RUNNING})
+CANCELLABLE = sorted(status for status in DELETABLE if Move.CANCEL in TRANSITIONS[status])
+REPLAYABLE = sorted(status for status in Status if Move.REPLAY in TRANSITIONS[status])
+WAITING = sorted(status for status in Status if Move.EDIT in TRANSITIONS[status])
+
+
+async def chunks(store: Store, action: Action, by: By, size: int, **fields: Any) -> list[Changed]:
+    """Do it chunk by chunk, to the end."""
+    done: list[Changed] = []
+    while not done or done[-1].cursor:
+        cursor = done[-1].cursor if done else None
+        done.append(await store.change(action, Filter(**fields), by, limit=size, cursor=cursor))
+    return done
+
+
+class Changing(Scene):
+    # -- cancel -------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("status", CANCELLABLE)
+    async def test_a_waiting_job_is_cancelled_at_once(self, store: Store, clock: ManualClock, status: Status) -> None:
+        job_id = await job_in(store, status, keep=86_400_000)
+        attempts = (await look(store, job_id)).attempts
+        changed = await by_hand(store, Action.CANCEL, job_id)
+        assert (changed.ids, changed.requested, changed.cursor) == ((job_id,), (), None)
+        job = await look(store, job_id)
+        assert (job.status, job.reason, job.attempts) == (Status.CANCELLED, "by hand", attempts)
+        assert (job.finished_at, job.expires_at) == (at(clock), at(clock, 86_400))
+        assert await claim(store) == []
+
+    async def test_a_running_job_is_asked_to_cancel(self, store: Store) -> None:
+        held = await running(store)
+        changed = await by_hand(store, Action.CANCEL, held.id)
+        assert (changed.ids, changed.requested) == ((), (held.id,))
+        job = await look(store, held.id)
+        assert (job.status, job.cancel_requested, job.reason) == (Status.RUNNING, True, "by hand")
+        assert await end(store, held, Move.CANCEL) is Status.CANCELLED
+        assert (await look(store, held.id)).reason == "by hand"
+
+    async def test_a_cancelled_job_can_be_replayed_and_runs(self, store: Store) -> None:
+        held = await running(store)
+        await by_hand(store, Action.CANCEL, held.id)
+        await end(store, held, Move.RETRY)
+        await by_hand(store, Action.REPLAY, held.id)
+        assert not (await look(store, held.id)).cancel_requested
+        again = await claim_one(store)
+        assert dict((await store.heartbeat("w1", {again.id: again.token})).cancelled) == {}
+        assert await end(store, again, Move.RETRY) is Status.FAILED
+
+    # -- replay -------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("status", REPLAYABLE)
+    async def test_a_replayed_job_starts_afresh(self, store: Store, clock: ManualClock, status: Status) -> None:
+        held = await running(store)
+        await store.report([ProgressReport(held.id, held.token, 0.5, "half")])
+        move = {Status.FAILED: Move.RETRY, Status.DEAD_LETTER: Move.DEAD, Status.CANCELLED: Move.CANCEL}[status]
+        await end(store, held, move, failure=Failure("ValueError", "boom"), reason="why", delay=60_000)
+        clock.advance(5)
+        assert (await by_hand(store, Action.REPLAY, held.id)).ids == (held.id,)
+        job = await look(store, held.id)
+        assert (job.status, job.attempts, job.crashes, job.run_at) == (Status.PENDING, 0, 0, at(clock))
+        assert (job.failure, job.result, job.reason, job.progress) == (None, None, "", None)
+        assert (job.finished_at, job.expires_at, job.token) == (None, None, held.token)
+        again = await claim_one(store)
+        assert (again.token > held.token, again.attempt) == (True, 1)
+
+    async def test_a_replay_clears_the_suspicion(self, store: Store) -> None:
+        job_id = await crashed(store, MAX_CRASHES)
+        assert await status_of(store, job_id) is Status.DEAD_LETTER
+        await by_hand(store, Action.REPLAY, job_id)
+        assert [held.id for held in await claim(store)] == [job_id]
+
+    @pytest.mark.parametrize("status", [Status.DEAD_LETTER, Status.CANCELLED])
+    async def test_a_job_whose_key_another_holds_is_not_replayed(self, store: Store, status: Status) -> None:
+        old = await job_in(store, status, dedupe_key="k")
+        holder = await put(store, dedupe_key="k")
+        before = await look(store, old)
+        for dry_run in (True, False):
+            changed = await store.change(Action.REPLAY, Filter(ids=(old,)), BY, dry_run=dry_run)
+            assert (changed.ids, dict(changed.conflicts)) == ((), {old: holder})
+        assert await look(store, old) == before
+
+    async def test_of_two_jobs_with_one_key_one_is_replayed(self, store: Store) -> None:
+        first = await job_in(store, Status.DEAD_LETTER, dedupe_key="k")
+        second = await job_in(store, Status.DEAD_LETTER, dedupe_key="k")
+        for dry_run in (True, False):
+            changed = await store.change(Action.REPLAY, Filter(), BY, dry_run=dry_run)
+            assert (changed.ids, dict(changed.conflicts)) == ((first,), {second: first})
+
+    async def test_a_failed_job_does_not_conflict_with_itself(self, store: Store) -> None:
+        job_id = await job_in(store, Status.FAILED, dedupe_key="k")
+        changed = await by_hand(store, Action.REPLAY, job_id)
+        assert (changed.ids, dict(changed.conflicts)) == ((job_id,), {})
+
+    async def test_a_key_kept_beyond_its_job_does_not_stop_the_jobs_replay(self, store: Store) -> None:
+        job_id = await job_in(store, Status.DEAD_LETTER, dedupe_key="k", dedupe_for=3_600_000)
+        assert (await by_hand(store, Action.REPLAY, job_id)).ids == (job_id,)
+
+    # -- delete -------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("status", DELETABLE)
+    async def test_a_job_is_deleted_with_its_history(self, store: Store, status: Status) -> None:
+        job_id = await job_in(store, status)
+        assert (await by_hand(store, Action.DELETE, job_id)).ids == (job_id,)
+        assert await store.get([job_id]) == []
+        assert await store.attempts(job_id) == []
+        assert await claim(store) == []
+
+    async def test_a_running_job_is_not_deleted(self, store: Store) -> None:
+        held = await running(store)
+        changed = await by_hand(store, Action.DELETE, held.id)
+        assert (changed.ids, changed.requested) == ((), ())
+        assert await end(store, held, Move.DONE) is Status.COMPLETED
+
+    # -- edit ---------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("status", WAITING)
+    async def test_a_waiting_job_is_edited(self, store: Store, clock: ManualClock, status: Status) -> None:
+        job_id = await job_in(store, status)
+        edit = {"payload": '{"a": 2}', "priority": Priority.URGENT, "queue": "mail", "max_attempts": 9}
+        assert (await by_hand(store, Action.EDIT, job_id, **edit, run_at=clock.now() - 5000)).ids == (job_id,)
+        job = await look(store, job_id)
+        assert (job.payload, job.priority, job.queue, job.max_attempts) == ({"a": 2}, Priority.URGENT, "mail", 9)
+        assert (job.run_at, job.status) == (at(clock, -5), status)
+        assert await claim(store) == []
+        taken = await claim_one(store, queue="mail")
+        assert (taken.payload, taken.max_attempts) == ('{"a": 2}', 9)
+
+    async def test_an_edit_leaves_alone_what_it_does_not_name(self, store: Store) -> None:
+        job_id = await put(store, payload='{"a": 1}', queue="mail", delay=60_000)
+        before = await look(store, job_id)
+        await by_hand(store, Action.EDIT, job_id, priority=Priority.HIGH)
+        after = await look(store, job_id)
+        assert after.priority is Priority.HIGH
+        assert (after.payload, after.queue, after.run_at) == (before.payload, before.queue, before.run_at)
+
+    async def test_an_edit_can_put_a_job_off_and_bring_it_forward(self, store: Store, clock: ManualClock) -> None:
+        job_id = await put(store)
+        await by_hand(store, Action.EDIT, job_id, delay=60_000)
+        assert (await look(store, job_id)).run_at == at(clock, 60)
+        assert await claim(store) == []
+        await by_hand(store, Action.EDIT, job_id, delay=0)
+        assert (await claim_one(store)).id == job_id
+
+    async def test_an_edited_priority_counts_in_the_next_claim(self, store: Store) -> None:
+        first, second = await put_many(store, 2)
+        await by_hand(store, Action.EDIT, second, priority=Priority.URGENT)
+        assert [held.id for held in await claim(store)] == [second, first]
+
+    # -- by filter ----------------------------------------------------------------------------
+
+    async def test_a_change_reaches_the_matching_jobs_only(self, store: Store) -> None:
+        mail = await put_many(store, 3, queue="mail")
+        await put_many(store, 3, queue="sms")
+        changed = await store.change(Action.CANCEL, Filter(queues=("mail",)), BY)
+        assert changed.ids == tuple(mail)
+        assert sorted(await found(store, statuses=(Status.CANCELLED,))) == sorted(mail)
+
+    @pytest.mark.parametrize(
+        ("action", "statuses"),
+        [
+            (Action.CANCEL, CANCELLABLE),
+            (Action.REPLAY, REPLAYABLE),
+            (Action.DELETE, DELETABLE),
+            (Action.EDIT, WAITING),
+        ],
+    )
+    async def test_jobs_whose_status_does_not_allow_it_are_passed_over(
+        self, store: Store, action: Action, statuses: list[Status]
+    ) -> None:
+        ids = await one_of_each(store)
+        changed = await store.change(action, Filter(), BY, edit=Edit(priority=0) if action is Action.EDIT else None)
+        assert sorted(changed.ids) == sorted(ids[status] for status in statuses)
+        assert changed.requested == ((ids[Status.RUNNING],) if action is Action.CANCEL else ())
+
+    @pytest.mark.parametrize("action", list(Action))
+    async def test_a_dry_run_tells_all_and_changes_nothing(self, store: Store, action: Action) -> None:
+        await one_of_each(store)
+        before = (await store.find(Filter())).jobs
+        edit = Edit(priority=0) if action is Action.EDIT else None
+        trial = await store.change(action, Filter(), BY, edit=edit, dry_run=True)
+        assert (await store.find(Filter())).jobs == before
+        assert await store.audit() == []
+        assert await store.change(action, Filter(), BY, edit=edit) == trial
+
+    @pytest.mark.parametrize("action", [Action.CANCEL, Action.DELETE])
+    async def test_a_change_goes_chunk_by_chunk_in_the_order_of_ids(self, store: Store, action: Action) -> None:
+        ids = await put_many(store, 5)
+        done = await chunks(store, action, BY, 2, statuses=(Status.PENDING,))
+        assert [chunk.ids for chunk in done] == [tuple(ids[:2]), tuple(ids[2:4]), tuple(ids[4:])]
+
+    async def test_the_last_full_chunk_knows_that_it_is_the_last(self, store: Store) -> None:
+        await put_many(store, 4)
+        assert len(await chunks(store, Action.CANCEL, BY, 2)) == 2
+
+    async def test_a_chunk_in_which_nothing_could_be_done_does_not_end_the_change(self, store: Store) -> None:
+        for _ in range(3):
+            await job_in(store, Status.COMPLETED)
+        waiting = await put(store)
+        done = await chunks(store, Action.CANCEL, BY, 1)
+        assert [job_id for chunk in done for job_id in chunk.ids] == [waiting]
+
+    async def test_a_dry_run_goes_chunk_by_chunk_too(self, store: Store) -> None:
+        ids = await put_many(store, 3)
+        first = await store.change(Action.CANCEL, Filter(), BY, limit=2, dry_run=True)
+        rest = await store.change(Action.CANCEL, Filter(), BY, limit=2, cursor=first.cursor, dry_run=True)
+        assert (first.ids + rest.ids, rest.cursor) == (tuple(ids), None)
+
+    async def test_a_change_that_matches_nothing_is_fine(self, store: Store) -> None:
+        changed = await store.change(Action.CANCEL, Filter(queues=("nowhere",)), BY)
+        assert (changed.ids, changed.requested, dict(changed.conflicts), changed.cursor) == ((), (), {}, None)
+
+    # -- audit --------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("action", list(Action))
+    async def test_the_audit_log_says_who_did_what_and_why(
+        self, store: Store, clock: ManualClock, action: Action
+    ) -> None:
+        await job_in(store, Status.FAILED, queue="mail")
+        by = By("ben", "ticket 42")
+        edit = Edit(max_attempts=77) if action is Action.EDIT else None
+        await store.change(action, Filter(queues=("mail",)), by, edit=edit)
+        (entry,) = await store.audit()
+        assert (entry.at, entry.actor, entry.action, entry.reason) == (at(clock), "ben", action.value, "ticket 42")
+        assert entry.count == 1
+        detail = json.dumps(entry.detail)
+        assert "mail" in detail
+        assert ("77" in detail) is (action is Action.EDIT)
+
+    async def test_any_filter_can_be_written_down(self, store: Store, clock: ManualClock) -> None:
+        where = Filter(
+            ids=("x",), statuses=(Status.FAILED,), tags=("vip",), target_type="guest", created_after=at(clock),
+            finished_before=at(clock), payload={"guest.id": 7},
+        )  # fmt: skip
+        await store.change(Action.CANCEL, where, BY)
+        for entry in await store.audit():
+            assert "guest.id" in json.dumps(entry.detail)
+
+    async def test_the_chunks_of_one_operation_make_one_entry(self, store: Store) -> None:
+        await put_many(store, 5)
+        await chunks(store, Action.CANCEL, By("ben"), 2)
+        (entry,) = await store.audit()
+        assert entry.count == 5
+
+    async def test_the_audit_log_counts_what_was_asked_of_running_jobs(self, store: Store) -> None:
+        await running(store)
+        await put(store)
+        await store.change(Action.CANCEL, Filter(), BY)
+        (entry,) = await store.audit()
+        assert entry.count == 2
+
+    async def test_the_audit_log_shows_the_newest_first(self, store: Store, clock: ManualClock) -> None:
+        for number in range(3):
+            await put(store)
+            await store.change(Action.DELETE, Filter(), By(f"person {number}"))
+            clock.advance(1)
+        assert [entry.actor for entry in await store.audit()] == ["person 2", "person 1", "person 0"]
+        assert [entry.actor for entry in await store.audit(limit=1)] == ["person 2"]

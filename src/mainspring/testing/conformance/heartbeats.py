@@ -1,0 +1,74 @@
+"""For stores that learn of a worker's death from its silence."""
+
+from __future__ import annotations
+
+from mainspring.job import Move, Status
+from mainspring.stores.protocol import Store, TakeoverCause
+from mainspring.testing.clock import ManualClock
+from mainspring.testing.conformance.scene import Scene, at, claim_one, end, running, status_of
+
+
+async def listed(store: Store, worker: str) -> bool:
+    return worker in {each.id for each in (await store.stats()).workers}
+
+
+class HeartbeatConformance(Scene):
+    async def test_a_worker_silent_for_the_lease_is_dead(self, store: Store, clock: ManualClock) -> None:
+        held = await running(store)
+        assert await store.reap() == []
+        clock.advance(store.lease)
+        (takeover,) = await store.reap()
+        assert (takeover.job_id, takeover.cause) == (held.id, TakeoverCause.CRASHED)
+        assert not await listed(store, "w1")
+
+    async def test_a_worker_silent_for_less_is_alive(self, store: Store, clock: ManualClock) -> None:
+        await running(store)
+        await store.reap()
+        clock.advance(store.lease - 1)
+        assert await store.reap() == []
+
+    async def test_only_silence_that_was_watched_counts(self, store: Store, clock: ManualClock) -> None:
+        held = await running(store)
+        clock.advance(10 * store.lease)
+        assert await store.reap() == []
+        assert await end(store, held, Move.DONE) is Status.COMPLETED
+
+    async def test_each_heartbeat_extends_the_lease(self, store: Store, clock: ManualClock) -> None:
+        held = await running(store)
+        for _ in range(10):
+            await store.reap()
+            clock.advance(store.lease / 2)
+            await store.heartbeat("w1", {held.id: held.token})
+            clock.advance(store.lease / 2)
+            assert await store.reap() == []
+
+    async def test_a_clock_that_is_set_kills_nobody(self, store: Store, clock: ManualClock) -> None:
+        await running(store)
+        for jump in (86_400, -172_800):
+            await store.reap()
+            clock.shift(jump)
+            assert await store.reap() == []
+
+    async def test_a_heartbeat_is_seen(self, store: Store, clock: ManualClock) -> None:
+        clock.advance(5)
+        await store.heartbeat("w1", {})
+        (seen,) = [each.seen_at for each in (await store.stats()).workers if each.id == "w1"]
+        assert seen == at(clock)
+
+    async def test_a_worker_that_comes_back_is_listed_and_has_lost_its_claims(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        held = await running(store)
+        await self.die(store, clock, "w1")
+        assert (await store.heartbeat("w1", {held.id: held.token})).lost == {held.id}
+        assert await listed(store, "w1")
+        assert await end(store, held, Move.DONE) is None
+        assert (await claim_one(store, solo=True)).id == held.id
+
+    async def test_a_worker_that_came_back_can_die_again(self, store: Store, clock: ManualClock) -> None:
+        held = await running(store)
+        await self.die(store, clock, "w1")
+        await store.heartbeat("w1", {})
+        await claim_one(store, solo=True)
+        assert len(await self.die(store, clock, "w1")) == 1
+        assert await status_of(store, held.id) is Status.PENDING

@@ -1,0 +1,189 @@
+"""What becomes of the jobs of workers that died, and of jobs that overran their timeout."""
+
+from __future__ import annotations
+
+from mainspring.job import MAX_CRASHES, Move, ProgressReport, Status
+from mainspring.stores.protocol import Action, Filter, Store, Takeover, TakeoverCause
+from mainspring.testing.clock import ManualClock
+from mainspring.testing.conformance.scene import (
+    Scene,
+    at,
+    by_hand,
+    claim,
+    claim_one,
+    end,
+    join,
+    look,
+    new_job,
+    running,
+    status_of,
+)
+
+TIMEOUT = 10_000
+OVERDUE = 41.0  # seconds: the timeout, 30 s of grace, and one more
+
+
+async def after(store: Store, clock: ManualClock, seconds: float) -> list[Takeover]:
+    """Let time pass for workers that are alive, then reap."""
+    clock.advance(seconds)
+    for worker in (await store.stats()).workers:
+        await store.heartbeat(worker.id, {})
+    return await store.reap()
+
+
+class TakingOver(Scene):
+    # -- dead workers -------------------------------------------------------------------------
+
+    async def test_nothing_is_taken_from_living_workers(self, store: Store, clock: ManualClock) -> None:
+        held = await running(store)
+        for _ in range(5):
+            assert await after(store, clock, store.lease - 1) == []
+        assert await end(store, held, Move.DONE) is Status.COMPLETED
+
+    async def test_the_jobs_of_a_dead_worker_are_taken_over(self, store: Store, clock: ManualClock) -> None:
+        mine, others = await running(store), await running(store)
+        await end(store, others, Move.RELEASE)
+        others = await claim_one(store, worker="w2")
+        (takeover,) = await self.die(store, clock, "w1")
+        assert (takeover.job_id, takeover.task, takeover.queue) == (mine.id, "greet", "default")
+        assert (takeover.worker, takeover.cause, takeover.status) == ("w1", TakeoverCause.CRASHED, Status.PENDING)
+        assert (takeover.attempts, takeover.crashes) == (0, 1)
+        assert takeover.failure is not None
+        assert takeover.failure.type == "WorkerCrashed"
+        assert await end(store, others, Move.DONE) is Status.COMPLETED
+
+    async def test_a_job_whose_worker_died_is_a_suspect_and_due_at_once(self, store: Store, clock: ManualClock) -> None:
+        held = await running(store)
+        await self.die(store, clock, "w1")
+        job = await look(store, held.id)
+        assert (job.status, job.crashes, job.attempts) == (Status.PENDING, 1, 0)
+        assert job.failure is not None
+        assert job.failure.type == "WorkerCrashed"
+        assert await claim(store, worker="w2") == []
+        assert (await claim_one(store, worker="w2", solo=True)).token > held.token
+
+    async def test_a_crash_is_in_the_history(self, store: Store, clock: ManualClock) -> None:
+        held = await running(store)
+        await self.die(store, clock, "w1")
+        (run,) = await store.attempts(held.id)
+        assert (run.number, run.worker, run.move) == (1, "w1", Move.CRASH)
+        assert run.failure is not None
+        assert run.failure.type == "WorkerCrashed"
+
+    async def test_a_job_that_kills_three_workers_is_a_dead_letter(self, store: Store, clock: ManualClock) -> None:
+        held = await running(store)
+        statuses = []
+        for number in range(MAX_CRASHES):
+            (takeover,) = await self.die(store, clock, f"w{number + 1}")
+            statuses.append(takeover.status)
+            await join(store, f"w{number + 2}")
+            await claim(store, worker=f"w{number + 2}", solo=True)
+        assert statuses == [Status.PENDING, Status.PENDING, Status.DEAD_LETTER]
+        job = await look(store, held.id)
+        assert (job.status, job.crashes, job.attempts) == (Status.DEAD_LETTER, MAX_CRASHES, 0)
+        assert (job.finished_at, len(await store.attempts(held.id))) == (at(clock), MAX_CRASHES)
+
+    async def test_a_crash_completes_a_requested_cancel(self, store: Store, clock: ManualClock) -> None:
+        held = await running(store)
+        await by_hand(store, Action.CANCEL, held.id)
+        (takeover,) = await self.die(store, clock, "w1")
+        assert takeover.status is Status.CANCELLED
+        job = await look(store, held.id)
+        assert (job.status, job.crashes, job.reason) == (Status.CANCELLED, 0, "by hand")
+
+    async def test_a_dead_workers_job_is_taken_over_once(self, store: Store, clock: ManualClock) -> None:
+        await running(store)
+        assert len(await self.die(store, clock, "w1")) == 1
+        assert await store.reap() == []
+        assert await after(store, clock, store.lease + 1) == []
+
+    async def test_a_zombie_writes_nothing_after_its_job_was_taken_over(self, store: Store, clock: ManualClock) -> None:
+        held = await running(store)
+        await self.die(store, clock, "w1")
+        before = await look(store, held.id)
+        assert await end(store, held, Move.DONE, follow_ups=(new_job(),)) is None
+        assert await store.report([ProgressReport(held.id, held.token, 0.9, "")]) == set()
+        assert await look(store, held.id) == before
+        assert await store.count(Filter()) == 1
+
+    async def test_a_zombie_writes_nothing_while_another_runs_its_job(self, store: Store, clock: ManualClock) -> None:
+        held = await running(store)
+        await self.die(store, clock, "w1")
+        successor = await claim_one(store, worker="w2", solo=True)
+        before = await look(store, held.id)
+        assert await end(store, held, Move.DONE, follow_ups=(new_job(),)) is None
+        assert await store.report([ProgressReport(held.id, held.token, 0.9, "")]) == set()
+        assert await look(store, held.id) == before
+        assert await end(store, successor, Move.DONE) is Status.COMPLETED
+        assert await store.count(Filter()) == 1
+
+    async def test_a_worker_that_left_does_not_keep_its_jobs(self, store: Store, clock: ManualClock) -> None:
+        held = await running(store)
+        await store.leave("w1")
+        await store.reap()
+        await after(store, clock, store.lease + 1)
+        assert await status_of(store, held.id) is not Status.RUNNING
+
+    # -- stalled jobs -------------------------------------------------------------------------
+
+    async def test_a_stalled_job_is_taken_from_a_living_worker(self, store: Store, clock: ManualClock) -> None:
+        held = await running(store, timeout=TIMEOUT)
+        (takeover,) = await after(store, clock, OVERDUE)
+        assert (takeover.job_id, takeover.worker, takeover.cause) == (held.id, "w1", TakeoverCause.STALLED)
+        assert (takeover.status, takeover.attempts, takeover.crashes) == (Status.FAILED, 1, 0)
+        assert takeover.failure is not None
+        assert takeover.failure.type == "TimeoutError"
+        job = await look(store, held.id)
+        assert (job.status, job.attempts, job.crashes, job.run_at) == (Status.FAILED, 1, 0, at(clock))
+        assert (await claim_one(store, worker="w2")).id == held.id
+
+    async def test_a_job_within_its_timeout_and_grace_is_left_alone(self, store: Store, clock: ManualClock) -> None:
+        held = await running(store, timeout=TIMEOUT)
+        assert await after(store, clock, OVERDUE - 2) == []
+        assert await end(store, held, Move.DONE) is Status.COMPLETED
+
+    async def test_a_job_without_a_timeout_never_stalls(self, store: Store, clock: ManualClock) -> None:
+        held = await running(store, timeout=0)
+        assert await after(store, clock, 30 * 86_400) == []
+        assert await end(store, held, Move.DONE) is Status.COMPLETED
+
+    async def test_the_timeout_counts_from_the_last_claim(self, store: Store, clock: ManualClock) -> None:
+        held = await running(store, timeout=TIMEOUT)
+        clock.advance(30)
+        await end(store, held, Move.RELEASE)
+        held = await claim_one(store)
+        assert await after(store, clock, OVERDUE - 2) == []
+        assert await end(store, held, Move.DONE) is Status.COMPLETED
+
+    async def test_a_stall_is_in_the_history(self, store: Store, clock: ManualClock) -> None:
+        held = await running(store, timeout=TIMEOUT)
+        await after(store, clock, OVERDUE)
+        (run,) = await store.attempts(held.id)
+        assert (run.number, run.worker, run.move) == (1, "w1", Move.RETRY)
+        assert run.failure is not None
+        assert run.failure.type == "TimeoutError"
+
+    async def test_a_job_that_stalls_at_its_last_attempt_is_a_dead_letter(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        held = await running(store, timeout=TIMEOUT, max_attempts=1)
+        (takeover,) = await after(store, clock, OVERDUE)
+        assert (takeover.status, takeover.attempts) == (Status.DEAD_LETTER, 1)
+        job = await look(store, held.id)
+        assert (job.status, job.attempts, job.finished_at) == (Status.DEAD_LETTER, 1, at(clock))
+
+    async def test_a_stall_completes_a_requested_cancel(self, store: Store, clock: ManualClock) -> None:
+        held = await running(store, timeout=TIMEOUT)
+        await by_hand(store, Action.CANCEL, held.id)
+        (takeover,) = await after(store, clock, OVERDUE)
+        assert takeover.status is Status.CANCELLED
+        assert await status_of(store, held.id) is Status.CANCELLED
+
+    async def test_a_run_that_stalled_writes_nothing(self, store: Store, clock: ManualClock) -> None:
+        held = await running(store, timeout=TIMEOUT)
+        await after(store, clock, OVERDUE)
+        before = await look(store, held.id)
+        assert await end(store, held, Move.DONE, follow_ups=(new_job(),)) is None
+        assert (await store.heartbeat("w1", {held.id: held.token})).lost == {held.id}
+        assert await look(store, held.id) == before
+        assert await store.count(Filter()) == 1
