@@ -1,0 +1,36 @@
+"""Mainspring runs jobs durably and on time.
+
+    from mainspring import Mainspring
+
+    app = Mainspring("sqlite:///jobs.db")
+
+    @app.task(queue="mail")
+    async def welcome(guest_id: str) -> None: ...
+
+    await welcome.using(delay=3600).enqueue(guest_id="g1")
+"""
+
+from mainspring.app import Mainspring
+from mainspring.context import Context
+from mainspring.errors import Cancel, Discard, MainspringError, Snooze
+from mainspring.job import Job, Priority, Status
+from mainspring.retry import Retry
+from mainspring.stores.protocol import Filter
+from mainspring.task import JobHandle, Retention, Task
+
+__all__ = [
+    "Cancel",
+    "Context",
+    "Discard",
+    "Filter",
+    "Job",
+    "JobHandle",
+    "Mainspring",
+    "MainspringError",
+    "Priority",
+    "Retention",
+    "Retry",
+    "Snooze",
+    "Status",
+    "Task",
+]

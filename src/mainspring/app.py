@@ -1,0 +1,183 @@
+"""The application: one store, its tasks, its subscribers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+from mainspring.clock import Clock, to_datetime
+from mainspring.errors import ConfigurationError, UnknownTask
+from mainspring.events import Bus, Event, Halted, JobCreated, JobDeduplicated, Resumed, Subscriber
+from mainspring.job import Inserted, NewJob
+from mainspring.jobs import Jobs, whoami
+from mainspring.portal import Portal
+from mainspring.retry import Retry
+from mainspring.stores.connect import connect
+from mainspring.stores.protocol import AuditEntry, By, Halt, Stats, Store
+from mainspring.task import Ack, Isolation, Length, Options, Retention, Task, TaskDecorator
+
+E = TypeVar("E", bound=Event)
+T = TypeVar("T")
+
+
+class Mainspring:
+    """`app = Mainspring("sqlite:///jobs.db")` is all there is to set up. The store is opened at first use."""
+
+    def __init__(
+        self,
+        store: str | Store = "sqlite:///mainspring.db",
+        *,
+        retention: Retention | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.store: Store = connect(store, clock) if isinstance(store, str) else store
+        self.retention = retention or Retention()
+        self.tasks: dict[str, Task[..., Any, Any]] = {}
+        self.bus = Bus()
+        self.jobs = Jobs(self)
+        self._portal = Portal()
+
+    def __repr__(self) -> str:
+        return f"<Mainspring {self.store.url}, {len(self.tasks)} tasks>"
+
+    async def __aenter__(self) -> Mainspring:
+        await self.store.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self.bus.flush()
+        await self.store.close()
+        self.bus.close()
+        self._portal.close()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Any coroutine of this API from code without an event loop: `app.run(app.jobs.get(job_id))`."""
+        return self._portal.run(work)
+
+    def now(self) -> datetime:
+        return to_datetime(self.store.clock.now())
+
+    # -- tasks --------------------------------------------------------------------------------
+
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        priority: str = "normal",
+        retry: Retry | None = None,
+        max_attempts: int | None = None,
+        timeout: Length | None = None,
+        isolation: Isolation = "auto",
+        ack: Ack = "batched",
+        retention: Retention | None = None,
+        tags: Iterable[str] | None = None,
+    ) -> TaskDecorator:
+        """Make a function a task. Its name in the store is its own name unless another is given: never an import path.
+
+        Coroutines run on the worker's event loop, plain functions in its threads, and either in a process of its own with
+        isolation="process": the only kind whose timeout can really stop the work.
+        """
+        options = Options(
+            queue=queue, priority=priority, retry=retry, max_attempts=max_attempts, timeout=timeout,
+            isolation=isolation, retention=retention, tags=tags,
+        )  # fmt: skip
+        names = sys._getframe(1).f_locals  # noqa: SLF001 - annotations may name what is local to the caller
+
+        def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
+            return self._register(Task(self, function, name or function.__name__, options=options, ack=ack, names=names))
+
+        return decorate  # type: ignore[return-value]
+
+    def _register(self, task: Task[..., Any, Any]) -> Task[..., Any, Any]:
+        known = self.tasks.get(task.name)
+        if known is not None and known.function.__qualname__ != task.function.__qualname__:
+            msg = f"two tasks are named {task.name!r}: give one of them another with @app.task(name=…)"
+            raise ConfigurationError(msg)
+        self.tasks[task.name] = task
+        return task
+
+    def find_task(self, name: str) -> Task[..., Any, Any]:
+        try:
+            return self.tasks[name]
+        except KeyError:
+            known = ", ".join(sorted(self.tasks)) or "none"
+            msg = f"no task is named {name!r} here; known are: {known}"
+            raise UnknownTask(msg) from None
+
+    # -- jobs ---------------------------------------------------------------------------------
+
+    async def enqueue_all(self, jobs: Sequence[NewJob], *, connection: Any = None) -> list[Inserted]:
+        """Prepared jobs of any tasks, all of them or none: `app.enqueue_all([a.prepare(x=1), b.prepare()])`."""
+        return await self.insert(list(jobs), connection)
+
+    async def insert(self, jobs: list[NewJob], connection: Any = None) -> list[Inserted]:
+        inserted = await self.store.insert(jobs, connection)
+        if connection is None and (self.bus.wants(JobCreated) or self.bus.wants(JobDeduplicated)):
+            self._announce(jobs, inserted)
+        return inserted
+
+    def _announce(self, jobs: Sequence[NewJob], inserted: Sequence[Inserted]) -> None:
+        for job, one in zip(jobs, inserted, strict=True):
+            if one.created:
+                run_at = None if job.run_at is None else to_datetime(job.run_at)
+                self.bus.emit(JobCreated(job_id=one.id, task=job.task, queue=job.queue, run_at=run_at))
+            else:
+                key = job.dedupe_key or ""
+                self.bus.emit(JobDeduplicated(job_id=one.id, task=job.task, queue=job.queue, dedupe_key=key))
+
+    # -- the whole system ---------------------------------------------------------------------
+
+    async def halt(self, reason: str = "", *, accept: bool = True, until: datetime | None = None, actor: str | None = None) -> None:
+        """Nothing is started any more, anywhere. New jobs are kept for later, or with accept=False refused."""
+        await self._halt(Halt(actor or whoami(), reason, self.now(), until, None, accept))
+
+    async def pause(self, queue: str, reason: str = "", *, until: datetime | None = None, actor: str | None = None) -> None:
+        """Nothing of this queue is started any more, until then or until resumed."""
+        await self._halt(Halt(actor or whoami(), reason, self.now(), until, queue))
+
+    async def _halt(self, halt: Halt) -> None:
+        await self.store.halt(halt)
+        self.bus.emit(Halted(actor=halt.actor, reason=halt.reason, queue=halt.queue, until=halt.until))
+
+    async def resume(self, queue: str | None = None, *, reason: str = "", actor: str | None = None) -> bool:
+        """End the halt, or the pause of one queue; False if there was none."""
+        by = By(actor or whoami(), reason)
+        resumed = await self.store.resume(by, queue)
+        if resumed:
+            self.bus.emit(Resumed(actor=by.actor, queue=queue))
+        return resumed
+
+    async def halts(self) -> list[Halt]:
+        return await self.store.halts()
+
+    async def stats(self) -> Stats:
+        return await self.store.stats()
+
+    async def audit(self, *, limit: int = 100) -> list[AuditEntry]:
+        return await self.store.audit(limit=limit)
+
+    # -- events -------------------------------------------------------------------------------
+
+    def on(self, *kinds: type[E]) -> Callable[[Subscriber[E]], Subscriber[E]]:
+        """`@app.on(JobDeadLettered)`: call the function with each such event."""
+
+        def subscribe(subscriber: Subscriber[E]) -> Subscriber[E]:
+            for kind in kinds:
+                self.bus.subscribe(kind, subscriber)
+            return subscriber
+
+        return subscribe
+
+    # -- working ------------------------------------------------------------------------------
+
+    def worker(self, **settings: Any) -> Any:
+        """A worker for this application; see mainspring.worker.Worker."""
+        from mainspring.worker import Worker  # noqa: PLC0415 - the worker builds on the application, not the other way
+
+        return Worker(self, **settings)

@@ -1,0 +1,48 @@
+"""Where the time comes from. The store's clock decides what is due; tests inject their own."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+Millis = int
+"""A point in time (milliseconds since 1970, UTC) or a length of time, as stores keep it."""
+
+
+class Clock(Protocol):
+    """What a store asks for the time."""
+
+    def now(self) -> Millis:
+        """Wall time."""
+
+    def monotonic(self) -> float:
+        """Seconds that only ever grow; leases are timed on this one."""
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def now(self) -> Millis:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+def to_millis(moment: datetime) -> Millis:
+    """Refuse naive datetimes: which instant they mean would depend on the machine they run on."""
+    if moment.tzinfo is None:
+        msg = f"{moment!r} has no time zone; use datetime.now(UTC) or a ZoneInfo"
+        raise ValueError(msg)
+    return int(moment.timestamp() * 1000)
+
+
+def to_datetime(millis: Millis) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=millis)
+
+
+def duration(length: timedelta | float) -> Millis:
+    """Milliseconds of a timedelta or of a number of seconds."""
+    seconds = length.total_seconds() if isinstance(length, timedelta) else length
+    return round(seconds * 1000)

@@ -1,0 +1,153 @@
+"""What a handler may know and do about the job it runs. Ask for it by annotation: `ctx: Context`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from mainspring.clock import to_datetime
+from mainspring.errors import Cancel, ConfigurationError
+from mainspring.job import Claim, NewJob
+from mainspring.stores.protocol import Completion
+
+UNSET: Any = object()
+
+
+@dataclass(slots=True)
+class Effects:
+    """What the handler left to be committed with its outcome."""
+
+    follow_ups: list[NewJob] = field(default_factory=list)
+    result: Any = UNSET
+    committed: bool = False  # by ctx.transaction()
+
+
+class Context:
+    """One run of one job."""
+
+    def __init__(
+        self,
+        claim: Claim,
+        *,
+        worker: str = "",
+        report: Callable[[float, str], None] = lambda _fraction, _note: None,
+        transact: Callable[[Context], Completion] | None = None,
+    ) -> None:
+        self._claim = claim
+        self.worker = worker
+        self._report = report
+        self._transact = transact
+        self._stop = threading.Event()
+        self._stop_reason = ""
+        self.effects = Effects()
+
+    @classmethod
+    def detached(cls, **fields: Any) -> Context:
+        """For calling a handler directly, in unit tests: nothing it does reaches a store."""
+        values = {
+            "id": "00000000-0000-7000-8000-000000000000", "token": 0, "task": "", "queue": "default", "payload": "{}",
+            "priority": 2, "attempts": 0, "max_attempts": 1, "crashes": 0, "timeout": 0, "run_at": 0, "created_at": 0,
+        }  # fmt: skip
+        return cls(Claim(**{**values, **fields}))  # type: ignore[arg-type]
+
+    @property
+    def job_id(self) -> str:
+        return self._claim.id
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt: give it to the services you call, so that a repeat is recognised."""
+        return self._claim.id
+
+    @property
+    def task(self) -> str:
+        return self._claim.task
+
+    @property
+    def queue(self) -> str:
+        return self._claim.queue
+
+    @property
+    def attempt(self) -> int:
+        """From 1."""
+        return self._claim.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        return self._claim.max_attempts
+
+    @property
+    def last_attempt(self) -> bool:
+        return self.attempt >= self.max_attempts
+
+    @property
+    def target(self) -> tuple[str, str] | None:
+        return self._claim.target
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return self._claim.tags
+
+    @property
+    def dedupe_key(self) -> str | None:
+        return self._claim.dedupe_key
+
+    @property
+    def run_at(self) -> datetime:
+        return to_datetime(self._claim.run_at)
+
+    @property
+    def created_at(self) -> datetime:
+        return to_datetime(self._claim.created_at)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether this run should stop: it was cancelled, overran its timeout, or its worker shuts down.
+
+        Coroutines are cancelled and processes ended; a thread cannot be, so long ones look here now and then.
+        """
+        return self._stop.is_set()
+
+    def raise_if_cancelled(self) -> None:
+        if self._stop.is_set():
+            raise Cancel(self._stop_reason)
+
+    def wait_cancelled(self, seconds: float) -> bool:
+        """Sleep in a thread, but wake at once when cancelled; says whether it was."""
+        return self._stop.wait(seconds)
+
+    def progress(self, fraction: float, note: str = "") -> None:
+        """Say how far this run is (0 to 1). Only the last of many is written."""
+        if not 0 <= fraction <= 1:
+            msg = f"progress is a fraction between 0 and 1, not {fraction}"
+            raise ValueError(msg)
+        self._report(float(fraction), note)
+
+    def follow_up(self, *jobs: NewJob) -> None:
+        """Enqueue jobs together with this one's success: both are committed, or neither.
+
+        ctx.follow_up(send_invoice.prepare(order_id=7))
+        """
+        self.effects.follow_ups += jobs
+
+    def set_result(self, value: Any) -> None:
+        """The job's result, where it must be known before the handler returns (see `transaction`)."""
+        self.effects.result = value
+
+    def transaction(self) -> Completion:
+        """A transaction on the jobs' own database, at whose end this job is completed: with your rows, or not at all.
+
+        async with ctx.transaction() as connection: ...    (plain `with` in a thread)
+        """
+        if self._transact is None:
+            msg = "ctx.transaction() needs a worker and a store with transactions, and no process isolation"
+            raise ConfigurationError(msg)
+        return self._transact(self)
+
+    def stop(self, reason: str) -> None:
+        """Called by the worker."""
+        self._stop_reason = reason
+        self._stop.set()

@@ -1,0 +1,142 @@
+"""Everything Mainspring raises, as one tree.
+
+    MainspringError
+    ├── ConfigurationError        the program is set up wrongly; nothing was tried
+    │   ├── UnknownTask           no task of that name is registered in this process
+    │   └── UnsupportedStore      the URL names no store that is installed
+    ├── InvalidPayload            the arguments do not fit the task (also a ValueError)
+    ├── JobNotFound               no job has that id (also a LookupError)
+    ├── IllegalMove               the job's status does not allow it
+    ├── DedupeConflict            another live job holds the dedupe key
+    ├── SystemHalted              the system is halted and refuses new jobs
+    ├── ClaimLost                 this run's claim was taken over; nothing it writes counts
+    ├── JobFailed                 a job whose result was awaited did not complete
+    ├── CannotStoreResult         the handler returned something that is not JSON
+    ├── WorkerCrashed             the process that ran the job died
+    └── StoreError                the store could not do it
+        ├── StoreUnavailable      for now: trying again later can help
+        │   ├── StoreBusy         someone else holds the database
+        │   ├── StoreFull         no room on the disk
+        │   └── StoreVanished     the database file is gone or was replaced
+        ├── StoreReadOnly         the file or its directory cannot be written
+        ├── StoreCorrupt          the file is damaged or is no database
+        └── StoreTooNew           a newer Mainspring wrote this database
+
+A handler ends its own job by raising one of the three signals (not errors):
+`Discard` (no retry), `Snooze` (again later, no attempt burnt), `Cancel`.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+
+class MainspringError(Exception):
+    """Something about a job could not be done."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (self.__doc__ or "").partition("\n")[0])
+
+
+class ConfigurationError(MainspringError):
+    """The program is set up wrongly."""
+
+
+class UnknownTask(ConfigurationError):
+    """No task of that name is registered in this process."""
+
+
+class UnsupportedStore(ConfigurationError):
+    """The URL names no store that is installed."""
+
+
+class InvalidPayload(MainspringError, ValueError):
+    """The arguments do not fit the task."""
+
+
+class JobNotFound(MainspringError, LookupError):
+    """No job has that id."""
+
+
+class IllegalMove(MainspringError):
+    """The job's status does not allow it."""
+
+
+class DedupeConflict(MainspringError):
+    """Another live job holds the dedupe key."""
+
+
+class SystemHalted(MainspringError):
+    """The system is halted and refuses new jobs. Resume it, or halt with accept=True."""
+
+
+class ClaimLost(MainspringError):
+    """This run's claim was taken over: nothing it writes counts any more."""
+
+
+class JobFailed(MainspringError):
+    """The job did not complete."""
+
+
+class CannotStoreResult(MainspringError):
+    """The handler returned something that is not JSON; the work itself was done."""
+
+
+class WorkerCrashed(MainspringError):
+    """The process that ran the job died."""
+
+
+class StoreError(MainspringError):
+    """The store could not do it."""
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be reached for now."""
+
+
+class StoreBusy(StoreUnavailable):
+    """Another process holds the database."""
+
+
+class StoreFull(StoreUnavailable):
+    """There is no room left on the disk. Nothing was changed; free some room and try again."""
+
+
+class StoreVanished(StoreUnavailable):
+    """The database file is gone or was replaced. Put it back; it will be opened again."""
+
+
+class StoreReadOnly(StoreError):
+    """The database file or its directory cannot be written."""
+
+
+class StoreCorrupt(StoreError):
+    """The file is damaged or is not a database."""
+
+
+class StoreTooNew(StoreError):
+    """A newer Mainspring wrote this database. Upgrade this program."""
+
+
+class Signal(Exception):  # noqa: N818 - not an error: how a handler says what should become of its job
+    """Raised by a handler to end its run in a way of its choosing."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Discard(Signal):
+    """Give up at once: the job becomes a dead letter whatever attempts are left."""
+
+
+class Cancel(Signal):
+    """End the job as cancelled."""
+
+
+class Snooze(Signal):
+    """Run again after a delay; this run burns no attempt."""
+
+    def __init__(self, delay: timedelta | float, reason: str = "") -> None:
+        super().__init__(reason)
+        self.delay = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)

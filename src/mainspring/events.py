@@ -1,0 +1,231 @@
+"""What happened, as typed events. They fire only after the store has confirmed it.
+
+| event              | fires when                                                          |
+|--------------------|---------------------------------------------------------------------|
+| JobCreated         | a job was inserted (not for inserts in a caller's own transaction)  |
+| JobDeduplicated    | an enqueue found a job that holds its dedupe key                    |
+| JobStarted         | a worker begins to run a job                                        |
+| JobProgressed      | progress was written                                                |
+| JobCompleted       | a handler returned and its job is finished                          |
+| JobRetrying        | a run failed (`reason` error, timeout or crash) and will be retried |
+| JobStalled         | a job overran its timeout and grace, and was taken from its worker  |
+| JobDeadLettered    | a job gave up                                                       |
+| JobCancelled       | a job ended as cancelled                                            |
+| JobSnoozed         | a handler asked for later                                           |
+| JobReleased        | a worker handed a job back unfinished                               |
+| WorkerStarted      | a worker has joined                                                 |
+| WorkerStopped      | a worker has left                                                   |
+| WorkerHeartbeat    | a worker gave its sign of life                                      |
+| Halted, Resumed    | the system, or with `queue` one queue, was halted or resumed        |
+
+Subscribers run beside the work: coroutines on the event loop that emitted the event, plain functions in one
+thread, in order. One that fails is logged and harms nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeVar
+
+from mainspring.job import Failure
+from mainspring.log import get_log
+
+log = get_log("mainspring.events")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEvent(Event):
+    job_id: str
+    task: str
+    queue: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCreated(JobEvent):
+    run_at: datetime | None = None  # None: at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDeduplicated(JobEvent):
+    """`job_id` is the job that exists already."""
+
+    dedupe_key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEvent(JobEvent):
+    """About one run of a job by one worker."""
+
+    attempt: int
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStarted(RunEvent):
+    lateness: float  # seconds between when it was due and now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobProgressed(RunEvent):
+    fraction: float
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCompleted(RunEvent):
+    duration: float  # seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRetrying(RunEvent):
+    reason: Literal["error", "timeout", "crash"]
+    max_attempts: int
+    delay: float  # seconds
+    failure: Failure | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStalled(RunEvent):
+    failure: Failure | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDeadLettered(RunEvent):
+    failure: Failure | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCancelled(JobEvent):
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSnoozed(RunEvent):
+    delay: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobReleased(RunEvent):
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerEvent(Event):
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStarted(WorkerEvent):
+    queues: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStopped(WorkerEvent):
+    released: int = 0  # jobs handed back unfinished
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerHeartbeat(WorkerEvent):
+    running: int
+    halted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halted(Event):
+    actor: str
+    reason: str
+    queue: str | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed(Event):
+    actor: str
+    queue: str | None = None
+
+
+E = TypeVar("E", bound=Event)
+Subscriber = Callable[[E], Awaitable[None] | None]
+
+
+class Bus:
+    """Who wants to know what. Asking `wants` first keeps events that nobody awaits free of cost."""
+
+    def __init__(self) -> None:
+        self._subscribers: defaultdict[type[Event], list[Subscriber[Any]]] = defaultdict(list)
+        self._wanted: dict[type[Event], bool] = {}
+        self._thread: ThreadPoolExecutor | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def subscribe(self, kind: type[E], subscriber: Subscriber[E]) -> None:
+        """A class of events stands for all below it: `Event` is everything."""
+        self._subscribers[kind].append(subscriber)
+        self._wanted.clear()
+
+    def wants(self, kind: type[Event]) -> bool:
+        if kind not in self._wanted:
+            self._wanted[kind] = any(base in self._subscribers for base in kind.__mro__)
+        return self._wanted[kind]
+
+    def emit(self, event: Event) -> None:
+        for kind in type(event).__mro__:
+            for subscriber in self._subscribers.get(kind, ()):
+                self._call(subscriber, event)
+
+    async def flush(self) -> None:
+        """Wait until the subscribers have seen everything that was emitted here."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._thread is not None:
+            await asyncio.wrap_future(self._thread.submit(lambda: None))
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
+
+    def _call(self, subscriber: Subscriber[Any], event: Event) -> None:
+        if inspect.iscoroutinefunction(subscriber):
+            with contextlib.suppress(RuntimeError):  # no loop: the portal of a synchronous caller always has one
+                task = asyncio.get_running_loop().create_task(_guard(subscriber, event))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            return
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="mainspring-events")
+        self._thread.submit(_guard_plain, subscriber, event)
+
+
+async def _guard(subscriber: Subscriber[Any], event: Event) -> None:
+    try:
+        result = subscriber(event)
+        if result is not None:
+            await result
+    except Exception:  # noqa: BLE001 - a subscriber's failure is its own
+        _report(subscriber, event)
+
+
+def _guard_plain(subscriber: Subscriber[Any], event: Event) -> None:
+    try:
+        subscriber(event)
+    except Exception:  # noqa: BLE001
+        _report(subscriber, event)
+
+
+def _report(subscriber: Subscriber[Any], event: Event) -> None:
+    name = getattr(subscriber, "__qualname__", repr(subscriber))
+    log.error("subscriber_failed", subscriber=name, event_type=type(event).__name__, exc_info=True)

@@ -1,0 +1,279 @@
+"""The job: what it carries, which statuses it can have and which moves are legal.
+
+`TRANSITIONS` is the whole state machine. Stores implement it, the conformance suite checks each
+store against it, and the diagram in docs/jobs.md is drawn from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import IntEnum, StrEnum
+from typing import Any
+
+from mainspring.clock import Millis
+
+
+class Status(StrEnum):
+    PENDING = "pending"  # waits to be claimed, perhaps for a later time
+    RUNNING = "running"  # claimed by a worker
+    FAILED = "failed"  # an attempt failed; waits for its retry
+    SUSPENDED = "suspended"  # sleeps, or waits for a signal or a free slot
+    COMPLETED = "completed"
+    DEAD_LETTER = "dead_letter"  # gave up; kept for a person to look at and replay
+    CANCELLED = "cancelled"
+
+
+WAITING = frozenset({Status.PENDING, Status.FAILED})
+FINISHED = frozenset({Status.COMPLETED, Status.DEAD_LETTER, Status.CANCELLED})
+LIVE = frozenset(Status) - FINISHED
+
+
+class Move(StrEnum):
+    """What can happen to a job."""
+
+    CLAIM = "claim"  # a worker takes it
+    DONE = "done"  # the handler returned
+    RETRY = "retry"  # the handler failed, or overran its timeout, with attempts left
+    SNOOZE = "snooze"  # the handler asked for later; no attempt burnt
+    RELEASE = "release"  # the worker hands it back unfinished; no attempt burnt
+    SUSPEND = "suspend"  # a durable function sleeps or waits
+    WAKE = "wake"  # its sleep or wait is over
+    CRASH = "crash"  # the process that ran it died
+    DEAD = "dead"  # out of attempts, discarded, or crashed too often
+    CANCEL = "cancel"  # by its handler or by hand
+    EDIT = "edit"  # payload, priority, queue or time changed by hand
+    REPLAY = "replay"  # retried by hand
+
+
+TRANSITIONS: Mapping[Status, Mapping[Move, Status]] = {
+    Status.PENDING: {
+        Move.CLAIM: Status.RUNNING,
+        Move.CANCEL: Status.CANCELLED,
+        Move.EDIT: Status.PENDING,
+    },
+    Status.FAILED: {
+        Move.CLAIM: Status.RUNNING,
+        Move.CANCEL: Status.CANCELLED,
+        Move.EDIT: Status.FAILED,
+        Move.REPLAY: Status.PENDING,
+    },
+    Status.RUNNING: {
+        Move.DONE: Status.COMPLETED,
+        Move.RETRY: Status.FAILED,
+        Move.SNOOZE: Status.PENDING,
+        Move.RELEASE: Status.PENDING,
+        Move.SUSPEND: Status.SUSPENDED,
+        Move.CRASH: Status.PENDING,
+        Move.DEAD: Status.DEAD_LETTER,
+        Move.CANCEL: Status.CANCELLED,
+    },
+    Status.SUSPENDED: {
+        Move.WAKE: Status.PENDING,
+        Move.CANCEL: Status.CANCELLED,
+    },
+    Status.COMPLETED: {},
+    Status.DEAD_LETTER: {Move.REPLAY: Status.PENDING},
+    Status.CANCELLED: {Move.REPLAY: Status.PENDING},
+}
+
+MAX_CRASHES = 3
+"""A job whose worker died this often is a dead letter: it is the likeliest cause."""
+
+
+def statuses_that_allow(move: Move) -> frozenset[Status]:
+    return frozenset(status for status, moves in TRANSITIONS.items() if move in moves)
+
+
+class Priority(IntEnum):
+    """Four levels, no more: every index and the claim's loose scan depend on it."""
+
+    URGENT = 0
+    HIGH = 1
+    NORMAL = 2
+    LOW = 3
+
+    @classmethod
+    def parse(cls, value: Priority | str) -> Priority:
+        if isinstance(value, Priority):
+            return value
+        try:
+            return cls[value.upper()]
+        except (KeyError, AttributeError):
+            msg = f"{value!r} is no priority; use one of {', '.join(p.name.lower() for p in cls)}"
+            raise ValueError(msg) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why an attempt failed."""
+
+    type: str
+    message: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One run of a job, as its history shows it."""
+
+    number: int
+    worker: str
+    started_at: datetime
+    finished_at: datetime
+    move: Move  # how it ended
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    fraction: float
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as a reader sees it. Times are UTC."""
+
+    id: str
+    task: str
+    queue: str
+    status: Status
+    priority: Priority
+    payload: Any  # the decoded JSON
+    run_at: datetime  # due then, or will be
+    created_at: datetime
+    started_at: datetime | None  # when it was last claimed or, once it finished, when its last run began
+    finished_at: datetime | None
+    expires_at: datetime | None  # when retention removes it
+    attempts: int  # runs that ended in success or failure; snoozes, releases and crashes are none
+    max_attempts: int
+    crashes: int
+    token: int  # grows with each claim, never shrinks
+    worker: str | None  # who runs it, or ran it last
+    timeout: float | None  # seconds
+    dedupe_key: str | None
+    target: tuple[str, str] | None  # (type, id) of the thing it is about
+    tags: tuple[str, ...]
+    progress: Progress | None
+    result: Any
+    failure: Failure | None  # the last one
+    reason: str  # why it was cancelled, discarded or snoozed
+    cancel_requested: bool
+
+    @property
+    def finished(self) -> bool:
+        return self.status in FINISHED
+
+
+@dataclass(slots=True)
+class NewJob:
+    """A job on its way into a store."""
+
+    id: str
+    task: str
+    payload: str  # JSON text
+    queue: str = "default"
+    priority: int = Priority.NORMAL
+    run_at: Millis | None = None  # None: the store's now plus `delay`
+    delay: Millis = 0
+    max_attempts: int = 3
+    timeout: Millis = 0  # 0: none
+    dedupe_key: str | None = None
+    dedupe_for: Millis | None = None  # None: while the job is live; FOREVER; or that long from now
+    target: tuple[str, str] | None = None
+    tags: tuple[str, ...] = ()
+    keep: Millis = 7 * 86_400_000  # how long a completed or cancelled job stays readable
+    keep_dead: Millis = 30 * 86_400_000
+    options: str | None = None  # JSON: this job's own retry policy and isolation, for the worker only
+
+
+FOREVER: Millis = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Inserted:
+    """What became of a `NewJob`: created, or the id of the job that already holds its dedupe key."""
+
+    id: str
+    created: bool
+
+
+@dataclass(slots=True)
+class Claim:
+    """A job in a worker's hands. Every write about it carries the token."""
+
+    id: str
+    token: int
+    task: str
+    queue: str
+    payload: str
+    priority: int
+    attempts: int
+    max_attempts: int
+    crashes: int
+    timeout: Millis
+    run_at: Millis
+    created_at: Millis
+    dedupe_key: str | None = None
+    target: tuple[str, str] | None = None
+    tags: tuple[str, ...] = ()
+    options: str | None = None
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt that this run is, from 1."""
+        return self.attempts + 1
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a run ended: all that a store needs to write it down.
+
+    `move` is one of DONE, RETRY, SNOOZE, RELEASE, SUSPEND, CRASH, DEAD, CANCEL. DONE, RETRY, DEAD
+    and CANCEL count as an attempt; CRASH counts as a crash, and the store makes it DEAD when
+    it is the job's `MAX_CRASHES`th.
+    """
+
+    job_id: str
+    token: int
+    move: Move
+    started_at: Millis = 0  # the worker's clock; informs, never decides
+    finished_at: Millis = 0
+    delay: Millis = 0  # RETRY, SNOOZE, RELEASE: run again after this long, on the store's clock
+    result: str | None = None  # JSON text
+    failure: Failure | None = None
+    reason: str = ""
+    follow_ups: tuple[NewJob, ...] = ()  # inserted in the same commit, or not at all
+
+
+@dataclass(slots=True)
+class ProgressReport:
+    """Fenced like an outcome: a run that lost its claim reports nothing."""
+
+    job_id: str
+    token: int
+    fraction: float
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEntry:
+    """One line of a job's life, oldest first."""
+
+    at: datetime
+    what: str  # created, claimed, a Move, or an operator's action
+    detail: str = ""
+    who: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many jobs a queue has in each status."""
+
+    queue: str
+    by_status: Mapping[Status, int] = field(default_factory=dict)
+
+    def __getitem__(self, status: Status) -> int:
+        return self.by_status.get(status, 0)

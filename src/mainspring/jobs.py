@@ -1,0 +1,206 @@
+"""Looking at jobs and changing them by hand: `app.jobs`. Each change leaves a line in the audit log."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from mainspring.clock import duration, to_millis
+from mainspring.errors import DedupeConflict, IllegalMove, JobNotFound
+from mainspring.events import JobCancelled
+from mainspring.job import Attempt, Job, Priority, Status, TimelineEntry
+from mainspring.stores.protocol import Action, By, Changed, Edit, Filter, Page
+
+if TYPE_CHECKING:
+    from mainspring.app import Mainspring
+
+CHUNK = 1000  # jobs per transaction of a change by filter
+
+
+@dataclass(slots=True)
+class Result:
+    """What a change by filter did (or, in a dry run, would do)."""
+
+    changed: int = 0
+    requested: int = 0  # running jobs that were asked to stop
+    conflicts: dict[str, str] = field(default_factory=dict)  # not retried: job -> the live job that holds its dedupe key
+
+    @property
+    def count(self) -> int:
+        return self.changed + self.requested
+
+
+def whoami() -> str:
+    """The actor of changes that name none: the account and machine this process runs as."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):  # an account without a name, as in some containers
+        return f"unknown@{socket.gethostname()}"
+
+
+class Jobs:
+    """Single jobs by id; many by a `Filter`."""
+
+    def __init__(self, app: Mainspring) -> None:
+        self._app = app
+
+    # -- looking ------------------------------------------------------------------------------
+
+    async def get(self, job_id: str) -> Job:
+        found = await self._app.store.get([job_id])
+        if not found:
+            msg = f"there is no job {job_id}; it may have been removed by retention"
+            raise JobNotFound(msg)
+        return found[0]
+
+    async def find(self, where: Filter | None = None, *, limit: int = 50, cursor: str | None = None) -> Page:
+        """Newest first; give the page's cursor back to get the next one."""
+        return await self._app.store.find(where or Filter(), limit=limit, cursor=cursor)
+
+    async def all(self, where: Filter | None = None) -> AsyncIterator[Job]:
+        cursor: str | None = None
+        while True:
+            page = await self.find(where, limit=500, cursor=cursor)
+            for job in page.jobs:
+                yield job
+            if (cursor := page.cursor) is None:
+                return
+
+    async def count(self, where: Filter | None = None) -> int:
+        return await self._app.store.count(where or Filter())
+
+    async def for_target(self, target_type: str, target_id: str) -> list[Job]:
+        return [job async for job in self.all(Filter(target_type=target_type, target_id=target_id))]
+
+    async def attempts(self, job_id: str) -> list[Attempt]:
+        return await self._app.store.attempts(job_id)
+
+    async def timeline(self, job_id: str) -> list[TimelineEntry]:
+        return await self._app.store.timeline(job_id)
+
+    # -- one job ------------------------------------------------------------------------------
+
+    async def cancel(self, job_id: str, *, reason: str = "", actor: str | None = None) -> bool:
+        """Waiting: cancelled at once, True. Running: asked to stop, False; its worker ends it."""
+        changed = await self._change_one(Action.CANCEL, job_id, reason, actor)
+        return bool(changed.ids)
+
+    async def retry(self, job_id: str, *, reason: str = "", actor: str | None = None) -> None:
+        """Run a failed, dead or cancelled job now, with a full budget of attempts."""
+        changed = await self._change_one(Action.REPLAY, job_id, reason, actor)
+        if changed.conflicts:
+            msg = f"job {job_id} is not retried: {changed.conflicts[job_id]} is live and holds its dedupe key"
+            raise DedupeConflict(msg)
+
+    async def delete(self, job_id: str, *, reason: str = "", actor: str | None = None) -> None:
+        await self._change_one(Action.DELETE, job_id, reason, actor)
+
+    async def reschedule(
+        self,
+        job_id: str,
+        *,
+        run_at: datetime | None = None,
+        delay: timedelta | float | None = None,
+        reason: str = "",
+        actor: str | None = None,
+    ) -> None:
+        """Move a waiting job to another time; without one, to now."""
+        edit = Edit(
+            run_at=None if run_at is None else to_millis(run_at),
+            delay=duration(delay or 0) if run_at is None else None,
+        )
+        await self._change_one(Action.EDIT, job_id, reason, actor, edit)
+
+    async def edit(
+        self,
+        job_id: str,
+        *,
+        payload: Any = None,
+        priority: str | None = None,
+        queue: str | None = None,
+        max_attempts: int | None = None,
+        reason: str = "",
+        actor: str | None = None,
+    ) -> None:
+        """Change a waiting job. A payload for a task that is known here is checked first."""
+        edit = Edit(
+            payload=None if payload is None else await self._checked(job_id, payload),
+            priority=None if priority is None else Priority.parse(priority),
+            queue=queue,
+            max_attempts=max_attempts,
+        )
+        await self._change_one(Action.EDIT, job_id, reason, actor, edit)
+
+    async def _checked(self, job_id: str, payload: Any) -> str:
+        text = json.dumps(payload)
+        task = self._app.tasks.get((await self.get(job_id)).task)
+        return text if task is None else task.payload.check(text)
+
+    async def _change_one(
+        self, action: Action, job_id: str, reason: str, actor: str | None, edit: Edit | None = None
+    ) -> Changed:
+        by = By(actor or whoami(), reason)
+        changed = await self._app.store.change(action, Filter(ids=(job_id,)), by, edit=edit)
+        if not (changed.ids or changed.requested or changed.conflicts):
+            job = await self.get(job_id)
+            msg = f"job {job_id} is {job.status}: it cannot be changed by {action}"
+            raise IllegalMove(msg)
+        await self._emit(action, changed, reason)
+        return changed
+
+    # -- many ---------------------------------------------------------------------------------
+
+    async def cancel_where(self, where: Filter, **options: Any) -> Result:
+        """Cancel every job that the filter finds; `dry_run=True` only counts."""
+        return await self._change_many(Action.CANCEL, where, **options)
+
+    async def retry_where(self, where: Filter, **options: Any) -> Result:
+        return await self._change_many(Action.REPLAY, where, **options)
+
+    async def delete_where(self, where: Filter, **options: Any) -> Result:
+        return await self._change_many(Action.DELETE, where, **options)
+
+    async def purge_dead(self, older_than: timedelta, **options: Any) -> Result:
+        """Delete dead letters that were buried longer ago than this."""
+        before = replace(self.dead(), finished_before=self._app.now() - older_than)
+        return await self.delete_where(before, **options)
+
+    @staticmethod
+    def dead(**fields: Any) -> Filter:
+        """The filter for dead letters."""
+        return Filter(statuses=(Status.DEAD_LETTER,), **fields)
+
+    async def _change_many(
+        self,
+        action: Action,
+        where: Filter,
+        *,
+        reason: str = "",
+        actor: str | None = None,
+        dry_run: bool = False,
+        on_progress: Callable[[int], None] = lambda _count: None,
+    ) -> Result:
+        """In chunks, so that nobody waits long; all of them are one operation in the audit log."""
+        by, result, cursor = By(actor or whoami(), reason), Result(), None
+        while True:
+            changed = await self._app.store.change(action, where, by, limit=CHUNK, cursor=cursor, dry_run=dry_run)
+            result.changed += len(changed.ids)
+            result.requested += len(changed.requested)
+            result.conflicts.update(changed.conflicts)
+            on_progress(result.count)
+            if not dry_run:
+                await self._emit(action, changed, reason)
+            if (cursor := changed.cursor) is None:
+                return result
+
+    async def _emit(self, action: Action, changed: Changed, reason: str) -> None:
+        if action is Action.CANCEL and changed.ids and self._app.bus.wants(JobCancelled):
+            for job in await self._app.store.get(changed.ids):
+                self._app.bus.emit(JobCancelled(job_id=job.id, task=job.task, queue=job.queue, reason=reason))
+
+

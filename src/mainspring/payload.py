@@ -1,0 +1,128 @@
+"""Between a function's arguments and JSON, by Pydantic: checked when enqueued and again when run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
+from typing_extensions import NotRequired, TypedDict
+
+from mainspring.errors import CannotStoreResult, ConfigurationError, InvalidPayload
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class Payload:
+    """What one task takes and gives back.
+
+    The payload is an object of its named arguments; or, for a task whose only argument is a Pydantic model, that model's own JSON.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any], context_type: type, names: Mapping[str, Any]) -> None:
+        self.task = name
+        self._signature = inspect.signature(function)
+        hints = self._hints(function, names)
+        self.context = next((key for key, hint in hints.items() if hint is context_type and key != "return"), None)
+        self._takes = {
+            key: parameter for key, parameter in self._signature.parameters.items() if key != self.context
+        }
+        self._check_kinds()
+        self._is_model = self._only_model(hints)
+        try:
+            self._adapter: TypeAdapter[Any] = TypeAdapter(self._shape(hints))
+            returned = hints.get("return", Any)
+            self._result: TypeAdapter[Any] = TypeAdapter(Any if returned is None else returned)
+        except (PydanticSchemaGenerationError, PydanticUserError) as error:
+            msg = f"task {name!r}: an argument or the result has a type that cannot be JSON: {error}"
+            raise ConfigurationError(msg) from error
+
+    def dump(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The JSON of a call's arguments; raises InvalidPayload if the function would not take them."""
+        try:
+            given: Any = kwargs if not args and not self._is_model else self._bind(args, kwargs)
+            return self._adapter.dump_json(self._adapter.validate_python(given), by_alias=True).decode()
+        except (ValidationError, PydanticSerializationError) as error:
+            raise InvalidPayload(self._explain(error)) from error
+
+    def load(self, text: str) -> Arguments:
+        """The arguments for the function."""
+        try:
+            value = self._adapter.validate_json(text)
+        except ValidationError as error:
+            raise InvalidPayload(self._explain(error)) from error
+        return ((value,), {}) if self._is_model else ((), value)
+
+    def check(self, text: str) -> str:
+        """A payload that came as JSON (an edit), in the form in which it is stored."""
+        try:
+            return self._adapter.dump_json(self._adapter.validate_json(text), by_alias=True).decode()
+        except ValidationError as error:
+            raise InvalidPayload(self._explain(error)) from error
+
+    def dump_result(self, value: Any) -> str | None:
+        if value is None:
+            return None
+        try:
+            return self._result.dump_json(value, warnings="error").decode()
+        except (PydanticSerializationError, ValueError) as error:
+            msg = f"the result of task {self.task!r} does not fit its return type or JSON: {error}"
+            raise CannotStoreResult(msg) from error
+
+    def load_result(self, value: Any) -> Any:
+        return None if value is None else self._result.validate_python(value)
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            bound = inspect.Signature(list(self._takes.values())).bind(*args, **kwargs).arguments
+        except TypeError as error:
+            msg = f"task {self.task!r}: {error}"
+            raise InvalidPayload(msg) from None
+        if self._is_model:
+            return next(iter(bound.values()))
+        for key, parameter in self._takes.items():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                bound.update(bound.pop(key, {}))
+        return bound
+
+    def _hints(self, function: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return get_type_hints(function, localns=dict(names), include_extras=True)
+        except NameError as error:
+            msg = f"task {self.task!r}: {error}; its annotations must be importable where it is defined"
+            raise ConfigurationError(msg) from error
+
+    def _check_kinds(self) -> None:
+        for key, parameter in self._takes.items():
+            if parameter.kind in {parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY}:
+                msg = f"task {self.task!r}: argument {key!r} must be passable by name, since payloads are JSON objects"
+                raise ConfigurationError(msg)
+
+    def _only_model(self, hints: Mapping[str, Any]) -> bool:
+        if len(self._takes) != 1:
+            return False
+        hint = hints.get(next(iter(self._takes)))
+        return isinstance(hint, type) and issubclass(hint, BaseModel)
+
+    def _shape(self, hints: Mapping[str, Any]) -> Any:
+        if self._is_model:
+            return hints[next(iter(self._takes))]
+        fields: dict[str, Any] = {}
+        extra = "forbid"
+        for key, parameter in self._takes.items():
+            hint = hints.get(key, Any)
+            if parameter.kind is parameter.VAR_KEYWORD:
+                extra = "allow"
+            else:
+                fields[key] = hint if parameter.default is parameter.empty else NotRequired[hint]
+        shape = TypedDict(f"{self.task} payload", fields)  # type: ignore[operator]
+        shape.__pydantic_config__ = ConfigDict(extra=extra, title=self.task)  # type: ignore[typeddict-item]
+        return shape
+
+    def _explain(self, error: ValidationError | PydanticSerializationError) -> str:
+        if not isinstance(error, ValidationError):
+            return f"task {self.task!r}: {error}"
+        problems = (f"{'.'.join(map(str, one['loc'])) or 'payload'}: {one['msg']}" for one in error.errors())
+        return f"task {self.task!r} does not take this payload: {'; '.join(problems)}"

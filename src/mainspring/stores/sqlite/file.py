@@ -1,0 +1,192 @@
+"""The database file: finding, checking, opening and migrating it, and saying plainly what is wrong with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+
+from mainspring.errors import (
+    ConfigurationError,
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreTooNew,
+    StoreVanished,
+)
+
+OLDEST_SQLITE = (3, 38, 0)  # STRICT tables came with 3.37, the ->> operator with 3.38
+MIGRATIONS = ("schema.sql",)  # number N brings a file from user_version N to N + 1
+NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs", "fuse.glusterfs"}
+)
+BUSY_TIMEOUT = 5.0  # seconds to wait for someone who holds the database without going through the gate
+CHECKPOINT_PAGES = 4000  # 16 MB of write-ahead log; each checkpoint then costs less per job
+
+ERRORS: dict[int, tuple[type[StoreError], str]] = {
+    sqlite3.SQLITE_BUSY: (StoreBusy, "{path} is locked by another program; end its transaction and try again"),
+    sqlite3.SQLITE_LOCKED: (StoreBusy, "{path} is locked by another program; end its transaction and try again"),
+    sqlite3.SQLITE_FULL: (StoreFull, "no room left on the disk of {path}; nothing was changed; free some and try again"),
+    sqlite3.SQLITE_READONLY: (StoreReadOnly, "{path} cannot be written; check its owner, mode and mount"),
+    sqlite3.SQLITE_PERM: (StoreReadOnly, "{path} cannot be written; check its owner, mode and mount"),
+    sqlite3.SQLITE_CANTOPEN: (
+        StoreReadOnly,
+        "{path} cannot be opened; check that its directory exists and can be written",
+    ),
+    sqlite3.SQLITE_CORRUPT: (
+        StoreCorrupt,
+        "{path} is damaged; keep a copy, then restore a backup or run `sqlite3 {path} .recover`",
+    ),
+    sqlite3.SQLITE_NOTADB: (StoreCorrupt, "{path} is not an SQLite database; is the path right?"),
+    sqlite3.SQLITE_IOERR: (StoreError, "reading or writing {path} failed ({error}); check the disk"),
+}
+
+
+class DatabaseFile:
+    """One file, known by its path and, once opened, by its inode: a replaced file is another one."""
+
+    def __init__(self, path: str | os.PathLike[str], *, busy_timeout: float = BUSY_TIMEOUT) -> None:
+        self.path = Path(path).expanduser().absolute()
+        self.busy_timeout = busy_timeout
+        self._identity: tuple[int, int] | None = None
+
+    def prepare(self) -> None:
+        """Check that this file can be used, and bring it to our schema."""
+        if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+            oldest = ".".join(map(str, OLDEST_SQLITE))
+            msg = f"SQLite {sqlite3.sqlite_version} is too old; Mainspring needs {oldest} or newer"
+            raise ConfigurationError(msg)
+        if not self.path.parent.is_dir():
+            msg = f"{self.path.parent} does not exist; create the directory first"
+            raise StoreReadOnly(msg)
+        if (kind := file_system(self.path.parent)) in NETWORK_FILE_SYSTEMS:
+            msg = f"{self.path} is on a network file system ({kind}), where locks cannot be trusted; use a local disk"
+            raise ConfigurationError(msg)
+        with self.errors(), contextlib.closing(self._open()) as connection:
+            migrate(connection, self.path)
+        self._identity = self._stat()
+
+    def connect(self, *, readonly: bool = False) -> sqlite3.Connection:
+        """A connection with our settings, to the file that `prepare` saw."""
+        self.check_identity()
+        connection = self._open()
+        if readonly:
+            connection.execute("PRAGMA query_only = ON")
+        return connection
+
+    def reopen(self) -> None:
+        """Accept the file that is there now. One that is gone is not made anew: its jobs would be missed by nobody."""
+        if self._stat() is None:
+            self.check_identity()
+        self.prepare()
+
+    def check_identity(self) -> None:
+        """Our connections would go on writing into a deleted file; nobody would ever see it."""
+        if self._stat() != self._identity:
+            msg = f"{self.path} is gone or was replaced while in use; put it back, and it will be opened again"
+            raise StoreVanished(msg)
+
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Say sqlite3's errors in our own words."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self.explain(error) from error
+
+    def explain(self, error: sqlite3.Error) -> StoreError:
+        code = getattr(error, "sqlite_errorcode", None)
+        if code is None:  # raised by Python itself, not by SQLite
+            return StoreError(f"{self.path}: {error}")
+        if code == sqlite3.SQLITE_IOERR_SHMSIZE:  # how a full disk shows in the shared memory file
+            code = sqlite3.SQLITE_FULL
+        kind, words = ERRORS.get(code & 0xFF, (StoreError, "{path}: {error}"))
+        return kind(words.format(path=self.path, error=error))
+
+    def _open(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self.path, timeout=self.busy_timeout, isolation_level=None, check_same_thread=False, cached_statements=256
+        )
+        for pragma in (f"wal_autocheckpoint = {CHECKPOINT_PAGES}", "cache_size = -65536", "synchronous = FULL"):
+            connection.execute(f"PRAGMA {pragma}")
+        return connection
+
+    def _stat(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.path)
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+
+def migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Run what the file is missing, in one transaction; two processes that start together do it once."""
+    if (version := user_version(connection)) == len(MIGRATIONS):
+        return
+    refuse_newer(version, path)
+    if version == 0:
+        refuse_foreign(connection, path)
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only possible while the file is empty
+        connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for number in range(user_version(connection), len(MIGRATIONS)):
+            run_script(connection, resources.files(__package__).joinpath(MIGRATIONS[number]).read_text("utf-8"))
+            connection.execute(f"PRAGMA user_version = {number + 1}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def user_version(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def refuse_newer(version: int, path: Path) -> None:
+    if version > len(MIGRATIONS):
+        msg = f"{path} has schema version {version}, this program knows {len(MIGRATIONS)}; upgrade Mainspring"
+        raise StoreTooNew(msg)
+
+
+def refuse_foreign(connection: sqlite3.Connection, path: Path) -> None:
+    """Tables of the application may live in the same file, but not under our names."""
+    taken = connection.execute(
+        "SELECT name FROM sqlite_master WHERE name IN ('jobs', 'archive', 'payloads', 'attempts', 'counts', 'halts')"
+    ).fetchall()
+    if taken:
+        names = ", ".join(name for (name,) in taken)
+        msg = f"{path} has tables of another program that Mainspring needs ({names}); use a file of its own"
+        raise ConfigurationError(msg)
+
+
+def run_script(connection: sqlite3.Connection, script: str) -> None:
+    """Statement by statement: `executescript` would commit our transaction first."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            connection.execute(statement)
+            statement = ""
+
+
+def file_system(directory: Path) -> str:
+    """The type of the file system that holds a directory; "" where the system does not tell."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+    directory = directory.resolve()
+    best, kind = Path("/"), ""
+    for line in mounts.splitlines():
+        fields, _, rest = line.partition(" - ")
+        mounted = Path(fields.split()[4].encode().decode("unicode_escape"))
+        if directory.is_relative_to(mounted) and len(mounted.parts) >= len(best.parts):
+            best, kind = mounted, rest.split()[0]
+    return kind

@@ -1,0 +1,30 @@
+"""A fair queue in front of the database's one write lock.
+
+SQLite's own waiting (`busy_timeout`) polls and starves: of two busy writers one gets nearly everything. A blocking
+`flock` on a file of its own is served by the kernel in order. It is released when the process dies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+
+
+class Gate:
+    """Held around each write transaction. One per connection: a flock belongs to the open file."""
+
+    def __init__(self, database: Path) -> None:
+        self._file = os.open(f"{database}-gate", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def __enter__(self) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        os.close(self._file)

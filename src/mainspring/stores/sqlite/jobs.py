@@ -1,0 +1,541 @@
+"""A job's way through the file: insert, claim, finish. Each function works on a whole batch in a few statements.
+
+Rows come back from SQLite as one JSON text per batch: see writer.py for why nothing is done per row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from mainspring.clock import Millis, to_datetime
+from mainspring.errors import SystemHalted
+from mainspring.job import FOREVER, MAX_CRASHES, Claim, Failure, Inserted, Move, NewJob, Outcome, ProgressReport, Status
+from mainspring.stores.protocol import Claims, Halt, Want
+from mainspring.stores.sqlite.batch import in_values
+from mainspring.stores.sqlite.rows import (
+    CANCELLED,
+    COMPLETED,
+    DEAD_LETTER,
+    FAILED,
+    NEVER,
+    PENDING,
+    RUNNING,
+    STATUSES,
+    SUSPENDED,
+)
+from mainspring.stores.sqlite.writer import Transaction
+
+LONG_PAYLOAD = 1024  # characters; beyond that it goes into a table of its own
+LONGEST_TRACEBACK = 16_384
+PRIORITIES = range(4)
+EVERY_QUEUE = "*"
+
+# -- insert ---------------------------------------------------------------------------------------
+
+INSERT = """
+INSERT INTO jobs (id, task, queue, priority, run_at, max_attempts, timeout, created_at, keep, keep_dead,
+                  payload, dedupe_key, target_type, target_id, tags, options)
+SELECT * FROM (VALUES {values}) WHERE NOT EXISTS (SELECT 1 FROM archive WHERE id = column1)
+ON CONFLICT DO NOTHING
+"""
+INSERT_PAYLOADS = "INSERT OR IGNORE INTO payloads VALUES {values}"
+INSERT_TAGS = "INSERT OR IGNORE INTO tags VALUES {values}"
+KNOWN = """
+SELECT EXISTS (SELECT 1 FROM jobs WHERE id = :id) OR EXISTS (SELECT 1 FROM archive WHERE id = :id)
+"""
+LIVE_HOLDER = "SELECT id FROM jobs WHERE task = ? AND dedupe_key = ?"
+LASTING_HOLDER = "SELECT job_id FROM dedupe WHERE task = ? AND dedupe_key = ? AND expires_at > ?"
+HOLD_LASTINGLY = "INSERT OR REPLACE INTO dedupe (task, dedupe_key, job_id, expires_at) VALUES (?, ?, ?, ?)"
+
+
+def insert(transaction: Transaction, jobs: list[NewJob]) -> list[Inserted]:
+    """Jobs without a dedupe key go in together; those with one are looked up first, in their order."""
+    refuse_while_halted(transaction)
+    plain = [job for job in jobs if job.dedupe_key is None]
+    if plain:
+        insert_rows(transaction, plain)
+    return [
+        Inserted(job.id, created=True) if job.dedupe_key is None else insert_unique(transaction, job) for job in jobs
+    ]
+
+
+def refuse_while_halted(transaction: Transaction) -> None:
+    for halt in current_halts(transaction):
+        if halt.queue is None and not halt.accept:
+            msg = f"the system is halted by {halt.actor} ({halt.reason or 'no reason given'}) and refuses new jobs"
+            raise SystemHalted(msg)
+
+
+def insert_rows(transaction: Transaction, jobs: Sequence[NewJob]) -> None:
+    last = transaction.value("SELECT max(seq) FROM jobs") or 0
+    rows = [to_row(job, transaction.now) for job in jobs]
+    inserted = sum(transaction.execute(*chunk).rowcount for chunk in in_values(INSERT, rows))
+    if inserted != len(jobs):  # some of these ids are here already: a repeated insert, which counts once
+        created = transaction.execute("SELECT id FROM jobs WHERE seq > ?", (last,)).fetchall()
+        jobs = [job for job in jobs if (job.id,) in set(created)]
+    for queue, number in Counter(job.queue for job in jobs).items():
+        transaction.count(queue, PENDING, number)
+        transaction.woken.add(queue)
+    insert_beside(transaction, jobs)
+
+
+def to_row(job: NewJob, now: Millis) -> tuple[Any, ...]:
+    target_type, target_id = job.target or (None, None)
+    return (
+        job.id,
+        job.task,
+        job.queue,
+        int(job.priority),
+        now + job.delay if job.run_at is None else job.run_at,
+        job.max_attempts,
+        job.timeout,
+        now,
+        job.keep,
+        job.keep_dead,
+        job.payload if len(job.payload) <= LONG_PAYLOAD else None,
+        job.dedupe_key,
+        target_type,
+        target_id,
+        json.dumps(job.tags) if job.tags else None,
+        job.options,
+    )
+
+
+def insert_beside(transaction: Transaction, jobs: Sequence[NewJob]) -> None:
+    """What stands in tables of its own: long payloads and tags."""
+    long = [(job.id, job.payload) for job in jobs if len(job.payload) > LONG_PAYLOAD]
+    tags = [(tag, job.id) for job in jobs for tag in job.tags]
+    for chunk in chain(in_values(INSERT_PAYLOADS, long), in_values(INSERT_TAGS, tags)):
+        transaction.execute(*chunk)
+
+
+def insert_unique(transaction: Transaction, job: NewJob) -> Inserted:
+    if transaction.value(KNOWN, {"id": job.id}):
+        return Inserted(job.id, created=True)
+    if holder := dedupe_holder(transaction, job.task, job.dedupe_key):
+        return Inserted(holder, created=False)
+    insert_rows(transaction, [job])
+    if job.dedupe_for is not None:
+        expires_at = NEVER if job.dedupe_for == FOREVER else transaction.now + job.dedupe_for
+        transaction.execute(HOLD_LASTINGLY, (job.task, job.dedupe_key, job.id, expires_at))
+    return Inserted(job.id, created=True)
+
+
+def dedupe_holder(transaction: Transaction, task: str, key: str | None) -> str | None:
+    """The job that holds the key: a live one, or one whose record outlives it."""
+    holder: str | None = transaction.value(LIVE_HOLDER, (task, key))
+    return holder or transaction.value(LASTING_HOLDER, (task, key, transaction.now))
+
+
+# -- halts ----------------------------------------------------------------------------------------
+
+
+def current_halts(transaction: Transaction) -> list[Halt]:
+    if transaction.halts is None:
+        rows = transaction.execute("SELECT queue, actor, reason, since, until, accept FROM halts").fetchall()
+        transaction.halts = [to_halt(row) for row in rows if row[4] is None or row[4] > transaction.now]
+    return transaction.halts
+
+
+def to_halt(row: tuple[Any, ...]) -> Halt:
+    queue, actor, reason, since, until, accept = row
+    return Halt(
+        actor=actor,
+        reason=reason,
+        since=to_datetime(since),
+        until=None if until is None else to_datetime(until),
+        queue=queue or None,
+        accept=bool(accept),
+    )
+
+
+# -- claim ----------------------------------------------------------------------------------------
+
+LEVEL = "FROM jobs INDEXED BY jobs_waiting WHERE queue = {queue} AND priority = {level} AND status < 2 AND crashes = 0"
+HEADS = "SELECT " + ", ".join(
+    f"(SELECT run_at {LEVEL.format(queue='?1', level=level)} ORDER BY run_at LIMIT 1)" for level in PRIORITIES
+)
+CLAIM_COLUMNS = """
+seq, status, jobs.id, token + 1, task, queue, coalesce(payload, (SELECT body FROM payloads WHERE job_id = jobs.id)), priority,
+attempts, max_attempts, crashes, timeout, run_at, created_at, dedupe_key, target_type, target_id, tags, options
+"""
+PICK = f"""
+SELECT json_group_array(json_array({CLAIM_COLUMNS}))
+FROM (SELECT seq AS picked {LEVEL.format(queue=":queue", level=":level")} AND run_at <= :now
+      ORDER BY run_at, seq LIMIT :limit)
+CROSS JOIN jobs ON seq = picked
+"""
+PICK_SUSPECT = f"""
+SELECT json_group_array(json_array({CLAIM_COLUMNS}))
+FROM (SELECT seq AS picked FROM jobs INDEXED BY jobs_suspect
+      WHERE queue = :queue AND status < 2 AND crashes > 0 AND run_at <= :now ORDER BY run_at LIMIT 1)
+CROSS JOIN jobs ON seq = picked
+"""
+SUSPECT_HEAD = """
+SELECT run_at FROM jobs INDEXED BY jobs_suspect
+WHERE queue = ? AND status < 2 AND crashes > 0 ORDER BY run_at LIMIT 1
+"""
+TAKE = f"""
+UPDATE jobs SET status = {RUNNING}, token = token + 1, worker = :worker, claimed_at = :now, progress = NULL, note = NULL,
+                deadline = iif(timeout > 0, :now + timeout + :stall_grace, {NEVER})
+WHERE seq IN (SELECT value FROM json_each(:seqs))
+"""
+QUEUES = """
+WITH RECURSIVE found(queue) AS (
+    SELECT min(queue) FROM jobs INDEXED BY {index} WHERE status < 2 AND crashes {suspect} 0
+    UNION ALL
+    SELECT (SELECT min(jobs.queue) FROM jobs INDEXED BY {index}
+            WHERE status < 2 AND crashes {suspect} 0 AND jobs.queue > found.queue)
+    FROM found WHERE found.queue IS NOT NULL)
+SELECT queue FROM found WHERE queue IS NOT NULL
+"""
+ALL_QUEUES = (
+    QUEUES.format(index="jobs_waiting", suspect="=") + " UNION " + QUEUES.format(index="jobs_suspect", suspect=">")
+)
+
+
+@dataclass(slots=True)
+class ClaimRequest:
+    worker: str
+    wants: Sequence[Want]
+    limit: int
+    solo: bool
+    stall_grace: Millis
+    patience: Millis
+    turn: int  # counts a worker's claims, for the small ones' share of starving levels
+
+
+def claim(transaction: Transaction, requests: list[ClaimRequest]) -> list[Claims]:
+    return [claim_one(transaction, request) for request in requests]
+
+
+claim.last = True  # type: ignore[attr-defined]  # within one transaction: after what was inserted or released
+
+
+def claim_one(transaction: Transaction, request: ClaimRequest) -> Claims:
+    halts = current_halts(transaction)
+    if any(halt.queue is None for halt in halts):
+        return Claims([], next_due=earliest(ends(halts)))
+    wants = open_wants(transaction, request.wants, {halt.queue for halt in halts})
+    pick = pick_suspect if request.solo else pick_waiting
+    picked, dues = pick(transaction, request, wants)
+    suspects = suspect_due(transaction, wants)
+    if picked:
+        take(transaction, request, picked)
+        return Claims([to_claim(row) for row in picked], suspects=suspects)
+    return Claims([], next_due=earliest([*dues, *ends(halts)]), suspects=suspects)
+
+
+def open_wants(transaction: Transaction, wants: Sequence[Want], paused: set[str | None]) -> list[Want]:
+    """`*` stands for every queue that has something waiting."""
+    wanted: list[Want] = []
+    for want in wants:
+        if want.queue == EVERY_QUEUE:
+            wanted += (Want(name, want.limit) for (name,) in transaction.execute(ALL_QUEUES).fetchall())
+        else:
+            wanted.append(want)
+    return [want for want in wanted if want.queue not in paused]
+
+
+def pick_waiting(
+    transaction: Transaction, request: ClaimRequest, wants: Sequence[Want]
+) -> tuple[list[list[Any]], list[Millis]]:
+    """The rows to take, and the times at which others come due."""
+    picked: list[list[Any]] = []
+    dues: list[Millis] = []
+    for want in wants:
+        heads = transaction.execute(HEADS, (want.queue,)).fetchone()
+        dues += (head for head in heads if head is not None)
+        room = min(want.limit, request.limit - len(picked))
+        if room <= 0:
+            continue
+        for level, share in shares(heads, transaction.now, request, room):
+            rows = pick_level(transaction, want.queue, level, min(share, room), picked)
+            picked += rows
+            room -= len(rows)
+    return picked, dues
+
+
+def pick_level(
+    transaction: Transaction, queue: str, level: int, limit: int, picked: Sequence[Sequence[Any]]
+) -> list[list[Any]]:
+    """The level's next rows; what a level gave before in this claim still waits in the index and is passed over."""
+    if limit <= 0:
+        return []
+    before = {row[0] for row in picked if row[5] == queue and row[7] == level}
+    parameters = {"queue": queue, "level": level, "now": transaction.now, "limit": limit + len(before)}
+    rows: list[list[Any]] = json.loads(transaction.value(PICK, parameters))
+    return [row for row in rows if row[0] not in before] if before else rows
+
+
+def shares(
+    heads: Sequence[Millis | None], now: Millis, request: ClaimRequest, limit: int
+) -> list[tuple[int, int]]:
+    """Which levels to take from, in order, and how many of each at most.
+
+    By priority; but a level whose head has waited beyond the patience gets a quarter of the room first (a small claim: every
+    fourth time all of it). Not more, or an old backlog of low priority would hold up what is urgent.
+    """
+    due = [(level, head) for level, head in enumerate(heads) if head is not None and head <= now]
+    by_priority = [(level, limit) for level, _ in due]
+    starving = [level for level, head in due[1:] if now - head > request.patience]
+    if not starving:
+        return by_priority
+    if limit >= SMALLEST_SHARED_CLAIM:
+        return [(level, limit // SMALLEST_SHARED_CLAIM) for level in starving] + by_priority
+    if request.turn % SMALLEST_SHARED_CLAIM == 0:
+        return [(starving[0], limit), *by_priority]
+    return by_priority
+
+
+SMALLEST_SHARED_CLAIM = 4
+
+
+def pick_suspect(
+    transaction: Transaction, request: ClaimRequest, wants: Sequence[Want]
+) -> tuple[list[list[Any]], list[Millis]]:
+    del request
+    for want in wants:
+        parameters = {"queue": want.queue, "now": transaction.now}
+        rows: list[list[Any]] = json.loads(transaction.value(PICK_SUSPECT, parameters))
+        if rows:
+            return rows, []
+    return [], []
+
+
+def suspect_due(transaction: Transaction, wants: Iterable[Want]) -> bool:
+    heads = (transaction.value(SUSPECT_HEAD, (want.queue,)) for want in wants)
+    return any(head is not None and head <= transaction.now for head in heads)
+
+
+def take(transaction: Transaction, request: ClaimRequest, rows: Sequence[Sequence[Any]]) -> None:
+    transaction.execute(
+        TAKE,
+        {
+            "worker": request.worker,
+            "now": transaction.now,
+            "stall_grace": request.stall_grace,
+            "seqs": json.dumps([row[0] for row in rows]),
+        },
+    )
+    for (queue, status), number in Counter((row[5], row[1]) for row in rows).items():
+        transaction.count(queue, status, -number)
+        transaction.count(queue, RUNNING, number)
+
+
+def to_claim(row: Sequence[Any]) -> Claim:
+    target_type, target_id, tags, options = row[15:19]
+    target = None if target_type is None else (target_type, target_id)
+    return Claim(*row[2:15], target, tuple(json.loads(tags)) if tags else (), options)  # type: ignore[call-arg]
+
+
+def ends(halts: Iterable[Halt]) -> list[Millis]:
+    return [int(halt.until.timestamp() * 1000) for halt in halts if halt.until is not None]
+
+
+def earliest(times: Iterable[Millis]) -> Millis | None:
+    return min(times, default=None)
+
+
+# -- finish ---------------------------------------------------------------------------------------
+
+HELD = f"""
+WITH outcome(number, job_id, job_token) AS (VALUES {{values}})
+SELECT json_group_array(json_array(number, seq, id, queue, cancel, attempts, crashes, worker, claimed_at))
+FROM outcome CROSS JOIN jobs ON id = job_id AND token = job_token AND status = {RUNNING}
+"""
+ARCHIVE = f"""
+WITH ended(ended_seq, end_status, is_attempt, is_crash, began_at, end_reason, end_error_type, end_error, end_result, now)
+AS (VALUES {{values}})
+INSERT INTO archive
+SELECT id, task, queue, end_status, priority, run_at, attempts + is_attempt, max_attempts, crashes + is_crash, token,
+       worker, coalesce(began_at, claimed_at), now, min({NEVER}, now + iif(end_status = {DEAD_LETTER}, keep_dead, keep)),
+       timeout, created_at, keep, keep_dead, dedupe_key, target_type, target_id, tags, options,
+       coalesce(end_reason, reason), progress, note, coalesce(end_error_type, error_type),
+       iif(end_error_type IS NULL, error, end_error), payload, end_result
+FROM ended CROSS JOIN jobs ON seq = ended_seq
+"""
+REMOVE = "DELETE FROM jobs WHERE seq IN (SELECT value FROM json_each(?))"
+GO_ON = """
+UPDATE jobs SET status = :status, run_at = coalesce(:run_at, run_at), attempts = attempts + :attempts,
+                crashes = crashes + :crashes, worker = NULL, claimed_at = 0, cancel = 0, reason = :reason,
+                error_type = coalesce(:error_type, error_type), error = iif(:error_type IS NULL, error, :error)
+WHERE seq = :seq
+"""
+RECORD_ATTEMPT = """
+INSERT INTO attempts (job_id, number, worker, started_at, finished_at, move, error_type, error, traceback)
+VALUES (?1, (SELECT coalesce(max(number), 0) + 1 FROM attempts WHERE job_id = ?1), ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+"""
+COUNTS_AS_ATTEMPT = frozenset({Move.DONE, Move.RETRY, Move.DEAD, Move.CANCEL})
+LEADS_TO = {
+    Move.DONE: COMPLETED,
+    Move.RETRY: FAILED,
+    Move.SNOOZE: PENDING,
+    Move.RELEASE: PENDING,
+    Move.CRASH: PENDING,
+    Move.SUSPEND: SUSPENDED,
+    Move.DEAD: DEAD_LETTER,
+    Move.CANCEL: CANCELLED,
+}
+
+
+@dataclass(slots=True)
+class Held:
+    """A running job of which the fence said yes."""
+
+    number: int  # which outcome
+    seq: int
+    id: str
+    queue: str
+    cancel: int
+    attempts: int
+    crashes: int
+    worker: str
+    claimed_at: Millis
+
+
+def ack(transaction: Transaction, outcomes: list[Outcome]) -> list[Status | None]:
+    """The fence: only a job that runs under the outcome's very token is touched. A zombie's outcome finds none."""
+    statuses: list[Status | None] = [None] * len(outcomes)
+    ended: list[tuple[Held, int, Outcome]] = []
+    for job in first_of_each(held_jobs(transaction, outcomes)):
+        outcome = outcomes[job.number]
+        status = next_status(job, outcome)
+        statuses[job.number] = STATUSES[status]
+        if status >= COMPLETED:
+            ended.append((job, status, outcome))
+        else:
+            go_on(transaction, job, status, outcome)
+        if outcome.move is not Move.DONE:
+            record_attempt(transaction, job, status, outcome)
+        if outcome.follow_ups:
+            insert(transaction, list(outcome.follow_ups))
+    end(transaction, ended)
+    return statuses
+
+
+def held_jobs(transaction: Transaction, outcomes: Sequence[Outcome]) -> Iterable[Held]:
+    fences = [(number, outcome.job_id, outcome.token) for number, outcome in enumerate(outcomes)]
+    for chunk in in_values(HELD, fences):
+        for row in json.loads(transaction.value(*chunk)):
+            yield Held(*row)
+
+
+def first_of_each(held: Iterable[Held]) -> Iterable[Held]:
+    """Two outcomes for one claim: the first counts."""
+    seen: set[int] = set()
+    for job in held:
+        if job.seq not in seen:
+            seen.add(job.seq)
+            yield job
+
+
+def next_status(job: Held, outcome: Outcome) -> int:
+    """Where the outcome leads; a cancellation that came meanwhile is not lost, and the last crash is the end."""
+    status = LEADS_TO[outcome.move]
+    if outcome.move is Move.CRASH and job.crashes + 1 >= MAX_CRASHES:
+        status = DEAD_LETTER
+    if job.cancel and status < COMPLETED:
+        status = CANCELLED
+    return status
+
+
+def go_on(transaction: Transaction, job: Held, status: int, outcome: Outcome) -> None:
+    """The job stays live: it waits for its next run."""
+    keeps_its_time = outcome.move in {Move.RELEASE, Move.CRASH} and not outcome.delay
+    failure = outcome.failure
+    transaction.execute(
+        GO_ON,
+        {
+            "seq": job.seq,
+            "status": status,
+            "run_at": None if keeps_its_time else transaction.now + outcome.delay,
+            "attempts": int(outcome.move in COUNTS_AS_ATTEMPT),
+            "crashes": int(outcome.move is Move.CRASH),
+            "reason": outcome.reason,
+            "error_type": failure.type if failure else None,
+            "error": failure.message if failure else None,
+        },
+    )
+    transaction.count(job.queue, RUNNING, -1)
+    transaction.count(job.queue, status, 1)
+    transaction.woken.add(job.queue)
+
+
+def end(transaction: Transaction, ended: Sequence[tuple[Held, int, Outcome]]) -> None:
+    """The jobs are finished: they leave the live table for the archive."""
+    if not ended:
+        return
+    archive(transaction, [to_end(job, status, outcome, transaction.now) for job, status, outcome in ended])
+    for (queue, status), number in Counter((job.queue, status) for job, status, _ in ended).items():
+        transaction.count(queue, RUNNING, -number)
+        transaction.count(queue, status, number)
+
+
+def archive(transaction: Transaction, rows: Sequence[Sequence[Any]]) -> None:
+    for chunk in in_values(ARCHIVE, rows):
+        transaction.execute(*chunk)
+    transaction.execute(REMOVE, (json.dumps([row[0] for row in rows]),))
+
+
+def to_end(job: Held, status: int, outcome: Outcome, now: Millis) -> tuple[Any, ...]:
+    failure = outcome.failure
+    return (
+        job.seq,
+        status,
+        int(outcome.move in COUNTS_AS_ATTEMPT),
+        int(outcome.move is Move.CRASH),
+        outcome.started_at or None,
+        outcome.reason or None,
+        failure.type if failure else None,
+        failure.message if failure else None,
+        outcome.result,
+        now,
+    )
+
+
+def record_attempt(transaction: Transaction, job: Held, status: int, outcome: Outcome) -> None:
+    """History of what went wrong. A snooze or release that really led back is no attempt and leaves no trace."""
+    if outcome.move in {Move.SNOOZE, Move.RELEASE, Move.SUSPEND} and status != CANCELLED:
+        return
+    move = Move.CANCEL if status == CANCELLED else Move.DEAD if status == DEAD_LETTER else outcome.move
+    failure = outcome.failure or Failure("", "")
+    transaction.execute(
+        RECORD_ATTEMPT,
+        (
+            job.id,
+            job.worker,
+            outcome.started_at or job.claimed_at,
+            outcome.finished_at or transaction.now,
+            Move.CRASH if outcome.move is Move.CRASH else move,
+            failure.type or None,
+            failure.message or None,
+            shorten(failure.traceback) or None,
+        ),
+    )
+
+
+def shorten(traceback: str) -> str:
+    """Keep both ends: where it began and where it broke."""
+    if len(traceback) <= LONGEST_TRACEBACK:
+        return traceback
+    half = LONGEST_TRACEBACK // 2
+    return f"{traceback[:half]}\n  … shortened …\n{traceback[-half:]}"
+
+
+# -- progress -------------------------------------------------------------------------------------
+
+REPORT = f"""
+UPDATE jobs SET progress = ?, note = ? WHERE id = ? AND token = ? AND status = {RUNNING}
+"""
+
+
+def report(transaction: Transaction, reports: list[ProgressReport]) -> list[bool]:
+    return [
+        transaction.execute(REPORT, (one.fraction, one.note, one.job_id, one.token)).rowcount == 1 for one in reports
+    ]

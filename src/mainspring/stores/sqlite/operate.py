@@ -1,0 +1,293 @@
+"""What people (and their code) do to jobs by hand: cancel, retry, delete, edit, halt. Each leaves a line in the audit log."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any
+
+from mainspring.clock import to_millis
+from mainspring.job import Move, Status, statuses_that_allow
+from mainspring.stores.protocol import Action, By, Changed, Edit, Filter, Halt
+from mainspring.stores.sqlite.jobs import LIVE_HOLDER, LONG_PAYLOAD, archive
+from mainspring.stores.sqlite.read import FINISHED, LIVE, Conditions
+from mainspring.stores.sqlite.rows import CANCELLED, CODES, COMPLETED, PENDING, RUNNING
+from mainspring.stores.sqlite.writer import Transaction
+
+ALLOWED: Mapping[Action, frozenset[Status]] = {
+    Action.CANCEL: statuses_that_allow(Move.CANCEL),
+    Action.REPLAY: statuses_that_allow(Move.REPLAY),
+    Action.EDIT: statuses_that_allow(Move.EDIT),
+    Action.DELETE: frozenset(Status) - {Status.RUNNING},
+}
+
+
+@dataclass(slots=True)
+class ChangeRequest:
+    action: Action
+    where: Filter
+    by: By
+    edit: Edit | None
+    limit: int
+    cursor: str | None
+    dry_run: bool
+
+
+@dataclass(slots=True)
+class Target:
+    """A job that the filter found and whose status allows the action."""
+
+    table: str
+    id: str
+    queue: str
+    status: int
+    task: str
+    dedupe_key: str | None
+
+
+@dataclass(slots=True)
+class Effect:
+    """What an action did to its targets."""
+
+    changed: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
+    conflicts: dict[str, str] = field(default_factory=dict)
+
+
+def change(transaction: Transaction, requests: list[ChangeRequest]) -> list[Changed]:
+    return [change_one(transaction, request) for request in requests]
+
+
+def change_one(transaction: Transaction, request: ChangeRequest) -> Changed:
+    found = find_targets(transaction, request)
+    targets = found[: request.limit]
+    effect = preview(targets, request.action) if request.dry_run else EFFECTS[request.action](transaction, targets, request)
+    if not request.dry_run:
+        write_audit(transaction, request, effect.changed + effect.requested)
+    cursor = targets[-1].id if len(found) > request.limit else None
+    return Changed(tuple(effect.changed), tuple(effect.requested), effect.conflicts, cursor)
+
+
+def find_targets(transaction: Transaction, request: ChangeRequest) -> list[Target]:
+    """One more than the limit, oldest first, so that a later chunk goes on where this one ended."""
+    targets: list[Target] = []
+    for table in (LIVE, FINISHED):
+        conditions = Conditions(request.where, table)
+        statuses = [CODES[s] for s in ALLOWED[request.action] if (CODES[s] >= COMPLETED) == (table == FINISHED)]
+        if conditions.impossible or not statuses:
+            continue
+        conditions.add("status IN (SELECT value FROM json_each(?))", json.dumps(statuses))
+        if request.cursor is not None:
+            conditions.add("id > ?", request.cursor)
+        statement = f"""SELECT '{table}', id, queue, status, task, dedupe_key FROM {table}
+                        WHERE {conditions} ORDER BY id LIMIT ?"""  # noqa: S608 - our own names
+        rows = transaction.execute(statement, (*conditions.values, request.limit + 1)).fetchall()
+        targets += (Target(*row) for row in rows)
+    return sorted(targets, key=lambda target: target.id)[: request.limit + 1]
+
+
+def preview(targets: Sequence[Target], action: Action) -> Effect:
+    asked = [t.id for t in targets if action is Action.CANCEL and t.status == RUNNING]
+    return Effect([t.id for t in targets if t.id not in set(asked)], asked)
+
+
+# -- cancel ---------------------------------------------------------------------------------------
+
+SEQS = "SELECT json_group_array(seq) FROM jobs WHERE id IN (SELECT value FROM json_each(?))"
+ASK_TO_STOP = """
+UPDATE jobs SET cancel = 1, reason = ? WHERE id IN (SELECT value FROM json_each(?))
+"""
+
+
+def cancel(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
+    """Waiting jobs end at once. A running one is asked to: its worker hears of it and ends it."""
+    effect = preview(targets, Action.CANCEL)
+    if effect.changed:
+        seqs = json.loads(transaction.value(SEQS, (json.dumps(effect.changed),)))
+        reason = request.by.reason or None
+        archive(transaction, [(seq, CANCELLED, 0, 0, None, reason, None, None, None, transaction.now) for seq in seqs])
+        count_moves(transaction, [t for t in targets if t.status != RUNNING], CANCELLED)
+    if effect.requested:
+        transaction.execute(ASK_TO_STOP, (request.by.reason, json.dumps(effect.requested)))
+        transaction.cancellations = True
+    return effect
+
+
+# -- retry ----------------------------------------------------------------------------------------
+
+REPLAY_LIVE = f"""
+UPDATE jobs SET status = {PENDING}, run_at = ?, attempts = 0, crashes = 0, error_type = NULL, error = NULL, reason = ''
+WHERE id = ?
+"""
+REPLAY_FINISHED = f"""
+INSERT INTO jobs (id, task, queue, status, priority, run_at, max_attempts, token, timeout, created_at, keep, keep_dead,
+                  dedupe_key, target_type, target_id, tags, options, payload)
+SELECT id, task, queue, {PENDING}, priority, ?, max_attempts, token, timeout, created_at, keep, keep_dead,
+       dedupe_key, target_type, target_id, tags, options, payload
+FROM archive WHERE id = ?
+"""
+
+
+def replay(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
+    """Run again now, with a full budget. Never beside another live job of the same dedupe key."""
+    del request
+    effect = Effect()
+    for target in targets:
+        if target.table == LIVE:
+            transaction.execute(REPLAY_LIVE, (transaction.now, target.id))
+        elif holder := transaction.value(LIVE_HOLDER, (target.task, target.dedupe_key)):
+            effect.conflicts[target.id] = holder
+            continue
+        else:
+            transaction.execute(REPLAY_FINISHED, (transaction.now, target.id))
+            transaction.execute("DELETE FROM archive WHERE id = ?", (target.id,))
+        effect.changed.append(target.id)
+    moved = set(effect.changed)
+    count_moves(transaction, [t for t in targets if t.id in moved], PENDING)
+    transaction.woken.update(t.queue for t in targets if t.id in moved)
+    return effect
+
+
+# -- delete ---------------------------------------------------------------------------------------
+
+BELONGINGS = ("payloads", "attempts", "tags", "audit_jobs")
+
+
+def delete(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
+    del request
+    remove_jobs(transaction, [target.id for target in targets])
+    count_moves(transaction, targets, None)
+    return Effect([target.id for target in targets])
+
+
+def remove_jobs(transaction: Transaction, ids: Sequence[str]) -> None:
+    """With all that belongs to them. Lasting dedupe records stay: that is their point."""
+    listed = (json.dumps(ids),)
+    for table in (LIVE, FINISHED):
+        transaction.execute(f"DELETE FROM {table} WHERE id IN (SELECT value FROM json_each(?))", listed)  # noqa: S608
+    for table in BELONGINGS:
+        column = "job_id"
+        transaction.execute(f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))", listed)  # noqa: S608
+
+
+# -- edit -----------------------------------------------------------------------------------------
+
+APPLY_EDIT = """
+UPDATE jobs SET priority = coalesce(:priority, priority), queue = coalesce(:queue, queue),
+                run_at = coalesce(:run_at, run_at), max_attempts = coalesce(:max_attempts, max_attempts),
+                payload = iif(:payload IS NULL, payload, :inline)
+WHERE id IN (SELECT value FROM json_each(:ids))
+"""
+REPLACE_PAYLOADS = "INSERT INTO payloads SELECT value, ? FROM json_each(?)"
+
+
+def edit_jobs(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
+    ids = [target.id for target in targets]
+    edit = request.edit or Edit()
+    run_at = edit.run_at if edit.delay is None else transaction.now + edit.delay
+    is_long = edit.payload is not None and len(edit.payload) > LONG_PAYLOAD
+    transaction.execute(
+        APPLY_EDIT,
+        {
+            "priority": edit.priority,
+            "queue": edit.queue,
+            "run_at": run_at,
+            "max_attempts": edit.max_attempts,
+            "payload": edit.payload,
+            "inline": None if is_long else edit.payload,
+            "ids": json.dumps(ids),
+        },
+    )
+    if edit.payload is not None:
+        replace_long_payloads(transaction, ids, edit.payload if is_long else None)
+    if edit.queue is not None:
+        for target in targets:
+            transaction.count(target.queue, target.status, -1)
+            transaction.count(edit.queue, target.status, 1)
+    transaction.woken.update([edit.queue] if edit.queue else [target.queue for target in targets])
+    return Effect(ids)
+
+
+def replace_long_payloads(transaction: Transaction, ids: Sequence[str], payload: str | None) -> None:
+    transaction.execute("DELETE FROM payloads WHERE job_id IN (SELECT value FROM json_each(?))", (json.dumps(ids),))
+    if payload is not None:
+        transaction.execute(REPLACE_PAYLOADS, (payload, json.dumps(ids)))
+
+
+EFFECTS: Mapping[Action, Callable[[Transaction, Sequence[Target], ChangeRequest], Effect]] = {
+    Action.CANCEL: cancel,
+    Action.REPLAY: replay,
+    Action.DELETE: delete,
+    Action.EDIT: edit_jobs,
+}
+
+
+def count_moves(transaction: Transaction, targets: Sequence[Target], status: int | None) -> None:
+    for (queue, old), number in Counter((target.queue, target.status) for target in targets).items():
+        transaction.count(queue, old, -number)
+        if status is not None:
+            transaction.count(queue, status, number)
+
+
+# -- halt -----------------------------------------------------------------------------------------
+
+PUT_HALT = "INSERT OR REPLACE INTO halts (queue, actor, reason, since, until, accept) VALUES (?, ?, ?, ?, ?, ?)"
+
+
+def halt(transaction: Transaction, halts: list[Halt]) -> list[None]:
+    for one in halts:
+        until = None if one.until is None else to_millis(one.until)
+        row = (one.queue or "", one.actor, one.reason, transaction.now, until, int(one.accept))
+        transaction.execute(PUT_HALT, row)
+        by = By(one.actor, one.reason)
+        detail = {"queue": one.queue, "until": until, "accept": one.accept}
+        write_entry(transaction, by, "pause" if one.queue else "halt", detail, 0)
+        transaction.halts = None
+    return [None] * len(halts)
+
+
+def resume(transaction: Transaction, requests: list[tuple[By, str | None]]) -> list[bool]:
+    ended: list[bool] = []
+    for by, queue in requests:
+        over = transaction.execute("DELETE FROM halts WHERE queue = ?", (queue or "",)).rowcount > 0
+        if over:
+            write_entry(transaction, by, "resume", {"queue": queue}, 0)
+            transaction.woken.add(queue or "*")
+        transaction.halts = None
+        ended.append(over)
+    return ended
+
+
+# -- audit ----------------------------------------------------------------------------------------
+
+PUT_ENTRY = """
+INSERT INTO audit (operation, at, actor, action, reason, detail, n) VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET n = n + excluded.n
+"""
+PUT_JOBS = "INSERT OR IGNORE INTO audit_jobs SELECT value, ? FROM json_each(?)"
+
+
+def write_audit(transaction: Transaction, request: ChangeRequest, ids: Sequence[str]) -> None:
+    detail: dict[str, Any] = {"filter": plain(request.where)}
+    if request.edit is not None:
+        detail["edit"] = plain(request.edit)
+    write_entry(transaction, request.by, request.action, detail, len(ids))
+    if ids and request.action is not Action.DELETE:
+        transaction.execute(PUT_JOBS, (request.by.operation, json.dumps(ids)))
+
+
+def write_entry(transaction: Transaction, by: By, action: str, detail: Mapping[str, Any], number: int) -> None:
+    values = (by.operation, transaction.now, by.actor, action, by.reason, json.dumps(detail), number)
+    transaction.execute(PUT_ENTRY, values)
+
+
+def plain(data: Filter | Edit) -> dict[str, Any]:
+    """Only what is set, as JSON can carry it."""
+    return {
+        name: value.isoformat() if isinstance(value, datetime) else value
+        for name, value in asdict(data).items()
+        if value not in (None, (), {})
+    }

@@ -1,0 +1,181 @@
+"""Which workers are alive, and how to wake them: two small files per worker beside the database.
+
+`<database>-workers/<id>.lock` holds what the worker says of itself and is locked by it (`flock`) as long as it lives: the kernel frees it
+at death. Its modification time is the heartbeat, so that a worker which is stopped but not dead is noticed too, and a
+heartbeat never touches the database. `<id>.sock` is a datagram socket: a write to it wakes the worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from mainspring.stores.protocol import Wake, WorkerInfo
+
+LONGEST_SOCKET_PATH = 100  # the system's limit is 104 to 108 bytes
+COARSE_CLOCK = 50_000_000  # nanoseconds; file systems stamp changes with a clock that ticks every few milliseconds
+EVERY_QUEUE = "*"
+
+
+class Presence:
+    """The directory of the workers of one database."""
+
+    def __init__(self, database: Path) -> None:
+        self.directory = Path(f"{database}-workers")
+        self._own: dict[str, int] = {}  # worker -> descriptor that holds its lock
+        self._sender: socket.socket | None = None
+        self._listed: tuple[int, tuple[str, ...]] = (-1, ())
+        self._directory_fd = -1
+
+    def join(self, info: WorkerInfo) -> socket.socket | None:
+        """Lock the worker's file and open its socket (None where the system has no room for its path)."""
+        self.directory.mkdir(exist_ok=True)
+        self._own[info.id] = self._lock(info)
+        return self._listen(info.id)
+
+    def leave(self, worker: str) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(self._path(worker, "sock"))
+        with contextlib.suppress(OSError):
+            os.unlink(self._path(worker, "lock"))
+        if (descriptor := self._own.pop(worker, None)) is not None:
+            os.close(descriptor)
+
+    def beat(self, worker: str) -> None:
+        if (descriptor := self._own.get(worker)) is not None:
+            os.utime(descriptor)
+
+    def dead(self, worker: str) -> bool:
+        """Whether the kernel says so: its file is gone or nobody holds the lock."""
+        if worker in self._own:
+            return False
+        try:
+            descriptor = os.open(self._path(worker, "lock"), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        else:
+            return True
+        finally:
+            os.close(descriptor)
+
+    def heartbeat_of(self, worker: str) -> int:
+        """A number that changes with each heartbeat; 0 if there is no such worker."""
+        try:
+            return os.stat(self._path(worker, "lock")).st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
+    def workers(self) -> Iterator[WorkerInfo]:
+        for path in sorted(self.directory.glob("*.lock")):
+            with contextlib.suppress(OSError, ValueError, TypeError):  # it may leave while we read
+                seen = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+                fields = json.loads(path.read_text("utf-8"))
+                fields["started_at"] = datetime.fromisoformat(fields["started_at"])
+                info = WorkerInfo(**{**fields, "queues": tuple(fields["queues"]), "tasks": tuple(fields["tasks"])})
+                yield replace(info, seen_at=seen, alive=not self.dead(info.id))
+
+    def sweep(self) -> None:
+        """Remove what dead workers left behind."""
+        for info in self.workers():
+            if not info.alive:
+                self.leave(info.id)
+
+    def wake(self, wake: Wake, queues: Iterable[str] = ()) -> None:
+        """Tell every worker that cares; those that are gone or have enough unread messages are passed over."""
+        listeners = self._listeners()
+        if not listeners:
+            return
+        if self._sender is None:
+            self._sender = datagram_socket()
+        message = "\n".join((str(wake.value), *queues)).encode()
+        for name in listeners:
+            with contextlib.suppress(OSError):
+                self._sender.sendto(message, self._address(name))
+
+    def close(self) -> None:
+        for worker in list(self._own):
+            self.leave(worker)
+        if self._sender is not None:
+            self._sender.close()
+            self._sender = None
+        if self._directory_fd >= 0:
+            os.close(self._directory_fd)
+            self._directory_fd = -1
+
+    def _lock(self, info: WorkerInfo) -> int:
+        """A sweep may remove the file between its creation and our lock; then make it again."""
+        path = self._path(info.id, "lock")
+        while True:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            with contextlib.suppress(FileNotFoundError):
+                if os.stat(path).st_ino == os.fstat(descriptor).st_ino:
+                    started = (info.started_at or datetime.now(UTC)).isoformat()
+                    os.write(descriptor, json.dumps({**asdict(info), "started_at": started, "seen_at": None}).encode())
+                    return descriptor
+            os.close(descriptor)
+
+    def _listen(self, worker: str) -> socket.socket | None:
+        listener = datagram_socket()
+        try:
+            listener.bind(self._address(f"{worker}.sock"))
+        except OSError:
+            listener.close()
+            return None
+        return listener
+
+    def _listeners(self) -> tuple[str, ...]:
+        """The sockets in the directory, read again only when something in it changed."""
+        try:
+            changed = os.stat(self.directory).st_mtime_ns
+        except FileNotFoundError:
+            return ()
+        if changed == self._listed[0]:
+            return self._listed[1]
+        names = tuple(name for name in os.listdir(self.directory) if name.endswith(".sock"))
+        if time.time_ns() - changed > COARSE_CLOCK:  # else the next change might bear the same time
+            self._listed = changed, names
+        return names
+
+    def _address(self, name: str) -> str:
+        path = str(self.directory / name)
+        if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH:
+            return path
+        if self._directory_fd < 0:  # a short way in, where the kernel offers one
+            self._directory_fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return f"/proc/self/fd/{self._directory_fd}/{name}"
+
+    def _path(self, worker: str, kind: str) -> Path:
+        return self.directory / f"{worker}.{kind}"
+
+
+def datagram_socket() -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    made.setblocking(False)
+    return made
+
+
+def read_wakes(listener: socket.socket, queues: Iterable[str]) -> Wake:
+    """Empty the socket; what of it concerns a worker of these queues."""
+    wanted, heard = set(queues), Wake(0)
+    while True:
+        try:
+            value, *about = listener.recv(65536).decode().split("\n")
+        except BlockingIOError:
+            return heard
+        wake = Wake(int(value))
+        if EVERY_QUEUE not in wanted and about and not wanted.intersection(about):
+            wake &= ~Wake.JOBS
+        heard |= wake

@@ -1,0 +1,235 @@
+"""Looking things up. Runs on connections of its own, so that readers never wait for writers."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from mainspring.clock import Millis, to_datetime, to_millis
+from mainspring.job import Attempt, Counts, Failure, Job, Move, TimelineEntry
+from mainspring.stores.protocol import DUE_CAP, AuditEntry, Filter, Halt, Page
+from mainspring.stores.sqlite.jobs import PRIORITIES, to_halt
+from mainspring.stores.sqlite.rows import CODES, COMPLETED, FINISHED_COLUMNS, LIVE_COLUMNS, STATUSES, to_job
+
+LIVE, FINISHED = "jobs", "archive"
+COLUMNS = {LIVE: LIVE_COLUMNS, FINISHED: FINISHED_COLUMNS}
+
+# -- filters --------------------------------------------------------------------------------------
+
+
+class Conditions:
+    """A filter as a WHERE clause for one of the two tables. Column names are ours, values are parameters."""
+
+    def __init__(self, where: Filter, table: str) -> None:
+        self.terms: list[str] = []
+        self.values: list[Any] = []
+        self.impossible = False  # no row of this table can match
+        self._table = table
+        self._add_choices(where)
+        self._add_equalities(where)
+        self._add_times(where)
+        self._add_payload(where)
+
+    def __str__(self) -> str:
+        return " AND ".join(self.terms) or "1"
+
+    def add(self, term: str, *values: Any) -> None:
+        self.terms.append(term)
+        self.values += values
+
+    def _add_choices(self, where: Filter) -> None:
+        codes = [code for status, code in CODES.items() if (code >= COMPLETED) == (self._table == FINISHED)]
+        if where.statuses:
+            wanted = [CODES[status] for status in where.statuses if CODES[status] in codes]
+            self.impossible = not wanted
+            if set(wanted) != set(codes):
+                self._any_of("status", wanted)
+        for column, choices in (("id", where.ids), ("queue", where.queues), ("task", where.tasks)):
+            if choices:
+                self._any_of(column, choices)
+        for tag in where.tags:
+            self.add("id IN (SELECT job_id FROM tags WHERE tag = ?)", tag)
+
+    def _any_of(self, column: str, choices: Sequence[Any]) -> None:
+        if len(choices) == 1:
+            self.add(f"{column} = ?", choices[0])
+        else:
+            self.add(f"{column} IN (SELECT value FROM json_each(?))", json.dumps(choices))
+
+    def _add_equalities(self, where: Filter) -> None:
+        for column in ("target_type", "target_id", "dedupe_key", "worker", "error_type"):
+            if (value := getattr(where, column)) is not None:
+                self.add(f"{column} = ?", value)
+
+    def _add_times(self, where: Filter) -> None:
+        for column, field in (("created_at", "created"), ("run_at", "due"), ("finished_at", "finished")):
+            for comparison, bound in ((">=", f"{field}_after"), ("<", f"{field}_before")):
+                moment = getattr(where, bound)
+                if moment is None:
+                    continue
+                if field == "finished" and self._table == LIVE:
+                    self.impossible = True
+                else:
+                    self.add(f"{column} {comparison} ?", to_millis(moment))
+
+    def _add_payload(self, where: Filter) -> None:
+        body = f"coalesce(payload, (SELECT body FROM payloads WHERE job_id = {self._table}.id))"
+        for path, value in where.payload.items():
+            steps = "".join(f".{json.dumps(step)}" for step in path.split("."))
+            if value is None:
+                self.add(f"json_type({body}, ?) = 'null'", f"${steps}")
+            elif isinstance(value, (dict, list)):
+                self.add(f"json_extract({body}, ?) = json(?)", f"${steps}", json.dumps(value))
+            elif isinstance(value, bool):
+                self.add(f"json_type({body}, ?) = ?", f"${steps}", json.dumps(value))
+            else:
+                self.add(f"json_extract({body}, ?) = ?", f"${steps}", value)
+
+
+# -- jobs -----------------------------------------------------------------------------------------
+
+
+def get(connection: sqlite3.Connection, ids: Sequence[str]) -> list[Job]:
+    """In the order asked for; ids that are not there are left out. The last traceback comes along."""
+    found: dict[str, Job] = {}
+    for table, columns in COLUMNS.items():
+        statement = f"""
+            SELECT {columns}, (SELECT traceback FROM attempts WHERE job_id = {table}.id AND error_type IS NOT NULL
+                               ORDER BY number DESC LIMIT 1)
+            FROM {table} WHERE id IN (SELECT value FROM json_each(?))"""  # noqa: S608 - our own names
+        for *row, traceback in connection.execute(statement, (json.dumps(list(ids)),)):
+            found[row[0]] = to_job(tuple(row), traceback or "")
+    return [found[job_id] for job_id in ids if job_id in found]
+
+
+def find(connection: sqlite3.Connection, where: Filter, limit: int, cursor: str | None) -> Page:
+    """Newest first. Ids are made in the order of time, so the last id of a page is the cursor."""
+    rows: list[tuple[Any, ...]] = []
+    for table in (LIVE, FINISHED):
+        rows += matching_rows(connection, table, where, limit + 1, cursor)
+    rows.sort(key=lambda row: row[0], reverse=True)
+    page = [to_job(row) for row in rows[:limit]]
+    return Page(page, page[-1].id if len(rows) > limit else None)
+
+
+def matching_rows(
+    connection: sqlite3.Connection, table: str, where: Filter, limit: int, cursor: str | None
+) -> list[tuple[Any, ...]]:
+    conditions = Conditions(where, table)
+    if conditions.impossible:
+        return []
+    if cursor is not None:
+        conditions.add("id < ?", cursor)
+    statement = f"SELECT {COLUMNS[table]} FROM {table} WHERE {conditions} ORDER BY id DESC LIMIT ?"  # noqa: S608
+    return connection.execute(statement, (*conditions.values, limit)).fetchall()
+
+
+def count(connection: sqlite3.Connection, where: Filter) -> int:
+    total = 0
+    for table in (LIVE, FINISHED):
+        conditions = Conditions(where, table)
+        if not conditions.impossible:
+            statement = f"SELECT count(*) FROM {table} WHERE {conditions}"  # noqa: S608
+            total += connection.execute(statement, conditions.values).fetchone()[0]
+    return total
+
+
+# -- history --------------------------------------------------------------------------------------
+
+ATTEMPTS = """
+SELECT number, worker, started_at, finished_at, move, error_type, error, traceback FROM attempts
+WHERE job_id = ? ORDER BY number
+"""
+SUCCESS = f"SELECT worker, started_at, finished_at FROM archive WHERE id = ? AND status = {COMPLETED}"
+
+
+def attempts(connection: sqlite3.Connection, job_id: str) -> list[Attempt]:
+    history = [to_attempt(row) for row in connection.execute(ATTEMPTS, (job_id,))]
+    success = connection.execute(SUCCESS, (job_id,)).fetchone()
+    if success:
+        history.append(to_attempt((len(history) + 1, *success, Move.DONE, None, None, None)))
+    return history
+
+
+def to_attempt(row: tuple[Any, ...]) -> Attempt:
+    number, worker, started_at, finished_at, move, error_type, error, traceback = row
+    return Attempt(
+        number=number,
+        worker=worker or "",
+        started_at=to_datetime(started_at),
+        finished_at=to_datetime(finished_at),
+        move=Move(move),
+        failure=None if error_type is None else Failure(error_type, error or "", traceback or ""),
+    )
+
+
+AUDIT_OF_JOB = """
+SELECT at, actor, action, reason FROM audit_jobs JOIN audit USING (operation) WHERE job_id = ? ORDER BY at
+"""
+
+
+def timeline(connection: sqlite3.Connection, job_id: str) -> list[TimelineEntry]:
+    found = get(connection, [job_id])
+    if not found:
+        return []
+    job = found[0]
+    entries = [TimelineEntry(job.created_at, "created", f"for {job.run_at:%Y-%m-%d %H:%M:%S} UTC")]
+    for attempt in attempts(connection, job_id):
+        detail = f"{attempt.failure.type}: {attempt.failure.message}" if attempt.failure else ""
+        entries.append(TimelineEntry(attempt.started_at, "started", f"run {attempt.number}", attempt.worker))
+        entries.append(TimelineEntry(attempt.finished_at, attempt.move, detail, attempt.worker))
+    if job.started_at and not job.finished:
+        entries.append(TimelineEntry(job.started_at, "claimed", "", job.worker or ""))
+    for at, actor, action, reason in connection.execute(AUDIT_OF_JOB, (job_id,)):
+        entries.append(TimelineEntry(to_datetime(at), action, reason, actor))
+    return sorted(entries, key=lambda entry: entry.at)
+
+
+AUDIT = "SELECT at, actor, action, reason, detail, n FROM audit ORDER BY at DESC, operation DESC LIMIT ?"
+
+
+def audit(connection: sqlite3.Connection, limit: int) -> list[AuditEntry]:
+    return [
+        AuditEntry(to_datetime(at), actor, action, reason, json.loads(detail), number)
+        for at, actor, action, reason, detail, number in connection.execute(AUDIT, (limit,))
+    ]
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+DUE = f"""
+SELECT sum(n), min(head) FROM (
+{
+    " UNION ALL ".join(
+        f'''SELECT count(*) AS n, min(run_at) AS head FROM (
+            SELECT run_at FROM jobs INDEXED BY jobs_waiting
+            WHERE queue = :queue AND priority = {level} AND status < 2 AND crashes = 0 AND run_at <= :now
+            ORDER BY run_at LIMIT {DUE_CAP})'''
+        for level in PRIORITIES
+    )
+})
+"""
+
+
+def counts(connection: sqlite3.Connection) -> list[Counts]:
+    by_queue: dict[str, dict[Any, int]] = {}
+    for queue, status, number in connection.execute("SELECT queue, status, n FROM counts ORDER BY queue, status"):
+        if number:
+            by_queue.setdefault(queue, {})[STATUSES[status]] = number
+    return [Counts(queue, by_status) for queue, by_status in by_queue.items()]
+
+
+def due(connection: sqlite3.Connection, queue: str, now: Millis) -> tuple[int, Millis | None]:
+    """How many wait whose time has come (up to a cap), and since when the oldest does."""
+    number, oldest = connection.execute(DUE, {"queue": queue, "now": now}).fetchone()
+    return min(number, DUE_CAP), oldest
+
+
+def halts(connection: sqlite3.Connection, now: Millis) -> list[Halt]:
+    rows = connection.execute(
+        "SELECT queue, actor, reason, since, until, accept FROM halts WHERE until IS NULL OR until > ? ORDER BY queue",
+        (now,),
+    )
+    return [to_halt(row) for row in rows]

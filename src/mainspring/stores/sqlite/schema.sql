@@ -1,0 +1,168 @@
+-- Mainspring on SQLite, schema version 1.
+--
+-- Live jobs are in `jobs`, finished ones in `archive`: a claim never meets history. Times are milliseconds since
+-- 1970 UTC. `status` is 0 pending, 1 failed (waits for its retry), 2 running, 3 suspended, 4 completed, 5 dead letter,
+-- 6 cancelled. To look around by hand, use the view `all_jobs`.
+
+CREATE TABLE jobs (
+    seq           INTEGER PRIMARY KEY,     -- breaks ties of run_at; never leaves this file
+    id            TEXT    NOT NULL UNIQUE, -- UUIDv7, made by the client
+    task          TEXT    NOT NULL,
+    queue         TEXT    NOT NULL,
+    status        INTEGER NOT NULL DEFAULT 0,
+    priority      INTEGER NOT NULL,        -- 0 urgent, 1 high, 2 normal, 3 low
+    run_at        INTEGER NOT NULL,
+    attempts      INTEGER NOT NULL DEFAULT 0,
+    max_attempts  INTEGER NOT NULL,
+    crashes       INTEGER NOT NULL DEFAULT 0, -- above 0: a suspect, claimed alone
+    token         INTEGER NOT NULL DEFAULT 0, -- the fence: grows with each claim, never shrinks
+    worker        TEXT,
+    claimed_at    INTEGER NOT NULL DEFAULT 0,
+    deadline      INTEGER NOT NULL DEFAULT 0, -- stalled after this, if it runs
+    timeout       INTEGER NOT NULL DEFAULT 0, -- 0: none
+    created_at    INTEGER NOT NULL,
+    keep          INTEGER NOT NULL,        -- how long it stays readable once completed or cancelled
+    keep_dead     INTEGER NOT NULL,        -- the same for a dead letter
+    cancel        INTEGER NOT NULL DEFAULT 0, -- 1: it runs and was asked to stop
+    dedupe_key    TEXT,
+    target_type   TEXT,
+    target_id     TEXT,
+    tags          TEXT,                    -- JSON array
+    options       TEXT,                    -- JSON, for the worker: the job's own retry policy and isolation
+    reason        TEXT    NOT NULL DEFAULT '',
+    progress      REAL,
+    note          TEXT,
+    error_type    TEXT,                    -- of the last failure
+    error         TEXT,
+    payload       TEXT                     -- NULL: it is long and stands in `payloads`
+) STRICT;
+
+-- The claim seeks each priority level of a queue in this index and nothing else.
+CREATE INDEX jobs_waiting ON jobs (queue, priority, run_at) WHERE status < 2 AND crashes = 0;
+CREATE INDEX jobs_suspect ON jobs (queue, run_at) WHERE status < 2 AND crashes > 0;
+CREATE INDEX jobs_running ON jobs (worker, deadline) WHERE status = 2;
+CREATE UNIQUE INDEX jobs_dedupe ON jobs (task, dedupe_key) WHERE dedupe_key IS NOT NULL;
+CREATE INDEX jobs_target ON jobs (target_type, target_id) WHERE target_type IS NOT NULL;
+
+CREATE TABLE archive (
+    id            TEXT    NOT NULL PRIMARY KEY,
+    task          TEXT    NOT NULL,
+    queue         TEXT    NOT NULL,
+    status        INTEGER NOT NULL,
+    priority      INTEGER NOT NULL,
+    run_at        INTEGER NOT NULL,
+    attempts      INTEGER NOT NULL,
+    max_attempts  INTEGER NOT NULL,
+    crashes       INTEGER NOT NULL,
+    token         INTEGER NOT NULL,
+    worker        TEXT,
+    started_at    INTEGER NOT NULL,
+    finished_at   INTEGER NOT NULL,
+    expires_at    INTEGER NOT NULL,
+    timeout       INTEGER NOT NULL,
+    created_at    INTEGER NOT NULL,
+    keep          INTEGER NOT NULL,
+    keep_dead     INTEGER NOT NULL,
+    dedupe_key    TEXT,
+    target_type   TEXT,
+    target_id     TEXT,
+    tags          TEXT,
+    options       TEXT,
+    reason        TEXT    NOT NULL,
+    progress      REAL,
+    note          TEXT,
+    error_type    TEXT,
+    error         TEXT,
+    payload       TEXT,
+    result        TEXT                     -- JSON
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX archive_expiry ON archive (expires_at);
+CREATE INDEX archive_failed ON archive (status, id) WHERE status > 4;
+CREATE INDEX archive_dedupe ON archive (dedupe_key) WHERE dedupe_key IS NOT NULL;
+CREATE INDEX archive_target ON archive (target_type, target_id) WHERE target_type IS NOT NULL;
+
+-- Long payloads: neither a claim nor the move into the archive copies them.
+CREATE TABLE payloads (
+    job_id        TEXT    NOT NULL PRIMARY KEY,
+    body          TEXT    NOT NULL
+) STRICT;
+
+CREATE TABLE tags (
+    tag           TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    PRIMARY KEY (tag, job_id)
+) STRICT, WITHOUT ROWID;
+
+-- Runs that did not simply succeed; the successful one is in the archive's own row.
+CREATE TABLE attempts (
+    job_id        TEXT    NOT NULL,
+    number        INTEGER NOT NULL,
+    worker        TEXT    NOT NULL,
+    started_at    INTEGER NOT NULL,
+    finished_at   INTEGER NOT NULL,
+    move          TEXT    NOT NULL,
+    error_type    TEXT,
+    error         TEXT,
+    traceback     TEXT,
+    PRIMARY KEY (job_id, number)
+) STRICT, WITHOUT ROWID;
+
+-- Dedupe keys that outlive their job.
+CREATE TABLE dedupe (
+    task          TEXT    NOT NULL,
+    dedupe_key    TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    expires_at    INTEGER NOT NULL,
+    PRIMARY KEY (task, dedupe_key)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX dedupe_expiry ON dedupe (expires_at);
+
+-- How many jobs each queue has in each status, kept by every write.
+CREATE TABLE counts (
+    queue         TEXT    NOT NULL,
+    status        INTEGER NOT NULL,
+    n             INTEGER NOT NULL,
+    PRIMARY KEY (queue, status)
+) STRICT, WITHOUT ROWID;
+
+-- The halt of the whole system (queue '') and paused queues.
+CREATE TABLE halts (
+    queue         TEXT    NOT NULL PRIMARY KEY,
+    actor         TEXT    NOT NULL,
+    reason        TEXT    NOT NULL,
+    since         INTEGER NOT NULL,
+    until         INTEGER,
+    accept        INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- What was done by hand, and to which jobs.
+CREATE TABLE audit (
+    operation     TEXT    NOT NULL PRIMARY KEY,
+    at            INTEGER NOT NULL,
+    actor         TEXT    NOT NULL,
+    action        TEXT    NOT NULL,
+    reason        TEXT    NOT NULL,
+    detail        TEXT    NOT NULL,
+    n             INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX audit_at ON audit (at);
+
+CREATE TABLE audit_jobs (
+    job_id        TEXT    NOT NULL,
+    operation     TEXT    NOT NULL,
+    PRIMARY KEY (job_id, operation)
+) STRICT, WITHOUT ROWID;
+
+CREATE VIEW all_jobs AS
+SELECT id, task, queue,
+       CASE status WHEN 0 THEN 'pending' WHEN 1 THEN 'failed' WHEN 2 THEN 'running' ELSE 'suspended' END AS status,
+       datetime(run_at / 1000, 'unixepoch') AS run_at, attempts, worker, error, payload, NULL AS result
+FROM jobs
+UNION ALL
+SELECT id, task, queue,
+       CASE status WHEN 4 THEN 'completed' WHEN 5 THEN 'dead_letter' ELSE 'cancelled' END,
+       datetime(run_at / 1000, 'unixepoch'), attempts, worker, error, payload, result
+FROM archive;

@@ -1,0 +1,327 @@
+"""The store of one SQLite file: which thread does what, and who is told afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from mainspring.clock import Clock, Millis, SystemClock, to_datetime
+from mainspring.errors import ConfigurationError, StoreError
+from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressReport, Status, TimelineEntry
+from mainspring.stores.protocol import (
+    Action,
+    AuditEntry,
+    By,
+    Changed,
+    Claims,
+    Edit,
+    Filter,
+    Finding,
+    Halt,
+    Page,
+    Pulse,
+    Stats,
+    Takeover,
+    Wake,
+    Want,
+    WorkerInfo,
+)
+from mainspring.stores.sqlite import jobs, operate, read, upkeep
+from mainspring.stores.sqlite.completion import SqliteCompletion, refuse_inside
+from mainspring.stores.sqlite.file import BUSY_TIMEOUT, DatabaseFile
+from mainspring.stores.sqlite.presence import Presence, read_wakes
+from mainspring.stores.sqlite.reader import Reader
+from mainspring.stores.sqlite.writer import Operation, Transaction, Writer
+
+FOREIGN_WRITE_POLL = 0.1  # seconds; a commit by a connection that is not ours sends no wake-up
+
+
+class SqliteStore:
+    """Jobs in one file, for any number of processes of one machine."""
+
+    transactional = True
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        clock: Clock | None = None,
+        lease: float = 30.0,
+        stall_grace: Millis = 30_000,
+        patience: Millis = 60_000,
+        busy_timeout: float = BUSY_TIMEOUT,
+    ) -> None:
+        self.clock = clock or SystemClock()
+        self.lease = lease
+        self.stall_grace = stall_grace
+        self.patience = patience
+        self.file = DatabaseFile(path, busy_timeout=busy_timeout)
+        self.url = f"sqlite:///{self.file.path}"
+        self.presence = Presence(self.file.path)
+        self._threads: _Threads | None = None
+        self._listeners: dict[str, _Listener] = {}
+        self._seen: dict[str, tuple[int, float]] = {}  # worker -> its last heartbeat and when this process first saw it
+        self._turn = 0
+
+    # -- opening ------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        self._open()
+
+    def _open(self) -> _Threads:
+        """Threads do not survive a fork: a child process gets its own, and leaves its parent's alone."""
+        if self._threads is None or self._threads.pid != os.getpid():
+            self.file.prepare()
+            if self._threads is not None:
+                self.presence = Presence(self.file.path)
+            self._threads = _Threads(
+                os.getpid(), Writer(self.file, self.clock, self._committed), Reader(self.file)
+            )
+        return self._threads
+
+    async def close(self) -> None:
+        for worker in list(self._listeners):
+            self._stop_listening(worker)
+        threads, self._threads = self._threads, None
+        if threads is not None and threads.pid == os.getpid():
+            await asyncio.to_thread(threads.stop)
+        self.presence.close()
+
+    async def _write(self, operation: Operation, items: list[Any], *, durable: bool = True) -> list[Any]:
+        refuse_inside()
+        return await self._open().writer.run(operation, items, durable=durable)
+
+    def _committed(self, transaction: Transaction) -> None:
+        if wake := transaction.wakes():
+            queues = () if transaction.cancellations or "*" in transaction.woken else transaction.woken
+            self.presence.wake(wake, queues)
+
+    # -- a job's way --------------------------------------------------------------------------
+
+    async def insert(self, jobs_: Sequence[NewJob], connection: Any = None) -> list[Inserted]:
+        if connection is not None:
+            return self._insert_on(connection, list(jobs_))
+        return await self._write(jobs.insert, list(jobs_))
+
+    def _insert_on(self, connection: Any, new: list[NewJob]) -> list[Inserted]:
+        """In the caller's transaction and thread. Its commit is noticed by the workers' poll."""
+        self._open()
+        self._check_same_file(connection)
+        with self.file.errors():
+            transaction = Transaction(connection, self.clock.now())
+            inserted = jobs.insert(transaction, new)
+            transaction.write_counts()
+        return inserted
+
+    def _check_same_file(self, connection: Any) -> None:
+        if not isinstance(connection, sqlite3.Connection):
+            msg = f"connection must be a sqlite3.Connection to {self.file.path}, not {type(connection).__name__}"
+            raise ConfigurationError(msg)
+        opened = Transaction(connection, 0).execute("PRAGMA database_list").fetchone()[2]
+        if not opened or not os.path.samefile(opened, self.file.path):
+            msg = f"the connection is to {opened or 'a database in memory'}, but the jobs live in {self.file.path}"
+            raise ConfigurationError(msg)
+
+    async def claim(
+        self, worker: str, wants: Sequence[Want], *, limit: int | None = None, solo: bool = False
+    ) -> Claims:
+        self._turn += 1
+        most = sum(want.limit for want in wants) if limit is None else limit
+        request = jobs.ClaimRequest(worker, wants, most, solo, self.stall_grace, self.patience, self._turn)
+        claims: list[Claims] = await self._write(jobs.claim, [request], durable=False)
+        return claims[0]
+
+    async def ack(self, outcomes: Sequence[Outcome]) -> list[Status | None]:
+        return await self._write(jobs.ack, list(outcomes))
+
+    async def report(self, reports: Sequence[ProgressReport]) -> set[str]:
+        accepted = await self._write(jobs.report, list(reports), durable=False)
+        return {report.job_id for report, good in zip(reports, accepted, strict=True) if good}
+
+    def completion(self, outcome: Callable[[], Outcome]) -> SqliteCompletion:
+        self._open()
+        return SqliteCompletion(self.file, self.clock, outcome, self._committed)
+
+    # -- workers ------------------------------------------------------------------------------
+
+    async def join(self, worker: WorkerInfo, wake: Callable[[Wake], None]) -> None:
+        self._open()
+        listener = self.presence.join(worker)
+        loop = asyncio.get_running_loop()
+        poll = loop.create_task(self._notice_foreign_writes(wake), name="mainspring-poll")
+        self._listeners[worker.id] = _Listener(loop, listener, poll)
+        if listener is not None:
+            loop.add_reader(listener, lambda: wake(read_wakes(listener, worker.queues)))
+
+    async def _notice_foreign_writes(self, wake: Callable[[Wake], None]) -> None:
+        """`data_version` changes with each commit of another connection, whoever made it."""
+        connection: sqlite3.Connection | None = None
+        last = None
+        while True:
+            try:
+                if connection is None:
+                    connection = self.file.connect(readonly=True)
+                version = connection.execute("PRAGMA data_version").fetchone()[0]
+            except (sqlite3.Error, StoreError):
+                connection, version = None, None  # the writer reports it; look again later
+            if version != last:
+                last = version
+                wake(Wake.JOBS)
+            try:
+                await asyncio.sleep(FOREIGN_WRITE_POLL)
+            except asyncio.CancelledError:
+                if connection is not None:
+                    connection.close()
+                raise
+
+    async def leave(self, worker: str) -> None:
+        self._stop_listening(worker)
+        try:
+            await self._write(upkeep.release_all, [worker])
+        finally:
+            self.presence.leave(worker)
+
+    def _stop_listening(self, worker: str) -> None:
+        if (listener := self._listeners.pop(worker, None)) is not None:
+            listener.stop()
+
+    async def heartbeat(self, worker: str, held: Mapping[str, int]) -> Pulse:
+        self.presence.beat(worker)
+        return await self._open().reader.run(upkeep.pulse, worker, held)
+
+    async def reap(self) -> list[Takeover]:
+        holders, stalled = await self._open().reader.run(self._look_for_claims)
+        gone = [worker for worker in holders if self._gone(worker)]
+        self.presence.sweep()
+        if not gone and not stalled:
+            return []
+        taken = await self._write(upkeep.take_over, [*gone, *([""] if stalled else [])])
+        return [takeover for takeovers in taken for takeover in takeovers]
+
+    def _look_for_claims(self, connection: sqlite3.Connection) -> tuple[list[str], bool]:
+        holders = [worker for (worker,) in connection.execute(upkeep.HOLDERS)]
+        return holders, connection.execute(upkeep.STALLED, (self.clock.now(),)).fetchone() is not None
+
+    def _gone(self, worker: str) -> bool:
+        """The kernel says so, or its heartbeat has not changed for a lease of our own monotonic time."""
+        if self.presence.dead(worker):
+            return True
+        heartbeat, now = self.presence.heartbeat_of(worker), self.clock.monotonic()
+        seen = self._seen.get(worker)
+        if seen is None or seen[0] != heartbeat:
+            self._seen[worker] = heartbeat, now
+            return False
+        return now - seen[1] >= self.lease
+
+    async def prune(self, limit: int = 1000) -> int:
+        if not await self._open().reader.run(self._something_expired):
+            return 0
+        pruned: list[int] = await self._write(upkeep.prune, [limit], durable=False)
+        return pruned[0]
+
+    def _something_expired(self, connection: sqlite3.Connection) -> bool:
+        return bool(connection.execute(upkeep.SOMETHING_EXPIRED, (self.clock.now(),)).fetchone()[0])
+
+    # -- reading ------------------------------------------------------------------------------
+
+    async def get(self, ids: Sequence[str]) -> list[Job]:
+        return await self._open().reader.run(read.get, ids)
+
+    async def find(self, where: Filter, *, limit: int = 50, cursor: str | None = None) -> Page:
+        return await self._open().reader.run(read.find, where, limit, cursor)
+
+    async def count(self, where: Filter) -> int:
+        return await self._open().reader.run(read.count, where)
+
+    async def attempts(self, job_id: str) -> list[Attempt]:
+        return await self._open().reader.run(read.attempts, job_id)
+
+    async def timeline(self, job_id: str) -> list[TimelineEntry]:
+        return await self._open().reader.run(read.timeline, job_id)
+
+    async def audit(self, *, limit: int = 100) -> list[AuditEntry]:
+        return await self._open().reader.run(read.audit, limit)
+
+    async def halts(self) -> list[Halt]:
+        return await self._open().reader.run(read.halts, self.clock.now())
+
+    async def stats(self) -> Stats:
+        return await self._open().reader.run(self._read_stats)
+
+    def _read_stats(self, connection: sqlite3.Connection) -> Stats:
+        now = self.clock.now()
+        queues = read.counts(connection)
+        due = {counts.queue: read.due(connection, counts.queue, now) for counts in queues}
+        return Stats(
+            queues=queues,
+            due={queue: number for queue, (number, _) in due.items()},
+            oldest_due={queue: to_datetime(oldest) for queue, (_, oldest) in due.items() if oldest is not None},
+            workers=list(self.presence.workers()),
+            halts=read.halts(connection, now),
+        )
+
+    async def diagnose(self) -> list[Finding]:
+        return await self._open().reader.run(upkeep.diagnose, self.file, self.presence)
+
+    async def repair(self) -> None:
+        await self._write(upkeep.repair, [None])
+
+    # -- by hand ------------------------------------------------------------------------------
+
+    async def change(
+        self,
+        action: Action,
+        where: Filter,
+        by: By,
+        *,
+        edit: Edit | None = None,
+        limit: int = 1000,
+        cursor: str | None = None,
+        dry_run: bool = False,
+    ) -> Changed:
+        request = operate.ChangeRequest(action, where, by, edit, limit, cursor, dry_run)
+        changed: list[Changed] = await self._write(operate.change, [request])
+        return changed[0]
+
+    async def halt(self, halt: Halt) -> None:
+        await self._write(operate.halt, [halt])
+
+    async def resume(self, by: By, queue: str | None = None) -> bool:
+        resumed: list[bool] = await self._write(operate.resume, [(by, queue)])
+        return resumed[0]
+
+
+@dataclass(slots=True)
+class _Threads:
+    pid: int
+    writer: Writer
+    reader: Reader
+
+    def stop(self) -> None:
+        self.writer.stop()
+        self.reader.close()
+
+
+@dataclass(slots=True)
+class _Listener:
+    """What a joined worker needs on its event loop."""
+
+    loop: asyncio.AbstractEventLoop
+    socket: socket.socket | None
+    poll: asyncio.Task[None]
+
+    def stop(self) -> None:
+        if self.socket is not None:
+            with suppress(RuntimeError):  # its loop may be closed
+                self.loop.remove_reader(self.socket)
+            self.socket.close()
+        if not self.loop.is_closed():
+            self.poll.cancel()
+
+

@@ -1,0 +1,255 @@
+"""Keeping house: taking over what dead workers held, removing what has expired, checking that all is well."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mainspring.errors import WorkerCrashed
+from mainspring.job import Failure, Move, Outcome
+from mainspring.stores.protocol import Finding, Pulse, Severity, Takeover, TakeoverCause
+from mainspring.stores.sqlite.file import MIGRATIONS, DatabaseFile, file_system, user_version
+from mainspring.stores.sqlite.jobs import ack
+from mainspring.stores.sqlite.operate import remove_jobs
+from mainspring.stores.sqlite.presence import Presence
+from mainspring.stores.sqlite.rows import RUNNING, STATUSES
+from mainspring.stores.sqlite.writer import Transaction
+
+# -- takeover -------------------------------------------------------------------------------------
+
+HOLDERS = f"SELECT DISTINCT worker FROM jobs INDEXED BY jobs_running WHERE status = {RUNNING}"
+STALLED = f"SELECT 1 FROM jobs INDEXED BY jobs_running WHERE status = {RUNNING} AND deadline <= ? LIMIT 1"
+TO_TAKE = f"""
+SELECT jobs.id, token, task, queue, worker, attempts, max_attempts, crashes, claimed_at, timeout
+FROM jobs INDEXED BY jobs_running WHERE status = {RUNNING} AND
+"""
+TO_TAKE_FROM = f"{TO_TAKE} worker = ?"
+TO_TAKE_STALLED = f"{TO_TAKE} deadline <= ?"
+
+
+@dataclass(slots=True)
+class Running:
+    id: str
+    token: int
+    task: str
+    queue: str
+    worker: str
+    attempts: int
+    max_attempts: int
+    crashes: int
+    claimed_at: int
+    timeout: int
+
+
+def take_over(transaction: Transaction, workers: list[str]) -> list[list[Takeover]]:
+    """The jobs of dead workers, per worker; an empty name stands for the stalled jobs of the living."""
+    return [take_from(transaction, worker) if worker else take_stalled(transaction) for worker in workers]
+
+
+def take_from(transaction: Transaction, worker: str) -> list[Takeover]:
+    jobs = [Running(*row) for row in transaction.execute(TO_TAKE_FROM, (worker,)).fetchall()]
+    failure = Failure(WorkerCrashed.__name__, f"worker {worker} died while it held the job")
+    outcomes = [Outcome(job.id, job.token, Move.CRASH, job.claimed_at, failure=failure) for job in jobs]
+    return take(transaction, jobs, outcomes, TakeoverCause.CRASHED)
+
+
+def take_stalled(transaction: Transaction) -> list[Takeover]:
+    jobs = [Running(*row) for row in transaction.execute(TO_TAKE_STALLED, (transaction.now,)).fetchall()]
+    return take(transaction, jobs, [stall(job) for job in jobs], TakeoverCause.STALLED)
+
+
+def stall(job: Running) -> Outcome:
+    message = f"still running on {job.worker} after its timeout of {job.timeout / 1000:g} s and the grace"
+    move = Move.RETRY if job.attempts + 1 < job.max_attempts else Move.DEAD
+    return Outcome(job.id, job.token, move, job.claimed_at, failure=Failure(TimeoutError.__name__, message))
+
+
+def take(
+    transaction: Transaction, jobs: Sequence[Running], outcomes: list[Outcome], cause: TakeoverCause
+) -> list[Takeover]:
+    """By the same way as any ack: the fence, the counts and the history are one implementation."""
+    statuses = ack(transaction, outcomes)
+    transaction.cancellations = transaction.cancellations or bool(jobs)
+    crash, attempt = cause is TakeoverCause.CRASHED, cause is TakeoverCause.STALLED
+    return [
+        Takeover(
+            job.id, job.task, job.queue, job.worker, cause, status,
+            job.attempts + attempt, job.crashes + crash, outcome.failure,
+        )
+        for job, outcome, status in zip(jobs, outcomes, statuses, strict=True)
+        if status is not None
+    ]  # fmt: skip
+
+
+HELD_BY = f"SELECT jobs.id, token FROM jobs INDEXED BY jobs_running WHERE status = {RUNNING} AND worker = ?"
+
+
+def release_all(transaction: Transaction, workers: list[str]) -> list[int]:
+    """A worker that leaves in order gives back whatever it may still hold."""
+    numbers = []
+    for worker in workers:
+        rows = transaction.execute(HELD_BY, (worker,)).fetchall()
+        ack(transaction, [Outcome(job_id, token, Move.RELEASE) for job_id, token in rows])
+        numbers.append(len(rows))
+    return numbers
+
+
+# -- retention ------------------------------------------------------------------------------------
+
+EXPIRED = """
+SELECT id, queue, status FROM archive INDEXED BY archive_expiry WHERE expires_at <= ? ORDER BY expires_at LIMIT ?
+"""
+FORGET_KEYS = """
+DELETE FROM dedupe WHERE (task, dedupe_key) IN (
+    SELECT task, dedupe_key FROM dedupe INDEXED BY dedupe_expiry WHERE expires_at <= ? LIMIT ?)
+"""
+SOMETHING_EXPIRED = """
+SELECT EXISTS (SELECT 1 FROM archive WHERE expires_at <= ?1) OR EXISTS (SELECT 1 FROM dedupe WHERE expires_at <= ?1)
+"""
+PAGES_TO_FREE = 256  # at a time; a full VACUUM would block everyone for as long as it takes
+
+
+def prune(transaction: Transaction, limits: list[int]) -> list[int]:
+    return [prune_chunk(transaction, limit) for limit in limits]
+
+
+def prune_chunk(transaction: Transaction, limit: int) -> int:
+    rows = transaction.execute(EXPIRED, (transaction.now, limit)).fetchall()
+    if rows:
+        remove_jobs(transaction, [job_id for job_id, _, _ in rows])
+    for (queue, status), number in Counter((queue, status) for _, queue, status in rows).items():
+        transaction.count(queue, status, -number)
+    keys = transaction.execute(FORGET_KEYS, (transaction.now, limit)).rowcount
+    if rows:
+        transaction.execute(f"PRAGMA incremental_vacuum({PAGES_TO_FREE})").fetchall()
+    return len(rows) + keys
+
+
+# -- diagnosis ------------------------------------------------------------------------------------
+
+REAL_COUNTS = """
+SELECT queue, status, count(*) FROM jobs GROUP BY queue, status
+UNION ALL SELECT queue, status, count(*) FROM archive GROUP BY queue, status
+"""
+ORPHANS = """
+SELECT count(*) FROM {table} AS part
+WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE id = part.job_id) AND NOT EXISTS (SELECT 1 FROM archive WHERE id = part.job_id)
+"""
+TWICE = "SELECT count(*) FROM jobs JOIN archive USING (id)"
+
+
+def diagnose(connection: sqlite3.Connection, file: DatabaseFile, presence: Presence) -> list[Finding]:
+    """All checks, whether they found something or not."""
+    return [
+        check_version(connection),
+        check_journal(connection),
+        check_file_system(file),
+        check_integrity(connection),
+        check_counts(connection),
+        check_doubles(connection),
+        *(check_orphans(connection, table) for table in ("payloads", "attempts", "tags")),
+        check_holders(connection, presence),
+        check_leftovers(presence),
+    ]
+
+
+def ok(check: str, message: str) -> Finding:
+    return Finding(Severity.OK, check, message)
+
+
+def check_version(connection: sqlite3.Connection) -> Finding:
+    version = user_version(connection)
+    return ok("version", f"SQLite {sqlite3.sqlite_version}, schema {version} of {len(MIGRATIONS)}")
+
+
+def check_journal(connection: sqlite3.Connection) -> Finding:
+    mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
+    if mode != "wal":
+        advice = "run `PRAGMA journal_mode = WAL` on the file while nothing uses it"
+        return Finding(Severity.ERROR, "journal", f"journal mode is {mode}, not wal: readers and writers block", advice)
+    return ok("journal", "write-ahead log")
+
+
+def check_file_system(file: DatabaseFile) -> Finding:
+    return ok("file system", f"{file_system(file.path.parent) or 'unknown'}, local")
+
+
+def check_integrity(connection: sqlite3.Connection) -> Finding:
+    found = [row[0] for row in connection.execute("PRAGMA quick_check(5)")]
+    if found != ["ok"]:
+        advice = "keep a copy of the file, then restore a backup or run `sqlite3 FILE .recover`"
+        return Finding(Severity.ERROR, "integrity", "; ".join(found), advice)
+    return ok("integrity", "no damage found")
+
+
+def check_counts(connection: sqlite3.Connection) -> Finding:
+    real = {(queue, status): n for queue, status, n in connection.execute(REAL_COUNTS)}
+    kept = {(queue, status): n for queue, status, n in connection.execute("SELECT queue, status, n FROM counts") if n}
+    wrong = [key for key in real.keys() | kept.keys() if real.get(key, 0) != kept.get(key, 0)]
+    if wrong:
+        shown = ", ".join(
+            f"{queue} {STATUSES[status]}: {kept.get((queue, status), 0)} kept, {real.get((queue, status), 0)} real"
+            for queue, status in sorted(wrong)[:5]
+        )
+        return Finding(Severity.ERROR, "counts", shown, "run `mainspring doctor --repair`")
+    return ok("counts", f"{sum(real.values())} jobs, kept numbers agree")
+
+
+def check_doubles(connection: sqlite3.Connection) -> Finding:
+    number = connection.execute(TWICE).fetchone()[0]
+    if number:
+        return Finding(Severity.ERROR, "doubles", f"{number} jobs are both live and finished", "please report this")
+    return ok("doubles", "no job is both live and finished")
+
+
+def check_orphans(connection: sqlite3.Connection, table: str) -> Finding:
+    number = connection.execute(ORPHANS.format(table=table)).fetchone()[0]
+    if number:
+        return Finding(Severity.WARNING, table, f"{number} rows belong to no job", "run `mainspring doctor --repair`")
+    return ok(table, "every row belongs to a job")
+
+
+def check_holders(connection: sqlite3.Connection, presence: Presence) -> Finding:
+    dead = [worker for (worker,) in connection.execute(HOLDERS) if presence.dead(worker)]
+    if dead:
+        advice = "start a worker: it takes them over within a second"
+        return Finding(Severity.WARNING, "claims", f"jobs are held by dead workers: {', '.join(dead)}", advice)
+    return ok("claims", "every running job has a live worker")
+
+
+def check_leftovers(presence: Presence) -> Finding:
+    dead = [info.id for info in presence.workers() if not info.alive]
+    if dead:
+        return Finding(Severity.WARNING, "workers", f"files of dead workers: {', '.join(dead)}", "the next worker removes them")
+    return ok("workers", f"{sum(1 for _ in presence.workers())} alive")
+
+
+def repair(transaction: Transaction, requests: list[None]) -> list[None]:
+    """Count again, and drop rows that belong to no job."""
+    transaction.execute("DELETE FROM counts")
+    transaction.execute(f"INSERT INTO counts {REAL_COUNTS}")
+    for table in ("payloads", "attempts", "tags"):
+        orphans = ORPHANS.format(table=table).replace("count(*)", "job_id")
+        transaction.execute(f"DELETE FROM {table} WHERE job_id IN ({orphans})")  # noqa: S608 - our own names
+    return requests
+
+
+# -- heartbeat ------------------------------------------------------------------------------------
+
+LOST = f"""
+SELECT json_group_array(held.key) FROM json_each(?) AS held
+WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.id = held.key AND token = held.value AND status = {RUNNING})
+"""
+TO_CANCEL = f"""
+SELECT json_group_array(json_array(id, reason)) FROM jobs INDEXED BY jobs_running
+WHERE status = {RUNNING} AND worker = ? AND cancel = 1
+"""
+
+
+def pulse(connection: sqlite3.Connection, worker: str, held: Mapping[str, int]) -> Pulse:
+    lost = json.loads(connection.execute(LOST, (json.dumps(dict(held)),)).fetchone()[0])
+    cancelled = json.loads(connection.execute(TO_CANCEL, (worker,)).fetchone()[0])
+    return Pulse(frozenset(lost), {job_id: reason for job_id, reason in cancelled if job_id in held})

@@ -1,0 +1,296 @@
+"""A task: a plain function that can also be enqueued."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
+
+from pydantic import BaseModel
+
+from mainspring.clock import duration, to_millis
+from mainspring.context import Context
+from mainspring.errors import ConfigurationError, JobFailed, JobNotFound
+from mainspring.ids import new_id
+from mainspring.job import FOREVER, Job, NewJob, Priority, Status
+from mainspring.payload import Payload
+from mainspring.portal import run_here
+from mainspring.retry import Retry
+
+if TYPE_CHECKING:
+    from mainspring.app import Mainspring
+
+P = ParamSpec("P")
+R = TypeVar("R")  # what the job results in
+C = TypeVar("C")  # what calling the function gives: R, or an awaitable of it
+R_co = TypeVar("R_co", covariant=True)
+
+Isolation = Literal["auto", "process"]
+Ack = Literal["batched", "sync"]
+Length = timedelta | float
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long finished jobs stay readable."""
+
+    completed: Length = timedelta(days=7)  # and cancelled ones
+    dead: Length = timedelta(days=30)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a job is enqueued. None is unset: the task's own value or the default holds."""
+
+    queue: str | None = None
+    priority: str | None = None
+    run_at: datetime | None = None
+    delay: Length | None = None
+    dedupe_key: str | None = None
+    dedupe_for: Literal["active", "forever"] | Length | None = None
+    target: tuple[str, str] | None = None
+    tags: Iterable[str] | None = None
+    max_attempts: int | None = None
+    retry: Retry | None = None
+    timeout: Length | None = None
+    isolation: Isolation | None = None
+    retention: Retention | None = None
+    connection: Any = None
+
+    def __post_init__(self) -> None:
+        if self.run_at is not None and self.delay is not None:
+            msg = "give run_at or delay, not both"
+            raise ConfigurationError(msg)
+        if self.dedupe_for is not None and self.dedupe_key is None:
+            msg = "dedupe_for needs a dedupe_key"
+            raise ConfigurationError(msg)
+        if isinstance(self.tags, str):
+            msg = f"tags is a list of strings, not the string {self.tags!r}"
+            raise ConfigurationError(msg)
+        if self.max_attempts is not None and self.max_attempts < 1:
+            msg = f"max_attempts is {self.max_attempts}; a job needs at least one attempt"
+            raise ConfigurationError(msg)
+
+    def over(self, other: Options) -> Options:
+        """These, and where they are unset, the other's."""
+        given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+        if "run_at" in given:
+            given.setdefault("delay", None)
+        elif "delay" in given:
+            given.setdefault("run_at", None)
+        return replace(other, **given)
+
+
+@dataclass(frozen=True, slots=True)
+class JobHandle(Generic[R_co]):
+    """A job that was enqueued."""
+
+    id: str
+    created: bool  # False: another job holds the dedupe key, and this is its id
+    _task: Task[..., R_co, Any] = field(repr=False)
+
+    async def get(self) -> Job:
+        return await self._task.app.jobs.get(self.id)
+
+    async def result(self, timeout: Length | None = None) -> R_co:
+        """Wait until the job has finished. Raises JobFailed if it did not complete, TimeoutError if it took longer."""
+        async with asyncio.timeout(None if timeout is None else duration(timeout) / 1000):
+            job = await self._finished()
+        if job.status is not Status.COMPLETED:
+            detail = f"{job.failure.type}: {job.failure.message}" if job.failure else job.reason
+            msg = f"job {job.id} of task {job.task!r} ended as {job.status}: {detail}"
+            raise JobFailed(msg)
+        result: R_co = self._task.payload.load_result(job.result)
+        return result
+
+    def result_sync(self, timeout: Length | None = None) -> R_co:
+        return self._task.app.run(self.result(timeout))
+
+    async def _finished(self) -> Job:
+        pause = 0.005
+        while not (job := await self.get()).finished:
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, 0.25)
+        return job
+
+
+class Task(Generic[P, R, C]):
+    """Made by `@app.task(...)`. Calling it calls the function; enqueuing it makes a job."""
+
+    def __init__(
+        self,
+        app: Mainspring,
+        function: Callable[..., Any],
+        name: str,
+        *,
+        options: Options,
+        ack: Ack = "batched",
+        names: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.app = app
+        self.name = name
+        self.function = function
+        self.options = options
+        self.ack = ack
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.payload = Payload(name, function, Context, names or {})
+        self.retry = options.retry or Retry(max_attempts=options.max_attempts or Retry().max_attempts)
+        functools.update_wrapper(self, function)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
+        """Just the function, as if it were no task; a context it asks for is a detached one."""
+        if self.payload.context is not None and self.payload.context not in kwargs:
+            takes = inspect.signature(self.function).parameters
+            if not any(isinstance(arg, Context) for arg in args):
+                named = dict(zip((name for name in takes if name != self.payload.context), args, strict=False))
+                called: C = self.function(**named, **{self.payload.context: Context.detached(task=self.name)}, **kwargs)
+                return called
+        result: C = self.function(*args, **kwargs)
+        return result
+
+    def using(
+        self,
+        *,
+        queue: str | None = None,
+        priority: str | None = None,
+        run_at: datetime | None = None,
+        delay: Length | None = None,
+        dedupe_key: str | None = None,
+        dedupe_for: Literal["active", "forever"] | Length | None = None,
+        target: tuple[str, str] | None = None,
+        tags: Iterable[str] | None = None,
+        max_attempts: int | None = None,
+        retry: Retry | None = None,
+        timeout: Length | None = None,
+        isolation: Isolation | None = None,
+        retention: Retention | None = None,
+        connection: Any = None,
+    ) -> Enqueuer[P, R]:
+        """The task with options for the next enqueue; they never mix with its arguments."""
+        given = Options(
+            queue=queue, priority=priority, run_at=run_at, delay=delay, dedupe_key=dedupe_key, dedupe_for=dedupe_for,
+            target=target, tags=tags, max_attempts=max_attempts, retry=retry, timeout=timeout, isolation=isolation,
+            retention=retention, connection=connection,
+        )  # fmt: skip
+        return Enqueuer(self, given)
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        return await Enqueuer(self, self.options).enqueue(*args, **kwargs)
+
+    def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """The same from code without an event loop."""
+        return Enqueuer(self, self.options).enqueue_sync(*args, **kwargs)
+
+    async def enqueue_many(self, payloads: Iterable[Mapping[str, Any] | BaseModel]) -> list[JobHandle[R]]:
+        """One job for each of the payloads, all of them or none."""
+        return await Enqueuer(self, self.options).enqueue_many(payloads)
+
+    def enqueue_many_sync(self, payloads: Iterable[Mapping[str, Any] | BaseModel]) -> list[JobHandle[R]]:
+        return Enqueuer(self, self.options).enqueue_many_sync(payloads)
+
+    def prepare(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
+        """A checked job that is not enqueued yet: for `ctx.follow_up` and `app.enqueue_all`."""
+        return Enqueuer(self, self.options).prepare(*args, **kwargs)
+
+
+class Enqueuer(Generic[P, R]):
+    """A task and the options of one enqueue."""
+
+    def __init__(self, task: Task[P, R, Any], options: Options) -> None:
+        self._task = task
+        self._options = options if options is task.options else options.over(task.options)
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        return (await self._insert([self.prepare(*args, **kwargs)]))[0]
+
+    def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        return self._run(self._insert([self.prepare(*args, **kwargs)]))[0]
+
+    async def enqueue_many(self, payloads: Iterable[Mapping[str, Any] | BaseModel]) -> list[JobHandle[R]]:
+        return await self._insert(self._prepare_many(payloads))
+
+    def enqueue_many_sync(self, payloads: Iterable[Mapping[str, Any] | BaseModel]) -> list[JobHandle[R]]:
+        return self._run(self._insert(self._prepare_many(payloads)))
+
+    def prepare(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
+        return replace(self._template, id=new_id(), payload=self._task.payload.dump(args, kwargs))
+
+    def _prepare_many(self, payloads: Iterable[Mapping[str, Any] | BaseModel]) -> list[NewJob]:
+        dump, template = self._task.payload.dump, self._template
+        return [
+            replace(
+                template,
+                id=new_id(),
+                payload=dump((one,), {}) if isinstance(one, BaseModel) else dump((), dict(one)),
+            )
+            for one in payloads
+        ]
+
+    async def _insert(self, jobs: list[NewJob]) -> list[JobHandle[R]]:
+        inserted = await self._task.app.insert(jobs, self._options.connection)
+        return [JobHandle(one.id, one.created, self._task) for one in inserted]
+
+    def _run(self, work: Any) -> list[JobHandle[R]]:
+        run = self._task.app.run if self._options.connection is None else run_here
+        done: list[JobHandle[R]] = run(work)
+        return done
+
+    @functools.cached_property
+    def _template(self) -> NewJob:
+        """Everything but the id and the payload."""
+        options, retention = self._options, self._options.retention or self._task.app.retention
+        retry = options.retry or self._task.retry
+        return NewJob(
+            id="",
+            task=self._task.name,
+            payload="",
+            queue=options.queue or "default",
+            priority=Priority.parse(options.priority or "normal"),
+            run_at=None if options.run_at is None else to_millis(options.run_at),
+            delay=0 if options.delay is None else max(0, duration(options.delay)),
+            max_attempts=options.max_attempts or retry.max_attempts,
+            timeout=0 if options.timeout is None else duration(options.timeout),
+            dedupe_key=options.dedupe_key,
+            dedupe_for=self._dedupe_for(),
+            target=options.target,
+            tags=tuple(options.tags or ()),
+            keep=duration(retention.completed),
+            keep_dead=duration(retention.dead),
+            options=self._own_options(),
+        )
+
+    def _dedupe_for(self) -> int | None:
+        wanted = self._options.dedupe_for
+        if wanted is None or wanted == "active":
+            return None
+        return FOREVER if wanted == "forever" else duration(wanted)  # type: ignore[arg-type]
+
+    def _own_options(self) -> str | None:
+        """What the worker must know of this one job and could not know from its task."""
+        own: dict[str, Any] = {}
+        if self._options.retry is not None and self._options.retry is not self._task.options.retry:
+            own["retry"] = self._options.retry.to_data()
+        if self._options.isolation is not None and self._options.isolation != self._task.options.isolation:
+            own["isolation"] = self._options.isolation
+        return json.dumps(own) if own else None
+
+
+class TaskDecorator(Protocol):
+    """How `@app.task` types what it decorates: a leading `ctx: Context` is not an argument of the job."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], Awaitable[R]]) -> Task[P, R, Awaitable[R]]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R]) -> Task[P, R, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Awaitable[R]]) -> Task[P, R, Awaitable[R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R]) -> Task[P, R, R]: ...

@@ -1,0 +1,77 @@
+"""How a worker works, in one frozen object."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from mainspring.errors import ConfigurationError
+
+EVERY_QUEUE = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """One queue that a worker takes from."""
+
+    queue: str
+    weight: int = 1  # its share of the claims, where the order is not strict
+    concurrency: int | None = None  # at most so many of it at once, here
+
+    def __post_init__(self) -> None:
+        if not self.queue or self.weight < 1 or (self.concurrency is not None and self.concurrency < 1):
+            msg = f"{self}: a queue needs a name, and its weight and concurrency are at least 1"
+            raise ConfigurationError(msg)
+
+
+def subscriptions(
+    queues: str | Iterable[str | Subscription] | Mapping[str, int], limits: Mapping[str, int] | None = None
+) -> tuple[Subscription, ...]:
+    """`"*"`, `["mail", "default"]`, `{"mail": 3, "default": 1}` (weights), or Subscriptions."""
+    limits = dict(limits or {})
+    if isinstance(queues, str):
+        queues = [queues]
+    given: Iterable[Subscription]
+    if isinstance(queues, Mapping):
+        given = [Subscription(name, weight) for name, weight in queues.items()]
+    else:
+        given = [one if isinstance(one, Subscription) else Subscription(one) for one in queues]
+    made = tuple(Subscription(s.queue, s.weight, limits.pop(s.queue, s.concurrency)) for s in given)
+    if limits:
+        msg = f"limits name queues that the worker does not take from: {', '.join(limits)}"
+        raise ConfigurationError(msg)
+    if not made:
+        msg = 'a worker needs at least one queue; "*" is all of them'
+        raise ConfigurationError(msg)
+    return made
+
+
+def new_worker_id() -> str:
+    """Unique per start, readable in logs: machine, process, and a few random letters."""
+    host = "".join(c if c.isalnum() else "-" for c in socket.gethostname())[:24]
+    return f"{host}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    queues: tuple[Subscription, ...] = (Subscription(EVERY_QUEUE),)
+    strict: bool = False  # take from a later queue only when the earlier ones are empty
+    concurrency: int = 100  # jobs at once: coroutines, threads and processes together
+    processes: int = field(default_factory=lambda: os.cpu_count() or 1)  # children for isolation="process"
+    prefetch: int = 1000  # at most so many claimed ahead; adapts to how fast jobs finish
+    ack_delay: float = 0.005  # seconds a finished job may wait for others to be written with it
+    grace: float = 30.0  # seconds that running jobs get to finish when the worker stops
+    heartbeat: float = 1.0  # seconds
+    upkeep: float = 1.0  # seconds between looks for dead workers and stalled jobs
+    id: str = field(default_factory=new_worker_id)
+
+    def __post_init__(self) -> None:
+        if self.concurrency < 1 or self.processes < 1 or self.prefetch < 0:
+            msg = "concurrency and processes are at least 1, prefetch at least 0"
+            raise ConfigurationError(msg)
+        if min(self.ack_delay, self.grace) < 0 or min(self.heartbeat, self.upkeep) <= 0:
+            msg = "ack_delay and grace must not be negative; heartbeat and upkeep must be positive"
+            raise ConfigurationError(msg)
