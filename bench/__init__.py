@@ -1,0 +1,9 @@
+"""Measures Mainspring beside its peers: `make bench`, or `python -m bench --help`.
+
+- `plan` says what is measured, `goal` what we want to reach, `roster` who takes part.
+- `run` starts each measurement in a process of its own, with the peer's own interpreter.
+- `measure` is that process: it plays one of `measurements` on one of `peers`, and prints one JSON line.
+- `result` collects the lines, `table`, `plot` and `page` show them.
+
+To add a peer: one file in `peers`, see `peer`.
+"""

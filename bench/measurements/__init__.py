@@ -1,0 +1,30 @@
+"""The measurements. Each is a coroutine that plays one on a peer and returns figures by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bench.measurements.claim import claim
+from bench.measurements.drain import drain
+from bench.measurements.enqueue import enqueue, enqueue_concurrently, enqueue_in_bulk
+from bench.measurements.idle import idle
+from bench.measurements.latency import latency, lateness
+from bench.measurements.prepare import prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+MEASUREMENTS: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
+    measurement.__name__: measurement
+    for measurement in (
+        enqueue,
+        enqueue_concurrently,
+        enqueue_in_bulk,
+        drain,
+        latency,
+        lateness,
+        idle,
+        claim,
+        prepare,
+    )
+}

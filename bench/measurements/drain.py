@@ -1,0 +1,24 @@
+"""How fast worker processes empty a queue.
+
+From the moment when each worker process has its first job in hand until the last job has been acked, so the start of
+the processes is left out and the last commit is not.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from bench.crew import Crew
+
+if TYPE_CHECKING:
+    from bench.peer import Peer
+
+
+async def drain(peer: Peer, *, jobs: int, workers: int, timeout: float) -> dict[str, float]:
+    await peer.fill(jobs)
+    async with Crew(peer, workers) as crew:
+        await crew.run(jobs, timeout)
+        end = time.time_ns()
+        memory = crew.peak_megabytes()
+    return {"rate": jobs * 1e9 / (end - crew.first), "megabytes": memory}

@@ -1,0 +1,131 @@
+"""Two drawings as SVG, made by hand so that nothing need be installed; readable on white and on black."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+
+from bench.plan import STOCKS
+from bench.roster import OURS
+from bench.table import number
+
+if TYPE_CHECKING:
+    from bench.result import Results
+
+WIDTH = 720
+STYLE = """
+  text { font: 13px system-ui, sans-serif; fill: #1f2328; }
+  .title { font-weight: 600; font-size: 15px; }
+  .small { font-size: 11px; fill: #656d76; }
+  .ours { fill: #0969da; } .theirs { fill: #8c959f; } .floor { fill: #bf8700; }
+  .line { fill: none; stroke: #0969da; stroke-width: 2; }
+  .rule { stroke: #d0d7de; stroke-width: 1; } .spread { stroke: #1f2328; stroke-width: 1; }
+  @media (prefers-color-scheme: dark) {
+    text { fill: #e6edf3; } .small { fill: #8d96a0; }
+    .ours { fill: #4493f8; } .theirs { fill: #6e7681; } .floor { fill: #d29922; }
+    .line { stroke: #4493f8; } .rule { stroke: #30363d; } .spread { stroke: #e6edf3; }
+  }
+"""
+KINDS = {OURS: "ours", "floor": "floor"}
+
+# -- bars: drain and enqueue rates of all peers --------------------------------------------------
+GROUPS = {
+    "drain-1": "Drain, one worker process",
+    "drain-2": "Drain, two worker processes",
+    "enqueue-50": "Enqueue from 50 tasks",
+    "enqueue-bulk": "Enqueue in bulk",
+}
+LABEL, BAR, GAP, ROOM = 150, 18, 6, 110
+
+
+def bars(results: Results) -> str:
+    """Jobs per second, a bar per peer: linear from nought, so that lengths can be compared."""
+    rows = [(case, peer) for case in GROUPS for peer in results.peers if results.get(case, "rate", peer)]
+    most = max((value.high for case, peer in rows if (value := results.get(case, "rate", peer))), default=1.0)
+    scale = (WIDTH - LABEL - ROOM) / most
+    parts, y, group = [], 10, ""
+    for case, peer in rows:
+        if case != group:
+            group, y = case, y + 30
+            parts.append(_text(10, y - 8, f"{GROUPS[case]}, jobs per second", "title"))
+        parts.append(_bar(results, case, peer, y, scale))
+        y += BAR + GAP
+    return _drawing(y + 10, parts)
+
+
+def _bar(results: Results, case: str, peer: str, y: int, scale: float) -> str:
+    value = results.get(case, "rate", peer)
+    if value is None:
+        return ""
+    middle, end = y + BAR / 2, LABEL + value.median * scale
+    low, high = LABEL + value.low * scale, LABEL + value.high * scale
+    return "\n".join(
+        [
+            _text(LABEL - 8, middle + 4, results.peers[peer]["title"], anchor="end"),
+            f'<path class="{KINDS.get(peer, "theirs")}" d="M{LABEL} {y}H{end:.1f}v{BAR}H{LABEL}z"/>',
+            f'<path class="spread" d="M{low:.1f} {middle}H{high:.1f}"/>',
+            _text(max(end, high) + 6, middle + 4, number(value.median)),
+        ]
+    )
+
+
+# -- a line: our drain rate beside other jobs ----------------------------------------------------
+HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 260, 50, 40, 70, 40
+
+
+@dataclass(frozen=True)
+class Point:
+    x: float
+    label: str
+    rate: float
+    low: float
+    high: float
+
+
+def backlog(results: Results) -> str:
+    """Drain rate with ever more jobs in the store."""
+    points = _points(results)
+    most = max((point.high for point in points), default=1.0) * 1.1
+    parts = [_text(10, 24, "Mainspring: drain, jobs per second, beside other jobs in the store", "title"), _rules(most)]
+    parts.append(f'<polyline class="line" points="{" ".join(f"{p.x:.1f},{_y(p.rate, most):.1f}" for p in points)}"/>')
+    parts.extend(_dot(point, most) for point in points)
+    return _drawing(HEIGHT, parts)
+
+
+def _points(results: Results) -> list[Point]:
+    step = (WIDTH - LEFT - RIGHT - 80) / (len(STOCKS) - 1)
+    found = [(i, stock, results.get(f"drain-{stock.name}", "rate", OURS)) for i, stock in enumerate(STOCKS)]
+    return [Point(LEFT + 40 + i * step, stock.title, v.median, v.low, v.high) for i, stock, v in found if v]
+
+
+def _dot(point: Point, most: float) -> str:
+    y = _y(point.rate, most)
+    return "\n".join(
+        [
+            f'<path class="spread" d="M{point.x:.1f} {_y(point.low, most):.1f}V{_y(point.high, most):.1f}"/>',
+            f'<circle class="ours" cx="{point.x:.1f}" cy="{y:.1f}" r="4"/>',
+            _text(point.x + 8, y - 8, number(point.rate)),
+            _text(point.x, HEIGHT - BOTTOM + 20, point.label, anchor="middle"),
+        ]
+    )
+
+
+def _rules(most: float) -> str:
+    marks = [most / 1.1 * share for share in (0, 0.5, 1)]
+    lines = [f'<path class="rule" d="M{LEFT} {_y(mark, most):.1f}H{WIDTH - RIGHT}"/>' for mark in marks]
+    return "\n".join([*lines, *(_text(LEFT - 6, _y(mark, most) + 4, number(mark), "small", "end") for mark in marks)])
+
+
+def _y(rate: float, most: float) -> float:
+    return TOP + (HEIGHT - TOP - BOTTOM) * (1 - rate / most)
+
+
+# -- parts -------------------------------------------------------------------------------------
+def _text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+def _drawing(height: float, parts: list[str]) -> str:
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" role="img">'
+    return "\n".join([head, f"<style>{STYLE}</style>", *parts, "</svg>", ""])

@@ -1,0 +1,52 @@
+"""The figures of a run, as they are kept in bench/results/latest.json."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Value:
+    """What the rounds of a measurement came to."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass
+class Results:
+    when: str
+    quick: bool
+    machine: dict[str, str]
+    syncs: list[float] = field(default_factory=list)  # fdatasync per second at the start of each round
+    peers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rounds: dict[str, dict[str, list[dict[str, float]]]] = field(default_factory=dict)  # case -> peer -> figures
+    gaps: dict[str, dict[str, str]] = field(default_factory=dict)  # case -> peer -> why there are none
+
+    def add(self, case: str, peer: str, figures: dict[str, float]) -> None:
+        self.rounds.setdefault(case, {}).setdefault(peer, []).append(figures)
+
+    def leave_out(self, case: str, peer: str, reason: str) -> None:
+        self.gaps.setdefault(case, {})[peer] = reason
+
+    def left_out(self, case: str, peer: str) -> bool:
+        return peer in self.gaps.get(case, {})
+
+    def get(self, case: str, figure: str, peer: str) -> Value | None:
+        values = [figures[figure] for figures in self.rounds.get(case, {}).get(peer, [])]
+        return Value(median(values), min(values), max(values)) if values else None
+
+    def save(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n", "utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> Results:
+        return cls(**json.loads(path.read_text("utf-8")))

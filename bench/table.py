@@ -1,0 +1,116 @@
+"""The figures as tables of text: rows of cells, for the terminal and for Markdown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bench.goal import GOALS
+from bench.plan import STOCKS
+from bench.roster import OURS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bench.result import Results, Value
+
+DASH = "–"
+MARKS = {True: "reached", False: "not reached", None: "not measured"}
+
+Table = list[list[str]]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the comparison."""
+
+    title: str
+    case: str
+    figure: str
+    more_is_better: bool = True
+
+
+LINES = [
+    Line("enqueue one by one, jobs/s", "enqueue", "rate"),
+    Line("enqueue from 50 tasks, jobs/s", "enqueue-50", "rate"),
+    Line("enqueue in bulk of 1000, jobs/s", "enqueue-bulk", "rate"),
+    Line("drain, 1 process, jobs/s", "drain-1", "rate"),
+    Line("drain, 2 processes, jobs/s", "drain-2", "rate"),
+    Line("start latency p50, ms", "latency", "p50", more_is_better=False),
+    Line("start latency p99, ms", "latency", "p99", more_is_better=False),
+    Line("lateness p50, ms", "lateness", "p50", more_is_better=False),
+    Line("lateness p99, ms", "lateness", "p99", more_is_better=False),
+    Line("idle worker, % of a core", "idle", "percent", more_is_better=False),
+    Line("worker's peak memory, MB", "drain-1", "megabytes", more_is_better=False),
+]
+
+BESIDE = [
+    Line("drain, 1 process, jobs/s", "drain", "rate"),
+    Line("claim of 1 job, ms", "claim-1", "milliseconds"),
+    Line("claim of 100 jobs, ms", "claim-100", "milliseconds"),
+]
+
+
+def comparison(results: Results) -> Table:
+    """A line per figure, a column per peer; in brackets how many times better we are."""
+    peers = list(results.peers)
+    rows = [[line.title, *(_compared(results, line, peer) for peer in peers)] for line in LINES]
+    header = ["", *(results.peers[peer]["title"] for peer in peers)]
+    return [header, *(row for row in rows if set(row[1:]) != {DASH})]
+
+
+def backlog(results: Results) -> Table:
+    """A line per figure and peer, a column per stock of other jobs."""
+    rows = [
+        [f"{described['title']}: {line.title}", *(_beside(results, line, stock.name, peer) for stock in STOCKS)]
+        for peer, described in results.peers.items()
+        for line in BESIDE
+    ]
+    return [["", *(stock.title for stock in STOCKS)], *(row for row in rows if set(row[1:]) != {DASH})]
+
+
+def goals(results: Results) -> Table:
+    rows = [[goal.title, goal.wanted(), goal.got(results), MARKS[goal.reached(results)]] for goal in GOALS]
+    return [["goal", "wanted", "measured", ""], *rows]
+
+
+def _compared(results: Results, line: Line, peer: str) -> str:
+    value, ours = results.get(line.case, line.figure, peer), results.get(line.case, line.figure, OURS)
+    if value is None:
+        return DASH
+    if ours is None or peer == OURS:
+        return _with_spread(value)
+    ratio = ours.median / value.median if line.more_is_better else value.median / ours.median
+    return f"{_with_spread(value)} [{ratio:.2g}×]" if ratio < 10 else f"{_with_spread(value)} [{ratio:,.0f}×]"
+
+
+def _beside(results: Results, line: Line, stock: str, peer: str) -> str:
+    value = results.get(f"{line.case}-{stock}", line.figure, peer)
+    return DASH if value is None else _with_spread(value)
+
+
+def _with_spread(value: Value) -> str:
+    return f"{number(value.median)} ({number(value.low)}–{number(value.high)})"
+
+
+def number(value: float) -> str:
+    """Three digits that count: 41.2 k, 953, 1.24, 0.031."""
+    if abs(value) >= 10_000:
+        return f"{value / 1000:.3g} k"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def as_text(table: Table) -> str:
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    return "\n".join(_text_row(row, widths) for row in table)
+
+
+def _text_row(row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+    return "  ".join([row[0].ljust(widths[0]), *cells[1:]])
+
+
+def as_markdown(table: Table) -> str:
+    header, *rows = table
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [header, rule, *rows])
