@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import TracebackType
 from typing import Any
 
 from mainspring.clock import to_datetime
@@ -14,6 +15,32 @@ from mainspring.job import Claim, NewJob
 from mainspring.stores.protocol import Completion
 
 UNSET: Any = object()
+
+
+class JobTransaction:
+    """The store's transaction, which remembers that it was committed: then the job has ended, whatever the handler does next."""
+
+    def __init__(self, completion: Completion, effects: Effects) -> None:
+        self._completion = completion
+        self._effects = effects
+
+    def __enter__(self) -> Any:
+        return self._completion.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._completion.__exit__(kind, error, trace)
+        self._effects.committed = error is None
+
+    async def __aenter__(self) -> Any:
+        return await self._completion.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._completion.__aexit__(kind, error, trace)
+        self._effects.committed = error is None
 
 
 @dataclass(slots=True)
@@ -137,7 +164,7 @@ class Context:
         """The job's result, where it must be known before the handler returns (see `transaction`)."""
         self.effects.result = value
 
-    def transaction(self) -> Completion:
+    def transaction(self) -> JobTransaction:
         """A transaction on the jobs' own database, at whose end this job is completed: with your rows, or not at all.
 
         async with ctx.transaction() as connection: ...    (plain `with` in a thread)
@@ -145,7 +172,7 @@ class Context:
         if self._transact is None:
             msg = "ctx.transaction() needs a worker and a store with transactions, and no process isolation"
             raise ConfigurationError(msg)
-        return self._transact(self)
+        return JobTransaction(self._transact(self), self.effects)
 
     def stop(self, reason: str) -> None:
         """Called by the worker."""

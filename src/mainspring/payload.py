@@ -34,7 +34,7 @@ class Payload:
         try:
             self._adapter: TypeAdapter[Any] = TypeAdapter(self._shape(hints))
             returned = hints.get("return", Any)
-            self._result: TypeAdapter[Any] = TypeAdapter(Any if returned is None else returned)
+            self._result: TypeAdapter[Any] = TypeAdapter(Any if returned is type(None) else returned)
         except (PydanticSchemaGenerationError, PydanticUserError) as error:
             msg = f"task {name!r}: an argument or the result has a type that cannot be JSON: {error}"
             raise ConfigurationError(msg) from error

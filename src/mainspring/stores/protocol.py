@@ -98,6 +98,7 @@ class Takeover:
     attempts: int
     crashes: int
     failure: Failure | None = None
+    max_attempts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

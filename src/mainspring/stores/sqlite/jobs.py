@@ -186,17 +186,14 @@ UPDATE jobs SET status = {RUNNING}, token = token + 1, worker = :worker, claimed
 WHERE seq IN (SELECT value FROM json_each(:seqs))
 """
 QUEUES = """
-WITH RECURSIVE found(queue) AS (
-    SELECT min(queue) FROM jobs INDEXED BY {index} WHERE status < 2 AND crashes {suspect} 0
+WITH RECURSIVE found(name) AS (
+    SELECT min(queue) FROM jobs INDEXED BY {index}
     UNION ALL
-    SELECT (SELECT min(jobs.queue) FROM jobs INDEXED BY {index}
-            WHERE status < 2 AND crashes {suspect} 0 AND jobs.queue > found.queue)
-    FROM found WHERE found.queue IS NOT NULL)
-SELECT queue FROM found WHERE queue IS NOT NULL
+    SELECT (SELECT min(queue) FROM jobs INDEXED BY {index} AND queue > name) FROM found WHERE name IS NOT NULL)
+SELECT json_group_array(name) FROM found WHERE name IS NOT NULL
 """
-ALL_QUEUES = (
-    QUEUES.format(index="jobs_waiting", suspect="=") + " UNION " + QUEUES.format(index="jobs_suspect", suspect=">")
-)
+WAITING_QUEUES = QUEUES.format(index="jobs_waiting WHERE status < 2 AND crashes = 0")
+SUSPECT_QUEUES = QUEUES.format(index="jobs_suspect WHERE status < 2 AND crashes > 0")
 
 
 @dataclass(slots=True)
@@ -236,10 +233,15 @@ def open_wants(transaction: Transaction, wants: Sequence[Want], paused: set[str 
     wanted: list[Want] = []
     for want in wants:
         if want.queue == EVERY_QUEUE:
-            wanted += (Want(name, want.limit) for (name,) in transaction.execute(ALL_QUEUES).fetchall())
+            wanted += (Want(name, want.limit) for name in waiting_queues(transaction))
         else:
             wanted.append(want)
     return [want for want in wanted if want.queue not in paused]
+
+
+def waiting_queues(transaction: Transaction) -> list[str]:
+    found = (json.loads(transaction.value(statement)) for statement in (WAITING_QUEUES, SUSPECT_QUEUES))
+    return sorted(set(chain.from_iterable(found)))
 
 
 def pick_waiting(

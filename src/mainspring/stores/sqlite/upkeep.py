@@ -77,7 +77,7 @@ def take(
     return [
         Takeover(
             job.id, job.task, job.queue, job.worker, cause, status,
-            job.attempts + attempt, job.crashes + crash, outcome.failure,
+            job.attempts + attempt, job.crashes + crash, outcome.failure, job.max_attempts,
         )
         for job, outcome, status in zip(jobs, outcomes, statuses, strict=True)
         if status is not None

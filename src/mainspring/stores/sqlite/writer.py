@@ -142,7 +142,7 @@ class Writer:
 
     def _write_singly(self, batch: list[Request]) -> None:
         try:
-            self._commit(batch, lambda transaction: one_by_one(transaction, batch))
+            self._commit(batch, lambda transaction: one_by_one(transaction, batch, self._file.explain))
         except Exception as error:  # noqa: BLE001
             fail(batch, error)
 
@@ -213,7 +213,9 @@ def run_group(transaction: Transaction, operation: Operation, requests: list[Req
         start += len(request.items)
 
 
-def one_by_one(transaction: Transaction, batch: list[Request]) -> None:
+def one_by_one(
+    transaction: Transaction, batch: list[Request], explain: Callable[[sqlite3.Error], StoreError]
+) -> None:
     for request in batch:
         before = dict(transaction.counts)
         transaction.execute("SAVEPOINT request")
@@ -223,7 +225,7 @@ def one_by_one(transaction: Transaction, batch: list[Request]) -> None:
             transaction.execute("ROLLBACK TO request")
             transaction.counts.clear()
             transaction.counts.update(before)
-            request.error = error
+            request.error = explain(error) if isinstance(error, sqlite3.Error) else error
         transaction.execute("RELEASE request")
 
 

@@ -1,0 +1,81 @@
+"""Outcomes on their way to the store, many at a time.
+
+A finished job waits at most `delay` seconds for others, and not at all if its task says ack="sync" or nothing else runs. If
+the process is killed in that window, the finished jobs in it run again: at most those of `delay` plus one commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from mainspring.job import Outcome, Status
+from mainspring.log import get_log
+from mainspring.stores.protocol import Store
+from mainspring.worker.run import Run
+from mainspring.worker.supervise import Backoff
+
+log = get_log("mainspring.worker")
+
+Confirmed = Callable[[list[tuple[Run, Outcome, Status | None]]], None]
+ENOUGH = 500  # outcomes that need not wait for more
+
+
+class Acks:
+    """Collects outcomes and writes them; `confirmed` hears what became of each."""
+
+    def __init__(self, store: Store, delay: float, idle: Callable[[], bool], confirmed: Confirmed) -> None:
+        self._store = store
+        self._delay = delay
+        self._idle = idle
+        self._confirmed = confirmed
+        self._waiting: list[tuple[Run, Outcome]] = []
+        self._some = asyncio.Event()
+        self._urgent = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def add(self, run: Run, outcome: Outcome, *, urgent: bool = False) -> None:
+        self._waiting.append((run, outcome))
+        self._empty.clear()
+        self._some.set()
+        if urgent or len(self._waiting) >= ENOUGH or self._idle():
+            self._urgent.set()
+
+    async def serve(self) -> None:
+        """Runs as long as the worker; ends only when cancelled."""
+        while True:
+            await self._some.wait()
+            await self._gather()
+            batch, self._waiting = self._waiting, []
+            self._some.clear()
+            self._urgent.clear()
+            await self._write(batch)
+            if not self._waiting:
+                self._empty.set()
+
+    async def flush(self) -> None:
+        """Until everything added so far is written."""
+        self._urgent.set()
+        await self._empty.wait()
+
+    async def _gather(self) -> None:
+        if self._delay and not self._urgent.is_set():
+            try:
+                async with asyncio.timeout(self._delay):
+                    await self._urgent.wait()
+            except TimeoutError:
+                pass
+
+    async def _write(self, batch: list[tuple[Run, Outcome]]) -> None:
+        """Again and again until the store takes it: a full or locked database must not lose what was done."""
+        backoff = Backoff()
+        while True:
+            try:
+                statuses = await self._store.ack([outcome for _, outcome in batch])
+            except Exception as error:  # noqa: BLE001 - to drop the outcomes would be to run the jobs again
+                log.error("ack_failed", jobs=len(batch), error=str(error), retry_in=backoff.next)
+                await backoff.wait()
+            else:
+                self._confirmed([(run, outcome, status) for (run, outcome), status in zip(batch, statuses, strict=True)])
+                return

@@ -1,0 +1,111 @@
+"""Telling the world, after the store has confirmed: events and log lines about runs."""
+
+from __future__ import annotations
+
+from mainspring.events import (
+    Bus,
+    JobCancelled,
+    JobCompleted,
+    JobDeadLettered,
+    JobProgressed,
+    JobReleased,
+    JobRetrying,
+    JobSnoozed,
+    JobStalled,
+    JobStarted,
+)
+from mainspring.job import Claim, Move, Outcome, ProgressReport, Status
+from mainspring.log import get_log
+from mainspring.stores.protocol import Takeover, TakeoverCause
+
+log = get_log("mainspring.worker")
+
+
+class Announcer:
+    """One worker's voice."""
+
+    def __init__(self, bus: Bus, worker: str) -> None:
+        self._bus = bus
+        self._worker = worker
+
+    def started(self, claim: Claim, now: int) -> None:
+        if self._bus.wants(JobStarted):
+            lateness = max(0, now - claim.run_at) / 1000
+            self._bus.emit(JobStarted(**self._about(claim), lateness=lateness))
+
+    def progressed(self, claim: Claim, report: ProgressReport) -> None:
+        if self._bus.wants(JobProgressed):
+            self._bus.emit(JobProgressed(**self._about(claim), fraction=report.fraction, note=report.note))
+
+    def ended(self, claim: Claim, outcome: Outcome, status: Status | None) -> None:
+        duration = max(0, outcome.finished_at - outcome.started_at) / 1000
+        fields = {"job_id": claim.id, "task": claim.task, "attempt": claim.attempt, "worker": self._worker}
+        if status is None:
+            log.warning("claim_lost", **fields, duration=duration, move=outcome.move)
+        elif status is Status.COMPLETED:
+            log.debug("job_completed", **fields, duration=duration)
+            if self._bus.wants(JobCompleted):
+                self._bus.emit(JobCompleted(**self._about(claim), duration=duration))
+        elif status is Status.DEAD_LETTER:
+            error = f"{outcome.failure.type}: {outcome.failure.message}" if outcome.failure else outcome.reason
+            log.error("job_dead_lettered", **fields, duration=duration, error=error)
+            self._bus.emit(JobDeadLettered(**self._about(claim), failure=outcome.failure, reason=outcome.reason))
+        elif status is Status.CANCELLED:
+            log.info("job_cancelled", **fields, duration=duration, reason=outcome.reason)
+            self._bus.emit(JobCancelled(job_id=claim.id, task=claim.task, queue=claim.queue, reason=outcome.reason))
+        else:
+            self._goes_on(claim, outcome, fields, duration)
+
+    def _goes_on(self, claim: Claim, outcome: Outcome, fields: dict[str, object], duration: float) -> None:
+        about, delay = self._about(claim), outcome.delay / 1000
+        if outcome.move is Move.SNOOZE:
+            log.info("job_snoozed", **fields, duration=duration, delay=delay, reason=outcome.reason)
+            self._bus.emit(JobSnoozed(**about, delay=delay, reason=outcome.reason))
+        elif outcome.move is Move.RELEASE:
+            log.info("job_released", **fields, reason=outcome.reason)
+            self._bus.emit(JobReleased(**about, reason=outcome.reason))
+        else:
+            reason = reason_of(outcome)
+            error = f"{outcome.failure.type}: {outcome.failure.message}" if outcome.failure else ""
+            log.warning("job_retrying", **fields, duration=duration, delay=delay, reason=reason, error=error)
+            self._bus.emit(
+                JobRetrying(
+                    **about, reason=reason, max_attempts=claim.max_attempts, delay=delay, failure=outcome.failure
+                )
+            )
+
+    def taken_over(self, takeover: Takeover) -> None:
+        """A claim that this worker took from another."""
+        fields = {"job_id": takeover.job_id, "task": takeover.task, "worker": takeover.worker}
+        log.warning("job_taken_over", **fields, cause=takeover.cause, status=takeover.status, by=self._worker)
+        about = {"job_id": takeover.job_id, "task": takeover.task, "queue": takeover.queue, "worker": takeover.worker}
+        stalled = takeover.cause is TakeoverCause.STALLED
+        if stalled:
+            self._bus.emit(JobStalled(**about, attempt=takeover.attempts, failure=takeover.failure))
+        if takeover.status is Status.DEAD_LETTER:
+            self._bus.emit(JobDeadLettered(**about, attempt=takeover.attempts, failure=takeover.failure))
+        elif takeover.status is Status.CANCELLED:
+            self._bus.emit(JobCancelled(job_id=takeover.job_id, task=takeover.task, queue=takeover.queue))
+        else:
+            reason = "timeout" if stalled else "crash"
+            self._bus.emit(
+                JobRetrying(
+                    **about, attempt=takeover.attempts, reason=reason, max_attempts=takeover.max_attempts, delay=0,
+                    failure=takeover.failure,
+                )  # fmt: skip
+            )
+
+    def _about(self, claim: Claim) -> dict[str, object]:
+        return {
+            "job_id": claim.id,
+            "task": claim.task,
+            "queue": claim.queue,
+            "attempt": claim.attempt,
+            "worker": self._worker,
+        }
+
+
+def reason_of(outcome: Outcome) -> str:
+    if outcome.move is Move.CRASH:
+        return "crash"
+    return "timeout" if outcome.failure is not None and outcome.failure.type == TimeoutError.__name__ else "error"

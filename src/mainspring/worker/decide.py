@@ -1,0 +1,103 @@
+"""What should become of a job, given how its run ended. Pure: needs no store and no clock in tests."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from typing import Any
+
+from mainspring.clock import Millis, duration
+from mainspring.context import UNSET
+from mainspring.errors import Cancel, CannotStoreResult, InvalidPayload, Signal, Snooze, WorkerCrashed
+from mainspring.job import Failure, Move, Outcome
+from mainspring.worker.run import Run, Stop
+
+UNKNOWN_TASK_DELAY: Millis = 15_000  # until a worker that does not know a task looks at its job again
+
+
+def returned(run: Run, value: Any, now: Millis) -> Outcome:
+    """The handler came to its end. Even past its timeout: the work is done, and undoing it is nobody's wish."""
+    try:
+        return completed(run, now, value)
+    except CannotStoreResult as error:
+        return end(run, Move.DEAD, now, failure=failure_of(error))
+
+
+def completed(run: Run, now: Millis, value: Any = None) -> Outcome:
+    """With the result, which the context may know better, and the jobs that follow."""
+    effects = run.context.effects if run.context is not None else None
+    if effects is not None and effects.result is not UNSET:
+        value = effects.result
+    result = run.task.payload.dump_result(value)
+    follow_ups = tuple(effects.follow_ups) if effects is not None else ()
+    return Outcome(
+        run.claim.id, run.claim.token, Move.DONE, run.started_at, now, result=result, follow_ups=follow_ups
+    )
+
+
+def raised(run: Run, error: BaseException, now: Millis) -> Outcome | None:
+    """The handler raised, or was stopped; None: the claim is lost and nothing may be written."""
+    if run.stop is Stop.LOST:
+        return None
+    if run.stop is Stop.CANCEL:
+        return end(run, Move.CANCEL, now, reason=run.stop_reason)
+    if run.stop is Stop.SHUTDOWN and stopped_by_us(error):
+        return end(run, Move.RELEASE, now, reason="its worker stopped")
+    if run.stop is Stop.TIMEOUT:
+        error = TimeoutError(f"ran longer than its timeout of {run.claim.timeout / 1000:g} s").with_traceback(
+            error.__traceback__
+        )
+    return by_signal(run, error, now) if isinstance(error, Signal) else failed(run, error, now)
+
+
+def stopped_by_us(error: BaseException) -> bool:
+    return isinstance(error, (asyncio.CancelledError, Cancel, WorkerCrashed))
+
+
+def by_signal(run: Run, signal: Signal, now: Millis) -> Outcome:
+    if isinstance(signal, Snooze):
+        return end(run, Move.SNOOZE, now, delay=max(0, duration(signal.delay)), reason=signal.reason)
+    if isinstance(signal, Cancel):
+        return end(run, Move.CANCEL, now, reason=signal.reason)
+    return end(run, Move.DEAD, now, failure=failure_of(signal), reason=signal.reason)
+
+
+def failed(run: Run, error: BaseException, now: Millis) -> Outcome:
+    failure = failure_of(error)
+    if isinstance(error, WorkerCrashed):
+        return end(run, Move.CRASH, now, failure=failure)
+    if isinstance(error, InvalidPayload):  # will not fit the next time either
+        return end(run, Move.DEAD, now, failure=failure)
+    delay = retry_delay(run, error)
+    if delay is None:
+        return end(run, Move.DEAD, now, failure=failure)
+    return end(run, Move.RETRY, now, delay=delay, failure=failure)
+
+
+def retry_delay(run: Run, error: BaseException) -> Millis | None:
+    """None: give up."""
+    retry = run.retry
+    if run.claim.attempt >= run.claim.max_attempts or not retry.allows(error):
+        return None
+    return retry.delay(run.claim.attempt, error)
+
+
+def unknown_task(run: Run, now: Millis) -> Outcome:
+    """Wait for a worker that knows it, as after a deployment that is half done. Burns no attempt."""
+    return end(run, Move.RELEASE, now, delay=UNKNOWN_TASK_DELAY, reason=f"no worker knows task {run.claim.task!r} yet")
+
+
+def end(run: Run, move: Move, now: Millis, **rest: Any) -> Outcome:
+    return Outcome(run.claim.id, run.claim.token, move, run.started_at, now, **rest)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """An error that came from a child process brings its own traceback along."""
+    told: Failure | None = getattr(error, "mainspring_failure", None)
+    if told is not None:
+        return told
+    trace = "".join(traceback.format_exception(error)) if error.__traceback__ else ""
+    return Failure(type(error).__name__, str(error), trace)
+
+
+

@@ -1,0 +1,70 @@
+"""The worker's sign of life, from a thread with an event loop of its own: a busy loop or GIL must not cost the lease."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+
+from mainspring.log import get_log
+from mainspring.stores.protocol import Pulse, Store
+
+log = get_log("mainspring.worker")
+
+
+class Heartbeat:
+    """Beats every `interval` seconds, or at once when poked; `heard` is called on the worker's loop with what came back."""
+
+    def __init__(
+        self,
+        store: Store,
+        worker: str,
+        interval: float,
+        held: Callable[[], Mapping[str, int]],
+        heard: Callable[[Pulse], None],
+    ) -> None:
+        self._store = store
+        self._worker = worker
+        self._interval = interval
+        self._held = held
+        self._heard = heard
+        self._home = asyncio.get_running_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._poked: asyncio.Event | None = None
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="mainspring-heartbeat", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def poke(self) -> None:
+        if self._loop is not None and self._poked is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._poked.set)
+
+    async def stop(self) -> None:
+        self._stopped = True
+        self.poke()
+        await asyncio.to_thread(self._thread.join)
+
+    def _run(self) -> None:
+        asyncio.run(self._beat())
+
+    async def _beat(self) -> None:
+        self._loop, self._poked = asyncio.get_running_loop(), asyncio.Event()
+        while not self._stopped:
+            await self._beat_once()
+            try:
+                async with asyncio.timeout(self._interval):
+                    await self._poked.wait()
+            except TimeoutError:
+                pass
+            self._poked.clear()
+
+    async def _beat_once(self) -> None:
+        try:
+            pulse = await self._store.heartbeat(self._worker, self._held())
+        except Exception as error:  # noqa: BLE001 - the next beat may get through
+            log.warning("heartbeat_failed", worker=self._worker, error=f"{type(error).__name__}: {error}")
+            return
+        if not self._home.is_closed():
+            self._home.call_soon_threadsafe(self._heard, pulse)

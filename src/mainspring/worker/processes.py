@@ -1,0 +1,163 @@
+"""The parent's side of isolation="process": a pool of children, each of which can be ended at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import contextlib
+import json
+import multiprocessing
+import signal
+from collections.abc import Callable
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from typing import Any
+
+from mainspring.context import Context
+from mainspring.errors import Cancel, Discard, Signal, Snooze, WorkerCrashed
+from mainspring.job import Claim, Failure, NewJob
+from mainspring.task import Task
+from mainspring.worker import child as child_side
+
+SIGNALS: dict[str, Callable[[str, float], Signal]] = {
+    "Snooze": lambda reason, delay: Snooze(delay, reason),
+    "Cancel": lambda reason, _: Cancel(reason),
+    "Discard": lambda reason, _: Discard(reason),
+}
+LAST_WORDS = 2.0  # seconds between asking a child to end and killing it
+
+
+class Child:
+    """One process and the pipe to it. Messages are JSON."""
+
+    def __init__(self) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._pipe, theirs = spawn.Pipe()
+        self._process = spawn.Process(target=child_side.main, args=(theirs,), name="mainspring-child", daemon=True)
+        self._process.start()
+        theirs.close()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.is_alive()
+
+    def send(self, message: dict[str, Any]) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its death is seen when we read
+            self._pipe.send_bytes(json.dumps(message).encode())
+
+    async def receive(self) -> dict[str, Any]:
+        """The next message; WorkerCrashed if the child died instead."""
+        await readable(self._pipe)
+        try:
+            message: dict[str, Any] = json.loads(self._pipe.recv_bytes())
+        except (EOFError, ConnectionResetError):
+            raise WorkerCrashed(self._obituary()) from None
+        return message
+
+    def end(self) -> None:
+        """Ask, and soon insist."""
+        self._process.terminate()
+        with contextlib.suppress(RuntimeError):  # no loop any more
+            asyncio.get_running_loop().call_later(LAST_WORDS, self._kill)
+
+    def close(self) -> None:
+        self._kill()
+        self._process.join()
+        self._pipe.close()
+        self._process.close()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ValueError):  # closed already
+            self._process.kill()
+
+    def _obituary(self) -> str:
+        self._process.join()
+        code = self._process.exitcode or 0
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return f"the process that ran the job died ({how})"
+
+
+class Processes:
+    """At most `limit` children, started when needed and reused."""
+
+    def __init__(self, limit: int) -> None:
+        self._free = asyncio.Semaphore(limit)
+        self._idle: list[Child] = []
+        self._all: set[Child] = set()
+
+    async def run(
+        self, task: Task[..., Any, Any], claim: Claim, context: Context, begun: Callable[[Callable[[], None]], None]
+    ) -> Any:
+        """Run the job in a child; `begun` is called with a way to end it. Raises what the handler raised."""
+        async with self._free:
+            child = self._take()
+            begun(child.end)
+            try:
+                answer = await self._converse(child, task, claim, context)
+            except BaseException:
+                self._discard(child)
+                raise
+            self._idle.append(child)
+        return self._interpret(answer, context)
+
+    def close(self) -> None:
+        for child in list(self._all):
+            self._discard(child)
+
+    def _take(self) -> Child:
+        while self._idle:
+            child = self._idle.pop()
+            if child.alive:
+                return child
+            self._discard(child)
+        child = Child()
+        self._all.add(child)
+        return child
+
+    def _discard(self, child: Child) -> None:
+        self._all.discard(child)
+        child.close()
+
+    async def _converse(
+        self, child: Child, task: Task[..., Any, Any], claim: Claim, context: Context
+    ) -> dict[str, Any]:
+        order = {"module": task.function.__module__, "name": task.name, "claim": asdict(claim), "worker": context.worker}
+        child.send(order)
+        while "progress" in (message := await child.receive()):
+            context.progress(*message["progress"])
+        return message
+
+    def _interpret(self, answer: dict[str, Any], context: Context) -> Any:
+        if "signal" in answer:
+            raise SIGNALS[answer["signal"]](answer["reason"], answer["delay"])
+        if "error" in answer:
+            raise told_error(answer)
+        for fields in answer["follow_ups"]:
+            target = tuple(fields["target"]) if fields["target"] else None
+            context.follow_up(NewJob(**{**fields, "target": target, "tags": tuple(fields["tags"])}))
+        result = answer["result"]
+        return None if result is None else json.loads(result)
+
+
+def told_error(answer: dict[str, Any]) -> BaseException:
+    """An error like the child's: of the same built-in kind where there is one, so that retry rules still apply."""
+    kind: type[BaseException] = Exception
+    for name in answer["bases"]:
+        known = getattr(builtins, name, None)
+        if isinstance(known, type) and issubclass(known, Exception):
+            kind = known
+            break
+    error = Exception(answer["message"]) if kind is UnicodeDecodeError else kind(answer["message"])
+    error.mainspring_failure = Failure(answer["error"], answer["message"], answer["traceback"])  # type: ignore[attr-defined]
+    return error
+
+
+async def readable(pipe: Connection) -> None:
+    """Wait, without a thread, until there is something to read."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(pipe.fileno(), lambda: ready.done() or ready.set_result(None))
+    try:
+        await ready
+    finally:
+        loop.remove_reader(pipe.fileno())

@@ -1,0 +1,68 @@
+"""One job in a worker's hands, from claim to outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+from mainspring.clock import Millis
+from mainspring.context import Context
+from mainspring.job import Claim
+from mainspring.retry import Retry
+from mainspring.task import Task
+
+
+class Stop(StrEnum):
+    """Why the worker ends a run before its handler does."""
+
+    CANCEL = "cancelled"  # by hand
+    TIMEOUT = "timeout"
+    LOST = "claim lost"  # somebody else has it now: whatever it does is not written
+    SHUTDOWN = "worker stops"  # handed back, no attempt burnt
+
+
+class Run:
+    __slots__ = ("asyncio_task", "claim", "claimed_at", "context", "ended", "kill", "started_at", "stop", "stop_reason", "task")
+
+    def __init__(self, claim: Claim, task: Task[..., Any, Any], claimed_at: float) -> None:
+        self.claim = claim
+        self.task = task
+        self.claimed_at = claimed_at  # the worker's monotonic clock
+        self.started_at: Millis = 0
+        self.context: Context | None = None
+        self.asyncio_task: asyncio.Task[None] | None = None
+        self.kill: Callable[[], None] | None = None  # ends its process, if it has one
+        self.stop: Stop | None = None
+        self.stop_reason = ""
+        self.ended = False  # its outcome is on the way: nothing can be done about it any more
+
+    @property
+    def timeout(self) -> float | None:
+        return self.claim.timeout / 1000 if self.claim.timeout else None
+
+    @property
+    def isolated(self) -> bool:
+        own = json.loads(self.claim.options).get("isolation") if self.claim.options else None
+        return (own or self.task.options.isolation) == "process"
+
+    @property
+    def retry(self) -> Retry:
+        """The job's own policy, if it carries one."""
+        if self.claim.options and (own := json.loads(self.claim.options).get("retry")):
+            return Retry.from_data(own)
+        return self.task.retry
+
+    def end(self, stop: Stop, reason: str = "") -> None:
+        """Make the handler stop: cancel the coroutine, end the process; a thread is only told."""
+        if self.ended or self.stop is not None:
+            return
+        self.stop, self.stop_reason = stop, reason
+        if self.context is not None:
+            self.context.stop(reason or stop)
+        if self.kill is not None:
+            self.kill()
+        elif self.asyncio_task is not None and self.task.is_async:
+            self.asyncio_task.cancel()

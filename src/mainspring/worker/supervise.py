@@ -1,0 +1,39 @@
+"""Loops that do not end because the database was away for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from mainspring.log import get_log
+
+log = get_log("mainspring.worker")
+
+
+class Backoff:
+    """0.05 s, doubling up to 5 s, each a little random; begins anew when something worked."""
+
+    def __init__(self, first: float = 0.05, most: float = 5.0) -> None:
+        self._first, self._most = first, most
+        self.next = first
+
+    def reset(self) -> None:
+        self.next = self._first
+
+    async def wait(self) -> None:
+        await asyncio.sleep(self.next * random.uniform(0.8, 1.2))  # noqa: S311 - spreads load
+        self.next = min(self._most, self.next * 2)
+
+
+async def supervised(name: str, step: Callable[[], Awaitable[None]]) -> None:
+    """Call the step for ever. One that fails is reported and tried again after a pause."""
+    backoff = Backoff()
+    while True:
+        try:
+            await step()
+        except Exception as error:  # noqa: BLE001 - the loop must survive whatever it is
+            log.error("loop_failed", loop=name, error=f"{type(error).__name__}: {error}", retry_in=backoff.next)
+            await backoff.wait()
+        else:
+            backoff.reset()

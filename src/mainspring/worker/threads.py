@@ -1,0 +1,64 @@
+"""Threads for plain functions. They are daemons: one that hangs cannot keep a stopped worker alive."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+Work = tuple[contextvars.Context, Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
+
+
+class Threads:
+    """As many as are needed at once, reused. The worker's concurrency bounds them."""
+
+    def __init__(self) -> None:
+        self._inbox: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._idle = 0
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def run(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
+        """A future of what the function gives, on the running loop."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        with self._lock:
+            if self._idle:
+                self._idle -= 1
+            else:
+                self._count += 1
+                threading.Thread(target=self._serve, name=f"mainspring-{self._count}", daemon=True).start()
+        self._inbox.put((contextvars.copy_context(), function, loop, future))
+        return future
+
+    def close(self) -> None:
+        for _ in range(self._count):
+            self._inbox.put(None)
+
+    def _serve(self) -> None:
+        while (work := self._inbox.get()) is not None:
+            context, function, loop, future = work
+            value, error = None, None
+            try:
+                value = context.run(function)
+            except BaseException as raised:  # noqa: BLE001 - handed to whoever awaits it
+                error = raised
+            with self._lock:
+                self._idle += 1
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_settle, future, value, error)
+            del work, context, function, future, value, error
+
+
+def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if isinstance(error, StopIteration):  # a future would not take it
+        error = RuntimeError(f"handler raised StopIteration: {error}")
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(value)

@@ -1,0 +1,509 @@
+"""The worker: claims due jobs, has them run, writes down how they ended.
+
+`serve` is the table of contents. Four loops run side by side, each supervised, beside the heartbeat's thread:
+claim (store → `Run`s), acks (outcomes → store), progress (reports → store), upkeep (takeovers, retention).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import socket
+import sys
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Coroutine
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any, cast
+
+from mainspring.app import Mainspring
+from mainspring.clock import Millis
+from mainspring.context import Context
+from mainspring.errors import StoreUnavailable
+from mainspring.events import WorkerHeartbeat, WorkerStarted, WorkerStopped
+from mainspring.job import Claim, Outcome, ProgressReport, Status
+from mainspring.log import get_log
+from mainspring.stores.protocol import Claims, Completion, Pulse, Wake, WorkerInfo
+from mainspring.task import Task
+from mainspring.worker import decide
+from mainspring.worker.acks import Acks
+from mainspring.worker.announce import Announcer
+from mainspring.worker.claiming import Prefetch, wants
+from mainspring.worker.heartbeat import Heartbeat
+from mainspring.worker.processes import Processes
+from mainspring.worker.run import Run, Stop
+from mainspring.worker.settings import WorkerSettings, subscriptions
+from mainspring.worker.supervise import Backoff, supervised
+from mainspring.worker.threads import Threads
+
+log = get_log("mainspring.worker")
+
+LONGEST_SLEEP = 1.0  # seconds; a wall clock that jumps must not make us sleep through what is due now
+STALE = 2.0  # seconds that a claimed job may wait here for a free slot before others get it
+TURN = 1.0  # seconds that suspects and the others have in turn, while there are suspects
+PROGRESS_PAUSE = 0.1  # seconds between writes of progress; of many reports the last is written
+PRUNE_EVERY = 10.0  # seconds
+LAST_WORDS = 3.0  # seconds that stopped handlers get to end after the grace
+
+
+class Worker:
+    """`Worker(app, queues=["mail", "default"], concurrency=50).run()`; see WorkerSettings."""
+
+    def __init__(self, app: Mainspring, settings: WorkerSettings | None = None, **fields: Any) -> None:
+        if "queues" in fields or "limits" in fields:
+            fields["queues"] = subscriptions(fields.get("queues", "*"), fields.pop("limits", None))
+        self.app = app
+        self.store = app.store
+        self.settings = settings or WorkerSettings(**fields)
+        self.id = self.settings.id
+        self._queues = {subscription.queue for subscription in self.settings.queues}
+        self._announce = Announcer(app.bus, self.id)
+        self._prefetch = Prefetch(self.settings.prefetch)
+        self._random = random.Random()  # noqa: S311 - shares of the queues
+        self._held: dict[str, Run] = {}  # claimed, and its outcome not decided yet
+        self._buffer: deque[Run] = deque()  # claimed ahead; not started
+        self._in_hand: Counter[str] = Counter()  # per queue, buffered or running
+        self._slots = 0  # in use
+        self._progress: dict[str, ProgressReport] = {}
+        self._suspects = False
+        self._turn_began = 0.0
+        self._halted = False
+        self._filling = False
+        self._abandoned = 0  # threads that did not end
+
+    # -- life -----------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Work until SIGTERM or SIGINT; then finish what runs, within the grace. A second signal stops at once."""
+        return asyncio.run(self._run())
+
+    async def _run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        try:
+            await self.serve()
+        finally:
+            await self.app.close()
+        return 1 if self._abandoned else 0
+
+    def stop(self) -> None:
+        """Stop claiming and let running jobs finish; called again: stop at once. Jobs that do not finish are handed back."""
+        if self._stopping.is_set():
+            self._stop_now.set()
+        self._stopping.set()
+
+    async def serve(self) -> None:
+        """Work until `stop` is called."""
+        self._prepare()
+        async with self._joined():
+            loops = [
+                asyncio.create_task(supervised("claim", self._claim_step), name="mainspring-claim"),
+                asyncio.create_task(supervised("progress", self._progress_step), name="mainspring-progress"),
+                asyncio.create_task(supervised("upkeep", self._upkeep_step), name="mainspring-upkeep"),
+            ]
+            await self._stopping.wait()
+            log.info("worker_stopping", worker=self.id, running=self._slots, grace=self.settings.grace)
+            await self._claim_finished()
+            await self._drain()
+            for task in loops:
+                task.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+
+    async def drain(self) -> int:
+        """Run whatever is due now, and what becomes due by it, then return how many runs that were."""
+        self._prepare()
+        runs = 0
+        async with self._joined():
+            while jobs := (await self._claim(self.settings.concurrency)).jobs or (await self._claim_suspect()).jobs:
+                runs += len(jobs)
+                self._take(jobs)
+                await self._idle.wait()
+                await self._acks.flush()
+                await self._write_progress()
+        return runs
+
+    def _prepare(self) -> None:
+        """What belongs to the running event loop."""
+        self._stopping, self._stop_now = asyncio.Event(), asyncio.Event()
+        self._wake, self._room, self._idle = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._some_progress, self._claiming = asyncio.Event(), asyncio.Lock()
+        self._idle.set()
+        self._loop = asyncio.get_running_loop()
+        self._threads, self._processes = Threads(), Processes(self.settings.processes)
+        self._acks = Acks(self.store, self.settings.ack_delay, lambda: not self._held, self._confirmed)
+        self._heartbeat = Heartbeat(self.store, self.id, self.settings.heartbeat, self._tokens, self._on_pulse)
+        self._pruned_at = self._loop.time()
+
+    @contextlib.asynccontextmanager
+    async def _joined(self) -> AsyncIterator[None]:
+        await self._join()
+        self._heartbeat.start()
+        acks = asyncio.create_task(self._acks.serve(), name="mainspring-acks")
+        self.app.bus.emit(WorkerStarted(worker=self.id, queues=tuple(sorted(self._queues))))
+        released = 0
+        try:
+            yield
+        finally:
+            acks.cancel()
+            self._threads.close()
+            self._processes.close()
+            await self._heartbeat.stop()
+            with contextlib.suppress(StoreUnavailable):  # then the others find out that we are gone
+                await self.store.leave(self.id)
+            log.info("worker_stopped", worker=self.id, abandoned=self._abandoned)
+            self.app.bus.emit(WorkerStopped(worker=self.id, released=released))
+            await self.app.bus.flush()
+
+    async def _join(self) -> None:
+        """Wait for a database that is away for now; a wrong one is an error at once."""
+        info = WorkerInfo(
+            id=self.id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queues=tuple(sorted(self._queues)),
+            concurrency=self.settings.concurrency,
+            tasks=tuple(sorted(self.app.tasks)),
+            version=version("mainspring"),
+            started_at=datetime.now(UTC),
+        )
+        backoff = Backoff()
+        while True:
+            try:
+                await self.store.open()
+                await self.store.join(info, self._on_wake)
+            except StoreUnavailable as error:
+                log.error("store_unavailable", error=str(error), retry_in=backoff.next)
+                await backoff.wait()
+            else:
+                log.info("worker_started", worker=self.id, queues=sorted(self._queues), store=self.store.url)
+                return
+
+    # -- claim ----------------------------------------------------------------------------------
+
+    async def _claim_step(self) -> None:
+        if self._stopping.is_set():
+            await asyncio.sleep(LONGEST_SLEEP)
+            return
+        self._wake.clear()
+        if self._suspects and self._turn_of_suspects():
+            await self._idle.wait()  # a suspect runs alone: what it kills along is itself
+            claims = await self._claim_suspect()
+        else:
+            await self._wait_for_room()
+            claims = await self._claim(self._free())
+        self._suspects = claims.suspects
+        if claims.jobs:
+            self._take(claims.jobs)
+        elif not claims.suspects:
+            await self._sleep_until(claims.next_due)
+
+    async def _claim(self, limit: int) -> Claims:
+        return await self._ask(limit, solo=False)
+
+    async def _claim_suspect(self) -> Claims:
+        return await self._ask(1, solo=True)
+
+    async def _ask(self, limit: int, *, solo: bool) -> Claims:
+        """Shielded: a claim that is on its way cannot be called off, and its jobs must find us."""
+        wanted = wants(self.settings.queues, self.settings.strict, limit, self._in_hand, self._random)
+        async with self._claiming:
+            if not wanted or limit <= 0 or self._stopping.is_set():
+                return Claims([])
+            claims = await asyncio.shield(self.store.claim(self.id, wanted, limit=limit, solo=solo))
+        return claims
+
+    def _turn_of_suspects(self) -> bool:
+        """A second for them, a second for the others: neither holds up the other for long."""
+        return (self._loop.time() - self._turn_began) % (2 * TURN) < TURN
+
+    def _free(self) -> int:
+        return self.settings.concurrency + self._prefetch.ahead - len(self._held)
+
+    async def _wait_for_room(self) -> None:
+        """Until a slot is free or half of what we hold ahead is used up."""
+        while len(self._buffer) * 2 > self._prefetch.ahead or self._free() <= 0:
+            self._room.clear()
+            await self._room.wait()
+
+    async def _sleep_until(self, due: Millis | None) -> None:
+        seconds = LONGEST_SLEEP
+        if due is not None:
+            seconds = min(seconds, max(0.0, (due - self.store.clock.now()) / 1000))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+
+    def _on_wake(self, wake: Wake) -> None:
+        if Wake.JOBS in wake:
+            self._wake.set()
+        if Wake.CANCELLATIONS in wake:
+            self._heartbeat.poke()
+
+    def _take(self, claims: list[Claim]) -> None:
+        now = self._loop.time()
+        self._idle.clear()
+        for claim in claims:
+            task = self.app.tasks.get(claim.task)
+            run = Run(claim, cast("Task[..., Any, Any]", task), now)
+            if task is None:
+                self._acks.add(run, decide.unknown_task(run, self.store.clock.now()))
+                continue
+            self._held[claim.id] = run
+            self._in_hand[claim.queue] += 1
+            self._buffer.append(run)
+        self._fill()
+        if not self._held:
+            self._idle.set()
+
+    # -- execute --------------------------------------------------------------------------------
+
+    def _fill(self) -> None:
+        """Start what waits, as far as slots are free. Not re-entrant: a run may end while it is started."""
+        if self._filling:
+            return
+        self._filling = True
+        try:
+            while self._buffer and self._slots < self.settings.concurrency:
+                self._start(self._buffer.popleft())
+        finally:
+            self._filling = False
+        if len(self._buffer) * 2 <= self._prefetch.ahead:
+            self._room.set()
+
+    def _start(self, run: Run) -> None:
+        self._slots += 1
+        run.started_at = self.store.clock.now()
+        self._announce.started(run.claim, run.started_at)
+        run.asyncio_task = self._spawn(self._execute(run))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Python 3.12 can run a coroutine at once, up to where it first waits: for quick handlers that is all of it."""
+        if sys.version_info >= (3, 12):
+            return asyncio.Task(work, loop=self._loop, eager_start=True)
+        return self._loop.create_task(work)
+
+    async def _execute(self, run: Run) -> None:
+        try:
+            value = await self._call(run)
+        except BaseException as error:  # noqa: BLE001 - whatever it is decides the outcome
+            outcome = decide.raised(run, error, self.store.clock.now())
+            if run.context is not None and run.context.effects.committed:
+                log.error("raised_after_commit", job_id=run.claim.id, task=run.claim.task, error=repr(error))
+        else:
+            outcome = decide.returned(run, value, self.store.clock.now())
+        self._finish(run, outcome)
+
+    async def _call(self, run: Run) -> Any:
+        """By the way that fits the handler; the executors know nothing of stores."""
+        task = run.task
+        args, kwargs = task.payload.load(run.claim.payload)
+        if task.payload.context is not None:
+            kwargs[task.payload.context] = self._context(run)
+        if run.claim.options is not None or task.options.isolation == "process":
+            if run.isolated:
+                return await self._call_process(run)
+        if not task.is_async:
+            return await self._call_thread(run, lambda: task.function(*args, **kwargs))
+        if not run.claim.timeout:
+            return await task.function(*args, **kwargs)
+        with self._deadline(run):
+            return await task.function(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def _deadline(self, run: Run) -> Any:
+        timer = self._loop.call_later(run.timeout or 0, run.end, Stop.TIMEOUT)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    async def _call_process(self, run: Run) -> Any:
+        def begun(kill: Any) -> None:
+            run.kill = kill
+            if run.stop is not None:
+                kill()
+            elif run.claim.timeout:
+                timers.append(self._loop.call_later(run.claim.timeout / 1000, run.end, Stop.TIMEOUT))
+
+        timers: list[asyncio.TimerHandle] = []
+        try:
+            return await self._processes.run(run.task, run.claim, self._context(run), begun)
+        finally:
+            for timer in timers:
+                timer.cancel()
+
+    async def _call_thread(self, run: Run, function: Any) -> Any:
+        """A thread cannot be stopped: at its timeout it is told through the context, and waited for."""
+        self._context(run)
+        with self._deadline(run) if run.claim.timeout else contextlib.nullcontext():
+            return await self._threads.run(function)
+
+    def _context(self, run: Run) -> Context:
+        if run.context is None:
+            run.context = Context(
+                run.claim,
+                worker=self.id,
+                report=lambda fraction, note: self._report(run, fraction, note),
+                transact=lambda _context: self._transact(run),
+            )
+        return run.context
+
+    def _transact(self, run: Run) -> Completion:
+        return self.store.completion(lambda: decide.completed(run, self.store.clock.now()))
+
+    # -- finish ---------------------------------------------------------------------------------
+
+    def _finish(self, run: Run, outcome: Outcome | None) -> None:
+        if run.ended:  # abandoned: it was handed back already
+            return
+        run.ended = True
+        self._let_go(run)
+        committed = run.context is not None and run.context.effects.committed
+        if outcome is not None and not committed:
+            sync = run.task.ack == "sync"
+            self._acks.add(run, outcome, urgent=sync)
+            if sync:
+                return  # its slot is free when it is written
+        elif outcome is not None:
+            self._announce.ended(run.claim, outcome, Status.COMPLETED)
+        self._free_slot()
+
+    def _let_go(self, run: Run) -> None:
+        self._held.pop(run.claim.id, None)
+        self._in_hand[run.claim.queue] -= 1
+        self._progress.pop(run.claim.id, None)
+        if not self._held:
+            self._idle.set()
+
+    def _free_slot(self) -> None:
+        self._slots -= 1
+        self._prefetch.finished(1, self._loop.time())
+        self._fill()
+
+    def _confirmed(self, written: list[tuple[Run, Outcome, Status | None]]) -> None:
+        for run, outcome, status in written:
+            self._announce.ended(run.claim, outcome, status)
+            if run.started_at and run.task.ack == "sync":
+                self._free_slot()
+
+    # -- heartbeat ------------------------------------------------------------------------------
+
+    def _tokens(self) -> dict[str, int]:
+        return {job_id: run.claim.token for job_id, run in list(self._held.items())}
+
+    def _on_pulse(self, pulse: Pulse) -> None:
+        for job_id in pulse.lost:
+            if (run := self._held.get(job_id)) is not None:
+                self._end(run, Stop.LOST)
+        for job_id, reason in pulse.cancelled.items():
+            if (run := self._held.get(job_id)) is not None:
+                self._end(run, Stop.CANCEL, reason)
+        if self.app.bus.wants(WorkerHeartbeat):
+            self.app.bus.emit(WorkerHeartbeat(worker=self.id, running=self._slots))
+
+    def _end(self, run: Run, stop: Stop, reason: str = "") -> None:
+        """Stop a run, wherever it is: one that waits here never starts."""
+        run.end(stop, reason)
+        if run in self._buffer:
+            self._buffer.remove(run)
+            run.ended = True
+            self._let_go(run)
+            outcome = decide.raised(run, asyncio.CancelledError(), self.store.clock.now())
+            if outcome is not None:
+                self._acks.add(run, outcome)
+
+    # -- progress -------------------------------------------------------------------------------
+
+    def _report(self, run: Run, fraction: float, note: str) -> None:
+        """From any thread."""
+        report = ProgressReport(run.claim.id, run.claim.token, fraction, note)
+        self._loop.call_soon_threadsafe(self._note_progress, report)
+
+    def _note_progress(self, report: ProgressReport) -> None:
+        if report.job_id in self._held:
+            self._progress[report.job_id] = report
+            self._some_progress.set()
+
+    async def _progress_step(self) -> None:
+        await self._some_progress.wait()
+        await self._write_progress()
+        await asyncio.sleep(PROGRESS_PAUSE)
+
+    async def _write_progress(self) -> None:
+        self._some_progress.clear()
+        reports, self._progress = list(self._progress.values()), {}
+        if not reports:
+            return
+        runs = {report.job_id: self._held.get(report.job_id) for report in reports}
+        accepted = await self.store.report(reports)
+        for report in reports:
+            run = runs[report.job_id]
+            if run is not None and report.job_id in accepted:
+                self._announce.progressed(run.claim, report)
+
+    # -- upkeep ---------------------------------------------------------------------------------
+
+    async def _upkeep_step(self) -> None:
+        for takeover in await self.store.reap():
+            self._announce.taken_over(takeover)
+        self._hand_back_stale()
+        await self._prune()
+        await asyncio.sleep(self.settings.upkeep)
+
+    def _hand_back_stale(self) -> None:
+        """What we claimed ahead and cannot start soon is for others."""
+        before = self._loop.time() - STALE
+        for run in [run for run in self._buffer if run.claimed_at < before]:
+            self._end(run, Stop.SHUTDOWN)
+
+    async def _prune(self) -> None:
+        if self._loop.time() - self._pruned_at < PRUNE_EVERY:
+            return
+        chunk = 1000
+        while await self.store.prune(chunk) == chunk and not self._stopping.is_set():
+            await asyncio.sleep(0)  # others may write in between
+        self._pruned_at = self._loop.time()
+
+    # -- drain ----------------------------------------------------------------------------------
+
+    async def _claim_finished(self) -> None:
+        """A claim that was on its way when we were told to stop has arrived."""
+        async with self._claiming:
+            await asyncio.sleep(0)
+
+    async def _drain(self) -> None:
+        """Hand back what has not begun, wait for the rest within the grace, then stop and hand back what is left."""
+        for run in list(self._buffer):
+            self._end(run, Stop.SHUTDOWN)
+        await self._wait_idle(self.settings.grace, unless=self._stop_now)
+        for run in list(self._held.values()):
+            run.end(Stop.SHUTDOWN)
+        if self._held:
+            await self._wait_idle(LAST_WORDS)
+        for run in list(self._held.values()):
+            self._abandon(run)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS):
+                await self._acks.flush()
+
+    async def _wait_idle(self, seconds: float, unless: asyncio.Event | None = None) -> None:
+        waiting = [asyncio.ensure_future(self._idle.wait())]
+        if unless is not None:
+            waiting.append(asyncio.ensure_future(unless.wait()))
+        await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for one in waiting:
+            one.cancel()
+
+    def _abandon(self, run: Run) -> None:
+        """A thread that does not listen. The process is about to end, and with it the thread."""
+        log.warning("thread_abandoned", job_id=run.claim.id, task=run.claim.task, worker=self.id)
+        self._abandoned += 1
+        outcome = decide.raised(run, asyncio.CancelledError(), self.store.clock.now())
+        run.ended = True
+        self._let_go(run)
+        if outcome is not None:
+            self._acks.add(run, outcome)
