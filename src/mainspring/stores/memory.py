@@ -239,7 +239,7 @@ class MemoryStore:
         if limit >= SHARE:
             return limit // SHARE
         self._turns[queue] += 1
-        return 1 if self._turns[queue] % SHARE == 0 else 0
+        return limit if self._turns[queue] % SHARE == 0 else 0
 
     def _most_urgent(self, queues: list[str], now: Millis, *, suspects: bool = False) -> _Row | None:
         heads = (self._lines.head(queues, priority, suspects=suspects) for priority in Priority)
@@ -259,6 +259,7 @@ class MemoryStore:
         row.token += 1
         row.worker = worker
         row.claimed_at = now
+        row.progress = None
         return _claim(row)
 
     def _claimable(self, queue: str, now: Millis) -> list[str]:
@@ -305,7 +306,7 @@ class MemoryStore:
         cancelled = row.cancel_requested and outcome.move in YIELDS_TO_CANCEL
         move = Move.CANCEL if cancelled else outcome.move
         del self._running[row.id]
-        row.attempts += move in COUNTS_AS_ATTEMPT
+        row.attempts += outcome.move in COUNTS_AS_ATTEMPT
         row.crashes += move is Move.CRASH
         row.result = outcome.result
         row.failure = outcome.failure or row.failure
@@ -355,8 +356,11 @@ class MemoryStore:
             self._crew.join(worker, wake, asyncio.get_running_loop(), now)
 
     async def leave(self, worker: str) -> None:
-        with self._operation():
+        """A worker that leaves in order hands back what it still holds: nobody crashed."""
+        with self._operation() as now:
             self._crew.leave(worker)
+            for row in [row for row in self._running.values() if row.worker == worker]:
+                self._end(row, Outcome(row.id, row.token, Move.RELEASE), now)
 
     async def heartbeat(self, worker: str, held: Mapping[str, int]) -> Pulse:
         with self._operation() as now:
@@ -690,7 +694,7 @@ class _Crew:
         return [replace(member.info, seen_at=to_datetime(member.seen_at), alive=True) for member in present]
 
     def dead(self, holders: set[str], monotonic: float, lease: float) -> set[str]:
-        """Those whose beats have not changed for the lease; also holders of jobs that never joined, or left."""
+        """Those whose beats have not changed for the lease; holders of jobs are watched even if they never joined."""
         watched = holders | {worker for worker, member in self._members.items() if member.alive}
         self._watch = {worker: self._look(worker, monotonic) for worker in watched}
         dead = {worker for worker, (_, since) in self._watch.items() if monotonic - since >= lease}

@@ -199,14 +199,12 @@ class Claiming(Scene):
         assert levels(await claim(store, limit)) == {Priority.URGENT: limit - share, Priority.LOW: share}
 
     @pytest.mark.parametrize("limit", [1, 2, 3])
-    async def test_with_small_claims_it_gets_one_job_in_every_fourth(
-        self, store: Store, clock: ManualClock, limit: int
-    ) -> None:
+    async def test_with_small_claims_it_gets_every_fourth(self, store: Store, clock: ManualClock, limit: int) -> None:
         await put_many(store, 20, priority=Priority.LOW)
         clock.advance(LONG)
         await put_many(store, 40, priority=Priority.URGENT)
         taken = [held for _ in range(8) for held in await claim(store, limit)]
-        assert levels(taken) == {Priority.URGENT: 8 * limit - 2, Priority.LOW: 2}
+        assert levels(taken) == {Priority.URGENT: 6 * limit, Priority.LOW: 2 * limit}
 
     async def test_a_limit_for_all_queues_does_not_enlarge_the_share(self, store: Store, clock: ManualClock) -> None:
         await put_many(store, 20, priority=Priority.LOW)
@@ -242,11 +240,17 @@ class Claiming(Scene):
             taken |= {held.id for held in await claim(store, 2)}
         assert taken >= set(old.values())
 
-    async def test_the_share_is_given_across_queues_too(self, store: Store, clock: ManualClock) -> None:
-        await put_many(store, 8, queue="a", priority=Priority.LOW)
+    @pytest.mark.parametrize("limit", [1, 4])
+    async def test_a_low_priority_does_not_starve_behind_the_backlog_of_another(
+        self, store: Store, clock: ManualClock, limit: int
+    ) -> None:
+        oldest = await put(store, priority=Priority.LOW)
         clock.advance(LONG)
-        await put_many(store, 8, queue="b", priority=Priority.URGENT)
-        assert levels(await claim(store, 8, queue="*")) == {Priority.URGENT: 6, Priority.LOW: 2}
+        await put_many(store, 50, priority=Priority.NORMAL)
+        clock.advance(LONG)
+        await put_many(store, 50, priority=Priority.URGENT)
+        taken = [held.id for _ in range(8) for held in await claim(store, limit)]
+        assert oldest in taken
 
     # -- suspects -----------------------------------------------------------------------------
 
@@ -323,6 +327,11 @@ class Claiming(Scene):
 
     async def test_next_due_counts_retries(self, store: Store, clock: ManualClock) -> None:
         await end(store, await running(store), Move.RETRY, delay=45_000)
+        assert await next_due(store) == clock.now() + 45_000
+
+    async def test_next_due_counts_suspects(self, store: Store, clock: ManualClock) -> None:
+        await crashed(store)
+        await end(store, await claim_one(store, solo=True), Move.SNOOZE, delay=45_000)
         assert await next_due(store) == clock.now() + 45_000
 
     @pytest.mark.parametrize("status", sorted(set(Status) - {Status.PENDING, Status.FAILED}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mainspring.job import Move, Status
 from mainspring.stores.protocol import Store, TakeoverCause
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import Scene, at, claim_one, end, running, status_of
+from mainspring.testing.conformance.scene import Scene, claim_one, end, running, status_of
 
 
 async def listed(store: Store, worker: str) -> bool:
@@ -48,12 +48,6 @@ class HeartbeatConformance(Scene):
             await store.reap()
             clock.shift(jump)
             assert await store.reap() == []
-
-    async def test_a_heartbeat_is_seen(self, store: Store, clock: ManualClock) -> None:
-        clock.advance(5)
-        await store.heartbeat("w1", {})
-        (seen,) = [each.seen_at for each in (await store.stats()).workers if each.id == "w1"]
-        assert seen == at(clock)
 
     async def test_a_worker_that_comes_back_is_listed_and_has_lost_its_claims(
         self, store: Store, clock: ManualClock

@@ -84,10 +84,10 @@ async def claim_one(store: Store, *, queue: str = "default", worker: str = "w1",
     return taken
 
 
-async def running(store: Store, **overrides: Any) -> Claim:
-    """A job of its own in the hands of w1."""
+async def running(store: Store, *, worker: str = "w1", **overrides: Any) -> Claim:
+    """A job of its own in the hands of a worker."""
     job_id = await put(store, **overrides)
-    taken = await claim_one(store, queue=overrides.get("queue", "default"))
+    taken = await claim_one(store, queue=overrides.get("queue", "default"), worker=worker)
     assert taken.id == job_id
     return taken
 

@@ -117,12 +117,13 @@ class TakingOver(Scene):
         assert await end(store, successor, Move.DONE) is Status.COMPLETED
         assert await store.count(Filter()) == 1
 
-    async def test_a_worker_that_left_does_not_keep_its_jobs(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_worker_that_leaves_hands_back_its_jobs(self, store: Store) -> None:
         held = await running(store)
         await store.leave("w1")
-        await store.reap()
-        await after(store, clock, store.lease + 1)
-        assert await status_of(store, held.id) is not Status.RUNNING
+        job = await look(store, held.id)
+        assert (job.status, job.attempts, job.crashes) == (Status.PENDING, 0, 0)
+        assert (await claim_one(store, worker="w2")).id == held.id
+        assert await end(store, held, Move.DONE) is None
 
     # -- stalled jobs -------------------------------------------------------------------------
 
