@@ -296,7 +296,7 @@ class Ending(Scene):
     async def test_history_shows_the_workers_own_times(self, store: Store, clock: ManualClock) -> None:
         held = await running(store)
         started, finished = clock.now() - 700, clock.now() - 200
-        await end(store, held, Move.DONE, started_at=started, finished_at=finished)
+        await end(store, held, Move.RETRY, started_at=started, finished_at=finished)
         (run,) = await store.attempts(held.id)
         assert (run.started_at, run.finished_at) == (to_datetime(started), to_datetime(finished))
 

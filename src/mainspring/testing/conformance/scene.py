@@ -39,12 +39,17 @@ class Scene:
 
 async def by_silence(store: Store, clock: ManualClock, worker: str) -> list[Takeover]:
     """Let one worker fall silent for longer than the lease while the others beat on."""
-    others = [other.id for other in (await store.stats()).workers if other.id != worker]
+    others = await present(store) - {worker}
     before = await store.reap()
     clock.advance(store.lease + 1)
     for other in others:
         await store.heartbeat(other, {})
     return before + await store.reap()
+
+
+async def present(store: Store) -> set[str]:
+    """The workers that are alive, as far as the store knows."""
+    return {worker.id for worker in (await store.stats()).workers if worker.alive}
 
 
 def ignore(_: Wake) -> None:

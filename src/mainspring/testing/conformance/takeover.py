@@ -15,6 +15,7 @@ from mainspring.testing.conformance.scene import (
     join,
     look,
     new_job,
+    present,
     running,
     status_of,
 )
@@ -26,8 +27,8 @@ OVERDUE = 41.0  # seconds: the timeout, 30 s of grace, and one more
 async def after(store: Store, clock: ManualClock, seconds: float) -> list[Takeover]:
     """Let time pass for workers that are alive, then reap."""
     clock.advance(seconds)
-    for worker in (await store.stats()).workers:
-        await store.heartbeat(worker.id, {})
+    for worker in await present(store):
+        await store.heartbeat(worker, {})
     return await store.reap()
 
 

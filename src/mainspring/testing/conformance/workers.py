@@ -21,14 +21,11 @@ from mainspring.testing.conformance.scene import (
     job_in,
     join,
     new_job,
+    present,
     put,
     running,
 )
 from mainspring.testing.conformance.takeover import OVERDUE, TIMEOUT, after
-
-
-async def present(store: Store) -> set[str]:
-    return {worker.id for worker in (await store.stats()).workers}
 
 
 class Workers(Scene):
