@@ -1,0 +1,159 @@
+"""Cancel, retry and delete: by id, or everything that a filter finds, after a look and a question."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mainspring.app import Mainspring
+from mainspring.cli.exits import Exit, UsageError, exit_code_of
+from mainspring.cli.filters import add_filter_options, is_filtered
+from mainspring.cli.loading import opened
+from mainspring.cli.parser import Parser, add_actor_options, add_store_options
+from mainspring.cli.terminal import Terminal
+from mainspring.errors import MainspringError, StoreError
+from mainspring.jobs import Result
+from mainspring.stores.protocol import Filter
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One kind of change: its words, and the two methods of `app.jobs` that make it."""
+
+    verb: str
+    done: str
+    one: Callable[..., Coroutine[Any, Any, Any]]
+    many: Callable[..., Coroutine[Any, Any, Result]]
+
+
+@dataclass(slots=True)
+class Report:
+    """What became of a change; in this shape scripts get it."""
+
+    action: str
+    dry_run: bool = False
+    changed: int = 0
+    requested: int = 0  # running jobs that were asked to stop
+    conflicts: dict[str, str] = field(default_factory=dict)
+    errors: list[dict[str, str]] = field(default_factory=list)
+
+
+def add_change_options(parser: Parser, *, status: bool = True) -> None:
+    parser.add_argument("ids", nargs="*", metavar="ID", help="these jobs; else use the filters and --all-matching")
+    add_filter_options(parser, status=status)
+    parser.add_argument("--all-matching", action="store_true", help="every job that the filters find")
+    add_prudence_options(parser)
+
+
+def add_prudence_options(parser: Parser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="only say how many there are")
+    parser.add_argument("--yes", "-y", action="store_true", help="do not ask before changing more than one")
+    add_actor_options(parser)
+    add_store_options(parser)
+
+
+def run_change(
+    args: Namespace,
+    terminal: Terminal,
+    change: Change,
+    where: Callable[[Mainspring], Filter],
+    check: Callable[..., Any],
+) -> int:
+    """`where` makes the filter; `check` may refuse a job that is named by its id."""
+    require_selection(args)
+    with opened(args) as app:
+        if args.ids and not args.dry_run:
+            return change_each(app, args, terminal, change, check)
+        selected = replace(where(app), ids=tuple(args.ids))
+        return change_many(
+            args, terminal, change, lambda **options: app.run(change.many(app.jobs, selected, **options))
+        )
+
+
+def require_selection(args: Namespace) -> None:
+    if args.ids and (is_filtered(args) or args.all_matching):
+        msg = "give ids or filters, not both"
+    elif not args.ids and not args.all_matching:
+        msg = "name jobs by id, or choose them with filters and --all-matching"
+    else:
+        return
+    raise UsageError(msg, args.prog)
+
+
+# -- by id ----------------------------------------------------------------------------------------
+
+
+def change_each(app: Mainspring, args: Namespace, terminal: Terminal, change: Change, check: Callable[..., Any]) -> int:
+    """Each on its own: one that cannot be changed does not keep the others from it. The highest exit code counts."""
+    report, code = Report(change.verb), Exit.OK
+    for job_id in args.ids:
+        try:
+            check(app, job_id)
+            at_once = app.run(change.one(app.jobs, job_id, reason=args.reason, actor=args.actor))
+        except StoreError:
+            raise
+        except MainspringError as error:
+            code = max(code, exit_code_of(error))
+            report.errors.append({"id": job_id, "error": str(error), "type": type(error).__name__})
+            terminal.report(error)
+        else:
+            _note(report, terminal, change, job_id, asked=at_once is False)
+    if terminal.json:
+        terminal.emit(report)
+    return code
+
+
+def _note(report: Report, terminal: Terminal, change: Change, job_id: str, *, asked: bool) -> None:
+    report.changed += not asked
+    report.requested += asked
+    if not terminal.json:
+        terminal.say(f"{job_id} asked to stop; its worker ends it" if asked else f"{job_id} {change.done}")
+
+
+# -- by filter ------------------------------------------------------------------------------------
+
+
+def change_many(args: Namespace, terminal: Terminal, change: Change, apply: Callable[..., Result]) -> int:
+    """Count first, ask, then do it under a progress bar."""
+    found = apply(dry_run=True)
+    if args.dry_run:
+        return conclude(terminal, change, found, dry_run=True)
+    require_consent(args, terminal, change, found.count)
+    with terminal.progress(f"{change.verb}:", found.count) as bar:
+        result = apply(reason=args.reason, actor=args.actor, on_progress=bar.reach)
+    return conclude(terminal, change, result)
+
+
+def require_consent(args: Namespace, terminal: Terminal, change: Change, count: int) -> None:
+    if args.yes or count <= 1:
+        return
+    if not terminal.interactive:
+        msg = f"this would {change.verb} {count:,} jobs; add --yes to do it, or --dry-run to look"
+        raise UsageError(msg, args.prog)
+    if not terminal.confirm(f"{change.verb.capitalize()} {count:,} jobs?"):
+        msg = "nothing was changed"
+        raise MainspringError(msg)
+
+
+def conclude(terminal: Terminal, change: Change, result: Result, *, dry_run: bool = False) -> int:
+    report = Report(change.verb, dry_run, result.changed, result.requested, dict(result.conflicts))
+    if terminal.json:
+        terminal.emit(report)
+    else:
+        _say_result(terminal, change, report)
+    return Exit.FAILED if report.conflicts else Exit.OK
+
+
+def _say_result(terminal: Terminal, change: Change, report: Report) -> None:
+    would = "would be " if report.dry_run else ""
+    terminal.say(f"{count_jobs(report.changed)} {would}{change.done}")
+    if report.requested:
+        terminal.say(f"{count_jobs(report.requested)} {would}asked to stop; their workers end them")
+    for job_id, holder in report.conflicts.items():
+        terminal.complain(f"{job_id} is not retried: {holder} is live and holds its dedupe key")
+
+
+def count_jobs(number: int) -> str:
+    return "1 job" if number == 1 else f"{number:,} jobs"

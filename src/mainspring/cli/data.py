@@ -1,0 +1,61 @@
+"""Results as JSON. What is here is read by scripts: names and shapes stay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any
+
+from mainspring.job import Counts, Job, Priority, Status
+from mainspring.stores.protocol import Stats
+
+
+def plain(value: Any) -> Any:  # noqa: PLR0911 - a table
+    """Dataclasses as objects, times as ISO 8601 in UTC, priorities by name."""
+    match value:
+        case Priority():
+            return value.name.lower()
+        case Enum():
+            return value.value
+        case datetime():
+            return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        case timedelta():
+            return value.total_seconds()
+        case Job():
+            return plain_job(value)
+        case Stats():
+            return plain_stats(value)
+        case Mapping():
+            return {str(key): plain(one) for key, one in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [plain(one) for one in value]
+    return _fields(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+def plain_job(job: Job) -> dict[str, Any]:
+    target = None if job.target is None else {"type": job.target[0], "id": job.target[1]}
+    return {**_fields(job), "target": target}
+
+
+def plain_stats(stats: Stats) -> dict[str, Any]:
+    return {
+        "queues": [plain_counts(counts, stats) for counts in stats.queues],
+        "workers": plain(stats.workers),
+        "halts": plain(stats.halts),
+        "estimated": stats.estimated,
+    }
+
+
+def plain_counts(counts: Counts, stats: Stats) -> dict[str, Any]:
+    return {
+        "queue": counts.queue,
+        **{status.value: counts[status] for status in Status},
+        "due": stats.due.get(counts.queue, 0),
+        "oldest_due": plain(stats.oldest_due.get(counts.queue)),
+    }
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {field.name: plain(getattr(value, field.name)) for field in fields(value)}

@@ -1,0 +1,96 @@
+"""`mainspring dead …`: the jobs that gave up."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import replace
+from datetime import datetime
+
+from mainspring.app import Mainspring
+from mainspring.cli.changes import add_change_options, add_prudence_options, change_many, run_change
+from mainspring.cli.exits import Exit
+from mainspring.cli.filters import add_filter_options, make_filter
+from mainspring.cli.job_table import ID, NOTE, QUEUE, TASK, TRIES, WHEN
+from mainspring.cli.jobs import DELETE, RETRY, add_page_options, find_page, present_job, show_page
+from mainspring.cli.loading import opened
+from mainspring.cli.moments import parse_length
+from mainspring.cli.parser import Commands, add_command, add_group, add_store_options
+from mainspring.cli.terminal import Terminal
+from mainspring.errors import JobNotFound
+from mainspring.job import Job, Status
+from mainspring.stores.protocol import Filter
+
+COLUMNS = (ID, TASK, WHEN, NOTE, QUEUE, TRIES)
+PURGE = replace(DELETE, verb="purge", done="purged")
+
+
+def add_commands(commands: Commands) -> None:
+    dead = add_group(commands, "dead", "look at the dead letters: jobs that gave up")
+    add_list(dead)
+    add_show(dead)
+    add_retry(dead)
+    add_purge(dead)
+
+
+def add_list(dead: Commands) -> None:
+    parser = add_command(dead, "list", list_dead, "list dead letters, newest first")
+    add_filter_options(parser, status=False)
+    add_page_options(parser)
+    add_store_options(parser)
+
+
+def add_show(dead: Commands) -> None:
+    parser = add_command(dead, "show", show_dead, "show a dead letter and why it gave up")
+    parser.add_argument("id", metavar="ID")
+    add_store_options(parser)
+
+
+def add_retry(dead: Commands) -> None:
+    detail = "By id, or by filter: they run now, with a full budget of attempts."
+    add_change_options(add_command(dead, "retry", retry_dead, "run dead letters again", detail), status=False)
+
+
+def add_purge(dead: Commands) -> None:
+    detail = "Retention removes them in time (after 30 days unless the application says otherwise); this does it now."
+    parser = add_command(dead, "purge", purge_dead, "delete old dead letters", detail)
+    parser.add_argument(
+        "--older-than", type=parse_length, required=True, metavar="LENGTH",
+        help="those that gave up longer ago than this: 12h, 7d; 0 is all of them",
+    )  # fmt: skip
+    add_prudence_options(parser)
+
+
+def list_dead(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        now = app.now()
+        show_page(args, terminal, find_page(app, dead_filter(args, now), args), now, COLUMNS)
+    return Exit.OK
+
+
+def show_dead(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        present_job(app, require_dead(app, args.id), terminal)
+    return Exit.OK
+
+
+def retry_dead(args: Namespace, terminal: Terminal) -> int:
+    return run_change(args, terminal, RETRY, lambda app: dead_filter(args, app.now()), check=require_dead)
+
+
+def purge_dead(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        return change_many(
+            args, terminal, PURGE, lambda **options: app.run(app.jobs.purge_dead(args.older_than, **options))
+        )
+
+
+def dead_filter(args: Namespace, now: datetime) -> Filter:
+    return replace(make_filter(args, now), statuses=(Status.DEAD_LETTER,))
+
+
+def require_dead(app: Mainspring, job_id: str) -> Job:
+    job = app.run(app.jobs.get(job_id))
+    if job.status is not Status.DEAD_LETTER:
+        msg = f"job {job_id} is {job.status}, no dead letter; see `mainspring jobs show {job_id}`"
+        raise JobNotFound(msg)
+    return job

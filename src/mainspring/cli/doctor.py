@@ -1,0 +1,260 @@
+"""`mainspring doctor`: is all well, and if not, what to do."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import zoneinfo
+from argparse import Namespace
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from importlib import metadata
+
+from mainspring.app import Mainspring
+from mainspring.cli.exits import Exit, UsageError
+from mainspring.cli.loading import choose, require_existing
+from mainspring.cli.moments import show_length, show_relative
+from mainspring.cli.parser import Commands, add_command, add_store_options
+from mainspring.cli.table import printable
+from mainspring.cli.terminal import Terminal
+from mainspring.errors import MainspringError
+from mainspring.job import WAITING, Status
+from mainspring.stores.protocol import Filter, Finding, Severity, Stats
+from mainspring.stores.sqlite import SqliteStore
+
+OLDEST_PYTHON = (3, 11)
+PACKAGES = ("mainspring", "pydantic", "cronsim", "tzdata")
+OPTIONAL_PACKAGES = ("structlog",)
+LITTLE_ROOM, NO_ROOM = 1 << 30, 50 << 20  # bytes
+LATE = timedelta(minutes=5)
+LOOKED_AT = 500  # waiting jobs, for tasks that nobody knows
+
+SIGNS = {Severity.OK: ("✓", "green"), Severity.WARNING: ("!", "yellow"), Severity.ERROR: ("✗", "red")}
+
+
+def add_commands(commands: Commands) -> None:
+    detail = "Checks the store's invariants, versions, settings and file system. Exits with 1 if it finds an error."
+    parser = add_command(commands, "doctor", examine, "check that all is well, and say what to do if not", detail)
+    parser.add_argument("--repair", action="store_true", help="mend what can be mended: counts and rows of no job")
+    add_store_options(parser)
+
+
+def examine(args: Namespace, terminal: Terminal) -> int:
+    findings = [*check_environment(), *check_store(args)]
+    if terminal.json:
+        terminal.emit({"findings": findings, "healthy": is_healthy(findings)})
+    else:
+        say_findings(terminal, findings)
+    return Exit.OK if is_healthy(findings) else Exit.FAILED
+
+
+def is_healthy(findings: Iterable[Finding]) -> bool:
+    return all(finding.severity is not Severity.ERROR for finding in findings)
+
+
+def say_findings(terminal: Terminal, findings: Sequence[Finding]) -> None:
+    width = max(len(finding.check) for finding in findings)
+    for finding in findings:
+        sign, colour = SIGNS[finding.severity]
+        terminal.say(f"{terminal.paint(sign, colour)} {finding.check.ljust(width)}  {printable(finding.message)}")
+        if finding.advice:
+            terminal.say(f"{' ' * (width + 4)}→ {printable(finding.advice)}", "bold")
+    say_verdict(terminal, findings)
+
+
+def say_verdict(terminal: Terminal, findings: Sequence[Finding]) -> None:
+    errors, warnings = (sum(f.severity is kind for f in findings) for kind in (Severity.ERROR, Severity.WARNING))
+    terminal.say()
+    if errors:
+        terminal.say(f"{count(errors, 'error')}, {count(warnings, 'warning')}", "red")
+    elif warnings:
+        terminal.say(f"no errors, {count(warnings, 'warning')}", "yellow")
+    else:
+        terminal.say("all is well", "green")
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+# -- this program ---------------------------------------------------------------------------------
+
+
+def check_environment() -> Iterator[Finding]:
+    yield check_python()
+    yield check_packages()
+    yield check_zones()
+    yield check_open_files()
+
+
+def check_python() -> Finding:
+    shown = f"{platform.python_implementation()} {platform.python_version()} on {platform.system()}"
+    if sys.version_info < OLDEST_PYTHON:
+        return Finding(Severity.ERROR, "python", shown, "use Python 3.11 or newer")
+    return Finding(Severity.OK, "python", shown)
+
+
+def check_packages() -> Finding:
+    versions = {name: find_version(name) for name in (*PACKAGES, *OPTIONAL_PACKAGES)}
+    missing = [name for name in PACKAGES if versions[name] is None]
+    shown = ", ".join(f"{name} {version}" for name, version in versions.items() if version is not None)
+    if missing:
+        advice = f"install them: python -m pip install {' '.join(missing)}"
+        return Finding(Severity.ERROR, "packages", f"missing: {', '.join(missing)}", advice)
+    return Finding(Severity.OK, "packages", shown)
+
+
+def find_version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def check_zones() -> Finding:
+    try:
+        zoneinfo.ZoneInfo("Europe/London")
+    except zoneinfo.ZoneInfoNotFoundError:
+        return Finding(Severity.ERROR, "time zones", "no data", "install it: python -m pip install tzdata")
+    return Finding(Severity.OK, "time zones", f"{len(zoneinfo.available_timezones())} known")
+
+
+def check_open_files() -> Finding:
+    import resource
+
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= soft < 256:
+        advice = "raise it with `ulimit -n 1024`, or LimitNOFILE= in a systemd unit"
+        return Finding(Severity.WARNING, "open files", f"at most {soft} per process", advice)
+    return Finding(Severity.OK, "open files", f"at most {soft:,} per process" if soft >= 0 else "no limit")
+
+
+# -- the store ------------------------------------------------------------------------------------
+
+
+def check_store(args: Namespace) -> list[Finding]:
+    """A store that cannot be opened is the finding, not the end of the examination."""
+    try:
+        app = choose(args)
+        require_existing(app.store)
+        app.run(app.store.open())
+    except UsageError:
+        raise
+    except MainspringError as error:
+        return [Finding(Severity.ERROR, "store", type(error).__name__, str(error))]
+    try:
+        return list(check_open_store(app, repair=args.repair))
+    except MainspringError as error:
+        return [Finding(Severity.ERROR, "store", f"{app.store.url}: {type(error).__name__}", str(error))]
+    finally:
+        app.run(app.close())
+
+
+def check_open_store(app: Mainspring, *, repair: bool) -> Iterator[Finding]:
+    yield Finding(Severity.OK, "store", app.store.url)
+    if repair:
+        yield mend(app)
+    yield from app.run(app.store.diagnose())
+    if isinstance(app.store, SqliteStore):
+        yield check_room(app.store)
+    stats, now = app.run(app.stats()), app.now()
+    yield check_halts(stats, now)
+    yield check_attended(stats, now)
+    yield check_dead(stats)
+    yield check_clock(app, now)
+    yield from check_tasks(app)
+
+
+def mend(app: Mainspring) -> Finding:
+    repair = getattr(app.store, "repair", None)
+    if repair is None:
+        return Finding(Severity.WARNING, "repair", "this store cannot repair itself", "see the findings for what to do")
+    app.run(repair())
+    return Finding(Severity.OK, "repair", "counted again; rows of no job removed")
+
+
+def check_room(store: SqliteStore) -> Finding:
+    free, size = shutil.disk_usage(store.file.path.parent).free, store.file.path.stat().st_size
+    shown = f"{show_size(free)} free, the database has {show_size(size)}"
+    if not os.access(store.file.path, os.W_OK) or not os.access(store.file.path.parent, os.W_OK):
+        return Finding(Severity.ERROR, "disk", f"{store.file.path} cannot be written", "check its owner and mode")
+    if free < NO_ROOM:
+        return Finding(
+            Severity.ERROR, "disk", shown, "make room now: on a full disk no job can be enqueued or finished"
+        )
+    if free < LITTLE_ROOM:
+        return Finding(Severity.WARNING, "disk", shown, "make room; `mainspring dead purge` and shorter retention help")
+    return Finding(Severity.OK, "disk", shown)
+
+
+def show_size(number: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1000:
+            return f"{number:.0f} {unit}"
+        number /= 1000
+    return f"{number:,.1f} TB"
+
+
+def check_halts(stats: Stats, now: datetime) -> Finding:
+    if not stats.halts:
+        return Finding(Severity.OK, "halts", "nothing is halted or paused")
+    halt = stats.halts[0]
+    what = "the whole system is halted" if halt.queue is None else f"queue {halt.queue} is paused"
+    more = f", and {len(stats.halts) - 1} more" if len(stats.halts) > 1 else ""
+    advice = "mainspring resume" if halt.queue is None else f"mainspring resume --queue {halt.queue}"
+    shown = f"{what} by {halt.actor}, {show_relative(halt.since, now)}{more}"
+    return Finding(Severity.WARNING, "halts", shown, f"if that is over: {advice}")
+
+
+def check_attended(stats: Stats, now: datetime) -> Finding:
+    """Due jobs that no live worker takes, or that wait although one does."""
+    served = {queue for worker in stats.workers if worker.alive for queue in worker.queues}
+    waiting = {queue: oldest for queue, oldest in stats.oldest_due.items() if not is_halted(stats, queue)}
+    alone = sorted(queue for queue in waiting if "*" not in served and queue not in served)
+    if alone:
+        advice = f"start one: mainspring worker module:app --queues {','.join(alone)}"
+        return Finding(
+            Severity.WARNING, "workers", f"jobs are due that no worker takes, in: {', '.join(alone)}", advice
+        )
+    late = {queue: now - oldest for queue, oldest in waiting.items() if now - oldest > LATE}
+    if late:
+        queue, longest = max(late.items(), key=lambda item: item[1])
+        shown = f"the oldest job of queue {queue} is due for {show_length(longest.total_seconds())}"
+        return Finding(Severity.WARNING, "lateness", shown, "start more workers, or raise --concurrency")
+    return Finding(Severity.OK, "lateness", "no job waits long beyond its time")
+
+
+def is_halted(stats: Stats, queue: str) -> bool:
+    return any(halt.queue in {None, queue} for halt in stats.halts)
+
+
+def check_dead(stats: Stats) -> Finding:
+    number = sum(counts[Status.DEAD_LETTER] for counts in stats.queues)
+    shown = f"{count(number, 'dead letter')}; look at them with `mainspring dead list`" if number else "none"
+    return Finding(Severity.OK, "dead letters", shown)
+
+
+def check_clock(app: Mainspring, now: datetime) -> Finding:
+    """Ids and times come from clocks: one that went back makes new jobs look old."""
+    newest = app.run(app.jobs.find(limit=1)).jobs
+    if newest and newest[0].created_at > now + timedelta(minutes=1):
+        shown = f"the newest job was created {show_relative(newest[0].created_at, now)}"
+        return Finding(
+            Severity.WARNING, "clock", shown, "the clock went back; check that this machine keeps time (NTP)"
+        )
+    return Finding(Severity.OK, "clock", f"{now:%Y-%m-%d %H:%M:%S} UTC")
+
+
+def check_tasks(app: Mainspring) -> Iterator[Finding]:
+    """Only an application knows its tasks; a bare store does not."""
+    if not app.tasks:
+        return
+    waiting = app.run(app.jobs.find(Filter(statuses=tuple(WAITING)), limit=LOOKED_AT)).jobs
+    unknown = sorted({job.task for job in waiting} - app.tasks.keys())
+    if unknown:
+        advice = "they wait for a worker that knows them: was a task renamed or its module not imported?"
+        yield Finding(Severity.WARNING, "tasks", f"jobs wait for unknown tasks: {', '.join(unknown)}", advice)
+    else:
+        yield Finding(Severity.OK, "tasks", f"{len(app.tasks)} known")

@@ -1,0 +1,49 @@
+"""Exit codes that scripts can trust, and which error means which."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from mainspring.errors import ConfigurationError, JobNotFound, MainspringError, StoreError
+
+
+class Exit(IntEnum):
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    STORE = 4
+    INTERRUPTED = 130
+
+
+MEANINGS = {
+    Exit.OK: "done",
+    Exit.FAILED: "the operation failed or is not allowed; for doctor: it found an error",
+    Exit.USAGE: "wrong usage: unknown option, bad value, no such application",
+    Exit.NOT_FOUND: "there is no such job",
+    Exit.STORE: "the store cannot be used: missing, locked, full, damaged",
+    Exit.INTERRUPTED: "interrupted with Ctrl-C",
+}
+
+
+class UsageError(ConfigurationError):
+    """The command line is wrong."""
+
+    def __init__(self, message: str, command: str = "mainspring") -> None:
+        super().__init__(message)
+        self.command = command
+
+
+class StoreMissing(StoreError):
+    """There is no such store. Reading must not make one: its emptiness would look like lost jobs."""
+
+
+def exit_code_of(error: MainspringError) -> Exit:
+    match error:
+        case ConfigurationError():
+            return Exit.USAGE
+        case JobNotFound():
+            return Exit.NOT_FOUND
+        case StoreError():
+            return Exit.STORE
+    return Exit.FAILED

@@ -1,0 +1,103 @@
+"""Which jobs: the options of `list` and of changes to many, and the `Filter` they make."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentTypeError, Namespace
+from datetime import datetime
+from typing import Any
+
+from mainspring.cli.moments import parse_when
+from mainspring.cli.parser import Parser, parse_names
+from mainspring.job import Status
+from mainspring.stores.protocol import Filter
+
+OPTIONS = (
+    "status", "queue", "task", "target", "tag", "dedupe_key", "error_type", "worker", "since", "until", "due_before",
+    "payload",
+)  # fmt: skip
+
+
+def add_filter_options(parser: Parser, *, status: bool = True) -> None:
+    group = parser.add_argument_group("which jobs")
+    many: dict[str, Any] = {"action": "extend", "type": parse_names, "default": []}
+    if status:
+        names = ", ".join(one.value for one in Status)
+        group.add_argument(
+            "--status", action="extend", type=parse_statuses, default=[], metavar="STATUS[,…]", help=f"any of {names}"
+        )
+    group.add_argument("--queue", **many, metavar="QUEUE[,…]", help="in any of these queues")
+    group.add_argument("--task", **many, metavar="TASK[,…]", help="of any of these tasks")
+    group.add_argument(
+        "--target", type=parse_target, metavar="TYPE[:ID]", help="about this thing, or things of this type"
+    )
+    group.add_argument("--tag", **many, metavar="TAG[,…]", help="with all of these tags")
+    group.add_argument("--dedupe-key", metavar="KEY", help="with this dedupe key")
+    group.add_argument("--error-type", metavar="TYPE", help="whose last error is of this type, such as TimeoutError")
+    group.add_argument("--worker", metavar="ID", help="run by this worker, now or last")
+    group.add_argument(
+        "--since", type=parse_when, metavar="WHEN", help="created since: a time, or 2h for two hours ago"
+    )
+    group.add_argument(
+        "--until", type=parse_when, metavar="WHEN", help="created before: a time, or 2h for two hours ago"
+    )
+    group.add_argument(
+        "--due-before", type=parse_when, metavar="WHEN", help="due before: a time, or 2h for in two hours"
+    )
+    group.add_argument(
+        "--payload", action="append", type=parse_pair, default=[], metavar="KEY=VALUE",
+        help="whose payload has this value, as JSON or else text: guest.id=7; may be repeated",
+    )  # fmt: skip
+
+
+def make_filter(args: Namespace, now: datetime) -> Filter:
+    target_type, target_id = args.target or (None, None)
+    return Filter(
+        statuses=tuple(getattr(args, "status", ())),
+        queues=tuple(args.queue),
+        tasks=tuple(args.task),
+        target_type=target_type,
+        target_id=target_id,
+        tags=tuple(args.tag),
+        dedupe_key=args.dedupe_key,
+        worker=args.worker,
+        error_type=args.error_type,
+        created_after=args.since and args.since.before(now),
+        created_before=args.until and args.until.before(now),
+        due_before=args.due_before and args.due_before.after(now),
+        payload=dict(args.payload),
+    )
+
+
+def is_filtered(args: Namespace) -> bool:
+    return any(getattr(args, name, None) for name in OPTIONS)
+
+
+# -- values ---------------------------------------------------------------------------------------
+
+
+def parse_statuses(text: str) -> list[Status]:
+    try:
+        return [Status(name) for name in parse_names(text)]
+    except ValueError as error:
+        msg = f"{str(error).partition(' is not')[0]} is no status; use any of {', '.join(Status)}"
+        raise ArgumentTypeError(msg) from None
+
+
+def parse_target(text: str) -> tuple[str, str | None]:
+    kind, _, name = text.partition(":")
+    if not kind:
+        msg = f"{text!r} is no target; write type:id, such as reservation:r7"
+        raise ArgumentTypeError(msg)
+    return kind, name or None
+
+
+def parse_pair(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        msg = f"{text!r} is no filter of the payload; write key=value, such as guest.id=7"
+        raise ArgumentTypeError(msg)
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value

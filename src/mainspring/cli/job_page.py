@@ -1,0 +1,129 @@
+"""One job on a screen: its fields, payload, result, attempts, timeline and last traceback."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from mainspring.cli.moments import show_both, show_exactly, show_length
+from mainspring.cli.progress import draw_bar
+from mainspring.cli.table import Column, Styled, printable
+from mainspring.cli.terminal import STATUS_STYLES, Terminal, has_colour
+from mainspring.job import WAITING, Attempt, Job, Status, TimelineEntry
+
+INDENT = "  "
+
+
+def say_job(
+    terminal: Terminal, job: Job, attempts: Sequence[Attempt], timeline: Sequence[TimelineEntry], now: datetime
+) -> None:
+    say_title(terminal, job)
+    say_fields(terminal, job, now)
+    say_data(terminal, "Payload", job.payload)
+    say_data(terminal, "Result", job.result)
+    say_attempts(terminal, attempts)
+    say_timeline(terminal, timeline)
+    say_traceback(terminal, job)
+    say_next_step(terminal, job)
+
+
+def say_title(terminal: Terminal, job: Job) -> None:
+    status = terminal.paint(job.status, STATUS_STYLES[job.status])
+    terminal.say(f"{terminal.paint(printable(job.task), 'bold')}  {status}  {job.id}")
+
+
+def say_fields(terminal: Terminal, job: Job, now: datetime) -> None:
+    fields = [(name, value) for name, value in list_fields(job, now) if value]
+    width = max(len(name) for name, _ in fields)
+    for name, value in fields:
+        terminal.say(f"{INDENT}{terminal.paint(name.ljust(width), 'dim')}  {printable(value)}")
+    if job.progress is not None:
+        bar = draw_bar(job.progress.fraction, colour=has_colour(terminal.out))
+        name = terminal.paint("progress".ljust(width), "dim")
+        terminal.say(f"{INDENT}{name}  {bar} {job.progress.fraction:.0%} {printable(job.progress.note)}".rstrip())
+
+
+def list_fields(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
+    yield "queue", job.queue
+    yield "priority", job.priority.name.lower()
+    yield "attempts", f"{job.attempts} of {job.max_attempts}"
+    yield "crashes", str(job.crashes) if job.crashes else ""
+    yield "created", show_both(job.created_at, now)
+    yield "due", show_both(job.run_at, now)
+    yield "started", show_both(job.started_at, now)
+    yield "finished", show_both(job.finished_at, now)
+    yield "kept until", show_both(job.expires_at, now)
+    yield "worker", job.worker or ""
+    yield "timeout", "" if job.timeout is None else show_length(job.timeout)
+    yield "target", "" if job.target is None else ":".join(job.target)
+    yield "dedupe key", job.dedupe_key or ""
+    yield "tags", ", ".join(job.tags)
+    yield "reason", job.reason
+    yield "cancelling", "asked to stop" if job.cancel_requested and not job.finished else ""
+    yield "token", str(job.token)
+
+
+def say_data(terminal: Terminal, title: str, value: Any) -> None:
+    if value is not None:
+        say_block(terminal, title, json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def say_attempts(terminal: Terminal, attempts: Sequence[Attempt]) -> None:
+    if not attempts:
+        return
+    say_heading(terminal, "Attempts")
+    columns = (
+        Column("#", right=True),
+        Column("STARTED, UTC"),
+        Column("TOOK", right=True),
+        Column("ENDED"),
+        Column("WORKER", least=10),
+        Column("ERROR", least=12),
+    )
+    terminal.table(columns, [attempt_row(attempt) for attempt in attempts], indent=INDENT)
+
+
+def attempt_row(attempt: Attempt) -> Sequence[str | Styled]:
+    failure = attempt.failure
+    return (
+        str(attempt.number),
+        show_exactly(attempt.started_at),
+        show_length((attempt.finished_at - attempt.started_at).total_seconds()),
+        attempt.move,
+        Styled(attempt.worker, "dim"),
+        "" if failure is None else Styled(f"{failure.type}: {failure.message}", "red"),
+    )
+
+
+def say_timeline(terminal: Terminal, timeline: Sequence[TimelineEntry]) -> None:
+    if not timeline:
+        return
+    say_heading(terminal, "Timeline")
+    columns = (Column("AT, UTC"), Column("WHAT"), Column("WHO", least=10), Column("DETAIL", least=12))
+    rows = [(show_exactly(one.at), one.what, Styled(one.who, "dim"), one.detail) for one in timeline]
+    terminal.table(columns, rows, indent=INDENT)
+
+
+def say_traceback(terminal: Terminal, job: Job) -> None:
+    if job.failure is not None and job.failure.traceback:
+        say_block(terminal, "Last traceback", job.failure.traceback)
+
+
+def say_next_step(terminal: Terminal, job: Job) -> None:
+    if job.status is Status.DEAD_LETTER:
+        terminal.note(f"\nrun it again: mainspring dead retry {job.id}")
+    elif job.status in WAITING:
+        terminal.note(f"\nrun it now: mainspring jobs reschedule {job.id} --at now")
+
+
+def say_heading(terminal: Terminal, title: str) -> None:
+    terminal.say()
+    terminal.say(title, "bold")
+
+
+def say_block(terminal: Terminal, title: str, text: str) -> None:
+    say_heading(terminal, title)
+    for line in text.rstrip("\n").split("\n"):
+        terminal.say(INDENT + "".join(c if c.isprintable() else " " for c in line))

@@ -1,0 +1,51 @@
+"""Jobs as the rows of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from mainspring.cli.moments import show_length, show_relative
+from mainspring.cli.table import Cell, Column, Styled
+from mainspring.cli.terminal import STATUS_STYLES, Terminal
+from mainspring.job import Job, Status
+
+
+@dataclass(frozen=True, slots=True)
+class JobColumn:
+    column: Column
+    cell: Callable[[Job, datetime], Cell]
+
+
+def say_jobs(terminal: Terminal, jobs: Iterable[Job], now: datetime, columns: Sequence[JobColumn]) -> None:
+    terminal.table([one.column for one in columns], [[one.cell(job, now) for one in columns] for job in jobs])
+
+
+def show_when(job: Job, now: datetime) -> str:
+    """When it will run, began to run, or ended: whichever comes next in its life."""
+    if job.finished:
+        return show_relative(job.finished_at, now)
+    if job.status is Status.RUNNING:
+        return f"for {show_length(max(0, (now - (job.started_at or now)).total_seconds()))}"
+    if job.run_at <= now:
+        return f"due {show_relative(job.run_at, now)}"
+    return show_relative(job.run_at, now)
+
+
+def describe(job: Job) -> str:
+    if job.status is Status.RUNNING and job.progress is not None:
+        return f"{job.progress.fraction:.0%} {job.progress.note}"
+    if job.failure is not None and job.status is not Status.COMPLETED:
+        return f"{job.failure.type}: {job.failure.message}"
+    return job.reason
+
+
+ID = JobColumn(Column("ID"), lambda job, _: job.id)
+STATUS = JobColumn(Column("STATUS"), lambda job, _: Styled(job.status, STATUS_STYLES[job.status]))
+TASK = JobColumn(Column("TASK", least=8), lambda job, _: job.task)
+WHEN = JobColumn(Column("WHEN"), show_when)
+QUEUE = JobColumn(Column("QUEUE", least=5), lambda job, _: job.queue)
+TRIES = JobColumn(Column("TRIES", right=True), lambda job, _: f"{job.attempts}/{job.max_attempts}")
+NOTE = JobColumn(Column("NOTE", least=12), lambda job, _: Styled(describe(job), "dim"))
+COLUMNS = (ID, STATUS, TASK, WHEN, QUEUE, TRIES, NOTE)  # where room is short, the last are left out

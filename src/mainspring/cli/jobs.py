@@ -1,0 +1,197 @@
+"""`mainspring jobs …`: look at jobs and change them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from mainspring.app import Mainspring
+from mainspring.cli.changes import Change, add_change_options, run_change
+from mainspring.cli.exits import Exit, UsageError
+from mainspring.cli.filters import add_filter_options, make_filter
+from mainspring.cli.job_page import say_job
+from mainspring.cli.job_table import COLUMNS, JobColumn, say_jobs
+from mainspring.cli.loading import opened
+from mainspring.cli.moments import parse_length, parse_when, show_moment, show_relative
+from mainspring.cli.parser import (
+    Commands,
+    Parser,
+    add_actor_options,
+    add_command,
+    add_group,
+    add_store_options,
+    parse_limit,
+    parse_positive,
+)
+from mainspring.cli.terminal import Terminal
+from mainspring.job import Job, Priority
+from mainspring.jobs import Jobs
+from mainspring.stores.protocol import Filter, Page
+
+CANCEL = Change("cancel", "cancelled", Jobs.cancel, Jobs.cancel_where)
+RETRY = Change("retry", "will run again now", Jobs.retry, Jobs.retry_where)
+DELETE = Change("delete", "deleted", Jobs.delete, Jobs.delete_where)
+
+
+def add_commands(commands: Commands) -> None:
+    jobs = add_group(commands, "jobs", "look at jobs and change them")
+    add_list(jobs)
+    add_show(jobs)
+    cancel = "waiting ones end at once; running ones are asked to stop, and their worker ends them"
+    add_change(jobs, "cancel", CANCEL, "cancel jobs", f"By id, or by filter: {cancel}.")
+    retry = "failed, dead or cancelled ones run again now, with a full budget of attempts"
+    add_change(jobs, "retry", RETRY, "run jobs again", f"By id, or by filter: {retry}.")
+    add_change(jobs, "delete", DELETE, "remove jobs and their history", "By id, or by filter: any but running ones.")
+    add_reschedule(jobs)
+    add_edit(jobs)
+
+
+def add_list(jobs: Commands) -> None:
+    parser = add_command(jobs, "list", list_jobs, "list jobs, newest first")
+    add_filter_options(parser)
+    add_page_options(parser)
+    add_store_options(parser)
+
+
+def add_page_options(parser: Parser) -> None:
+    parser.add_argument(
+        "--limit", type=parse_limit, default=50, metavar="N", help="at most so many, up to 1000 (default: 50)"
+    )
+    parser.add_argument("--cursor", metavar="CURSOR", help="go on where the page before ended")
+
+
+def add_show(jobs: Commands) -> None:
+    parser = add_command(jobs, "show", show_job, "show all there is to know about a job")
+    parser.add_argument("id", metavar="ID")
+    add_store_options(parser)
+
+
+def add_change(jobs: Commands, name: str, change: Change, help: str, detail: str) -> None:
+    def run(args: Namespace, terminal: Terminal) -> int:
+        return run_change(args, terminal, change, lambda app: make_filter(args, app.now()), check=lambda *_: None)
+
+    add_change_options(add_command(jobs, name, run, help, detail))
+
+
+def add_reschedule(jobs: Commands) -> None:
+    parser = add_command(jobs, "reschedule", reschedule_job, "move a waiting job to another time")
+    parser.add_argument("id", metavar="ID")
+    when = parser.add_mutually_exclusive_group(required=True)
+    when.add_argument("--at", type=parse_when, metavar="TIME", help="ISO 8601, in UTC unless it says otherwise; or now")
+    when.add_argument("--in", type=parse_length, dest="delay", metavar="LENGTH", help="so long from now: 90s, 2h, 3d")
+    add_actor_options(parser)
+    add_store_options(parser)
+
+
+def add_edit(jobs: Commands) -> None:
+    detail = "With --app, the payload is checked against the task's arguments first."
+    parser = add_command(jobs, "edit", edit_job, "change a waiting job", detail)
+    parser.add_argument("id", metavar="ID")
+    parser.add_argument("--payload", type=parse_payload, metavar="JSON", help="the new payload, all of it")
+    parser.add_argument("--priority", choices=[one.name.lower() for one in Priority], help="the new priority")
+    parser.add_argument("--queue", help="the queue to move it to")
+    parser.add_argument("--max-attempts", type=parse_positive, metavar="N", help="how often it is tried at most")
+    add_actor_options(parser)
+    add_store_options(parser)
+
+
+# -- looking --------------------------------------------------------------------------------------
+
+
+def list_jobs(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        now = app.now()
+        show_page(args, terminal, find_page(app, make_filter(args, now), args), now)
+    return Exit.OK
+
+
+def find_page(app: Mainspring, where: Filter, args: Namespace) -> Page:
+    return app.run(app.jobs.find(where, limit=args.limit, cursor=args.cursor))
+
+
+def show_page(
+    args: Namespace, terminal: Terminal, page: Page, now: datetime, columns: Sequence[JobColumn] = COLUMNS
+) -> None:
+    if terminal.json:
+        terminal.emit(page)
+        return
+    if page.jobs:
+        say_jobs(terminal, page.jobs, now, columns)
+    else:
+        terminal.note("no jobs match" if args.cursor is None else "no more jobs")
+    if page.cursor is not None:
+        terminal.note(f"more: {next_page(args.argv, page.cursor)}")
+
+
+def next_page(argv: Sequence[str], cursor: str) -> str:
+    """The same command again, with the cursor of the next page."""
+    kept = [
+        one for at, one in enumerate(argv) if not one.startswith("--cursor") and (at == 0 or argv[at - 1] != "--cursor")
+    ]
+    return shlex.join(["mainspring", *kept, "--cursor", cursor])
+
+
+def show_job(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        job = app.run(app.jobs.get(args.id))
+        present_job(app, job, terminal)
+    return Exit.OK
+
+
+def present_job(app: Mainspring, job: Job, terminal: Terminal) -> None:
+    attempts, timeline = app.run(app.jobs.attempts(job.id)), app.run(app.jobs.timeline(job.id))
+    if terminal.json:
+        terminal.emit({"job": job, "attempts": attempts, "timeline": timeline})
+    else:
+        say_job(terminal, job, attempts, timeline, app.now())
+
+
+# -- changing one ---------------------------------------------------------------------------------
+
+
+def reschedule_job(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        run_at = None if args.at is None else args.at.after(app.now())
+        by = {"reason": args.reason, "actor": args.actor}
+        app.run(app.jobs.reschedule(args.id, run_at=run_at, delay=args.delay, **by))
+        return say_changed(app, args.id, terminal)
+
+
+def edit_job(args: Namespace, terminal: Terminal) -> int:
+    wanted = {name: getattr(args, name) for name in ("payload", "priority", "queue", "max_attempts")}
+    edit = {name: value for name, value in wanted.items() if value is not None}
+    if not edit:
+        msg = "say what to change: --payload, --priority, --queue or --max-attempts"
+        raise UsageError(msg, args.prog)
+    with opened(args) as app:
+        app.run(app.jobs.edit(args.id, **edit, reason=args.reason, actor=args.actor))
+        return say_changed(app, args.id, terminal)
+
+
+def say_changed(app: Mainspring, job_id: str, terminal: Terminal) -> int:
+    job = app.run(app.jobs.get(job_id))
+    if terminal.json:
+        terminal.emit({"job": job})
+    else:
+        when = f"due {show_moment(job.run_at)} ({show_relative(job.run_at, app.now())})"
+        terminal.say(f"{job.id} changed: {job.priority.name.lower()} in queue {job.queue}, {when}")
+    return Exit.OK
+
+
+# -- values ---------------------------------------------------------------------------------------
+
+
+def parse_payload(text: str) -> Any:
+    try:
+        payload = json.loads(text)
+    except ValueError as error:
+        msg = f"the payload is not JSON: {error}"
+        raise ArgumentTypeError(msg) from None
+    if not isinstance(payload, dict):
+        msg = f"the payload must be a JSON object of the task's arguments, not {text}"
+        raise ArgumentTypeError(msg)
+    return payload

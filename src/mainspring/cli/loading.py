@@ -1,0 +1,137 @@
+"""From `module:attribute` or a URL to an application."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sqlite3
+import sys
+import traceback
+from argparse import Namespace
+from collections.abc import Iterator
+from functools import reduce
+from pathlib import Path
+from types import ModuleType
+
+from mainspring.app import Mainspring
+from mainspring.cli.exits import StoreMissing, UsageError
+from mainspring.stores.memory import MemoryStore
+from mainspring.stores.protocol import Store
+from mainspring.stores.sqlite import SqliteStore
+
+DEFAULT_FILE = Path("mainspring.db")
+WHAT_TO_GIVE = (
+    "no store is named: give --app module:attribute or --store sqlite:///path/to/jobs.db, or set MAINSPRING_APP or "
+    f"MAINSPRING_STORE ({DEFAULT_FILE} is used where it exists, but it is not in this directory)"
+)
+
+
+@contextlib.contextmanager
+def opened(args: Namespace) -> Iterator[Mainspring]:
+    """The application of a command, its store open. An interrupt leaves at once and waits for nobody."""
+    app = choose(args)
+    require_existing(app.store)
+    app.run(app.store.open())
+    try:
+        yield app
+    except Exception:
+        app.run(app.close())
+        raise
+    app.run(app.close())
+
+
+def choose(args: Namespace) -> Mainspring:
+    """What was given; else what the environment names; else the default file, if there is one."""
+    app = args.app or (None if args.store else os.environ.get("MAINSPRING_APP"))
+    if app:
+        return load(app)
+    store = args.store or os.environ.get("MAINSPRING_STORE")
+    if store:
+        return Mainspring(store)
+    if DEFAULT_FILE.exists():
+        return Mainspring(f"sqlite:///{DEFAULT_FILE}")
+    raise UsageError(WHAT_TO_GIVE, args.prog)
+
+
+def require_existing(store: Store) -> None:
+    """Looking must not create: an empty database in place of the right one would hide the mistake."""
+    if isinstance(store, MemoryStore):
+        msg = "memory:// lives within one process; its jobs cannot be seen from here"
+        raise StoreMissing(msg)
+    if isinstance(store, SqliteStore):
+        require_database(store.file.path)
+
+
+def require_database(path: Path) -> None:
+    if not path.exists():
+        msg = f"there is no database {path}; is the path right? A worker or the first enqueued job creates it"
+        raise StoreMissing(msg)
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+    except sqlite3.Error:
+        return  # the store will say in its own words what is wrong with it
+    if version == 0:
+        msg = f"{path} has no jobs of Mainspring; is the path right? A worker or the first enqueued job prepares it"
+        raise StoreMissing(msg)
+
+
+# -- module:attribute -----------------------------------------------------------------------------
+
+
+def load(path: str) -> Mainspring:
+    """`shop.jobs:app`, found from the current directory as uvicorn does it."""
+    module_name, colon, attribute = path.partition(":")
+    if not colon or not module_name or not attribute:
+        msg = f"{path!r} names no application: write module:attribute, such as {_as_module(module_name) or 'shop'}:app"
+        raise UsageError(msg)
+    if module_name.endswith(".py") or "/" in module_name:
+        msg = f"{module_name!r} is a file: write the module's name, {_as_module(module_name)}:{attribute}"
+        raise UsageError(msg)
+    module = import_module(module_name)
+    found = find_attribute(module, attribute)
+    if not isinstance(found, Mainspring):
+        msg = f"{path} is of type {type(found).__name__}, not a Mainspring{_suggest(module)}"
+        raise UsageError(msg)
+    return found
+
+
+def import_module(name: str) -> ModuleType:
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise UsageError(_explain(name, error)) from error
+        msg = f"there is no module {error.name!r}, looking from {here}; start in its directory or set PYTHONPATH"
+        raise UsageError(msg) from error
+    except (Exception, SystemExit) as error:
+        raise UsageError(_explain(name, error)) from error
+
+
+def _explain(name: str, error: BaseException) -> str:
+    """The last line of the traceback, and where in the user's code it came from."""
+    last = traceback.format_exception_only(error)[-1].strip()
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
+    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames and frames[-1].filename != __file__ else ""
+    return f"importing {name!r} failed: {last}{place}; MAINSPRING_DEBUG=1 shows the traceback"
+
+
+def find_attribute(module: ModuleType, path: str) -> object:
+    try:
+        found: object = reduce(getattr, path.split("."), module)
+    except AttributeError:
+        msg = f"module {module.__name__!r} has no attribute {path!r}{_suggest(module)}"
+        raise UsageError(msg) from None
+    return found
+
+
+def _suggest(module: ModuleType) -> str:
+    names = [name for name, value in vars(module).items() if isinstance(value, Mainspring)]
+    return f"; it has {', '.join(f'{module.__name__}:{name}' for name in names)}" if names else ""
+
+
+def _as_module(path: str) -> str:
+    return path.removesuffix(".py").removeprefix("./").strip("/").replace("/", ".")

@@ -1,0 +1,76 @@
+"""Log lines on standard error: for people as text, for machines as JSON; through structlog where it is installed.
+
+Set up before the application is imported: one that sets up its own logging has the last word.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import Any
+
+from mainspring.cli.terminal import has_colour
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def set_up(level: str, *, as_json: bool) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    try:
+        formatter = structlog_formatter(level, as_json=as_json)
+    except ImportError:
+        formatter = JsonFormatter() if as_json else TextFormatter()
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.getLogger("asyncio").setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))
+
+
+def structlog_formatter(level: str, *, as_json: bool) -> logging.Formatter:
+    """Its lines and the standard library's take one way out and look alike."""
+    import structlog
+
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+    last: list[Any]
+    if as_json:
+        last = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+    else:
+        last = [structlog.dev.ConsoleRenderer(colors=has_colour(sys.stderr), pad_event_to=24)]
+    remove = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    return structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[remove, *last])
+
+
+class TextFormatter(logging.Formatter):
+    """`2026-05-01T09:30:00.123Z [info] worker_started worker='…'`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = f"{timestamp(record)} [{record.levelname.lower():<7}] {record.getMessage()}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class JsonFormatter(logging.Formatter):
+    """One object per line, in the shape that structlog gives."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, Any] = getattr(record, "fields", {})
+        event = record.getMessage().split(" ", 1)[0] if fields else record.getMessage()
+        entry = {**fields, "event": event.strip(), "level": record.levelname.lower(), "timestamp": timestamp(record)}
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str)
+
+
+def timestamp(record: logging.LogRecord) -> str:
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{whole}.{int(record.msecs):03}Z"

@@ -1,0 +1,106 @@
+"""Times as people write and read them: `2h`, `3d`, ISO 8601; "in 3 d", "2 min ago"."""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentTypeError
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+SECONDS = {"ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+LENGTH = re.compile(r"(?:(\d+(?:\.\d+)?)\s*(ms|sec|s|min|m|h|d|w)\s*)")
+NUMBER = re.compile(r"\d+(\.\d+)?")
+LONGEST = timedelta(days=36_500)
+UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """A point in time, or a distance from a "now" that only the store knows."""
+
+    moment: datetime | None = None
+    distance: timedelta = timedelta()
+
+    def before(self, now: datetime) -> datetime:
+        """A distance counts back: `--since 2h`."""
+        return self.moment or now - self.distance
+
+    def after(self, now: datetime) -> datetime:
+        """A distance counts forward: `--in 2h`."""
+        return self.moment or now + self.distance
+
+
+def parse_when(text: str) -> When:
+    """ISO 8601 (without a zone: UTC, as all times are shown here), `now`, or a length such as 2h."""
+    if text == "now":
+        return When()
+    if LENGTH.match(text) or NUMBER.fullmatch(text):
+        return When(distance=parse_length(text))
+    return When(moment=parse_moment(text))
+
+
+def parse_moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        msg = f"{text!r} is no time; write 2026-05-01T09:30, 2026-05-01T09:30+02:00, or a length such as 90s, 2h or 3d"
+        raise ArgumentTypeError(msg) from None
+
+
+def parse_length(text: str) -> timedelta:
+    """`90s`, `1h30m`, `3d`; a bare number is seconds."""
+    if NUMBER.fullmatch(text):
+        text += "s"
+    parts = LENGTH.findall(text)
+    if not parts or LENGTH.sub("", text).strip():
+        msg = f"{text!r} is no length of time; write 90s, 15min, 2h, 1h30m, 3d or 2w"
+        raise ArgumentTypeError(msg)
+    seconds = sum(float(number) * SECONDS[unit] for number, unit in parts)
+    if seconds > LONGEST.total_seconds():
+        msg = f"{text!r} is longer than a hundred years"
+        raise ArgumentTypeError(msg)
+    return timedelta(seconds=seconds)
+
+
+def parse_seconds(text: str) -> float:
+    return parse_length(text).total_seconds()
+
+
+# -- showing --------------------------------------------------------------------------------------
+
+
+def show_relative(moment: datetime | None, now: datetime) -> str:
+    if moment is None:
+        return ""
+    seconds = (moment - now).total_seconds()
+    if abs(seconds) < 1:
+        return "now"
+    shown = show_length(float(int(abs(seconds))))
+    return f"in {shown}" if seconds > 0 else f"{shown} ago"
+
+
+def show_length(seconds: float) -> str:
+    """One unit is enough to act on: 12 ms, 1.5 s, 3 min, 2 h, 3 d."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 10 and seconds != int(seconds):
+        return f"{seconds:.1f} s"
+    unit, size = next((unit, size) for unit, size in UNITS if seconds >= size)
+    return f"{int(seconds // size)} {unit}"
+
+
+def show_moment(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def show_exactly(moment: datetime) -> str:
+    """For tables whose column says UTC, and where milliseconds tell what came first."""
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03}"
+
+
+def show_both(moment: datetime | None, now: datetime) -> str:
+    return "" if moment is None else f"{show_moment(moment)} ({show_relative(moment, now)})"

@@ -1,0 +1,88 @@
+"""The command line's grammar: what all commands share."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from mainspring.cli.exits import MEANINGS, UsageError
+from mainspring.cli.terminal import Terminal
+
+Run = Callable[[argparse.Namespace, Terminal], int]
+Commands = Any  # argparse's own type for sub-parsers is private
+EXIT_CODES = "exit codes:\n" + "\n".join(f"  {code.value:>3}  {meaning}" for code, meaning in MEANINGS.items())
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises what is wrong with the command line, so that `main` can say it in one place."""
+
+    def __init__(self, **options: Any) -> None:
+        defaults = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+        super().__init__(**{**defaults, **options})
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, self.prog)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """What nobody knows is the fault of the command that was named, not of the program."""
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            msg = f"unknown: {' '.join(unknown)}"
+            raise UsageError(msg, parsed.prog)
+        return parsed
+
+
+def add_group(commands: Commands, name: str, help: str) -> Commands:
+    group: Parser = commands.add_parser(name, help=help, description=sentence(help))
+    return group.add_subparsers(dest="subcommand", metavar="COMMAND", required=True, parser_class=Parser)
+
+
+def add_command(commands: Commands, name: str, run: Run, help: str, detail: str = "") -> Parser:
+    """A command with what every command has: `--json`, and the exit codes in its help."""
+    description = f"{sentence(help)}\n\n{detail}" if detail else sentence(help)
+    parser: Parser = commands.add_parser(name, help=help, description=description, epilog=EXIT_CODES)
+    parser.add_argument("--json", action="store_true", help="print JSON, errors included")
+    parser.set_defaults(run=run, prog=parser.prog)
+    return parser
+
+
+def sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def add_store_options(parser: Parser) -> None:
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--app", metavar="MODULE:ATTRIBUTE", help="the application whose store to use (or MAINSPRING_APP)"
+    )
+    source.add_argument(
+        "--store", metavar="URL", help="the store's URL (or MAINSPRING_STORE; default: ./mainspring.db if it exists)"
+    )
+
+
+def add_actor_options(parser: Parser) -> None:
+    parser.add_argument("--reason", default="", help="why, for the audit log")
+    parser.add_argument("--actor", help="who, for the audit log (default: your account and machine)")
+
+
+# -- values ---------------------------------------------------------------------------------------
+
+
+def parse_names(text: str) -> list[str]:
+    """`mail, default` and the like; commas between them."""
+    return [name for name in (part.strip() for part in text.split(",")) if name]
+
+
+def parse_positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        msg = f"{text!r} is no number of at least 1"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
+
+
+def parse_limit(text: str) -> int:
+    if (limit := parse_positive(text)) > 1000:
+        msg = f"{limit} is more than 1000; go from page to page with --cursor"
+        raise argparse.ArgumentTypeError(msg)
+    return limit

@@ -1,0 +1,68 @@
+"""A bar for work that takes a while. On standard error, and only where a person sees it."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self, TextIO
+
+from mainspring.cli.moments import show_length
+
+REDRAW = 0.1  # seconds
+WIDTH = 28
+FULL, HALF, EMPTY = "━", "╸", "─"
+
+
+class Progress:
+    """`with terminal.progress("cancelling", total) as bar: bar.reach(done)`."""
+
+    def __init__(self, label: str, total: int, stream: TextIO, *, visible: bool, colour: bool) -> None:
+        self._label = label
+        self._total = max(total, 1)
+        self._stream = stream
+        self._visible = visible
+        self._colour = colour
+        self._begun = time.monotonic()
+        self._drawn = 0.0
+        self._done = 0
+
+    def __enter__(self) -> Self:
+        self._draw()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._visible:
+            self._stream.write("\r\x1b[2K")
+            self._stream.flush()
+
+    def reach(self, done: int) -> None:
+        self._done = done
+        if time.monotonic() - self._drawn >= REDRAW:
+            self._draw()
+
+    def _draw(self) -> None:
+        self._drawn = time.monotonic()
+        if self._visible:
+            self._stream.write(f"\r\x1b[2K{self._line()}")
+            self._stream.flush()
+
+    def _line(self) -> str:
+        fraction = min(self._done / self._total, 1.0)
+        numbers = f"{fraction:4.0%}  {self._done:,} of {self._total:,}"
+        return f"{self._label} {draw_bar(fraction, colour=self._colour)} {numbers}{self._pace(fraction)}"
+
+    def _pace(self, fraction: float) -> str:
+        took = time.monotonic() - self._begun
+        if not self._done or took < 0.5:
+            return ""
+        left = f", {show_length(took / fraction - took)} left" if fraction < 1 else ""
+        return f"  {self._done / took:,.0f}/s{left}"
+
+
+def draw_bar(fraction: float, *, colour: bool, width: int = WIDTH) -> str:
+    halves = round(max(0.0, min(fraction, 1.0)) * width * 2)
+    full = FULL * (halves // 2) + HALF * (halves % 2)
+    rest = EMPTY * (width - len(full))
+    return f"\x1b[32m{full}\x1b[0;2m{rest}\x1b[0m" if colour else full + rest

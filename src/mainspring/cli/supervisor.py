@@ -1,0 +1,159 @@
+"""Worker processes and the parent that watches over them.
+
+A child that dies is started again, after a pause that doubles from 0.1 to 5 seconds and starts over once a child
+has lived for a while. SIGTERM and SIGINT are passed on: the first lets the children drain, the second stops them at
+once. Each child holds the reading end of a pipe whose writing end only the parent has: it drains when the parent
+is gone, even by SIGKILL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mainspring.cli.exits import Exit
+from mainspring.cli.watch import Watch
+from mainspring.log import get_log
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds before a child is started again
+HEALTHY = 10.0  # seconds; a child that lived this long did not die of starting
+WATCH_EVERY = 0.5  # seconds
+
+log = get_log("mainspring.supervisor")
+
+
+@dataclass(eq=False, slots=True)
+class Child:
+    process: asyncio.subprocess.Process
+    told: bool = False  # to stop; being told again means at once
+
+    def tell(self) -> None:
+        self.told = True
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGTERM)
+
+
+class Supervisor:
+    """Keeps `count` children of one command alive until told to stop."""
+
+    def __init__(self, command: Sequence[str], count: int, watch: Watch | None = None) -> None:
+        self._command = command
+        self._count = count
+        self._watch = watch
+        self._children: set[Child] = set()
+        self._edition = 0  # of the code; grows with each change that was seen
+        self._code = Exit.OK
+
+    def run(self) -> int:
+        """0: every child drained when it was told to."""
+        return asyncio.run(self._run())
+
+    async def _run(self) -> int:
+        self._stopping, self._changed = asyncio.Event(), asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._pass_on, number)
+        self._reading, writing = os.pipe()
+        log.info("supervisor_started", pid=os.getpid(), processes=self._count, reload=self._watch is not None)
+        watching = asyncio.create_task(self._look_for_changes())
+        try:
+            await asyncio.gather(*(self._keep_alive() for _ in range(self._count)))
+        finally:
+            watching.cancel()
+            os.close(writing)
+            os.close(self._reading)
+        log.info("supervisor_stopped", pid=os.getpid(), exit_code=int(self._code))
+        return self._code
+
+    def _pass_on(self, number: int) -> None:
+        log.info("supervisor_stopping", signal=signal.Signals(number).name, children=len(self._children))
+        self._tell_children(again=self._stopping.is_set())
+        self._stopping.set()
+
+    def _tell_children(self, *, again: bool = False) -> None:
+        for child in self._children:
+            if again or not child.told:
+                child.tell()
+
+    # -- one child after another --------------------------------------------------------------
+
+    async def _keep_alive(self) -> None:
+        pause = FIRST_PAUSE
+        while not self._stopping.is_set():
+            edition, began = self._edition, time.monotonic()
+            code = await self._run_child(edition)
+            if time.monotonic() - began >= HEALTHY or edition != self._edition:
+                pause = FIRST_PAUSE
+            if self._stopping.is_set():
+                self._note_end(code)
+            elif edition == self._edition:
+                await self._recover(code, pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def _run_child(self, edition: int) -> int:
+        """In a process group of its own: a Ctrl-C reaches it once, through us, and not from the terminal as well."""
+        pipe = self._reading
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._command, "--parent-pipe", str(pipe), pass_fds=[pipe], process_group=0
+            )
+        except OSError as error:  # no memory or processes left, for now
+            log.error("worker_process_not_started", error=str(error))  # noqa: TRY400 - the message says it all
+            return Exit.FAILED
+        child = Child(process)
+        self._children.add(child)
+        log.info("worker_process_started", child=process.pid)
+        if self._stopping.is_set() or edition != self._edition:  # while it was being started
+            child.tell()
+        code = await process.wait()
+        self._children.discard(child)
+        return code
+
+    def _note_end(self, code: int) -> None:
+        """A child that our signal killed was not listening yet, so it had nothing to drain."""
+        if code not in {Exit.OK, -signal.SIGTERM}:
+            log.error("worker_process_not_drained", **describe(code))
+            self._code = self._code or Exit.FAILED
+
+    async def _recover(self, code: int, pause: float) -> None:
+        if code != Exit.USAGE:
+            log.error("worker_process_ended", **describe(code), restart_in=pause)
+            await self._wait_for_news(pause)
+        elif self._watch is not None:  # it said what is wrong; a change of the code can mend it
+            log.warning("waiting_for_a_change")
+            await self._wait_for_news()
+        else:
+            self._code = Exit.USAGE
+            self._stopping.set()
+            self._tell_children()
+
+    async def _wait_for_news(self, seconds: float | None = None) -> None:
+        """Until told to stop or the code changed, but no longer than this."""
+        waiting = [asyncio.ensure_future(event.wait()) for event in (self._stopping, self._changed)]
+        await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for one in waiting:
+            one.cancel()
+
+    # -- reloading ----------------------------------------------------------------------------
+
+    async def _look_for_changes(self) -> None:
+        while self._watch is not None:
+            await asyncio.sleep(WATCH_EVERY)
+            if files := await asyncio.to_thread(self._watch.changed):
+                log.info("reloading", changed=files[:5])
+                self._edition += 1
+                self._changed.set()
+                self._changed = asyncio.Event()
+                self._tell_children()
+
+
+def describe(code: int) -> dict[str, object]:
+    """`signal=SIGKILL`, or `exit_code=1`."""
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return {"signal": signal.Signals(-code).name}
+    return {"exit_code": code}

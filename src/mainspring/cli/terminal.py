@@ -1,0 +1,110 @@
+"""Where commands write. Colours and bars only on a terminal, JSON wherever it was asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, TextIO
+
+from mainspring.cli import table
+from mainspring.cli.data import plain
+from mainspring.cli.progress import Progress
+from mainspring.cli.table import Cell, Column
+from mainspring.job import Status
+
+STYLES = {
+    "heading": "1",
+    "bold": "1",
+    "dim": "2",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "blue": "34",
+    "magenta": "35",
+    "cyan": "36",
+}
+STATUS_STYLES = {
+    Status.PENDING: "cyan",
+    Status.RUNNING: "blue",
+    Status.FAILED: "yellow",
+    Status.SUSPENDED: "magenta",
+    Status.COMPLETED: "green",
+    Status.DEAD_LETTER: "red",
+    Status.CANCELLED: "dim",
+}
+
+
+class Terminal:
+    """Results go to `out`, everything that is said beside them to `err`."""
+
+    def __init__(self, *, json_wanted: bool = False, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        self.json = json_wanted
+        self.out = out or sys.stdout
+        self.err = err or sys.stderr
+
+    # -- results ------------------------------------------------------------------------------
+
+    def emit(self, data: Any, *, indent: int | None = 2) -> None:
+        """Data for programs."""
+        print(json.dumps(plain(data), indent=indent, ensure_ascii=False), file=self.out, flush=True)
+
+    def say(self, text: str = "", style: str = "") -> None:
+        """Text for people."""
+        print(self.paint(text, style), file=self.out)
+
+    def table(self, columns: Sequence[Column], rows: Iterable[Sequence[Cell]], *, indent: str = "") -> None:
+        width = None if self.width is None else self.width - len(indent)
+        for line in table.render(columns, rows, width, self.paint):
+            print(indent + line, file=self.out)
+
+    # -- beside them --------------------------------------------------------------------------
+
+    def note(self, text: str) -> None:
+        """A hint that is no part of the result."""
+        print(self.paint(text, "dim", self.err), file=self.err)
+
+    def report(self, error: BaseException, text: str = "") -> None:
+        """An error, for people in one line or for programs."""
+        if self.json:
+            print(json.dumps({"error": text or str(error), "type": type(error).__name__}), file=self.err)
+        else:
+            self.complain(text or str(error))
+
+    def complain(self, text: str) -> None:
+        print(f"{self.paint('mainspring:', 'red', self.err)} {text}", file=self.err)
+
+    def progress(self, label: str, total: int) -> Progress:
+        return Progress(label, total, self.err, visible=on_terminal(self.err), colour=has_colour(self.err))
+
+    def confirm(self, question: str) -> bool:
+        """Ask a person; the question goes to `err`, so that it is seen when the result is redirected."""
+        print(f"{question} [y/N] ", end="", file=self.err, flush=True)
+        return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+    # -- what it can do -----------------------------------------------------------------------
+
+    @property
+    def width(self) -> int | None:
+        """None: no terminal, so nothing is cut."""
+        return shutil.get_terminal_size().columns if on_terminal(self.out) else None
+
+    @property
+    def interactive(self) -> bool:
+        return on_terminal(sys.stdin) and on_terminal(self.err)
+
+    def paint(self, text: str, style: str, stream: TextIO | None = None) -> str:
+        if not style or not text or not has_colour(stream or self.out):
+            return text
+        return f"\x1b[{STYLES[style]}m{text}\x1b[0m"
+
+
+def on_terminal(stream: TextIO) -> bool:
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def has_colour(stream: TextIO) -> bool:
+    """See no-color.org."""
+    return on_terminal(stream) and not os.environ.get("NO_COLOR")

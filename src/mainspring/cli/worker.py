@@ -1,0 +1,140 @@
+"""`mainspring worker module:app`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from argparse import SUPPRESS, ArgumentTypeError, Namespace
+from pathlib import Path
+from typing import Any
+
+from mainspring.cli import logs
+from mainspring.cli.exits import UsageError
+from mainspring.cli.loading import load
+from mainspring.cli.moments import parse_seconds
+from mainspring.cli.parser import Commands, add_command, parse_names, parse_positive
+from mainspring.cli.supervisor import Supervisor
+from mainspring.cli.terminal import Terminal
+from mainspring.cli.watch import Watch
+from mainspring.log import get_log
+
+DETAIL = """\
+Runs until SIGTERM or Ctrl-C, then finishes what it runs, within the grace; a second signal stops at once, and what is
+unfinished is handed back. With --processes or --reload this process only watches over the workers, and starts
+another for each that dies."""
+
+
+def add_commands(commands: Commands) -> None:
+    parser = add_command(commands, "worker", run_worker, "run jobs", DETAIL)
+    parser.add_argument(
+        "app", nargs="?", metavar="MODULE:ATTRIBUTE",
+        help="the application, found from the current directory: shop.jobs:app (or MAINSPRING_APP)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--queues", type=parse_weights, metavar="QUEUE[=WEIGHT],…",
+        help="the queues to take from, with their shares: mail=3,default (default: all)",
+    )  # fmt: skip
+    parser.add_argument("--strict", action="store_true", help="take from a later queue only when the earlier are empty")
+    parser.add_argument(
+        "--limit", action="extend", type=parse_limits, default=[], metavar="QUEUE=N,…",
+        help="at most so many jobs of that queue at once, per worker",
+    )  # fmt: skip
+    parser.add_argument(
+        "--concurrency", type=parse_positive, metavar="N", help="jobs at once, per worker (default: 100)"
+    )
+    parser.add_argument(
+        "--processes", type=parse_positive, default=1, metavar="N", help="worker processes (default: 1)"
+    )
+    parser.add_argument(
+        "--child-processes", type=parse_positive, metavar="N",
+        help='processes per worker for tasks with isolation="process" (default: one per processor)',
+    )  # fmt: skip
+    parser.add_argument(
+        "--grace", type=parse_seconds, metavar="LENGTH", help="how long running jobs may take to finish (default: 30s)"
+    )
+    parser.add_argument(
+        "--log-level", choices=logs.LEVELS, default="info", help="the least that is logged (default: info)"
+    )
+    parser.add_argument(
+        "--log-format", choices=("text", "json"), help="how it is logged (default: text; json with --json)"
+    )
+    parser.add_argument(
+        "--reload", action="store_true", help="start again when a .py file below this directory changes"
+    )
+    parser.add_argument("--parent-pipe", type=int, help=SUPPRESS)  # given by the supervisor to its children
+
+
+def run_worker(args: Namespace, terminal: Terminal) -> int:
+    path = args.app or os.environ.get("MAINSPRING_APP")
+    if not path:
+        msg = "name the application: mainspring worker module:attribute, such as shop.jobs:app (or set MAINSPRING_APP)"
+        raise UsageError(msg, args.prog)
+    logs.set_up(args.log_level, as_json=args.log_format == "json" or (terminal.json and args.log_format is None))
+    if args.parent_pipe is None and (args.processes > 1 or args.reload):
+        return supervise(args)
+    if args.parent_pipe is not None:
+        stop_with_parent(args.parent_pipe)
+    return work(args, path)
+
+
+def work(args: Namespace, path: str) -> int:
+    from mainspring.worker import Worker, WorkerSettings
+
+    app = load(path)
+    return Worker(app, WorkerSettings(**make_settings(args))).run()
+
+
+def make_settings(args: Namespace) -> dict[str, Any]:
+    """Only what was given: the defaults are the worker's own."""
+    from mainspring.worker.settings import subscriptions
+
+    settings: dict[str, Any] = {"strict": args.strict}
+    if args.queues or args.limit:
+        settings["queues"] = subscriptions(args.queues or "*", dict(args.limit))
+    for option, field in (("concurrency", "concurrency"), ("child_processes", "processes"), ("grace", "grace")):
+        if (value := getattr(args, option)) is not None:
+            settings[field] = value
+    return settings
+
+
+def supervise(args: Namespace) -> int:
+    command = [sys.executable, "-m", "mainspring", *args.argv]
+    watch = Watch(Path.cwd()) if args.reload else None
+    return Supervisor(command, args.processes, watch).run()
+
+
+def stop_with_parent(pipe: int) -> None:
+    """The parent holds the other end. However it dies, the kernel closes it, and this worker drains."""
+
+    def wait() -> None:
+        while os.read(pipe, 1):
+            pass
+        get_log("mainspring.worker").warning("parent_gone", pid=os.getpid())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="mainspring-parent", daemon=True).start()
+
+
+# -- values ---------------------------------------------------------------------------------------
+
+
+def parse_weights(text: str) -> dict[str, int]:
+    """`mail=3,default`: a queue without a number weighs 1."""
+    pairs = [name.partition("=") for name in parse_names(text)]
+    if not pairs:
+        msg = f"{text!r} names no queue; write mail=3,default"
+        raise ArgumentTypeError(msg)
+    return {queue.strip(): parse_positive(number) if equals else 1 for queue, equals, number in pairs}
+
+
+def parse_limits(text: str) -> list[tuple[str, int]]:
+    limits = []
+    for name in parse_names(text):
+        queue, equals, number = name.partition("=")
+        if not equals:
+            msg = f"{name!r} says no number; write mail=10"
+            raise ArgumentTypeError(msg)
+        limits.append((queue.strip(), parse_positive(number)))
+    return limits
