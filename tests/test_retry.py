@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.errors import ConfigurationError
+from mainspring.retry import Retry
+
+ERROR = ValueError("boom")
+
+
+def delays(retry: Retry, attempts: int = 5) -> list[int | None]:
+    return [retry.delay(attempt, ERROR) for attempt in range(1, attempts + 1)]
+
+
+def test_delays_double_up_to_the_cap() -> None:
+    assert delays(Retry(base=1, cap=5, jitter=0)) == [1000, 2000, 4000, 5000, 5000]
+
+
+def test_by_default_there_are_three_attempts_a_minute_and_more_apart() -> None:
+    retry = Retry()
+    assert retry.max_attempts == 3
+    first, second = delays(retry, 2)
+    assert first is not None
+    assert second is not None
+    assert 60_000 <= first <= 72_000
+    assert 120_000 <= second <= 144_000
+
+
+def test_times_may_be_timedeltas() -> None:
+    assert delays(Retry(base=timedelta(minutes=1), cap=timedelta(minutes=3), jitter=0), 3) == [60_000, 120_000, 180_000]
+
+
+def test_a_fixed_delay_stays_the_same() -> None:
+    assert delays(Retry.fixed(30)) == [30_000] * 5
+
+
+def test_explicit_delays_are_used_in_order_and_the_last_again() -> None:
+    assert delays(Retry.delays(30, timedelta(seconds=60))) == [30_000, 60_000, 60_000, 60_000, 60_000]
+
+
+def test_explicit_delays_make_one_attempt_more_than_there_are_delays() -> None:
+    assert Retry.delays(30, 60).max_attempts == 3
+    assert Retry.delays(30, 60, max_attempts=10).max_attempts == 10
+
+
+def test_a_function_decides_by_attempt_and_error() -> None:
+    retry = Retry.by(lambda attempt, error: attempt * 10 if isinstance(error, ValueError) else None)
+    assert delays(retry, 3) == [10_000, 20_000, 30_000]
+    assert retry.delay(1, OSError()) is None
+
+
+def test_a_function_may_return_a_timedelta() -> None:
+    assert Retry.by(lambda _attempt, _error: timedelta(seconds=2)).delay(1, ERROR) == 2000
+
+
+def test_a_delay_of_nothing_is_no_giving_up() -> None:
+    assert Retry.by(lambda _attempt, _error: 0).delay(1, ERROR) == 0
+    assert Retry.fixed(0).delay(1, ERROR) == 0
+
+
+@given(attempt=st.integers(1, 10_000), jitter=st.floats(0, 1))
+def test_jitter_lengthens_and_never_shortens(attempt: int, jitter: float) -> None:
+    planned = Retry(base=1, cap=60, jitter=0).delay(attempt, ERROR)
+    jittered = Retry(base=1, cap=60, jitter=jitter).delay(attempt, ERROR)
+    assert planned is not None
+    assert jittered is not None
+    assert planned <= jittered <= planned * (1 + jitter) + 1
+
+
+@given(base=st.floats(0, 1e6), cap=st.floats(0, 1e6), factor=st.floats(1, 10), attempt=st.integers(1, 1_000_000))
+def test_no_delay_exceeds_the_cap_however_many_attempts(base: float, cap: float, factor: float, attempt: int) -> None:
+    delay = Retry(base=base, cap=cap, factor=factor, jitter=0).delay(attempt, ERROR)
+    assert delay is not None
+    assert 0 <= delay <= round(cap * 1000)
+
+
+# -- which errors ---------------------------------------------------------------------------------
+
+
+def test_any_error_is_retried_unless_told_otherwise() -> None:
+    assert Retry().allows(ERROR)
+
+
+def test_only_the_named_errors_are_retried() -> None:
+    retry = Retry(only=(ConnectionError,))
+    assert retry.allows(ConnectionResetError())
+    assert not retry.allows(ERROR)
+
+
+def test_errors_that_are_never_retried_win() -> None:
+    retry = Retry(only=(OSError,), never=(FileNotFoundError,))
+    assert retry.allows(PermissionError())
+    assert not retry.allows(FileNotFoundError())
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_attempts": 0},
+        {"base": -1},
+        {"cap": timedelta(seconds=-1)},
+        {"jitter": -0.1},
+        {"factor": 0.5},
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        Retry(**wrong)
+
+
+def test_explicit_delays_need_at_least_one() -> None:
+    with pytest.raises(ConfigurationError, match="at least one"):
+        Retry.delays()
+
+
+# -- as data --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "retry",
+    [Retry(), Retry(5, 1, 300, 0.5, 3), Retry.fixed(30), Retry.delays(30, 60), Retry(base=timedelta(minutes=2))],
+)
+def test_a_policy_travels_with_a_job(retry: Retry) -> None:
+    back = Retry.from_data(json.loads(json.dumps(retry.to_data())))
+    assert back.to_data() == retry.to_data()
+    assert back.max_attempts == retry.max_attempts
+
+
+@pytest.mark.parametrize(
+    "retry", [Retry.by(lambda _attempt, _error: 1), Retry(only=(OSError,)), Retry(never=(ValueError,))]
+)
+def test_a_policy_with_code_does_not_travel(retry: Retry) -> None:
+    with pytest.raises(ConfigurationError, match="belongs on the task"):
+        retry.to_data()
