@@ -13,20 +13,31 @@ from itertools import chain
 from typing import Any
 
 from mainspring.clock import Millis, to_datetime
-from mainspring.errors import SystemHalted
-from mainspring.job import FOREVER, MAX_CRASHES, Claim, Failure, Inserted, Move, NewJob, Outcome, ProgressReport, Status
+from mainspring.errors import IllegalMove, SystemHalted
+from mainspring.job import (
+    FOREVER,
+    MAX_CRASHES,
+    TRANSITIONS,
+    Claim,
+    Failure,
+    Inserted,
+    Move,
+    NewJob,
+    Outcome,
+    ProgressReport,
+    Status,
+)
 from mainspring.stores.protocol import Claims, Halt, Want
 from mainspring.stores.sqlite.batch import in_values
 from mainspring.stores.sqlite.rows import (
     CANCELLED,
+    CODES,
     COMPLETED,
     DEAD_LETTER,
-    FAILED,
     NEVER,
     PENDING,
     RUNNING,
     STATUSES,
-    SUSPENDED,
 )
 from mainspring.stores.sqlite.writer import Transaction
 
@@ -54,8 +65,12 @@ HOLD_LASTINGLY = "INSERT OR REPLACE INTO dedupe (task, dedupe_key, job_id, expir
 
 
 def insert(transaction: Transaction, jobs: list[NewJob]) -> list[Inserted]:
+    refuse_while_halted(transaction, jobs)
+    return insert_jobs(transaction, jobs)
+
+
+def insert_jobs(transaction: Transaction, jobs: Sequence[NewJob]) -> list[Inserted]:
     """Jobs without a dedupe key go in together; those with one are looked up first, in their order."""
-    refuse_while_halted(transaction)
     plain = [job for job in jobs if job.dedupe_key is None]
     if plain:
         insert_rows(transaction, plain)
@@ -64,10 +79,11 @@ def insert(transaction: Transaction, jobs: list[NewJob]) -> list[Inserted]:
     ]
 
 
-def refuse_while_halted(transaction: Transaction) -> None:
+def refuse_while_halted(transaction: Transaction, jobs: Sequence[NewJob]) -> None:
     for halt in current_halts(transaction):
-        if halt.queue is None and not halt.accept:
-            msg = f"the system is halted by {halt.actor} ({halt.reason or 'no reason given'}) and refuses new jobs"
+        if not halt.accept and (halt.queue is None or any(job.queue == halt.queue for job in jobs)):
+            what = "the system is halted" if halt.queue is None else f"queue {halt.queue!r} is paused"
+            msg = f"{what} by {halt.actor} ({halt.reason or 'no reason given'}) and refuses new jobs"
             raise SystemHalted(msg)
 
 
@@ -218,25 +234,30 @@ def claim_one(transaction: Transaction, request: ClaimRequest) -> Claims:
     halts = current_halts(transaction)
     if any(halt.queue is None for halt in halts):
         return Claims([], next_due=earliest(ends(halts)))
-    wants = open_wants(transaction, request.wants, {halt.queue for halt in halts})
-    pick = pick_suspect if request.solo else pick_waiting
-    picked, dues = pick(transaction, request, wants)
-    suspects = suspect_due(transaction, wants)
+    groups = open_groups(transaction, request.wants, {halt.queue for halt in halts})
+    suspects = suspect_heads(transaction, groups)
+    picked, dues = (pick_suspect if request.solo else pick_waiting)(transaction, request, groups)
+    due_suspect = any(head <= transaction.now for head in suspects)
     if picked:
         take(transaction, request, picked)
-        return Claims([to_claim(row) for row in picked], suspects=suspects)
-    return Claims([], next_due=earliest([*dues, *ends(halts)]), suspects=suspects)
+        return Claims([to_claim(row) for row in picked], suspects=due_suspect)
+    return Claims([], next_due=earliest([*dues, *suspects, *ends(halts)]), suspects=due_suspect)
 
 
-def open_wants(transaction: Transaction, wants: Sequence[Want], paused: set[str | None]) -> list[Want]:
-    """`*` stands for every queue that has something waiting."""
-    wanted: list[Want] = []
-    for want in wants:
-        if want.queue == EVERY_QUEUE:
-            wanted += (Want(name, want.limit) for name in waiting_queues(transaction))
-        else:
-            wanted.append(want)
-    return [want for want in wanted if want.queue not in paused]
+@dataclass(slots=True)
+class Group:
+    """The queues that one want is about: one, or for `*` every queue that has something waiting."""
+
+    queues: list[str]
+    limit: int
+
+
+def open_groups(transaction: Transaction, wants: Sequence[Want], paused: set[str | None]) -> list[Group]:
+    named = ([want.queue] if want.queue != EVERY_QUEUE else waiting_queues(transaction) for want in wants)
+    return [
+        Group([queue for queue in queues if queue not in paused], want.limit)
+        for queues, want in zip(named, wants, strict=True)
+    ]
 
 
 def waiting_queues(transaction: Transaction) -> list[str]:
@@ -244,75 +265,104 @@ def waiting_queues(transaction: Transaction) -> list[str]:
     return sorted(set(chain.from_iterable(found)))
 
 
+@dataclass(slots=True)
+class Level:
+    """One priority of one queue, and since when (or from when) its first job is due."""
+
+    priority: int
+    queue: str
+    head: Millis
+
+
 def pick_waiting(
-    transaction: Transaction, request: ClaimRequest, wants: Sequence[Want]
+    transaction: Transaction, request: ClaimRequest, groups: Sequence[Group]
 ) -> tuple[list[list[Any]], list[Millis]]:
-    """The rows to take, and the times at which others come due."""
+    """The rows to take, and the times at which jobs are due."""
     picked: list[list[Any]] = []
     dues: list[Millis] = []
-    for want in wants:
-        heads = transaction.execute(HEADS, (want.queue,)).fetchone()
-        dues += (head for head in heads if head is not None)
-        room = min(want.limit, request.limit - len(picked))
-        if room <= 0:
-            continue
-        for level, share in shares(heads, transaction.now, request, room):
-            rows = pick_level(transaction, want.queue, level, min(share, room), picked)
+    for group in groups:
+        levels = levels_of(transaction, group.queues)
+        dues += (level.head for level in levels)
+        room = min(group.limit, request.limit - len(picked))
+        for level, share in shares(levels, transaction.now, request, room):
+            rows = pick_level(transaction, level, min(share, room), picked)
             picked += rows
             room -= len(rows)
     return picked, dues
 
 
+def levels_of(transaction: Transaction, queues: Sequence[str]) -> list[Level]:
+    return [
+        Level(priority, queue, head)
+        for queue in queues
+        for priority, head in enumerate(transaction.execute(HEADS, (queue,)).fetchone())
+        if head is not None
+    ]
+
+
 def pick_level(
-    transaction: Transaction, queue: str, level: int, limit: int, picked: Sequence[Sequence[Any]]
+    transaction: Transaction, level: Level, limit: int, picked: Sequence[Sequence[Any]]
 ) -> list[list[Any]]:
-    """The level's next rows; what a level gave before in this claim still waits in the index and is passed over."""
+    """The level's next rows; what it gave before in this claim still waits in the index and is passed over."""
     if limit <= 0:
         return []
-    before = {row[0] for row in picked if row[5] == queue and row[7] == level}
-    parameters = {"queue": queue, "level": level, "now": transaction.now, "limit": limit + len(before)}
+    before = {row[0] for row in picked if row[5] == level.queue and row[7] == level.priority}
+    parameters = {
+        "queue": level.queue,
+        "level": level.priority,
+        "now": transaction.now,
+        "limit": limit + len(before),
+    }
     rows: list[list[Any]] = json.loads(transaction.value(PICK, parameters))
     return [row for row in rows if row[0] not in before] if before else rows
 
 
-def shares(
-    heads: Sequence[Millis | None], now: Millis, request: ClaimRequest, limit: int
-) -> list[tuple[int, int]]:
+def shares(levels: Sequence[Level], now: Millis, request: ClaimRequest, limit: int) -> list[tuple[Level, int]]:
     """Which levels to take from, in order, and how many of each at most.
 
-    By priority; but a level whose head has waited beyond the patience gets a quarter of the room first (a small claim: every
+    By priority; but a priority whose head has waited beyond the patience gets a quarter of the room first (a small claim: every
     fourth time all of it). Not more, or an old backlog of low priority would hold up what is urgent.
     """
-    due = [(level, head) for level, head in enumerate(heads) if head is not None and head <= now]
-    by_priority = [(level, limit) for level, _ in due]
-    starving = [level for level, head in due[1:] if now - head > request.patience]
+    due = sorted((level for level in levels if level.head <= now), key=lambda level: (level.priority, level.head))
+    by_priority = [(level, limit) for level in due]
+    starving = [level for level in heads_by_priority(due)[1:] if now - level.head > request.patience]
     if not starving:
         return by_priority
     if limit >= SMALLEST_SHARED_CLAIM:
         return [(level, limit // SMALLEST_SHARED_CLAIM) for level in starving] + by_priority
-    if request.turn % SMALLEST_SHARED_CLAIM == 0:
-        return [(starving[0], limit), *by_priority]
-    return by_priority
+    turn, is_theirs = request.turn // SMALLEST_SHARED_CLAIM, request.turn % SMALLEST_SHARED_CLAIM == 0
+    return [(starving[turn % len(starving)], limit), *by_priority] if is_theirs else by_priority
+
+
+def heads_by_priority(due: Sequence[Level]) -> list[Level]:
+    """Of each priority the queue that has waited longest."""
+    first: dict[int, Level] = {}
+    for level in due:
+        first.setdefault(level.priority, level)
+    return list(first.values())
 
 
 SMALLEST_SHARED_CLAIM = 4
 
 
 def pick_suspect(
-    transaction: Transaction, request: ClaimRequest, wants: Sequence[Want]
+    transaction: Transaction, request: ClaimRequest, groups: Sequence[Group]
 ) -> tuple[list[list[Any]], list[Millis]]:
+    """One, and nothing beside it."""
     del request
-    for want in wants:
-        parameters = {"queue": want.queue, "now": transaction.now}
-        rows: list[list[Any]] = json.loads(transaction.value(PICK_SUSPECT, parameters))
+    for queue in chain.from_iterable(group.queues for group in groups):
+        rows: list[list[Any]] = json.loads(
+            transaction.value(PICK_SUSPECT, {"queue": queue, "now": transaction.now})
+        )
         if rows:
             return rows, []
     return [], []
 
 
-def suspect_due(transaction: Transaction, wants: Iterable[Want]) -> bool:
-    heads = (transaction.value(SUSPECT_HEAD, (want.queue,)) for want in wants)
-    return any(head is not None and head <= transaction.now for head in heads)
+def suspect_heads(transaction: Transaction, groups: Iterable[Group]) -> list[Millis]:
+    queues = set(chain.from_iterable(group.queues for group in groups))
+    heads = (transaction.value(SUSPECT_HEAD, (queue,)) for queue in queues)
+    return [head for head in heads if head is not None]
 
 
 def take(transaction: Transaction, request: ClaimRequest, rows: Sequence[Sequence[Any]]) -> None:
@@ -365,7 +415,7 @@ FROM ended CROSS JOIN jobs ON seq = ended_seq
 REMOVE = "DELETE FROM jobs WHERE seq IN (SELECT value FROM json_each(?))"
 GO_ON = """
 UPDATE jobs SET status = :status, run_at = coalesce(:run_at, run_at), attempts = attempts + :attempts,
-                crashes = crashes + :crashes, worker = NULL, claimed_at = 0, cancel = 0, reason = :reason,
+                crashes = crashes + :crashes, cancel = 0, reason = :reason,
                 error_type = coalesce(:error_type, error_type), error = iif(:error_type IS NULL, error, :error)
 WHERE seq = :seq
 """
@@ -374,16 +424,7 @@ INSERT INTO attempts (job_id, number, worker, started_at, finished_at, move, err
 VALUES (?1, (SELECT coalesce(max(number), 0) + 1 FROM attempts WHERE job_id = ?1), ?2, ?3, ?4, ?5, ?6, ?7, ?8)
 """
 COUNTS_AS_ATTEMPT = frozenset({Move.DONE, Move.RETRY, Move.DEAD, Move.CANCEL})
-LEADS_TO = {
-    Move.DONE: COMPLETED,
-    Move.RETRY: FAILED,
-    Move.SNOOZE: PENDING,
-    Move.RELEASE: PENDING,
-    Move.CRASH: PENDING,
-    Move.SUSPEND: SUSPENDED,
-    Move.DEAD: DEAD_LETTER,
-    Move.CANCEL: CANCELLED,
-}
+LEADS_TO = {move: CODES[status] for move, status in TRANSITIONS[Status.RUNNING].items()}
 
 
 @dataclass(slots=True)
@@ -403,6 +444,7 @@ class Held:
 
 def ack(transaction: Transaction, outcomes: list[Outcome]) -> list[Status | None]:
     """The fence: only a job that runs under the outcome's very token is touched. A zombie's outcome finds none."""
+    refuse_illegal(outcomes)
     statuses: list[Status | None] = [None] * len(outcomes)
     ended: list[tuple[Held, int, Outcome]] = []
     for job in first_of_each(held_jobs(transaction, outcomes)):
@@ -415,10 +457,17 @@ def ack(transaction: Transaction, outcomes: list[Outcome]) -> list[Status | None
             go_on(transaction, job, status, outcome)
         if outcome.move is not Move.DONE:
             record_attempt(transaction, job, status, outcome)
-        if outcome.follow_ups:
-            insert(transaction, list(outcome.follow_ups))
     end(transaction, ended)
+    follow_ups = [job for outcome, status in zip(outcomes, statuses, strict=True) if status for job in outcome.follow_ups]
+    insert_jobs(transaction, follow_ups)  # last, since one may want the dedupe key that its parent held
     return statuses
+
+
+def refuse_illegal(outcomes: Sequence[Outcome]) -> None:
+    for outcome in outcomes:
+        if outcome.move not in LEADS_TO:
+            msg = f"job {outcome.job_id}: {outcome.move} is no way for a run to end"
+            raise IllegalMove(msg)
 
 
 def held_jobs(transaction: Transaction, outcomes: Sequence[Outcome]) -> Iterable[Held]:
@@ -491,7 +540,7 @@ def to_end(job: Held, status: int, outcome: Outcome, now: Millis) -> tuple[Any, 
         job.seq,
         status,
         int(outcome.move in COUNTS_AS_ATTEMPT),
-        int(outcome.move is Move.CRASH),
+        int(outcome.move is Move.CRASH and status != CANCELLED),
         outcome.started_at or None,
         outcome.reason or None,
         failure.type if failure else None,

@@ -12,7 +12,7 @@ from typing import Any
 from mainspring.clock import to_millis
 from mainspring.job import Move, Status, statuses_that_allow
 from mainspring.stores.protocol import Action, By, Changed, Edit, Filter, Halt
-from mainspring.stores.sqlite.jobs import LIVE_HOLDER, LONG_PAYLOAD, archive
+from mainspring.stores.sqlite.jobs import LIVE_HOLDER, LONG_PAYLOAD, archive, current_halts
 from mainspring.stores.sqlite.read import FINISHED, LIVE, Conditions
 from mainspring.stores.sqlite.rows import CANCELLED, CODES, COMPLETED, PENDING, RUNNING
 from mainspring.stores.sqlite.writer import Transaction
@@ -64,11 +64,27 @@ def change(transaction: Transaction, requests: list[ChangeRequest]) -> list[Chan
 def change_one(transaction: Transaction, request: ChangeRequest) -> Changed:
     found = find_targets(transaction, request)
     targets = found[: request.limit]
-    effect = preview(targets, request.action) if request.dry_run else EFFECTS[request.action](transaction, targets, request)
-    if not request.dry_run:
-        write_audit(transaction, request, effect.changed + effect.requested)
+    apply = try_out if request.dry_run else carry_out
+    effect = apply(transaction, targets, request)
     cursor = targets[-1].id if len(found) > request.limit else None
     return Changed(tuple(effect.changed), tuple(effect.requested), effect.conflicts, cursor)
+
+
+def carry_out(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
+    effect = EFFECTS[request.action](transaction, targets, request)
+    write_audit(transaction, request, effect.changed + effect.requested)
+    return effect
+
+
+def try_out(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
+    """A dry run is the real thing, taken back."""
+    rehearsal = Transaction(transaction.connection, transaction.now)
+    transaction.execute("SAVEPOINT rehearsal")
+    try:
+        return carry_out(rehearsal, targets, request)
+    finally:
+        transaction.execute("ROLLBACK TO rehearsal")
+        transaction.execute("RELEASE rehearsal")
 
 
 def find_targets(transaction: Transaction, request: ChangeRequest) -> list[Target]:
@@ -89,11 +105,6 @@ def find_targets(transaction: Transaction, request: ChangeRequest) -> list[Targe
     return sorted(targets, key=lambda target: target.id)[: request.limit + 1]
 
 
-def preview(targets: Sequence[Target], action: Action) -> Effect:
-    asked = [t.id for t in targets if action is Action.CANCEL and t.status == RUNNING]
-    return Effect([t.id for t in targets if t.id not in set(asked)], asked)
-
-
 # -- cancel ---------------------------------------------------------------------------------------
 
 SEQS = "SELECT json_group_array(seq) FROM jobs WHERE id IN (SELECT value FROM json_each(?))"
@@ -104,7 +115,10 @@ UPDATE jobs SET cancel = 1, reason = ? WHERE id IN (SELECT value FROM json_each(
 
 def cancel(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
     """Waiting jobs end at once. A running one is asked to: its worker hears of it and ends it."""
-    effect = preview(targets, Action.CANCEL)
+    effect = Effect(
+        [target.id for target in targets if target.status != RUNNING],
+        [target.id for target in targets if target.status == RUNNING],
+    )
     if effect.changed:
         seqs = json.loads(transaction.value(SEQS, (json.dumps(effect.changed),)))
         reason = request.by.reason or None
@@ -119,7 +133,8 @@ def cancel(transaction: Transaction, targets: Sequence[Target], request: ChangeR
 # -- retry ----------------------------------------------------------------------------------------
 
 REPLAY_LIVE = f"""
-UPDATE jobs SET status = {PENDING}, run_at = ?, attempts = 0, crashes = 0, error_type = NULL, error = NULL, reason = ''
+UPDATE jobs SET status = {PENDING}, run_at = ?, attempts = 0, crashes = 0, error_type = NULL, error = NULL, reason = '',
+                progress = NULL, note = NULL
 WHERE id = ?
 """
 REPLAY_FINISHED = f"""
@@ -252,7 +267,8 @@ def halt(transaction: Transaction, halts: list[Halt]) -> list[None]:
 def resume(transaction: Transaction, requests: list[tuple[By, str | None]]) -> list[bool]:
     ended: list[bool] = []
     for by, queue in requests:
-        over = transaction.execute("DELETE FROM halts WHERE queue = ?", (queue or "",)).rowcount > 0
+        over = any(halt.queue == queue for halt in current_halts(transaction))
+        transaction.execute("DELETE FROM halts WHERE queue = ?", (queue or "",))
         if over:
             write_entry(transaction, by, "resume", {"queue": queue}, 0)
             transaction.woken.add(queue or "*")
@@ -267,7 +283,7 @@ PUT_ENTRY = """
 INSERT INTO audit (operation, at, actor, action, reason, detail, n) VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET n = n + excluded.n
 """
-PUT_JOBS = "INSERT OR IGNORE INTO audit_jobs SELECT value, ? FROM json_each(?)"
+PUT_JOBS = "INSERT OR IGNORE INTO audit_jobs SELECT value, ?, ? FROM json_each(?)"
 
 
 def write_audit(transaction: Transaction, request: ChangeRequest, ids: Sequence[str]) -> None:
@@ -276,7 +292,7 @@ def write_audit(transaction: Transaction, request: ChangeRequest, ids: Sequence[
         detail["edit"] = plain(request.edit)
     write_entry(transaction, request.by, request.action, detail, len(ids))
     if ids and request.action is not Action.DELETE:
-        transaction.execute(PUT_JOBS, (request.by.operation, json.dumps(ids)))
+        transaction.execute(PUT_JOBS, (request.by.operation, request.action, json.dumps(ids)))
 
 
 def write_entry(transaction: Transaction, by: By, action: str, detail: Mapping[str, Any], number: int) -> None:

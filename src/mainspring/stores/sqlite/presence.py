@@ -38,6 +38,8 @@ class Presence:
     def join(self, info: WorkerInfo) -> socket.socket | None:
         """Lock the worker's file and open its socket (None where the system has no room for its path)."""
         self.directory.mkdir(exist_ok=True)
+        if info.id in self._own:
+            self.leave(info.id)
         self._own[info.id] = self._lock(info)
         return self._listen(info.id)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mainspring.clock import Millis, to_datetime, to_millis
-from mainspring.job import Attempt, Counts, Failure, Job, Move, TimelineEntry
+from mainspring.job import Attempt, Counts, Failure, Job, Move, Status, TimelineEntry
 from mainspring.stores.protocol import DUE_CAP, AuditEntry, Filter, Halt, Page
 from mainspring.stores.sqlite.jobs import PRIORITIES, to_halt
 from mainspring.stores.sqlite.rows import CODES, COMPLETED, FINISHED_COLUMNS, LIVE_COLUMNS, STATUSES, to_job
@@ -166,7 +166,7 @@ def to_attempt(row: tuple[Any, ...]) -> Attempt:
 
 
 AUDIT_OF_JOB = """
-SELECT at, actor, action, reason FROM audit_jobs JOIN audit USING (operation) WHERE job_id = ? ORDER BY at
+SELECT at, actor, action, reason FROM audit_jobs JOIN audit USING (operation, action) WHERE job_id = ? ORDER BY at
 """
 
 
@@ -178,9 +178,9 @@ def timeline(connection: sqlite3.Connection, job_id: str) -> list[TimelineEntry]
     entries = [TimelineEntry(job.created_at, "created", f"for {job.run_at:%Y-%m-%d %H:%M:%S} UTC")]
     for attempt in attempts(connection, job_id):
         detail = f"{attempt.failure.type}: {attempt.failure.message}" if attempt.failure else ""
-        entries.append(TimelineEntry(attempt.started_at, "started", f"run {attempt.number}", attempt.worker))
+        entries.append(TimelineEntry(attempt.started_at, "claimed", f"run {attempt.number}", attempt.worker))
         entries.append(TimelineEntry(attempt.finished_at, attempt.move, detail, attempt.worker))
-    if job.started_at and not job.finished:
+    if job.started_at and job.status is Status.RUNNING:
         entries.append(TimelineEntry(job.started_at, "claimed", "", job.worker or ""))
     for at, actor, action, reason in connection.execute(AUDIT_OF_JOB, (job_id,)):
         entries.append(TimelineEntry(to_datetime(at), action, reason, actor))
@@ -209,7 +209,10 @@ SELECT sum(n), min(head) FROM (
             ORDER BY run_at LIMIT {DUE_CAP})'''
         for level in PRIORITIES
     )
-})
+}
+UNION ALL SELECT count(*), min(run_at) FROM (
+    SELECT run_at FROM jobs INDEXED BY jobs_suspect
+    WHERE queue = :queue AND status < 2 AND crashes > 0 AND run_at <= :now ORDER BY run_at LIMIT {DUE_CAP}))
 """
 
 

@@ -139,21 +139,23 @@ CREATE TABLE halts (
 
 -- What was done by hand, and to which jobs.
 CREATE TABLE audit (
-    operation     TEXT    NOT NULL PRIMARY KEY,
+    operation     TEXT    NOT NULL,        -- its chunks add up in one row
+    action        TEXT    NOT NULL,
     at            INTEGER NOT NULL,
     actor         TEXT    NOT NULL,
-    action        TEXT    NOT NULL,
     reason        TEXT    NOT NULL,
     detail        TEXT    NOT NULL,
-    n             INTEGER NOT NULL
-) STRICT;
+    n             INTEGER NOT NULL,
+    PRIMARY KEY (operation, action)
+) STRICT, WITHOUT ROWID;
 
 CREATE INDEX audit_at ON audit (at);
 
 CREATE TABLE audit_jobs (
     job_id        TEXT    NOT NULL,
     operation     TEXT    NOT NULL,
-    PRIMARY KEY (job_id, operation)
+    action        TEXT    NOT NULL,
+    PRIMARY KEY (job_id, operation, action)
 ) STRICT, WITHOUT ROWID;
 
 CREATE VIEW all_jobs AS

@@ -67,6 +67,7 @@ class SqliteStore:
         self._threads: _Threads | None = None
         self._listeners: dict[str, _Listener] = {}
         self._seen: dict[str, tuple[int, float]] = {}  # worker -> its last heartbeat and when this process first saw it
+        self._dead: set[str] = set()  # workers whose last sign of life is too long ago
         self._turn = 0
 
     # -- opening ------------------------------------------------------------------------------
@@ -152,6 +153,7 @@ class SqliteStore:
 
     async def join(self, worker: WorkerInfo, wake: Callable[[Wake], None]) -> None:
         self._open()
+        self._stop_listening(worker.id)
         listener = self.presence.join(worker)
         loop = asyncio.get_running_loop()
         poll = loop.create_task(self._notice_foreign_writes(wake), name="mainspring-poll")
@@ -193,11 +195,14 @@ class SqliteStore:
 
     async def heartbeat(self, worker: str, held: Mapping[str, int]) -> Pulse:
         self.presence.beat(worker)
+        self._dead.discard(worker)
         return await self._open().reader.run(upkeep.pulse, worker, held)
 
     async def reap(self) -> list[Takeover]:
         holders, stalled = await self._open().reader.run(self._look_for_claims)
-        gone = [worker for worker in holders if self._gone(worker)]
+        known = {info.id for info in self.presence.workers()}
+        self._dead = {worker for worker in known.union(holders) if self._gone(worker)}
+        gone = [worker for worker in holders if worker in self._dead]
         self.presence.sweep()
         if not gone and not stalled:
             return []
@@ -262,7 +267,7 @@ class SqliteStore:
             queues=queues,
             due={queue: number for queue, (number, _) in due.items()},
             oldest_due={queue: to_datetime(oldest) for queue, (_, oldest) in due.items() if oldest is not None},
-            workers=list(self.presence.workers()),
+            workers=[info for info in self.presence.workers() if info.id not in self._dead],
             halts=read.halts(connection, now),
         )
 
