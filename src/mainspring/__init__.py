@@ -1,13 +1,13 @@
 """Mainspring runs jobs durably and on time.
 
-    from mainspring import Mainspring
+from mainspring import Mainspring
 
-    app = Mainspring("sqlite:///jobs.db")
+app = Mainspring("sqlite:///jobs.db")
 
-    @app.task(queue="mail")
-    async def welcome(guest_id: str) -> None: ...
+@app.task(queue="mail")
+async def welcome(guest_id: str) -> None: ...
 
-    await welcome.using(delay=3600).enqueue(guest_id="g1")
+await welcome.using(delay=3600).enqueue(guest_id="g1")
 """
 
 from mainspring.app import Mainspring

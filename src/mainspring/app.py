@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from mainspring.clock import Clock, to_datetime
 from mainspring.errors import ConfigurationError, UnknownTask
@@ -42,7 +42,7 @@ class Mainspring:
     def __repr__(self) -> str:
         return f"<Mainspring {self.store.url}, {len(self.tasks)} tasks>"
 
-    async def __aenter__(self) -> Mainspring:
+    async def __aenter__(self) -> Self:
         await self.store.open()
         return self
 
@@ -80,8 +80,8 @@ class Mainspring:
     ) -> TaskDecorator:
         """Make a function a task. Its name in the store is its own name unless another is given: never an import path.
 
-        Coroutines run on the worker's event loop, plain functions in its threads, and either in a process of its own with
-        isolation="process": the only kind whose timeout can really stop the work.
+        Coroutines run on the worker's event loop, plain functions in its threads, and either in a process of its own
+        with isolation="process": the only kind whose timeout can really stop the work.
         """
         options = Options(
             queue=queue, priority=priority, retry=retry, max_attempts=max_attempts, timeout=timeout,
@@ -90,7 +90,9 @@ class Mainspring:
         names = sys._getframe(1).f_locals  # noqa: SLF001 - annotations may name what is local to the caller
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
-            return self._register(Task(self, function, name or function.__name__, options=options, ack=ack, names=names))
+            return self._register(
+                Task(self, function, name or function.__name__, options=options, ack=ack, names=names)
+            )
 
         return decorate  # type: ignore[return-value]
 
@@ -133,11 +135,15 @@ class Mainspring:
 
     # -- the whole system ---------------------------------------------------------------------
 
-    async def halt(self, reason: str = "", *, accept: bool = True, until: datetime | None = None, actor: str | None = None) -> None:
+    async def halt(
+        self, reason: str = "", *, accept: bool = True, until: datetime | None = None, actor: str | None = None
+    ) -> None:
         """Nothing is started any more, anywhere. New jobs are kept for later, or with accept=False refused."""
         await self._halt(Halt(actor or whoami(), reason, self.now(), until, None, accept))
 
-    async def pause(self, queue: str, reason: str = "", *, until: datetime | None = None, actor: str | None = None) -> None:
+    async def pause(
+        self, queue: str, reason: str = "", *, until: datetime | None = None, actor: str | None = None
+    ) -> None:
         """Nothing of this queue is started any more, until then or until resumed."""
         await self._halt(Halt(actor or whoami(), reason, self.now(), until, queue))
 
@@ -178,6 +184,6 @@ class Mainspring:
 
     def worker(self, **settings: Any) -> Any:
         """A worker for this application; see mainspring.worker.Worker."""
-        from mainspring.worker import Worker  # noqa: PLC0415 - the worker builds on the application, not the other way
+        from mainspring.worker import Worker
 
         return Worker(self, **settings)

@@ -18,7 +18,7 @@ UNSET: Any = object()
 
 
 class JobTransaction:
-    """The store's transaction, which remembers that it was committed: then the job has ended, whatever the handler does next."""
+    """The store's transaction. It remembers its commit: with that the job has ended, whatever the handler does next."""
 
     def __init__(self, completion: Completion, effects: Effects) -> None:
         self._completion = completion
@@ -78,7 +78,7 @@ class Context:
             "id": "00000000-0000-7000-8000-000000000000", "token": 0, "task": "", "queue": "default", "payload": "{}",
             "priority": 2, "attempts": 0, "max_attempts": 1, "crashes": 0, "timeout": 0, "run_at": 0, "created_at": 0,
         }  # fmt: skip
-        return cls(Claim(**{**values, **fields}))  # type: ignore[arg-type]
+        return cls(Claim(**{**values, **fields}))
 
     @property
     def job_id(self) -> str:

@@ -118,7 +118,7 @@ class StoreTooNew(StoreError):
     """A newer Mainspring wrote this database. Upgrade this program."""
 
 
-class Signal(Exception):  # noqa: N818 - not an error: how a handler says what should become of its job
+class Signal(Exception):
     """Raised by a handler to end its run in a way of its choosing."""
 
     def __init__(self, reason: str = "") -> None:

@@ -88,9 +88,12 @@ class JobCompleted(RunEvent):
     duration: float  # seconds
 
 
+RetryReason = Literal["error", "timeout", "crash"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRetrying(RunEvent):
-    reason: Literal["error", "timeout", "crash"]
+    reason: RetryReason
     max_attempts: int
     delay: float  # seconds
     failure: Failure | None
@@ -228,4 +231,4 @@ def _guard_plain(subscriber: Subscriber[Any], event: Event) -> None:
 
 def _report(subscriber: Subscriber[Any], event: Event) -> None:
     name = getattr(subscriber, "__qualname__", repr(subscriber))
-    log.error("subscriber_failed", subscriber=name, event_type=type(event).__name__, exc_info=True)
+    log.error("subscriber_failed", subscriber=name, event_type=type(event).__name__, exc_info=True)  # noqa: LOG014 - called in handlers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,9 @@ class Result:
 
     changed: int = 0
     requested: int = 0  # running jobs that were asked to stop
-    conflicts: dict[str, str] = field(default_factory=dict)  # not retried: job -> the live job that holds its dedupe key
+    conflicts: dict[str, str] = field(
+        default_factory=dict
+    )  # not retried: job -> the live job that holds its dedupe key
 
     @property
     def count(self) -> int:
@@ -202,5 +204,3 @@ class Jobs:
         if action is Action.CANCEL and changed.ids and self._app.bus.wants(JobCancelled):
             for job in await self._app.store.get(changed.ids):
                 self._app.bus.emit(JobCancelled(job_id=job.id, task=job.task, queue=job.queue, reason=reason))
-
-

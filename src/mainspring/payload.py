@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, get_type_hints
+from typing import Any, NotRequired, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    PydanticSchemaGenerationError,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic_core import PydanticSerializationError
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from mainspring.errors import CannotStoreResult, ConfigurationError, InvalidPayload
 
@@ -18,7 +25,8 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 class Payload:
     """What one task takes and gives back.
 
-    The payload is an object of its named arguments; or, for a task whose only argument is a Pydantic model, that model's own JSON.
+    The payload is an object of its named arguments; or, for a task whose only argument is a Pydantic model, that
+    model's own JSON.
     """
 
     def __init__(self, name: str, function: Callable[..., Any], context_type: type, names: Mapping[str, Any]) -> None:
@@ -26,9 +34,7 @@ class Payload:
         self._signature = inspect.signature(function)
         hints = self._hints(function, names)
         self.context = next((key for key, hint in hints.items() if hint is context_type and key != "return"), None)
-        self._takes = {
-            key: parameter for key, parameter in self._signature.parameters.items() if key != self.context
-        }
+        self._takes = {key: parameter for key, parameter in self._signature.parameters.items() if key != self.context}
         self._check_kinds()
         self._is_model = self._only_model(hints)
         try:
@@ -110,15 +116,15 @@ class Payload:
         if self._is_model:
             return hints[next(iter(self._takes))]
         fields: dict[str, Any] = {}
-        extra = "forbid"
+        extra: Literal["allow", "forbid"] = "forbid"
         for key, parameter in self._takes.items():
             hint = hints.get(key, Any)
             if parameter.kind is parameter.VAR_KEYWORD:
                 extra = "allow"
             else:
                 fields[key] = hint if parameter.default is parameter.empty else NotRequired[hint]
-        shape = TypedDict(f"{self.task} payload", fields)  # type: ignore[operator]
-        shape.__pydantic_config__ = ConfigDict(extra=extra, title=self.task)  # type: ignore[typeddict-item]
+        shape: Any = TypedDict(self.task, fields)  # type: ignore[misc]
+        shape.__pydantic_config__ = ConfigDict(extra=extra, title=self.task)
         return shape
 
     def _explain(self, error: ValidationError | PydanticSerializationError) -> str:

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from mainspring.clock import duration, to_millis
 from mainspring.context import Context
-from mainspring.errors import ConfigurationError, JobFailed, JobNotFound
+from mainspring.errors import ConfigurationError, JobFailed
 from mainspring.ids import new_id
 from mainspring.job import FOREVER, Job, NewJob, Priority, Status
 from mainspring.payload import Payload
@@ -271,7 +271,7 @@ class Enqueuer(Generic[P, R]):
         wanted = self._options.dedupe_for
         if wanted is None or wanted == "active":
             return None
-        return FOREVER if wanted == "forever" else duration(wanted)  # type: ignore[arg-type]
+        return FOREVER if wanted == "forever" else duration(wanted)
 
     def _own_options(self) -> str | None:
         """What the worker must know of this one job and could not know from its task."""

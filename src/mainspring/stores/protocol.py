@@ -166,7 +166,9 @@ class Changed:
 
     ids: tuple[str, ...]  # changed at once (or, in a dry run, would be)
     requested: tuple[str, ...] = ()  # running jobs that were asked to cancel
-    conflicts: Mapping[str, str] = field(default_factory=dict)  # not replayed: job -> live job that holds its dedupe key
+    conflicts: Mapping[str, str] = field(
+        default_factory=dict
+    )  # not replayed: job -> live job that holds its dedupe key
     cursor: str | None = None  # where the next chunk begins; None: all done
 
 
@@ -253,7 +255,7 @@ class Store(Protocol):
     async def claim(
         self, worker: str, wants: Sequence[Want], *, limit: int | None = None, solo: bool = False
     ) -> Claims:
-        """Take due jobs, at most `limit` in all: by priority, then by due time, none while halted or their queue is paused.
+        """Take due jobs, at most `limit` in all: by priority, then by due time; none while halted or paused.
 
         A level whose head has waited longer than a patience takes a share of each claim, so that low priorities
         never starve. Suspects (jobs whose worker died) are only given out with `solo`, one at a time and
@@ -263,7 +265,7 @@ class Store(Protocol):
     async def ack(self, outcomes: Sequence[Outcome]) -> list[Status | None]:
         """Write down how runs ended; per outcome the job's new status, or None: the claim was lost.
 
-        A lost claim changes nothing and inserts no follow-ups; the other outcomes of the batch are written all the same.
+        A lost claim changes nothing and inserts no follow-ups; the batch's other outcomes are written all the same.
         """
 
     async def report(self, reports: Sequence[ProgressReport]) -> set[str]:
@@ -284,9 +286,9 @@ class Store(Protocol):
     async def reap(self) -> list[Takeover]:
         """Take over the jobs of dead workers and the stalled ones. Any worker may call it, at any time.
 
-        A worker is dead when its store can prove it, or when the caller has seen no heartbeat of it for `lease` seconds of
-        the caller's own monotonic clock: machines' clocks are never compared. Its jobs count a crash. A job is stalled
-        when it has run for its timeout plus `stall_grace`: that counts as an attempt.
+        A worker is dead when its store can prove it, or when the caller has seen no heartbeat of it for `lease` seconds
+        of the caller's own monotonic clock: machines' clocks are never compared. Its jobs count a crash. A job is
+        stalled when it has run for its timeout plus `stall_grace`: that counts as an attempt.
         """
 
     async def prune(self, limit: int = 1000) -> int:

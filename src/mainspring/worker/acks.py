@@ -1,7 +1,8 @@
 """Outcomes on their way to the store, many at a time.
 
-A finished job waits at most `delay` seconds for others, and not at all if its task says ack="sync" or nothing else runs. If
-the process is killed in that window, the finished jobs in it run again: at most those of `delay` plus one commit.
+A finished job waits at most `delay` seconds for others, and not at all if its task says ack="sync" or nothing else
+runs. If the process is killed in that window, the finished jobs in it run again: at most those of `delay` plus one
+commit.
 """
 
 from __future__ import annotations
@@ -74,8 +75,10 @@ class Acks:
             try:
                 statuses = await self._store.ack([outcome for _, outcome in batch])
             except Exception as error:  # noqa: BLE001 - to drop the outcomes would be to run the jobs again
-                log.error("ack_failed", jobs=len(batch), error=str(error), retry_in=backoff.next)
+                log.warning("ack_failed", jobs=len(batch), error=str(error), retry_in=backoff.next)
                 await backoff.wait()
             else:
-                self._confirmed([(run, outcome, status) for (run, outcome), status in zip(batch, statuses, strict=True)])
+                self._confirmed(
+                    [(run, outcome, status) for (run, outcome), status in zip(batch, statuses, strict=True)]
+                )
                 return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mainspring.events import (
     Bus,
     JobCancelled,
@@ -13,6 +15,7 @@ from mainspring.events import (
     JobSnoozed,
     JobStalled,
     JobStarted,
+    RetryReason,
 )
 from mainspring.job import Claim, Move, Outcome, ProgressReport, Status
 from mainspring.log import get_log
@@ -56,7 +59,7 @@ class Announcer:
         else:
             self._goes_on(claim, outcome, fields, duration)
 
-    def _goes_on(self, claim: Claim, outcome: Outcome, fields: dict[str, object], duration: float) -> None:
+    def _goes_on(self, claim: Claim, outcome: Outcome, fields: dict[str, Any], duration: float) -> None:
         about, delay = self._about(claim), outcome.delay / 1000
         if outcome.move is Move.SNOOZE:
             log.info("job_snoozed", **fields, duration=duration, delay=delay, reason=outcome.reason)
@@ -78,24 +81,26 @@ class Announcer:
         """A claim that this worker took from another."""
         fields = {"job_id": takeover.job_id, "task": takeover.task, "worker": takeover.worker}
         log.warning("job_taken_over", **fields, cause=takeover.cause, status=takeover.status, by=self._worker)
-        about = {"job_id": takeover.job_id, "task": takeover.task, "queue": takeover.queue, "worker": takeover.worker}
+        about: dict[str, Any] = {**fields, "queue": takeover.queue, "attempt": takeover.attempts}
         stalled = takeover.cause is TakeoverCause.STALLED
         if stalled:
-            self._bus.emit(JobStalled(**about, attempt=takeover.attempts, failure=takeover.failure))
+            self._bus.emit(JobStalled(**about, failure=takeover.failure))
         if takeover.status is Status.DEAD_LETTER:
-            self._bus.emit(JobDeadLettered(**about, attempt=takeover.attempts, failure=takeover.failure))
+            self._bus.emit(JobDeadLettered(**about, failure=takeover.failure))
         elif takeover.status is Status.CANCELLED:
             self._bus.emit(JobCancelled(job_id=takeover.job_id, task=takeover.task, queue=takeover.queue))
         else:
-            reason = "timeout" if stalled else "crash"
             self._bus.emit(
                 JobRetrying(
-                    **about, attempt=takeover.attempts, reason=reason, max_attempts=takeover.max_attempts, delay=0,
+                    **about,
+                    reason="timeout" if stalled else "crash",
+                    max_attempts=takeover.max_attempts,
+                    delay=0,
                     failure=takeover.failure,
-                )  # fmt: skip
+                )
             )
 
-    def _about(self, claim: Claim) -> dict[str, object]:
+    def _about(self, claim: Claim) -> dict[str, Any]:
         return {
             "job_id": claim.id,
             "task": claim.task,
@@ -105,7 +110,7 @@ class Announcer:
         }
 
 
-def reason_of(outcome: Outcome) -> str:
+def reason_of(outcome: Outcome) -> RetryReason:
     if outcome.move is Move.CRASH:
         return "crash"
     return "timeout" if outcome.failure is not None and outcome.failure.type == TimeoutError.__name__ else "error"

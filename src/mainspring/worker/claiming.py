@@ -37,12 +37,12 @@ class Prefetch:
 
 
 def wants(
-    subscribed: Sequence[Subscription], strict: bool, room: int, in_hand: Mapping[str, int], rng: random.Random
+    subscribed: Sequence[Subscription], *, strict: bool, room: int, in_hand: Mapping[str, int], rng: random.Random
 ) -> list[Want]:
-    """In strict order: all of the first queue, then the next. Else each queue its share by weight, and what is left to any."""
+    """In strict order all of the first queue, then the next; else each queue its share by weight, and the rest to any."""
     limits = {s.queue: room if s.concurrency is None else s.concurrency - in_hand.get(s.queue, 0) for s in subscribed}
     open_ = [s for s in subscribed if limits[s.queue] > 0]
-    if strict or len(open_) < 2:  # noqa: PLR2004 - one queue has nobody to share with
+    if strict or len(open_) < 2:
         return [Want(s.queue, min(room, limits[s.queue])) for s in open_]
     total = sum(s.weight for s in open_)
     drawn = sorted(open_, key=lambda s: rng.random() ** (1 / s.weight), reverse=True)  # the heavier, the earlier

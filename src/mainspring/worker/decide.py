@@ -30,9 +30,7 @@ def completed(run: Run, now: Millis, value: Any = None) -> Outcome:
         value = effects.result
     result = run.task.payload.dump_result(value)
     follow_ups = tuple(effects.follow_ups) if effects is not None else ()
-    return Outcome(
-        run.claim.id, run.claim.token, Move.DONE, run.started_at, now, result=result, follow_ups=follow_ups
-    )
+    return Outcome(run.claim.id, run.claim.token, Move.DONE, run.started_at, now, result=result, follow_ups=follow_ups)
 
 
 def raised(run: Run, error: BaseException, now: Millis) -> Outcome | None:
@@ -98,6 +96,3 @@ def failure_of(error: BaseException) -> Failure:
         return told
     trace = "".join(traceback.format_exception(error)) if error.__traceback__ else ""
     return Failure(type(error).__name__, str(error), trace)
-
-
-

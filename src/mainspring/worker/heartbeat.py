@@ -1,4 +1,4 @@
-"""The worker's sign of life, from a thread with an event loop of its own: a busy loop or GIL must not cost the lease."""
+"""The worker's sign of life, from a thread with a loop of its own: a busy loop or GIL must not cost the lease."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = get_log("mainspring.worker")
 
 
 class Heartbeat:
-    """Beats every `interval` seconds, or at once when poked; `heard` is called on the worker's loop with what came back."""
+    """Beats every `interval` seconds, or at once when poked; `heard` gets what came back, on the worker's loop."""
 
     def __init__(
         self,

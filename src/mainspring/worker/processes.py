@@ -121,7 +121,12 @@ class Processes:
     async def _converse(
         self, child: Child, task: Task[..., Any, Any], claim: Claim, context: Context
     ) -> dict[str, Any]:
-        order = {"module": task.function.__module__, "name": task.name, "claim": asdict(claim), "worker": context.worker}
+        order = {
+            "module": task.function.__module__,
+            "name": task.name,
+            "claim": asdict(claim),
+            "worker": context.worker,
+        }
         child.send(order)
         while "progress" in (message := await child.receive()):
             context.progress(*message["progress"])
@@ -156,7 +161,12 @@ async def readable(pipe: Connection) -> None:
     """Wait, without a thread, until there is something to read."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(pipe.fileno(), lambda: ready.done() or ready.set_result(None))
+
+    def settle() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    loop.add_reader(pipe.fileno(), settle)
     try:
         await ready
     finally:

@@ -25,7 +25,18 @@ class Stop(StrEnum):
 
 
 class Run:
-    __slots__ = ("asyncio_task", "claim", "claimed_at", "context", "ended", "kill", "started_at", "stop", "stop_reason", "task")
+    __slots__ = (
+        "asyncio_task",
+        "claim",
+        "claimed_at",
+        "context",
+        "ended",
+        "kill",
+        "started_at",
+        "stop",
+        "stop_reason",
+        "task",
+    )
 
     def __init__(self, claim: Claim, task: Task[..., Any, Any], claimed_at: float) -> None:
         self.claim = claim
@@ -45,7 +56,9 @@ class Run:
 
     @property
     def isolated(self) -> bool:
-        own = json.loads(self.claim.options).get("isolation") if self.claim.options else None
+        if self.claim.options is None:
+            return self.task.options.isolation == "process"
+        own = json.loads(self.claim.options).get("isolation")
         return (own or self.task.options.isolation) == "process"
 
     @property

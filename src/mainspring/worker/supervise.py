@@ -33,7 +33,7 @@ async def supervised(name: str, step: Callable[[], Awaitable[None]]) -> None:
         try:
             await step()
         except Exception as error:  # noqa: BLE001 - the loop must survive whatever it is
-            log.error("loop_failed", loop=name, error=f"{type(error).__name__}: {error}", retry_in=backoff.next)
+            log.warning("loop_failed", loop=name, error=f"{type(error).__name__}: {error}", retry_in=backoff.next)
             await backoff.wait()
         else:
             backoff.reset()

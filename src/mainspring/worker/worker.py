@@ -46,6 +46,7 @@ STALE = 2.0  # seconds that a claimed job may wait here for a free slot before o
 TURN = 1.0  # seconds that suspects and the others have in turn, while there are suspects
 PROGRESS_PAUSE = 0.1  # seconds between writes of progress; of many reports the last is written
 PRUNE_EVERY = 10.0  # seconds
+PRUNE_CHUNK = 1000  # jobs
 LAST_WORDS = 3.0  # seconds that stopped handlers get to end after the grace
 
 
@@ -91,7 +92,7 @@ class Worker:
         return 1 if self._abandoned else 0
 
     def stop(self) -> None:
-        """Stop claiming and let running jobs finish; called again: stop at once. Jobs that do not finish are handed back."""
+        """Stop claiming and let running jobs finish; called again: stop at once. What does not finish is handed back."""
         if self._stopping.is_set():
             self._stop_now.set()
         self._stopping.set()
@@ -176,7 +177,7 @@ class Worker:
                 await self.store.open()
                 await self.store.join(info, self._on_wake)
             except StoreUnavailable as error:
-                log.error("store_unavailable", error=str(error), retry_in=backoff.next)
+                log.warning("store_unavailable", error=str(error), retry_in=backoff.next)
                 await backoff.wait()
             else:
                 log.info("worker_started", worker=self.id, queues=sorted(self._queues), store=self.store.url)
@@ -209,12 +210,13 @@ class Worker:
 
     async def _ask(self, limit: int, *, solo: bool) -> Claims:
         """Shielded: a claim that is on its way cannot be called off, and its jobs must find us."""
-        wanted = wants(self.settings.queues, self.settings.strict, limit, self._in_hand, self._random)
+        wanted = wants(
+            self.settings.queues, strict=self.settings.strict, room=limit, in_hand=self._in_hand, rng=self._random
+        )
         async with self._claiming:
             if not wanted or limit <= 0 or self._stopping.is_set():
                 return Claims([])
-            claims = await asyncio.shield(self.store.claim(self.id, wanted, limit=limit, solo=solo))
-        return claims
+            return await asyncio.shield(self.store.claim(self.id, wanted, limit=limit, solo=solo))
 
     def _turn_of_suspects(self) -> bool:
         """A second for them, a second for the others: neither holds up the other for long."""
@@ -292,7 +294,7 @@ class Worker:
         except BaseException as error:  # noqa: BLE001 - whatever it is decides the outcome
             outcome = decide.raised(run, error, self.store.clock.now())
             if run.context is not None and run.context.effects.committed:
-                log.error("raised_after_commit", job_id=run.claim.id, task=run.claim.task, error=repr(error))
+                log.warning("raised_after_commit", job_id=run.claim.id, task=run.claim.task, error=repr(error))
         else:
             outcome = decide.returned(run, value, self.store.clock.now())
         self._finish(run, outcome)
@@ -303,9 +305,8 @@ class Worker:
         args, kwargs = task.payload.load(run.claim.payload)
         if task.payload.context is not None:
             kwargs[task.payload.context] = self._context(run)
-        if run.claim.options is not None or task.options.isolation == "process":
-            if run.isolated:
-                return await self._call_process(run)
+        if run.isolated:
+            return await self._call_process(run)
         if not task.is_async:
             return await self._call_thread(run, lambda: task.function(*args, **kwargs))
         if not run.claim.timeout:
@@ -463,9 +464,8 @@ class Worker:
     async def _prune(self) -> None:
         if self._loop.time() - self._pruned_at < PRUNE_EVERY:
             return
-        chunk = 1000
-        while await self.store.prune(chunk) == chunk and not self._stopping.is_set():
-            await asyncio.sleep(0)  # others may write in between
+        while await self.store.prune(PRUNE_CHUNK) == PRUNE_CHUNK and not self._stopping.is_set():
+            pass  # in chunks, so that others may write in between
         self._pruned_at = self._loop.time()
 
     # -- drain ----------------------------------------------------------------------------------

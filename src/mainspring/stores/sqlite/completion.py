@@ -22,7 +22,10 @@ inside: contextvars.ContextVar[bool] = contextvars.ContextVar("mainspring_inside
 def refuse_inside() -> None:
     """The block holds the file's one write lock: to wait for the writer thread in there would be to wait for ever."""
     if inside.get():
-        msg = "inside ctx.transaction() the database is yours: pass it on with using(connection=tx), or do this after the block"
+        msg = (
+            "inside ctx.transaction() the database is yours alone: "
+            "enqueue with using(connection=tx), or do this after the block"
+        )
         raise ConfigurationError(msg)
 
 

@@ -31,7 +31,10 @@ CHECKPOINT_PAGES = 4000  # 16 MB of write-ahead log; each checkpoint then costs 
 ERRORS: dict[int, tuple[type[StoreError], str]] = {
     sqlite3.SQLITE_BUSY: (StoreBusy, "{path} is locked by another program; end its transaction and try again"),
     sqlite3.SQLITE_LOCKED: (StoreBusy, "{path} is locked by another program; end its transaction and try again"),
-    sqlite3.SQLITE_FULL: (StoreFull, "no room left on the disk of {path}; nothing was changed; free some and try again"),
+    sqlite3.SQLITE_FULL: (
+        StoreFull,
+        "no room left on the disk of {path}; nothing was changed; free some and try again",
+    ),
     sqlite3.SQLITE_READONLY: (StoreReadOnly, "{path} cannot be written; check its owner, mode and mount"),
     sqlite3.SQLITE_PERM: (StoreReadOnly, "{path} cannot be written; check its owner, mode and mount"),
     sqlite3.SQLITE_CANTOPEN: (

@@ -177,8 +177,8 @@ HEADS = "SELECT " + ", ".join(
     f"(SELECT run_at {LEVEL.format(queue='?1', level=level)} ORDER BY run_at LIMIT 1)" for level in PRIORITIES
 )
 CLAIM_COLUMNS = """
-seq, status, jobs.id, token + 1, task, queue, coalesce(payload, (SELECT body FROM payloads WHERE job_id = jobs.id)), priority,
-attempts, max_attempts, crashes, timeout, run_at, created_at, dedupe_key, target_type, target_id, tags, options
+seq, status, jobs.id, token + 1, task, queue,
+coalesce(payload, (SELECT body FROM payloads WHERE job_id = jobs.id)), priority, attempts, max_attempts, crashes, timeout, run_at, created_at, dedupe_key, target_type, target_id, tags, options
 """
 PICK = f"""
 SELECT json_group_array(json_array({CLAIM_COLUMNS}))
@@ -197,8 +197,8 @@ SELECT run_at FROM jobs INDEXED BY jobs_suspect
 WHERE queue = ? AND status < 2 AND crashes > 0 ORDER BY run_at LIMIT 1
 """
 TAKE = f"""
-UPDATE jobs SET status = {RUNNING}, token = token + 1, worker = :worker, claimed_at = :now, progress = NULL, note = NULL,
-                deadline = iif(timeout > 0, :now + timeout + :stall_grace, {NEVER})
+UPDATE jobs SET status = {RUNNING}, token = token + 1, worker = :worker, claimed_at = :now,
+                progress = NULL, note = NULL, deadline = iif(timeout > 0, :now + timeout + :stall_grace, {NEVER})
 WHERE seq IN (SELECT value FROM json_each(:seqs))
 """
 QUEUES = """
@@ -300,9 +300,7 @@ def levels_of(transaction: Transaction, queues: Sequence[str]) -> list[Level]:
     ]
 
 
-def pick_level(
-    transaction: Transaction, level: Level, limit: int, picked: Sequence[Sequence[Any]]
-) -> list[list[Any]]:
+def pick_level(transaction: Transaction, level: Level, limit: int, picked: Sequence[Sequence[Any]]) -> list[list[Any]]:
     """The level's next rows; what it gave before in this claim still waits in the index and is passed over."""
     if limit <= 0:
         return []
@@ -320,8 +318,8 @@ def pick_level(
 def shares(levels: Sequence[Level], now: Millis, request: ClaimRequest, limit: int) -> list[tuple[Level, int]]:
     """Which levels to take from, in order, and how many of each at most.
 
-    By priority; but a priority whose head has waited beyond the patience gets a quarter of the room first (a small claim: every
-    fourth time all of it). Not more, or an old backlog of low priority would hold up what is urgent.
+    By priority; but a priority whose head has waited beyond the patience gets a quarter of the room first (a small
+    claim: every fourth time all of it). Not more, or an old backlog of low priority would hold up what is urgent.
     """
     due = sorted((level for level in levels if level.head <= now), key=lambda level: (level.priority, level.head))
     by_priority = [(level, limit) for level in due]
@@ -351,9 +349,7 @@ def pick_suspect(
     """One, and nothing beside it."""
     del request
     for queue in chain.from_iterable(group.queues for group in groups):
-        rows: list[list[Any]] = json.loads(
-            transaction.value(PICK_SUSPECT, {"queue": queue, "now": transaction.now})
-        )
+        rows: list[list[Any]] = json.loads(transaction.value(PICK_SUSPECT, {"queue": queue, "now": transaction.now}))
         if rows:
             return rows, []
     return [], []
@@ -402,12 +398,13 @@ SELECT json_group_array(json_array(number, seq, id, queue, cancel, attempts, cra
 FROM outcome CROSS JOIN jobs ON id = job_id AND token = job_token AND status = {RUNNING}
 """
 ARCHIVE = f"""
-WITH ended(ended_seq, end_status, is_attempt, is_crash, began_at, end_reason, end_error_type, end_error, end_result, now)
-AS (VALUES {{values}})
+WITH ended(
+    ended_seq, end_status, is_attempt, is_crash, began_at, end_reason, end_error_type, end_error, end_result, now
+) AS (VALUES {{values}})
 INSERT INTO archive
 SELECT id, task, queue, end_status, priority, run_at, attempts + is_attempt, max_attempts, crashes + is_crash, token,
-       worker, coalesce(began_at, claimed_at), now, min({NEVER}, now + iif(end_status = {DEAD_LETTER}, keep_dead, keep)),
-       timeout, created_at, keep, keep_dead, dedupe_key, target_type, target_id, tags, options,
+       worker, coalesce(began_at, claimed_at), now,
+       min({NEVER}, now + iif(end_status = {DEAD_LETTER}, keep_dead, keep)), timeout, created_at, keep, keep_dead, dedupe_key, target_type, target_id, tags, options,
        coalesce(end_reason, reason), progress, note, coalesce(end_error_type, error_type),
        iif(end_error_type IS NULL, error, end_error), payload, end_result
 FROM ended CROSS JOIN jobs ON seq = ended_seq
@@ -458,7 +455,9 @@ def ack(transaction: Transaction, outcomes: list[Outcome]) -> list[Status | None
         if outcome.move is not Move.DONE:
             record_attempt(transaction, job, status, outcome)
     end(transaction, ended)
-    follow_ups = [job for outcome, status in zip(outcomes, statuses, strict=True) if status for job in outcome.follow_ups]
+    follow_ups = [
+        job for outcome, status in zip(outcomes, statuses, strict=True) if status for job in outcome.follow_ups
+    ]
     insert_jobs(transaction, follow_ups)  # last, since one may want the dedupe key that its parent held
     return statuses
 

@@ -1,4 +1,4 @@
-"""What people (and their code) do to jobs by hand: cancel, retry, delete, edit, halt. Each leaves a line in the audit log."""
+"""What is done to jobs by hand: cancel, retry, delete, edit, halt. Each leaves a line in the audit log."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def find_targets(transaction: Transaction, request: ChangeRequest) -> list[Targe
         if request.cursor is not None:
             conditions.add("id > ?", request.cursor)
         statement = f"""SELECT '{table}', id, queue, status, task, dedupe_key FROM {table}
-                        WHERE {conditions} ORDER BY id LIMIT ?"""  # noqa: S608 - our own names
+                        WHERE {conditions} ORDER BY id LIMIT ?"""
         rows = transaction.execute(statement, (*conditions.values, request.limit + 1)).fetchall()
         targets += (Target(*row) for row in rows)
     return sorted(targets, key=lambda target: target.id)[: request.limit + 1]
@@ -182,10 +182,10 @@ def remove_jobs(transaction: Transaction, ids: Sequence[str]) -> None:
     """With all that belongs to them. Lasting dedupe records stay: that is their point."""
     listed = (json.dumps(ids),)
     for table in (LIVE, FINISHED):
-        transaction.execute(f"DELETE FROM {table} WHERE id IN (SELECT value FROM json_each(?))", listed)  # noqa: S608
+        transaction.execute(f"DELETE FROM {table} WHERE id IN (SELECT value FROM json_each(?))", listed)
     for table in BELONGINGS:
         column = "job_id"
-        transaction.execute(f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))", listed)  # noqa: S608
+        transaction.execute(f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))", listed)
 
 
 # -- edit -----------------------------------------------------------------------------------------

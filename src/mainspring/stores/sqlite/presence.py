@@ -1,8 +1,8 @@
 """Which workers are alive, and how to wake them: two small files per worker beside the database.
 
-`<database>-workers/<id>.lock` holds what the worker says of itself and is locked by it (`flock`) as long as it lives: the kernel frees it
-at death. Its modification time is the heartbeat, so that a worker which is stopped but not dead is noticed too, and a
-heartbeat never touches the database. `<id>.sock` is a datagram socket: a write to it wakes the worker.
+`<database>-workers/<id>.lock` holds what the worker says of itself and is locked by it (`flock`) as long as it lives:
+the kernel frees it at death. Its modification time is the heartbeat, so that a worker which is stopped but not dead is
+noticed too, and a heartbeat never touches the database. `<id>.sock` is a datagram socket: a write to it wakes the worker.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class Presence:
 
 def datagram_socket() -> socket.socket:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    made.setblocking(False)
+    made.settimeout(0)
     return made
 
 

@@ -98,7 +98,7 @@ def get(connection: sqlite3.Connection, ids: Sequence[str]) -> list[Job]:
         statement = f"""
             SELECT {columns}, (SELECT traceback FROM attempts WHERE job_id = {table}.id AND error_type IS NOT NULL
                                ORDER BY number DESC LIMIT 1)
-            FROM {table} WHERE id IN (SELECT value FROM json_each(?))"""  # noqa: S608 - our own names
+            FROM {table} WHERE id IN (SELECT value FROM json_each(?))"""
         for *row, traceback in connection.execute(statement, (json.dumps(list(ids)),)):
             found[row[0]] = to_job(tuple(row), traceback or "")
     return [found[job_id] for job_id in ids if job_id in found]
@@ -122,7 +122,7 @@ def matching_rows(
         return []
     if cursor is not None:
         conditions.add("id < ?", cursor)
-    statement = f"SELECT {COLUMNS[table]} FROM {table} WHERE {conditions} ORDER BY id DESC LIMIT ?"  # noqa: S608
+    statement = f"SELECT {COLUMNS[table]} FROM {table} WHERE {conditions} ORDER BY id DESC LIMIT ?"
     return connection.execute(statement, (*conditions.values, limit)).fetchall()
 
 
@@ -131,7 +131,7 @@ def count(connection: sqlite3.Connection, where: Filter) -> int:
     for table in (LIVE, FINISHED):
         conditions = Conditions(where, table)
         if not conditions.impossible:
-            statement = f"SELECT count(*) FROM {table} WHERE {conditions}"  # noqa: S608
+            statement = f"SELECT count(*) FROM {table} WHERE {conditions}"
             total += connection.execute(statement, conditions.values).fetchone()[0]
     return total
 

@@ -39,9 +39,7 @@ class Reader:
         for connection in self._opened:
             connection.close()
 
-    def _read(
-        self, function: Callable[Concatenate[sqlite3.Connection, P], R], *args: P.args, **kwargs: P.kwargs
-    ) -> R:
+    def _read(self, function: Callable[Concatenate[sqlite3.Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         with self._file.errors():
             connection = self._connection()
             connection.execute("BEGIN")

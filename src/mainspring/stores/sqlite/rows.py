@@ -24,8 +24,8 @@ NEVER = 2**62  # a deadline or expiry that does not come
 
 PAYLOAD = "coalesce(payload, (SELECT body FROM payloads WHERE job_id = {table}.id))"
 SHARED_COLUMNS = """
-id, task, queue, status, priority, run_at, created_at, attempts, max_attempts, crashes, token, worker, timeout, dedupe_key,
-target_type, target_id, tags, progress, note, error_type, error, reason
+id, task, queue, status, priority, run_at, created_at, attempts, max_attempts, crashes, token, worker, timeout,
+dedupe_key, target_type, target_id, tags, progress, note, error_type, error, reason
 """
 LIVE_COLUMNS = f"""
 {SHARED_COLUMNS}, {PAYLOAD.format(table="jobs")} AS payload, nullif(claimed_at, 0) AS started_at,
@@ -40,8 +40,8 @@ finished_at, nullif(expires_at, {NEVER}) AS expires_at, result, 0 AS cancel
 def to_job(row: tuple[Any, ...], traceback: str = "") -> Job:
     """From LIVE_COLUMNS or FINISHED_COLUMNS."""
     (
-        job_id, task, queue, status, priority, run_at, created_at, attempts, max_attempts, crashes, token, worker, timeout,
-        dedupe_key, target_type, target_id, tags, progress, note, error_type, error, reason, payload, started_at,
+        job_id, task, queue, status, priority, run_at, created_at, attempts, max_attempts, crashes, token, worker,
+        timeout, dedupe_key, target_type, target_id, tags, progress, note, error_type, error, reason, payload, started_at,
         finished_at, expires_at, result, cancel,
     ) = row  # fmt: skip
     return Job(

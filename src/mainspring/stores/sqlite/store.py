@@ -81,9 +81,7 @@ class SqliteStore:
             self.file.prepare()
             if self._threads is not None:
                 self.presence = Presence(self.file.path)
-            self._threads = _Threads(
-                os.getpid(), Writer(self.file, self.clock, self._committed), Reader(self.file)
-            )
+            self._threads = _Threads(os.getpid(), Writer(self.file, self.clock, self._committed), Reader(self.file))
         return self._threads
 
     async def close(self) -> None:
@@ -328,5 +326,3 @@ class _Listener:
             self.socket.close()
         if not self.loop.is_closed():
             self.poll.cancel()
-
-

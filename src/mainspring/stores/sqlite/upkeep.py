@@ -136,7 +136,8 @@ UNION ALL SELECT queue, status, count(*) FROM archive GROUP BY queue, status
 """
 ORPHANS = """
 SELECT count(*) FROM {table} AS part
-WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE id = part.job_id) AND NOT EXISTS (SELECT 1 FROM archive WHERE id = part.job_id)
+WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE id = part.job_id)
+  AND NOT EXISTS (SELECT 1 FROM archive WHERE id = part.job_id)
 """
 TWICE = "SELECT count(*) FROM jobs JOIN archive USING (id)"
 
@@ -223,7 +224,9 @@ def check_holders(connection: sqlite3.Connection, presence: Presence) -> Finding
 def check_leftovers(presence: Presence) -> Finding:
     dead = [info.id for info in presence.workers() if not info.alive]
     if dead:
-        return Finding(Severity.WARNING, "workers", f"files of dead workers: {', '.join(dead)}", "the next worker removes them")
+        return Finding(
+            Severity.WARNING, "workers", f"files of dead workers: {', '.join(dead)}", "the next worker removes them"
+        )
     return ok("workers", f"{sum(1 for _ in presence.workers())} alive")
 
 
@@ -233,7 +236,7 @@ def repair(transaction: Transaction, requests: list[None]) -> list[None]:
     transaction.execute(f"INSERT INTO counts {REAL_COUNTS}")
     for table in ("payloads", "attempts", "tags"):
         orphans = ORPHANS.format(table=table).replace("count(*)", "job_id")
-        transaction.execute(f"DELETE FROM {table} WHERE job_id IN ({orphans})")  # noqa: S608 - our own names
+        transaction.execute(f"DELETE FROM {table} WHERE job_id IN ({orphans})")
     return requests
 
 

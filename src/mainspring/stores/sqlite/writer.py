@@ -3,8 +3,8 @@
 That is group commit without a timer. While a commit is on its way to the disk the next requests pile up, and the more
 there are, the less each one costs.
 
-Python lets another thread run whenever SQLite takes a step, and a busy one gives the interpreter back only after 5 ms. A
-statement per row would pay that per row (measured: 140 jobs/s instead of 60,000 beside a busy loop). So requests of
+Python lets another thread run whenever SQLite takes a step, and a busy one gives the interpreter back only after 5 ms.
+A statement per row would pay that per row (measured: 140 jobs/s instead of 60,000 beside a busy loop). So requests of
 one kind are merged, and every operation works on its whole batch in a few statements (see jobs.py).
 """
 
@@ -213,9 +213,7 @@ def run_group(transaction: Transaction, operation: Operation, requests: list[Req
         start += len(request.items)
 
 
-def one_by_one(
-    transaction: Transaction, batch: list[Request], explain: Callable[[sqlite3.Error], StoreError]
-) -> None:
+def one_by_one(transaction: Transaction, batch: list[Request], explain: Callable[[sqlite3.Error], StoreError]) -> None:
     for request in batch:
         before = dict(transaction.counts)
         transaction.execute("SAVEPOINT request")
