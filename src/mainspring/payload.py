@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, NotRequired, get_type_hints
+from typing import Any, Literal, NotRequired, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -13,6 +13,7 @@ from pydantic import (
     PydanticUserError,
     TypeAdapter,
     ValidationError,
+    with_config,
 )
 from pydantic_core import PydanticSerializationError
 from typing_extensions import TypedDict
@@ -123,9 +124,8 @@ class Payload:
                 extra = "allow"
             else:
                 fields[key] = hint if parameter.default is parameter.empty else NotRequired[hint]
-        shape: Any = TypedDict(self.task, fields)  # type: ignore[misc]
-        shape.__pydantic_config__ = ConfigDict(extra=extra, title=self.task)
-        return shape
+        shape = TypedDict(self.task, fields)  # type: ignore[misc]
+        return with_config(ConfigDict(extra=extra, title=self.task))(shape)
 
     def _explain(self, error: ValidationError | PydanticSerializationError) -> str:
         if not isinstance(error, ValidationError):

@@ -39,7 +39,7 @@ class Prefetch:
 def wants(
     subscribed: Sequence[Subscription], *, strict: bool, room: int, in_hand: Mapping[str, int], rng: random.Random
 ) -> list[Want]:
-    """In strict order all of the first queue, then the next; else each queue its share by weight, and the rest to any."""
+    """In strict order all of the first queue, then the next; else each its share by weight, and the rest to any."""
     limits = {s.queue: room if s.concurrency is None else s.concurrency - in_hand.get(s.queue, 0) for s in subscribed}
     open_ = [s for s in subscribed if limits[s.queue] > 0]
     if strict or len(open_) < 2:

@@ -92,7 +92,7 @@ class Worker:
         return 1 if self._abandoned else 0
 
     def stop(self) -> None:
-        """Stop claiming and let running jobs finish; called again: stop at once. What does not finish is handed back."""
+        """Claim no more and let running jobs finish; called again: stop at once. Unfinished jobs are handed back."""
         if self._stopping.is_set():
             self._stop_now.set()
         self._stopping.set()

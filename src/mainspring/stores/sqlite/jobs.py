@@ -178,7 +178,8 @@ HEADS = "SELECT " + ", ".join(
 )
 CLAIM_COLUMNS = """
 seq, status, jobs.id, token + 1, task, queue,
-coalesce(payload, (SELECT body FROM payloads WHERE job_id = jobs.id)), priority, attempts, max_attempts, crashes, timeout, run_at, created_at, dedupe_key, target_type, target_id, tags, options
+coalesce(payload, (SELECT body FROM payloads WHERE job_id = jobs.id)), priority, attempts, max_attempts,
+crashes, timeout, run_at, created_at, dedupe_key, target_type, target_id, tags, options
 """
 PICK = f"""
 SELECT json_group_array(json_array({CLAIM_COLUMNS}))
@@ -404,7 +405,8 @@ WITH ended(
 INSERT INTO archive
 SELECT id, task, queue, end_status, priority, run_at, attempts + is_attempt, max_attempts, crashes + is_crash, token,
        worker, coalesce(began_at, claimed_at), now,
-       min({NEVER}, now + iif(end_status = {DEAD_LETTER}, keep_dead, keep)), timeout, created_at, keep, keep_dead, dedupe_key, target_type, target_id, tags, options,
+       min({NEVER}, now + iif(end_status = {DEAD_LETTER}, keep_dead, keep)), timeout, created_at, keep,
+       keep_dead, dedupe_key, target_type, target_id, tags, options,
        coalesce(end_reason, reason), progress, note, coalesce(end_error_type, error_type),
        iif(end_error_type IS NULL, error, end_error), payload, end_result
 FROM ended CROSS JOIN jobs ON seq = ended_seq

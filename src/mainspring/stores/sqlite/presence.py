@@ -2,7 +2,7 @@
 
 `<database>-workers/<id>.lock` holds what the worker says of itself and is locked by it (`flock`) as long as it lives:
 the kernel frees it at death. Its modification time is the heartbeat, so that a worker which is stopped but not dead is
-noticed too, and a heartbeat never touches the database. `<id>.sock` is a datagram socket: a write to it wakes the worker.
+noticed too, and a heartbeat never touches the database. `<id>.sock` is a datagram socket: a message wakes the worker.
 """
 
 from __future__ import annotations

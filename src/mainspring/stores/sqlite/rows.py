@@ -41,7 +41,8 @@ def to_job(row: tuple[Any, ...], traceback: str = "") -> Job:
     """From LIVE_COLUMNS or FINISHED_COLUMNS."""
     (
         job_id, task, queue, status, priority, run_at, created_at, attempts, max_attempts, crashes, token, worker,
-        timeout, dedupe_key, target_type, target_id, tags, progress, note, error_type, error, reason, payload, started_at,
+        timeout, dedupe_key, target_type, target_id, tags, progress, note, error_type, error, reason, payload,
+        started_at,
         finished_at, expires_at, result, cancel,
     ) = row  # fmt: skip
     return Job(
