@@ -143,11 +143,11 @@ def check_store(args: Namespace) -> list[Finding]:
     except UsageError:
         raise
     except MainspringError as error:
-        return [Finding(Severity.ERROR, "store", type(error).__name__, str(error))]
+        return [Finding(Severity.ERROR, "store", str(error))]
     try:
         return list(check_open_store(app, repair=args.repair))
     except MainspringError as error:
-        return [Finding(Severity.ERROR, "store", f"{app.store.url}: {type(error).__name__}", str(error))]
+        return [Finding(Severity.ERROR, "store", str(error))]
     finally:
         app.run(app.close())
 
@@ -216,7 +216,7 @@ def check_attended(stats: Stats, now: datetime) -> Finding:
     if alone:
         advice = f"start one: mainspring worker module:app --queues {','.join(alone)}"
         return Finding(
-            Severity.WARNING, "workers", f"jobs are due that no worker takes, in: {', '.join(alone)}", advice
+            Severity.WARNING, "lateness", f"jobs are due that no worker takes, in: {', '.join(alone)}", advice
         )
     late = {queue: now - oldest for queue, oldest in waiting.items() if now - oldest > LATE}
     if late:

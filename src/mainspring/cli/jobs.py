@@ -33,7 +33,7 @@ from mainspring.jobs import Jobs
 from mainspring.stores.protocol import Filter, Page
 
 CANCEL = Change("cancel", "cancelled", Jobs.cancel, Jobs.cancel_where)
-RETRY = Change("retry", "will run again now", Jobs.retry, Jobs.retry_where)
+RETRY = Change("retry", "retried", Jobs.retry, Jobs.retry_where)
 DELETE = Change("delete", "deleted", Jobs.delete, Jobs.delete_where)
 
 

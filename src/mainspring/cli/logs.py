@@ -16,10 +16,11 @@ from mainspring.cli.terminal import has_colour
 LEVELS = ("debug", "info", "warning", "error")
 
 
-def set_up(level: str, *, as_json: bool) -> None:
+def set_up(level: str, *, as_json: bool, final: bool = False) -> None:
+    """With `final`, loggers keep these settings from their first line on: lines that are not wanted cost little."""
     handler = logging.StreamHandler(sys.stderr)
     try:
-        formatter = structlog_formatter(level, as_json=as_json)
+        formatter = structlog_formatter(level, as_json=as_json, final=final)
     except ImportError:
         formatter = JsonFormatter() if as_json else TextFormatter()
     handler.setFormatter(formatter)
@@ -27,7 +28,7 @@ def set_up(level: str, *, as_json: bool) -> None:
     logging.getLogger("asyncio").setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))
 
 
-def structlog_formatter(level: str, *, as_json: bool) -> logging.Formatter:
+def structlog_formatter(level: str, *, as_json: bool, final: bool) -> logging.Formatter:
     """Its lines and the standard library's take one way out and look alike."""
     import structlog
 
@@ -40,7 +41,7 @@ def structlog_formatter(level: str, *, as_json: bool) -> logging.Formatter:
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
         logger_factory=structlog.stdlib.LoggerFactory(),
-        cache_logger_on_first_use=True,
+        cache_logger_on_first_use=final,
     )
     last: list[Any]
     if as_json:

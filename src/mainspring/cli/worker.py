@@ -71,7 +71,8 @@ def run_worker(args: Namespace, terminal: Terminal) -> int:
     if not path:
         msg = "name the application: mainspring worker module:attribute, such as shop.jobs:app (or set MAINSPRING_APP)"
         raise UsageError(msg, args.prog)
-    logs.set_up(args.log_level, as_json=args.log_format == "json" or (terminal.json and args.log_format is None))
+    as_json = args.log_format == "json" or (terminal.json and args.log_format is None)
+    logs.set_up(args.log_level, as_json=as_json, final=True)
     if args.parent_pipe is None and (args.processes > 1 or args.reload):
         return supervise(args)
     if args.parent_pipe is not None:
@@ -107,6 +108,7 @@ def supervise(args: Namespace) -> int:
 
 def stop_with_parent(pipe: int) -> None:
     """The parent holds the other end. However it dies, the kernel closes it, and this worker drains."""
+    os.set_inheritable(pipe, False)  # noqa: FBT003 - what jobs start has no part in this
 
     def wait() -> None:
         while os.read(pipe, 1):

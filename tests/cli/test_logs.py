@@ -1,0 +1,69 @@
+"""In processes of their own: how a process logs is set up once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import sys
+if {plain}:
+    sys.modules["structlog"] = None
+import logging
+from mainspring.cli import logs
+from mainspring.log import get_log
+logs.set_up("info", as_json={as_json}, final=True)
+log = get_log("mainspring.worker")
+log.debug("unseen")
+log.info("job_completed", job_id="7", duration=0.5, worker=None)
+try:
+    1 / 0
+except ZeroDivisionError:
+    log.error("loop_failed", exc_info=True)
+logging.getLogger("users.own").warning("from %s", "elsewhere")
+logging.getLogger("asyncio").info("unseen")
+"""
+
+
+def lines(*, plain: bool, as_json: bool) -> list[str]:
+    script = SCRIPT.format(plain=plain, as_json=as_json)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+    assert "unseen" not in done.stderr
+    return done.stderr.splitlines()
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["logging", "structlog"])
+def test_json_lines_look_alike(plain: bool) -> None:
+    first, failed, other = map(json.loads, lines(plain=plain, as_json=True))
+    assert (first["event"], first["level"], first["job_id"], first["duration"]) == ("job_completed", "info", "7", 0.5)
+    assert first["timestamp"].endswith("Z")
+    assert "ZeroDivisionError" in failed["exception"]
+    assert (other["event"], other["level"]) == ("from elsewhere", "warning")
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["logging", "structlog"])
+def test_text_lines(plain: bool) -> None:
+    shown = lines(plain=plain, as_json=False)
+    assert "[info" in shown[0]
+    assert "job_completed" in shown[0]
+    assert "duration=0.5" in shown[0]
+    assert "\x1b" not in "".join(shown)
+    assert any("ZeroDivisionError" in line for line in shown)
+    assert "from elsewhere" in shown[-1]
+
+
+def test_an_application_that_sets_up_its_own_logging_has_the_last_word() -> None:
+    script = """
+from mainspring.cli import logs
+from mainspring.log import get_log
+import structlog
+logs.set_up("info", as_json=True, final=True)
+structlog.configure(processors=[structlog.processors.KeyValueRenderer()], logger_factory=structlog.PrintLoggerFactory())
+get_log("mainspring.worker").info("mine")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("event='mine'\n", "")

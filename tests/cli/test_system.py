@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import io
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from mainspring.cli.stats_page import say_stats
+from mainspring.cli.terminal import Terminal
+from mainspring.errors import SystemHalted
+from mainspring.job import Counts, Status
+from mainspring.stores.protocol import DUE_CAP, Halt, Stats, WorkerInfo
+from tests.cli.conftest import Outcome, Run, Shop
+
+NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def call(run: Run, shop: Shop) -> Run:
+    def call(*argv: str) -> Outcome:
+        return run(*argv, "--store", shop.url)
+
+    return call
+
+
+# -- halt, pause, resume --------------------------------------------------------------------------
+
+
+def test_halt_and_resume(call: Run, shop: Shop) -> None:
+    outcome = call("halt", "--reason", "deploy", "--actor", "ann")
+    assert outcome.code == 0
+    assert outcome.out.startswith("halted: no job is started anywhere, new ones are kept for later")
+    assert outcome.err == "to end it: mainspring resume\n"
+    job_id = shop.enqueue()
+    shop.work()
+    assert shop.status(job_id) is Status.PENDING
+    assert call("resume").out == "the system is resumed\n"
+    shop.work()
+    assert shop.status(job_id) is Status.COMPLETED
+
+
+def test_halt_and_refuse(call: Run, shop: Shop) -> None:
+    data = call("halt", "--refuse", "--reason", "deploy", "--actor", "ann", "--json").data["halted"][0]
+    assert (data["actor"], data["reason"], data["accept"], data["queue"]) == ("ann", "deploy", False, None)
+    with pytest.raises(SystemHalted):
+        shop.enqueue()
+
+
+def test_halt_for_a_while(call: Run, shop: Shop) -> None:
+    outcome = call("halt", "--for", "2h")
+    assert "(in 1 h), or: mainspring resume" in outcome.err
+    (halt,) = shop.app.run(shop.app.halts())
+    assert halt.until is not None
+    assert timedelta(hours=1) < halt.until - shop.app.now() <= timedelta(hours=2)
+    assert call("halt", "--until", "2100-01-01").code == 0
+    assert shop.app.run(shop.app.halts())[0].until == datetime(2100, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("argv", [["halt"], ["pause", "mail"]])
+def test_a_halt_ends_once(argv: list[str], call: Run) -> None:
+    assert call(*argv, "--for", "1h", "--until", "2100-01-01").code == 2
+    assert call(*argv, "--until", "someday").code == 2
+
+
+def test_pause_and_resume_a_queue(call: Run, shop: Shop) -> None:
+    outcome = call("pause", "mail", "--reason", "provider is down")
+    assert outcome.out == "queue mail paused: none of its jobs is started\n"
+    assert outcome.err == "to end it: mainspring resume --queue mail\n"
+    mail, other = shop.enqueue(), shop.enqueue(queue="other")
+    shop.work()
+    assert (shop.status(mail), shop.status(other)) == (Status.PENDING, Status.COMPLETED)
+    outcome = call("resume")
+    assert (outcome.code, outcome.out, outcome.err) == (
+        0,
+        "the system was not halted\n",
+        "queue mail is still paused\n",
+    )
+    assert call("resume", "--queue", "mail").out == "queue mail is resumed\n"
+
+
+def test_to_resume_what_runs_is_no_failure(call: Run) -> None:
+    assert call("resume", "--queue", "mail").out == "queue mail was not paused\n"
+    assert call("resume", "--json").data == {"resumed": False, "halted": []}
+
+
+def test_a_pause_needs_a_queue(call: Run) -> None:
+    assert call("pause").code == 2
+
+
+# -- stats ----------------------------------------------------------------------------------------
+
+
+def test_stats(call: Run, shop: Shop) -> None:
+    shop.bury()
+    shop.enqueue()
+    shop.enqueue_later()
+    outcome = call("stats")
+    header, default, mail, total = outcome.out.splitlines()[:4]
+    assert header.split() == ["QUEUE", "DUE", "WAITING", "PENDING", "RUNNING", "COMPLETED", "DEAD"]
+    assert default.split() == ["default", "0", "1", "0", "0", "0"]
+    assert mail.split()[0] == "mail"
+    assert total.split() == ["total", "1", "2", "0", "0", "1"]
+    assert "no workers" in outcome.err
+    data = call("stats", "--json").data
+    assert {row["queue"]: row["pending"] for row in data["queues"]} == {"default": 1, "mail": 1}
+    assert (data["workers"], data["halts"]) == ([], [])
+
+
+def test_stats_of_nothing(call: Run) -> None:
+    outcome = call("stats")
+    assert outcome.code == 0
+    assert "no jobs yet" in outcome.err
+
+
+def test_halts_are_on_top(call: Run) -> None:
+    call("pause", "mail", "--reason", "provider is down", "--actor", "ann", "--for", "2h")
+    call("halt", "--refuse", "--actor", "bob")
+    lines = call("stats").out.splitlines()
+    assert lines[0] == "the whole system is halted, new jobs are refused since now, by bob"
+    assert lines[1].startswith("queue mail is paused since ")
+    assert lines[1].endswith("by ann: provider is down")
+
+
+def shown(stats: Stats) -> str:
+    out = io.StringIO()
+    say_stats(Terminal(out=out, err=out), stats, NOW)
+    return out.getvalue()
+
+
+def make_stats(**fields: Any) -> Stats:
+    return Stats(**{"queues": [], "due": {}, "oldest_due": {}, "workers": [], "halts": [], **fields})
+
+
+def test_a_status_gets_a_column_when_it_occurs() -> None:
+    text = shown(make_stats(queues=[Counts("mail", {Status.FAILED: 1234, Status.SUSPENDED: 1})], estimated=True))
+    assert "FAILED  SUSPENDED" in text
+    assert "CANCELLED" not in text
+    assert "1,234" in text
+    assert "estimates" in text
+
+
+def test_what_is_due_beyond_the_cap_is_not_counted() -> None:
+    oldest = {"mail": NOW - timedelta(minutes=3)}
+    text = shown(
+        make_stats(queues=[Counts("mail", {Status.PENDING: 50_000})], due={"mail": DUE_CAP}, oldest_due=oldest)
+    )
+    assert "10,000+    3 min" in text
+
+
+def test_workers_are_listed() -> None:
+    worker = WorkerInfo("vm-1", "vm", 77, ("mail", "default"), 50, started_at=NOW - timedelta(hours=2), seen_at=NOW)
+    gone = WorkerInfo("vm-2", "vm", 78, ("*",), alive=False)
+    lines = [line.split() for line in shown(make_stats(workers=[worker, gone])).splitlines()]
+    assert ["vm-1", "alive", "now", "2", "h", "77", "50", "mail,", "default"] in lines
+    assert ["vm-2", "dead", "78", "1", "*"] in lines
+
+
+def test_a_halt_that_ends_by_itself() -> None:
+    halt = Halt("ann", "", NOW - timedelta(minutes=5), NOW + timedelta(hours=2))
+    assert "halted since 5 min ago, until 2026-05-01 14:00:00 UTC (in 2 h), by ann" in shown(make_stats(halts=[halt]))
+
+
+def test_watching_repeats(call: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    naps: list[float] = []
+
+    def nap(seconds: float) -> None:
+        naps.append(seconds)
+        if len(naps) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", nap)
+    outcome = call("stats", "--watch")
+    assert outcome.code == 130
+    assert outcome.out.count("sqlite:///") == 3
+    assert naps == [1.0, 1.0, 1.0]
+
+
+# -- audit ----------------------------------------------------------------------------------------
+
+
+def test_audit(call: Run, shop: Shop) -> None:
+    assert call("audit").err == "nothing was changed by hand yet\n"
+    shop.enqueue_later(queue="a")
+    call("jobs", "cancel", "--queue", "a", "--all-matching", "--reason", "not needed", "--actor", "ann")
+    call("pause", "mail", "--actor", "bob")
+    header, pause, cancel = call("audit").out.splitlines()
+    assert header.split() == ["AT,", "UTC", "ACTION", "JOBS", "ACTOR", "REASON", "DETAIL"]
+    assert pause.split()[2:] == ["pause", "bob", "queue=mail,", "accept=True"]
+    assert cancel.split()[2:] == ["cancel", "1", "ann", "not", "needed", "filter.queues=a"]
+    entries = call("audit", "--json", "--limit", "1").data["entries"]
+    assert [(entry["action"], entry["detail"]["queue"]) for entry in entries] == [("pause", "mail")]
+    assert call("audit", "--limit", "none").code == 2

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from mainspring.cli import build_parser
+from mainspring.cli.worker import make_settings
+from mainspring.job import Status
+from mainspring.worker import WorkerSettings
+from tests.cli.conftest import Run, Shop, Start
+from tests.cli.waiting import wait_until
+
+APP = """
+import asyncio
+from mainspring import Mainspring
+
+app = Mainspring("sqlite:///shop.db")
+
+@app.task(queue="mail")
+async def welcome(guest: str, number: int = 0) -> str:
+    return guest
+
+@app.task()
+async def nightly(day: str) -> None:
+    await asyncio.sleep(3600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _application(tmp_path: Path) -> None:
+    (tmp_path / "shop_app.py").write_text(APP)
+
+
+def parse(*argv: str) -> Namespace:
+    parsed: Namespace = build_parser().parse_args(["worker", "shop:app", *argv])
+    return parsed
+
+
+# -- settings -------------------------------------------------------------------------------------
+
+
+def test_what_is_not_given_is_left_to_the_worker() -> None:
+    assert make_settings(parse()) == {"strict": False}
+
+
+def test_every_option_reaches_its_setting() -> None:
+    argv = ["--queues", "mail=3, default", "--strict", "--limit", "mail=10", "--concurrency", "7"]
+    settings = WorkerSettings(**make_settings(parse(*argv, "--child-processes", "2", "--grace", "1min")))
+    assert [(one.queue, one.weight, one.concurrency) for one in settings.queues] == [
+        ("mail", 3, 10),
+        ("default", 1, None),
+    ]
+    assert (settings.strict, settings.concurrency, settings.processes, settings.grace) == (True, 7, 2, 60.0)
+
+
+def test_limits_may_be_repeated() -> None:
+    settings = make_settings(parse("--queues", "a,b,c", "--limit", "a=1,b=2", "--limit", "c=3"))
+    assert [one.concurrency for one in settings["queues"]] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["--queues", ","], "names no queue"),
+        (["--queues", "mail=0"], "at least 1"),
+        (["--queues", "mail=much"], "at least 1"),
+        (["--limit", "mail"], "write mail=10"),
+        (["--concurrency", "0"], "at least 1"),
+        (["--processes", "none"], "at least 1"),
+        (["--grace", "long"], "no length of time"),
+        (["--log-level", "loud"], "invalid choice"),
+        (["--limit", "other=3", "--queues", "mail"], "limits name queues that the worker does not take from: other"),
+    ],
+)
+def test_bad_values(argv: list[str], told: str, run: Run) -> None:
+    outcome = run("worker", "shop_app:app", *argv)
+    assert outcome.code == 2
+    assert told in outcome.err
+
+
+def test_an_application_must_be_named(run: Run) -> None:
+    outcome = run("worker")
+    assert outcome.code == 2
+    assert "name the application" in outcome.err
+
+
+# -- as a process ---------------------------------------------------------------------------------
+
+
+def test_it_works_until_told_to_stop(start: Start, shop: Shop) -> None:
+    job_id = shop.enqueue()
+    worker = start("worker", "shop_app:app", "--log-format", "json")
+    wait_until(lambda: shop.status(job_id) is Status.COMPLETED, worker.log.read_text)
+    worker.process.send_signal(signal.SIGTERM)
+    assert worker.process.wait() == 0
+    assert worker.lines("worker_stopped")
+
+
+def test_it_creates_its_database_and_takes_only_from_its_queues(start: Start, tmp_path: Path) -> None:
+    worker = start("worker", "shop_app:app", "--json", "--queues", "mail=2,other")
+    worker.wait_for("worker_started")
+    assert (tmp_path / "shop.db").exists()
+    assert worker.lines("worker_started")[0]["queues"] == ["mail", "other"]
+    worker.process.send_signal(signal.SIGINT)
+    assert worker.process.wait() == 0
+
+
+def test_a_second_signal_stops_at_once(start: Start, shop: Shop) -> None:
+    job_id = shop.nightly.enqueue_sync(day="monday").id
+    worker = start("worker", "shop_app:app", "--json")
+    wait_until(lambda: shop.status(job_id) is Status.RUNNING, worker.log.read_text)
+    worker.process.send_signal(signal.SIGTERM)
+    worker.wait_for("worker_stopping")
+    worker.process.send_signal(signal.SIGTERM)
+    assert worker.process.wait() == 0
+    assert shop.status(job_id) is Status.PENDING
+
+
+def test_the_application_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, start: Start) -> None:
+    monkeypatch.setenv("MAINSPRING_APP", "shop_app:app")
+    start("worker", "--json").wait_for("worker_started")
+
+
+def test_a_store_that_cannot_be_used_has_its_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "shop.db").write_text("no database" * 100)
+    command = [sys.executable, "-m", "mainspring", "worker", "shop_app:app", "--json", "--log-level", "error"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 4
+    assert json.loads(done.stderr.splitlines()[-1])["type"] == "StoreCorrupt"
