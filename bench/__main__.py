@@ -85,6 +85,8 @@ def describe(entries: list[roster.Entry]) -> dict[str, dict[str, object]]:
 def show(results: Results) -> None:
     for shown in (table.comparison(results), table.backlog(results), table.goals(results)):
         print(f"\n{table.as_text(shown)}")
+    syncs = ", ".join(map(table.number, results.syncs))
+    print(f"\nfdatasync/s, round by round: {syncs} (if they differ much, the machine had other things to do)")
 
 
 def say(words: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench.result import Results
+from bench.result import Results, ratio
 from bench.roster import FLOOR, OURS
 
 
@@ -46,17 +46,18 @@ def _ratio(case: str, peer: str, *theirs: str, scale: float = 1) -> Callable[[Re
     """Our rate over theirs; over the best of theirs if several cases are given."""
 
     def find(results: Results) -> float | None:
-        ours = results.get(case, "rate", OURS)
-        others = [value.median for name in theirs or (case,) if (value := results.get(name, "rate", peer))]
-        return ours.median / max(others) * scale if ours and others else None
+        rounds = zip(*(results.values(name, "rate", peer) for name in theirs or (case,)), strict=False)
+        best = [max(rates) for rates in rounds]
+        found = ratio(results.values(case, "rate", OURS), best)
+        return None if found is None else found * scale
 
     return find
 
 
 def _share(case: str, of: str) -> Callable[[Results], float | None]:
     def find(results: Results) -> float | None:
-        part, whole = results.get(case, "rate", OURS), results.get(of, "rate", OURS)
-        return part.median / whole.median * 100 if part and whole else None
+        found = ratio(results.values(case, "rate", OURS), results.values(of, "rate", OURS))
+        return None if found is None else found * 100
 
     return find
 

@@ -19,12 +19,13 @@ PAGE = """\
 One run of
 
 ```
-make bench
+python -m bench --write-docs
 ```
 
-on {when}{quick}. Every figure is the median of its rounds, with the lowest and highest in brackets; in square
-brackets, how many times better Mainspring is (below 1: worse). In each round the peers take turns, so that a slow
-minute is shared by all.
+(`make bench` measures the same and prints it) on {when}{quick}.
+Every figure is the median of its rounds, with the lowest and highest in brackets; in square brackets, how many times
+better Mainspring is (below 1: worse), as the median of the rounds' own ratios. In each round the peers take turns, so
+that a slow minute is shared by all.
 
 ## Goals
 
@@ -132,4 +133,4 @@ def _gaps(results: Results) -> str:
         for case, gaps in results.gaps.items()
         for peer, reason in gaps.items()
     ]
-    return "\n".join(["A dash is what a peer does not have, or what was not measured:", "", *lines]) if lines else ""
+    return "\n".join(["A dash is what a peer does not have, or what would mean nothing.", "", *lines])

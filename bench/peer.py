@@ -12,6 +12,9 @@ environment and how it is shown.
     # durability = "fsync at each commit"
     # drain_jobs = 20_000                              # enough for a few seconds
     # needs = "BENCH_POSTGRESQL"                       # optional: skipped unless this variable says where the server is
+    # backlog = 1_000_000                              # optional: the most waiting jobs that it is tried with
+    # history = 1_000_000                              # optional: the most finished ones
+    # skip = ["latency"]                               # optional: what would mean nothing
     # variants = { "1 thread" = { threads = 1 } }      # optional: the one that drains fastest is used
     # ///
 
@@ -43,8 +46,6 @@ class Unsupported(Exception):
 
 class Peer(ABC):
     """One system, with its data in `place`."""
-
-    keeps_history = True  # whether finished jobs stay in its store
 
     def __init__(self, place: Path, settings: Mapping[str, Any]) -> None:
         self.place = place

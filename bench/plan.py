@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from bench.roster import Entry
 
 MILLION = 1_000_000
-QUICK = 20  # a quick run has this many times fewer jobs in stock
+QUICK = 4  # a quick run drains this many times fewer jobs
+QUICK_STOCK = 20  # and has this many times fewer in stock
 TIMEOUT = 120.0
 
 
@@ -47,9 +48,11 @@ class Case:
 
     def takes(self, entry: Entry) -> bool:
         """Peers say how large a backlog they are tried with; not all of them could fill ten million in a day."""
-        if self.name in entry.skip:
+        if any(fnmatch(self.name, pattern) for pattern in entry.skip):
             return False
-        return self.stock is None or max(self.stock.waiting, self.stock.finished, MILLION) <= entry.backlog
+        if self.stock is None:
+            return True
+        return entry.backlog > 0 and self.stock.waiting <= entry.backlog and self.stock.finished <= entry.history
 
     def arguments_for(self, entry: Entry, *, quick: bool) -> dict[str, Any]:
         arguments = self.arguments | (self.quick if quick else {})

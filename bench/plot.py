@@ -78,6 +78,7 @@ HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 260, 50, 40, 70, 40
 class Point:
     x: float
     label: str
+    joined: bool  # by the line: the finished jobs are not more of the same
     rate: float
     low: float
     high: float
@@ -88,7 +89,8 @@ def backlog(results: Results) -> str:
     points = _points(results)
     most = max((point.high for point in points), default=1.0) * 1.1
     parts = [_text(10, 24, "Mainspring: drain, jobs per second, beside other jobs in the store", "title"), _rules(most)]
-    parts.append(f'<polyline class="line" points="{" ".join(f"{p.x:.1f},{_y(p.rate, most):.1f}" for p in points)}"/>')
+    corners = " ".join(f"{point.x:.1f},{_y(point.rate, most):.1f}" for point in points if point.joined)
+    parts.append(f'<polyline class="line" points="{corners}"/>')
     parts.extend(_dot(point, most) for point in points)
     return _drawing(HEIGHT, parts)
 
@@ -96,7 +98,11 @@ def backlog(results: Results) -> str:
 def _points(results: Results) -> list[Point]:
     step = (WIDTH - LEFT - RIGHT - 80) / (len(STOCKS) - 1)
     found = [(i, stock, results.get(f"drain-{stock.name}", "rate", OURS)) for i, stock in enumerate(STOCKS)]
-    return [Point(LEFT + 40 + i * step, stock.title, v.median, v.low, v.high) for i, stock, v in found if v]
+    return [
+        Point(LEFT + 40 + i * step, stock.title, not stock.finished, value.median, value.low, value.high)
+        for i, stock, value in found
+        if value
+    ]
 
 
 def _dot(point: Point, most: float) -> str:
@@ -105,7 +111,7 @@ def _dot(point: Point, most: float) -> str:
         [
             f'<path class="spread" d="M{point.x:.1f} {_y(point.low, most):.1f}V{_y(point.high, most):.1f}"/>',
             f'<circle class="ours" cx="{point.x:.1f}" cy="{y:.1f}" r="4"/>',
-            _text(point.x + 8, y - 8, number(point.rate)),
+            _text(point.x + 8, y + 18, number(point.rate)),
             _text(point.x, HEIGHT - BOTTOM + 20, point.label, anchor="middle"),
         ]
     )

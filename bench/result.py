@@ -20,6 +20,12 @@ class Value:
     high: float
 
 
+def ratio(one: list[float], other: list[float]) -> float | None:
+    """The median of the rounds' own ratios: what slows a whole round down does not change it."""
+    ratios = [a / b for a, b in zip(one, other, strict=False)]
+    return median(ratios) if ratios else None
+
+
 @dataclass
 class Results:
     when: str
@@ -40,8 +46,12 @@ class Results:
         return peer in self.gaps.get(case, {})
 
     def get(self, case: str, figure: str, peer: str) -> Value | None:
-        values = [figures[figure] for figures in self.rounds.get(case, {}).get(peer, [])]
+        values = self.values(case, figure, peer)
         return Value(median(values), min(values), max(values)) if values else None
+
+    def values(self, case: str, figure: str, peer: str) -> list[float]:
+        """Round by round."""
+        return [figures[figure] for figures in self.rounds.get(case, {}).get(peer, [])]
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

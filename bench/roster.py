@@ -40,7 +40,8 @@ class Entry:
     backlog: int = 0  # the most waiting jobs that it is tried with
     requires_python: tuple[int, int] = (3, 11)
     dependencies: tuple[str, ...] = ()
-    skip: tuple[str, ...] = ()  # cases that would mean nothing
+    history: int = 0  # the most finished ones
+    skip: tuple[str, ...] = ()  # patterns of cases that would mean nothing
     needs: str = ""  # a variable that says where its server is
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.machine import syncs_per_second
 from bench.peer import PLACE, SETTINGS
-from bench.plan import QUICK, Case, Stock
+from bench.plan import QUICK_STOCK, Case, Stock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,8 +73,8 @@ class Run:
     def _choose_variant(self, entry: Entry) -> None:
         """Each peer is measured with those of its settings that drain fastest here."""
         rates: dict[str, float] = {}
-        jobs = entry.drain_jobs // (QUICK if self.quick else TRIAL_SHARE)
-        for variant in [*entry.variants] * TRIALS:
+        jobs = entry.drain_jobs // TRIAL_SHARE
+        for variant in [*entry.variants] * (1 if self.quick else TRIALS):
             entry.variant = variant
             figures = self._alone(entry, "drain", {"jobs": jobs, "workers": 1, "timeout": PATIENCE / 2})
             rates[variant] = max(figures["rate"], rates.get(variant, 0))
@@ -96,10 +96,11 @@ class Run:
         """The store with that stock; filled when it is first wanted."""
         if (entry.name, stock) not in self.stocks:
             place = Path(tempfile.mkdtemp(prefix=f"{entry.name}-{stock.name}-", dir=self.work))
-            share = QUICK if self.quick else 1
+            share = QUICK_STOCK if self.quick else 1
             numbers = {"waiting": stock.waiting // share, "finished": stock.finished // share}
             self.say(f"filling  {entry.name} with {stock.title}")
-            self._measure(entry, "prepare", numbers | {"timeout": PATIENCE / 2}, place)
+            figures = self._measure(entry, "prepare", numbers | {"timeout": PATIENCE / 2}, place)
+            self.say(f"         took {figures['seconds']:.0f} s")
             self.stocks[entry.name, stock] = place
         return self.stocks[entry.name, stock]
 

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from bench.goal import GOALS
 from bench.plan import STOCKS
+from bench.result import Results, Value, ratio
 from bench.roster import OURS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from bench.result import Results, Value
 
 DASH = "–"
 MARKS = {True: "reached", False: "not reached", None: "not measured"}
@@ -75,13 +74,14 @@ def goals(results: Results) -> Table:
 
 
 def _compared(results: Results, line: Line, peer: str) -> str:
-    value, ours = results.get(line.case, line.figure, peer), results.get(line.case, line.figure, OURS)
+    value = results.get(line.case, line.figure, peer)
     if value is None:
         return DASH
-    if ours is None or peer == OURS:
+    ours, theirs = (results.values(line.case, line.figure, name) for name in (OURS, peer))
+    better = ratio(ours, theirs) if line.more_is_better else ratio(theirs, ours)
+    if better is None or peer == OURS:
         return _with_spread(value)
-    ratio = ours.median / value.median if line.more_is_better else value.median / ours.median
-    return f"{_with_spread(value)} [{ratio:.2g}×]" if ratio < 10 else f"{_with_spread(value)} [{ratio:,.0f}×]"
+    return f"{_with_spread(value)} [{better:.2g}×]" if better < 10 else f"{_with_spread(value)} [{better:,.0f}×]"
 
 
 def _beside(results: Results, line: Line, stock: str, peer: str) -> str:

@@ -17,8 +17,6 @@ async def prepare(peer: Peer, *, waiting: int, finished: int, timeout: float) ->
     if waiting:
         await peer.fill_waiting(waiting)
     if finished:
-        if not peer.keeps_history:
-            peer.cannot("history of finished jobs")
         await peer.fill(finished)
         async with Crew(peer) as crew:
             await crew.run(finished, timeout)

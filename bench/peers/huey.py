@@ -8,6 +8,7 @@
 # worker = "huey_consumer -q, default polling"
 # drain_jobs = 20_000
 # backlog = 1_000_000
+# skip = ["claim-*"]
 #
 # [tool.bench.variants]
 # "-k thread -w 1" = { options = ["-k", "thread", "-w", "1"] }
@@ -43,8 +44,6 @@ noop: Any = huey.task()(_noop)
 
 
 class Huey(Peer):
-    keeps_history = False
-
     async def open(self) -> None:
         """Nothing to do: the instance has made its tables."""
 
