@@ -221,18 +221,12 @@ class Enqueuer(Generic[P, R]):
         return self._run(self._insert(self._prepare_many(payloads)))
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
-        return replace(self._template, id=new_id(), payload=self._task.payload.dump(args, kwargs))
+        return NewJob(new_id(), self._task.name, self._task.payload.dump(args, kwargs), *self._rest)
 
     def _prepare_many(self, payloads: Iterable[Mapping[str, Any] | BaseModel]) -> list[NewJob]:
-        dump, template = self._task.payload.dump, self._template
-        return [
-            replace(
-                template,
-                id=new_id(),
-                payload=dump((one,), {}) if isinstance(one, BaseModel) else dump((), dict(one)),
-            )
-            for one in payloads
-        ]
+        name, dump, rest = self._task.name, self._task.payload.dump, self._rest
+        texts = (dump((one,), {}) if isinstance(one, BaseModel) else dump((), dict(one)) for one in payloads)
+        return [NewJob(new_id(), name, text, *rest) for text in texts]
 
     async def _insert(self, jobs: list[NewJob]) -> list[JobHandle[R]]:
         inserted = await self._task.app.insert(jobs, self._options.connection)
@@ -244,8 +238,11 @@ class Enqueuer(Generic[P, R]):
         return done
 
     @functools.cached_property
+    def _rest(self) -> tuple[Any, ...]:
+        """Everything but the id, the task and the payload, as `NewJob` takes it: the same for many jobs."""
+        return tuple(getattr(self._template(), each.name) for each in fields(NewJob)[3:])
+
     def _template(self) -> NewJob:
-        """Everything but the id and the payload."""
         options, retention = self._options, self._options.retention or self._task.app.retention
         retry = options.retry or self._task.retry
         return NewJob(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from mainspring.events import (
@@ -39,6 +40,10 @@ class Announcer:
     def progressed(self, claim: Claim, report: ProgressReport) -> None:
         if self._bus.wants(JobProgressed):
             self._bus.emit(JobProgressed(**self._about(claim), fraction=report.fraction, note=report.note))
+
+    def hears_success(self) -> bool:
+        """Whether anybody wants to know of each job that simply succeeds: there may be tens of thousands a second."""
+        return self._bus.wants(JobCompleted) or logging.getLogger("mainspring.worker").isEnabledFor(logging.DEBUG)
 
     def ended(self, claim: Claim, outcome: Outcome, status: Status | None) -> None:
         duration = max(0, outcome.finished_at - outcome.started_at) / 1000

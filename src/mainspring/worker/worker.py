@@ -382,12 +382,14 @@ class Worker:
 
     def _free_slot(self) -> None:
         self._slots -= 1
-        self._prefetch.finished(1, self._loop.time())
         self._fill()
 
     def _confirmed(self, written: list[tuple[Run, Outcome, Status | None]]) -> None:
+        self._prefetch.finished(len(written), self._loop.time())
+        all_wanted = self._announce.hears_success()
         for run, outcome, status in written:
-            self._announce.ended(run.claim, outcome, status)
+            if all_wanted or status is not Status.COMPLETED:
+                self._announce.ended(run.claim, outcome, status)
             if run.started_at and run.task.ack == "sync":
                 self._free_slot()
 

@@ -412,6 +412,21 @@ SELECT id, task, queue, end_status, priority, run_at, attempts + is_attempt, max
 FROM ended CROSS JOIN jobs ON seq = ended_seq
 """
 REMOVE = "DELETE FROM jobs WHERE seq IN (SELECT value FROM json_each(?))"
+COUNT_HELD = f"""
+WITH outcome(job_id, job_token) AS (VALUES {{values}})
+SELECT json_group_object(queue, number) FROM (
+    SELECT queue, count(*) AS number
+    FROM outcome CROSS JOIN jobs ON id = job_id AND token = job_token AND status = {RUNNING} GROUP BY queue)
+"""
+ARCHIVE_COMPLETED = f"""
+WITH ended(job_id, began_at, end_result, now) AS (VALUES {{values}})
+INSERT INTO archive
+SELECT id, task, queue, {COMPLETED}, priority, run_at, attempts + 1, max_attempts, crashes, token, worker,
+       coalesce(began_at, claimed_at), now, min({NEVER}, now + keep), timeout, created_at, keep, keep_dead, dedupe_key,
+       target_type, target_id, tags, options, reason, progress, note, error_type, error, payload, end_result
+FROM ended CROSS JOIN jobs ON id = job_id
+"""
+REMOVE_BY_ID = "DELETE FROM jobs WHERE id IN (SELECT value FROM json_each(?))"
 GO_ON = """
 UPDATE jobs SET status = :status, run_at = coalesce(:run_at, run_at), attempts = attempts + :attempts,
                 crashes = crashes + :crashes, cancel = 0, reason = :reason,
@@ -444,6 +459,8 @@ class Held:
 def ack(transaction: Transaction, outcomes: list[Outcome]) -> list[Status | None]:
     """The fence: only a job that runs under the outcome's very token is touched. A zombie's outcome finds none."""
     refuse_illegal(outcomes)
+    if complete(transaction, outcomes):
+        return [Status.COMPLETED] * len(outcomes)
     statuses: list[Status | None] = [None] * len(outcomes)
     ended: list[tuple[Held, int, Outcome]] = []
     for job in first_of_each(held_jobs(transaction, outcomes)):
@@ -462,6 +479,26 @@ def ack(transaction: Transaction, outcomes: list[Outcome]) -> list[Status | None
     ]
     insert_jobs(transaction, follow_ups)  # last, since one may want the dedupe key that its parent held
     return statuses
+
+
+def complete(transaction: Transaction, outcomes: Sequence[Outcome]) -> bool:
+    """The usual case in half the time: every run succeeded and none lost its claim. Else nothing is done, and False."""
+    if any(outcome.move is not Move.DONE or outcome.follow_ups for outcome in outcomes):
+        return False
+    fences = [(outcome.job_id, outcome.token) for outcome in outcomes]
+    queues: Counter[str] = Counter()
+    for chunk in in_values(COUNT_HELD, fences):
+        queues.update(json.loads(transaction.value(*chunk)))
+    if queues.total() != len(outcomes) or len(set(fences)) != len(outcomes):
+        return False
+    rows = [(outcome.job_id, outcome.started_at or None, outcome.result, transaction.now) for outcome in outcomes]
+    for chunk in in_values(ARCHIVE_COMPLETED, rows):
+        transaction.execute(*chunk)
+    transaction.execute(REMOVE_BY_ID, (json.dumps([row[0] for row in rows]),))
+    for queue, number in queues.items():
+        transaction.count(queue, RUNNING, -number)
+        transaction.count(queue, COMPLETED, number)
+    return True
 
 
 def refuse_illegal(outcomes: Sequence[Outcome]) -> None:
