@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, cast
@@ -116,16 +116,32 @@ class Worker:
 
     async def drain(self) -> int:
         """Run whatever is due now, and what becomes due by it, then return how many runs that were."""
-        self._prepare()
         runs = 0
-        async with self._joined():
-            while jobs := (await self._claim(self.settings.concurrency)).jobs or (await self._claim_suspect()).jobs:
+        async with self.draining() as run_due:
+            while jobs := (await run_due()).jobs:
                 runs += len(jobs)
-                self._take(jobs)
-                await self._idle.wait()
-                await self._acks.flush()
-                await self._write_progress()
         return runs
+
+    @contextlib.asynccontextmanager
+    async def draining(self) -> AsyncIterator[Callable[[], Awaitable[Claims]]]:
+        """For who drains by steps: each call runs one claim's worth of jobs, or says when the next one is due."""
+        self._prepare()
+        async with self._joined():
+            progress = asyncio.create_task(supervised("progress", self._progress_step), name="mainspring-progress")
+            try:
+                yield self._run_due
+            finally:
+                progress.cancel()
+
+    async def _run_due(self) -> Claims:
+        claims = await self._claim(self.settings.concurrency)
+        if claims.suspects and not claims.jobs:
+            claims = await self._claim_suspect()
+        self._take(claims.jobs)
+        await self._idle.wait()
+        await self._acks.flush()
+        await self._write_progress()
+        return claims
 
     def _prepare(self) -> None:
         """What belongs to the running event loop."""
