@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from mainspring.job import Outcome, Status
+from mainspring.errors import StoreUnavailable
+from mainspring.job import Failure, Move, Outcome, Status
 from mainspring.log import get_log
 from mainspring.stores.protocol import Store
 from mainspring.worker.run import Run
@@ -68,15 +69,30 @@ class Acks:
             except TimeoutError:
                 pass
 
+    async def _write_singly(self, batch: list[tuple[Run, Outcome]], error: Exception) -> None:
+        if len(batch) > 1:
+            for one in batch:
+                await self._write([one])
+            return
+        run, outcome = batch[0]
+        log.error("outcome_not_writable", job_id=outcome.job_id, task=run.claim.task, error=str(error))
+        if outcome.move is not Move.DEAD:
+            failure = Failure(type(error).__name__, f"how the run ended cannot be written: {error}")
+            buried = Outcome(outcome.job_id, outcome.token, Move.DEAD, outcome.started_at, failure=failure)
+            await self._write([(run, buried)])
+
     async def _write(self, batch: list[tuple[Run, Outcome]]) -> None:
         """Again and again until the store takes it: a full or locked database must not lose what was done."""
         backoff = Backoff()
         while True:
             try:
                 statuses = await self._store.ack([outcome for _, outcome in batch])
-            except Exception as error:  # noqa: BLE001 - to drop the outcomes would be to run the jobs again
+            except StoreUnavailable as error:
                 log.warning("ack_failed", jobs=len(batch), error=str(error), retry_in=backoff.next)
                 await backoff.wait()
+            except Exception as error:  # noqa: BLE001 - one of them cannot be written; the others must not suffer
+                await self._write_singly(batch, error)
+                return
             else:
                 self._confirmed(
                     [(run, outcome, status) for (run, outcome), status in zip(batch, statuses, strict=True)]

@@ -36,6 +36,36 @@ class Prefetch:
             self._finished, self._since = 0, now
 
 
+class SoloTurns:
+    """When to make way for crash suspects, which run alone, while there are any.
+
+    They and the others take turns. A turn lasts a second at first; if long jobs kept the worker from ever being alone, the
+    next ones last longer, so that in the end even a busy worker gets to them.
+    """
+
+    FIRST, LONGEST = 1.0, 30.0
+
+    def __init__(self) -> None:
+        self._length = self.FIRST
+        self._ends = 0.0
+        self._others_until = 0.0
+
+    def patience(self, now: float) -> float:
+        """Seconds left of the suspects' turn; 0 in the turn of the others."""
+        if now < self._ends:
+            return self._ends - now
+        if now < self._others_until:
+            return 0.0
+        lapsed = now - self._others_until > self.LONGEST  # long ago: another story
+        self._length = self.FIRST if lapsed else min(self._length * 2, self.LONGEST)
+        self._ends, self._others_until = now + self._length, now + 2 * self._length
+        return self._length
+
+    def hurry(self) -> None:
+        """The others have nothing to do: their turn is over."""
+        self._others_until = 0.0
+
+
 def wants(
     subscribed: Sequence[Subscription], *, strict: bool, room: int, in_hand: Mapping[str, int], rng: random.Random
 ) -> list[Want]:

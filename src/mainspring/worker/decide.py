@@ -95,4 +95,9 @@ def failure_of(error: BaseException) -> Failure:
     if told is not None:
         return told
     trace = "".join(traceback.format_exception(error)) if error.__traceback__ else ""
-    return Failure(type(error).__name__, str(error), trace)
+    return Failure(type(error).__name__, storable(str(error)), storable(trace))
+
+
+def storable(text: str) -> str:
+    """Undecodable bytes of file names and the like travel as lone surrogates, which no store takes."""
+    return text.encode("utf-8", "backslashreplace").decode()

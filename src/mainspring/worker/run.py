@@ -27,6 +27,7 @@ class Stop(StrEnum):
 class Run:
     __slots__ = (
         "asyncio_task",
+        "begun",
         "claim",
         "claimed_at",
         "context",
@@ -48,6 +49,7 @@ class Run:
         self.kill: Callable[[], None] | None = None  # ends its process, if it has one
         self.stop: Stop | None = None
         self.stop_reason = ""
+        self.begun = False  # its coroutine has taken its first step; before that a cancellation would skip all of it
         self.ended = False  # its outcome is on the way: nothing can be done about it any more
 
     @property
@@ -77,5 +79,5 @@ class Run:
             self.context.stop(reason or stop)
         if self.kill is not None:
             self.kill()
-        elif self.asyncio_task is not None and self.task.is_async:
+        elif self.asyncio_task is not None and self.begun and self.task.is_async:
             self.asyncio_task.cancel()

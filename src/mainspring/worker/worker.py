@@ -24,14 +24,14 @@ from mainspring.clock import Millis
 from mainspring.context import Context
 from mainspring.errors import StoreUnavailable
 from mainspring.events import WorkerHeartbeat, WorkerStarted, WorkerStopped
-from mainspring.job import Claim, Outcome, ProgressReport, Status
+from mainspring.job import Claim, Move, Outcome, ProgressReport, Status
 from mainspring.log import get_log
 from mainspring.stores.protocol import Claims, Completion, Pulse, Wake, WorkerInfo
 from mainspring.task import Task
 from mainspring.worker import decide
 from mainspring.worker.acks import Acks
 from mainspring.worker.announce import Announcer
-from mainspring.worker.claiming import Prefetch, wants
+from mainspring.worker.claiming import Prefetch, SoloTurns, wants
 from mainspring.worker.heartbeat import Heartbeat
 from mainspring.worker.processes import Processes
 from mainspring.worker.run import Run, Stop
@@ -43,7 +43,6 @@ log = get_log("mainspring.worker")
 
 LONGEST_SLEEP = 1.0  # seconds; a wall clock that jumps must not make us sleep through what is due now
 STALE = 2.0  # seconds that a claimed job may wait here for a free slot before others get it
-TURN = 1.0  # seconds that suspects and the others have in turn, while there are suspects
 PROGRESS_PAUSE = 0.1  # seconds between writes of progress; of many reports the last is written
 PRUNE_EVERY = 10.0  # seconds
 PRUNE_CHUNK = 1000  # jobs
@@ -70,9 +69,10 @@ class Worker:
         self._slots = 0  # in use
         self._progress: dict[str, ProgressReport] = {}
         self._suspects = False
-        self._turn_began = 0.0
+        self._solo = SoloTurns()
         self._halted = False
         self._filling = False
+        self._released = 0  # jobs handed back because we stop
         self._abandoned = 0  # threads that did not end
 
     # -- life -----------------------------------------------------------------------------------
@@ -161,7 +161,6 @@ class Worker:
         self._heartbeat.start()
         acks = asyncio.create_task(self._acks.serve(), name="mainspring-acks")
         self.app.bus.emit(WorkerStarted(worker=self.id, queues=tuple(sorted(self._queues))))
-        released = 0
         try:
             yield
         finally:
@@ -172,7 +171,7 @@ class Worker:
             with contextlib.suppress(StoreUnavailable):  # then the others find out that we are gone
                 await self.store.leave(self.id)
             log.info("worker_stopped", worker=self.id, abandoned=self._abandoned)
-            self.app.bus.emit(WorkerStopped(worker=self.id, released=released))
+            self.app.bus.emit(WorkerStopped(worker=self.id, released=self._released))
             await self.app.bus.flush()
 
     async def _join(self) -> None:
@@ -206,17 +205,17 @@ class Worker:
             await asyncio.sleep(LONGEST_SLEEP)
             return
         self._wake.clear()
-        if self._suspects and self._turn_of_suspects():
-            await self._idle.wait()  # a suspect runs alone: what it kills along is itself
-            claims = await self._claim_suspect()
-        else:
+        solo = self._suspects and await self._alone()
+        if not solo:
             await self._wait_for_room()
-            claims = await self._claim(self._free())
+        claims = await (self._claim_suspect() if solo else self._claim(self._free()))
         self._suspects = claims.suspects
         if claims.jobs:
             self._take(claims.jobs)
         elif not claims.suspects:
             await self._sleep_until(claims.next_due)
+        elif not solo:
+            self._solo.hurry()
 
     async def _claim(self, limit: int) -> Claims:
         return await self._ask(limit, solo=False)
@@ -234,9 +233,12 @@ class Worker:
                 return Claims([])
             return await asyncio.shield(self.store.claim(self.id, wanted, limit=limit, solo=solo))
 
-    def _turn_of_suspects(self) -> bool:
-        """A second for them, a second for the others: neither holds up the other for long."""
-        return (self._loop.time() - self._turn_began) % (2 * TURN) < TURN
+    async def _alone(self) -> bool:
+        """Whether nothing else runs here now: a suspect that kills its process must not take others along."""
+        patience = self._solo.patience(self._loop.time())
+        if patience > 0 and not self._idle.is_set():
+            await self._wait_idle(patience)
+        return patience > 0 and self._idle.is_set()
 
     def _free(self) -> int:
         return self.settings.concurrency + self._prefetch.ahead - len(self._held)
@@ -305,6 +307,7 @@ class Worker:
         return self._loop.create_task(work)
 
     async def _execute(self, run: Run) -> None:
+        run.begun = True
         try:
             value = await self._call(run)
         except BaseException as error:  # noqa: BLE001 - whatever it is decides the outcome
@@ -317,6 +320,8 @@ class Worker:
 
     async def _call(self, run: Run) -> Any:
         """By the way that fits the handler; the executors know nothing of stores."""
+        if run.stop is not None:
+            raise asyncio.CancelledError
         task = run.task
         args, kwargs = task.payload.load(run.claim.payload)
         if task.payload.context is not None:
@@ -406,6 +411,7 @@ class Worker:
         for run, outcome, status in written:
             if all_wanted or status is not Status.COMPLETED:
                 self._announce.ended(run.claim, outcome, status)
+                self._released += run.stop is Stop.SHUTDOWN and outcome.move is Move.RELEASE
             if run.started_at and run.task.ack == "sync":
                 self._free_slot()
 
@@ -422,7 +428,7 @@ class Worker:
             if (run := self._held.get(job_id)) is not None:
                 self._end(run, Stop.CANCEL, reason)
         if self.app.bus.wants(WorkerHeartbeat):
-            self.app.bus.emit(WorkerHeartbeat(worker=self.id, running=self._slots))
+            self.app.bus.emit(WorkerHeartbeat(worker=self.id, running=self._slots, halted=self._halted))
 
     def _end(self, run: Run, stop: Stop, reason: str = "") -> None:
         """Stop a run, wherever it is: one that waits here never starts."""
@@ -470,8 +476,19 @@ class Worker:
         for takeover in await self.store.reap():
             self._announce.taken_over(takeover)
         self._hand_back_stale()
+        await self._look_for_halt()
         await self._prune()
         await asyncio.sleep(self.settings.upkeep)
+
+    async def _look_for_halt(self) -> None:
+        """Only to tell of it: whether a job may start is decided in the claim."""
+        halts = [halt for halt in await self.store.halts() if halt.queue is None]
+        if bool(halts) != self._halted:
+            self._halted = bool(halts)
+            if halts:
+                log.info("worker_halted", worker=self.id, actor=halts[0].actor, reason=halts[0].reason)
+            else:
+                log.info("worker_resumed", worker=self.id)
 
     def _hand_back_stale(self) -> None:
         """What we claimed ahead and cannot start soon is for others."""
