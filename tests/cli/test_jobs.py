@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from mainspring.cli.jobs import next_page
-from mainspring.job import Status
+from mainspring.job import ProgressReport, Status
+from mainspring.stores.protocol import Want
 from tests.cli.conftest import NIGHTLY_ONLY, Outcome, Run, Shop
 
 
@@ -159,6 +160,14 @@ def test_show_of_a_completed_and_a_waiting_job(jobs: Run, shop: Shop) -> None:
     assert f"mainspring jobs reschedule {waiting} --at now" in outcome.err
 
 
+def test_show_draws_the_progress_of_a_running_job(jobs: Run, shop: Shop) -> None:
+    job_id = shop.enqueue()
+    token = claim(shop)
+    shop.app.run(shop.app.store.report([ProgressReport(job_id, token, 0.5, "half\x1b[2J way")]))
+    assert f"progress  {'━' * 14}{'─' * 14} 50% half [2J way" in jobs("show", job_id).out
+    assert "50% half [2J way" in jobs("list").out
+
+
 def test_show_in_json(jobs: Run, shop: Shop) -> None:
     job_id = shop.bury()
     data = jobs("show", job_id, "--json").data
@@ -243,10 +252,10 @@ def test_a_running_job_is_asked_to_stop(jobs: Run, shop: Shop) -> None:
     assert jobs("cancel", "--all-matching").out == "0 jobs cancelled\n1 job asked to stop; their workers end them\n"
 
 
-def claim(shop: Shop) -> None:
-    from mainspring.stores.protocol import Want
-
-    assert shop.app.run(shop.app.store.claim("someone", [Want("mail", 1)])).jobs
+def claim(shop: Shop) -> int:
+    """As a worker does it; the token."""
+    (job,) = shop.app.run(shop.app.store.claim("someone", [Want("mail", 1)])).jobs
+    return job.token
 
 
 # -- by filter ------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def add_list(dead: Commands) -> None:
 
 def add_show(dead: Commands) -> None:
     parser = add_command(dead, "show", show_dead, "show a dead letter and why it gave up")
-    parser.add_argument("id", metavar="ID")
+    parser.add_argument("id", metavar="ID", help="the job")
     add_store_options(parser)
 
 

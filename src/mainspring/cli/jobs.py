@@ -66,7 +66,7 @@ def add_page_options(parser: Parser) -> None:
 
 def add_show(jobs: Commands) -> None:
     parser = add_command(jobs, "show", show_job, "show all there is to know about a job")
-    parser.add_argument("id", metavar="ID")
+    parser.add_argument("id", metavar="ID", help="the job")
     add_store_options(parser)
 
 
@@ -79,7 +79,7 @@ def add_change(jobs: Commands, name: str, change: Change, help: str, detail: str
 
 def add_reschedule(jobs: Commands) -> None:
     parser = add_command(jobs, "reschedule", reschedule_job, "move a waiting job to another time")
-    parser.add_argument("id", metavar="ID")
+    parser.add_argument("id", metavar="ID", help="the job")
     when = parser.add_mutually_exclusive_group(required=True)
     when.add_argument("--at", type=parse_when, metavar="TIME", help="ISO 8601, in UTC unless it says otherwise; or now")
     when.add_argument("--in", type=parse_length, dest="delay", metavar="LENGTH", help="so long from now: 90s, 2h, 3d")
@@ -90,7 +90,7 @@ def add_reschedule(jobs: Commands) -> None:
 def add_edit(jobs: Commands) -> None:
     detail = "With --app, the payload is checked against the task's arguments first."
     parser = add_command(jobs, "edit", edit_job, "change a waiting job", detail)
-    parser.add_argument("id", metavar="ID")
+    parser.add_argument("id", metavar="ID", help="the job")
     parser.add_argument("--payload", type=parse_payload, metavar="JSON", help="the new payload, all of it")
     parser.add_argument("--priority", choices=[one.name.lower() for one in Priority], help="the new priority")
     parser.add_argument("--queue", help="the queue to move it to")

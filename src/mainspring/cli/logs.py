@@ -47,7 +47,11 @@ def structlog_formatter(level: str, *, as_json: bool, final: bool) -> logging.Fo
     if as_json:
         last = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
     else:
-        last = [structlog.dev.ConsoleRenderer(colors=has_colour(sys.stderr), pad_event_to=24)]
+        last = [
+            structlog.dev.ConsoleRenderer(
+                colors=has_colour(sys.stderr), pad_event_to=24, exception_formatter=structlog.dev.plain_traceback
+            )
+        ]
     remove = structlog.stdlib.ProcessorFormatter.remove_processors_meta
     return structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[remove, *last])
 

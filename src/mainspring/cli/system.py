@@ -56,7 +56,7 @@ def add_resume(commands: Commands) -> None:
 
 def add_pause(commands: Commands) -> None:
     parser = add_command(commands, "pause", pause, "start no more jobs of one queue")
-    parser.add_argument("queue", metavar="QUEUE")
+    parser.add_argument("queue", metavar="QUEUE", help="the queue")
     add_end_options(parser)
 
 

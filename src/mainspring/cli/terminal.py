@@ -101,8 +101,8 @@ class Terminal:
         return f"\x1b[{STYLES[style]}m{text}\x1b[0m"
 
 
-def on_terminal(stream: TextIO) -> bool:
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
+def on_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def has_colour(stream: TextIO) -> bool:
