@@ -39,8 +39,8 @@ class Prefetch:
 class SoloTurns:
     """When to make way for crash suspects, which run alone, while there are any.
 
-    They and the others take turns. A turn lasts a second at first; if long jobs kept the worker from ever being alone, the
-    next ones last longer, so that in the end even a busy worker gets to them.
+    They and the others take turns. A turn lasts a second at first; if long jobs kept the worker from ever being alone,
+    the next ones last longer, so that in the end even a busy worker gets to them.
     """
 
     FIRST, LONGEST = 1.0, 30.0
