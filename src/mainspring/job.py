@@ -192,7 +192,7 @@ class NewJob:
 FOREVER: Millis = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Inserted:
     """What became of a `NewJob`: created, or the id of the job that already holds its dedupe key."""
 

@@ -86,7 +86,7 @@ class Options:
         return replace(other, **given)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class JobHandle(Generic[R_co]):
     """A job that was enqueued."""
 
@@ -140,6 +140,7 @@ class Task(Generic[P, R, C]):
         self.is_async = inspect.iscoroutinefunction(function)
         self.payload = Payload(name, function, Context, names or {})
         self.retry = options.retry or Retry(max_attempts=options.max_attempts or Retry().max_attempts)
+        self._enqueuer: Enqueuer[P, R] = Enqueuer(self, options)
         functools.update_wrapper(self, function)
 
     def __repr__(self) -> str:
@@ -183,22 +184,22 @@ class Task(Generic[P, R, C]):
         return Enqueuer(self, given)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        return await Enqueuer(self, self.options).enqueue(*args, **kwargs)
+        return await self._enqueuer.enqueue(*args, **kwargs)
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """The same from code without an event loop."""
-        return Enqueuer(self, self.options).enqueue_sync(*args, **kwargs)
+        return self._enqueuer.enqueue_sync(*args, **kwargs)
 
     async def enqueue_many(self, payloads: Iterable[Mapping[str, Any] | BaseModel]) -> list[JobHandle[R]]:
         """One job for each of the payloads, all of them or none."""
-        return await Enqueuer(self, self.options).enqueue_many(payloads)
+        return await self._enqueuer.enqueue_many(payloads)
 
     def enqueue_many_sync(self, payloads: Iterable[Mapping[str, Any] | BaseModel]) -> list[JobHandle[R]]:
-        return Enqueuer(self, self.options).enqueue_many_sync(payloads)
+        return self._enqueuer.enqueue_many_sync(payloads)
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """A checked job that is not enqueued yet: for `ctx.follow_up` and `app.enqueue_all`."""
-        return Enqueuer(self, self.options).prepare(*args, **kwargs)
+        return self._enqueuer.prepare(*args, **kwargs)
 
 
 class Enqueuer(Generic[P, R]):
