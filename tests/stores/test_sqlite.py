@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from mainspring.stores.sqlite import SqliteStore
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance import StoreConformance
+from mainspring.testing.conformance import HeartbeatConformance, StoreConformance
+from mainspring.testing.machine import store_machine
+from tests.stores.sqlite.template import fresh_database
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
+class TestSqliteStore(StoreConformance, HeartbeatConformance):
+    @pytest.fixture
+    async def store(self, clock: ManualClock) -> AsyncIterator[SqliteStore]:
+        store = SqliteStore(fresh_database(), clock=clock)
+        await store.open()
+        yield store
+        await store.close()
 
 
-@pytest.fixture
-async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteStore]:
-    made = SqliteStore(tmp_path / "jobs.db", clock=clock, lease=30, stall_grace=30_000, patience=60_000)
-    await made.open()
-    yield made
-    await made.close()
-
-
-class TestSqliteConformance(StoreConformance):
-    """Nothing of its own: the whole suite, on a file."""
+TestSqliteHistories = store_machine(lambda clock: SqliteStore(fresh_database(), clock=clock)).TestCase
+TestSqliteHistories.settings = settings(max_examples=40, stateful_step_count=30, deadline=None, derandomize=True)
