@@ -37,7 +37,7 @@ class Mainspring:
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         self.bus = Bus()
         self.jobs = Jobs(self)
-        self._portal = Portal()
+        self.portal = Portal()
 
     def __repr__(self) -> str:
         return f"<Mainspring {self.store.url}, {len(self.tasks)} tasks>"
@@ -53,11 +53,11 @@ class Mainspring:
         await self.bus.flush()
         await self.store.close()
         self.bus.close()
-        self._portal.close()
+        self.portal.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Any coroutine of this API from code without an event loop: `app.run(app.jobs.get(job_id))`."""
-        return self._portal.run(work)
+        return self.portal.run(work)
 
     def now(self) -> datetime:
         return to_datetime(self.store.clock.now())

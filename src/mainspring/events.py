@@ -27,9 +27,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import os
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
@@ -172,6 +174,7 @@ class Bus:
         self._subscribers: defaultdict[type[Event], list[Subscriber[Any]]] = defaultdict(list)
         self._wanted: dict[type[Event], bool] = {}
         self._thread: ThreadPoolExecutor | None = None
+        self._pid = 0  # of the process that has the thread: it does not survive a fork
         self._tasks: set[asyncio.Task[None]] = set()
 
     def subscribe(self, kind: type[E], subscriber: Subscriber[E]) -> None:
@@ -190,16 +193,19 @@ class Bus:
                 self._call(subscriber, event)
 
     async def flush(self) -> None:
-        """Wait until the subscribers have seen everything that was emitted here."""
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._thread is not None:
+        """Wait until the subscribers have seen everything that was emitted here: on this loop, or to the thread."""
+        if inside.get():  # a subscriber would wait for itself
+            return
+        loop = asyncio.get_running_loop()
+        while mine := [task for task in list(self._tasks) if task.get_loop() is loop]:
+            await asyncio.gather(*mine, return_exceptions=True)
+        if self._thread is not None and self._pid == os.getpid():
             await asyncio.wrap_future(self._thread.submit(lambda: None))
 
     def close(self) -> None:
-        if self._thread is not None:
+        if self._thread is not None and self._pid == os.getpid():
             self._thread.shutdown()
-            self._thread = None
+        self._thread = None
 
     def _call(self, subscriber: Subscriber[Any], event: Event) -> None:
         if inspect.iscoroutinefunction(subscriber):
@@ -208,12 +214,16 @@ class Bus:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             return
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="mainspring-events")
+        if self._thread is None or self._pid != os.getpid():
+            self._thread, self._pid = ThreadPoolExecutor(1, thread_name_prefix="mainspring-events"), os.getpid()
         self._thread.submit(_guard_plain, subscriber, event)
 
 
+inside: ContextVar[bool] = ContextVar("mainspring_inside_subscriber", default=False)
+
+
 async def _guard(subscriber: Subscriber[Any], event: Event) -> None:
+    inside.set(True)  # this task has a context of its own
     try:
         result = subscriber(event)
         if result is not None:
@@ -223,6 +233,7 @@ async def _guard(subscriber: Subscriber[Any], event: Event) -> None:
 
 
 def _guard_plain(subscriber: Subscriber[Any], event: Event) -> None:
+    inside.set(True)  # and so has the thread
     try:
         subscriber(event)
     except Exception:  # noqa: BLE001

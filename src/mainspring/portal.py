@@ -16,12 +16,21 @@ class Portal:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
         self._pid = 0
         self._lock = threading.Lock()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run the coroutine over there and wait for it here."""
+        if self.here():
+            work.close()
+            msg = "the event loop that serves synchronous callers cannot wait for itself; use await here"
+            raise RuntimeError(msg)
         return asyncio.run_coroutine_threadsafe(work, self._started()).result()
+
+    def here(self) -> bool:
+        """Whether the caller runs on the portal's own loop, as a coroutine that subscribes to events may."""
+        return threading.current_thread() is self._thread
 
     def close(self) -> None:
         with self._lock:
@@ -33,7 +42,10 @@ class Portal:
         with self._lock:
             if self._loop is None or self._pid != os.getpid():
                 self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
-                threading.Thread(target=_serve, args=(self._loop,), name="mainspring-portal", daemon=True).start()
+                self._thread = threading.Thread(
+                    target=_serve, args=(self._loop,), name="mainspring-portal", daemon=True
+                )
+                self._thread.start()
             return self._loop
 
 
@@ -41,8 +53,17 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
+        _cancel_all(loop)
     finally:
         loop.close()
+
+
+def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
+    """Whoever still waits for one of these, in another thread, would wait for ever."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
 
 
 def run_here(work: Coroutine[Any, Any, T]) -> T:
