@@ -1,0 +1,37 @@
+"""Testing an application that enqueues jobs, and stores.
+
+from mainspring import testing
+
+with testing.manual(app) as kit:            jobs are recorded, and run when you say so, on virtual time
+    sign_up("ana")
+    testing.assert_enqueued(app, welcome, args={"guest": "ana"})
+    kit.drain_sync()                        await kit.drain() in coroutines
+
+with testing.inline(app):                   each job runs as soon as it is enqueued
+
+For authors of stores: `mainspring.testing.conformance` and `mainspring.testing.machine`.
+"""
+
+from typing import TYPE_CHECKING
+
+from mainspring.lazy import lazily
+
+if TYPE_CHECKING:
+    from mainspring.testing.clock import ManualClock
+    from mainspring.testing.enqueued import assert_enqueued, refute_enqueued
+    from mainspring.testing.kit import Kit, inline, manual
+    from mainspring.testing.recorder import Ran
+    from mainspring.testing.time import VirtualTime
+else:
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "clock": ["ManualClock"],
+            "enqueued": ["assert_enqueued", "refute_enqueued"],
+            "kit": ["Kit", "inline", "manual"],
+            "recorder": ["Ran"],
+            "time": ["VirtualTime"],
+        },
+    )
+
+__all__ = ["Kit", "ManualClock", "Ran", "VirtualTime", "assert_enqueued", "inline", "manual", "refute_enqueued"]

@@ -1,0 +1,147 @@
+"""An application under test: another store, another clock, and jobs that run when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Self
+
+from mainspring.app import Mainspring
+from mainspring.job import Inserted, Job, NewJob, Status
+from mainspring.stores.connect import connect
+from mainspring.stores.protocol import Filter, Store
+from mainspring.task import Task
+from mainspring.testing.apart import in_thread, run_apart
+from mainspring.testing.clock import ManualClock
+from mainspring.testing.recorder import MOST_RUNS, Ran, Recorder, raise_failures, run_all
+from mainspring.testing.store import KitStore
+from mainspring.testing.time import VirtualTime
+
+Insert = Callable[[list[NewJob], Any], Coroutine[Any, Any, list[Inserted]]]
+
+
+def manual(app: Mainspring, *, start: datetime | None = None, store: str | None = None) -> Kit:
+    """Within `with testing.manual(app) as kit:` (or `async with`) what the application enqueues is only recorded.
+
+    `start` is the virtual time at which the block begins; the real one unless given. `store` is the URL of a store to
+    use instead of one in memory, for code with transactions of its own: `f"sqlite:///{tmp_path}/jobs.db"`.
+    """
+    return Kit(app, start=start, store=store)
+
+
+def inline(app: Mainspring, *, start: datetime | None = None) -> Kit:
+    """The same, but a job that is due runs while it is enqueued, and what its handler raises comes out there.
+
+    Jobs for later are only recorded. They run when their time comes (`await kit.time.advance(hours=1)`).
+    """
+    return InlineKit(app, start=start)
+
+
+class Kit:
+    """What `manual` and `inline` give."""
+
+    def __init__(self, app: Mainspring, *, start: datetime | None = None, store: str | None = None) -> None:
+        self.app = app
+        self.clock = ManualClock(start or datetime.now(UTC))
+        self.store: Store = KitStore(self.clock) if store is None else connect(store, self.clock)
+        self.time = VirtualTime(self.clock, self._recorder)
+        self._before: list[tuple[Store, Insert | None]] = []
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.app!r} at {self.time.now():%Y-%m-%d %H:%M:%S}>"
+
+    # -- the block ----------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self._before.append((self.app.store, vars(self.app).pop("insert", None)))
+        self.app.store = self.store
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._restore()
+        run_apart(self.store.close())
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.app.bus.flush()
+        self._restore()
+        await self.store.close()
+
+    def _restore(self) -> None:
+        self.app.store, insert = self._before.pop()
+        vars(self.app).pop("insert", None)
+        if insert is not None:
+            vars(self.app)["insert"] = insert
+
+    # -- running ------------------------------------------------------------------------------
+
+    async def drain(self, *, raise_errors: bool = False, limit: int = MOST_RUNS) -> list[Ran]:
+        """Run what is due now and what becomes due by it, one job after the other; returns the runs in their order.
+
+        A job that fails waits for its retry, as it would anywhere; with raise_errors what its handler raised is raised
+        when all is done. More runs than `limit` are taken for a job that goes round in circles.
+        """
+        recorder = self._recorder()
+        async with recorder.draining() as run_due:
+            await run_all(run_due, limit)
+        if raise_errors:
+            raise_failures(recorder.ran)
+        return recorder.ran
+
+    def drain_sync(self, *, raise_errors: bool = False, limit: int = MOST_RUNS) -> list[Ran]:
+        """The same in a test that is no coroutine."""
+        return run_apart(self.drain(raise_errors=raise_errors, limit=limit))
+
+    def _recorder(self) -> Recorder:
+        return Recorder(self.app)
+
+    # -- looking ------------------------------------------------------------------------------
+
+    def jobs(self, task: Task[..., Any, Any] | str | None = None, *, status: Status | None = None) -> list[Job]:
+        """All jobs of this block, or those of a task or in a status, in the order in which they were enqueued."""
+        where = Filter(
+            tasks=() if task is None else (task if isinstance(task, str) else task.name,),
+            statuses=() if status is None else (status,),
+        )
+        return run_apart(enqueued(self.app, where))
+
+
+class InlineKit(Kit):
+    """Runs jobs as they are enqueued."""
+
+    store: KitStore
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        vars(self.app)["insert"] = self._insert
+        return self
+
+    async def _insert(self, jobs: list[NewJob], connection: Any = None) -> list[Inserted]:
+        inserted = await Mainspring.insert(self.app, jobs, connection)
+        work = self._run([one.id for one in inserted if one.created])
+        if self.app.portal.here():  # its handlers may need the portal themselves
+            await asyncio.wrap_future(in_thread(work))
+        else:
+            await work
+        return inserted
+
+    async def _run(self, ids: list[str]) -> None:
+        recorder = self._recorder()
+        self.store.assign(recorder.id, ids)
+        recorder.followed = lambda following: self.store.assign(recorder.id, following)
+        async with recorder.draining() as run_due:
+            await run_all(run_due)
+        raise_failures(recorder.ran)
+
+
+async def enqueued(app: Mainspring, where: Filter) -> list[Job]:
+    """Oldest first."""
+    return [job async for job in app.jobs.all(where)][::-1]

@@ -1,0 +1,110 @@
+"""A worker that runs one job after the other and remembers what it ran."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from mainspring.app import Mainspring
+from mainspring.errors import JobFailed
+from mainspring.job import Job, Outcome, Status
+from mainspring.stores.protocol import Claims
+from mainspring.worker import Worker
+from mainspring.worker.run import Run
+
+FAILURES = frozenset({Status.FAILED, Status.DEAD_LETTER})
+MOST_RUNS = 10_000  # at one moment
+numbers = count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One run of a job."""
+
+    job: Job  # as it was right after this run
+    error: BaseException | None = field(default=None, compare=False)  # why it failed: what the handler raised
+
+    @property
+    def task(self) -> str:
+        return self.job.task
+
+    @property
+    def args(self) -> Any:
+        return self.job.payload
+
+    @property
+    def status(self) -> Status:
+        return self.job.status
+
+
+class Recorder(Worker):
+    """One slot: with several, the order of what happens would be chance."""
+
+    def __init__(self, app: Mainspring) -> None:
+        super().__init__(app, concurrency=1, prefetch=0, ack_delay=0.0, processes=1, id=f"test-{next(numbers)}")
+        self.ran: list[Ran] = []
+        self.followed: Callable[[list[str]], None] = lambda _ids: None  # hears the ids of jobs that follow a run
+        self._errors: dict[str, BaseException] = {}
+        self._finished: list[str] = []
+
+    @asynccontextmanager
+    async def draining(self) -> AsyncIterator[Callable[[], Awaitable[Claims]]]:
+        async with super().draining() as run_due:
+
+            async def step() -> Claims:
+                claims = await run_due()
+                await self.app.bus.flush()  # what its subscribers do belongs to the same step
+                await self._remember()
+                return claims
+
+            yield step
+
+    async def _remember(self) -> None:
+        jobs = await self.store.get(self._finished)
+        self._finished.clear()
+        self.ran += [Ran(job, self._error_of(job)) for job in jobs]
+
+    def _error_of(self, job: Job) -> BaseException | None:
+        raised = self._errors.pop(job.id, None)
+        if job.status not in FAILURES:
+            return None
+        if raised is None or isinstance(raised, asyncio.CancelledError):  # not the handler's doing: say a timeout
+            return JobFailed(f"{job.failure.type}: {job.failure.message}" if job.failure else job.reason)
+        return raised
+
+    async def _call(self, run: Run) -> Any:
+        try:
+            return await super()._call(run)
+        except BaseException as error:
+            self._errors[run.claim.id] = error
+            raise
+
+    def _finish(self, run: Run, outcome: Outcome | None) -> None:
+        self._finished.append(run.claim.id)
+        if outcome is not None:
+            self.followed([job.id for job in outcome.follow_ups])
+        super()._finish(run, outcome)
+
+
+async def run_all(run_due: Callable[[], Awaitable[Claims]], limit: int = MOST_RUNS) -> Claims:
+    """Until nothing is due; gives the last, empty claims, which know what is due next."""
+    for _ in range(limit + 1):
+        claims = await run_due()
+        if not claims.jobs:
+            return claims
+    msg = f"{limit} runs, and still something is due: does a job enqueue or snooze itself for ever? If not, raise limit"
+    raise RuntimeError(msg)
+
+
+def raise_failures(ran: list[Ran]) -> None:
+    """One error as it is, several as a group."""
+    errors = [run.error for run in ran if run.error is not None]
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        msg = f"{len(errors)} of {len(ran)} runs failed"
+        raise BaseExceptionGroup(msg, errors)

@@ -1,0 +1,54 @@
+"""The store of a kit: one in memory, from which a worker can also be given certain jobs and no others."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from mainspring.clock import Clock, Millis
+from mainspring.errors import ConfigurationError
+from mainspring.job import WAITING, Claim, Inserted, NewJob, Outcome
+from mainspring.stores.memory import MemoryStore
+from mainspring.stores.protocol import Claims, Completion, Want
+
+NO_TRANSACTIONS = (
+    "a test's jobs are kept in memory, where there are no transactions; test code that has its own with "
+    'testing.manual(app, store="sqlite:///…")'
+)
+
+
+class KitStore(MemoryStore):
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock=clock)
+        self._assigned: dict[str, deque[str]] = {}
+
+    def assign(self, worker: str, ids: Iterable[str]) -> None:
+        """From now on the worker gets these jobs and those assigned later, as far as they are due, in this order."""
+        self._assigned.setdefault(worker, deque()).extend(ids)
+
+    async def claim(
+        self, worker: str, wants: Sequence[Want], *, limit: int | None = None, solo: bool = False
+    ) -> Claims:
+        if worker not in self._assigned:
+            return await super().claim(worker, wants, limit=limit, solo=solo)
+        with self._operation() as now:
+            claim = self._claim_assigned(worker, now)
+            return Claims([claim] if claim else [])
+
+    def _claim_assigned(self, worker: str, now: Millis) -> Claim | None:
+        ids, standing = self._assigned[worker], self._standing(now)
+        while ids and None not in standing:
+            row = self._rows.get(ids.popleft())
+            if row and row.status in WAITING and row.run_at <= now and row.spec.queue not in standing:
+                return self._start(row, worker, now)
+        return None
+
+    async def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Inserted]:
+        if connection is not None:
+            raise ConfigurationError(NO_TRANSACTIONS)
+        return await super().insert(jobs)
+
+    def completion(self, outcome: Callable[[], Outcome]) -> Completion:
+        del outcome
+        raise ConfigurationError(NO_TRANSACTIONS)
