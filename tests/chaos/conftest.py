@@ -1,0 +1,40 @@
+"""What all chaos tests share. `MAINSPRING_CHAOS=long` is the long form, `MAINSPRING_CHAOS_SEED` repeats a run."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.nursery import Nursery
+
+
+@dataclass(frozen=True)
+class Chaos:
+    """How much, and by which dice."""
+
+    long: bool
+    seed: int
+
+    def size(self, short: int, long: int) -> int:
+        return long if self.long else short
+
+    def rng(self) -> random.Random:
+        return random.Random(self.seed)
+
+
+@pytest.fixture
+def chaos() -> Chaos:
+    seed = int(os.environ.get("MAINSPRING_CHAOS_SEED") or random.randrange(2**32))
+    print(f"MAINSPRING_CHAOS_SEED={seed}")  # pytest shows it when the test fails
+    return Chaos(os.environ.get("MAINSPRING_CHAOS") == "long", seed)
+
+
+@pytest.fixture
+def nursery(tmp_path: Path) -> Iterator[Nursery]:
+    with Nursery(tmp_path) as made:
+        yield made

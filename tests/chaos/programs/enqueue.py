@@ -1,0 +1,45 @@
+"""Programs that enqueue, and write down each id that they were given."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from mainspring.job import Inserted
+from tests.chaos.programs.tasks import EFFECTS, MIXTURE, Shop
+
+
+def some(folder: str, who: str, number: int = 1, task: str = "quick", **payload: Any) -> None:
+    """So many jobs of one task, all at once."""
+    shop = Shop(folder, who)
+    jobs = shop.prepare(task, number, **payload)
+    acknowledge(shop, shop.app.run(shop.app.enqueue_all(jobs)))
+
+
+def mixture(folder: str, who: str, seed: int, pause: float) -> None:
+    """Jobs of all kinds by all ways, for ever."""
+    asyncio.run(_mixture(Shop(folder, who), folder, random.Random(seed), pause))
+
+
+async def _mixture(shop: Shop, folder: str, rng: random.Random, pause: float) -> None:
+    await shop.app.store.open()
+    with contextlib.closing(sqlite3.connect(f"{folder}/jobs.db", timeout=30)) as own:
+        own.execute(EFFECTS)
+        while True:
+            jobs = shop.prepare(rng.choice(MIXTURE), rng.choice((1, 1, 3, 10)))
+            if rng.random() < 0.2:
+                with own:  # the caller's own transaction; acknowledged when that is committed
+                    inserted = await shop.app.enqueue_all(jobs, connection=own)
+            else:
+                inserted = await shop.app.enqueue_all(jobs)
+            acknowledge(shop, inserted)
+            await asyncio.sleep(rng.uniform(0, pause))
+
+
+def acknowledge(shop: Shop, inserted: Sequence[Inserted]) -> None:
+    for one in inserted:
+        shop.pen.write("ack", one.id)

@@ -1,0 +1,185 @@
+"""The application of the chaos tests: tasks of every kind, each of which writes down that it ran."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from mainspring.app import Mainspring
+from mainspring.context import Context
+from mainspring.events import JobCompleted
+from mainspring.job import NewJob
+from mainspring.retry import Retry
+from tests.chaos.ledger import Pen
+
+EFFECTS = "CREATE TABLE IF NOT EXISTS effects (job_id TEXT NOT NULL)"  # no UNIQUE: a double must be seen, not refused
+MIXTURE = ("quick", "quick_sync", "short", "threaded", "flaky", "parent", "effect")
+BLINK = 0.02  # seconds; the longest of the short handlers
+AGAIN = Retry(max_attempts=100, base=0.01, cap=0.05)
+
+
+class Shop:
+    """The application as one process has it."""
+
+    def __init__(self, folder: str, who: str, settings: str = "") -> None:
+        self.folder, self.who = Path(folder), who
+        self.pen = Pen(self.folder / "ledger", who)
+        self.app = Mainspring(f"sqlite:///{folder}/jobs.db{settings}")
+        self.app.on(JobCompleted)(self._completed)
+        define_short(self)
+        define_with_effects(self)
+        define_held(self)
+        define_harmful(self)
+
+    def prepare(self, task: str, number: int = 1, **payload: object) -> list[NewJob]:
+        return [self.app.tasks[task].prepare(**payload) for _ in range(number)]
+
+    @contextlib.contextmanager
+    def noted(self, ctx: Context) -> Iterator[None]:
+        """One run, in the ledger."""
+        self.pen.write("start", ctx.job_id, token(ctx))
+        try:
+            yield
+        except BaseException:
+            self.pen.write("fail", ctx.job_id, token(ctx))
+            raise
+        self.pen.write("end", ctx.job_id, token(ctx))
+
+    def _completed(self, event: JobCompleted) -> None:
+        self.pen.write("done", event.job_id)
+
+
+def token(ctx: Context) -> int:
+    return ctx._claim.token
+
+
+def define_short(shop: Shop) -> None:
+    app, noted = shop.app, shop.noted
+
+    @app.task()
+    async def quick(ctx: Context, number: int = 0) -> int:
+        with noted(ctx):
+            return number
+
+    @app.task(ack="sync")
+    async def quick_sync(ctx: Context, number: int = 0) -> int:
+        with noted(ctx):
+            return number
+
+    @app.task()
+    async def short(ctx: Context) -> None:
+        with noted(ctx):
+            await asyncio.sleep(random.uniform(0, BLINK))
+
+    @app.task()
+    def threaded(ctx: Context) -> None:
+        with noted(ctx):
+            time.sleep(random.uniform(0, BLINK))
+
+    @app.task(retry=AGAIN)
+    async def flaky(ctx: Context) -> None:
+        with noted(ctx):
+            if ctx.attempt < 3:
+                raise RuntimeError("not yet")
+
+
+def define_with_effects(shop: Shop) -> None:
+    app, noted = shop.app, shop.noted
+
+    @app.task()
+    async def parent(ctx: Context) -> None:
+        """Its child is committed with its completion, or not at all."""
+        with noted(ctx):
+            ctx.follow_up(child.prepare(of=ctx.job_id))
+
+    @app.task()
+    async def child(ctx: Context, of: str) -> str:
+        with noted(ctx):
+            return of
+
+    @app.task()
+    async def effect(ctx: Context) -> None:
+        """So is what it writes."""
+        with noted(ctx):
+            async with ctx.transaction() as connection:
+                connection.execute("INSERT INTO effects VALUES (?)", (ctx.job_id,))
+
+
+def define_held(shop: Shop) -> None:
+    """Tasks that wait until the test lets them go, by a file that is named after the run: `go-1`."""
+    app, noted = shop.app, shop.noted
+
+    def let_go(ctx: Context) -> bool:
+        return (shop.folder / f"go-{token(ctx)}").exists()
+
+    def say_all(ctx: Context) -> int:
+        """Everything that a run can say in its job's name."""
+        ctx.progress(1.0, f"by {token(ctx)}")
+        ctx.follow_up(*shop.prepare("child", of=f"{ctx.job_id}/{token(ctx)}"))
+        return token(ctx)
+
+    @app.task()
+    async def held(ctx: Context) -> int:
+        with noted(ctx):
+            ctx.progress(0.5, f"by {token(ctx)}")
+            while not let_go(ctx):  # noqa: ASYNC110 - the event is another process's
+                await asyncio.sleep(0.005)
+            return say_all(ctx)
+
+    @app.task()
+    def held_thread(ctx: Context) -> int:
+        """Does not listen when it is told to stop."""
+        with noted(ctx):
+            ctx.progress(0.5, f"by {token(ctx)}")
+            while not let_go(ctx):
+                time.sleep(0.005)
+            return say_all(ctx)
+
+    @app.task()
+    def held_transaction(ctx: Context) -> None:
+        with noted(ctx):
+            ctx.progress(0.5, f"by {token(ctx)}")
+            while not let_go(ctx):
+                time.sleep(0.005)
+            ctx.set_result(say_all(ctx))
+            with ctx.transaction() as connection:
+                connection.execute(EFFECTS)
+                connection.execute("INSERT INTO effects VALUES (?)", (f"{ctx.job_id}/{token(ctx)}",))
+
+
+def define_harmful(shop: Shop) -> None:
+    app, noted = shop.app, shop.noted
+
+    @app.task()
+    async def segfault(ctx: Context) -> None:
+        with noted(ctx):
+            ctypes.string_at(0)
+
+    @app.task()
+    async def blocking(ctx: Context, seconds: float) -> None:
+        """Keeps the event loop, without the interpreter."""
+        with noted(ctx):
+            time.sleep(seconds)  # noqa: ASYNC251 - that is what it is about
+
+    @app.task()
+    async def hungry(ctx: Context, seconds: float, threads: int = 4) -> None:
+        """Keeps the event loop and the interpreter, with several threads."""
+        with noted(ctx):
+            eaters = [threading.Thread(target=eat, args=(seconds,)) for _ in range(threads)]
+            for eater in eaters:
+                eater.start()
+            eat(seconds)
+            for eater in eaters:
+                eater.join()
+
+
+def eat(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass

@@ -1,0 +1,27 @@
+"""Programs that work."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from mainspring.cli import logs
+from mainspring.worker import Worker
+from tests.chaos.programs.tasks import Shop
+
+
+def work(folder: str, who: str, settings: str = "", **worker: Any) -> int:
+    """Until SIGTERM. The worker's id is the process's name in the ledger."""
+    logs.set_up("info", as_json=True, final=True)
+    return Worker(Shop(folder, who, settings).app, id=who, **worker).run()
+
+
+def replay_dead(folder: str, who: str) -> None:
+    """Run every dead letter again, as a person would who found out that the jobs were not to blame."""
+    asyncio.run(_replay_dead(Shop(folder, who)))
+
+
+async def _replay_dead(shop: Shop) -> None:
+    async with shop.app as app:
+        await app.jobs.retry_where(app.jobs.dead(), reason="their workers were killed by a test")
+        await Worker(app, id=shop.who).drain()
