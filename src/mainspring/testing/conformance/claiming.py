@@ -329,6 +329,10 @@ class Claiming(Scene):
         await end(store, await running(store), Move.RETRY, delay=45_000)
         assert await next_due(store) == clock.now() + 45_000
 
+    async def test_a_suspect_that_is_due_is_no_reason_to_ask_again_at_once(self, store: Store) -> None:
+        await crashed(store)
+        assert await next_due(store) is None
+
     async def test_next_due_counts_suspects(self, store: Store, clock: ManualClock) -> None:
         await crashed(store)
         await end(store, await claim_one(store, solo=True), Move.SNOOZE, delay=45_000)

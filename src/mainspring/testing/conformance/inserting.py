@@ -123,6 +123,17 @@ class Inserting(Scene):
         await by_hand(store, Action.DELETE, await put(store, dedupe_key="k"))
         await put(store, dedupe_key="k")
 
+    async def test_the_end_of_a_finished_job_does_not_free_the_key_that_another_holds(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        deleted = await job_in(store, Status.DEAD_LETTER, dedupe_key="k")
+        await job_in(store, Status.COMPLETED, dedupe_key="k", keep=1000)
+        holder = await put(store, dedupe_key="k")
+        await by_hand(store, Action.DELETE, deleted)
+        clock.advance(60)
+        assert await store.prune() == 1
+        assert await store.insert([new_job(dedupe_key="k")]) == [Inserted(holder, created=False)]
+
     async def test_a_replayed_job_holds_its_dedupe_key_again(self, store: Store) -> None:
         holder = await job_in(store, Status.DEAD_LETTER, dedupe_key="k")
         await by_hand(store, Action.REPLAY, holder)

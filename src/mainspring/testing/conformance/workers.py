@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
@@ -116,7 +117,7 @@ class Workers(Scene):
         assert await bell.hears(Wake.JOBS)
 
     async def test_a_worker_is_woken_on_the_loop_it_joined_on(self, store: Store, bell: Bell) -> None:
-        await put(store)
+        await asyncio.to_thread(asyncio.run, put(store))
         assert await bell.hears(Wake.JOBS)
         assert bell.threads == {threading.get_ident()}
 
