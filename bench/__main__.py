@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ DOCS = HERE.parent / "docs"
 
 def main() -> None:
     options = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started and filled is cleaned up
     results = Results.load(LATEST) if options.no_run else measure(options)
     show(results)
     if options.write_docs:
@@ -84,7 +86,8 @@ def describe(entries: list[roster.Entry]) -> dict[str, dict[str, object]]:
 
 def show(results: Results) -> None:
     for shown in (table.comparison(results), table.backlog(results), table.goals(results)):
-        print(f"\n{table.as_text(shown)}")
+        if len(shown) > 1:
+            print(f"\n{table.as_text(shown)}")
     syncs = ", ".join(map(table.number, results.syncs))
     print(f"\nfdatasync/s, round by round: {syncs} (if they differ much, the machine had other things to do)")
 
