@@ -220,6 +220,7 @@ class Claim:
     target: tuple[str, str] | None = None
     tags: tuple[str, ...] = ()
     options: str | None = None
+    ref: Any = None  # the store's own: where it finds the job again; goes back with the outcome
 
     @property
     def attempt(self) -> int:
@@ -246,6 +247,7 @@ class Outcome:
     failure: Failure | None = None
     reason: str = ""
     follow_ups: tuple[NewJob, ...] = ()  # inserted in the same commit, or not at all
+    ref: Any = None  # the claim's; without it the store searches
 
 
 @dataclass(slots=True)

@@ -140,6 +140,7 @@ class Task(Generic[P, R, C]):
         self.is_async = inspect.iscoroutinefunction(function)
         self.payload = Payload(name, function, Context, names or {})
         self.retry = options.retry or Retry(max_attempts=options.max_attempts or Retry().max_attempts)
+        self.is_plain = self.is_async and self.payload.context is None and options.isolation != "process"
         self._enqueuer: Enqueuer[P, R] = Enqueuer(self, options)
         functools.update_wrapper(self, function)
 

@@ -30,7 +30,8 @@ def completed(run: Run, now: Millis, value: Any = None) -> Outcome:
         value = effects.result
     result = run.task.payload.dump_result(value)
     follow_ups = tuple(effects.follow_ups) if effects is not None else ()
-    return Outcome(run.claim.id, run.claim.token, Move.DONE, run.started_at, now, result=result, follow_ups=follow_ups)
+    claim = run.claim
+    return Outcome(claim.id, claim.token, Move.DONE, run.started_at, now, 0, result, None, "", follow_ups, claim.ref)
 
 
 def raised(run: Run, error: BaseException, now: Millis) -> Outcome | None:
@@ -86,7 +87,7 @@ def unknown_task(run: Run, now: Millis) -> Outcome:
 
 
 def end(run: Run, move: Move, now: Millis, **rest: Any) -> Outcome:
-    return Outcome(run.claim.id, run.claim.token, move, run.started_at, now, **rest)
+    return Outcome(run.claim.id, run.claim.token, move, run.started_at, now, ref=run.claim.ref, **rest)
 
 
 def failure_of(error: BaseException) -> Failure:

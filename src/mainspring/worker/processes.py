@@ -124,7 +124,7 @@ class Processes:
         order = {
             "module": task.function.__module__,
             "name": task.name,
-            "claim": asdict(claim),
+            "claim": {**asdict(claim), "ref": None},
             "worker": context.worker,
         }
         child.send(order)

@@ -57,6 +57,11 @@ class Run:
         return self.claim.timeout / 1000 if self.claim.timeout else None
 
     @property
+    def is_plain(self) -> bool:
+        """A coroutine without context, timeout or options of its own."""
+        return self.task.is_plain and not self.claim.timeout and self.claim.options is None
+
+    @property
     def isolated(self) -> bool:
         if self.claim.options is None:
             return self.task.options.isolation == "process"

@@ -6,6 +6,7 @@ Rows come back from SQLite as one JSON text per batch: see writer.py for why not
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -380,7 +381,8 @@ def take(transaction: Transaction, request: ClaimRequest, rows: Sequence[Sequenc
 def to_claim(row: Sequence[Any]) -> Claim:
     target_type, target_id, tags, options = row[15:19]
     target = None if target_type is None else (target_type, target_id)
-    return Claim(*row[2:15], target, tuple(json.loads(tags)) if tags else (), options)  # type: ignore[call-arg]
+    ref = (row[0], row[5])  # its row and its queue, which do not change while it runs
+    return Claim(*row[2:15], target, tuple(json.loads(tags)) if tags else (), options, ref)  # type: ignore[call-arg]
 
 
 def ends(halts: Iterable[Halt]) -> list[Millis]:
@@ -412,21 +414,14 @@ SELECT id, task, queue, end_status, priority, run_at, attempts + is_attempt, max
 FROM ended CROSS JOIN jobs ON seq = ended_seq
 """
 REMOVE = "DELETE FROM jobs WHERE seq IN (SELECT value FROM json_each(?))"
-COUNT_HELD = f"""
-WITH outcome(job_id, job_token) AS (VALUES {{values}})
-SELECT json_group_object(queue, number) FROM (
-    SELECT queue, count(*) AS number
-    FROM outcome CROSS JOIN jobs ON id = job_id AND token = job_token AND status = {RUNNING} GROUP BY queue)
-"""
 ARCHIVE_COMPLETED = f"""
-WITH ended(job_id, began_at, end_result, now) AS (VALUES {{values}})
+WITH ended(job_seq, job_id, job_token, began_at, end_result, now) AS (VALUES {{values}})
 INSERT INTO archive
 SELECT id, task, queue, {COMPLETED}, priority, run_at, attempts + 1, max_attempts, crashes, token, worker,
        coalesce(began_at, claimed_at), now, min({NEVER}, now + keep), timeout, created_at, keep, keep_dead, dedupe_key,
        target_type, target_id, tags, options, reason, progress, note, error_type, error, payload, end_result
-FROM ended CROSS JOIN jobs ON id = job_id
+FROM ended CROSS JOIN jobs ON seq = job_seq AND id = job_id AND token = job_token AND status = {RUNNING}
 """
-REMOVE_BY_ID = "DELETE FROM jobs WHERE id IN (SELECT value FROM json_each(?))"
 GO_ON = """
 UPDATE jobs SET status = :status, run_at = coalesce(:run_at, run_at), attempts = attempts + :attempts,
                 crashes = crashes + :crashes, cancel = 0, reason = :reason,
@@ -482,23 +477,31 @@ def ack(transaction: Transaction, outcomes: list[Outcome]) -> list[Status | None
 
 
 def complete(transaction: Transaction, outcomes: Sequence[Outcome]) -> bool:
-    """The usual case in half the time: every run succeeded and none lost its claim. Else nothing is done, and False."""
-    if any(outcome.move is not Move.DONE or outcome.follow_ups for outcome in outcomes):
+    """The usual case in half the time: every run succeeded and none lost its claim. Else nothing is done, and False.
+
+    The claim's `ref` says in which row the job is, but a row may by now be another job's: id and token decide.
+    """
+    if any(outcome.move is not Move.DONE or outcome.follow_ups or outcome.ref is None for outcome in outcomes):
         return False
-    fences = [(outcome.job_id, outcome.token) for outcome in outcomes]
-    queues: Counter[str] = Counter()
-    for chunk in in_values(COUNT_HELD, fences):
-        queues.update(json.loads(transaction.value(*chunk)))
-    if queues.total() != len(outcomes) or len(set(fences)) != len(outcomes):
-        return False
-    rows = [(outcome.job_id, outcome.started_at or None, outcome.result, transaction.now) for outcome in outcomes]
-    for chunk in in_values(ARCHIVE_COMPLETED, rows):
-        transaction.execute(*chunk)
-    transaction.execute(REMOVE_BY_ID, (json.dumps([row[0] for row in rows]),))
-    for queue, number in queues.items():
-        transaction.count(queue, RUNNING, -number)
-        transaction.count(queue, COMPLETED, number)
-    return True
+    rows = [to_completion(outcome, transaction.now) for outcome in outcomes]
+    transaction.execute("SAVEPOINT completing")
+    try:
+        done = sum(transaction.execute(*chunk).rowcount for chunk in in_values(ARCHIVE_COMPLETED, rows))
+    except sqlite3.IntegrityError:  # two outcomes for one claim
+        done = 0
+    if done == len(rows):
+        transaction.execute(REMOVE, (json.dumps([row[0] for row in rows]),))
+        for queue, number in Counter(outcome.ref[1] for outcome in outcomes).items():
+            transaction.count(queue, RUNNING, -number)
+            transaction.count(queue, COMPLETED, number)
+    else:
+        transaction.execute("ROLLBACK TO completing")
+    transaction.execute("RELEASE completing")
+    return done == len(rows)
+
+
+def to_completion(outcome: Outcome, now: Millis) -> tuple[Any, ...]:
+    return outcome.ref[0], outcome.job_id, outcome.token, outcome.started_at or None, outcome.result, now
 
 
 def refuse_illegal(outcomes: Sequence[Outcome]) -> None:
