@@ -242,7 +242,8 @@ class Enqueuer(Generic[P, R]):
     @functools.cached_property
     def _rest(self) -> tuple[Any, ...]:
         """Everything but the id, the task and the payload, as `NewJob` takes it: the same for many jobs."""
-        return tuple(getattr(self._template(), each.name) for each in fields(NewJob)[3:])
+        template = self._template()
+        return tuple(getattr(template, each.name) for each in fields(NewJob)[3:])
 
     def _template(self) -> NewJob:
         options, retention = self._options, self._options.retention or self._task.app.retention
