@@ -76,12 +76,9 @@ class Recorder(Worker):
             return JobFailed(f"{job.failure.type}: {job.failure.message}" if job.failure else job.reason)
         return raised
 
-    async def _call(self, run: Run) -> Any:
-        try:
-            return await super()._call(run)
-        except BaseException as error:
-            self._errors[run.claim.id] = error
-            raise
+    def _raised(self, run: Run, error: BaseException) -> Outcome | None:
+        self._errors[run.claim.id] = error
+        return super()._raised(run, error)
 
     def _finish(self, run: Run, outcome: Outcome | None) -> None:
         self._finished.append(run.claim.id)

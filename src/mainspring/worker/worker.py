@@ -311,12 +311,15 @@ class Worker:
         try:
             value = await (self._call(run) if run.stop is not None or not run.is_plain else self._call_plain(run))
         except BaseException as error:  # noqa: BLE001 - whatever it is decides the outcome
-            outcome = decide.raised(run, error, self.store.clock.now())
-            if run.context is not None and run.context.effects.committed:
-                log.warning("raised_after_commit", job_id=run.claim.id, task=run.claim.task, error=repr(error))
+            outcome = self._raised(run, error)
         else:
             outcome = decide.returned(run, value, self.store.clock.now())
         self._finish(run, outcome)
+
+    def _raised(self, run: Run, error: BaseException) -> Outcome | None:
+        if run.context is not None and run.context.effects.committed:
+            log.warning("raised_after_commit", job_id=run.claim.id, task=run.claim.task, error=repr(error))
+        return decide.raised(run, error, self.store.clock.now())
 
     def _call_plain(self, run: Run) -> Any:
         """A coroutine that needs nothing from us: by far the most of them."""
