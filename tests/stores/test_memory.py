@@ -23,7 +23,7 @@ class TestMemoryStore(StoreConformance, HeartbeatConformance):
 
 
 TestMemoryHistories = store_machine(lambda clock: MemoryStore(clock=clock)).TestCase
-TestMemoryHistories.settings = settings(max_examples=50, stateful_step_count=40, deadline=None, derandomize=True)
+TestMemoryHistories.settings = settings(max_examples=40, stateful_step_count=40, deadline=None, derandomize=True)
 
 
 @pytest.fixture

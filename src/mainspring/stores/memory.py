@@ -682,6 +682,7 @@ class _Crew:
 
     def leave(self, worker: str) -> None:
         self._members.pop(worker, None)
+        self._watch.pop(worker, None)
 
     def beat(self, worker: str, now: Millis) -> None:
         if member := self._members.get(worker):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mainspring.job import Move, Status
 from mainspring.stores.protocol import Store, TakeoverCause
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import Scene, claim_one, end, present, running, status_of
+from mainspring.testing.conformance.scene import Scene, claim_one, end, join, present, running, status_of
 
 
 class HeartbeatConformance(Scene):
@@ -37,6 +37,14 @@ class HeartbeatConformance(Scene):
             await store.heartbeat("w1", {held.id: held.token})
             clock.advance(store.lease / 2)
             assert await store.reap() == []
+
+    async def test_joining_is_a_sign_of_life(self, store: Store, clock: ManualClock) -> None:
+        await store.reap()
+        await store.leave("w1")
+        clock.advance(store.lease)
+        await join(store, "w1")
+        await running(store)
+        assert await store.reap() == []
 
     async def test_a_clock_that_is_set_kills_nobody(self, store: Store, clock: ManualClock) -> None:
         await running(store)
