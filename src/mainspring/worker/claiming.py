@@ -9,7 +9,7 @@ from mainspring.stores.protocol import Want
 from mainspring.worker.settings import Subscription
 
 AHEAD = 0.05  # seconds of work to hold in advance, at the rate at which jobs finish
-SMOOTHING = 0.3  # weight of the newest measurement
+SMOOTHING = 0.5  # weight of the newest measurement
 
 
 class Prefetch:

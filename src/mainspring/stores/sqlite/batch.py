@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-SIZES = (128, 16, 1)
+SIZES = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 
 
 def in_values(template: str, rows: Sequence[Sequence[Any]]) -> Iterator[tuple[str, list[Any]]]:

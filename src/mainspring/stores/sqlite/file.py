@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -19,6 +20,10 @@ from mainspring.errors import (
     StoreTooNew,
     StoreVanished,
 )
+from mainspring.stores.sqlite import fork
+
+Identity = tuple[int, int]
+"""Which file it is, whatever its name: device and inode."""
 
 OLDEST_SQLITE = (3, 38, 0)  # STRICT tables came with 3.37, the ->> operator with 3.38
 MIGRATIONS = ("schema.sql",)  # number N brings a file from user_version N to N + 1
@@ -48,6 +53,15 @@ ERRORS: dict[int, tuple[type[StoreError], str]] = {
     sqlite3.SQLITE_NOTADB: (StoreCorrupt, "{path} is not an SQLite database; is the path right?"),
     sqlite3.SQLITE_IOERR: (StoreError, "reading or writing {path} failed ({error}); check the disk"),
 }
+SYSTEM_ERRORS = {  # of what we open ourselves beside the database: said in the same words
+    errno.ENOSPC: sqlite3.SQLITE_FULL,
+    errno.EDQUOT: sqlite3.SQLITE_FULL,
+    errno.EROFS: sqlite3.SQLITE_READONLY,
+    errno.EACCES: sqlite3.SQLITE_READONLY,
+    errno.EPERM: sqlite3.SQLITE_READONLY,
+    errno.ENOENT: sqlite3.SQLITE_CANTOPEN,
+    errno.ENOTDIR: sqlite3.SQLITE_CANTOPEN,
+}
 
 
 class DatabaseFile:
@@ -56,7 +70,7 @@ class DatabaseFile:
     def __init__(self, path: str | os.PathLike[str], *, busy_timeout: float = BUSY_TIMEOUT) -> None:
         self.path = Path(path).expanduser().absolute()
         self.busy_timeout = busy_timeout
-        self._identity: tuple[int, int] | None = None
+        self._identity: Identity | None = None
 
     def prepare(self) -> None:
         """Check that this file can be used, and bring it to our schema."""
@@ -70,40 +84,50 @@ class DatabaseFile:
         if (kind := file_system(self.path.parent)) in NETWORK_FILE_SYSTEMS:
             msg = f"{self.path} is on a network file system ({kind}), where locks cannot be trusted; use a local disk"
             raise ConfigurationError(msg)
-        with self.errors(), contextlib.closing(self._open()) as connection:
+        if self.path in fork.inherited:
+            msg = f"{self.path} was in a transaction when this process was forked from another; fork before, or spawn"
+            raise ConfigurationError(msg)
+        create = self._identity is None  # later on: a file that is gone is not made anew, or nobody would miss its jobs
+        with fork.postponed(), self.errors(), contextlib.closing(self._open(create=create)) as connection:
             migrate(connection, self.path)
         self._identity = self._stat()
 
     def connect(self, *, readonly: bool = False) -> sqlite3.Connection:
-        """A connection with our settings, to the file that `prepare` saw."""
-        self.check_identity()
+        """A connection with our settings, to the file that `prepare` saw. Only links ask for one."""
         connection = self._open()
         if readonly:
             connection.execute("PRAGMA query_only = ON")
         return connection
 
-    def reopen(self) -> None:
-        """Accept the file that is there now. One that is gone is not made anew: its jobs would be missed by nobody."""
-        if self._stat() is None:
-            self.check_identity()
-        self.prepare()
+    def identity(self) -> Identity:
+        """Which file is there now; one that is new to us is prepared first."""
+        found = self._stat()
+        if found is None:
+            raise self._vanished()
+        if found != self._identity:
+            self.prepare()
+        return self._identity or found
 
     def check_identity(self) -> None:
         """Our connections would go on writing into a deleted file; nobody would ever see it."""
         if self._stat() != self._identity:
-            msg = f"{self.path} is gone or was replaced while in use; put it back, and it will be opened again"
-            raise StoreVanished(msg)
+            raise self._vanished()
+
+    def _vanished(self) -> StoreVanished:
+        msg = f"{self.path} is gone or was replaced while in use; put it back, and it will be opened again"
+        return StoreVanished(msg)
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
-        """Say sqlite3's errors in our own words."""
+        """Say the errors of sqlite3 and of the system in our own words."""
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise self.explain(error) from error
 
-    def explain(self, error: sqlite3.Error) -> StoreError:
-        code = getattr(error, "sqlite_errorcode", None)
+    def explain(self, error: sqlite3.Error | OSError) -> StoreError:
+        code = SYSTEM_ERRORS.get(error.errno or 0) if isinstance(error, OSError) else None
+        code = code or getattr(error, "sqlite_errorcode", None)
         if code is None:  # raised by Python itself, not by SQLite
             return StoreError(f"{self.path}: {error}")
         if code == sqlite3.SQLITE_IOERR_SHMSIZE:  # how a full disk shows in the shared memory file
@@ -111,15 +135,20 @@ class DatabaseFile:
         kind, words = ERRORS.get(code & 0xFF, (StoreError, "{path}: {error}"))
         return kind(words.format(path=self.path, error=error))
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self, *, create: bool = False) -> sqlite3.Connection:
         connection = sqlite3.connect(
-            self.path, timeout=self.busy_timeout, isolation_level=None, check_same_thread=False, cached_statements=256
+            f"{self.path.as_uri()}?mode={'rwc' if create else 'rw'}",
+            uri=True,
+            timeout=self.busy_timeout,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
         )
         for pragma in (f"wal_autocheckpoint = {CHECKPOINT_PAGES}", "cache_size = -65536", "synchronous = FULL"):
             connection.execute(f"PRAGMA {pragma}")
         return connection
 
-    def _stat(self) -> tuple[int, int] | None:
+    def _stat(self) -> Identity | None:
         try:
             found = os.stat(self.path)
         except FileNotFoundError:
@@ -143,7 +172,8 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
             connection.execute(f"PRAGMA user_version = {number + 1}")
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # a full disk makes SQLite roll back by itself
+            connection.execute("ROLLBACK")
         raise
 
 
@@ -163,7 +193,7 @@ def refuse_foreign(connection: sqlite3.Connection, path: Path) -> None:
     taken = connection.execute(
         "SELECT name FROM sqlite_master WHERE name IN ('jobs', 'archive', 'payloads', 'attempts', 'counts', 'halts')"
     ).fetchall()
-    if taken:
+    if taken and user_version(connection) == 0:  # else another process has just made them: they are ours
         names = ", ".join(name for (name,) in taken)
         msg = f"{path} has tables of another program that Mainspring needs ({names}); use a file of its own"
         raise ConfigurationError(msg)

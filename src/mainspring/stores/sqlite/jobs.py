@@ -415,12 +415,11 @@ FROM ended CROSS JOIN jobs ON seq = ended_seq
 """
 REMOVE = "DELETE FROM jobs WHERE seq IN (SELECT value FROM json_each(?))"
 ARCHIVE_COMPLETED = f"""
-WITH ended(job_seq, job_id, job_token, began_at, end_result, now) AS (VALUES {{values}})
-INSERT INTO archive
+INSERT INTO archive -- columns 1 to 6: seq, id, token, began, result, now; sqlite3 counts rows only of what begins so
 SELECT id, task, queue, {COMPLETED}, priority, run_at, attempts + 1, max_attempts, crashes, token, worker,
-       coalesce(began_at, claimed_at), now, min({NEVER}, now + keep), timeout, created_at, keep, keep_dead, dedupe_key,
-       target_type, target_id, tags, options, reason, progress, note, error_type, error, payload, end_result
-FROM ended CROSS JOIN jobs ON seq = job_seq AND id = job_id AND token = job_token AND status = {RUNNING}
+       coalesce(column4, claimed_at), column6, min({NEVER}, column6 + keep), timeout, created_at, keep, keep_dead,
+       dedupe_key, target_type, target_id, tags, options, reason, progress, note, error_type, error, payload, column5
+FROM (VALUES {{values}}) CROSS JOIN jobs ON seq = column1 AND id = column2 AND token = column3 AND status = {RUNNING}
 """
 GO_ON = """
 UPDATE jobs SET status = :status, run_at = coalesce(:run_at, run_at), attempts = attempts + :attempts,

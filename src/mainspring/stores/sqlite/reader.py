@@ -9,8 +9,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Concatenate, ParamSpec, TypeVar
 
-from mainspring.errors import StoreVanished
 from mainspring.stores.sqlite.file import DatabaseFile
+from mainspring.stores.sqlite.link import Link
+from mainspring.stores.sqlite.writer import roll_back
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -19,13 +20,13 @@ READERS = 2
 
 
 class Reader:
-    """A connection per thread, opened anew when the file was replaced."""
+    """A few threads, each with a link of its own."""
 
     def __init__(self, file: DatabaseFile) -> None:
         self._file = file
         self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="mainspring-reader")
         self._local = threading.local()
-        self._opened: list[sqlite3.Connection] = []
+        self._links: list[Link] = []
 
     async def run(
         self, function: Callable[Concatenate[sqlite3.Connection, P], R], *args: P.args, **kwargs: P.kwargs
@@ -36,26 +37,20 @@ class Reader:
 
     def close(self) -> None:
         self._pool.shutdown()
-        for connection in self._opened:
-            connection.close()
+        for link in self._links:
+            link.close()
 
     def _read(self, function: Callable[Concatenate[sqlite3.Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-        with self._file.errors():
-            connection = self._connection()
+        with self._link().use() as connection:
             connection.execute("BEGIN")
             try:
                 return function(connection, *args, **kwargs)
             finally:
-                connection.execute("ROLLBACK")
+                roll_back(connection)
 
-    def _connection(self) -> sqlite3.Connection:
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        try:
-            self._file.check_identity()
-        except StoreVanished:
-            self._file.reopen()
-            connection = None
-        if connection is None:
-            connection = self._local.connection = self._file.connect(readonly=True)
-            self._opened.append(connection)
-        return connection
+    def _link(self) -> Link:
+        link: Link | None = getattr(self._local, "link", None)
+        if link is None:
+            link = self._local.link = Link(self._file)
+            self._links.append(link)
+        return link

@@ -16,14 +16,15 @@ import sqlite3
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from mainspring.clock import Clock, Millis
-from mainspring.errors import StoreError, StoreVanished
+from mainspring.errors import StoreError
 from mainspring.stores.protocol import Halt, Wake
 from mainspring.stores.sqlite.file import DatabaseFile
-from mainspring.stores.sqlite.gate import Gate
+from mainspring.stores.sqlite.link import WriteLink
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -83,16 +84,15 @@ class Request:
 
 
 class Writer:
-    """The thread, its connection and its gate. `committed` is called after each commit, before anyone is answered."""
+    """The thread and its link. `committed` is called after each commit, before anyone is answered."""
 
     def __init__(self, file: DatabaseFile, clock: Clock, committed: Callable[[Transaction], None]) -> None:
         self._file = file
         self._clock = clock
         self._committed = committed
         self._inbox: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
-        self._connection: sqlite3.Connection | None = None
-        self._gate: Gate | None = None
-        self._synchronous = ""
+        self._link = WriteLink(file)
+        self._synchronous: tuple[sqlite3.Connection | None, str] = None, ""
         self._thread = threading.Thread(target=self._run, name="mainspring-writer", daemon=True)
         self._thread.start()
 
@@ -115,7 +115,7 @@ class Writer:
             if batch:
                 self._write(batch)
                 answer(batch)
-        self._disconnect()
+        self._link.close()
 
     def _next_batch(self) -> tuple[bool, list[Request]]:
         batch: list[Request] = []
@@ -147,10 +147,8 @@ class Writer:
             fail(batch, error)
 
     def _commit(self, batch: list[Request], work: Callable[[Transaction], None]) -> None:
-        connection, gate = self._connect()
         durable = any(request.durable for request in batch)
-        with self._file.errors(), gate:
-            self._file.check_identity()
+        with self._link.use() as connection:
             self._set_synchronous(connection, "FULL" if durable else "NORMAL")
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -163,30 +161,11 @@ class Writer:
                 raise
         self._committed(transaction)
 
-    def _connect(self) -> tuple[sqlite3.Connection, Gate]:
-        try:
-            self._file.check_identity()
-        except StoreVanished:
-            self._disconnect()
-            self._file.reopen()
-        if self._connection is None or self._gate is None:
-            with self._file.errors():
-                self._connection, self._gate = self._file.connect(), Gate(self._file.path)
-                self._synchronous = ""
-        return self._connection, self._gate
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        if self._gate is not None:
-            self._gate.close()
-        self._connection = self._gate = None
-
     def _set_synchronous(self, connection: sqlite3.Connection, mode: str) -> None:
         """A claim alone need not reach the disk: the power cut that loses it ends its worker too."""
-        if mode != self._synchronous:
+        if self._synchronous != (connection, mode):
             connection.execute(f"PRAGMA synchronous = {mode}")
-            self._synchronous = mode
+            self._synchronous = connection, mode
 
 
 def merged(batch: list[Request]) -> Callable[[Transaction], None]:
@@ -249,7 +228,7 @@ def answer(batch: list[Request]) -> None:
     for request in batch:
         by_loop.setdefault(request.loop, []).append(request)
     for loop, requests in by_loop.items():
-        if not loop.is_closed():
+        with suppress(RuntimeError):  # it is closed: nobody waits there any more
             loop.call_soon_threadsafe(resolve, requests)
 
 
