@@ -26,13 +26,21 @@ class Backoff:
         self.next = min(self._most, self.next * 2)
 
 
+def is_being_cancelled() -> bool:
+    """Whether it is we who are to end, and not just something that we awaited that was cancelled by others."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 async def supervised(name: str, step: Callable[[], Awaitable[None]]) -> None:
     """Call the step for ever. One that fails is reported and tried again after a pause."""
     backoff = Backoff()
     while True:
         try:
             await step()
-        except Exception as error:  # noqa: BLE001 - the loop must survive whatever it is
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the loop must survive whatever it is
+            if is_being_cancelled():
+                raise
             log.warning("loop_failed", loop=name, error=f"{type(error).__name__}: {error}", retry_in=backoff.next)
             await backoff.wait()
         else:
