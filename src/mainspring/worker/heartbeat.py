@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 
@@ -13,7 +14,11 @@ log = get_log("mainspring.worker")
 
 
 class Heartbeat:
-    """Beats every `interval` seconds, or at once when poked; `heard` gets what came back, on the worker's loop."""
+    """Beats every `interval` seconds, or at once when poked.
+
+    `heard` gets, on the worker's loop, what came back and what it was about: by then the worker may hold a newer claim
+    of the same job, which an answer about the older one must not end.
+    """
 
     def __init__(
         self,
@@ -21,7 +26,7 @@ class Heartbeat:
         worker: str,
         interval: float,
         held: Callable[[], Mapping[str, int]],
-        heard: Callable[[Pulse], None],
+        heard: Callable[[Pulse, Mapping[str, int]], None],
     ) -> None:
         self._store = store
         self._worker = worker
@@ -32,22 +37,29 @@ class Heartbeat:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._poked: asyncio.Event | None = None
         self._stopped = False
+        self._ended = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="mainspring-heartbeat", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def poke(self) -> None:
-        if self._loop is not None and self._poked is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._poked.set)
+        if self._loop is not None and self._poked is not None:
+            with contextlib.suppress(RuntimeError):  # its loop is closed: it has stopped
+                self._loop.call_soon_threadsafe(self._poked.set)
 
     async def stop(self) -> None:
+        """Waits without a thread of the default executor: handlers may have used them all up."""
         self._stopped = True
         self.poke()
-        await asyncio.to_thread(self._thread.join)
+        await self._ended.wait()
 
     def _run(self) -> None:
-        asyncio.run(self._beat())
+        try:
+            asyncio.run(self._beat())
+        finally:
+            with contextlib.suppress(RuntimeError):  # the worker's loop is closed
+                self._home.call_soon_threadsafe(self._ended.set)
 
     async def _beat(self) -> None:
         self._loop, self._poked = asyncio.get_running_loop(), asyncio.Event()
@@ -61,10 +73,11 @@ class Heartbeat:
             self._poked.clear()
 
     async def _beat_once(self) -> None:
+        held = self._held()
         try:
-            pulse = await self._store.heartbeat(self._worker, self._held())
+            pulse = await self._store.heartbeat(self._worker, held)
         except Exception as error:  # noqa: BLE001 - the next beat may get through
             log.warning("heartbeat_failed", worker=self._worker, error=f"{type(error).__name__}: {error}")
             return
-        if not self._home.is_closed():
-            self._home.call_soon_threadsafe(self._heard, pulse)
+        with contextlib.suppress(RuntimeError):  # the worker's loop is closed
+            self._home.call_soon_threadsafe(self._heard, pulse, held)

@@ -38,7 +38,7 @@ async def supervised(name: str, step: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
             await step()
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the loop must survive whatever it is
+        except (Exception, asyncio.CancelledError) as error:  # it must survive whatever it is
             if is_being_cancelled():
                 raise
             log.warning("loop_failed", loop=name, error=f"{type(error).__name__}: {error}", retry_in=backoff.next)

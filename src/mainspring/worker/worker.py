@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, cast
@@ -429,12 +429,12 @@ class Worker:
     def _tokens(self) -> dict[str, int]:
         return {job_id: run.claim.token for job_id, run in list(self._held.items())}
 
-    def _on_pulse(self, pulse: Pulse) -> None:
+    def _on_pulse(self, pulse: Pulse, asked: Mapping[str, int]) -> None:
         for job_id in pulse.lost:
-            if (run := self._held.get(job_id)) is not None:
+            if (run := self._held.get(job_id)) is not None and run.claim.token == asked[job_id]:
                 self._end(run, Stop.LOST)
         for job_id, reason in pulse.cancelled.items():
-            if (run := self._held.get(job_id)) is not None:
+            if (run := self._held.get(job_id)) is not None and run.claim.token == asked[job_id]:
                 self._end(run, Stop.CANCEL, reason)
         if self.app.bus.wants(WorkerHeartbeat):
             self.app.bus.emit(WorkerHeartbeat(worker=self.id, running=self._slots, halted=self._halted))
