@@ -26,10 +26,9 @@ ENOUGH = 500  # outcomes that need not wait for more
 class Acks:
     """Collects outcomes and writes them; `confirmed` hears what became of each."""
 
-    def __init__(self, store: Store, delay: float, idle: Callable[[], bool], confirmed: Confirmed) -> None:
+    def __init__(self, store: Store, delay: float, confirmed: Confirmed) -> None:
         self._store = store
         self._delay = delay
-        self._idle = idle
         self._confirmed = confirmed
         self._waiting: list[tuple[Run, Outcome]] = []
         self._some = asyncio.Event()
@@ -38,10 +37,12 @@ class Acks:
         self._empty.set()
 
     def add(self, run: Run, outcome: Outcome, *, urgent: bool = False) -> None:
-        self._waiting.append((run, outcome))
-        self._empty.clear()
-        self._some.set()
-        if urgent or len(self._waiting) >= ENOUGH or self._idle():
+        waiting = self._waiting
+        waiting.append((run, outcome))
+        if len(waiting) == 1:
+            self._empty.clear()
+            self._some.set()
+        if urgent or len(waiting) == ENOUGH:
             self._urgent.set()
 
     async def serve(self) -> None:

@@ -17,13 +17,10 @@ class Prefetch:
 
     def __init__(self, most: int) -> None:
         self._most = most
+        self.ahead = 0  # jobs
         self._rate = 0.0
         self._finished = 0
         self._since: float | None = None
-
-    @property
-    def ahead(self) -> int:
-        return min(self._most, int(self._rate * AHEAD))
 
     def finished(self, number: int, now: float) -> None:
         """Jobs finished; measured over stretches of at least the time we look ahead."""
@@ -34,6 +31,7 @@ class Prefetch:
         if elapsed >= AHEAD:
             self._rate += SMOOTHING * (self._finished / elapsed - self._rate)
             self._finished, self._since = 0, now
+            self.ahead = min(self._most, int(self._rate * AHEAD))
 
 
 class SoloTurns:

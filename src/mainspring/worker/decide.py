@@ -10,7 +10,7 @@ from mainspring.clock import Millis, duration
 from mainspring.context import UNSET
 from mainspring.errors import Cancel, CannotStoreResult, InvalidPayload, Signal, Snooze, WorkerCrashed
 from mainspring.job import Failure, Move, Outcome
-from mainspring.worker.run import Run, Stop
+from mainspring.worker.run import Dumped, Run, Stop
 
 UNKNOWN_TASK_DELAY: Millis = 15_000  # until a worker that does not know a task looks at its job again
 
@@ -28,7 +28,7 @@ def completed(run: Run, now: Millis, value: Any = None) -> Outcome:
     effects = run.context.effects if run.context is not None else None
     if effects is not None and effects.result is not UNSET:
         value = effects.result
-    result = run.task.payload.dump_result(value)
+    result = value.text if isinstance(value, Dumped) else run.task.payload.dump_result(value)
     follow_ups = tuple(effects.follow_ups) if effects is not None else ()
     claim = run.claim
     return Outcome(claim.id, claim.token, Move.DONE, run.started_at, now, 0, result, None, "", follow_ups, claim.ref)

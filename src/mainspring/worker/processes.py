@@ -18,6 +18,7 @@ from mainspring.errors import Cancel, Discard, Signal, Snooze, WorkerCrashed
 from mainspring.job import Claim, Failure, NewJob
 from mainspring.task import Task
 from mainspring.worker import child as child_side
+from mainspring.worker.run import Dumped
 
 SIGNALS: dict[str, Callable[[str, float], Signal]] = {
     "Snooze": lambda reason, delay: Snooze(delay, reason),
@@ -140,8 +141,7 @@ class Processes:
         for fields in answer["follow_ups"]:
             target = tuple(fields["target"]) if fields["target"] else None
             context.follow_up(NewJob(**{**fields, "target": target, "tags": tuple(fields["tags"])}))
-        result = answer["result"]
-        return None if result is None else json.loads(result)
+        return Dumped(answer["result"])
 
 
 def told_error(answer: dict[str, Any]) -> BaseException:

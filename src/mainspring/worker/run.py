@@ -24,6 +24,15 @@ class Stop(StrEnum):
     SHUTDOWN = "worker stops"  # handed back, no attempt burnt
 
 
+class Dumped:
+    """A result that is JSON text already: a child process has checked it against its task."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str | None) -> None:
+        self.text = text
+
+
 class Run:
     __slots__ = (
         "asyncio_task",

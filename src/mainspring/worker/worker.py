@@ -151,7 +151,7 @@ class Worker:
         self._idle.set()
         self._loop = asyncio.get_running_loop()
         self._threads, self._processes = Threads(), Processes(self.settings.processes)
-        self._acks = Acks(self.store, self.settings.ack_delay, lambda: not self._held, self._confirmed)
+        self._acks = Acks(self.store, self.settings.ack_delay, self._confirmed)
         self._heartbeat = Heartbeat(self.store, self.id, self.settings.heartbeat, self._tokens, self._on_pulse)
         self._pruned_at = self._loop.time()
 
@@ -304,7 +304,7 @@ class Worker:
         """Python 3.12 can run a coroutine at once, up to where it first waits: for quick handlers that is all of it."""
         if sys.version_info >= (3, 12):
             return asyncio.Task(work, loop=self._loop, eager_start=True)
-        return self._loop.create_task(work)
+        return asyncio.Task(work, loop=self._loop)
 
     async def _execute(self, run: Run) -> None:
         run.begun = True
@@ -395,7 +395,7 @@ class Worker:
         committed = run.context is not None and run.context.effects.committed
         if outcome is not None and not committed:
             sync = run.task.ack == "sync"
-            self._acks.add(run, outcome, urgent=sync)
+            self._acks.add(run, outcome, urgent=sync or not self._held)
             if sync:
                 return  # its slot is free when it is written
         elif outcome is not None:
@@ -412,7 +412,8 @@ class Worker:
 
     def _free_slot(self) -> None:
         self._slots -= 1
-        self._fill()
+        if self._buffer or not self._room.is_set():
+            self._fill()
 
     def _confirmed(self, written: list[tuple[Run, Outcome, Status | None]]) -> None:
         self._prefetch.finished(len(written), self._loop.time())
