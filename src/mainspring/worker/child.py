@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import inspect
 import json
 import os
 import queue
@@ -18,6 +19,7 @@ from mainspring.context import UNSET, Context
 from mainspring.errors import Cancel, Discard, Signal, Snooze
 from mainspring.job import Claim
 from mainspring.task import Task
+from mainspring.worker import decide
 
 
 def main(connection: Connection) -> None:
@@ -52,8 +54,8 @@ def perform(order: dict[str, Any], connection: Connection) -> dict[str, Any]:
     except BaseException as error:  # noqa: BLE001 - all of it is the parent's to judge
         return {
             "error": type(error).__name__,
-            "bases": [base.__name__ for base in type(error).__mro__],
-            "message": str(error),
+            "kinds": [(kind.__module__, kind.__qualname__) for kind in type(error).__mro__],
+            "message": decide.message_of(error),
             "traceback": traceback.format_exc(),
         }
 
@@ -63,7 +65,7 @@ def call(task: Task[..., Any, Any], context: Context, payload: str) -> Any:
     if task.payload.context is not None:
         kwargs[task.payload.context] = context
     value = task.function(*args, **kwargs)
-    return asyncio.run(value) if task.is_async else value
+    return asyncio.run(value) if inspect.iscoroutine(value) else value
 
 
 def find_task(module: str, name: str) -> Task[..., Any, Any]:

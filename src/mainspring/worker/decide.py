@@ -96,7 +96,15 @@ def failure_of(error: BaseException) -> Failure:
     if told is not None:
         return told
     trace = "".join(traceback.format_exception(error)) if error.__traceback__ else ""
-    return Failure(type(error).__name__, storable(str(error)), storable(trace))
+    return Failure(type(error).__name__, storable(message_of(error)), storable(trace))
+
+
+def message_of(error: BaseException) -> str:
+    """Exceptions are the user's: some cannot even say what went wrong."""
+    try:
+        return str(error)
+    except Exception as worse:  # noqa: BLE001
+        return f"<its message raised {type(worse).__name__}>"
 
 
 def storable(text: str) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
 import contextlib
 import json
 import multiprocessing
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from typing import Any
@@ -18,6 +18,7 @@ from mainspring.errors import Cancel, Discard, Signal, Snooze, WorkerCrashed
 from mainspring.job import Claim, Failure, NewJob
 from mainspring.task import Task
 from mainspring.worker import child as child_side
+from mainspring.worker import decide
 from mainspring.worker.run import Dumped
 
 SIGNALS: dict[str, Callable[[str, float], Signal]] = {
@@ -51,7 +52,7 @@ class Child:
         await readable(self._pipe)
         try:
             message: dict[str, Any] = json.loads(self._pipe.recv_bytes())
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):  # also in the middle of a message
             raise WorkerCrashed(self._obituary()) from None
         return message
 
@@ -144,17 +145,25 @@ class Processes:
         return Dumped(answer["result"])
 
 
-def told_error(answer: dict[str, Any]) -> BaseException:
-    """An error like the child's: of the same built-in kind where there is one, so that retry rules still apply."""
-    kind: type[BaseException] = Exception
-    for name in answer["bases"]:
-        known = getattr(builtins, name, None)
-        if isinstance(known, type) and issubclass(known, Exception):
-            kind = known
-            break
-    error = Exception(answer["message"]) if kind is UnicodeDecodeError else kind(answer["message"])
-    error.mainspring_failure = Failure(answer["error"], answer["message"], answer["traceback"])  # type: ignore[attr-defined]
+def told_error(answer: dict[str, Any]) -> Exception:
+    """An error like the child's: of the nearest kind that this process knows too, so that retry rules apply to it."""
+    kind = next((known for known in map(find_kind, answer["kinds"]) if known is not None), Exception)
+    try:
+        error = kind.__new__(kind, answer["message"])  # not __init__: it may want what we do not have
+    except TypeError:
+        error = Exception(answer["message"])
+    error.mainspring_failure = Failure(  # type: ignore[attr-defined]
+        answer["error"], decide.storable(answer["message"]), decide.storable(answer["traceback"])
+    )
     return error
+
+
+def find_kind(name: Sequence[str]) -> type[Exception] | None:
+    module, qualname = name
+    found: Any = sys.modules.get("__main__" if module == "__mp_main__" else module)
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, type) and issubclass(found, Exception) else None
 
 
 async def readable(pipe: Connection) -> None:
