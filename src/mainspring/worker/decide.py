@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import traceback
 from typing import Any
 
 from mainspring.clock import Millis, duration
 from mainspring.context import UNSET
-from mainspring.errors import Cancel, CannotStoreResult, InvalidPayload, Signal, Snooze, WorkerCrashed
+from mainspring.errors import Cancel, CannotStoreResult, Discard, InvalidPayload, Signal, Snooze, WorkerCrashed
 from mainspring.job import Failure, Move, Outcome
 from mainspring.worker.run import Dumped, Run, Stop
 
@@ -35,22 +34,22 @@ def completed(run: Run, now: Millis, value: Any = None) -> Outcome:
 
 
 def raised(run: Run, error: BaseException, now: Millis) -> Outcome | None:
-    """The handler raised, or was stopped; None: the claim is lost and nothing may be written."""
+    """The handler raised, or was stopped; None: the claim is lost and nothing may be written.
+
+    Whatever a handler raises once its worker has told it to stop is taken as an answer to that, and burns no attempt:
+    libraries turn a cancellation into errors of their own.
+    """
     if run.stop is Stop.LOST:
         return None
     if run.stop is Stop.CANCEL:
         return end(run, Move.CANCEL, now, reason=run.stop_reason)
-    if run.stop is Stop.SHUTDOWN and stopped_by_us(error):
-        return end(run, Move.RELEASE, now, reason="its worker stopped")
+    if run.stop is Stop.SHUTDOWN and not isinstance(error, (Snooze, Discard)):
+        return end(run, Move.RELEASE, now, reason=run.stop_reason or "its worker stopped")
     if run.stop is Stop.TIMEOUT:
         error = TimeoutError(f"ran longer than its timeout of {run.claim.timeout / 1000:g} s").with_traceback(
             error.__traceback__
         )
     return by_signal(run, error, now) if isinstance(error, Signal) else failed(run, error, now)
-
-
-def stopped_by_us(error: BaseException) -> bool:
-    return isinstance(error, (asyncio.CancelledError, Cancel, WorkerCrashed))
 
 
 def by_signal(run: Run, signal: Signal, now: Millis) -> Outcome:
@@ -65,7 +64,7 @@ def failed(run: Run, error: BaseException, now: Millis) -> Outcome:
     failure = failure_of(error)
     if isinstance(error, WorkerCrashed):
         return end(run, Move.CRASH, now, failure=failure)
-    if isinstance(error, InvalidPayload):  # will not fit the next time either
+    if isinstance(error, (InvalidPayload, CannotStoreResult)):  # will not fit the next time either
         return end(run, Move.DEAD, now, failure=failure)
     delay = retry_delay(run, error)
     if delay is None:

@@ -37,11 +37,13 @@ class Child:
         self._pipe, theirs = spawn.Pipe()
         self._process = spawn.Process(target=child_side.main, args=(theirs,), name="mainspring-child", daemon=True)
         self._process.start()
+        self._doomed = False
         theirs.close()
 
     @property
-    def alive(self) -> bool:
-        return self._process.is_alive()
+    def usable(self) -> bool:
+        """One that was asked to end may have answered just before: the next job must not die of that."""
+        return not self._doomed and self._process.is_alive()
 
     def send(self, message: dict[str, Any]) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its death is seen when we read
@@ -58,6 +60,7 @@ class Child:
 
     def end(self) -> None:
         """Ask, and soon insist."""
+        self._doomed = True
         self._process.terminate()
         with contextlib.suppress(RuntimeError):  # no loop any more
             asyncio.get_running_loop().call_later(LAST_WORDS, self._kill)
@@ -109,7 +112,7 @@ class Processes:
     def _take(self) -> Child:
         while self._idle:
             child = self._idle.pop()
-            if child.alive:
+            if child.usable:
                 return child
             self._discard(child)
         child = Child()

@@ -78,6 +78,11 @@ class Run:
         return (own or self.task.options.isolation) == "process"
 
     @property
+    def threaded(self) -> bool:
+        """Whether all we can do is tell it. A job that still waits for a child process can be called off."""
+        return not self.task.is_async and not self.isolated
+
+    @property
     def retry(self) -> Retry:
         """The job's own policy, if it carries one."""
         if self.claim.options and (own := json.loads(self.claim.options).get("retry")):
@@ -86,12 +91,12 @@ class Run:
 
     def end(self, stop: Stop, reason: str = "") -> None:
         """Make the handler stop: cancel the coroutine, end the process; a thread is only told."""
-        if self.ended or self.stop is not None:
+        if self.ended or self.stop is Stop.LOST or (self.stop is not None and stop is not Stop.LOST):
             return
         self.stop, self.stop_reason = stop, reason
         if self.context is not None:
             self.context.stop(reason or stop)
         if self.kill is not None:
             self.kill()
-        elif self.asyncio_task is not None and self.begun and self.task.is_async:
+        elif self.asyncio_task is not None and self.begun and not self.threaded:
             self.asyncio_task.cancel()
