@@ -6,14 +6,16 @@ import asyncio
 import contextvars
 import sqlite3
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from types import TracebackType
 
 from mainspring.clock import Clock
 from mainspring.errors import ClaimLost, ConfigurationError
 from mainspring.job import Outcome
 from mainspring.stores.sqlite.file import DatabaseFile
-from mainspring.stores.sqlite.gate import Gate
 from mainspring.stores.sqlite.jobs import ack
+from mainspring.stores.sqlite.link import WriteLink
 from mainspring.stores.sqlite.writer import Transaction, roll_back
 
 inside: contextvars.ContextVar[bool] = contextvars.ContextVar("mainspring_inside_transaction", default=False)
@@ -39,10 +41,12 @@ class SqliteCompletion:
         outcome: Callable[[], Outcome],
         committed: Callable[[Transaction], None],
     ) -> None:
-        self._file = file
+        self._link = WriteLink(file)
         self._clock = clock
         self._outcome = outcome
         self._committed = committed
+        self._held = ExitStack()
+        self._connection: sqlite3.Connection | None = None
 
     def __enter__(self) -> sqlite3.Connection:
         refuse_inside()
@@ -57,8 +61,15 @@ class SqliteCompletion:
         self._end(error)
 
     async def __aenter__(self) -> sqlite3.Connection:
+        """In a thread of its own: in a shared pool those who wait for the gate would keep out the one who holds it."""
         refuse_inside()
-        connection = await asyncio.to_thread(self._begin)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="mainspring-transaction")
+        try:
+            connection = await asyncio.get_running_loop().run_in_executor(self._thread, self._begin)
+        except BaseException as error:  # cancelled, perhaps: the thread begins all the same, and nobody would end it
+            self._thread.submit(self._end, error)
+            self._thread.shutdown(wait=False)
+            raise
         self._inside = inside.set(True)
         return connection
 
@@ -66,36 +77,37 @@ class SqliteCompletion:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         inside.reset(self._inside)
-        await asyncio.to_thread(self._end, error)
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._end, error)
+        finally:
+            self._thread.shutdown(wait=False)
 
     def _begin(self) -> sqlite3.Connection:
-        with self._file.errors():
-            self._connection, self._gate = self._file.connect(), Gate(self._file.path)
-            self._gate.__enter__()
-            try:
+        try:
+            self._connection = self._held.enter_context(self._link.use())
+            with self._link.file.errors():
                 self._connection.execute("BEGIN IMMEDIATE")
-            except BaseException:
-                self._close()
-                raise
+        except BaseException as error:
+            self._end(error)
+            raise
         return self._connection
 
     def _end(self, error: BaseException | None) -> None:
+        connection, self._connection = self._connection, None
         try:
-            with self._file.errors():
-                if error is None:
-                    self._commit()
+            with self._link.file.errors():
+                if error is None and connection is not None:
+                    self._commit(connection)
         finally:
-            roll_back(self._connection)
-            self._close()
+            if connection is not None:
+                roll_back(connection)
+            self._held.close()  # the gate opens
+            self._link.close()
 
-    def _commit(self) -> None:
-        transaction = Transaction(self._connection, self._clock.now())
+    def _commit(self, connection: sqlite3.Connection) -> None:
+        transaction = Transaction(connection, self._clock.now())
         if ack(transaction, [self._outcome()]) == [None]:
             raise ClaimLost
         transaction.write_counts()
-        self._connection.execute("COMMIT")
+        connection.execute("COMMIT")
         self._committed(transaction)
-
-    def _close(self) -> None:
-        self._connection.close()
-        self._gate.close()  # closing releases it

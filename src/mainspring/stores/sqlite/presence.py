@@ -53,7 +53,8 @@ class Presence:
 
     def beat(self, worker: str) -> None:
         if (descriptor := self._own.get(worker)) is not None:
-            os.utime(descriptor)
+            now = time.time_ns()  # left to itself, the file system would stamp beats within its coarse clock alike
+            os.utime(descriptor, ns=(now, now))
 
     def dead(self, worker: str) -> bool:
         """Whether the kernel says so: its file is gone or nobody holds the lock."""
@@ -95,16 +96,30 @@ class Presence:
                 self.leave(info.id)
 
     def wake(self, wake: Wake, queues: Iterable[str] = ()) -> None:
-        """Tell every worker that cares; those that are gone or have enough unread messages are passed over."""
+        """Tell every worker that cares; those that are gone or have enough unread messages are passed over.
+
+        What is told has been committed: no error of the telling may be taken for one of the write. Who is not told will
+        notice by its poll.
+        """
+        with contextlib.suppress(OSError):
+            self._tell("\n".join((str(wake.value), *queues)).encode())
+
+    def _tell(self, message: bytes) -> None:
         listeners = self._listeners()
         if not listeners:
             return
         if self._sender is None:
             self._sender = datagram_socket()
-        message = "\n".join((str(wake.value), *queues)).encode()
         for name in listeners:
             with contextlib.suppress(OSError):
                 self._sender.sendto(message, self._address(name))
+
+    def forget_parent(self) -> None:
+        """In a forked child: an inherited lock would keep its worker alive beyond its death."""
+        for descriptor in self._own.values():
+            os.close(descriptor)
+        self._own.clear()
+        self.close()
 
     def close(self) -> None:
         for worker in list(self._own):

@@ -32,9 +32,10 @@ from mainspring.stores.protocol import (
     Want,
     WorkerInfo,
 )
-from mainspring.stores.sqlite import jobs, operate, read, upkeep
+from mainspring.stores.sqlite import fork, jobs, operate, read, upkeep
 from mainspring.stores.sqlite.completion import SqliteCompletion, refuse_inside
 from mainspring.stores.sqlite.file import BUSY_TIMEOUT, DatabaseFile
+from mainspring.stores.sqlite.link import Link
 from mainspring.stores.sqlite.presence import Presence, read_wakes
 from mainspring.stores.sqlite.reader import Reader
 from mainspring.stores.sqlite.writer import Operation, Transaction, Writer
@@ -69,6 +70,7 @@ class SqliteStore:
         self._seen: dict[str, tuple[int, float]] = {}  # worker -> its last heartbeat and when this process first saw it
         self._dead: set[str] = set()  # workers whose last sign of life is too long ago
         self._turn = 0
+        fork.tell_children(self)
 
     # -- opening ------------------------------------------------------------------------------
 
@@ -76,19 +78,22 @@ class SqliteStore:
         self._open()
 
     def _open(self) -> _Threads:
-        """Threads do not survive a fork: a child process gets its own, and leaves its parent's alone."""
-        if self._threads is None or self._threads.pid != os.getpid():
+        if self._threads is None:
             self.file.prepare()
-            if self._threads is not None:
-                self.presence = Presence(self.file.path)
-            self._threads = _Threads(os.getpid(), Writer(self.file, self.clock, self._committed), Reader(self.file))
+            self._threads = _Threads(Writer(self.file, self.clock, self._committed), Reader(self.file))
         return self._threads
+
+    def forget_parent(self) -> None:
+        """In a forked child: threads do not survive a fork, and the workers that joined are the parent's."""
+        self._threads = None
+        self._listeners = {}
+        self.presence.forget_parent()
 
     async def close(self) -> None:
         for worker in list(self._listeners):
             self._stop_listening(worker)
         threads, self._threads = self._threads, None
-        if threads is not None and threads.pid == os.getpid():
+        if threads is not None:
             await asyncio.to_thread(threads.stop)
         self.presence.close()
 
@@ -152,7 +157,8 @@ class SqliteStore:
     async def join(self, worker: WorkerInfo, wake: Callable[[Wake], None]) -> None:
         self._open()
         self._stop_listening(worker.id)
-        listener = self.presence.join(worker)
+        with self.file.errors():
+            listener = self.presence.join(worker)
         loop = asyncio.get_running_loop()
         poll = loop.create_task(self._notice_foreign_writes(wake), name="mainspring-poll")
         self._listeners[worker.id] = _Listener(loop, listener, poll)
@@ -161,24 +167,19 @@ class SqliteStore:
 
     async def _notice_foreign_writes(self, wake: Callable[[Wake], None]) -> None:
         """`data_version` changes with each commit of another connection, whoever made it."""
-        connection: sqlite3.Connection | None = None
-        last = None
-        while True:
-            try:
-                if connection is None:
-                    connection = self.file.connect(readonly=True)
-                version = connection.execute("PRAGMA data_version").fetchone()[0]
-            except (sqlite3.Error, StoreError):
-                connection, version = None, None  # the writer reports it; look again later
-            if version != last:
-                last = version
-                wake(Wake.JOBS)
-            try:
+        link = Link(self.file)
+        last: tuple[sqlite3.Connection, int] | None = None
+        try:
+            while True:
+                seen = None
+                with suppress(StoreError), link.use() as connection:  # the writer reports it; look again later
+                    seen = connection, connection.execute("PRAGMA data_version").fetchone()[0]
+                if seen != last:  # a connection that was opened anew counts from its own start
+                    last = seen
+                    wake(Wake.JOBS)
                 await asyncio.sleep(FOREIGN_WRITE_POLL)
-            except asyncio.CancelledError:
-                if connection is not None:
-                    connection.close()
-                raise
+        finally:
+            link.close()
 
     async def leave(self, worker: str) -> None:
         self._stop_listening(worker)
@@ -302,7 +303,6 @@ class SqliteStore:
 
 @dataclass(slots=True)
 class _Threads:
-    pid: int
     writer: Writer
     reader: Reader
 
