@@ -93,8 +93,8 @@ def insert_rows(transaction: Transaction, jobs: Sequence[NewJob]) -> None:
     rows = [to_row(job, transaction.now) for job in jobs]
     inserted = sum(transaction.execute(*chunk).rowcount for chunk in in_values(INSERT, rows))
     if inserted != len(jobs):  # some of these ids are here already: a repeated insert, which counts once
-        created = transaction.execute("SELECT id FROM jobs WHERE seq > ?", (last,)).fetchall()
-        jobs = [job for job in jobs if (job.id,) in set(created)]
+        first = {job.id: job for job in reversed(jobs)}
+        jobs = [first[job_id] for (job_id,) in transaction.execute("SELECT id FROM jobs WHERE seq > ?", (last,))]
     for queue, number in Counter(job.queue for job in jobs).items():
         transaction.count(queue, PENDING, number)
         transaction.woken.add(queue)
