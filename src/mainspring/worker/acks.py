@@ -8,14 +8,15 @@ commit.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
-from mainspring.errors import StoreUnavailable
+from mainspring.errors import IllegalMove, StoreError
 from mainspring.job import Failure, Move, Outcome, Status
 from mainspring.log import get_log
 from mainspring.stores.protocol import Store
 from mainspring.worker.run import Run
-from mainspring.worker.supervise import Backoff
+from mainspring.worker.supervise import Backoff, is_being_cancelled
 
 log = get_log("mainspring.worker")
 
@@ -70,32 +71,49 @@ class Acks:
             except TimeoutError:
                 pass
 
-    async def _write_singly(self, batch: list[tuple[Run, Outcome]], error: Exception) -> None:
+    async def _write(self, batch: list[tuple[Run, Outcome]]) -> None:
+        """Again and again until the store takes it: a full or locked database must not lose what was done."""
+        backoff, tries = Backoff(), 0
+        while True:
+            try:
+                statuses = await self._store.ack([outcome for _, outcome in batch])
+            except (Exception, asyncio.CancelledError) as error:
+                if is_being_cancelled():
+                    raise
+                tries += 1
+                if tries >= patience_with(error):
+                    await self._write_singly(batch, error)
+                    return
+                log.warning("ack_failed", jobs=len(batch), error=str(error), retry_in=backoff.next)
+                await backoff.wait()
+            else:
+                self._confirm(batch, statuses)
+                return
+
+    async def _write_singly(self, batch: list[tuple[Run, Outcome]], error: BaseException) -> None:
+        """One of them cannot be written; the others must not suffer for it."""
         if len(batch) > 1:
             for one in batch:
                 await self._write([one])
             return
         run, outcome = batch[0]
         log.error("outcome_not_writable", job_id=outcome.job_id, task=run.claim.task, error=str(error))
-        if outcome.move is not Move.DEAD:
-            failure = Failure(type(error).__name__, f"how the run ended cannot be written: {error}")
-            buried = Outcome(outcome.job_id, outcome.token, Move.DEAD, outcome.started_at, failure=failure)
-            await self._write([(run, buried)])
+        if outcome.move is Move.DEAD:
+            self._confirm(batch, [None])
+            return
+        failure = Failure(type(error).__name__, f"how the run ended cannot be written: {error}")
+        buried = Outcome(outcome.job_id, outcome.token, Move.DEAD, outcome.started_at, failure=failure)
+        await self._write([(run, buried)])
 
-    async def _write(self, batch: list[tuple[Run, Outcome]]) -> None:
-        """Again and again until the store takes it: a full or locked database must not lose what was done."""
-        backoff = Backoff()
-        while True:
-            try:
-                statuses = await self._store.ack([outcome for _, outcome in batch])
-            except StoreUnavailable as error:
-                log.warning("ack_failed", jobs=len(batch), error=str(error), retry_in=backoff.next)
-                await backoff.wait()
-            except Exception as error:  # noqa: BLE001 - one of them cannot be written; the others must not suffer
-                await self._write_singly(batch, error)
-                return
-            else:
-                self._confirmed(
-                    [(run, outcome, status) for (run, outcome), status in zip(batch, statuses, strict=True)]
-                )
-                return
+    def _confirm(self, batch: list[tuple[Run, Outcome]], statuses: Sequence[Status | None]) -> None:
+        try:
+            self._confirmed([(run, outcome, status) for (run, outcome), status in zip(batch, statuses, strict=True)])
+        except Exception:  # noqa: BLE001 - without this loop nothing would ever be written again
+            log.error("announcing_failed", jobs=len(batch), exc_info=True)
+
+
+def patience_with(error: BaseException) -> float:
+    """How many tries until it is taken for a fault of an outcome: endless if it is clearly the store's."""
+    if isinstance(error, (IllegalMove, ValueError, TypeError, ArithmeticError)):
+        return 1
+    return math.inf if isinstance(error, StoreError) and type(error) is not StoreError else 5
