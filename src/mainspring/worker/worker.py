@@ -238,7 +238,10 @@ class Worker:
         patience = self._solo.patience(self._loop.time())
         if patience > 0 and not self._idle.is_set():
             await self._wait_idle(patience)
-        return patience > 0 and self._idle.is_set()
+        if patience <= 0 or not self._idle.is_set():
+            return False
+        await self._acks.flush()  # what has ended but is not written would count as killed along with us
+        return self._idle.is_set()
 
     def _free(self) -> int:
         return self.settings.concurrency + self._prefetch.ahead - len(self._held)
@@ -488,7 +491,14 @@ class Worker:
         self._hand_back_stale()
         await self._look_for_halt()
         await self._prune()
+        await self._rest()
+
+    async def _rest(self) -> None:
+        """Between two looks at the others. Who overslept does not judge at once: perhaps the whole machine was suspended."""
+        began = self._loop.time()
         await asyncio.sleep(self.settings.upkeep)
+        if self._loop.time() - began > self.settings.upkeep + self.store.lease / 2:
+            await asyncio.sleep(self.settings.upkeep)  # then the others too had the time to give a sign of life
 
     async def _look_for_halt(self) -> None:
         """Only to tell of it: whether a job may start is decided in the claim."""

@@ -243,7 +243,8 @@ def claim_one(transaction: Transaction, request: ClaimRequest) -> Claims:
     if picked:
         take(transaction, request, picked)
         return Claims([to_claim(row) for row in picked], suspects=due_suspect)
-    return Claims([], next_due=earliest([*dues, *suspects, *ends(halts)]), suspects=due_suspect)
+    later = (head for head in suspects if head > transaction.now)
+    return Claims([], next_due=earliest([*dues, *later, *ends(halts)]), suspects=due_suspect)
 
 
 @dataclass(slots=True)
