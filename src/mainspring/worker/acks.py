@@ -108,8 +108,8 @@ class Acks:
     def _confirm(self, batch: list[tuple[Run, Outcome]], statuses: Sequence[Status | None]) -> None:
         try:
             self._confirmed([(run, outcome, status) for (run, outcome), status in zip(batch, statuses, strict=True)])
-        except Exception:  # noqa: BLE001 - without this loop nothing would ever be written again
-            log.error("announcing_failed", jobs=len(batch), exc_info=True)
+        except Exception as error:  # noqa: BLE001 - without this loop nothing would ever be written again
+            log.error("announcing_failed", jobs=len(batch), error=f"{type(error).__name__}: {error}")
 
 
 def patience_with(error: BaseException) -> float:
