@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from mainspring.stores.protocol import Want
-from mainspring.worker.settings import Subscription
+from mainspring.worker.settings import EVERY_QUEUE, Subscription
 
 AHEAD = 0.05  # seconds of work to hold in advance, at the rate at which jobs finish
 SMOOTHING = 0.5  # weight of the newest measurement
@@ -68,7 +68,7 @@ def wants(
     subscribed: Sequence[Subscription], *, strict: bool, room: int, in_hand: Mapping[str, int], rng: random.Random
 ) -> list[Want]:
     """In strict order all of the first queue, then the next; else each its share by weight, and the rest to any."""
-    limits = {s.queue: room if s.concurrency is None else s.concurrency - in_hand.get(s.queue, 0) for s in subscribed}
+    limits = {s.queue: room if s.concurrency is None else s.concurrency - held_of(s, in_hand) for s in subscribed}
     open_ = [s for s in subscribed if limits[s.queue] > 0]
     if strict or len(open_) < 2:
         return [Want(s.queue, min(room, limits[s.queue])) for s in open_]
@@ -77,3 +77,7 @@ def wants(
     shares = [Want(s.queue, min(limits[s.queue], max(1, room * s.weight // total))) for s in drawn]
     rest = [Want(s.queue, limits[s.queue] - share.limit) for s, share in zip(drawn, shares, strict=True)]
     return shares + [want for want in rest if want.limit > 0]
+
+
+def held_of(subscription: Subscription, in_hand: Mapping[str, int]) -> int:
+    return sum(in_hand.values()) if subscription.queue == EVERY_QUEUE else in_hand.get(subscription.queue, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -46,7 +47,19 @@ def subscriptions(
     if not made:
         msg = 'a worker needs at least one queue; "*" is all of them'
         raise ConfigurationError(msg)
+    refuse_contradictions(made)
     return made
+
+
+def refuse_contradictions(made: tuple[Subscription, ...]) -> None:
+    names = [one.queue for one in made]
+    if twice := [name for name, number in Counter(names).items() if number > 1]:
+        msg = f"a worker takes from each queue once; named twice: {', '.join(twice)}"
+        raise ConfigurationError(msg)
+    limited = [one.queue for one in made if one.concurrency is not None and one.queue != EVERY_QUEUE]
+    if EVERY_QUEUE in names and limited:
+        msg = f'"*" also takes from {", ".join(limited)}, whose limit would not hold: name the other queues instead'
+        raise ConfigurationError(msg)
 
 
 def new_worker_id() -> str:
@@ -75,3 +88,4 @@ class WorkerSettings:
         if min(self.ack_delay, self.grace) < 0 or min(self.heartbeat, self.upkeep) <= 0:
             msg = "ack_delay and grace must not be negative; heartbeat and upkeep must be positive"
             raise ConfigurationError(msg)
+        refuse_contradictions(self.queues)
