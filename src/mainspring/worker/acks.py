@@ -109,7 +109,7 @@ class Acks:
         try:
             self._confirmed([(run, outcome, status) for (run, outcome), status in zip(batch, statuses, strict=True)])
         except Exception as error:  # noqa: BLE001 - without this loop nothing would ever be written again
-            log.error("announcing_failed", jobs=len(batch), error=f"{type(error).__name__}: {error}")
+            log.warning("announcing_failed", jobs=len(batch), error=f"{type(error).__name__}: {error}")
 
 
 def patience_with(error: BaseException) -> float:
