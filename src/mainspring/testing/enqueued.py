@@ -53,7 +53,7 @@ def assert_enqueued(
     if count is None:
         msg = f"no job was enqueued like {wanted}\n{listing(jobs, wanted)}"
     else:
-        msg = f"{times(count)} should have been enqueued like {wanted}, but {len(found)} were\n{listing(jobs, wanted)}"
+        msg = f"{count} should have been enqueued like {wanted}, but {were(len(found))}\n{listing(jobs, wanted)}"
     raise AssertionError(msg)
 
 
@@ -74,7 +74,7 @@ def refute_enqueued(
     __tracebackhide__ = True
     wanted = Wanted(task, args, queue, priority, run_at, tolerance, dedupe_key, tuple(tags), target)
     if found := [job for job in all_jobs(source) if wanted.fits(job)]:
-        msg = f"{times(len(found))} enqueued like {wanted}\n{listing(found)}"
+        msg = f"{were(len(found))} enqueued like {wanted}\n{listing(found)}"
         raise AssertionError(msg)
 
 
@@ -174,5 +174,5 @@ def shown(value: Any) -> str:
     return repr(value.name.lower()) if isinstance(value, Priority) else repr(value)
 
 
-def times(number: int) -> str:
+def were(number: int) -> str:
     return "1 job was" if number == 1 else f"{number} jobs were"

@@ -34,9 +34,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def mainspring_app(request: pytest.FixtureRequest) -> Mainspring:
     """The application that is tested: the one that the configuration names, unless you define this fixture anew."""
+    return find_app(request.config.getini("mainspring_app"))
+
+
+def find_app(where: str) -> Mainspring:
     from mainspring import Mainspring
 
-    where = request.config.getini("mainspring_app")
     if not where:
         raise pytest.UsageError(NO_APP)
     try:
