@@ -37,8 +37,9 @@ class Shop:
         define_held(self)
         define_harmful(self)
 
-    def prepare(self, task: str, number: int = 1, **payload: object) -> list[NewJob]:
-        return [self.app.tasks[task].prepare(**payload) for _ in range(number)]
+    def prepare(self, task: str, number: int = 1, timeout: float | None = None, **payload: object) -> list[NewJob]:
+        enqueuer = self.app.tasks[task].using(timeout=timeout)
+        return [enqueuer.prepare(**payload) for _ in range(number)]
 
     @contextlib.contextmanager
     def noted(self, ctx: Context) -> Iterator[None]:

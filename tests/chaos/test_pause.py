@@ -1,0 +1,167 @@
+"""SIGSTOP past the takeover, then SIGCONT: the zombie can say nothing in its job's name any more."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from tests.chaos.database import ask
+from tests.chaos.ledger import Run
+from tests.chaos.nursery import Nursery, Process
+from tests.chaos.waiting import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.chaos]
+
+WORKER: dict[str, Any] = {"heartbeat": 0.1, "upkeep": 0.1}
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to lose a claim, and settings of the store that make it quick for the first worker only."""
+
+    first: str
+    second: str
+    timeout: float | None
+    move: str  # as the history has it
+
+
+WAYS = {
+    "lease": Way("", "?lease=1", None, "crash"),  # no sign of life from its worker
+    "stall": Way("?stall_grace=0.2", "", 0.3, "retry"),  # it overran its timeout and the grace
+}
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> Way:
+    return WAYS[request.param]
+
+
+@dataclass
+class Scene:
+    """A job that runs in two processes: the first lost its claim while it was stopped, the second has it now."""
+
+    nursery: Nursery
+    zombie: Process
+    successor: Process
+    job_id: str
+
+    def let_go(self, token: int) -> None:
+        (self.nursery.folder / f"go-{token}").touch()
+
+    def run(self, token: int) -> Run:
+        return next(run for run in self.nursery.ledger.runs[self.job_id] if run.token == token)
+
+    def wait_ended(self, token: int) -> None:
+        wait_until(lambda: self.run(token).end or self.run(token).fail, lambda: f"the end of run {token}")
+
+    def job(self) -> tuple[Any, ...]:
+        """How the store sees the running job: status, token, worker and the last progress."""
+        columns = "status, token, worker, note"
+        (row,) = ask(self.nursery.database, f"SELECT {columns} FROM jobs WHERE id = ?", self.job_id)
+        return row
+
+    def follow_ups(self) -> list[str]:
+        children = "SELECT payload ->> 'of' FROM all_jobs WHERE task = 'child'"
+        return [of for (of,) in ask(self.nursery.database, children)]
+
+    def effects(self) -> list[str]:
+        return [job for (job,) in ask(self.nursery.database, "SELECT job_id FROM effects")]
+
+    def check_untouched(self) -> None:
+        """The second run still has the job, and nothing of the first is there."""
+        assert self.job() == (2, 2, self.successor.who, "by 2")
+        assert self.follow_ups() == []
+        assert self.effects() == []
+
+    def finish(self) -> None:
+        self.let_go(2)
+        ended = "SELECT status, token, worker, result FROM archive WHERE id = ?"
+        (end,) = wait_until(lambda: ask(self.nursery.database, ended, self.job_id), lambda: "the job's end")
+        assert end == (4, 2, self.successor.who, "2")
+        assert self.follow_ups() == [f"{self.job_id}/2"]
+
+
+def lose_claim(nursery: Nursery, way: Way, task: str) -> Scene:
+    zombie = nursery.start("work:work", "zombie", settings=way.first, **WORKER)
+    nursery.run("enqueue:some", task=task, timeout=way.timeout)
+    wait_until(lambda: ask(nursery.database, "SELECT 1 FROM jobs WHERE note = 'by 1'"), lambda: "the first run")
+    zombie.send(signal.SIGSTOP)
+    successor = nursery.start("work:work", "successor", settings=way.second, **WORKER)
+    wait_until(lambda: ask(nursery.database, "SELECT 1 FROM jobs WHERE note = 'by 2'"), lambda: "the takeover")
+    ((job_id,),) = ask(nursery.database, "SELECT id FROM jobs")
+    assert ask(nursery.database, "SELECT worker, move FROM attempts WHERE job_id = ?", job_id) == [("zombie", way.move)]
+    zombie.send(signal.SIGCONT)
+    return Scene(nursery, zombie, successor, job_id)
+
+
+def test_a_zombie_cannot_ack_report_or_follow_up(nursery: Nursery, way: Way) -> None:
+    """Its thread goes on as if nothing had happened; the store refuses all it says."""
+    scene = lose_claim(nursery, way, "held_thread")
+    scene.let_go(1)
+    scene.wait_ended(1)
+    scene.zombie.wait_for("claim_lost")
+    scene.check_untouched()
+    scene.finish()
+
+
+def test_a_zombie_cannot_commit_a_transaction(nursery: Nursery, way: Way) -> None:
+    scene = lose_claim(nursery, way, "held_transaction")
+    scene.let_go(1)
+    scene.wait_ended(1)
+    assert scene.run(1).fail, "ClaimLost was to be raised"
+    scene.check_untouched()
+    scene.finish()
+    assert scene.effects() == [f"{scene.job_id}/2"]
+
+
+def test_a_zombie_coroutine_is_stopped_when_its_worker_hears_of_it(nursery: Nursery, way: Way) -> None:
+    patient = replace(way, timeout=way.timeout and 3.0)  # the second run would be stopped at its timeout too
+    scene = lose_claim(nursery, patient, "held")
+    scene.wait_ended(1)
+    assert scene.run(1).fail
+    scene.check_untouched()
+    scene.finish()
+
+
+def test_a_zombie_works_again_once_it_goes_on(nursery: Nursery) -> None:
+    scene = lose_claim(nursery, WAYS["lease"], "held")
+    scene.wait_ended(1)
+    scene.finish()
+    scene.successor.kill()
+    nursery.run("enqueue:some", number=3)
+    wait_until(lambda: nursery.ledger.acknowledged <= nursery.ledger.done.keys(), scene.zombie.said)
+    assert len(nursery.ledger.of("end", who="zombie")) >= 3
+
+
+def test_a_machine_that_slept_takes_nothing_from_its_workers(nursery: Nursery) -> None:
+    """All stop and go on together, as when a laptop or a virtual machine is suspended: nobody was dead."""
+    alone: dict[str, Any] = {"concurrency": 1, "prefetch": 0, "settings": "?lease=1"}
+    workers = [nursery.start("work:work", **alone, **WORKER) for _ in range(2)]
+    nursery.run("enqueue:some", number=2, task="held")
+    wait_until(lambda: len(nursery.ledger.of("start")) == 2, lambda: "both runs")
+    for _ in range(3):
+        wait_for_heartbeats(nursery, workers)
+        suspend(workers, seconds=1.5)
+    (nursery.folder / "go-1").touch()
+    wait_until(lambda: len(nursery.ledger.done) >= 2, lambda: "the end of both")
+    assert ask(nursery.database, "SELECT token, crashes FROM archive WHERE task = 'held'") == [(1, 0), (1, 0)]
+
+
+def suspend(workers: Sequence[Process], seconds: float) -> None:
+    for worker in workers:
+        worker.send(signal.SIGSTOP)
+    time.sleep(seconds)  # longer than the lease
+    for worker in workers:
+        worker.send(signal.SIGCONT)
+
+
+def wait_for_heartbeats(nursery: Nursery, workers: Sequence[Process]) -> None:
+    """Until each has given one more."""
+    files = [nursery.folder / "jobs.db-workers" / f"{worker.who}.lock" for worker in workers]
+    before = [file.stat().st_mtime_ns for file in files]
+    wait_until(lambda: all(file.stat().st_mtime_ns > then for file, then in zip(files, before, strict=True)))
