@@ -35,17 +35,17 @@ class Dumped:
 
 class Run:
     __slots__ = (
-        "asyncio_task",
-        "begun",
         "claim",
         "claimed_at",
         "context",
         "ended",
         "kill",
+        "lane",
         "started_at",
         "stop",
         "stop_reason",
         "task",
+        "written",
     )
 
     def __init__(self, claim: Claim, task: Task[..., Any, Any], claimed_at: float) -> None:
@@ -54,11 +54,11 @@ class Run:
         self.claimed_at = claimed_at  # the worker's monotonic clock
         self.started_at: Millis = 0
         self.context: Context | None = None
-        self.asyncio_task: asyncio.Task[None] | None = None
+        self.lane: asyncio.Task[None] | None = None  # the task that runs it
+        self.written: asyncio.Future[None] | None = None  # if its slot is to wait for that
         self.kill: Callable[[], None] | None = None  # ends its process, if it has one
         self.stop: Stop | None = None
         self.stop_reason = ""
-        self.begun = False  # its coroutine has taken its first step; before that a cancellation would skip all of it
         self.ended = False  # its outcome is on the way: nothing can be done about it any more
 
     @property
@@ -98,5 +98,5 @@ class Run:
             self.context.stop(reason or stop)
         if self.kill is not None:
             self.kill()
-        elif self.asyncio_task is not None and self.begun and not self.threaded:
-            self.asyncio_task.cancel()
+        elif self.lane is not None and not self.threaded:
+            self.lane.cancel()

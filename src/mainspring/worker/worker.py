@@ -12,9 +12,8 @@ import os
 import random
 import signal
 import socket
-import sys
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, cast
@@ -33,6 +32,7 @@ from mainspring.worker.acks import Acks
 from mainspring.worker.announce import Announcer
 from mainspring.worker.claiming import Prefetch, SoloTurns, wants
 from mainspring.worker.heartbeat import Heartbeat
+from mainspring.worker.lanes import Lanes, apart, uncancel
 from mainspring.worker.processes import Processes
 from mainspring.worker.run import Run, Stop
 from mainspring.worker.settings import WorkerSettings, subscriptions
@@ -71,7 +71,6 @@ class Worker:
         self._suspects = False
         self._solo = SoloTurns()
         self._halted = False
-        self._filling = False
         self._released = 0  # jobs handed back because we stop
         self._abandoned = 0  # threads that did not end
 
@@ -150,6 +149,7 @@ class Worker:
         self._some_progress, self._claiming = asyncio.Event(), asyncio.Lock()
         self._idle.set()
         self._loop = asyncio.get_running_loop()
+        self._lanes = Lanes(self.settings.concurrency, self._buffer, self._execute)
         self._threads, self._processes = Threads(), Processes(self.settings.processes)
         self._acks = Acks(self.store, self.settings.ack_delay, self._confirmed)
         self._heartbeat = Heartbeat(self.store, self.id, self.settings.heartbeat, self._tokens, self._on_pulse)
@@ -164,6 +164,9 @@ class Worker:
         try:
             yield
         finally:
+            for run in self._held.values():
+                run.end(Stop.SHUTDOWN)
+            await self._lanes.close()
             acks.cancel()
             self._threads.close()
             self._processes.close()
@@ -278,46 +281,35 @@ class Worker:
             self._held[claim.id] = run
             self._in_hand[claim.queue] += 1
             self._buffer.append(run)
-        self._fill()
+        self._lanes.feed()
         if not self._held:
             self._idle.set()
 
     # -- execute --------------------------------------------------------------------------------
 
-    def _fill(self) -> None:
-        """Start what waits, as far as slots are free. Not re-entrant: a run may end while it is started."""
-        if self._filling:
+    async def _execute(self, run: Run, lane: asyncio.Task[None]) -> None:
+        """One run, in one lane, from its start to where its outcome is on the way."""
+        if run.ended:  # handed back while it waited
             return
-        self._filling = True
+        self._begin(run, lane)
         try:
-            while self._buffer and self._slots < self.settings.concurrency:
-                self._start(self._buffer.popleft())
-        finally:
-            self._filling = False
-        if len(self._buffer) * 2 <= self._prefetch.ahead:
-            self._room.set()
-
-    def _start(self, run: Run) -> None:
-        self._slots += 1
-        run.started_at = self.store.clock.now()
-        self._announce.started(run.claim, run.started_at)
-        run.asyncio_task = self._spawn(self._execute(run))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Python 3.12 can run a coroutine at once, up to where it first waits: for quick handlers that is all of it."""
-        if sys.version_info >= (3, 12):
-            return asyncio.Task(work, loop=self._loop, eager_start=True)
-        return asyncio.Task(work, loop=self._loop)
-
-    async def _execute(self, run: Run) -> None:
-        run.begun = True
-        try:
-            value = await (self._call(run) if run.stop is not None or not run.is_plain else self._call_plain(run))
+            value = await (self._call_plain(run) if run.is_plain else self._call(run))
         except BaseException as error:  # noqa: BLE001 - whatever it is decides the outcome
             outcome = self._raised(run, error)
+            uncancel(lane)
         else:
             outcome = decide.returned(run, value, self.store.clock.now())
         self._finish(run, outcome)
+        if run.written is not None:
+            await run.written
+
+    def _begin(self, run: Run, lane: asyncio.Task[None]) -> None:
+        self._slots += 1
+        run.lane = lane
+        run.started_at = self.store.clock.now()
+        self._announce.started(run.claim, run.started_at)
+        if len(self._buffer) * 2 <= self._prefetch.ahead:
+            self._room.set()
 
     def _raised(self, run: Run, error: BaseException) -> Outcome | None:
         if run.context is not None and run.context.effects.committed:
@@ -327,7 +319,7 @@ class Worker:
     def _call_plain(self, run: Run) -> Any:
         """A coroutine that needs nothing from us: by far the most of them."""
         args, kwargs = run.task.payload.load(run.claim.payload)
-        return run.task.function(*args, **kwargs)
+        return apart(run.task.function(*args, **kwargs))
 
     async def _call(self, run: Run) -> Any:
         """By the way that fits the handler; the executors know nothing of stores."""
@@ -342,9 +334,9 @@ class Worker:
         if not task.is_async:
             return await self._call_thread(run, lambda: task.function(*args, **kwargs))
         if not run.claim.timeout:
-            return await task.function(*args, **kwargs)
+            return await apart(task.function(*args, **kwargs))
         with self._deadline(run):
-            return await task.function(*args, **kwargs)
+            return await apart(task.function(*args, **kwargs))
 
     @contextlib.contextmanager
     def _deadline(self, run: Run) -> Any:
@@ -394,16 +386,17 @@ class Worker:
         if run.ended:  # abandoned: it was handed back already
             return
         run.ended = True
+        self._slots -= 1
         self._let_go(run)
-        committed = run.context is not None and run.context.effects.committed
-        if outcome is not None and not committed:
-            sync = run.task.ack == "sync"
-            self._acks.add(run, outcome, urgent=sync or not self._held)
-            if sync:
-                return  # its slot is free when it is written
-        elif outcome is not None:
+        if outcome is None:
+            return
+        if run.context is not None and run.context.effects.committed:
             self._announce.ended(run.claim, outcome, Status.COMPLETED)
-        self._free_slot()
+            return
+        sync = run.task.ack == "sync"
+        if sync:
+            run.written = self._loop.create_future()
+        self._acks.add(run, outcome, urgent=sync or not self._held)
 
     def _let_go(self, run: Run) -> None:
         self._held.pop(run.claim.id, None)
@@ -412,11 +405,8 @@ class Worker:
             self._progress.pop(run.claim.id, None)
         if not self._held:
             self._idle.set()
-
-    def _free_slot(self) -> None:
-        self._slots -= 1
-        if self._buffer or not self._room.is_set():
-            self._fill()
+        if not self._buffer:
+            self._room.set()
 
     def _confirmed(self, written: list[tuple[Run, Outcome, Status | None]]) -> None:
         self._prefetch.finished(len(written), self._loop.time())
@@ -425,8 +415,8 @@ class Worker:
             if all_wanted or status is not Status.COMPLETED:
                 self._announce.ended(run.claim, outcome, status)
                 self._released += run.stop is Stop.SHUTDOWN and outcome.move is Move.RELEASE
-            if run.started_at and run.task.ack == "sync":
-                self._free_slot()
+            if run.written is not None and not run.written.done():
+                run.written.set_result(None)
 
     # -- heartbeat ------------------------------------------------------------------------------
 
