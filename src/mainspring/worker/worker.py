@@ -215,6 +215,8 @@ class Worker:
         self._suspects = claims.suspects
         if claims.jobs:
             self._take(claims.jobs)
+            if solo:
+                await self._idle.wait()  # nothing else is claimed to run beside it
         elif not claims.suspects:
             await self._sleep_until(claims.next_due)
         elif not solo:
