@@ -60,6 +60,7 @@ class Worker:
         self.settings = settings or WorkerSettings(**fields)
         self.id = self.settings.id
         self._queues = {subscription.queue for subscription in self.settings.queues}
+        self._limited = any(subscription.concurrency is not None for subscription in self.settings.queues)
         self._announce = Announcer(app.bus, self.id)
         self._prefetch = Prefetch(self.settings.prefetch)
         self._random = random.Random()  # noqa: S311 - shares of the queues
