@@ -281,6 +281,8 @@ class Worker:
             if task is None:
                 self._acks.add(run, decide.unknown_task(run, self.store.clock.now()))
                 continue
+            if claim.id in self._held:  # taken from us, and now given to us again
+                self._end(self._held[claim.id], Stop.LOST)
             self._held[claim.id] = run
             self._in_hand[claim.queue] += 1
             self._buffer.append(run)
@@ -402,7 +404,8 @@ class Worker:
         self._acks.add(run, outcome, urgent=sync or not self._held)
 
     def _let_go(self, run: Run) -> None:
-        self._held.pop(run.claim.id, None)
+        if self._held.get(run.claim.id) is run:  # else a newer claim of the same job is in its place
+            del self._held[run.claim.id]
         self._in_hand[run.claim.queue] -= 1
         if run.context is not None:
             self._progress.pop(run.claim.id, None)
