@@ -413,6 +413,8 @@ class Worker:
             self._idle.set()
         if not self._buffer:
             self._room.set()
+        if self._limited:
+            self._wake.set()  # its queue may have been at its limit, and not asked for
 
     def _confirmed(self, written: list[tuple[Run, Outcome, Status | None]]) -> None:
         self._prefetch.finished(len(written), self._loop.time())
