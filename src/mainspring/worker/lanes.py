@@ -17,6 +17,7 @@ from mainspring.worker.run import Run
 
 T = TypeVar("T")
 
+LAST_WORDS = 1.0  # seconds that cancelled lanes have to end
 QUANTUM = 4  # jobs that never wait are run so many at a time, before the event loop gets its turn
 
 
@@ -46,11 +47,12 @@ class Lanes:
             wanted -= 1
 
     async def close(self) -> None:
-        """Whatever still runs is cancelled."""
+        """Whatever still runs is cancelled; a handler that does not let itself be cancelled is left behind."""
         self._closing = True
         for lane in self._lanes:
             lane.cancel()
-        await asyncio.gather(*self._lanes, return_exceptions=True)
+        if self._lanes:
+            await asyncio.wait(self._lanes, timeout=LAST_WORDS)
         self._lanes.clear()
 
     def _open(self) -> None:
@@ -63,13 +65,18 @@ class Lanes:
         assert lane is not None  # noqa: S101 - a coroutine that runs is in a task
         done = 0
         while not self._closing:
-            if not self._buffer:
-                await self._rest()
-                continue
-            await self._execute(self._buffer.popleft(), lane)
-            done += 1
-            if done % QUANTUM == 0:
-                await asyncio.sleep(0)
+            try:
+                if not self._buffer:
+                    await self._rest()
+                    continue
+                await self._execute(self._buffer.popleft(), lane)
+                done += 1
+                if done % QUANTUM == 0:
+                    await asyncio.sleep(0)
+            except asyncio.CancelledError:  # by what a job left behind; a lane that ended would be a slot less for ever
+                if self._closing:
+                    raise
+                uncancel(lane)
 
     async def _rest(self) -> None:
         fed: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -301,9 +301,10 @@ class Worker:
             value = await (self._call_plain(run) if run.is_plain else self._call(run))
         except BaseException as error:  # noqa: BLE001 - whatever it is decides the outcome
             outcome = self._raised(run, error)
-            uncancel(lane)
         else:
             outcome = decide.returned(run, value, self.store.clock.now())
+        if lane.cancelling():  # also if the handler swallowed it
+            uncancel(lane)
         self._finish(run, outcome)
         if run.written is not None:
             await run.written
