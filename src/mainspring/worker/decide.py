@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import traceback
+from dataclasses import replace
 from typing import Any
 
 from mainspring.clock import Millis, duration
 from mainspring.context import UNSET
 from mainspring.errors import Cancel, CannotStoreResult, Discard, InvalidPayload, Signal, Snooze, WorkerCrashed
 from mainspring.job import Failure, Move, Outcome
+from mainspring.retry import Retry
 from mainspring.worker.run import Dumped, Run, Stop
 
 UNKNOWN_TASK_DELAY: Millis = 15_000  # until a worker that does not know a task looks at its job again
@@ -18,7 +20,7 @@ def returned(run: Run, value: Any, now: Millis) -> Outcome:
     """The handler came to its end. Even past its timeout: the work is done, and undoing it is nobody's wish."""
     try:
         return completed(run, now, value)
-    except CannotStoreResult as error:
+    except Exception as error:  # noqa: BLE001 - CannotStoreResult; or a type of the user's that cannot be dumped at all
         return end(run, Move.DEAD, now, failure=failure_of(error))
 
 
@@ -66,7 +68,12 @@ def failed(run: Run, error: BaseException, now: Millis) -> Outcome:
         return end(run, Move.CRASH, now, failure=failure)
     if isinstance(error, (InvalidPayload, CannotStoreResult)):  # will not fit the next time either
         return end(run, Move.DEAD, now, failure=failure)
-    delay = retry_delay(run, error)
+    try:
+        delay = retry_delay(run, error)
+    except Exception as broken:  # noqa: BLE001 - a policy may be the user's own function, and a job must not be lost by it
+        note = f"\nThe retry policy failed too, and the default one was used:\n{failure_of(broken).traceback}"
+        failure = replace(failure, traceback=failure.traceback + note)
+        delay = default_delay(run, error)
     if delay is None:
         return end(run, Move.DEAD, now, failure=failure)
     return end(run, Move.RETRY, now, delay=delay, failure=failure)
@@ -77,7 +84,12 @@ def retry_delay(run: Run, error: BaseException) -> Millis | None:
     retry = run.retry
     if run.claim.attempt >= run.claim.max_attempts or not retry.allows(error):
         return None
-    return retry.delay(run.claim.attempt, error)
+    delay = retry.delay(run.claim.attempt, error)
+    return None if delay is None else max(0, delay)
+
+
+def default_delay(run: Run, error: BaseException) -> Millis | None:
+    return None if run.claim.attempt >= run.claim.max_attempts else Retry().delay(run.claim.attempt, error)
 
 
 def unknown_task(run: Run, now: Millis) -> Outcome:
