@@ -476,7 +476,12 @@ class Worker:
         if not reports:
             return
         runs = {report.job_id: self._held.get(report.job_id) for report in reports}
-        accepted = await self.store.report(reports)
+        try:
+            accepted = await self.store.report(reports)
+        except BaseException:
+            self._progress = {report.job_id: report for report in reports} | self._progress
+            self._some_progress.set()  # again, after a pause
+            raise
         for report in reports:
             run = runs[report.job_id]
             if run is not None and report.job_id in accepted:
@@ -493,7 +498,7 @@ class Worker:
         await self._rest()
 
     async def _rest(self) -> None:
-        """Between two looks at the others. Who overslept does not judge at once: perhaps the whole machine was suspended."""
+        """Between two looks at the others. Who overslept does not judge at once: perhaps all of them were suspended."""
         began = self._loop.time()
         await asyncio.sleep(self.settings.upkeep)
         if self._loop.time() - began > self.settings.upkeep + self.store.lease / 2:
