@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable
 
@@ -21,9 +22,13 @@ class Backoff:
     def reset(self) -> None:
         self.next = self._first
 
-    async def wait(self) -> None:
-        await asyncio.sleep(self.next * random.uniform(0.8, 1.2))  # noqa: S311 - spreads load
+    async def wait(self, unless: asyncio.Event | None = None) -> None:
+        """Until then, or until the event."""
+        delay = self.next * random.uniform(0.8, 1.2)  # noqa: S311 - spreads load
         self.next = min(self._most, self.next * 2)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(delay):
+                await (unless or asyncio.Event()).wait()
 
 
 def is_being_cancelled() -> bool:

@@ -21,7 +21,7 @@ from typing import Any, cast
 from mainspring.app import Mainspring
 from mainspring.clock import Millis
 from mainspring.context import Context
-from mainspring.errors import StoreUnavailable
+from mainspring.errors import StoreError, StoreUnavailable
 from mainspring.events import WorkerHeartbeat, WorkerStarted, WorkerStopped
 from mainspring.job import Claim, Move, Outcome, ProgressReport, Status
 from mainspring.log import get_log
@@ -73,6 +73,7 @@ class Worker:
         self._solo = SoloTurns()
         self._halted = False
         self._released = 0  # jobs handed back because we stop
+        self._stopping, self._stop_now = asyncio.Event(), asyncio.Event()  # a worker that has stopped is done
         self._abandoned = 0  # threads that did not end
 
     # -- life -----------------------------------------------------------------------------------
@@ -100,19 +101,23 @@ class Worker:
     async def serve(self) -> None:
         """Work until `stop` is called."""
         self._prepare()
+        if not await self._join():
+            return
         async with self._joined():
             loops = [
                 asyncio.create_task(supervised("claim", self._claim_step), name="mainspring-claim"),
                 asyncio.create_task(supervised("progress", self._progress_step), name="mainspring-progress"),
                 asyncio.create_task(supervised("upkeep", self._upkeep_step), name="mainspring-upkeep"),
             ]
-            await self._stopping.wait()
-            log.info("worker_stopping", worker=self.id, running=self._slots, grace=self.settings.grace)
-            await self._claim_finished()
-            await self._drain()
-            for task in loops:
-                task.cancel()
-            await asyncio.gather(*loops, return_exceptions=True)
+            try:
+                await self._stopping.wait()
+                log.info("worker_stopping", worker=self.id, running=self._slots, grace=self.settings.grace)
+                await self._claim_finished()
+                await self._drain()
+            finally:  # also if we are cancelled: nothing may be claimed in the name of a worker that has left
+                for task in loops:
+                    task.cancel()
+                await asyncio.gather(*loops, return_exceptions=True)
 
     async def drain(self) -> int:
         """Run whatever is due now, and what becomes due by it, then return how many runs that were."""
@@ -126,6 +131,7 @@ class Worker:
     async def draining(self) -> AsyncIterator[Callable[[], Awaitable[Claims]]]:
         """For who drains by steps: each call runs one claim's worth of jobs, or says when the next one is due."""
         self._prepare()
+        await self._join()
         async with self._joined():
             progress = asyncio.create_task(supervised("progress", self._progress_step), name="mainspring-progress")
             try:
@@ -145,7 +151,6 @@ class Worker:
 
     def _prepare(self) -> None:
         """What belongs to the running event loop."""
-        self._stopping, self._stop_now = asyncio.Event(), asyncio.Event()
         self._wake, self._room, self._idle = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._some_progress, self._claiming = asyncio.Event(), asyncio.Lock()
         self._idle.set()
@@ -158,7 +163,6 @@ class Worker:
 
     @contextlib.asynccontextmanager
     async def _joined(self) -> AsyncIterator[None]:
-        await self._join()
         self._heartbeat.start()
         acks = asyncio.create_task(self._acks.serve(), name="mainspring-acks")
         self.app.bus.emit(WorkerStarted(worker=self.id, queues=tuple(sorted(self._queues))))
@@ -169,17 +173,18 @@ class Worker:
                 run.end(Stop.SHUTDOWN)
             await self._lanes.close()
             acks.cancel()
+            await asyncio.gather(acks, return_exceptions=True)
             self._threads.close()
             self._processes.close()
             await self._heartbeat.stop()
-            with contextlib.suppress(StoreUnavailable):  # then the others find out that we are gone
+            with contextlib.suppress(StoreError):  # then the others find out that we are gone
                 await self.store.leave(self.id)
             log.info("worker_stopped", worker=self.id, abandoned=self._abandoned)
             self.app.bus.emit(WorkerStopped(worker=self.id, released=self._released))
             await self.app.bus.flush()
 
-    async def _join(self) -> None:
-        """Wait for a database that is away for now; a wrong one is an error at once."""
+    async def _join(self) -> bool:
+        """Wait for a database that is away for now; a wrong one is an error at once. False: told to stop meanwhile."""
         info = WorkerInfo(
             id=self.id,
             host=socket.gethostname(),
@@ -191,16 +196,17 @@ class Worker:
             started_at=datetime.now(UTC),
         )
         backoff = Backoff()
-        while True:
+        while not self._stopping.is_set():
             try:
                 await self.store.open()
                 await self.store.join(info, self._on_wake)
             except StoreUnavailable as error:
                 log.warning("store_unavailable", error=str(error), retry_in=backoff.next)
-                await backoff.wait()
+                await backoff.wait(unless=self._stopping)
             else:
                 log.info("worker_started", worker=self.id, queues=sorted(self._queues), store=self.store.url)
-                return
+                return True
+        return False
 
     # -- claim ----------------------------------------------------------------------------------
 
