@@ -56,7 +56,7 @@ class Run:
         self.context: Context | None = None
         self.lane: asyncio.Task[None] | None = None  # the task that runs it
         self.written: asyncio.Future[None] | None = None  # if its slot is to wait for that
-        self.kill: Callable[[], None] | None = None  # ends its process, if it has one
+        self.kill: Callable[[], object] | None = None  # ends its process, if it has one
         self.stop: Stop | None = None
         self.stop_reason = ""
         self.ended = False  # its outcome is on the way: nothing can be done about it any more

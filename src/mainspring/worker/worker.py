@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import os
 import random
 import signal
 import socket
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, cast
@@ -300,6 +301,8 @@ class Worker:
 
     async def _execute(self, run: Run, lane: asyncio.Task[None]) -> None:
         """One run, in one lane, from its start to where its outcome is on the way."""
+        if self._stopping.is_set():  # claimed when we were told to stop
+            self._end(run, Stop.SHUTDOWN)
         if run.ended:  # handed back while it waited
             return
         self._begin(run, lane)
@@ -377,7 +380,16 @@ class Worker:
         """A thread cannot be stopped: at its timeout it is told through the context, and waited for."""
         self._context(run)
         with self._deadline(run) if run.claim.timeout else contextlib.nullcontext():
-            return await self._threads.run(function)
+            value = await self._threads.run(function)
+            return await self._await(run, value) if inspect.iscoroutine(value) else value
+
+    async def _await(self, run: Run, work: Coroutine[Any, Any, Any]) -> Any:
+        """A plain function gave a coroutine, as a wrapper around an asynchronous one does: that can be cancelled."""
+        if run.stop is not None:
+            work.close()
+            raise asyncio.CancelledError
+        run.kill = run.lane.cancel if run.lane is not None else None
+        return await apart(work)
 
     def _context(self, run: Run) -> Context:
         if run.context is None:
@@ -451,8 +463,9 @@ class Worker:
     def _end(self, run: Run, stop: Stop, reason: str = "") -> None:
         """Stop a run, wherever it is: one that waits here never starts."""
         run.end(stop, reason)
-        if run in self._buffer:
-            self._buffer.remove(run)
+        if run.lane is None and not run.ended:
+            with contextlib.suppress(ValueError):  # just taken out to be started
+                self._buffer.remove(run)
             run.ended = True
             self._let_go(run)
             outcome = decide.raised(run, asyncio.CancelledError(), self.store.clock.now())
