@@ -46,7 +46,7 @@ class Announcer:
         return self._bus.wants(JobCompleted) or logging.getLogger("mainspring.worker").isEnabledFor(logging.DEBUG)
 
     def ended(self, claim: Claim, outcome: Outcome, status: Status | None) -> None:
-        duration = max(0, outcome.finished_at - outcome.started_at) / 1000
+        duration = max(0, outcome.finished_at - outcome.started_at) / 1000 if outcome.started_at else 0.0
         fields = {"job_id": claim.id, "task": claim.task, "attempt": claim.attempt, "worker": self._worker}
         if status is None:
             log.warning("claim_lost", **fields, duration=duration, move=outcome.move)
@@ -70,7 +70,7 @@ class Announcer:
             log.info("job_snoozed", **fields, duration=duration, delay=delay, reason=outcome.reason)
             self._bus.emit(JobSnoozed(**about, delay=delay, reason=outcome.reason))
         elif outcome.move is Move.RELEASE:
-            log.info("job_released", **fields, reason=outcome.reason)
+            log.info("job_released", **fields, duration=duration, delay=delay, reason=outcome.reason)
             self._bus.emit(JobReleased(**about, reason=outcome.reason))
         else:
             reason = reason_of(outcome)
@@ -85,7 +85,10 @@ class Announcer:
     def taken_over(self, takeover: Takeover) -> None:
         """A claim that this worker took from another."""
         fields = {"job_id": takeover.job_id, "task": takeover.task, "worker": takeover.worker}
-        log.warning("job_taken_over", **fields, cause=takeover.cause, status=takeover.status, by=self._worker)
+        log.warning(
+            "job_taken_over", **fields, attempt=takeover.attempts, cause=takeover.cause, status=takeover.status,
+            by=self._worker,
+        )  # fmt: skip
         about: dict[str, Any] = {**fields, "queue": takeover.queue, "attempt": takeover.attempts}
         stalled = takeover.cause is TakeoverCause.STALLED
         if stalled:

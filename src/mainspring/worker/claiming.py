@@ -22,6 +22,10 @@ class Prefetch:
         self._finished = 0
         self._since: float | None = None
 
+    def overestimated(self) -> None:
+        """Jobs have become slow: measure anew."""
+        self._rate = 0.0
+
     def finished(self, number: int, now: float) -> None:
         """Jobs finished; measured over stretches of at least the time we look ahead."""
         if self._since is None:

@@ -13,6 +13,7 @@ from mainspring.job import Failure, Move, Outcome
 from mainspring.retry import Retry
 from mainspring.worker.run import Dumped, Run, Stop
 
+CROWDED_DELAY: Millis = 500  # for others to be quicker than the worker that handed it back
 UNKNOWN_TASK_DELAY: Millis = 15_000  # until a worker that does not know a task looks at its job again
 
 
@@ -45,8 +46,10 @@ def raised(run: Run, error: BaseException, now: Millis) -> Outcome | None:
         return None
     if run.stop is Stop.CANCEL:
         return end(run, Move.CANCEL, now, reason=run.stop_reason)
+    if run.stop is Stop.CROWDED:
+        return end(run, Move.RELEASE, now, delay=CROWDED_DELAY, reason="its worker had no room for it")
     if run.stop is Stop.SHUTDOWN and not isinstance(error, (Snooze, Discard)):
-        return end(run, Move.RELEASE, now, reason=run.stop_reason or "its worker stopped")
+        return end(run, Move.RELEASE, now, reason="its worker stopped")
     if run.stop is Stop.TIMEOUT:
         error = TimeoutError(f"ran longer than its timeout of {run.claim.timeout / 1000:g} s").with_traceback(
             error.__traceback__

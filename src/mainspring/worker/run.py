@@ -22,6 +22,7 @@ class Stop(StrEnum):
     TIMEOUT = "timeout"
     LOST = "claim lost"  # somebody else has it now: whatever it does is not written
     SHUTDOWN = "worker stops"  # handed back, no attempt burnt
+    CROWDED = "no room"  # likewise: claimed, but nothing is free here to run it
 
 
 class Dumped:
@@ -81,6 +82,10 @@ class Run:
     def threaded(self) -> bool:
         """Whether all we can do is tell it. A job that still waits for a child process can be called off."""
         return not self.task.is_async and not self.isolated
+
+    @property
+    def waits_for_child(self) -> bool:
+        return self.lane is not None and self.kill is None and self.isolated
 
     @property
     def retry(self) -> Retry:

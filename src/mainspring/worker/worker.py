@@ -534,10 +534,12 @@ class Worker:
                 log.info("worker_resumed", worker=self.id)
 
     def _hand_back_stale(self) -> None:
-        """What we claimed ahead and cannot start soon is for others."""
+        """What we claimed ahead and cannot start soon is for others; to a store it looks as if it ran."""
         before = self._loop.time() - STALE
-        for run in [run for run in self._buffer if run.claimed_at < before]:
-            self._end(run, Stop.SHUTDOWN)
+        waiting = [*self._buffer, *(run for run in self._held.values() if run.waits_for_child)]
+        for run in [run for run in waiting if run.claimed_at < before]:
+            self._end(run, Stop.CROWDED)
+            self._prefetch.overestimated()
 
     async def _prune(self) -> None:
         if self._loop.time() - self._pruned_at < PRUNE_EVERY:
