@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NotRequired, get_type_hints
 
@@ -37,7 +38,7 @@ class Payload:
         self.context = next((key for key, hint in hints.items() if hint is context_type and key != "return"), None)
         self._takes = {key: parameter for key, parameter in self._signature.parameters.items() if key != self.context}
         self._check_kinds()
-        self._is_model = self._only_model(hints)
+        self._model = self._only_model(hints)
         try:
             self._adapter: TypeAdapter[Any] = TypeAdapter(self._shape(hints))
             returned = hints.get("return", Any)
@@ -49,8 +50,8 @@ class Payload:
     def dump(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The JSON of a call's arguments; raises InvalidPayload if the function would not take them."""
         try:
-            given: Any = kwargs if not args and not self._is_model else self._bind(args, kwargs)
-            return self._adapter.dump_json(self._adapter.validate_python(given), by_alias=True).decode()
+            given: Any = kwargs if not args and self._model is None else self._bind(args, kwargs)
+            return self._dump(self._adapter.validate_python(given))
         except (ValidationError, PydanticSerializationError) as error:
             raise InvalidPayload(self._explain(error)) from error
 
@@ -60,12 +61,12 @@ class Payload:
             value = self._adapter.validate_json(text)
         except ValidationError as error:
             raise InvalidPayload(self._explain(error)) from error
-        return ((value,), {}) if self._is_model else ((), value)
+        return (), value if self._model is None else {self._model: value}
 
     def check(self, text: str) -> str:
         """A payload that came as JSON (an edit), in the form in which it is stored."""
         try:
-            return self._adapter.dump_json(self._adapter.validate_json(text), by_alias=True).decode()
+            return self._dump(self._adapter.validate_json(text))
         except ValidationError as error:
             raise InvalidPayload(self._explain(error)) from error
 
@@ -73,13 +74,17 @@ class Payload:
         if value is None:
             return None
         try:
-            return self._result.dump_json(value, warnings="error").decode()
+            return self._result.dump_json(value, by_alias=True, round_trip=True, warnings="error").decode()
         except (PydanticSerializationError, ValueError) as error:
             msg = f"the result of task {self.task!r} does not fit its return type or JSON: {error}"
             raise CannotStoreResult(msg) from error
 
     def load_result(self, value: Any) -> Any:
-        return None if value is None else self._result.validate_python(value)
+        return None if value is None else self._result.validate_json(json.dumps(value))
+
+    def _dump(self, value: Any) -> str:
+        """In the form that `load` takes: by alias, without computed fields."""
+        return self._adapter.dump_json(value, by_alias=True, round_trip=True).decode()
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
@@ -87,8 +92,8 @@ class Payload:
         except TypeError as error:
             msg = f"task {self.task!r}: {error}"
             raise InvalidPayload(msg) from None
-        if self._is_model:
-            return next(iter(bound.values()))
+        if self._model is not None:
+            return bound[self._model]
         for key, parameter in self._takes.items():
             if parameter.kind is parameter.VAR_KEYWORD:
                 bound.update(bound.pop(key, {}))
@@ -107,15 +112,19 @@ class Payload:
                 msg = f"task {self.task!r}: argument {key!r} must be passable by name, since payloads are JSON objects"
                 raise ConfigurationError(msg)
 
-    def _only_model(self, hints: Mapping[str, Any]) -> bool:
+    def _only_model(self, hints: Mapping[str, Any]) -> str | None:
+        """The name of the argument that is the whole payload."""
         if len(self._takes) != 1:
-            return False
-        hint = hints.get(next(iter(self._takes)))
-        return isinstance(hint, type) and issubclass(hint, BaseModel)
+            return None
+        ((name, parameter),) = self._takes.items()
+        if parameter.kind is parameter.VAR_KEYWORD or parameter.default is not parameter.empty:
+            return None
+        hint = hints.get(name)
+        return name if isinstance(hint, type) and issubclass(hint, BaseModel) else None
 
     def _shape(self, hints: Mapping[str, Any]) -> Any:
-        if self._is_model:
-            return hints[next(iter(self._takes))]
+        if self._model is not None:
+            return hints[self._model]
         fields: dict[str, Any] = {}
         extra: Literal["allow", "forbid"] = "forbid"
         for key, parameter in self._takes.items():
@@ -125,7 +134,7 @@ class Payload:
             else:
                 fields[key] = hint if parameter.default is parameter.empty else NotRequired[hint]
         shape = TypedDict(self.task, fields)  # type: ignore[misc]
-        return with_config(ConfigDict(extra=extra, title=self.task))(shape)
+        return with_config(ConfigDict(extra=extra, title=self.task, allow_inf_nan=False))(shape)  # JSON has no NaN
 
     def _explain(self, error: ValidationError | PydanticSerializationError) -> str:
         if not isinstance(error, ValidationError):
