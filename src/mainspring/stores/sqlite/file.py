@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from importlib import resources
@@ -30,6 +31,10 @@ MIGRATIONS = ("schema.sql",)  # number N brings a file from user_version N to N 
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs", "fuse.glusterfs"}
 )
+MOUNTS = Path("/proc/self/mountinfo")
+TABLES = (
+    "jobs", "archive", "payloads", "tags", "attempts", "dedupe", "counts", "halts", "audit", "audit_jobs", "all_jobs",
+)  # fmt: skip
 BUSY_TIMEOUT = 5.0  # seconds to wait for someone who holds the database without going through the gate
 CHECKPOINT_PAGES = 4000  # 16 MB of write-ahead log; each checkpoint then costs less per job
 
@@ -190,9 +195,8 @@ def refuse_newer(version: int, path: Path) -> None:
 
 def refuse_foreign(connection: sqlite3.Connection, path: Path) -> None:
     """Tables of the application may live in the same file, but not under our names."""
-    taken = connection.execute(
-        "SELECT name FROM sqlite_master WHERE name IN ('jobs', 'archive', 'payloads', 'attempts', 'counts', 'halts')"
-    ).fetchall()
+    marks = ", ".join("?" * len(TABLES))
+    taken = connection.execute(f"SELECT name FROM sqlite_master WHERE name IN ({marks})", TABLES).fetchall()
     if taken and user_version(connection) == 0:  # else another process has just made them: they are ours
         names = ", ".join(name for (name,) in taken)
         msg = f"{path} has tables of another program that Mainspring needs ({names}); use a file of its own"
@@ -212,14 +216,14 @@ def run_script(connection: sqlite3.Connection, script: str) -> None:
 def file_system(directory: Path) -> str:
     """The type of the file system that holds a directory; "" where the system does not tell."""
     try:
-        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
+        mounts = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return ""
     directory = directory.resolve()
     best, kind = Path("/"), ""
     for line in mounts.splitlines():
         fields, _, rest = line.partition(" - ")
-        mounted = Path(fields.split()[4].encode().decode("unicode_escape"))
+        mounted = Path(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields.split()[4]))
         if directory.is_relative_to(mounted) and len(mounted.parts) >= len(best.parts):
             best, kind = mounted, rest.split()[0]
     return kind

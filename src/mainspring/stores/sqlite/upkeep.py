@@ -124,7 +124,7 @@ def prune_chunk(transaction: Transaction, limit: int) -> int:
         transaction.count(queue, status, -number)
     keys = transaction.execute(FORGET_KEYS, (transaction.now, limit)).rowcount
     if rows:
-        transaction.execute(f"PRAGMA incremental_vacuum({PAGES_TO_FREE})").fetchall()
+        transaction.pages_to_free = PAGES_TO_FREE
     return len(rows) + keys
 
 

@@ -43,6 +43,7 @@ class Transaction:
         self.counts: defaultdict[tuple[str, int], int] = defaultdict(int)  # (queue, status) -> change
         self.woken: set[str] = set()  # queues that may have something due
         self.cancellations = False
+        self.pages_to_free = 0
         self.halts: list[Halt] | None = None  # read once per transaction
 
     def execute(self, statement: str, parameters: Sequence[Any] | dict[str, Any] = ()) -> sqlite3.Cursor:
@@ -159,6 +160,7 @@ class Writer:
             except BaseException:
                 roll_back(connection)
                 raise
+            free_pages(connection, transaction.pages_to_free)
         self._committed(transaction)
 
     def _set_synchronous(self, connection: sqlite3.Connection, mode: str) -> None:
@@ -215,6 +217,16 @@ def roll_back(connection: sqlite3.Connection) -> None:
     """SQLite may have rolled back by itself already, as it does when the disk is full."""
     if connection.in_transaction:
         connection.execute("ROLLBACK")
+
+
+def free_pages(connection: sqlite3.Connection, number: int) -> None:
+    """Shrink the file. Only `executescript` does it to the end: per page there is a row, and `execute` takes the first.
+
+    It would commit too, so it comes after the commit; if it fails, the batch is written all the same.
+    """
+    if number:
+        with suppress(sqlite3.Error):
+            connection.executescript(f"PRAGMA incremental_vacuum({number})")
 
 
 def fail(batch: list[Request], error: BaseException) -> None:
