@@ -24,7 +24,7 @@ class Prefetch:
 
     def overestimated(self) -> None:
         """Jobs have become slow: measure anew."""
-        self._rate = 0.0
+        self.ahead, self._rate = 0, 0.0
 
     def finished(self, number: int, now: float) -> None:
         """Jobs finished; measured over stretches of at least the time we look ahead."""
