@@ -98,7 +98,7 @@ class Mainspring:
 
     def _register(self, task: Task[..., Any, Any]) -> Task[..., Any, Any]:
         known = self.tasks.get(task.name)
-        if known is not None and known.function.__qualname__ != task.function.__qualname__:
+        if known is not None and place_of(known) != place_of(task):
             msg = f"two tasks are named {task.name!r}: give one of them another with @app.task(name=…)"
             raise ConfigurationError(msg)
         self.tasks[task.name] = task
@@ -127,11 +127,16 @@ class Mainspring:
     def _announce(self, jobs: Sequence[NewJob], inserted: Sequence[Inserted]) -> None:
         for job, one in zip(jobs, inserted, strict=True):
             if one.created:
-                run_at = None if job.run_at is None else to_datetime(job.run_at)
-                self.bus.emit(JobCreated(job_id=one.id, task=job.task, queue=job.queue, run_at=run_at))
+                self.bus.emit(JobCreated(job_id=one.id, task=job.task, queue=job.queue, run_at=self._due(job)))
             else:
                 key = job.dedupe_key or ""
                 self.bus.emit(JobDeduplicated(job_id=one.id, task=job.task, queue=job.queue, dedupe_key=key))
+
+    def _due(self, job: NewJob) -> datetime | None:
+        """None: at once."""
+        if job.run_at is not None:
+            return to_datetime(job.run_at)
+        return to_datetime(self.store.clock.now() + job.delay) if job.delay else None
 
     # -- the whole system ---------------------------------------------------------------------
 
@@ -187,3 +192,8 @@ class Mainspring:
         from mainspring.worker import Worker
 
         return Worker(self, **settings)
+
+
+def place_of(task: Task[..., Any, Any]) -> tuple[str, str]:
+    """Where its function is defined: a module that is loaded again may define its tasks again."""
+    return task.function.__module__, task.function.__qualname__

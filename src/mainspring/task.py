@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
@@ -63,18 +63,8 @@ class Options:
     connection: Any = None
 
     def __post_init__(self) -> None:
-        if self.run_at is not None and self.delay is not None:
-            msg = "give run_at or delay, not both"
-            raise ConfigurationError(msg)
-        if self.dedupe_for is not None and self.dedupe_key is None:
-            msg = "dedupe_for needs a dedupe_key"
-            raise ConfigurationError(msg)
-        if isinstance(self.tags, str):
-            msg = f"tags is a list of strings, not the string {self.tags!r}"
-            raise ConfigurationError(msg)
-        if self.max_attempts is not None and self.max_attempts < 1:
-            msg = f"max_attempts is {self.max_attempts}; a job needs at least one attempt"
-            raise ConfigurationError(msg)
+        for problem in problems_of(self):
+            raise ConfigurationError(problem)
 
     def over(self, other: Options) -> Options:
         """These, and where they are unset, the other's."""
@@ -83,7 +73,41 @@ class Options:
             given.setdefault("delay", None)
         elif "delay" in given:
             given.setdefault("run_at", None)
+        if "retry" in given:
+            given.setdefault("max_attempts", None)  # the policy's own number, not the task's
         return replace(other, **given)
+
+
+def problems_of(options: Options) -> Iterator[str]:
+    """What a type checker may not have seen, or nobody looked at: said here and not when the job runs."""
+    if options.run_at is not None and options.delay is not None:
+        yield "give run_at or delay, not both"
+    if options.dedupe_for is not None and options.dedupe_key is None:
+        yield "dedupe_for needs a dedupe_key"
+    if isinstance(options.dedupe_for, str) and options.dedupe_for not in {"active", "forever"}:
+        yield f'dedupe_for is "active", "forever" or a length of time, not {options.dedupe_for!r}'
+    if options.target is not None and not is_pair_of_strings(options.target):
+        yield f"target is a type and an id, two strings, not {options.target!r}"
+    if isinstance(options.tags, str):
+        yield f"tags is a list of strings, not the string {options.tags!r}"
+    yield from problems_of_running(options)
+
+
+def is_pair_of_strings(value: Any) -> bool:
+    return isinstance(value, tuple) and [type(part) for part in value] == [str, str]
+
+
+def problems_of_running(options: Options) -> Iterator[str]:
+    if options.queue in {"", "*"}:
+        yield f"{options.queue!r} is no name for a queue"
+    if options.priority is not None and options.priority.upper() not in Priority.__members__:
+        yield f"{options.priority!r} is no priority; use one of {', '.join(p.name.lower() for p in Priority)}"
+    if options.max_attempts is not None and options.max_attempts < 1:
+        yield f"max_attempts is {options.max_attempts}; a job needs at least one attempt"
+    if options.timeout is not None and duration(options.timeout) <= 0:
+        yield f"timeout is {options.timeout}; it is at least a millisecond, and left out for none"
+    if options.isolation not in {None, "auto", "process"}:
+        yield f'isolation is "auto" or "process", not {options.isolation!r}'
 
 
 @dataclass(slots=True)
@@ -149,13 +173,16 @@ class Task(Generic[P, R, C]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         """Just the function, as if it were no task; a context it asks for is a detached one."""
-        if self.payload.context is not None and self.payload.context not in kwargs:
-            takes = inspect.signature(self.function).parameters
-            if not any(isinstance(arg, Context) for arg in args):
-                named = dict(zip((name for name in takes if name != self.payload.context), args, strict=False))
-                called: C = self.function(**named, **{self.payload.context: Context.detached(task=self.name)}, **kwargs)
-                return called
-        result: C = self.function(*args, **kwargs)
+        wanted = self.payload.context
+        if wanted is None or wanted in kwargs or any(isinstance(arg, Context) for arg in args):
+            result: C = self.function(*args, **kwargs)
+            return result
+        context = Context.detached(task=self.name)
+        place = list(inspect.signature(self.function).parameters).index(wanted)
+        if place < len(args):
+            result = self.function(*args[:place], context, *args[place:], **kwargs)
+        else:
+            result = self.function(*args, **{wanted: context}, **kwargs)
         return result
 
     def using(
