@@ -56,8 +56,9 @@ class Threads:
 def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
     if future.done():
         return
-    if isinstance(error, StopIteration):  # a future would not take it
-        error = RuntimeError(f"handler raised StopIteration: {error}")
+    if isinstance(error, (StopIteration, GeneratorExit)):  # a future does not take the one, and the other ends who awaits
+        told = RuntimeError(f"handler raised {type(error).__name__}: {error}")
+        error = told.with_traceback(error.__traceback__)
     if error is not None:
         future.set_exception(error)
     else:
