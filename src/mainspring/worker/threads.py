@@ -56,7 +56,7 @@ class Threads:
 def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
     if future.done():
         return
-    if isinstance(error, (StopIteration, GeneratorExit)):  # a future does not take the one, and the other ends who awaits
+    if isinstance(error, (StopIteration, GeneratorExit)):  # a future takes the one not; the other ends who awaits it
         told = RuntimeError(f"handler raised {type(error).__name__}: {error}")
         error = told.with_traceback(error.__traceback__)
     if error is not None:
