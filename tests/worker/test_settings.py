@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from mainspring import Mainspring
+from mainspring.errors import ConfigurationError
+from mainspring.worker import Subscription, Worker, WorkerSettings
+from mainspring.worker.settings import new_worker_id, subscriptions
+
+
+def test_the_forms_in_which_queues_are_given() -> None:
+    assert subscriptions("*") == (Subscription("*"),)
+    assert subscriptions(["mail", "default"]) == (Subscription("mail"), Subscription("default"))
+    assert subscriptions({"mail": 3, "default": 1}) == (Subscription("mail", 3), Subscription("default", 1))
+    assert subscriptions([Subscription("mail", 2, 5)]) == (Subscription("mail", 2, 5),)
+
+
+def test_limits_are_per_queue() -> None:
+    assert subscriptions(["mail", "default"], {"mail": 4}) == (Subscription("mail", 1, 4), Subscription("default"))
+
+
+@pytest.mark.parametrize(
+    ("queues", "limits", "told"),
+    [
+        ([], None, "at least one queue"),
+        (["mail"], {"other": 1}, "does not take from: other"),
+        (["mail", "mail"], None, "named twice: mail"),
+        ("*", {"mail": 2}, "does not take from: mail"),
+        (["mail", "*"], {"mail": 2}, "limit would not hold"),
+        ([""], None, "needs a name"),
+        ({"mail": 0}, None, "at least 1"),
+        (["mail"], {"mail": 0}, "at least 1"),
+    ],
+)
+def test_what_is_refused(queues: Any, limits: dict[str, int] | None, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        subscriptions(queues, limits)
+
+
+def test_every_queue_may_stand_behind_others_and_may_have_a_limit_itself() -> None:
+    assert len(subscriptions(["urgent", "*"])) == 2
+    assert subscriptions("*", {"*": 7}) == (Subscription("*", 1, 7),)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"concurrency": 0},
+        {"processes": 0},
+        {"prefetch": -1},
+        {"ack_delay": -0.1},
+        {"grace": -1},
+        {"heartbeat": 0},
+        {"upkeep": 0},
+        {"queues": (Subscription("a"), Subscription("a"))},
+    ],
+)
+def test_settings_that_cannot_work(fields: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        WorkerSettings(**fields)
+
+
+def test_every_worker_has_an_id_of_its_own() -> None:
+    assert new_worker_id() != new_worker_id()
+    assert str(os.getpid()) in new_worker_id()
+
+
+def test_a_worker_takes_settings_or_single_values() -> None:
+    app = Mainspring("memory://")
+    assert Worker(app, WorkerSettings(concurrency=7)).settings.concurrency == 7
+    worker = Worker(app, queues={"mail": 2, "default": 1}, limits={"mail": 3}, strict=True)
+    assert worker.settings.queues == (Subscription("mail", 2, 3), Subscription("default", 1))
+    assert worker.settings.strict
+    with pytest.raises(TypeError):
+        Worker(app, colour="red")

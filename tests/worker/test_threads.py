@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+
+import pytest
+
+from mainspring.worker.threads import Threads
+from tests.worker.working import eventually
+
+name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="nobody")
+
+
+async def test_values_and_errors_come_back() -> None:
+    threads = Threads()
+    assert await threads.run(lambda: 1 + 1) == 2
+    with pytest.raises(ZeroDivisionError):
+        await threads.run(lambda: 1 // 0)
+    threads.close()
+
+
+async def test_it_is_another_thread_and_a_daemon() -> None:
+    threads = Threads()
+    thread = await threads.run(threading.current_thread)
+    assert thread is not threading.main_thread()
+    assert thread.daemon
+    threads.close()
+
+
+async def test_threads_are_reused() -> None:
+    threads = Threads()
+    used = {await threads.run(threading.get_ident) for _ in range(20)}
+    assert len(used) <= 2  # the second if the first had not yet said that it is free
+    threads.close()
+
+
+async def test_as_many_as_are_needed_at_once() -> None:
+    threads, together = Threads(), threading.Barrier(8, timeout=10)
+    await asyncio.gather(*(threads.run(together.wait) for _ in range(8)))
+    assert threads._count == 8
+    threads.close()
+
+
+async def test_context_variables_go_along_and_stay_there() -> None:
+    def change() -> str:
+        before = name.get()
+        name.set("changed")
+        return before
+
+    threads = Threads()
+    name.set("caller")
+    assert await threads.run(change) == "caller"
+    assert name.get() == "caller"
+    threads.close()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+async def test_not_even_these_end_a_thread(error: type[BaseException]) -> None:
+    def leave() -> None:
+        raise error
+
+    threads = Threads()
+    future = threads.run(leave)
+    await asyncio.wait([future])
+    assert isinstance(future.exception(), error)
+    assert await threads.run(lambda: "still here") == "still here"
+    threads.close()
+
+
+@pytest.mark.parametrize("error", [StopIteration, GeneratorExit])
+async def test_what_a_future_cannot_carry_comes_in_disguise(error: type[BaseException]) -> None:
+    def leave() -> None:
+        raise error
+
+    threads = Threads()
+    with pytest.raises(RuntimeError, match=error.__name__):
+        await threads.run(leave)
+    threads.close()
+
+
+async def test_closed_threads_end() -> None:
+    threads = Threads()
+    thread = await threads.run(threading.current_thread)
+    threads.close()
+    await eventually(lambda: not thread.is_alive())
+
+
+async def test_whoever_does_not_wait_any_more_is_not_disturbed() -> None:
+    threads, begin = Threads(), threading.Event()
+    future = threads.run(begin.wait)
+    future.cancel()
+    begin.set()
+    assert await threads.run(lambda: 1) == 1
+    threads.close()
