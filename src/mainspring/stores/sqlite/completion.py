@@ -18,12 +18,16 @@ from mainspring.stores.sqlite.jobs import ack
 from mainspring.stores.sqlite.link import WriteLink
 from mainspring.stores.sqlite.writer import Transaction, roll_back
 
-inside: contextvars.ContextVar[bool] = contextvars.ContextVar("mainspring_inside_transaction", default=False)
+inside: contextvars.ContextVar[SqliteCompletion | None] = contextvars.ContextVar("mainspring_inside", default=None)
 
 
 def refuse_inside() -> None:
-    """The block holds the file's one write lock: to wait for the writer thread in there would be to wait for ever."""
-    if inside.get():
+    """The block holds the file's one write lock: to wait for the writer thread in there would be to wait for ever.
+
+    What was started in the block and outlives it has inherited its context, and is free again.
+    """
+    block = inside.get()
+    if block is not None and block.begun:
         msg = (
             "inside ctx.transaction() the database is yours alone: "
             "enqueue with using(connection=tx), or do this after the block"
@@ -48,10 +52,14 @@ class SqliteCompletion:
         self._held = ExitStack()
         self._connection: sqlite3.Connection | None = None
 
+    @property
+    def begun(self) -> bool:
+        return self._connection is not None
+
     def __enter__(self) -> sqlite3.Connection:
         refuse_inside()
         connection = self._begin()
-        self._inside = inside.set(True)
+        self._inside = inside.set(self)
         return connection
 
     def __exit__(
@@ -70,7 +78,7 @@ class SqliteCompletion:
             self._thread.submit(self._end, error)
             self._thread.shutdown(wait=False)
             raise
-        self._inside = inside.set(True)
+        self._inside = inside.set(self)
         return connection
 
     async def __aexit__(
@@ -87,6 +95,7 @@ class SqliteCompletion:
             self._connection = self._held.enter_context(self._link.use())
             with self._link.file.errors():
                 self._connection.execute("BEGIN IMMEDIATE")
+                self._connection.set_authorizer(forbid_commit)
         except BaseException as error:
             self._end(error)
             raise
@@ -95,14 +104,23 @@ class SqliteCompletion:
     def _end(self, error: BaseException | None) -> None:
         connection, self._connection = self._connection, None
         try:
-            with self._link.file.errors():
-                if error is None and connection is not None:
-                    self._commit(connection)
-        finally:
             if connection is not None:
-                roll_back(connection)
+                connection.set_authorizer(None)
+                self._finish(connection, error)
+        finally:
             self._held.close()  # the gate opens
             self._link.close()
+
+    def _finish(self, connection: sqlite3.Connection, error: BaseException | None) -> None:
+        try:
+            with self._link.file.errors():
+                if error is None:
+                    self._commit(connection)
+        finally:
+            roll_back(connection)
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_AUTH:
+            msg = "ctx.transaction() commits at its end, with the job's outcome; do not commit or roll back inside it"
+            raise ConfigurationError(msg) from error
 
     def _commit(self, connection: sqlite3.Connection) -> None:
         transaction = Transaction(connection, self._clock.now())
@@ -111,3 +129,8 @@ class SqliteCompletion:
         transaction.write_counts()
         connection.execute("COMMIT")
         self._committed(transaction)
+
+
+def forbid_commit(action: int, *_: object) -> int:
+    """Rows that the block committed by itself would stay when the claim turns out to be lost. Savepoints are fine."""
+    return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK
