@@ -82,7 +82,7 @@ class Presence:
 
     def workers(self) -> Iterator[WorkerInfo]:
         for path in sorted(self.directory.glob("*.lock")):
-            with contextlib.suppress(OSError, ValueError, TypeError):  # it may leave while we read
+            with contextlib.suppress(OSError, ValueError, TypeError, LookupError):  # it may come or go while we read
                 seen = datetime.fromtimestamp(path.stat().st_mtime, UTC)
                 fields = json.loads(path.read_text("utf-8"))
                 fields["started_at"] = datetime.fromisoformat(fields["started_at"])
