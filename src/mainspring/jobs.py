@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from mainspring.clock import duration, to_millis
-from mainspring.errors import DedupeConflict, IllegalMove, JobNotFound
+from mainspring.errors import ConfigurationError, DedupeConflict, IllegalMove, JobNotFound
 from mainspring.events import JobCancelled
 from mainspring.job import Attempt, Job, Priority, Status, TimelineEntry
 from mainspring.stores.protocol import Action, By, Changed, Edit, Filter, Page
@@ -112,6 +112,9 @@ class Jobs:
         actor: str | None = None,
     ) -> None:
         """Move a waiting job to another time; without one, to now."""
+        if run_at is not None and delay is not None:
+            msg = "give run_at or delay, not both"
+            raise ConfigurationError(msg)
         edit = Edit(
             run_at=None if run_at is None else to_millis(run_at),
             delay=duration(delay or 0) if run_at is None else None,

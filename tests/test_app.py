@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from mainspring import Context, Mainspring, Priority, Retention, Status
+from mainspring.errors import ConfigurationError, SystemHalted, UnknownTask, UnsupportedStore
+from mainspring.stores.protocol import Halt
+from mainspring.testing import assert_enqueued, inline, manual
+
+# -- tasks and their names ------------------------------------------------------------------------
+
+
+def test_a_task_is_known_by_its_name_wherever_its_code_lies() -> None:
+    app = Mainspring("memory://")
+
+    @app.task()
+    async def welcome() -> None: ...
+
+    @app.task(name="goodbye")
+    def see_off() -> None: ...
+
+    assert {name: task.function.__name__ for name, task in app.tasks.items()} == {
+        "welcome": "welcome", "goodbye": "see_off",
+    }  # fmt: skip
+    assert app.find_task("goodbye") is app.tasks["goodbye"]
+    assert repr(app) == "<Mainspring memory://, 2 tasks>"
+    with pytest.raises(UnknownTask, match="no task is named 'see_off' here; known are: goodbye, welcome"):
+        app.find_task("see_off")
+    with pytest.raises(UnknownTask, match="known are: none"):
+        Mainspring("memory://").find_task("x")
+
+
+def module_with_a_task(app: Mainspring, module: str, function: str = "send") -> None:
+    """As if this module were imported (again)."""
+    exec(f"@app.task(name='send')\ndef {function}() -> None: ...", {"app": app, "__name__": module})  # noqa: S102
+
+
+def test_two_tasks_of_one_name_are_refused_but_a_module_may_be_loaded_again() -> None:
+    app = Mainspring("memory://")
+    module_with_a_task(app, "shop.mail")
+    first = app.tasks["send"]
+    module_with_a_task(app, "shop.mail")
+    assert app.tasks["send"] is not first
+    for module, function in (("shop.sms", "send"), ("shop.mail", "send_it")):
+        with pytest.raises(ConfigurationError, match="two tasks are named 'send': give one of them another"):
+            module_with_a_task(app, module, function)
+
+
+async def test_a_job_of_an_unknown_task_waits_for_a_worker_that_knows_it_and_burns_no_attempt() -> None:
+    """As while a deployment is half done."""
+    new, old = Mainspring("memory://"), Mainspring("memory://")
+
+    @new.task()
+    async def invented() -> str:
+        return "done"
+
+    with manual(new) as kit:
+        old.store = new.store
+        job = await invented.enqueue()
+        assert await old.worker().drain() == 1
+        waiting = await job.get()
+        assert (waiting.status, waiting.attempts, waiting.token) == (Status.PENDING, 0, 1)
+        assert waiting.run_at == kit.time.now() + timedelta(seconds=15)
+        assert waiting.reason == "no worker knows task 'invented' yet"
+        assert await kit.drain() == []
+        (ran,) = await kit.time.advance(seconds=15)
+        assert (ran.status, ran.job.attempts, ran.job.result) == (Status.COMPLETED, 1, "done")
+
+
+# -- enqueuing ------------------------------------------------------------------------------------
+
+
+async def test_jobs_of_several_tasks_are_enqueued_together_or_not_at_all(tmp_path: Path) -> None:
+    app = Mainspring(f"sqlite:///{tmp_path}/jobs.db")
+
+    @app.task(queue="mail")
+    async def welcome(guest: str) -> None: ...
+
+    @app.task(queue="rooms")
+    async def clean(room: int) -> None: ...
+
+    async with app:
+        jobs = [welcome.prepare(guest="ana"), clean.using(priority="low").prepare(room=7)]
+        inserted = await app.enqueue_all(jobs)
+        assert [(one.id, one.created) for one in inserted] == [(job.id, True) for job in jobs]
+        assert_enqueued(app, welcome, queue="mail")
+        assert_enqueued(app, clean, priority=Priority.LOW)
+
+        await app.store.halt(Halt("ana", "no", app.now(), queue="rooms", accept=False))
+        with pytest.raises(SystemHalted):
+            await app.enqueue_all([welcome.prepare(guest="bob"), clean.prepare(room=8)])
+        assert await app.jobs.count() == 2
+
+
+def test_how_long_finished_jobs_are_kept_is_said_by_the_task_or_else_the_application() -> None:
+    app = Mainspring("memory://", retention=Retention(completed=60, dead=timedelta(minutes=2)))
+
+    @app.task()
+    async def plain() -> None: ...
+
+    @app.task(retention=Retention(completed=1, dead=2))
+    async def own() -> None: ...
+
+    assert (plain.prepare().keep, plain.prepare().keep_dead) == (60_000, 120_000)
+    assert (own.prepare().keep, own.prepare().keep_dead) == (1000, 2000)
+
+
+# -- the store ------------------------------------------------------------------------------------
+
+
+async def test_the_store_is_opened_at_first_use_and_can_be_used_again_after_closing(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    app = Mainspring(f"sqlite:///{path}")
+
+    @app.task()
+    async def note() -> None: ...
+
+    assert not path.exists()
+    await note.enqueue()
+    await app.close()
+    async with app as same:
+        assert same is app
+        assert await app.jobs.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "said"),
+    [
+        ("redis://localhost", UnsupportedStore, "no store for 'redis'"),
+        ("jobs.db", UnsupportedStore, "no store for 'jobs.db'"),
+        ("sqlite://jobs.db", ConfigurationError, "names no file; write sqlite:///relative.db"),
+        ("sqlite:///jobs.db?lese=3", ConfigurationError, "unknown setting 'lese'"),
+        ("sqlite:///jobs.db?lease=long", ConfigurationError, "must be a number of seconds, not 'long'"),
+    ],
+)
+def test_a_url_that_names_no_store_is_explained(url: str, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        Mainspring(url)
+
+
+def test_an_application_that_only_enqueues_does_not_load_the_worker() -> None:
+    program = "import sys; from mainspring import Mainspring; print('mainspring.worker' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+# -- the whole system -----------------------------------------------------------------------------
+
+
+async def test_a_halt_stops_everything_and_keeps_or_refuses_new_jobs() -> None:
+    app = Mainspring("memory://")
+
+    @app.task()
+    async def note() -> None: ...
+
+    with manual(app) as kit:
+        await app.halt("fire drill", actor="ana")
+        await note.enqueue()
+        assert await kit.drain() == []
+        (halt,) = await app.halts()
+        assert (halt.actor, halt.reason, halt.since, halt.queue, halt.accept) == (
+            "ana", "fire drill", kit.time.now(), None, True,
+        )  # fmt: skip
+        assert (await app.stats()).halts == [halt]
+        await app.halt("fire", accept=False)
+        with pytest.raises(SystemHalted):
+            await note.enqueue()
+        assert await app.resume(reason="it is out", actor="ana")
+        assert not await app.resume()
+        assert len(await kit.drain()) == 1
+        trail = [(entry.actor, entry.action, entry.reason) for entry in await app.audit()]
+        assert trail[0] == ("ana", "resume", "it is out")
+        assert [action for _, action, _ in trail] == ["resume", "halt", "halt"]
+
+
+async def test_a_pause_stops_one_queue_until_its_time_is_over() -> None:
+    app = Mainspring("memory://")
+
+    @app.task(queue="mail")
+    async def write() -> None: ...
+
+    @app.task(queue="rooms")
+    async def clean() -> None: ...
+
+    with manual(app) as kit:
+        await app.pause("mail", "the provider is down", until=kit.time.now() + timedelta(hours=1))
+        await app.enqueue_all([write.prepare(), clean.prepare()])
+        assert [run.task for run in await kit.drain()] == ["clean"]
+        assert [run.task for run in await kit.time.advance(hours=1)] == ["write"]
+        await app.pause("mail")
+        assert not await app.resume()
+        assert await app.resume("mail")
+
+
+async def test_the_numbers_of_the_system() -> None:
+    app = Mainspring("memory://")
+
+    @app.task(queue="mail")
+    async def write(ok: bool) -> None:
+        assert ok
+
+    with manual(app) as kit:
+        await write.enqueue_many([{"ok": True}, {"ok": False}])
+        await write.using(delay=60).enqueue(ok=True)
+        await kit.drain()
+        await write.enqueue(ok=True)
+        stats = await app.stats()
+        (counts,) = stats.queues
+        assert (counts.queue, dict(counts.by_status)) == (
+            "mail", {Status.COMPLETED: 1, Status.FAILED: 1, Status.PENDING: 2},
+        )  # fmt: skip
+        assert stats.due == {"mail": 1}
+        assert stats.oldest_due == {"mail": kit.time.now()}
+
+
+async def test_time_is_the_stores() -> None:
+    app = Mainspring("memory://")
+    with manual(app) as kit:
+        await kit.time.advance(days=1)
+        assert app.now() == kit.time.now()
+
+
+def test_everything_can_be_done_from_code_without_a_loop() -> None:
+    app = Mainspring("memory://")
+
+    @app.task()
+    def note(ctx: Context, text: str) -> str:
+        return f"{ctx.task}: {text}"
+
+    with inline(app):
+        handle = note.enqueue_sync(text="x")
+        assert app.run(app.jobs.get(handle.id)).status is Status.COMPLETED
+        assert handle.result_sync() == "note: x"
+    app.run(app.close())
