@@ -149,8 +149,12 @@ class DatabaseFile:
             check_same_thread=False,
             cached_statements=256,
         )
-        for pragma in (f"wal_autocheckpoint = {CHECKPOINT_PAGES}", "cache_size = -65536", "synchronous = FULL"):
-            connection.execute(f"PRAGMA {pragma}")
+        try:
+            for pragma in (f"wal_autocheckpoint = {CHECKPOINT_PAGES}", "cache_size = -65536", "synchronous = FULL"):
+                connection.execute(f"PRAGMA {pragma}")
+        except sqlite3.Error:  # it is no database; do not leave the file open
+            connection.close()
+            raise
         return connection
 
     def _stat(self) -> Identity | None:
