@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from mainspring.cli import bench
+from mainspring.errors import StoreFull
+from mainspring.worker import Worker
 from tests.cli.conftest import Run
 
 
@@ -44,3 +46,13 @@ def test_the_steps_reach_every_job(jobs: int, reached: list[int]) -> None:
 def test_bad_values(run: Run) -> None:
     assert run("bench", "--jobs", "0").code == 2
     assert run("bench", "--directory", "/nowhere/at/all", "--jobs", "1").code == 1
+
+
+def test_a_worker_that_fails_ends_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(_worker: Worker) -> None:
+        msg = "no room left"
+        raise StoreFull(msg)
+
+    monkeypatch.setattr(Worker, "serve", fail)
+    outcome = run("bench", "--jobs", "25")
+    assert (outcome.code, outcome.err) == (4, "mainspring: no room left\n")

@@ -10,7 +10,7 @@ import statistics
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -176,13 +176,15 @@ async def start_one(work: Work, number: int) -> float:
 
 
 @asynccontextmanager
-async def serving(work: Work) -> Any:
+async def serving(work: Work) -> AsyncIterator[None]:
+    """A worker beside the block. If it fails, so does the block: it would wait for ever."""
     from mainspring.worker import Worker
 
     worker = Worker(work.app)
-    task = asyncio.create_task(worker.serve())
     try:
-        yield worker
-    finally:
-        worker.stop()
-        await task
+        async with asyncio.TaskGroup() as group:
+            group.create_task(worker.serve())
+            yield
+            worker.stop()
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
