@@ -136,12 +136,16 @@ class Presence:
         path = self._path(info.id, "lock")
         while True:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            with contextlib.suppress(FileNotFoundError):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
                 if os.stat(path).st_ino == os.fstat(descriptor).st_ino:
-                    started = (info.started_at or datetime.now(UTC)).isoformat()
-                    os.write(descriptor, json.dumps({**asdict(info), "started_at": started, "seen_at": None}).encode())
+                    os.write(descriptor, describe(info))
                     return descriptor
+            except FileNotFoundError:
+                pass
+            except BaseException:  # no room, perhaps: the next try would wait for this one's lock for ever
+                os.close(descriptor)
+                raise
             os.close(descriptor)
 
     def _listen(self, worker: str) -> socket.socket | None:
@@ -176,6 +180,11 @@ class Presence:
 
     def _path(self, worker: str, kind: str) -> Path:
         return self.directory / f"{worker}.{kind}"
+
+
+def describe(info: WorkerInfo) -> bytes:
+    started = (info.started_at or datetime.now(UTC)).isoformat()
+    return json.dumps({**asdict(info), "started_at": started, "seen_at": None}).encode()
 
 
 def datagram_socket() -> socket.socket:
