@@ -168,7 +168,12 @@ def replay(transaction: Transaction, targets: Sequence[Target], request: ChangeR
 
 # -- delete ---------------------------------------------------------------------------------------
 
-BELONGINGS = ("payloads", "attempts", "tags", "audit_jobs")
+BELONGINGS = ("payloads", "attempts", "audit_jobs")
+REMOVE_TAGS = """
+DELETE FROM tags WHERE (tag, job_id) IN (
+    SELECT tag.value, job.id FROM {table} AS job, json_each(job.tags) AS tag
+    WHERE job.id IN (SELECT value FROM json_each(?)))
+"""
 
 
 def delete(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
@@ -182,10 +187,10 @@ def remove_jobs(transaction: Transaction, ids: Sequence[str]) -> None:
     """With all that belongs to them. Lasting dedupe records stay: that is their point."""
     listed = (json.dumps(ids),)
     for table in (LIVE, FINISHED):
+        transaction.execute(REMOVE_TAGS.format(table=table), listed)  # by tag: it comes first in their key
         transaction.execute(f"DELETE FROM {table} WHERE id IN (SELECT value FROM json_each(?))", listed)
     for table in BELONGINGS:
-        column = "job_id"
-        transaction.execute(f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))", listed)
+        transaction.execute(f"DELETE FROM {table} WHERE job_id IN (SELECT value FROM json_each(?))", listed)
 
 
 # -- edit -----------------------------------------------------------------------------------------
