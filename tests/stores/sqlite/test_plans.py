@@ -1,0 +1,291 @@
+"""What a job costs does not depend on how many others wait or have finished."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from mainspring.job import Claim, Move, Status
+from mainspring.stores.protocol import Action, Edit, Filter, Want
+from mainspring.stores.sqlite import SqliteStore, jobs, read, upkeep
+from mainspring.stores.sqlite.batch import _statement
+from mainspring.testing.clock import ManualClock
+from mainspring.testing.conformance.scene import (
+    BY,
+    by_hand,
+    claim,
+    claim_one,
+    crashed,
+    end,
+    join,
+    new_job,
+    outcome,
+    put,
+    put_many,
+    running,
+)
+from tests.stores.sqlite.template import fresh_database
+
+MANY_WAIT = """
+WITH RECURSIVE number(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < ?)
+INSERT INTO jobs (id, task, queue, priority, run_at, max_attempts, created_at, keep, keep_dead, payload)
+SELECT printf('wait-%012d', n), 'greet', iif(n % 3, 'default', 'mail'), n % 4, 9000000000000 + n, 3, 0, 0, 0, '{}'
+FROM number
+"""
+MANY_HAVE_FINISHED = """
+WITH RECURSIVE number(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < ?)
+INSERT INTO archive (id, task, queue, status, priority, run_at, attempts, max_attempts, crashes, token, started_at,
+                     finished_at, expires_at, timeout, created_at, keep, keep_dead, reason, tags, payload)
+SELECT printf('done-%012d', n), 'greet', iif(n % 3, 'default', 'mail'), 4 + (n % 50 = 0), n % 4, n, 1, 3, 0, 1, 1,
+       1, 9000000000000 + n, 0, 0, 0, 0, '', '["old"]', '{}'
+FROM number
+"""
+THEIR_TAGS = "INSERT INTO tags SELECT 'old', id FROM archive"
+
+
+def fill(path: Path, waiting: int, finished: int) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(MANY_WAIT, (waiting,))
+        connection.execute(MANY_HAVE_FINISHED, (finished,))
+        connection.execute(THEIR_TAGS)
+
+
+def analyze(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("ANALYZE")
+
+
+def unknown() -> Path:
+    path = fresh_database()
+    fill(path, 20_000, 20_000)
+    return path
+
+
+def fresh() -> Path:
+    path = unknown()
+    analyze(path)
+    return path
+
+
+def stale() -> Path:
+    """From when there was next to nothing: what a planner believes who was told once and never again."""
+    path = fresh_database()
+    with closing(sqlite3.connect(path)) as connection:
+        fill(path, 10, 10)
+        analyze(path)
+        with connection:
+            for table in ("jobs", "archive", "tags"):
+                connection.execute(f"DELETE FROM {table}")
+    fill(path, 20_000, 20_000)
+    return path
+
+
+@pytest.fixture(scope="module", params=[unknown, fresh, stale], ids=["no statistics", "fresh", "stale"])
+def full(request: pytest.FixtureRequest) -> Path:
+    """A database with many jobs for later and many finished ones, and what SQLite knows of them."""
+    make: Callable[[], Path] = request.param
+    return make()
+
+
+# -- plans ----------------------------------------------------------------------------------------
+
+
+def plan(path: Path, statement: str, parameters: Any = None) -> list[str]:
+    with closing(sqlite3.connect(path)) as connection:
+        values = any_parameters(statement) if parameters is None else parameters
+        return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+
+
+def any_parameters(statement: str) -> Any:
+    if names := re.findall(r":([a-z_]+)", statement):
+        return dict.fromkeys(names)
+    numbered = [int(number) for number in re.findall(r"\?(\d+)", statement)]
+    return [None] * max(numbered, default=statement.count("?"))
+
+
+BY_ID = "jobs USING INDEX sqlite_autoindex_jobs_1 (id=?)"
+BY_ROW = "jobs USING INTEGER PRIMARY KEY (rowid=?)"
+AS_GOOD = ("INDEX sqlite_autoindex_jobs_1 (id=? AND rowid=?)", "INTEGER PRIMARY KEY (rowid=?)")  # one row either way
+LEVEL = "jobs USING INDEX jobs_waiting (queue=? AND priority=?"
+
+INTENDED = {
+    "INSERT": (_statement(jobs.INSERT, 16, 16), ["archive USING PRIMARY KEY (id=?)"]),
+    "LIVE_HOLDER": (jobs.LIVE_HOLDER, ["jobs USING INDEX jobs_dedupe (task=? AND dedupe_key=?)"]),
+    "LASTING_HOLDER": (jobs.LASTING_HOLDER, ["dedupe USING PRIMARY KEY (task=? AND dedupe_key=?)"]),
+    "HEADS": (jobs.HEADS, [f"{LEVEL})"] * 4),
+    "PICK": (jobs.PICK, [f"{LEVEL} AND run_at<?)", BY_ROW]),
+    "SUSPECT_HEAD": (jobs.SUSPECT_HEAD, ["jobs USING INDEX jobs_suspect (queue=?)"]),
+    "PICK_SUSPECT": (jobs.PICK_SUSPECT, ["jobs USING INDEX jobs_suspect (queue=? AND run_at<?)", BY_ROW]),
+    "TAKE": (jobs.TAKE, [BY_ROW]),
+    "HELD": (_statement(jobs.HELD, 16, 3), [BY_ID]),
+    "ARCHIVE": (_statement(jobs.ARCHIVE, 16, 10), [BY_ROW]),
+    "ARCHIVE_COMPLETED": (_statement(jobs.ARCHIVE_COMPLETED, 16, 6), [BY_ROW]),
+    "REMOVE": (jobs.REMOVE, [BY_ROW]),
+    "LOST": (upkeep.LOST, [BY_ID]),
+    "TO_CANCEL": (upkeep.TO_CANCEL, ["jobs USING INDEX jobs_running (worker=?)"]),
+    "TO_TAKE_FROM": (upkeep.TO_TAKE_FROM, ["jobs USING INDEX jobs_running (worker=?)"]),
+    "EXPIRED": (upkeep.EXPIRED, ["archive USING INDEX archive_expiry (expires_at<?)"]),
+    "SOMETHING_EXPIRED": (upkeep.SOMETHING_EXPIRED, ["archive USING COVERING INDEX archive_expiry (expires_at<?)"]),
+    "DUE": (read.DUE, [f"{LEVEL} AND run_at<?)"] * 4 + ["jobs USING INDEX jobs_suspect (queue=? AND run_at<?)"]),
+}
+
+
+@pytest.mark.parametrize("name", INTENDED)
+def test_the_statements_of_a_jobs_way_use_the_intended_index(full: Path, name: str) -> None:
+    statement, intended = INTENDED[name]
+    steps = [step.replace("COVERING INDEX jobs", "INDEX jobs").replace(*AS_GOOD) for step in plan(full, statement)]
+    searches = [step for step in steps if step.startswith("SEARCH") and "payloads" not in step]
+    assert [f"SEARCH {search}" for search in intended] == searches[: len(intended)]
+
+
+class Recorder(sqlite3.Cursor):
+    def execute(self, statement: str, parameters: Any = (), /) -> Self:
+        if re.match(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b", statement):
+            recorded[statement] = parameters
+        return super().execute(statement, parameters)
+
+
+class Recording(sqlite3.Connection):
+    def cursor(self, *_: Any) -> Recorder:  # type: ignore[override]
+        return super().cursor(Recorder)
+
+    def execute(self, statement: str, parameters: Any = (), /) -> Recorder:
+        return self.cursor().execute(statement, parameters)
+
+
+recorded: dict[str, Any] = {}
+
+SCANS_OF_FEW_ROWS = re.compile(
+    r"SCAN jobs USING (COVERING )?INDEX jobs_running$"  # as many as run
+    r"|SCAN \d+ CONSTANT ROWS?|SCAN CONSTANT ROW|VIRTUAL TABLE|SCAN \(subquery-\d+\)|SCAN \(join-\d+\)"
+    r"|SCAN (ended|outcome|found|halts|counts)\b"
+)
+
+
+async def test_nothing_that_a_store_does_all_day_reads_a_whole_table_or_sorts(
+    full: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> None:
+    recorded.clear()
+    monkeypatch.setattr("mainspring.stores.sqlite.file.sqlite3.connect", partial(sqlite3.connect, factory=Recording))
+    store = SqliteStore(full, clock=clock)
+    await a_day(store, clock)
+    await store.close()
+    monkeypatch.undo()
+    assert len(recorded) > 40
+    bad = {
+        statement: steps
+        for statement, parameters in recorded.items()
+        if (steps := [step for step in plan(full, statement, parameters) if is_costly(step)])
+    }
+    assert bad == {}
+
+
+def is_costly(step: str) -> bool:
+    return "TEMP B-TREE" in step or (step.startswith("SCAN") and not SCANS_OF_FEW_ROWS.search(step))
+
+
+LONG = f'"{"x" * 2000}"'
+
+
+async def a_day(store: SqliteStore, clock: ManualClock) -> None:
+    """All that happens again and again, or to single jobs by hand."""
+    await join(store, "w1")
+    for move in sorted(set(Move) - {Move.CLAIM, Move.EDIT, Move.REPLAY, Move.WAKE}):
+        held = await running(store, tags=("a", "b"), dedupe_key=move, dedupe_for=1000, payload=LONG, keep=0)
+        await end(store, held, move, follow_ups=(new_job(queue="other"),))
+        await by_hand(store, Action.CANCEL, held.id)
+        await by_hand(store, Action.REPLAY, held.id)
+        await by_hand(store, Action.DELETE, held.id)
+    await put_many(store, 20, queue="other")
+    await store.ack([outcome(held, Move.DONE) for held in await claim(store, 20, queue="*")])
+    await end(store, await running(store, keep=0, tags=("c",)), Move.DONE)
+    suspect = await crashed(store)
+    await store.heartbeat("w1", {suspect: 1})
+    await claim_one(store, solo=True)
+    await store.change(Action.EDIT, Filter(ids=(await put(store),)), BY, edit=Edit(priority=0))
+    clock.advance(10)
+    await store.reap()
+    await store.leave("w1")
+    while await store.prune():
+        pass
+    await store.get([suspect])
+    await store.stats()
+    await store.attempts(suspect)
+    await store.halts()
+
+
+# -- steps ----------------------------------------------------------------------------------------
+
+Steps = Callable[[SqliteStore], Coroutine[Any, Any, Any]]
+
+
+@contextmanager
+def counted(store: SqliteStore) -> Iterator[list[int]]:
+    """How many instructions SQLite's machine runs on the writer's connection."""
+    assert store._threads
+    connection = store._threads.writer._link._connection
+    assert connection
+    steps = [0]
+
+    def count() -> int:
+        steps[0] += 1
+        return 0
+
+    connection.set_progress_handler(count, 1)
+    yield steps
+    connection.set_progress_handler(None, 1)
+
+
+async def ten_due(store: SqliteStore) -> list[Claim]:
+    return (await store.claim("w1", [Want("default", 10)])).jobs
+
+
+async def costs(path: Path) -> dict[str, int]:
+    """Instructions for each part of the way of ten jobs."""
+    store = SqliteStore(path, clock=ManualClock())
+    await end(store, await running(store), Move.DONE)
+    new = [new_job(priority=n % 4) for n in range(10)]
+    claims: list[Sequence[Claim]] = []
+
+    async def claim_and_keep(queue: str) -> None:
+        claims.append((await store.claim("w1", [Want(queue, 5)])).jobs)
+
+    work = {
+        "insert": lambda: store.insert(new),
+        "claim": lambda: claim_and_keep("default"),
+        "claim from any queue": lambda: claim_and_keep("*"),
+        "fruitless claim": lambda: claim_and_keep("default"),
+        "fruitless solo claim": lambda: store.claim("w1", [Want("*", 1)], solo=True),
+        "ack": lambda: store.ack([outcome(held, Move.DONE) for held in claims[0]]),
+        "ack of failures": lambda: store.ack([outcome(held, Move.RETRY) for held in claims[1]]),
+        "cancel": lambda: by_hand(store, Action.CANCEL, claims[1][0].id),
+        "delete": lambda: by_hand(store, Action.DELETE, claims[1][0].id),
+    }
+    steps = {name: await count_steps(store, one) for name, one in work.items()}
+    assert [len(taken) for taken in claims] == [5, 5, 0]
+    assert (await store.get([claims[0][0].id]))[0].status is Status.COMPLETED
+    await store.close()
+    return steps
+
+
+async def count_steps(store: SqliteStore, work: Callable[[], Coroutine[Any, Any, Any]]) -> int:
+    with counted(store) as steps:
+        await work()
+    return steps[0]
+
+
+async def test_a_jobs_way_costs_the_same_however_many_wait_or_have_finished() -> None:
+    few, many = fresh_database(), fresh_database()
+    fill(few, 100, 0)
+    fill(many, 50_000, 50_000)
+    with_few, with_many = await costs(few), await costs(many)
+    assert with_few.keys() == with_many.keys()
+    for work, steps in with_few.items():
+        assert with_many[work] == pytest.approx(steps, rel=0.2), work
