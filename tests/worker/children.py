@@ -1,0 +1,139 @@
+"""Tasks for child processes: they are found by the module that defines them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from mainspring import Cancel, Context, Discard, Mainspring, Retry, Snooze
+from mainspring.stores.memory import MemoryStore
+
+app = Mainspring(MemoryStore())
+
+
+class Page(BaseModel):
+    number: int
+    day: date
+
+
+class OurError(Exception):
+    def __init__(self, code: int, detail: str) -> None:
+        super().__init__(f"{code}: {detail}")
+        self.code = code
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@app.task(isolation="process")
+def pid() -> int:
+    return os.getpid()
+
+
+@app.task(isolation="process")
+async def pid_of_coroutine() -> int:
+    await asyncio.sleep(0)
+    return os.getpid()
+
+
+@app.task()
+async def where_told() -> int:
+    return os.getpid()
+
+
+@app.task(isolation="process")
+def page(number: int) -> Page:
+    return Page(number=number, day=date(2026, 1, number))
+
+
+@app.task(isolation="process")
+def next_day(day: date) -> date:
+    return day + timedelta(days=1)
+
+
+@app.task(isolation="process")
+def describe(ctx: Context) -> list[Any]:
+    return [ctx.job_id, ctx.attempt, ctx.queue, list(ctx.tags), ctx.target, ctx.worker]
+
+
+@app.task(isolation="process", retry=Retry.fixed(0, max_attempts=3, jitter=0))
+def fails(kind: str) -> Any:
+    if kind == "value":
+        raise ValueError("wrong\udce9")
+    if kind == "ours":
+        raise OurError(7, "seven")
+    if kind == "group":
+        raise ExceptionGroup("many", [OSError("one")])
+    if kind == "unicode":
+        return b"\xff".decode()
+    if kind == "exit":
+        sys.exit(3)
+    if kind == "interrupt":
+        raise KeyboardInterrupt
+    if kind == "mute":
+        raise Mute
+    if kind == "result":
+        return object()
+    raise AssertionError(kind)
+
+
+@app.task(isolation="process", retry=Retry(max_attempts=5, base=0, never=(OurError, LookupError)))
+def picky(kind: str) -> None:
+    if kind == "ours":
+        raise OurError(7, "seven")
+    raise KeyError(kind)
+
+
+@app.task(isolation="process", max_attempts=2)
+def signals(kind: str) -> None:
+    if kind == "snooze":
+        raise Snooze(3600, "later")
+    if kind == "cancel":
+        raise Cancel("not needed")
+    raise Discard("hopeless")
+
+
+@app.task(isolation="process", max_attempts=1)
+def dies(how: str) -> None:
+    if how == "exit":
+        os._exit(7)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(isolation="process", max_attempts=1)
+def hangs(note: str, deaf: bool = False) -> None:
+    if deaf:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    path = Path(note)
+    path.with_suffix(".new").write_text(str(os.getpid()))
+    path.with_suffix(".new").rename(path)
+    time.sleep(3600)
+
+
+@app.task(isolation="process")
+def reports(note: str, ctx: Context) -> None:
+    ctx.progress(0.5, "half")
+    while not Path(note).exists():
+        time.sleep(0.005)
+
+
+@app.task(isolation="process")
+def follows(ctx: Context) -> str:
+    ctx.follow_up(where_told.using(tags=["followed"], target=("page", "1")).prepare())
+    ctx.set_result("better known")
+    return "ignored"
+
+
+@app.task(isolation="process")
+def big(size: int) -> str:
+    return "x" * size

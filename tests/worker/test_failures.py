@@ -1,0 +1,177 @@
+"""A store that fails for a while: the worker goes on when it is back; nothing is lost and nothing acked twice."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from mainspring import Context, Mainspring, Retry
+from mainspring.errors import StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreReadOnly, StoreVanished
+from mainspring.job import Status
+from mainspring.worker import Worker
+from tests.worker.working import QUICK, FaultyStore, ended, eventually, fields_of, working
+
+METHODS = ["claim", "ack", "heartbeat", "reap", "report", "prune", "halts"]
+
+
+@pytest.fixture
+def store() -> FaultyStore:
+    return FaultyStore()
+
+
+@pytest.fixture
+def app(store: FaultyStore) -> Mainspring:
+    return Mainspring(store)
+
+
+@pytest.mark.parametrize("fault", [StoreFull(), StoreBusy(), StoreVanished()], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("method", ["claim", "ack", "heartbeat", "reap", "report"])
+async def test_one_method_fails_for_a_while(
+    app: Mainspring, store: FaultyStore, method: str, fault: StoreError
+) -> None:
+    runs: list[int] = []
+
+    @app.task()
+    async def work(n: int, ctx: Context) -> int:
+        runs.append(n)
+        ctx.progress(0.5)
+        await asyncio.sleep(0.001)
+        return n
+
+    store.fail(method, fault=fault)
+    async with working(app, concurrency=5):
+        jobs = await work.enqueue_many([{"n": n} for n in range(20)])
+        if method == "report":
+            gate = asyncio.create_task(report_until(app, store))
+            await gate
+        await eventually(lambda: store.failed[method] >= 3)
+        store.heal()
+        found = await ended(app, *[job.id for job in jobs])
+        await work.enqueue(n=99)
+        await eventually(lambda: 99 in runs)
+    assert {job.status for job in found} == {Status.COMPLETED}
+    assert sorted(runs) == [*range(20), 99]
+    assert set(store.written.values()) == {1}
+
+
+async def report_until(app: Mainspring, store: FaultyStore) -> None:
+    """Reports are only written while their jobs run."""
+
+    @app.task(name="reporting")
+    async def reporting(ctx: Context) -> None:
+        ctx.progress(0.1)
+        await eventually(lambda: store.failed["report"] >= 3)
+
+    await reporting.enqueue()
+
+
+async def test_everything_fails_for_a_while(app: Mainspring, store: FaultyStore) -> None:
+    @app.task(retry=Retry.fixed(0, max_attempts=5))
+    async def work(n: int, ctx: Context) -> int:
+        await asyncio.sleep(0.01)
+        if n % 3 == ctx.attempt:
+            raise OSError
+        return n
+
+    async with working(app, concurrency=5):
+        jobs = await work.enqueue_many([{"n": n} for n in range(30)])
+        for fault in (StoreFull(), StoreBusy(), StoreVanished(), StoreReadOnly(), StoreCorrupt()):
+            before = store.failed["claim"] + store.failed["ack"]
+            store.fail(*METHODS, fault=fault)
+            await eventually(lambda: store.failed["claim"] + store.failed["ack"] > before)  # noqa: B023
+            store.heal()
+        found = await ended(app, *[job.id for job in jobs])
+    assert {job.status for job in found} == {Status.COMPLETED}
+    assert set(store.written.values()) == {1}
+
+
+@pytest.mark.parametrize("method", ["open", "join"])
+async def test_it_waits_for_a_store_that_is_not_there_yet(app: Mainspring, store: FaultyStore, method: str) -> None:
+    @app.task()
+    async def work() -> str:
+        return "done"
+
+    store.fail(method, fault=StoreVanished())
+    worker = Worker(app, **QUICK)
+    serving = asyncio.create_task(worker.serve())
+    await eventually(lambda: store.failed[method] >= 3)
+    store.heal()
+    assert await (await work.enqueue()).result(10) == "done"
+    worker.stop()
+    await serving
+
+
+async def test_a_call_that_is_cancelled_underneath_ends_no_loop(app: Mainspring, store: FaultyStore) -> None:
+    @app.task()
+    async def work() -> str:
+        return "done"
+
+    async with working(app):
+        for method in ("claim", "ack", "reap"):
+            store.fail(method, fault=asyncio.CancelledError())
+            job = await work.enqueue()
+            await eventually(lambda: store.failed[method] >= 1)  # noqa: B023
+            store.heal()
+            assert await job.result(10) == "done"
+
+
+async def test_a_dead_heartbeat_does_not_stop_the_work(
+    app: Mainspring, store: FaultyStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task()
+    async def work() -> str:
+        return "done"
+
+    async with working(app):
+        store.fail("heartbeat", fault=StoreBusy("held by another"))
+        lines = await eventually(lambda: fields_of(caplog, "heartbeat_failed"))
+        assert await (await work.enqueue()).result(10) == "done"
+        store.heal()
+    assert "held by another" in lines[0]["error"]
+
+
+async def test_progress_is_written_when_the_store_is_back(app: Mainspring, store: FaultyStore) -> None:
+    gate = asyncio.Event()
+
+    @app.task()
+    async def work(ctx: Context) -> None:
+        ctx.progress(0.25, "only once")
+        await gate.wait()
+
+    async def noted() -> bool:
+        progress = (await job.get()).progress
+        return progress is not None and progress.note == "only once"
+
+    store.fail("report", fault=StoreFull())
+    async with working(app):
+        job = await work.enqueue()
+        await eventually(lambda: store.failed["report"] >= 2)
+        store.heal()
+        await eventually(noted)
+        gate.set()
+
+
+@pytest.mark.parametrize("ack", ["batched", "sync"])
+async def test_an_outcome_that_no_store_takes_harms_no_other(app: Mainspring, store: FaultyStore, ack: Any) -> None:
+    real = store.ack
+
+    async def refusing(outcomes: Any) -> Any:
+        if any(one.result == '"poison"' for one in outcomes):
+            raise ValueError("not this one")
+        return await real(outcomes)
+
+    store.ack = refusing  # type: ignore[method-assign]
+
+    @app.task(ack=ack)
+    async def work(n: int) -> str:
+        return "poison" if n == 3 else "fine"
+
+    async with working(app, concurrency=2):
+        jobs = await work.enqueue_many([{"n": n} for n in range(8)])
+        found = await ended(app, *[job.id for job in jobs])
+    assert [job.status for job in found].count(Status.COMPLETED) == 7
+    assert found[3].status is Status.DEAD_LETTER
+    assert found[3].failure is not None
+    assert "not this one" in found[3].failure.message

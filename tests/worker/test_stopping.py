@@ -1,0 +1,319 @@
+"""How a worker stops: what it finishes, what it hands back, and how long that takes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from mainspring import Context, Mainspring
+from mainspring.errors import StoreBusy, StoreReadOnly
+from mainspring.events import JobReleased, JobStarted, WorkerStopped
+from mainspring.job import Status
+from mainspring.stores.memory import MemoryStore
+from mainspring.worker import Worker, lanes
+from mainspring.worker import worker as worker_module
+from tests.worker.working import QUICK, FaultyStore, ended, eventually, new_app, reached, record, working
+
+
+@pytest.fixture
+def app() -> Mainspring:
+    return new_app()
+
+
+@pytest.fixture
+def short_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "LAST_WORDS", 0.2)
+    monkeypatch.setattr(lanes, "LAST_WORDS", 0.1)
+
+
+async def test_what_runs_is_finished_and_nothing_new_is_claimed(app: Mainspring) -> None:
+    gate = asyncio.Event()
+
+    @app.task()
+    async def work() -> str:
+        await gate.wait()
+        return "finished"
+
+    async with working(app) as worker:
+        running = await work.enqueue()
+        await reached(app, running.id, statuses=(Status.RUNNING,))
+        worker.stop()
+        late = await work.enqueue()
+        await asyncio.sleep(0.05)  # time in which it could claim
+        gate.set()
+    assert (await running.get()).result == "finished"
+    assert (await late.get()).status is Status.PENDING
+
+
+async def test_what_outlasts_the_grace_is_handed_back_without_burning_an_attempt(app: Mainspring) -> None:
+    events = record(app, JobReleased, WorkerStopped)
+
+    @app.task()
+    async def on_loop() -> None:
+        await asyncio.sleep(3600)
+
+    @app.task()
+    async def translates() -> None:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            raise ConnectionError("a library's own word for it") from None
+
+    @app.task()
+    def in_thread(ctx: Context) -> None:
+        ctx.wait_cancelled(30)
+        ctx.raise_if_cancelled()
+
+    async with working(app, grace=0.05):
+        jobs = [await on_loop.enqueue(), await translates.enqueue(), await in_thread.enqueue()]
+        await reached(app, *[job.id for job in jobs], statuses=(Status.RUNNING,))
+    found = [await job.get() for job in jobs]
+    assert [(job.status, job.attempts, job.crashes) for job in found] == [(Status.PENDING, 0, 0)] * 3
+    assert [type(event).__name__ for event in events] == ["JobReleased"] * 3 + ["WorkerStopped"]
+    assert events[-1].released == 3
+
+
+async def test_a_second_stop_does_not_wait_for_the_grace(app: Mainspring) -> None:
+    @app.task()
+    async def work() -> None:
+        await asyncio.sleep(3600)
+
+    began = time.monotonic()
+    async with working(app, grace=3600) as worker:
+        job = await work.enqueue()
+        await reached(app, job.id, statuses=(Status.RUNNING,))
+        worker.stop()
+        worker.stop()
+    assert time.monotonic() - began < 10
+    assert (await job.get()).status is Status.PENDING
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_signals(app: Mainspring, number: int) -> None:
+    @app.task()
+    async def work() -> None:
+        await asyncio.sleep(3600)
+
+    worker = Worker(app, **{**QUICK, "grace": 3600})
+    running = asyncio.create_task(worker._run())
+    job = await work.enqueue()
+    await reached(app, job.id, statuses=(Status.RUNNING,))
+    os.kill(os.getpid(), number)
+    await eventually(worker._stopping.is_set)
+    assert not running.done()
+    os.kill(os.getpid(), number)
+    assert await asyncio.wait_for(running, 10) == 0
+    assert (await job.get()).status is Status.PENDING
+
+
+async def test_what_waits_in_the_worker_is_handed_back_at_once(app: Mainspring) -> None:
+    gate, began = asyncio.Event(), []
+
+    @app.task()
+    async def work(n: int) -> None:
+        began.append(n)
+        await gate.wait()
+
+    async with working(app, concurrency=1) as worker:
+        worker._prefetch.ahead = 10
+        jobs = await work.enqueue_many([{"n": n} for n in range(4)])
+        await eventually(lambda: len(worker._buffer) == 3)
+        worker.stop()
+        waiting = await reached(app, *[job.id for job in jobs[1:]], statuses=(Status.PENDING,))
+        assert [job.attempts for job in waiting] == [0, 0, 0]
+        assert (await jobs[0].get()).status is Status.RUNNING
+        gate.set()
+    assert began == [0]
+    assert (await jobs[0].get()).status is Status.COMPLETED
+
+
+async def test_a_claim_on_its_way_at_the_stop_is_handed_back() -> None:
+    class Slow(MemoryStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.claimed, self.answer = asyncio.Event(), asyncio.Event()
+
+        async def claim(self, *args: Any, **kwargs: Any) -> Any:
+            claims = await super().claim(*args, **kwargs)
+            if claims.jobs:
+                self.claimed.set()
+                await self.answer.wait()
+            return claims
+
+    store = Slow()
+    app = Mainspring(store)
+    events = record(app, JobStarted)
+
+    @app.task()
+    async def work() -> None: ...
+
+    async with working(app) as worker:
+        jobs = await work.enqueue_many([{}] * 3)
+        await store.claimed.wait()
+        worker.stop()
+        await asyncio.sleep(0)
+        store.answer.set()
+    assert [(await job.get()).status for job in jobs] == [Status.PENDING] * 3
+    assert [(await job.get()).attempts for job in jobs] == [0] * 3
+    assert events == []
+
+
+@pytest.mark.usefixtures("short_last_words")
+async def test_a_thread_that_does_not_listen_is_abandoned(app: Mainspring, caplog: pytest.LogCaptureFixture) -> None:
+    release, ends = threading.Event(), []
+
+    @app.task()
+    def deaf() -> None:
+        release.wait(30)
+        ends.append("of the thread")
+
+    async with working(app, grace=0.05) as worker:
+        job = await deaf.enqueue()
+        await reached(app, job.id, statuses=(Status.RUNNING,))
+    assert worker._abandoned == 1
+    assert (await job.get()).status is Status.PENDING
+    release.set()
+    await eventually(lambda: ends)
+    assert (await job.get()).status is Status.PENDING
+
+
+@pytest.mark.usefixtures("short_last_words")
+async def test_a_coroutine_that_will_not_be_cancelled_cannot_hold_the_worker(app: Mainspring) -> None:
+    release = asyncio.Event()
+
+    @app.task()
+    async def stubborn() -> None:
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+
+    began = time.monotonic()
+    async with working(app, grace=0.05):
+        job = await stubborn.enqueue()
+        await reached(app, job.id, statuses=(Status.RUNNING,))
+    assert time.monotonic() - began < 5
+    assert (await job.get()).status is Status.PENDING
+    release.set()
+
+
+async def test_told_to_stop_before_it_serves(app: Mainspring) -> None:
+    worker = Worker(app, **QUICK)
+    worker.stop()
+    await asyncio.wait_for(worker.serve(), 5)
+
+
+async def test_told_to_stop_while_the_store_is_away() -> None:
+    store = FaultyStore()
+    store.fail("open", fault=StoreBusy())
+    worker = Worker(Mainspring(store), **QUICK)
+    serving = asyncio.create_task(worker.serve())
+    await eventually(lambda: store.failed["open"] >= 3)
+    worker.stop()
+    await asyncio.wait_for(serving, 2)
+
+
+async def test_a_wrong_store_is_an_error_at_once() -> None:
+    store = FaultyStore()
+    store.fail("open", fault=StoreReadOnly("no"))
+    with pytest.raises(StoreReadOnly):
+        await Worker(Mainspring(store), **QUICK).serve()
+
+
+@pytest.mark.parametrize("fault", [StoreBusy(), StoreReadOnly()])
+async def test_a_store_that_is_gone_at_the_end_does_not_hold_the_worker(fault: Exception) -> None:
+    store = FaultyStore()
+    app = Mainspring(store)
+    events = record(app, WorkerStopped)
+    async with working(app):
+        store.fail("claim", "ack", "heartbeat", "reap", "leave", fault=fault)
+    assert len(events) == 1
+
+
+@pytest.mark.usefixtures("short_last_words")
+async def test_a_worker_that_is_cancelled_claims_no_more_and_hands_back(app: Mainspring) -> None:
+    began = []
+
+    @app.task()
+    async def work() -> None:
+        began.append(True)
+        await asyncio.sleep(3600)
+
+    worker = Worker(app, **QUICK)
+    serving = asyncio.create_task(worker.serve())
+    job = await work.enqueue()
+    await eventually(lambda: began)
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+    assert (await job.get()).status is Status.PENDING
+    another = await work.enqueue()
+    await asyncio.sleep(0.1)  # time in which it could claim
+    assert (await another.get()).status is Status.PENDING
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("mainspring")]
+
+
+async def test_stopping_needs_no_thread_of_the_default_executor(app: Mainspring) -> None:
+    release = threading.Event()
+    busy = [asyncio.get_running_loop().run_in_executor(None, release.wait, 30) for _ in range(64)]
+    async with working(app):
+        pass
+    release.set()
+    await asyncio.gather(*busy)
+
+
+async def test_outcomes_are_written_before_it_leaves(app: Mainspring) -> None:
+    gate, ran = asyncio.Event(), []
+
+    @app.task()
+    async def quick() -> None:
+        ran.append(True)
+
+    @app.task()
+    async def slow() -> None:
+        await gate.wait()
+
+    async with working(app, ack_delay=3600):
+        jobs = [await slow.enqueue(), *await quick.enqueue_many([{}] * 20)]
+        await eventually(lambda: len(ran) == 20)
+        assert {(await job.get()).status for job in jobs} == {Status.RUNNING}
+        gate.set()
+    assert {(await job.get()).status for job in jobs} == {Status.COMPLETED}
+
+
+# -- drain ----------------------------------------------------------------------------------------
+
+
+async def test_drain_runs_what_is_due_and_what_follows(app: Mainspring) -> None:
+    ran: list[int] = []
+
+    @app.task()
+    async def work(n: int, ctx: Context) -> None:
+        ran.append(n)
+        if n:
+            ctx.follow_up(work.prepare(n=n - 1))
+
+    await work.enqueue(n=3)
+    later = await work.using(delay=3600).enqueue(n=0)
+    assert await Worker(app, **QUICK).drain() == 4
+    assert ran == [3, 2, 1, 0]
+    assert (await later.get()).status is Status.PENDING
+    assert await Worker(app, **QUICK).drain() == 0
+
+
+async def test_one_worker_may_drain_again_and_again(app: Mainspring) -> None:
+    @app.task()
+    async def work() -> None: ...
+
+    worker = Worker(app, concurrency=2, **QUICK)
+    for _ in range(3):
+        jobs = await work.enqueue_many([{}] * 5)
+        assert await worker.drain() == 5
+        await ended(app, *[job.id for job in jobs])
