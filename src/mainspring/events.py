@@ -208,7 +208,7 @@ class Bus:
         self._thread = None
 
     def _call(self, subscriber: Subscriber[Any], event: Event) -> None:
-        if inspect.iscoroutinefunction(subscriber):
+        if _is_async(subscriber):
             with contextlib.suppress(RuntimeError):  # no loop: the portal of a synchronous caller always has one
                 task = asyncio.get_running_loop().create_task(_guard(subscriber, event))
                 self._tasks.add(task)
@@ -220,6 +220,11 @@ class Bus:
 
 
 inside: ContextVar[bool] = ContextVar("mainspring_inside_subscriber", default=False)
+
+
+def _is_async(subscriber: Subscriber[Any]) -> bool:
+    """A coroutine function, or an object whose call is one."""
+    return inspect.iscoroutinefunction(subscriber) or inspect.iscoroutinefunction(type(subscriber).__call__)
 
 
 async def _guard(subscriber: Subscriber[Any], event: Event) -> None:

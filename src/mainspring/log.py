@@ -26,14 +26,27 @@ class Log:
     def error(self, event: str, **fields: Any) -> None:
         self._log(logging.ERROR, event, fields)
 
+    def wants(self, level: int) -> bool:
+        """Whether a line of this level would be seen: for who has many of them."""
+        structlog = configured_structlog()
+        if structlog is None:
+            return self._logger.isEnabledFor(level)
+        return bool(getattr(structlog.get_logger(self._name), "is_enabled_for", lambda _: True)(level))
+
     def _log(self, level: int, event: str, fields: dict[str, Any]) -> None:
-        structlog = sys.modules.get("structlog")  # not imported by the program: not wanted
-        if structlog is not None and structlog.is_configured():
+        structlog = configured_structlog()
+        if structlog is not None:
             structlog.get_logger(self._name).log(level, event, **fields)
         elif self._logger.isEnabledFor(level):
             trace = fields.pop("exc_info", None)
             shown = " ".join(f"{name}={value!r}" for name, value in fields.items() if value is not None)
             self._logger.log(level, "%s %s", event, shown, extra={"fields": fields}, exc_info=trace)
+
+
+def configured_structlog() -> Any | None:
+    """Where the program has not imported it, it is not wanted."""
+    structlog = sys.modules.get("structlog")
+    return structlog if structlog is not None and structlog.is_configured() else None
 
 
 def get_log(name: str) -> Log:

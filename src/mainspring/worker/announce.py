@@ -43,7 +43,7 @@ class Announcer:
 
     def hears_success(self) -> bool:
         """Whether anybody wants to know of each job that simply succeeds: there may be tens of thousands a second."""
-        return self._bus.wants(JobCompleted) or logging.getLogger("mainspring.worker").isEnabledFor(logging.DEBUG)
+        return self._bus.wants(JobCompleted) or log.wants(logging.DEBUG)
 
     def ended(self, claim: Claim, outcome: Outcome, status: Status | None) -> None:
         duration = max(0, outcome.finished_at - outcome.started_at) / 1000 if outcome.started_at else 0.0
