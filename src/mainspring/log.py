@@ -31,12 +31,15 @@ class Log:
         structlog = configured_structlog()
         if structlog is None:
             return self._logger.isEnabledFor(level)
-        return bool(getattr(structlog.get_logger(self._name), "is_enabled_for", lambda _: True)(level))
+        logger = structlog.get_logger(self._name).bind()
+        asks = getattr(type(logger), "is_enabled_for", None) or getattr(type(logger), "isEnabledFor", None)
+        return asks is None or bool(asks(logger, level))
 
     def _log(self, level: int, event: str, fields: dict[str, Any]) -> None:
         structlog = configured_structlog()
         if structlog is not None:
-            structlog.get_logger(self._name).log(level, event, **fields)
+            write = getattr(structlog.get_logger(self._name), logging.getLevelName(level).lower())
+            write(event, **fields)  # not every logger of structlog's has `log`
         elif self._logger.isEnabledFor(level):
             trace = fields.pop("exc_info", None)
             shown = " ".join(f"{name}={value!r}" for name, value in fields.items() if value is not None)
