@@ -10,7 +10,10 @@ from hypothesis import settings
 from mainspring.stores.sqlite import SqliteStore
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance import HeartbeatConformance, StoreConformance
+from mainspring.testing.conformance.ending import Ending
+from mainspring.testing.conformance.takeover import TakingOver
 from mainspring.testing.machine import store_machine
+from tests.stores.sqlite.returning import ReturningStore
 from tests.stores.sqlite.template import fresh_database
 
 
@@ -23,5 +26,14 @@ class TestSqliteStore(StoreConformance, HeartbeatConformance):
         await store.close()
 
 
-TestSqliteHistories = store_machine(lambda clock: SqliteStore(fresh_database(), clock=clock)).TestCase
+class TestSqliteStoreGivenItsRefs(Ending, TakingOver):
+    @pytest.fixture
+    async def store(self, clock: ManualClock) -> AsyncIterator[SqliteStore]:
+        store = ReturningStore(fresh_database(), clock=clock)
+        await store.open()
+        yield store
+        await store.close()
+
+
+TestSqliteHistories = store_machine(lambda clock: ReturningStore(fresh_database(), clock=clock)).TestCase
 TestSqliteHistories.settings = settings(max_examples=40, stateful_step_count=30, deadline=None, derandomize=True)
