@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from mainspring.clock import Clock
@@ -24,6 +25,9 @@ def connect(url: str, clock: Clock | None = None) -> Store:
             if not path or parts.netloc:
                 msg = f"{url!r} names no file; write sqlite:///relative.db or sqlite:////absolute.db"
                 raise ConfigurationError(msg)
+            if parts.fragment:
+                msg = f"a # ends the path in {url!r}; write it as %23"
+                raise ConfigurationError(msg)
             return SqliteStore(path, clock=clock, **settings)  # type: ignore[arg-type]
         case "memory":
             settings.pop("busy_timeout", None)
@@ -38,11 +42,18 @@ def parse_settings(url: str, query: str) -> dict[str, float | int]:
         if name not in SETTINGS:
             msg = f"{url!r} has an unknown setting {name!r}; known are {', '.join(SETTINGS)}"
             raise ConfigurationError(msg)
-        try:
-            settings[name] = float(text)
-        except ValueError:
+        if (seconds := to_seconds(text)) is None:
             msg = f"{name} in {url!r} must be a number of seconds, not {text!r}"
-            raise ConfigurationError(msg) from None
+            raise ConfigurationError(msg)
+        settings[name] = seconds
     if "stall_grace" in settings:
         settings["stall_grace"] = int(settings["stall_grace"] * 1000)
     return settings
+
+
+def to_seconds(text: str) -> float | None:
+    try:
+        seconds = float(text)
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds < math.inf else None

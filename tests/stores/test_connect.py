@@ -1,0 +1,135 @@
+"""From a URL to a store."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mainspring.errors import ConfigurationError, UnsupportedStore
+from mainspring.stores.connect import connect
+from mainspring.stores.memory import MemoryStore
+from mainspring.stores.protocol import Store
+from mainspring.stores.sqlite import SqliteStore
+from mainspring.testing.clock import ManualClock
+
+
+def sqlite_at(url: str) -> SqliteStore:
+    store = connect(url)
+    assert isinstance(store, SqliteStore)
+    return store
+
+
+def memory_at(url: str) -> MemoryStore:
+    store = connect(url)
+    assert isinstance(store, MemoryStore)
+    return store
+
+
+# -- which store, and where -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("sqlite:////var/lib/jobs.db", "/var/lib/jobs.db"),
+        ("sqlite:////var/lib/with%20space.db", "/var/lib/with space.db"),
+        ("sqlite:////var/lib/with space.db", "/var/lib/with space.db"),
+        ("sqlite:////var/lib/zo%C3%AB.db", "/var/lib/zoë.db"),
+        ("sqlite:////var/lib/100%25.db", "/var/lib/100%.db"),
+        ("sqlite:////var/lib/what%3F.db?lease=5", "/var/lib/what?.db"),
+        ("sqlite:////var/lib/n%231.db", "/var/lib/n#1.db"),
+    ],
+)
+def test_four_slashes_are_an_absolute_path(url: str, path: str) -> None:
+    assert sqlite_at(url).file.path == Path(path)
+
+
+def test_three_slashes_are_relative_to_where_the_program_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = sqlite_at("sqlite:///data/jobs.db")
+    monkeypatch.chdir("/")
+    assert store.file.path == tmp_path / "data/jobs.db"
+
+
+def test_a_tilde_is_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/zoe")
+    assert sqlite_at("sqlite:///~/jobs.db").file.path == Path("/home/zoe/jobs.db")
+
+
+def test_memory_needs_no_place() -> None:
+    assert memory_at("memory://").url == "memory://"
+
+
+@pytest.mark.parametrize("url", ["sqlite:////var/lib/jobs.db", "memory://"])
+def test_what_is_connected_is_a_store(url: str) -> None:
+    assert isinstance(connect(url), Store)
+
+
+def test_a_stores_url_leads_to_it_again(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "100% of #1? jobs.db")
+    assert sqlite_at(store.url).file.path == store.file.path
+
+
+def test_nothing_is_opened_yet(tmp_path: Path) -> None:
+    connect(f"sqlite:///{tmp_path}/jobs.db")
+    assert os.listdir(tmp_path) == []  # noqa: PTH208
+
+
+def test_the_clock_is_handed_on() -> None:
+    clock = ManualClock()
+    assert connect("memory://", clock).clock is clock
+    assert connect("sqlite:////var/lib/jobs.db", clock).clock is clock
+
+
+# -- settings -------------------------------------------------------------------------------------
+
+
+def test_settings_follow_a_question_mark() -> None:
+    store = sqlite_at("sqlite:////var/lib/jobs.db?lease=12.5&busy_timeout=0.5&stall_grace=1.5")
+    assert (store.lease, store.file.busy_timeout, store.stall_grace) == (12.5, 0.5, 1500)
+
+
+def test_without_settings_there_are_defaults() -> None:
+    store = sqlite_at("sqlite:////var/lib/jobs.db")
+    assert (store.lease, store.file.busy_timeout, store.stall_grace) == (30.0, 5.0, 30_000)
+
+
+def test_memory_takes_the_same_settings() -> None:
+    store = memory_at("memory://?lease=7&stall_grace=2&busy_timeout=1")
+    assert (store.lease, store.stall_grace) == (7.0, 2000)
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite://jobs.db", "sqlite://host/jobs.db"])
+def test_an_sqlite_url_without_a_file_shows_how_to_write_one(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"names no file; write sqlite:///relative\.db or"):
+        connect(url)
+
+
+def test_a_hash_in_a_path_is_not_silently_its_end() -> None:
+    with pytest.raises(ConfigurationError, match="write it as %23"):
+        connect("sqlite:////var/lib/n#1.db")
+
+
+@pytest.mark.parametrize("url", ["", "jobs.db", "/var/lib/jobs.db", "redis://localhost", "sqlite3:///jobs.db"])
+def test_an_unknown_kind_of_store_shows_which_there_are(url: str) -> None:
+    with pytest.raises(UnsupportedStore, match=r"no store for .*; use one of sqlite:///jobs\.db"):
+        connect(url)
+
+
+def test_an_unknown_setting_shows_which_there_are() -> None:
+    with pytest.raises(ConfigurationError, match="unknown setting 'leese'; known are lease, busy_timeout, stall_grace"):
+        connect("sqlite:///jobs.db?leese=5")
+
+
+@pytest.mark.parametrize("text", ["", "soon", "5s", "nan", "inf", "-1"])
+@pytest.mark.parametrize("name", ["lease", "busy_timeout", "stall_grace"])
+def test_a_setting_that_is_no_length_of_time_is_refused(name: str, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} in .* must be a number of seconds"):
+        connect(f"sqlite:///jobs.db?{name}={text}")
