@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -54,6 +55,9 @@ class Process:
         """The end of its log, to be shown."""
         return self._log()[-5000:]
 
+    def lines(self) -> list[str]:
+        return self._log().splitlines()
+
     def wait_for(self, text: str, times: int = 1) -> None:
         """Until its log has this text."""
         wait_until(
@@ -74,6 +78,7 @@ class Nursery:
     """The folder of one test: its database, its ledger, its processes and their logs."""
 
     folder: Path
+    place: str = "."  # of the database, within the folder
     wrapper: Sequence[str] = ()  # a command that runs the nursery, such as unshare
     started: list[Process] = field(default_factory=list)
 
@@ -81,7 +86,13 @@ class Nursery:
         self.pen = Pen(self.folder / "ledger", "test")
         command = [*self.wrapper, sys.executable, "-m", "tests.chaos.programs.nursery"]
         self._process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            cwd=ROOT,
+            env={**os.environ, "CHAOS_DATABASE": str(self.database)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         return self
 
@@ -101,7 +112,7 @@ class Nursery:
 
     @property
     def database(self) -> Path:
-        return self.folder / "jobs.db"
+        return self.folder / self.place / "jobs.db"
 
     @property
     def ledger(self) -> Ledger:

@@ -38,7 +38,7 @@ def test_a_job_that_segfaults_is_alone_in_the_dead_letters(nursery: Nursery, cha
 def supervised_workers(nursery: Nursery) -> Iterator[None]:
     """`mainspring worker … --processes 2`, which starts another worker for each that dies."""
     command = [sys.executable, "-m", "mainspring", "worker", "tests.chaos.programs.shop:app", "--processes", "2"]
-    environment = {**os.environ, "CHAOS_FOLDER": str(nursery.folder)}
+    environment = {**os.environ, "CHAOS_FOLDER": str(nursery.folder), "CHAOS_DATABASE": str(nursery.database)}
     with (nursery.folder / "supervisor.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=log)
     try:

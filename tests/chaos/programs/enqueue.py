@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 import sqlite3
+import time
 from collections.abc import Sequence
 from typing import Any
 
+from mainspring.errors import StoreUnavailable
 from mainspring.job import Inserted
 from tests.chaos.programs.tasks import EFFECTS, MIXTURE, Shop
 
@@ -22,12 +25,12 @@ def some(folder: str, who: str, number: int = 1, task: str = "quick", **payload:
 
 def mixture(folder: str, who: str, seed: int, pause: float) -> None:
     """Jobs of all kinds by all ways, for ever."""
-    asyncio.run(_mixture(Shop(folder, who), folder, random.Random(seed), pause))
+    asyncio.run(_mixture(Shop(folder, who), random.Random(seed), pause))
 
 
-async def _mixture(shop: Shop, folder: str, rng: random.Random, pause: float) -> None:
+async def _mixture(shop: Shop, rng: random.Random, pause: float) -> None:
     await shop.app.store.open()
-    with contextlib.closing(sqlite3.connect(f"{folder}/jobs.db", timeout=30)) as own:
+    with contextlib.closing(sqlite3.connect(os.environ["CHAOS_DATABASE"], timeout=30)) as own:
         own.execute(EFFECTS)
         while True:
             jobs = shop.prepare(rng.choice(MIXTURE), rng.choice((1, 1, 3, 10)))
@@ -38,6 +41,22 @@ async def _mixture(shop: Shop, folder: str, rng: random.Random, pause: float) ->
                 inserted = await shop.app.enqueue_all(jobs)
             acknowledge(shop, inserted)
             await asyncio.sleep(rng.uniform(0, pause))
+
+
+def stubbornly(folder: str, who: str, settings: str = "") -> None:
+    """One job after the other until there is a file `enough`; what the store cannot take now is tried again."""
+    shop = Shop(folder, who, settings)
+    while not (shop.folder / "enough").exists():
+        jobs = shop.prepare("padded", text="x" * 500)
+        while True:
+            try:
+                inserted = shop.app.run(shop.app.enqueue_all(jobs))
+            except StoreUnavailable as error:
+                print(f"{type(error).__name__}: {error}", flush=True)
+                time.sleep(0.02)
+            else:
+                acknowledge(shop, inserted)
+                break
 
 
 def acknowledge(shop: Shop, inserted: Sequence[Inserted]) -> None:

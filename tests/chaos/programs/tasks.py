@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import os
 import random
 import threading
 import time
@@ -30,7 +31,7 @@ class Shop:
     def __init__(self, folder: str, who: str, settings: str = "") -> None:
         self.folder, self.who = Path(folder), who
         self.pen = Pen(self.folder / "ledger", who)
-        self.app = Mainspring(f"sqlite:///{folder}/jobs.db{settings}")
+        self.app = Mainspring(f"sqlite:///{os.environ['CHAOS_DATABASE']}{settings}")
         self.app.on(JobCompleted)(self._completed)
         define_short(self)
         define_with_effects(self)
@@ -67,6 +68,11 @@ def define_short(shop: Shop) -> None:
     async def quick(ctx: Context, number: int = 0) -> int:
         with noted(ctx):
             return number
+
+    @app.task()
+    async def padded(ctx: Context, text: str) -> int:
+        with noted(ctx):
+            return len(text)
 
     @app.task(ack="sync")
     async def quick_sync(ctx: Context, number: int = 0) -> int:
