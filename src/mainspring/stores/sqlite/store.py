@@ -42,6 +42,8 @@ from mainspring.stores.sqlite.writer import Operation, Transaction, Writer
 
 FOREIGN_WRITE_POLL = 0.1  # seconds; a commit by a connection that is not ours sends no wake-up
 
+QUOTED = str.maketrans({"%": "%25", "?": "%3F", "#": "%23"})  # what would end the path in a URL
+
 
 class SqliteStore:
     """Jobs in one file, for any number of processes of one machine."""
@@ -63,7 +65,7 @@ class SqliteStore:
         self.stall_grace = stall_grace
         self.patience = patience
         self.file = DatabaseFile(path, busy_timeout=busy_timeout)
-        self.url = f"sqlite:///{self.file.path}"
+        self.url = f"sqlite:///{str(self.file.path).translate(QUOTED)}"
         self.presence = Presence(self.file.path)
         self._threads: _Threads | None = None
         self._listeners: dict[str, _Listener] = {}
