@@ -73,7 +73,7 @@ def by_priority_alone(levels: Any, now: int, request: Any, limit: int) -> list[A
 
 def no_expiry(patch: Patch) -> None:
     patch.setattr(upkeep, "EXPIRED", upkeep.EXPIRED.replace("expires_at <= ?", "? IS NOT NULL"))
-    patch.setattr(upkeep, "SOMETHING_EXPIRED", "SELECT ?1 IS NOT NULL")
+    patch.setattr(upkeep, "SOMETHING_EXPIRED", "SELECT :now IS NOT NULL")
 
 
 def any_held(store: MemoryStore, job_id: str, token: int) -> Any:
