@@ -1,11 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 import threading
-import warnings
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -40,6 +37,7 @@ from mainspring.portal import Portal
 from mainspring.stores.memory import MemoryStore
 from mainspring.stores.protocol import Want
 from mainspring.testing import ManualClock, manual
+from tests.forking import in_child
 
 E = TypeVar("E", bound=Event)
 
@@ -488,20 +486,6 @@ async def test_a_subscriber_does_not_wait_for_itself() -> None:
     bus.close()
 
 
-def in_child(work: Callable[[], Awaitable[bool]]) -> int:
-    """The exit code of a forked process that does this."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # it has threads: that is the point
-        pid = os.fork()
-    if pid == 0:
-        code = 2
-        try:
-            code = 0 if asyncio.run(asyncio.wait_for(work(), 10)) else 1
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
 def test_after_a_fork_plain_subscribers_are_still_called() -> None:
     bus, heard = Bus(), list[str]()
 
@@ -521,7 +505,7 @@ def test_after_a_fork_plain_subscribers_are_still_called() -> None:
     bus.subscribe(Halted, hear)
     assert asyncio.run(emit())
     heard.clear()
-    assert in_child(only_close) == 0
-    assert in_child(emit) == 0
+    assert in_child(lambda: asyncio.run(only_close())) == 0
+    assert in_child(lambda: asyncio.run(emit())) == 0
     assert heard == []
     bus.close()

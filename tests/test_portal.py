@@ -1,11 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import threading
-import warnings
-from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextvars import ContextVar
 from pathlib import Path
@@ -15,26 +11,12 @@ import pytest
 from mainspring import Mainspring
 from mainspring.events import JobCreated
 from mainspring.portal import Portal, run_here
+from tests.forking import in_child
 
 
 async def answer(value: int) -> int:
     await asyncio.sleep(0)
     return value
-
-
-def in_child(work: Callable[[], bool]) -> int:
-    """The exit code of a forked process that does this; killed by SIGALRM if it hangs."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # it has threads: that is the point
-        pid = os.fork()
-    if pid == 0:
-        signal.alarm(20)
-        code = 2
-        try:
-            code = 0 if work() else 1
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def test_a_coroutine_runs_over_there_and_is_waited_for_here() -> None:
