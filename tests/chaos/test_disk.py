@@ -13,7 +13,7 @@ import pytest
 
 from tests.chaos.conftest import Chaos
 from tests.chaos.database import ailments, statuses
-from tests.chaos.nursery import Nursery
+from tests.chaos.nursery import Nursery, Process
 from tests.chaos.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
@@ -46,9 +46,16 @@ def nursery(tmp_path: Path) -> Iterator[Nursery]:
 def test_all_goes_on_when_there_is_room_again(nursery: Nursery, chaos: Chaos) -> None:
     worker = nursery.start("work:work", **WORKER)
     enqueuer = nursery.start("enqueue:stubbornly")
-    for size in ("2m", "3m", "5m", "64m") if chaos.long else ("64m",):
-        enqueuer.wait_for("StoreFull", times=len(enqueuer.lines()) + 3)
-        start_while_full(nursery, size)
+    for megabytes in range(2, chaos.size(2, 8)):
+        wait_until_full(enqueuer)
+        nursery.run("disk:resize", size=f"{megabytes}m")
+    wait_until_full(enqueuer)
+    late = nursery.start("work:work", **WORKER)  # finds no room, and waits for it too
+    late.wait_for("no room left")
+    before = nursery.ledger.count("ack")
+    nursery.run("disk:resize", size="64m")
+    late.wait_for("worker_started")
+    wait_until(lambda: nursery.ledger.count("ack") >= before + 20, enqueuer.said)
     (nursery.folder / "enough").touch()
     assert enqueuer.wait() == 0, enqueuer.said()
     wait_until(lambda: nursery.ledger.acknowledged <= nursery.ledger.done.keys(), worker.said)
@@ -58,14 +65,8 @@ def test_all_goes_on_when_there_is_room_again(nursery: Nursery, chaos: Chaos) ->
     check(nursery)
 
 
-def start_while_full(nursery: Nursery, size: str) -> None:
-    """A worker that finds no room waits for it too."""
-    late = nursery.start("work:work", **WORKER)
-    late.wait_for("no room left")
-    before = nursery.ledger.count("ack")
-    nursery.run("disk:resize", size=size)
-    late.wait_for("worker_started")
-    wait_until(lambda: nursery.ledger.count("ack") >= before + 20, late.said)
+def wait_until_full(enqueuer: Process) -> None:
+    enqueuer.wait_for("StoreFull", times=len(enqueuer.lines()) + 3)
 
 
 def check(nursery: Nursery) -> None:
