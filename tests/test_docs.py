@@ -76,7 +76,8 @@ def test_the_first_example_works_as_printed(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mainspring", "worker", "hello:app"]
     worker = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
     try:
-        done = subprocess.run([sys.executable, "hello.py"], cwd=tmp_path, capture_output=True, text=True, timeout=30)
+        hello = [sys.executable, "hello.py"]
+        done = subprocess.run(hello, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=True)
     finally:
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(timeout=20) == 0

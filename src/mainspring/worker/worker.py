@@ -47,6 +47,7 @@ STALE = 2.0  # seconds that a claimed job may wait here for a free slot before o
 PROGRESS_PAUSE = 0.1  # seconds between writes of progress; of many reports the last is written
 PRUNE_EVERY = 10.0  # seconds
 PRUNE_CHUNK = 1000  # jobs
+SAME_WISH = 0.1  # seconds between two signals that are one
 LAST_WORDS = 3.0  # seconds that stopped handlers get to end after the grace
 
 
@@ -76,6 +77,7 @@ class Worker:
         self._released = 0  # jobs handed back because we stop
         self._stopping, self._stop_now = asyncio.Event(), asyncio.Event()  # a worker that has stopped is done
         self._abandoned = 0  # threads that did not end
+        self._signalled_at = float("-inf")
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -86,12 +88,19 @@ class Worker:
     async def _run(self) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stop)
+            loop.add_signal_handler(number, self._on_signal)
         try:
             await self.serve()
         finally:
             await self.app.close()
         return 1 if self._abandoned else 0
+
+    def _on_signal(self) -> None:
+        """One wish may come as two signals: `timeout` and terminals tell the process and its whole group."""
+        now = self._loop.time()
+        if now - self._signalled_at > SAME_WISH:
+            self._signalled_at = now
+            self.stop()
 
     def stop(self) -> None:
         """Claim no more and let running jobs finish; called again: stop at once. Unfinished jobs are handed back."""

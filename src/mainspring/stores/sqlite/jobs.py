@@ -175,7 +175,7 @@ def to_halt(row: tuple[Any, ...]) -> Halt:
 
 LEVEL = "FROM jobs INDEXED BY jobs_waiting WHERE queue = {queue} AND priority = {level} AND status < 2 AND crashes = 0"
 HEADS = "SELECT " + ", ".join(
-    f"(SELECT run_at {LEVEL.format(queue='?1', level=level)} ORDER BY run_at LIMIT 1)" for level in PRIORITIES
+    f"(SELECT run_at {LEVEL.format(queue=':queue', level=level)} ORDER BY run_at LIMIT 1)" for level in PRIORITIES
 )
 CLAIM_COLUMNS = """
 seq, status, jobs.id, token + 1, task, queue,
@@ -298,7 +298,7 @@ def levels_of(transaction: Transaction, queues: Sequence[str]) -> list[Level]:
     return [
         Level(priority, queue, head)
         for queue in queues
-        for priority, head in enumerate(transaction.execute(HEADS, (queue,)).fetchone())
+        for priority, head in enumerate(transaction.execute(HEADS, {"queue": queue}).fetchone())
         if head is not None
     ]
 
@@ -430,7 +430,8 @@ WHERE seq = :seq
 """
 RECORD_ATTEMPT = """
 INSERT INTO attempts (job_id, number, worker, started_at, finished_at, move, error_type, error, traceback)
-VALUES (?1, (SELECT coalesce(max(number), 0) + 1 FROM attempts WHERE job_id = ?1), ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+VALUES (:job_id, (SELECT coalesce(max(number), 0) + 1 FROM attempts WHERE job_id = :job_id), :worker, :started_at,
+        :finished_at, :move, :error_type, :error, :traceback)
 """
 COUNTS_AS_ATTEMPT = frozenset({Move.DONE, Move.RETRY, Move.DEAD, Move.CANCEL})
 LEADS_TO = {move: CODES[status] for move, status in TRANSITIONS[Status.RUNNING].items()}
@@ -599,16 +600,16 @@ def record_attempt(transaction: Transaction, job: Held, status: int, outcome: Ou
     failure = outcome.failure or Failure("", "")
     transaction.execute(
         RECORD_ATTEMPT,
-        (
-            job.id,
-            job.worker,
-            outcome.started_at or job.claimed_at,
-            outcome.finished_at or transaction.now,
-            Move.CRASH if outcome.move is Move.CRASH else move,
-            failure.type or None,
-            failure.message or None,
-            shorten(failure.traceback) or None,
-        ),
+        {
+            "job_id": job.id,
+            "worker": job.worker,
+            "started_at": outcome.started_at or job.claimed_at,
+            "finished_at": outcome.finished_at or transaction.now,
+            "move": Move.CRASH if outcome.move is Move.CRASH else move,
+            "error_type": failure.type or None,
+            "error": failure.message or None,
+            "traceback": shorten(failure.traceback) or None,
+        },
     )
 
 

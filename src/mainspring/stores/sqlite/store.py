@@ -232,7 +232,7 @@ class SqliteStore:
         return pruned[0]
 
     def _something_expired(self, connection: sqlite3.Connection) -> bool:
-        return bool(connection.execute(upkeep.SOMETHING_EXPIRED, (self.clock.now(),)).fetchone()[0])
+        return bool(connection.execute(upkeep.SOMETHING_EXPIRED, {"now": self.clock.now()}).fetchone()[0])
 
     # -- reading ------------------------------------------------------------------------------
 

@@ -107,7 +107,7 @@ DELETE FROM dedupe WHERE (task, dedupe_key) IN (
     SELECT task, dedupe_key FROM dedupe INDEXED BY dedupe_expiry WHERE expires_at <= ? LIMIT ?)
 """
 SOMETHING_EXPIRED = """
-SELECT EXISTS (SELECT 1 FROM archive WHERE expires_at <= ?1) OR EXISTS (SELECT 1 FROM dedupe WHERE expires_at <= ?1)
+SELECT EXISTS (SELECT 1 FROM archive WHERE expires_at <= :now) OR EXISTS (SELECT 1 FROM dedupe WHERE expires_at <= :now)
 """
 PAGES_TO_FREE = 256  # at a time; a full VACUUM would block everyone for as long as it takes
 
