@@ -21,6 +21,7 @@ from mainspring.worker.supervise import Backoff, is_being_cancelled
 log = get_log("mainspring.worker")
 
 Confirmed = Callable[[list[tuple[Run, Outcome, Status | None]]], None]
+UNWRITABLE = "how its run ended could not be written"
 ENOUGH = 500  # outcomes that need not wait for more
 
 
@@ -73,15 +74,16 @@ class Acks:
 
     async def _write(self, batch: list[tuple[Run, Outcome]]) -> None:
         """Again and again until the store takes it: a full or locked database must not lose what was done."""
-        backoff, tries = Backoff(), 0
+        backoff, doubts = Backoff(), 0
         while True:
             try:
                 statuses = await self._store.ack([outcome for _, outcome in batch])
             except (Exception, asyncio.CancelledError) as error:
                 if is_being_cancelled():
                     raise
-                tries += 1
-                if tries >= patience_with(error):
+                patience = patience_with(error)
+                doubts += patience != math.inf
+                if doubts >= patience:
                     await self._write_singly(batch, error)
                     return
                 log.warning("ack_failed", jobs=len(batch), error=str(error), retry_in=backoff.next)
@@ -98,11 +100,13 @@ class Acks:
             return
         run, outcome = batch[0]
         log.error("outcome_not_writable", job_id=outcome.job_id, task=run.claim.task, error=str(error))
-        if outcome.move is Move.DEAD:
+        if outcome.reason == UNWRITABLE:  # not even that
             self._confirm(batch, [None])
             return
-        failure = Failure(type(error).__name__, f"how the run ended cannot be written: {error}")
-        buried = Outcome(outcome.job_id, outcome.token, Move.DEAD, outcome.started_at, failure=failure)
+        failure = Failure(type(error).__name__, str(error))
+        buried = Outcome(
+            outcome.job_id, outcome.token, Move.DEAD, outcome.started_at, failure=failure, reason=UNWRITABLE
+        )
         await self._write([(run, buried)])
 
     def _confirm(self, batch: list[tuple[Run, Outcome]], statuses: Sequence[Status | None]) -> None:

@@ -100,8 +100,9 @@ def unknown_task(run: Run, now: Millis) -> Outcome:
     return end(run, Move.RELEASE, now, delay=UNKNOWN_TASK_DELAY, reason=f"no worker knows task {run.claim.task!r} yet")
 
 
-def end(run: Run, move: Move, now: Millis, **rest: Any) -> Outcome:
-    return Outcome(run.claim.id, run.claim.token, move, run.started_at, now, ref=run.claim.ref, **rest)
+def end(run: Run, move: Move, now: Millis, *, reason: str = "", **rest: Any) -> Outcome:
+    claim = run.claim
+    return Outcome(claim.id, claim.token, move, run.started_at, now, reason=storable(reason), ref=claim.ref, **rest)
 
 
 def failure_of(error: BaseException) -> Failure:
