@@ -121,7 +121,7 @@ def hangs(note: str, deaf: bool = False) -> None:
 
 
 @app.task(isolation="process")
-def reports(note: str, ctx: Context) -> None:
+def reports(ctx: Context, note: str) -> None:
     ctx.progress(0.5, "half")
     while not Path(note).exists():
         time.sleep(0.005)

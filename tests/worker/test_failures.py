@@ -34,7 +34,7 @@ async def test_one_method_fails_for_a_while(
     runs: list[int] = []
 
     @app.task()
-    async def work(n: int, ctx: Context) -> int:
+    async def work(ctx: Context, n: int) -> int:
         runs.append(n)
         ctx.progress(0.5)
         await asyncio.sleep(0.001)
@@ -69,7 +69,7 @@ async def report_until(app: Mainspring, store: FaultyStore) -> None:
 
 async def test_everything_fails_for_a_while(app: Mainspring, store: FaultyStore) -> None:
     @app.task(retry=Retry.fixed(0, max_attempts=5))
-    async def work(n: int, ctx: Context) -> int:
+    async def work(ctx: Context, n: int) -> int:
         await asyncio.sleep(0.01)
         if n % 3 == ctx.attempt:
             raise OSError

@@ -42,7 +42,7 @@ async def test_what_runs_is_finished_and_nothing_new_is_claimed(app: Mainspring)
 
     async with working(app) as worker:
         running = await work.enqueue()
-        await reached(app, running.id, statuses=(Status.RUNNING,))
+        await eventually(lambda: worker._slots == 1)
         worker.stop()
         late = await work.enqueue()
         await asyncio.sleep(0.05)  # time in which it could claim
@@ -70,9 +70,9 @@ async def test_what_outlasts_the_grace_is_handed_back_without_burning_an_attempt
         ctx.wait_cancelled(30)
         ctx.raise_if_cancelled()
 
-    async with working(app, grace=0.05):
+    async with working(app, grace=0.05) as worker:
         jobs = [await on_loop.enqueue(), await translates.enqueue(), await in_thread.enqueue()]
-        await reached(app, *[job.id for job in jobs], statuses=(Status.RUNNING,))
+        await eventually(lambda: worker._slots == 3)
     found = [await job.get() for job in jobs]
     assert [(job.status, job.attempts, job.crashes) for job in found] == [(Status.PENDING, 0, 0)] * 3
     assert [type(event).__name__ for event in events] == ["JobReleased"] * 3 + ["WorkerStopped"]
@@ -87,7 +87,7 @@ async def test_a_second_stop_does_not_wait_for_the_grace(app: Mainspring) -> Non
     began = time.monotonic()
     async with working(app, grace=3600) as worker:
         job = await work.enqueue()
-        await reached(app, job.id, statuses=(Status.RUNNING,))
+        await eventually(lambda: worker._slots == 1)
         worker.stop()
         worker.stop()
     assert time.monotonic() - began < 10
@@ -95,7 +95,7 @@ async def test_a_second_stop_does_not_wait_for_the_grace(app: Mainspring) -> Non
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_signals(app: Mainspring, number: int) -> None:
+async def test_signals(app: Mainspring, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     @app.task()
     async def work() -> None:
         await asyncio.sleep(3600)
@@ -103,10 +103,13 @@ async def test_signals(app: Mainspring, number: int) -> None:
     worker = Worker(app, **{**QUICK, "grace": 3600})
     running = asyncio.create_task(worker._run())
     job = await work.enqueue()
-    await reached(app, job.id, statuses=(Status.RUNNING,))
+    await eventually(lambda: worker._slots == 1)
     os.kill(os.getpid(), number)
     await eventually(worker._stopping.is_set)
+    os.kill(os.getpid(), number)  # the same wish, told to the process and to its group
+    await asyncio.sleep(0.05)
     assert not running.done()
+    monkeypatch.setattr(worker_module, "SAME_WISH", 0.0)
     os.kill(os.getpid(), number)
     assert await asyncio.wait_for(running, 10) == 0
     assert (await job.get()).status is Status.PENDING
@@ -175,7 +178,7 @@ async def test_a_thread_that_does_not_listen_is_abandoned(app: Mainspring, caplo
 
     async with working(app, grace=0.05) as worker:
         job = await deaf.enqueue()
-        await reached(app, job.id, statuses=(Status.RUNNING,))
+        await eventually(lambda: worker._slots == 1)
     assert worker._abandoned == 1
     assert (await job.get()).status is Status.PENDING
     release.set()
@@ -196,9 +199,9 @@ async def test_a_coroutine_that_will_not_be_cancelled_cannot_hold_the_worker(app
                 continue
 
     began = time.monotonic()
-    async with working(app, grace=0.05):
+    async with working(app, grace=0.05) as worker:
         job = await stubborn.enqueue()
-        await reached(app, job.id, statuses=(Status.RUNNING,))
+        await eventually(lambda: worker._slots == 1)
     assert time.monotonic() - began < 5
     assert (await job.get()).status is Status.PENDING
     release.set()
@@ -295,7 +298,7 @@ async def test_drain_runs_what_is_due_and_what_follows(app: Mainspring) -> None:
     ran: list[int] = []
 
     @app.task()
-    async def work(n: int, ctx: Context) -> None:
+    async def work(ctx: Context, n: int) -> None:
         ran.append(n)
         if n:
             ctx.follow_up(work.prepare(n=n - 1))

@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from mainspring import Mainspring
+from mainspring.errors import IllegalMove, StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreReadOnly
+from mainspring.job import Move, Outcome, Status
+from mainspring.stores.protocol import Store
+from mainspring.worker import acks as acks_module
+from mainspring.worker.acks import ENOUGH, Acks, patience_with
+from mainspring.worker.run import Run
+from tests.worker.working import claim_of, ended, eventually, new_app, working
+
+
+class FakeStore:
+    """Remembers the batches; raises what it is told to, first."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.tries = 0
+        self.errors: list[BaseException] = []
+        self.poison: dict[str, BaseException] = {}
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def ack(self, outcomes: Sequence[Outcome]) -> list[Status | None]:
+        self.tries += 1
+        await self.gate.wait()
+        if self.errors:
+            raise self.errors.pop(0)
+        for outcome in outcomes:
+            if outcome.job_id in self.poison and outcome.move is not Move.DEAD:
+                raise self.poison[outcome.job_id]
+        self.batches.append([outcome.job_id for outcome in outcomes])
+        return [Status.DEAD_LETTER if one.move is Move.DEAD else Status.COMPLETED for one in outcomes]
+
+
+class Scene:
+    def __init__(self, acks: Acks, store: FakeStore, confirmed: list[tuple[str, Status | None]]) -> None:
+        self.acks = acks
+        self.store = store
+        self.confirmed = confirmed
+
+    def add(self, name: str, *, urgent: bool = False) -> None:
+        app = new_app()
+
+        @app.task()
+        async def work() -> None: ...
+
+        self.acks.add(Run(claim_of(id=name), app.tasks["work"], 0), Outcome(name, 1, Move.DONE), urgent=urgent)
+
+
+@asynccontextmanager
+async def scene(delay: float = 3600) -> AsyncIterator[Scene]:
+    store = FakeStore()
+    confirmed: list[tuple[str, Status | None]] = []
+
+    def hear(written: list[tuple[Run, Outcome, Status | None]]) -> None:
+        confirmed.extend((outcome.job_id, status) for _, outcome, status in written)
+
+    acks = Acks(cast("Store", store), delay, hear)
+    serving = asyncio.create_task(acks.serve())
+    yield Scene(acks, store, confirmed)
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+
+
+async def test_outcomes_wait_for_each_other_but_not_for_long() -> None:
+    async with scene(delay=0.05) as it:
+        began = time.monotonic()
+        it.add("a")
+        it.add("b")
+        await asyncio.sleep(0.01)
+        assert it.store.batches == []
+        it.add("c")
+        await eventually(lambda: it.confirmed)
+        assert it.store.batches == [["a", "b", "c"]]
+        assert 0.04 < time.monotonic() - began < 2
+
+
+async def test_an_urgent_one_takes_the_others_along() -> None:
+    async with scene() as it:
+        it.add("a")
+        it.add("b", urgent=True)
+        await eventually(lambda: it.confirmed)
+        assert it.store.batches == [["a", "b"]]
+
+
+async def test_enough_is_enough() -> None:
+    async with scene() as it:
+        for number in range(ENOUGH):
+            it.add(str(number))
+        await eventually(lambda: len(it.confirmed) == ENOUGH)
+
+
+async def test_without_a_delay_each_is_written_as_it_comes() -> None:
+    async with scene(delay=0) as it:
+        it.add("a")
+        await eventually(lambda: it.confirmed)
+
+
+async def test_what_comes_during_a_write_goes_with_the_next() -> None:
+    async with scene() as it:
+        it.store.gate.clear()
+        it.add("a", urgent=True)
+        await eventually(lambda: it.store.tries)
+        it.add("b")
+        it.add("c", urgent=True)
+        it.store.gate.set()
+        await it.acks.flush()
+        assert it.store.batches == [["a"], ["b", "c"]]
+
+
+async def test_flush_waits_for_all_that_was_added() -> None:
+    async with scene() as it:
+        await asyncio.wait_for(it.acks.flush(), 5)
+        it.add("a")
+        it.add("b")
+        await it.acks.flush()
+        assert it.confirmed == [("a", Status.COMPLETED), ("b", Status.COMPLETED)]
+
+
+async def test_a_store_that_is_away_is_tried_again_and_nothing_is_confirmed_before() -> None:
+    async with scene() as it:
+        it.store.errors = [StoreBusy(), StoreFull(), StoreReadOnly(), asyncio.CancelledError(), StoreError("disk?")]
+        it.add("a")
+        it.add("b", urgent=True)
+        await eventually(lambda: it.store.tries == 3)
+        assert it.confirmed == []
+        await it.acks.flush()
+        assert it.confirmed == [("a", Status.COMPLETED), ("b", Status.COMPLETED)]
+        assert it.store.batches == [["a", "b"]]
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), OverflowError("x"), TypeError("x"), IllegalMove("x")])
+async def test_one_that_cannot_be_written_is_buried_alone(error: Exception) -> None:
+    async with scene() as it:
+        it.store.poison["bad"] = error
+        for name in ("a", "bad", "b"):
+            it.add(name)
+        await it.acks.flush()
+        assert sorted(it.confirmed) == [
+            ("a", Status.COMPLETED),
+            ("b", Status.COMPLETED),
+            ("bad", Status.DEAD_LETTER),
+        ]
+
+
+async def test_one_that_cannot_even_be_buried_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scene() as it:
+        it.store.errors = [ValueError(), ValueError()]
+        it.add("bad", urgent=True)
+        await it.acks.flush()
+        assert it.confirmed == [("bad", None)]
+
+
+async def test_an_announcement_that_fails_does_not_end_the_writing() -> None:
+    store = FakeStore()
+    acks = Acks(cast("Store", store), 0, lambda _written: 1 // 0)  # type: ignore[arg-type]
+    serving = asyncio.create_task(acks.serve())
+    it = Scene(acks, store, [])
+    for name in ("a", "b"):
+        it.add(name)
+        await acks.flush()
+    assert store.batches == [["a"], ["b"]]
+    serving.cancel()
+
+
+def test_patience() -> None:
+    assert patience_with(ValueError()) == 1
+    assert patience_with(StoreError("an error of the disk")) == patience_with(RuntimeError()) == 5
+    assert patience_with(StoreCorrupt()) == patience_with(StoreBusy()) == float("inf")
+
+
+# -- in a worker ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ack", ["batched", "sync"])
+async def test_who_runs_alone_does_not_wait_for_others(ack: Any) -> None:
+    app = new_app()
+
+    @app.task(ack=ack)
+    async def work() -> str:
+        return "done"
+
+    async with working(app, ack_delay=3600):
+        assert await (await work.enqueue()).result(10) == "done"
+
+
+async def test_sync_tasks_are_written_before_their_slot_is_free_again() -> None:
+    app = new_app()
+    unwritten: list[int] = []
+    begun: list[str] = []
+
+    @app.task(ack="sync")
+    async def work(n: int) -> None:
+        states = [(await app.jobs.get(job_id)).status for job_id in begun]
+        unwritten.append(sum(status is Status.RUNNING for status in states))
+        begun.append(ids[n])
+
+    jobs = await work.enqueue_many([{"n": n} for n in range(10)])
+    ids = [job.id for job in jobs]
+    async with working(app, concurrency=1, ack_delay=3600):
+        await ended(app, *ids)
+    assert unwritten == [0] * 10
+
+
+async def test_batched_tasks_are_written_together() -> None:
+    app: Mainspring = new_app()
+    batches: list[int] = []
+    real = app.store.ack
+
+    async def counting(outcomes: Sequence[Outcome]) -> list[Status | None]:
+        batches.append(len(outcomes))
+        return await real(outcomes)
+
+    app.store.ack = counting  # type: ignore[method-assign]
+
+    @app.task()
+    async def work() -> None: ...
+
+    jobs = await work.enqueue_many([{}] * 300)
+    async with working(app, concurrency=50):
+        await ended(app, *[job.id for job in jobs])
+    assert sum(batches) == 300
+    assert len(batches) < 30
+    assert max(batches) <= acks_module.ENOUGH

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from typing import Any, cast
+
+from mainspring.errors import StoreBusy
+from mainspring.stores.protocol import Pulse, Store
+from mainspring.worker.heartbeat import Heartbeat
+from tests.worker.working import eventually
+
+
+class FakeStore:
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, int]]] = []
+        self.threads: set[int] = set()
+        self.error: Exception | None = None
+
+    async def heartbeat(self, worker: str, held: Mapping[str, int]) -> Pulse:
+        self.asked.append((worker, dict(held)))
+        self.threads.add(threading.get_ident())
+        if self.error is not None:
+            raise self.error
+        return Pulse(lost=frozenset(held))
+
+
+def beating(store: FakeStore, interval: float, heard: Any = lambda _pulse, _asked: None) -> Heartbeat:
+    heartbeat = Heartbeat(cast("Store", store), "w", interval, lambda: {"j": 1}, heard)
+    heartbeat.start()
+    return heartbeat
+
+
+async def test_it_beats_from_a_thread_of_its_own_and_is_heard_on_this_one() -> None:
+    heard: list[tuple[Any, Any, int]] = []
+    store = FakeStore()
+    heartbeat = beating(store, 0.01, lambda pulse, asked: heard.append((pulse, asked, threading.get_ident())))
+    await eventually(lambda: len(heard) >= 3)
+    await heartbeat.stop()
+    assert store.asked[0] == ("w", {"j": 1})
+    assert threading.get_ident() not in store.threads
+    assert heard[0] == (Pulse(lost=frozenset({"j"})), {"j": 1}, threading.get_ident())
+
+
+async def test_a_poke_is_answered_at_once() -> None:
+    store = FakeStore()
+    heartbeat = beating(store, 3600)
+    for number in range(1, 4):
+        await eventually(lambda: len(store.asked) >= number)  # noqa: B023
+        heartbeat.poke()
+    await eventually(lambda: len(store.asked) >= 4)
+    await heartbeat.stop()
+
+
+async def test_it_goes_on_after_errors() -> None:
+    store = FakeStore()
+    store.error = StoreBusy()
+    heartbeat = beating(store, 0.01)
+    await eventually(lambda: len(store.asked) >= 3)
+    await heartbeat.stop()
+
+
+async def test_it_can_be_stopped_at_any_moment_and_poked_after_that() -> None:
+    for _ in range(20):
+        heartbeat = beating(FakeStore(), 3600)
+        await asyncio.wait_for(heartbeat.stop(), 5)
+        heartbeat.poke()

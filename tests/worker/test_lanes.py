@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import deque
+from typing import Any
+
+import pytest
+
+from mainspring.worker import lanes as lanes_module
+from mainspring.worker.lanes import Lanes, apart, uncancel
+from mainspring.worker.run import Run
+from tests.worker.working import eventually
+
+name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="nobody")
+
+
+def fill(buffer: deque[Run], number: int) -> None:
+    buffer.extend([cast_run(n) for n in range(number)])
+
+
+def cast_run(number: int) -> Any:
+    return number
+
+
+async def test_they_take_from_the_buffer_in_its_order_and_never_more_than_the_limit() -> None:
+    buffer: deque[Run] = deque()
+    order: list[Any] = []
+    most = now = 0
+
+    async def execute(run: Run, lane: asyncio.Task[None]) -> None:
+        nonlocal most, now
+        now += 1
+        most = max(most, now)
+        order.append(run)
+        await asyncio.sleep(0.001)
+        now -= 1
+
+    lanes = Lanes(3, buffer, execute)
+    for _ in range(3):  # also after they have rested
+        order.clear()
+        fill(buffer, 20)
+        lanes.feed()
+        await eventually(lambda: len(order) == 20 and now == 0)
+        assert order == list(range(20))
+    assert most == 3
+    await lanes.close()
+
+
+async def test_jobs_that_never_wait_leave_the_loop_to_others() -> None:
+    buffer: deque[Run] = deque()
+    ticks = 0
+
+    async def execute(run: Run, lane: asyncio.Task[None]) -> None: ...
+
+    async def tick() -> None:
+        nonlocal ticks
+        while buffer:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    lanes = Lanes(1, buffer, execute)
+    fill(buffer, 400)
+    lanes.feed()
+    await tick()
+    assert ticks >= 400 // lanes_module.QUANTUM
+    await lanes.close()
+
+
+async def test_a_stray_cancellation_does_not_cost_a_lane() -> None:
+    buffer: deque[Run] = deque()
+    done: list[Any] = []
+
+    async def execute(run: Run, lane: asyncio.Task[None]) -> None:
+        done.append(run)
+
+    lanes = Lanes(1, buffer, execute)
+    fill(buffer, 1)
+    lanes.feed()
+    await eventually(lambda: lanes._resting)
+    lanes._lanes[0].cancel()
+    await eventually(lambda: not lanes._lanes[0].cancelling())
+    fill(buffer, 2)
+    lanes.feed()
+    await eventually(lambda: len(done) == 3)
+    await lanes.close()
+
+
+async def test_closing_cancels_what_runs_and_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes_module, "LAST_WORDS", 0.05)
+    buffer: deque[Run] = deque()
+    release, ends = asyncio.Event(), []
+
+    async def execute(run: Run, lane: asyncio.Task[None]) -> None:
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                ends.append(run)
+
+    lanes = Lanes(2, buffer, execute)
+    fill(buffer, 2)
+    lanes.feed()
+    await asyncio.sleep(0)
+    await asyncio.wait_for(lanes.close(), 5)
+    assert len(ends) == 2
+    release.set()
+
+
+async def test_apart_keeps_context_variables_apart() -> None:
+    async def work() -> str:
+        before = name.get()
+        name.set("worker")
+        await asyncio.sleep(0)
+        assert name.get() == "worker"
+        return before
+
+    name.set("caller")
+    assert await apart(work()) == "caller"
+    assert name.get() == "caller"
+
+
+async def test_apart_passes_on_errors_cancellations_and_what_is_thrown() -> None:
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        await apart(fails())
+
+    cleaned: list[bool] = []
+
+    async def waits() -> str:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            cleaned.append(True)
+            return "swallowed"
+        return "never"
+
+    async def outer() -> str:
+        return await apart(waits())
+
+    task = asyncio.create_task(outer())
+    await asyncio.sleep(0)
+    task.cancel()
+    assert await task == "swallowed"
+    assert cleaned == [True]
+
+
+async def test_uncancel_takes_back_all_of_it() -> None:
+    async def work() -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        task.cancel()
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            uncancel(task)
+        return task.cancelling()
+
+    assert await asyncio.create_task(work()) == 0

@@ -1,0 +1,296 @@
+"""isolation="process": the work can really be ended, and its end cannot end the worker."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mainspring import Mainspring
+from mainspring.errors import CannotStoreResult, WorkerCrashed
+from mainspring.events import JobDeadLettered, JobReleased, JobRetrying
+from mainspring.job import Failure, Job, Status
+from mainspring.stores.memory import MemoryStore
+from mainspring.worker import child
+from mainspring.worker import worker as worker_module
+from mainspring.worker.processes import Child, told_error
+from tests.worker import children
+from tests.worker.working import claim_of, ended, eventually, reached, record, working
+
+
+@pytest.fixture
+def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mainspring]:
+    monkeypatch.setattr(children.app, "store", MemoryStore())
+    monkeypatch.setattr(children.app.bus, "_subscribers", type(children.app.bus._subscribers)(list))
+    children.app.bus._wanted.clear()
+    yield children.app
+    children.app.bus._wanted.clear()
+
+
+def alive(pid: int) -> bool:
+    state = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
+    return bool(state.strip()) and not state.strip().startswith("Z")
+
+
+async def pid_in(path: Path) -> int:
+    await eventually(path.exists)
+    return int(path.read_text())
+
+
+async def failure(app: Mainspring, job_id: str) -> tuple[Job, Failure]:
+    job = (await ended(app, job_id))[0]
+    assert job.failure is not None
+    return job, job.failure
+
+
+@pytest.mark.slow
+async def test_what_children_do_and_give_back(app: Mainspring) -> None:
+    async with working(app, processes=1) as worker:
+        first = await (await children.pid.enqueue()).result(15)
+        assert first != os.getpid()
+        assert await (await children.pid_of_coroutine.enqueue()).result(15) == first  # reused
+        assert await (await children.where_told.enqueue()).result(15) == os.getpid()
+        assert await (await children.where_told.using(isolation="process").enqueue()).result(15) == first
+
+        assert await (await children.page.enqueue(number=3)).result(15) == children.Page(number=3, day=date(2026, 1, 3))
+        assert await (await children.next_day.enqueue(day=date(2026, 1, 31))).result(15) == date(2026, 2, 1)
+        assert len(await (await children.big.enqueue(size=3_000_000)).result(15)) == 3_000_000
+
+        asked = await children.describe.using(queue="q", tags=["t"], target=("page", "1")).enqueue()
+        assert await asked.result(15) == [asked.id, 1, "q", ["t"], ["page", "1"], worker.id]
+
+        leading = await children.follows.enqueue()
+        assert await leading.result(15) == "better known"
+        followed = [job async for job in app.jobs.all() if job.tags == ("followed",)]
+        assert [(job.task, job.target) for job in followed] == [("where_told", ("page", "1"))]
+
+
+@pytest.mark.slow
+async def test_progress_comes_through(app: Mainspring, tmp_path: Path) -> None:
+    async def half() -> bool:
+        progress = (await job.get()).progress
+        return progress is not None and (progress.fraction, progress.note) == (0.5, "half")
+
+    async with working(app, processes=1):
+        job = await children.reports.enqueue(note=str(tmp_path / "go"))
+        await eventually(half)
+        (tmp_path / "go").touch()
+        await job.result(15)
+
+
+@pytest.mark.slow
+async def test_errors_keep_their_kind_their_words_and_their_traceback(app: Mainspring) -> None:
+    async with working(app, processes=1):
+        job, told = await failure(app, (await children.fails.enqueue(kind="value")).id)
+        assert (job.attempts, told.type, told.message) == (3, "ValueError", "wrong\\udce9")
+        assert 'raise ValueError("wrong' in told.traceback
+        for kind, type_ in [
+            ("ours", "OurError"),
+            ("group", "ExceptionGroup"),
+            ("unicode", "UnicodeDecodeError"),
+            ("exit", "SystemExit"),
+            ("interrupt", "KeyboardInterrupt"),
+            ("mute", "Mute"),
+        ]:
+            job, told = await failure(app, (await children.fails.enqueue(kind=kind)).id)
+            assert (job.status, job.attempts, job.crashes, told.type) == (Status.DEAD_LETTER, 3, 0, type_)
+
+        job, told = await failure(app, (await children.fails.enqueue(kind="result")).id)
+        assert (job.attempts, told.type) == (1, "CannotStoreResult")  # not retried
+        for kind, type_ in [("ours", "OurError"), ("key", "KeyError")]:  # by the rules of its retry policy
+            job, told = await failure(app, (await children.picky.enqueue(kind=kind)).id)
+            assert (job.attempts, told.type) == (1, type_)
+
+
+@pytest.mark.slow
+async def test_signals_come_through(app: Mainspring) -> None:
+    async with working(app, processes=1):
+        snoozed = await children.signals.enqueue(kind="snooze")
+        cancelled = await children.signals.enqueue(kind="cancel")
+        discarded = await children.signals.enqueue(kind="discard")
+        found = await ended(app, cancelled.id, discarded.id)
+        assert [(job.status, job.reason) for job in found] == [
+            (Status.CANCELLED, "not needed"),
+            (Status.DEAD_LETTER, "hopeless"),
+        ]
+        waiting = (await reached(app, snoozed.id, statuses=(Status.PENDING,)))[0]
+        assert (waiting.attempts, waiting.reason) == (0, "later")
+
+
+@pytest.mark.slow
+async def test_a_child_that_dies_is_a_crash_and_the_third_is_the_last(app: Mainspring) -> None:
+    retrying, dead = record(app, JobRetrying), record(app, JobDeadLettered)
+    async with working(app, processes=1):
+        job, last = await failure(app, (await children.dies.enqueue(how="kill")).id)
+        assert await (await children.pid.enqueue()).result(15) > 0  # the worker goes on
+    assert (job.status, job.crashes, job.attempts) == (Status.DEAD_LETTER, 3, 0)
+    assert last.type == "WorkerCrashed"
+    assert "SIGKILL" in last.message
+    assert [event.reason for event in retrying] == ["crash", "crash"]
+    assert len(dead) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deaf", [False, True])
+async def test_a_timeout_ends_the_process(
+    app: Mainspring, tmp_path: Path, deaf: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mainspring.worker.processes.LAST_WORDS", 0.1)
+    async with working(app, processes=1):
+        await (await children.pid.enqueue()).result(15)  # a child that is up: the timeout is the handler's own
+        job = await children.hangs.using(timeout=0.3).enqueue(note=str(tmp_path / "pid"), deaf=deaf)
+        pid = await pid_in(tmp_path / "pid")
+        found, told = await failure(app, job.id)
+        assert (found.crashes, told.type) == (0, "TimeoutError")
+        await eventually(lambda: not alive(pid))
+        assert await (await children.pid.enqueue()).result(15) != pid
+
+
+@pytest.mark.slow
+async def test_a_cancelled_job_is_ended_also_while_it_waits_for_a_child(app: Mainspring, tmp_path: Path) -> None:
+    async with working(app, processes=1):
+        running = await children.hangs.enqueue(note=str(tmp_path / "pid"))
+        pid = await pid_in(tmp_path / "pid")
+        waiting = await children.pid.enqueue()
+        await reached(app, waiting.id, statuses=(Status.RUNNING,))
+        for job in (waiting, running):
+            await app.jobs.cancel(job.id)
+            assert (await ended(app, job.id))[0].status is Status.CANCELLED
+        await eventually(lambda: not alive(pid))
+
+
+@pytest.mark.slow
+async def test_the_stop_of_the_worker_ends_children_and_hands_back(app: Mainspring, tmp_path: Path) -> None:
+    async with working(app, processes=1, grace=0.05) as worker:
+        jobs = [await children.hangs.enqueue(note=str(tmp_path / "pid")), await children.pid.enqueue()]
+        pid = await pid_in(tmp_path / "pid")
+        await reached(app, *[job.id for job in jobs], statuses=(Status.RUNNING,))
+    found = [await job.get() for job in jobs]
+    assert [(job.status, job.attempts, job.crashes) for job in found] == [(Status.PENDING, 0, 0)] * 2
+    assert worker._abandoned == 0
+    assert not alive(pid)
+
+
+@pytest.mark.slow
+async def test_jobs_that_wait_too_long_for_a_child_are_handed_back(
+    app: Mainspring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the store they look as if they ran: with a timeout they would count as stalled."""
+    monkeypatch.setattr(worker_module, "STALE", 0.05)
+    released = record(app, JobReleased)
+    async with working(app, processes=1) as worker:
+        running = await children.hangs.enqueue(note=str(tmp_path / "pid"))
+        await pid_in(tmp_path / "pid")
+        waiting = await children.pid.enqueue()
+        await eventually(lambda: released)
+        assert {event.job_id for event in released} == {waiting.id}
+        assert running.id in worker._held
+        await app.jobs.cancel(running.id)
+        assert await waiting.result(15) > 0
+        assert (await waiting.get()).attempts == 1
+
+
+@pytest.mark.slow
+async def test_children_die_with_their_parent(tmp_path: Path) -> None:
+    program = (
+        "import asyncio\n"
+        "from tests.worker import children\n"
+        "from mainspring.worker import Worker\n"
+        "async def main():\n"
+        f"    await children.hangs.enqueue(note={str(tmp_path / 'pid')!r})\n"
+        "    await Worker(children.app, processes=1).serve()\n"
+        "if __name__ == '__main__':\n"
+        "    asyncio.run(main())\n"
+    )
+    script = tmp_path / "program.py"
+    script.write_text(program)
+    root = Path(__file__).parents[2]
+    parent = subprocess.Popen([sys.executable, str(script)], env={**os.environ, "PYTHONPATH": str(root)}, cwd=root)
+    try:
+        pid = await pid_in(tmp_path / "pid")
+        parent.send_signal(signal.SIGKILL)
+        await eventually(lambda: not alive(pid))
+    finally:
+        parent.kill()
+        parent.wait()
+
+
+# -- without a process ----------------------------------------------------------------------------
+
+
+def answer(error: BaseException) -> dict[str, Any]:
+    kinds = [(kind.__module__, kind.__qualname__) for kind in type(error).__mro__]
+    return {"error": type(error).__name__, "kinds": kinds, "message": str(error), "traceback": "there"}
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ValueError("x"), ValueError),
+        (FileNotFoundError("x"), FileNotFoundError),
+        (KeyError("x"), KeyError),
+        (UnicodeDecodeError("utf-8", b"", 0, 1, "x"), UnicodeDecodeError),
+        (children.OurError(1, "x"), children.OurError),
+        (CannotStoreResult("x"), CannotStoreResult),
+        (ExceptionGroup("x", [OSError()]), Exception),
+        (SystemExit(1), Exception),
+        (StopIteration(), StopIteration),
+    ],
+)
+def test_told_errors_are_of_the_nearest_known_kind(error: BaseException, kind: type[BaseException]) -> None:
+    told = told_error(answer(error))
+    assert type(told) is kind
+    assert told.mainspring_failure == Failure(type(error).__name__, str(error), "there")  # type: ignore[attr-defined]
+
+
+def test_a_kind_that_is_not_known_here_is_its_parent() -> None:
+    data = answer(OSError("gone"))
+    data["kinds"].insert(0, ("some.library", "ConnectionError"))  # named like a built-in, but none
+    assert type(told_error(data)) is OSError
+
+
+class Pipe:
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def send_bytes(self, data: bytes) -> None:
+        self.sent.append(data)
+
+
+def perform(name: str, payload: str, module: str = "tests.worker.children") -> dict[str, Any]:
+    order = {"module": module, "name": name, "claim": asdict(claim_of(task=name, payload=payload)), "worker": "w"}
+    pipe: Any = Pipe()
+    return child.perform(order, pipe)
+
+
+def test_a_task_must_be_at_the_top_of_its_module() -> None:
+    told = perform("nowhere", "{}")
+    assert told["error"] == "LookupError"
+    assert "must be defined at the top of module" in told["message"]
+
+
+def test_the_childs_answers() -> None:
+    assert perform("next_day", '{"day": "2026-01-31"}')["result"] == '"2026-02-01"'
+    assert perform("pid_of_coroutine", "{}")["result"] == str(os.getpid())
+    assert perform("signals", '{"kind": "snooze"}') == {"signal": "Snooze", "reason": "later", "delay": 3600.0}
+    assert perform("fails", '{"kind": "mute"}')["message"] == "<its message raised RuntimeError>"
+
+
+@pytest.mark.slow
+async def test_a_child_that_was_asked_to_end_is_not_used_again() -> None:
+    one = Child()
+    assert one.usable
+    one.end()
+    assert not one.usable
+    with pytest.raises(WorkerCrashed, match="SIGTERM"):
+        await asyncio.wait_for(one.receive(), 10)
+    one.close()
