@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.nursery import Nursery
+from tests.chaos.nursery import Forks, Nursery
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,13 @@ def chaos() -> Chaos:
     return Chaos(os.environ.get("MAINSPRING_CHAOS") == "long", seed)
 
 
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    with Forks() as made:
+        yield made
+
+
 @pytest.fixture
-def nursery(tmp_path: Path) -> Iterator[Nursery]:
-    with Nursery(tmp_path) as made:
+def nursery(forks: Forks, tmp_path: Path) -> Iterator[Nursery]:
+    with Nursery(forks, tmp_path) as made:
         yield made

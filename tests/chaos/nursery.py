@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -19,6 +16,44 @@ from tests.chaos.waiting import DEADLINE, wait_until
 ROOT = Path(__file__).parents[2]
 
 
+class Forks:
+    """The process that the others are forked from; see programs/forks.py."""
+
+    def __init__(self, *wrapper: str) -> None:
+        """`wrapper` is a command that runs it, such as unshare."""
+        self._process = subprocess.Popen(
+            [*wrapper, sys.executable, "-m", "tests.chaos.programs.forks"],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """At the end of its input it kills what it has started, and ends."""
+        try:
+            self._process.communicate(timeout=DEADLINE)
+        finally:
+            self._process.kill()
+            self._process.wait()
+
+    def ask(self, order: str, **about: Any) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"order": order, **about}) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            assert self._process.stderr is not None
+            msg = f"the process to fork from is gone: {self._process.stderr.read()}"
+            raise AssertionError(msg)
+        return json.loads(answer)
+
+
 @dataclass(eq=False)
 class Process:
     """One started program."""
@@ -27,10 +62,11 @@ class Process:
     who: str
     pid: int
     log: Path
+    ended: int | None = None  # with this code; from then on its pid may be another's
 
     def send(self, number: int) -> int:
         """Send a signal; the moment (CLOCK_MONOTONIC, nanoseconds) just before."""
-        at: int = self.nursery.ask("send", who=self.who, number=number)
+        at: int = self.nursery.forks.ask("send", pid=self.pid, number=number)
         return at
 
     def kill(self) -> None:
@@ -42,14 +78,14 @@ class Process:
 
     @property
     def code(self) -> int | None:
-        code: int | None = self.nursery.ask("look", who=self.who)
-        return code
+        if self.ended is None:
+            self.ended = self.nursery.forks.ask("look", pid=self.pid)
+        return self.ended
 
     def wait(self, seconds: float = DEADLINE) -> int:
         wait_until(lambda: self.code is not None, lambda: f"the end of {self.who}:\n{self.said()}", seconds=seconds)
-        code = self.code
-        assert code is not None
-        return code
+        assert self.ended is not None
+        return self.ended
 
     def said(self) -> str:
         """The end of its log, to be shown."""
@@ -77,38 +113,21 @@ class Process:
 class Nursery:
     """The folder of one test: its database, its ledger, its processes and their logs."""
 
+    forks: Forks
     folder: Path
     place: str = "."  # of the database, within the folder
-    wrapper: Sequence[str] = ()  # a command that runs the nursery, such as unshare
     started: list[Process] = field(default_factory=list)
 
-    def __enter__(self) -> Self:
+    def __post_init__(self) -> None:
         self.pen = Pen(self.folder / "ledger", "test")
-        command = [*self.wrapper, sys.executable, "-m", "tests.chaos.programs.nursery"]
-        self._process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env={**os.environ, "CHAOS_DATABASE": str(self.database)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The nursery kills its children when its input ends."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(DEADLINE)
-        finally:
-            self._process.kill()
-            self._process.wait()
-            for stream in (self._process.stdout, self._process.stderr):
-                assert stream is not None
-                stream.close()
+        for process in self.started:
+            process.kill()
+        self.pen.close()
 
     @property
     def database(self) -> Path:
@@ -119,28 +138,20 @@ class Nursery:
         return Ledger.read(self.folder / "ledger")
 
     def start(self, program: str, who: str = "", **args: Any) -> Process:
-        """Run a function of `tests.chaos.programs`: `start("work:drain", …)`."""
+        """Run a function of `tests.chaos.programs`: `start("work:work", …)`."""
         name = who or f"{program.partition(':')[0]}-{len(self.started)}"
         log = self.folder / f"{name}.log"
-        arguments = {"folder": str(self.folder), "who": name, **args}
-        pid = self.ask("start", who=name, program=f"tests.chaos.programs.{program}", log=str(log), args=arguments)
-        process = Process(self, name, pid, log)
-        self.started.append(process)
-        return process
+        pid = self.forks.ask(
+            "start",
+            program=f"tests.chaos.programs.{program}",
+            log=str(log),
+            database=str(self.database),
+            args={"folder": str(self.folder), "who": name, **args},
+        )
+        self.started.append(Process(self, name, pid, log))
+        return self.started[-1]
 
     def run(self, program: str, **args: Any) -> None:
         """Start it and wait until it has ended well."""
         process = self.start(program, **args)
         assert process.wait() == 0, process.said()
-
-    def ask(self, order: str, **about: Any) -> Any:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"order": order, **about}) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            assert self._process.stderr is not None
-            msg = f"the nursery is gone: {self._process.stderr.read()}"
-            raise AssertionError(msg)
-        return json.loads(answer)

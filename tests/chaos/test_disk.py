@@ -13,7 +13,7 @@ import pytest
 
 from tests.chaos.conftest import Chaos
 from tests.chaos.database import ailments, statuses
-from tests.chaos.nursery import Nursery, Process
+from tests.chaos.nursery import Forks, Nursery, Process
 from tests.chaos.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
@@ -39,7 +39,7 @@ def nursery(tmp_path: Path) -> Iterator[Nursery]:
     tried = subprocess.run([*wrapper, "true"], capture_output=True, text=True, check=False)
     if tried.returncode:
         pytest.skip(f"a small disk cannot be mounted here: {tried.stderr.strip()}")
-    with Nursery(tmp_path, place="disk", wrapper=wrapper) as made:
+    with Forks(*wrapper) as forks, Nursery(forks, tmp_path, place="disk") as made:
         yield made
 
 
