@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import datetime
@@ -90,6 +91,9 @@ class Mainspring:
         names = sys._getframe(1).f_locals  # noqa: SLF001 - annotations may name what is local to the caller
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
+            if not inspect.isroutine(function):  # a partial or another object: it has no name and no annotations
+                msg = f"a task is a function or a method, not {function!r}; write a function that calls it"
+                raise ConfigurationError(msg)
             return self._register(
                 Task(self, function, name or function.__name__, options=options, ack=ack, names=names)
             )
