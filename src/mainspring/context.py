@@ -31,7 +31,7 @@ class JobTransaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._completion.__exit__(kind, error, trace)
-        self._effects.committed = error is None
+        self._effects.committed |= error is None  # a second one that fails does not undo the first
 
     async def __aenter__(self) -> Any:
         return await self._completion.__aenter__()
@@ -40,7 +40,7 @@ class JobTransaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._completion.__aexit__(kind, error, trace)
-        self._effects.committed = error is None
+        self._effects.committed |= error is None  # a second one that fails does not undo the first
 
 
 @dataclass(slots=True)
