@@ -391,8 +391,9 @@ class MemoryStore:
         worker = row.worker or ""
         self._crew.call_about_claims(worker)
         return Takeover(
-            row.id, row.spec.task, row.spec.queue, worker, cause, row.status, row.attempts, row.crashes, row.failure
-        )
+            row.id, row.spec.task, row.spec.queue, worker, cause, row.status, row.attempts, row.crashes, row.failure,
+            row.spec.max_attempts,
+        )  # fmt: skip
 
     async def prune(self, limit: int = 1000) -> int:
         with self._operation() as now:
