@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from mainspring import Mainspring
-from mainspring.errors import IllegalMove, StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreReadOnly
+from mainspring.errors import IllegalMove, StoreBusy, StoreCorrupt, StoreError, StoreReadOnly
 from mainspring.job import Move, Outcome, Status
 from mainspring.stores.protocol import Store
 from mainspring.worker import acks as acks_module
@@ -129,7 +129,7 @@ async def test_flush_waits_for_all_that_was_added() -> None:
 
 async def test_a_store_that_is_away_is_tried_again_and_nothing_is_confirmed_before() -> None:
     async with scene() as it:
-        it.store.errors = [StoreBusy(), StoreFull(), StoreReadOnly(), asyncio.CancelledError(), StoreError("disk?")]
+        it.store.errors = [StoreBusy(), StoreReadOnly(), StoreError("disk?"), asyncio.CancelledError()]
         it.add("a")
         it.add("b", urgent=True)
         await eventually(lambda: it.store.tries == 3)

@@ -222,6 +222,23 @@ async def test_a_handler_that_raises_after_its_commit_is_done(tmp_path: Path, ca
     assert fields_of(caplog, "raised_after_commit")
 
 
+async def test_a_second_transaction_does_not_undo_the_first(tmp_path: Path) -> None:
+    app = Mainspring(f"sqlite:///{tmp_path}/jobs.db")
+    events = record(app, JobCompleted)
+
+    @app.task()
+    def work(ctx: Context) -> None:
+        with ctx.transaction():
+            pass
+        with ctx.transaction():
+            raise RuntimeError("in the second")
+
+    async with app, working(app):
+        job = (await ended(app, (await work.enqueue()).id))[0]
+        await eventually(lambda: events)
+    assert job.status is Status.COMPLETED
+
+
 async def test_words_that_are_no_utf8_can_be_stored(tmp_path: Path) -> None:
     app = Mainspring(f"sqlite:///{tmp_path}/jobs.db")
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from mainspring import Cancel, Context, Discard, Mainspring, Retry, Snooze
+from mainspring.errors import ConfigurationError
 from mainspring.events import JobRetrying
 from mainspring.job import Move, NewJob, Outcome, Status
 from mainspring.stores.memory import MemoryStore
@@ -144,6 +145,21 @@ async def test_wrapped_coroutines_can_be_tasks(app: Mainspring) -> None:
     async with working(app):
         job = await double.enqueue(n=4)
         assert (await ended(app, job.id))[0].result == 8
+
+
+def test_what_is_no_function_is_refused_clearly(app: Mainspring) -> None:
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    class Adder:
+        async def __call__(self, a: int) -> int:
+            return a
+
+    things: list[Any] = [functools.partial(add, 1), Adder(), add(1, 2)]
+    for thing in things:
+        with pytest.raises(ConfigurationError, match="a task is a function or a method"):
+            app.task(name="add")(thing)
+    things[-1].close()
 
 
 # -- results --------------------------------------------------------------------------------------
@@ -545,11 +561,11 @@ async def test_progress_is_written_while_the_job_runs(app: Mainspring) -> None:
 
 
 async def test_a_loop_blocked_by_a_handler_keeps_the_lease() -> None:
-    app = Mainspring(MemoryStore(lease=0.3))
+    app = Mainspring(MemoryStore(lease=0.2))
 
     @app.task()
     async def rude() -> str:
-        time.sleep(1.0)  # noqa: ASYNC251 - that is what makes it rude
+        time.sleep(0.6)  # noqa: ASYNC251 - that is what makes it rude
         return "done"
 
     async def watch() -> list[Any]:

@@ -67,6 +67,7 @@ async def report_until(app: Mainspring, store: FaultyStore) -> None:
     await reporting.enqueue()
 
 
+@pytest.mark.slow
 async def test_everything_fails_for_a_while(app: Mainspring, store: FaultyStore) -> None:
     @app.task(retry=Retry.fixed(0, max_attempts=5))
     async def work(ctx: Context, n: int) -> int:

@@ -140,7 +140,7 @@ async def test_the_jobs_of_a_dead_worker_are_taken_over() -> None:
     async with working(app) as worker:
         assert await job.result(10) == worker.id
     assert ((await job.get()).crashes, (await job.get()).attempts) == (1, 1)
-    assert [(event.worker, event.reason) for event in retrying] == [("silent", "crash")]
+    assert [(event.worker, event.reason, event.max_attempts) for event in retrying] == [("silent", "crash", 3)]
 
 
 async def test_three_dead_workers_are_enough() -> None:
