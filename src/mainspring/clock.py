@@ -10,6 +10,9 @@ Millis = int
 """A point in time (milliseconds since 1970, UTC) or a length of time, as stores keep it."""
 
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
 class Clock(Protocol):
     """What a store asks for the time."""
 
@@ -35,11 +38,11 @@ def to_millis(moment: datetime) -> Millis:
     if moment.tzinfo is None:
         msg = f"{moment!r} has no time zone; use datetime.now(UTC) or a ZoneInfo"
         raise ValueError(msg)
-    return int(moment.timestamp() * 1000)
+    return (moment - EPOCH) // timedelta(milliseconds=1)  # exact, as a float of seconds would not be
 
 
 def to_datetime(millis: Millis) -> datetime:
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=millis)
+    return EPOCH + timedelta(milliseconds=millis)
 
 
 def duration(length: timedelta | float) -> Millis:

@@ -275,7 +275,7 @@ class StoreMachine(RuleBasedStateMachine):
             move = Move.DEAD
         job = self.model.jobs[held.id]
         job.end(move, delay, self.clock.now())
-        (status,) = self.run(self.store.ack([Outcome(held.id, held.token, move, delay=delay)]))
+        (status,) = self.run(self.store.ack([Outcome(held.id, held.token, move, delay=delay, ref=held.ref)]))
         assert status is job.status
         self.lost.append(held)
         self.keep_busy()
@@ -285,7 +285,7 @@ class StoreMachine(RuleBasedStateMachine):
         replaced = [lost for lost in self.lost if any(held.id == lost.id for held in self.held)]
         if zombies := replaced or self.lost:
             zombie = zombies[which % len(zombies)]
-            outcome = Outcome(zombie.id, zombie.token, move, follow_ups=(new_job(),))
+            outcome = Outcome(zombie.id, zombie.token, move, follow_ups=(new_job(),), ref=zombie.ref)
             assert self.run(self.store.ack([outcome])) == [None]
 
     # -- workers live and die -----------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from contextvars import Context
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -228,6 +228,26 @@ async def test_closing_finishes_what_was_asked_for(path: Path) -> None:
     ids = await asyncio.gather(*tasks)
     assert sorted(await found(store)) == sorted(ids)  # and it opens again when asked
     await store.close()
+
+
+async def test_who_asks_after_the_end_is_told(store: SqliteStore) -> None:
+    threads = store._open()  # noqa: SLF001 - only a race gets there otherwise
+    threads.writer._inbox.put(None)  # noqa: SLF001
+    with pytest.raises(StoreError, match="closed"):
+        await put(store)
+
+
+@pytest.mark.parametrize("isolation_level", [None, "DEFERRED"])
+async def test_jobs_on_the_callers_connection_are_all_there_or_none(
+    store: SqliteStore, path: Path, isolation_level: Literal["DEFERRED"] | None
+) -> None:
+    with closing(sqlite3.connect(path, isolation_level=isolation_level)) as connection:
+        if isolation_level:
+            connection.execute("BEGIN")
+        with pytest.raises(UnicodeEncodeError):
+            await store.insert([new_job(), unstorable()], connection)
+        connection.commit()
+    assert await found(store) == []
 
 
 async def test_closing_twice_is_fine(path: Path) -> None:

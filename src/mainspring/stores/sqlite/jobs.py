@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from mainspring.clock import Millis, to_datetime
+from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.errors import IllegalMove, SystemHalted
 from mainspring.job import (
     FOREVER,
@@ -387,7 +387,7 @@ def to_claim(row: Sequence[Any]) -> Claim:
 
 
 def ends(halts: Iterable[Halt]) -> list[Millis]:
-    return [int(halt.until.timestamp() * 1000) for halt in halts if halt.until is not None]
+    return [to_millis(halt.until) for halt in halts if halt.until is not None]
 
 
 def earliest(times: Iterable[Millis]) -> Millis | None:
@@ -420,7 +420,7 @@ INSERT INTO archive -- columns 1 to 6: seq, id, token, began, result, now; sqlit
 SELECT id, task, queue, {COMPLETED}, priority, run_at, attempts + 1, max_attempts, crashes, token, worker,
        coalesce(column4, claimed_at), column6, min({NEVER}, column6 + keep), timeout, created_at, keep, keep_dead,
        dedupe_key, target_type, target_id, tags, options, reason, progress, note, error_type, error, payload, column5
-FROM (VALUES {{values}}) CROSS JOIN jobs ON seq = column1 AND id = column2 AND token = column3 AND status = {RUNNING}
+FROM (VALUES {{values}}) CROSS JOIN jobs ON seq = column1 AND +id = column2 AND token = column3 AND status = {RUNNING}
 """
 GO_ON = """
 UPDATE jobs SET status = :status, run_at = coalesce(:run_at, run_at), attempts = attempts + :attempts,

@@ -6,8 +6,8 @@ import asyncio
 import os
 import socket
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,7 +119,7 @@ class SqliteStore:
         """In the caller's transaction and thread. Its commit is noticed by the workers' poll."""
         self._open()
         self._check_same_file(connection)
-        with self.file.errors():
+        with self.file.errors(), all_or_nothing(connection):
             transaction = Transaction(connection, self.clock.now())
             inserted = jobs.insert(transaction, new)
             transaction.write_counts()
@@ -301,6 +301,25 @@ class SqliteStore:
     async def resume(self, by: By, queue: str | None = None) -> bool:
         resumed: list[bool] = await self._write(operate.resume, [(by, queue)])
         return resumed[0]
+
+
+@contextmanager
+def all_or_nothing(connection: sqlite3.Connection) -> Iterator[None]:
+    """Several statements as one, on a connection that commits each by itself or is in a transaction already.
+
+    On any other, the first statement begins a transaction, and it is the caller's to end.
+    """
+    if connection.isolation_level is not None and not connection.in_transaction:
+        yield
+        return
+    connection.execute("SAVEPOINT mainspring_insert")
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK TO mainspring_insert")
+        raise
+    finally:
+        connection.execute("RELEASE mainspring_insert")
 
 
 @dataclass(slots=True)

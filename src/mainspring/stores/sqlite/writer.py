@@ -108,6 +108,7 @@ class Writer:
         """Finish what was asked for, then end."""
         self._inbox.put(None)
         self._thread.join()
+        self._refuse_the_rest()
 
     def _run(self) -> None:
         going = True
@@ -117,6 +118,14 @@ class Writer:
                 self._write(batch)
                 answer(batch)
         self._link.close()
+        self._refuse_the_rest()
+
+    def _refuse_the_rest(self) -> None:
+        """Who asks when it is too late must not wait for ever."""
+        while not self._inbox.empty():
+            if (request := self._inbox.get()) is not None:
+                fail([request], StoreError("the store was closed"))
+                answer([request])
 
     def _next_batch(self) -> tuple[bool, list[Request]]:
         batch: list[Request] = []

@@ -98,7 +98,7 @@ async def running(store: Store, *, worker: str = "w1", **overrides: Any) -> Clai
 
 
 def outcome(held: Claim, move: Move, **fields: Any) -> Outcome:
-    return Outcome(job_id=held.id, token=held.token, move=move, **fields)
+    return Outcome(job_id=held.id, token=held.token, move=move, ref=held.ref, **fields)
 
 
 async def end(store: Store, held: Claim, move: Move, **fields: Any) -> Status | None:
