@@ -42,7 +42,8 @@ from mainspring.worker.threads import Threads
 
 log = get_log("mainspring.worker")
 
-LONGEST_SLEEP = 1.0  # seconds; a wall clock that jumps must not make us sleep through what is due now
+LONGEST_SLEEP = 10.0  # seconds between claims when nothing is due and nobody wakes us
+CLOCK_JUMP = 250  # milliseconds by which the wall clock may go wrong between two looks at it
 STALE = 2.0  # seconds that a claimed job may wait here for a free slot before others get it
 PROGRESS_PAUSE = 0.1  # seconds between writes of progress; of many reports the last is written
 PRUNE_EVERY = 10.0  # seconds
@@ -170,6 +171,7 @@ class Worker:
         self._acks = Acks(self.store, self.settings.ack_delay, self._confirmed)
         self._heartbeat = Heartbeat(self.store, self.id, self.settings.heartbeat, self._tokens, self._on_pulse)
         self._pruned_at = self._loop.time()
+        self._clock_offset = self.store.clock.now() - self._loop.time() * 1000
 
     @contextlib.asynccontextmanager
     async def _joined(self) -> AsyncIterator[None]:
@@ -518,6 +520,7 @@ class Worker:
     # -- upkeep ---------------------------------------------------------------------------------
 
     async def _upkeep_step(self) -> None:
+        self._notice_clock_jump()
         for takeover in await self.store.reap():
             self._announce.taken_over(takeover)
         self._hand_back_stale()
@@ -531,6 +534,13 @@ class Worker:
         await asyncio.sleep(self.settings.upkeep)
         if self._loop.time() - began > self.settings.upkeep + self.store.lease / 2:
             await asyncio.sleep(self.settings.upkeep)  # then the others too had the time to give a sign of life
+
+    def _notice_clock_jump(self) -> None:
+        """Somebody set the clock, or the machine slept: what is due now may be other than we thought."""
+        offset = self.store.clock.now() - self._loop.time() * 1000
+        if abs(offset - self._clock_offset) > CLOCK_JUMP:
+            self._wake.set()
+        self._clock_offset = offset
 
     async def _look_for_halt(self) -> None:
         """Only to tell of it: whether a job may start is decided in the claim."""

@@ -40,7 +40,7 @@ from mainspring.stores.sqlite.presence import Presence, read_wakes
 from mainspring.stores.sqlite.reader import Reader
 from mainspring.stores.sqlite.writer import Operation, Transaction, Writer
 
-FOREIGN_WRITE_POLL = 0.1  # seconds; a commit by a connection that is not ours sends no wake-up
+FOREIGN_WRITE_POLL = 0.25  # seconds; a commit by a connection that is not ours sends no wake-up
 
 QUOTED = str.maketrans({"%": "%25", "?": "%3F", "#": "%23"})  # what would end the path in a URL
 
@@ -197,6 +197,8 @@ class SqliteStore:
     async def heartbeat(self, worker: str, held: Mapping[str, int]) -> Pulse:
         self.presence.beat(worker)
         self._dead.discard(worker)
+        if not held:
+            return Pulse()
         return await self._open().reader.run(upkeep.pulse, worker, held)
 
     async def reap(self) -> list[Takeover]:
