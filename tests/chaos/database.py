@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,3 +51,11 @@ def ailments(path: Path) -> list[str]:
             await store.close()
 
     return asyncio.run(diagnose())
+
+
+@contextmanager
+def locked(database: Path) -> Iterator[None]:
+    """By another program, which has begun to write and takes its time."""
+    with closing(sqlite3.connect(database, timeout=30, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield

@@ -137,6 +137,10 @@ class Nursery:
     def ledger(self) -> Ledger:
         return Ledger.read(self.folder / "ledger")
 
+    def ledger_size(self) -> int:
+        """In bytes: how far things are, without reading it all."""
+        return (self.folder / "ledger").stat().st_size
+
     def start(self, program: str, who: str = "", **args: Any) -> Process:
         """Run a function of `tests.chaos.programs`: `start("work:work", …)`."""
         name = who or f"{program.partition(':')[0]}-{len(self.started)}"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.database import ailments, statuses
+from tests.chaos.database import ailments, locked, statuses
 from tests.chaos.nursery import Nursery, Process
 from tests.chaos.waiting import wait_until
 
@@ -97,13 +97,6 @@ def check(nursery: Nursery, worker: Process) -> None:
 
 
 # -- trouble --------------------------------------------------------------------------------------
-
-
-@contextmanager
-def locked(database: Path) -> Iterator[None]:
-    with closing(sqlite3.connect(database, timeout=30, isolation_level=None)) as connection:
-        connection.execute("BEGIN IMMEDIATE")
-        yield
 
 
 @contextmanager

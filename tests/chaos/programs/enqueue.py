@@ -14,6 +14,7 @@ from typing import Any
 from mainspring.errors import StoreUnavailable
 from mainspring.job import Inserted
 from tests.chaos.programs.tasks import EFFECTS, MIXTURE, Shop
+from tests.chaos.waiting import DEADLINE
 
 
 def some(folder: str, who: str, number: int = 1, task: str = "quick", **payload: Any) -> None:
@@ -57,6 +58,35 @@ def stubbornly(folder: str, who: str, settings: str = "") -> None:
             else:
                 acknowledge(shop, inserted)
                 break
+
+
+def flood(folder: str, who: str, seconds: float) -> None:
+    """One job after the other as fast as they are taken, from when there is a file `go` on."""
+    shop = Shop(folder, who)
+    shop.app.run(shop.app.store.open())
+    shop.pen.write("note")
+    while not (shop.folder / "go").exists():
+        time.sleep(0.001)
+    asyncio.run(_flood(shop, time.monotonic() + seconds))
+
+
+async def _flood(shop: Shop, end: float) -> None:
+    while time.monotonic() < end:
+        acknowledge(shop, await shop.app.enqueue_all(shop.prepare("quick")))
+    await shop.app.close()
+
+
+def one_by_one(folder: str, who: str, number: int) -> None:
+    """Each when the one before it has ended, so that the worker is idle whenever one comes."""
+    asyncio.run(_one_by_one(Shop(folder, who), number))
+
+
+async def _one_by_one(shop: Shop, number: int) -> None:
+    async with shop.app as app:
+        for _ in range(number):
+            job = await app.tasks["quick"].enqueue()
+            shop.pen.write("ack", job.id)
+            await job.result(timeout=DEADLINE)
 
 
 def acknowledge(shop: Shop, inserted: Sequence[Inserted]) -> None:

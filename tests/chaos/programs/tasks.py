@@ -53,6 +53,15 @@ class Shop:
             raise
         self.pen.write("end", ctx.job_id, token(ctx))
 
+    def let_go(self, ctx: Context) -> bool:
+        return (self.folder / f"go-{token(ctx)}").exists()
+
+    def say_all(self, ctx: Context) -> int:
+        """Everything that a run can say in its job's name."""
+        ctx.progress(1.0, f"by {token(ctx)}")
+        ctx.follow_up(*self.prepare("child", of=f"{ctx.job_id}/{token(ctx)}"))
+        return token(ctx)
+
     def _completed(self, event: JobCompleted) -> None:
         self.pen.write("done", event.job_id)
 
@@ -120,16 +129,7 @@ def define_with_effects(shop: Shop) -> None:
 
 def define_held(shop: Shop) -> None:
     """Tasks that wait until the test lets them go, by a file that is named after the run: `go-1`."""
-    app, noted = shop.app, shop.noted
-
-    def let_go(ctx: Context) -> bool:
-        return (shop.folder / f"go-{token(ctx)}").exists()
-
-    def say_all(ctx: Context) -> int:
-        """Everything that a run can say in its job's name."""
-        ctx.progress(1.0, f"by {token(ctx)}")
-        ctx.follow_up(*shop.prepare("child", of=f"{ctx.job_id}/{token(ctx)}"))
-        return token(ctx)
+    app, noted, let_go, say_all = shop.app, shop.noted, shop.let_go, shop.say_all
 
     @app.task()
     async def held(ctx: Context) -> int:
@@ -147,6 +147,14 @@ def define_held(shop: Shop) -> None:
             while not let_go(ctx):
                 time.sleep(0.005)
             return say_all(ctx)
+
+    @app.task()
+    def ticking(ctx: Context) -> None:
+        """Does not listen either, and shows that it is still there."""
+        with noted(ctx):
+            while not let_go(ctx):
+                shop.pen.write("note", ctx.job_id, token(ctx))
+                time.sleep(0.001)
 
     @app.task()
     def held_transaction(ctx: Context) -> None:

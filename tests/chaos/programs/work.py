@@ -6,7 +6,9 @@ import asyncio
 from typing import Any
 
 from mainspring.cli import logs
+from mainspring.stores.sqlite import store
 from mainspring.worker import Worker
+from mainspring.worker import worker as worker_module
 from tests.chaos.programs.tasks import Shop
 
 
@@ -14,6 +16,13 @@ def work(folder: str, who: str, settings: str = "", **worker: Any) -> int:
     """Until SIGTERM. The worker's id is the process's name in the ledger."""
     logs.set_up("info", as_json=True, final=True)
     return Worker(Shop(folder, who, settings).app, id=who, **worker).run()
+
+
+def work_without_polling(folder: str, who: str, **worker: Any) -> int:
+    """What does not wake it does not reach it."""
+    store.FOREIGN_WRITE_POLL = 3600.0
+    worker_module.LONGEST_SLEEP = 3600.0
+    return work(folder, who, **worker)
 
 
 def replay_dead(folder: str, who: str) -> None:
