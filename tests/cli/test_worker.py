@@ -122,7 +122,7 @@ def test_a_second_signal_stops_at_once(start: Start, shop: Shop) -> None:
     assert shop.status(job_id) is Status.PENDING
 
 
-def insist(process: subprocess.Popen[str]) -> None:
+def insist(process: subprocess.Popen[bytes]) -> None:
     """Signal again until it ends, which must be long before its grace is over: two signals at once are one wish."""
     for _ in range(20):
         process.send_signal(signal.SIGTERM)
