@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import logging
 import os
 import random
 import signal
 import socket
+import sys
+import threading
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from datetime import UTC, datetime
@@ -83,8 +86,18 @@ class Worker:
     # -- life -----------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Work until SIGTERM or SIGINT; then finish what runs, within the grace. A second signal stops at once."""
-        return asyncio.run(self._run())
+        """Work until SIGTERM or SIGINT; then finish what runs, within the grace. A second signal stops at once.
+
+        Returns the process's exit code. What handlers leave behind, threads of `asyncio.to_thread` or coroutines that
+        swallow their cancellation, gets a moment to end; then the process ends without it.
+        """
+        with asyncio.Runner() as runner:
+            code = runner.run(self._run())
+            impatience = threading.Timer(LAST_WORDS, end_process, [self.id])
+            impatience.daemon = True
+            impatience.start()
+        impatience.cancel()
+        return code
 
     async def _run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -606,3 +619,12 @@ class Worker:
         self._let_go(run)
         if outcome is not None:
             self._acks.add(run, outcome)
+
+
+def end_process(worker: str) -> None:
+    """For who has stopped and is held up by what handlers left behind; their jobs were handed back."""
+    log.warning("left_behind", worker=worker, threads=threading.active_count())
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
