@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -289,6 +291,42 @@ async def test_outcomes_are_written_before_it_leaves(app: Mainspring) -> None:
         assert {(await job.get()).status for job in jobs} == {Status.RUNNING}
         gate.set()
     assert {(await job.get()).status for job in jobs} == {Status.COMPLETED}
+
+
+LEAVING = """
+import asyncio, os, signal, sys, threading, time
+from mainspring import Mainspring
+from mainspring.worker import Worker, lanes, worker
+worker.LAST_WORDS = lanes.LAST_WORDS = 0.2
+app = Mainspring("memory://")
+
+@app.task()
+async def swallows():
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
+
+@app.task()
+async def hangs_in_a_thread():
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    await asyncio.to_thread(time.sleep, 3600)
+
+asyncio.run(app.tasks[sys.argv[1]].enqueue())
+sys.exit(Worker(app, grace=0.1).run())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["swallows", "hangs_in_a_thread"])
+def test_what_handlers_leave_behind_cannot_keep_the_process(task: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVING, task], timeout=30, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "left_behind" in done.stderr
 
 
 # -- drain ----------------------------------------------------------------------------------------
