@@ -197,7 +197,7 @@ class Bus:
         if inside.get():  # a subscriber would wait for itself
             return
         loop = asyncio.get_running_loop()
-        while mine := [task for task in list(self._tasks) if task.get_loop() is loop]:
+        while mine := [task for task in list(self._tasks) if task.get_loop() is loop and not task.done()]:
             await asyncio.gather(*mine, return_exceptions=True)
         if self._thread is not None and self._pid == os.getpid():
             await asyncio.wrap_future(self._thread.submit(lambda: None))
