@@ -67,3 +67,6 @@ get_log("mainspring.worker").info("mine")
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("event='mine'\n", "")
+
+
+pytestmark = pytest.mark.slow  # real processes

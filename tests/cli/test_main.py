@@ -176,3 +176,5 @@ connection.execute("BEGIN IMMEDIATE")
 print("held", flush=True)
 sys.stdin.read()
 """
+
+pytestmark = pytest.mark.slow  # real processes

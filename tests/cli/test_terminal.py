@@ -17,6 +17,8 @@ from mainspring.cli.table import Column
 from mainspring.cli.terminal import Terminal
 from tests.cli.conftest import Shop
 
+pytestmark = pytest.mark.slow  # real processes
+
 
 class Screen(io.StringIO):
     def isatty(self) -> bool:

@@ -21,6 +21,8 @@ APP = """
 import asyncio
 from mainspring import Mainspring
 
+pytestmark = pytest.mark.slow  # real processes
+
 app = Mainspring("sqlite:///shop.db")
 
 @app.task(queue="mail")

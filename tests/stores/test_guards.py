@@ -27,7 +27,6 @@ from mainspring.testing.conformance import HeartbeatConformance, StoreConformanc
 from mainspring.testing.conformance.scene import claim, join, outcome, put, running
 from tests.stores.sqlite import test_plans as plans
 from tests.stores.sqlite import test_writer as requests
-from tests.stores.sqlite.returning import ReturningStore
 from tests.stores.sqlite.template import fresh_database
 
 Patch = pytest.MonkeyPatch
@@ -96,10 +95,6 @@ def sqlite(clock: ManualClock) -> Store:
     return SqliteStore(fresh_database(), clock=clock)
 
 
-def returning(clock: ManualClock) -> Store:
-    return ReturningStore(fresh_database(), clock=clock)
-
-
 def in_memory(clock: ManualClock) -> Store:
     return MemoryStore(clock=clock)
 
@@ -127,7 +122,7 @@ STALLED = "test_a_job_within_its_timeout_and_grace_is_left_alone"
 
 GUARDS = [
     Guard("the fence of acks", sqlite, without(jobs, "HELD", "token = job_token"), (RECLAIMED, SHIFTED, ZOMBIE)),
-    Guard("the fence of successes", returning, without(jobs, "ARCHIVE_COMPLETED", "token = column3"), (REPLAYED,)),
+    Guard("the fence of successes", sqlite, without(jobs, "ARCHIVE_COMPLETED", "token = column3"), (REPLAYED,)),
     Guard(
         "only what runs can end",
         sqlite,

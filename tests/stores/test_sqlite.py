@@ -13,7 +13,7 @@ from mainspring.testing.conformance import HeartbeatConformance, StoreConformanc
 from mainspring.testing.conformance.ending import Ending
 from mainspring.testing.conformance.takeover import TakingOver
 from mainspring.testing.machine import store_machine
-from tests.stores.sqlite.returning import ReturningStore
+from tests.stores.sqlite.forgetful import ForgetfulStore
 from tests.stores.sqlite.template import fresh_database
 
 
@@ -26,14 +26,15 @@ class TestSqliteStore(StoreConformance, HeartbeatConformance):
         await store.close()
 
 
-class TestSqliteStoreGivenItsRefs(Ending, TakingOver):
+@pytest.mark.slow
+class TestSqliteStoreWithoutRefs(Ending, TakingOver):
     @pytest.fixture
     async def store(self, clock: ManualClock) -> AsyncIterator[SqliteStore]:
-        store = ReturningStore(fresh_database(), clock=clock)
+        store = ForgetfulStore(fresh_database(), clock=clock)
         await store.open()
         yield store
         await store.close()
 
 
-TestSqliteHistories = store_machine(lambda clock: ReturningStore(fresh_database(), clock=clock)).TestCase
+TestSqliteHistories = store_machine(lambda clock: SqliteStore(fresh_database(), clock=clock)).TestCase
 TestSqliteHistories.settings = settings(max_examples=40, stateful_step_count=30, deadline=None, derandomize=True)

@@ -231,8 +231,8 @@ async def test_closing_finishes_what_was_asked_for(path: Path) -> None:
 
 
 async def test_who_asks_after_the_end_is_told(store: SqliteStore) -> None:
-    threads = store._open()  # noqa: SLF001 - only a race gets there otherwise
-    threads.writer._inbox.put(None)  # noqa: SLF001
+    threads = store._open()
+    threads.writer._inbox.put(None)
     with pytest.raises(StoreError, match="closed"):
         await put(store)
 
