@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import random
 from collections.abc import Iterator
@@ -31,7 +32,10 @@ class Chaos:
 def chaos() -> Chaos:
     seed = int(os.environ.get("MAINSPRING_CHAOS_SEED") or random.randrange(2**32))
     print(f"MAINSPRING_CHAOS_SEED={seed}")  # pytest shows it when the test fails
-    return Chaos(os.environ.get("MAINSPRING_CHAOS") == "long", seed)
+    long = os.environ.get("MAINSPRING_CHAOS") == "long"
+    if long:
+        faulthandler.cancel_dump_traceback_later()  # minutes are in order here
+    return Chaos(long, seed)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.database import ailments, locked, statuses
+from tests.chaos.database import ailments, locked, statuses, unfinished
 from tests.chaos.nursery import Nursery, Process
 from tests.chaos.waiting import wait_until
 
@@ -50,7 +50,7 @@ def test_a_database_that_is_gone_for_a_while(nursery: Nursery, worker: Process) 
 
 def test_a_database_that_was_restored_from_a_copy(nursery: Nursery, worker: Process) -> None:
     let_go(nursery)
-    wait_until(lambda: ended(nursery), worker.said)
+    wait_until(lambda: ended(nursery) and not unfinished(nursery.database), worker.said)
     restore(nursery.database, nursery.folder / "copy.db")
     nursery.run("enqueue:some", number=20)
     check(nursery, worker)
