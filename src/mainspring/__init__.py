@@ -10,31 +10,13 @@ async def welcome(guest_id: str) -> None: ...
 await welcome.using(delay=3600).enqueue(guest_id="g1")
 """
 
-from typing import TYPE_CHECKING
-
-from mainspring.lazy import lazily
-
-if TYPE_CHECKING:
-    from mainspring.app import Mainspring
-    from mainspring.context import Context
-    from mainspring.errors import Cancel, Discard, MainspringError, Snooze
-    from mainspring.job import Job, Priority, Status
-    from mainspring.retry import Retry
-    from mainspring.stores.protocol import Filter
-    from mainspring.task import JobHandle, Retention, Task
-else:
-    __getattr__, __dir__ = lazily(
-        __name__,
-        {
-            "app": ["Mainspring"],
-            "context": ["Context"],
-            "errors": ["Cancel", "Discard", "MainspringError", "Snooze"],
-            "job": ["Job", "Priority", "Status"],
-            "retry": ["Retry"],
-            "stores.protocol": ["Filter"],
-            "task": ["JobHandle", "Retention", "Task"],
-        },
-    )
+from mainspring.app import Mainspring
+from mainspring.context import Context
+from mainspring.errors import Cancel, Discard, MainspringError, Snooze
+from mainspring.job import Job, Priority, Status
+from mainspring.retry import Retry
+from mainspring.stores.protocol import Filter
+from mainspring.task import JobHandle, Retention, Task
 
 __all__ = [
     "Cancel",

@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
+import pytest_mainspring
 from mainspring import Mainspring, Status
-from mainspring.testing import Kit, assert_enqueued, plugin
+from mainspring.testing import Kit, assert_enqueued
 
 pytest_plugins = ["pytester"]
 
@@ -72,11 +73,11 @@ def test_the_configuration_names_the_application(pytester: pytest.Pytester, sett
 )
 def test_a_wrong_name_is_explained(setting: str, said: str) -> None:
     with pytest.raises(pytest.UsageError, match=said):
-        plugin.find_app(setting)
+        pytest_mainspring.find_app(setting)
 
 
 def test_loading_the_plugin_imports_nothing_of_weight() -> None:
-    program = "import sys, mainspring.testing.plugin; print(*(set(sys.modules) & {'pydantic', 'sqlite3', 'structlog'}))"
+    program = "import sys, pytest_mainspring; print(*(set(sys.modules) & {'pydantic', 'sqlite3', 'structlog'}))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
 

@@ -12,26 +12,10 @@ with testing.inline(app):                   each job runs as soon as it is enque
 For authors of stores: `mainspring.testing.conformance` and `mainspring.testing.machine`.
 """
 
-from typing import TYPE_CHECKING
-
-from mainspring.lazy import lazily
-
-if TYPE_CHECKING:
-    from mainspring.testing.clock import ManualClock
-    from mainspring.testing.enqueued import assert_enqueued, refute_enqueued
-    from mainspring.testing.kit import Kit, inline, manual
-    from mainspring.testing.recorder import Ran
-    from mainspring.testing.time import VirtualTime
-else:
-    __getattr__, __dir__ = lazily(
-        __name__,
-        {
-            "clock": ["ManualClock"],
-            "enqueued": ["assert_enqueued", "refute_enqueued"],
-            "kit": ["Kit", "inline", "manual"],
-            "recorder": ["Ran"],
-            "time": ["VirtualTime"],
-        },
-    )
+from mainspring.testing.clock import ManualClock
+from mainspring.testing.enqueued import assert_enqueued, refute_enqueued
+from mainspring.testing.kit import Kit, inline, manual
+from mainspring.testing.recorder import Ran
+from mainspring.testing.time import VirtualTime
 
 __all__ = ["Kit", "ManualClock", "Ran", "VirtualTime", "assert_enqueued", "inline", "manual", "refute_enqueued"]

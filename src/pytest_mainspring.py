@@ -1,4 +1,4 @@
-"""The pytest plugin. It is loaded with every pytest: it imports nothing until a fixture is asked for.
+"""The pytest plugin. It is loaded with every pytest: it imports nothing of Mainspring until a fixture is asked for.
 
 # pyproject.toml
 [tool.pytest.ini_options]
