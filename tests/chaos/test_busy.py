@@ -19,6 +19,6 @@ WORKER: dict[str, Any] = {"concurrency": 1, "prefetch": 0, "heartbeat": 0.1, "up
 def test_a_busy_event_loop_or_interpreter_does_not_cost_the_lease(nursery: Nursery, task: str) -> None:
     watcher = nursery.start("work:work", "watcher", queues=["other"], **WORKER)  # looks after all workers
     nursery.start("work:work", "busy", queues=["default"], **WORKER)
-    nursery.run("enqueue:some", task=task, seconds=2.5)
+    nursery.run("enqueue:some", task=task, seconds=2)
     wait_until(lambda: nursery.ledger.done, watcher.said)
     assert ask(nursery.database, "SELECT status, token, worker, crashes FROM archive") == [(4, 1, "busy", 0)]

@@ -49,7 +49,7 @@ WORKER: dict[str, Any] = {"concurrency": 2, "heartbeat": 0.2, "upkeep": 0.2}
 
 
 def test_all_may_start_at_once_where_there_is_no_database_yet(forks: Forks, tmp_path: Path, chaos: Chaos) -> None:
-    for number in range(chaos.size(4, 50)):
+    for number in range(chaos.size(3, 50)):
         folder = tmp_path / str(number)
         folder.mkdir()
         with Nursery(forks, folder) as nursery:

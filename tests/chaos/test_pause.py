@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.chaos.conftest import Chaos
 from tests.chaos.database import ask
 from tests.chaos.ledger import Run
 from tests.chaos.nursery import Nursery, Process
@@ -120,7 +121,7 @@ def test_a_zombie_cannot_commit_a_transaction(nursery: Nursery, way: Way) -> Non
 
 
 def test_a_zombie_coroutine_is_stopped_when_its_worker_hears_of_it(nursery: Nursery, way: Way) -> None:
-    patient = replace(way, timeout=way.timeout and 3.0)  # the second run would be stopped at its timeout too
+    patient = replace(way, timeout=way.timeout and 2.0)  # the second run would be stopped at its timeout too
     scene = lose_claim(nursery, patient, "held")
     scene.wait_ended(1)
     assert scene.run(1).fail
@@ -138,13 +139,13 @@ def test_a_zombie_works_again_once_it_goes_on(nursery: Nursery) -> None:
     assert len(nursery.ledger.of("end", who="zombie")) >= 3
 
 
-def test_a_machine_that_slept_takes_nothing_from_its_workers(nursery: Nursery) -> None:
+def test_a_machine_that_slept_takes_nothing_from_its_workers(nursery: Nursery, chaos: Chaos) -> None:
     """All stop and go on together, as when a laptop or a virtual machine is suspended: nobody was dead."""
     alone: dict[str, Any] = {"concurrency": 1, "prefetch": 0, "settings": "?lease=1"}
     workers = [nursery.start("work:work", **alone, **WORKER) for _ in range(2)]
     nursery.run("enqueue:some", number=2, task="held")
     wait_until(lambda: len(nursery.ledger.of("start")) == 2, lambda: "both runs")
-    for _ in range(3):
+    for _ in range(chaos.size(1, 10)):
         wait_for_heartbeats(nursery, workers)
         suspend(workers, seconds=1.5)
     (nursery.folder / "go-1").touch()
