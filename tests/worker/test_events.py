@@ -258,6 +258,7 @@ async def test_words_that_are_no_utf8_can_be_stored(tmp_path: Path) -> None:
     assert found[1].reason == "caf\\udce9"
 
 
+@pytest.mark.slow
 async def test_a_database_that_vanishes_for_a_while(tmp_path: Path) -> None:
     app = Mainspring(f"sqlite:///{tmp_path}/jobs.db")
 
