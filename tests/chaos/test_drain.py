@@ -44,7 +44,8 @@ def test_what_was_claimed_ahead_is_handed_back_at_once(nursery: Nursery) -> None
     worker = nursery.start("work:work", "first", concurrency=2, prefetch=20)
     nursery.run("enqueue:some", number=500)  # quick ones, from which it learns to claim ahead
     nursery.run("enqueue:some", task="held", number=40)
-    wait_until(lambda: len(ask(nursery.database, f"{RUNNING} AND task = 'held'")) > 2, worker.said)
+    wait_until(lambda: len(nursery.ledger.of("start")) == 500 + 2, worker.said)
+    assert len(ask(nursery.database, RUNNING)) > 2
     worker.send(signal.SIGTERM)
     wait_until(lambda: len(ask(nursery.database, RUNNING)) == 2, worker.said)
     assert worker.code is None
