@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow  # real processes
+
 SCRIPT = """
 import sys
 if {plain}:
@@ -67,6 +69,3 @@ get_log("mainspring.worker").info("mine")
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("event='mine'\n", "")
-
-
-pytestmark = pytest.mark.slow  # real processes

@@ -26,6 +26,8 @@ from mainspring.errors import (
 from tests.cli.conftest import Run, Shop
 from tests.cli.waiting import wait_until
 
+pytestmark = pytest.mark.slow  # real processes
+
 
 def test_help_tells_the_exit_codes(run: Run) -> None:
     outcome = run("--help")
@@ -176,5 +178,3 @@ connection.execute("BEGIN IMMEDIATE")
 print("held", flush=True)
 sys.stdin.read()
 """
-
-pytestmark = pytest.mark.slow  # real processes

@@ -17,11 +17,11 @@ from mainspring.worker import WorkerSettings
 from tests.cli.conftest import Run, Shop, Start
 from tests.cli.waiting import wait_until
 
+pytestmark = pytest.mark.slow  # real processes
+
 APP = """
 import asyncio
 from mainspring import Mainspring
-
-pytestmark = pytest.mark.slow  # real processes
 
 app = Mainspring("sqlite:///shop.db")
 
