@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import TracebackType
@@ -30,8 +31,8 @@ class JobTransaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._completion.__exit__(kind, error, trace)
-        self._effects.committed |= error is None  # a second one that fails does not undo the first
+        with self._committing(error):
+            self._completion.__exit__(kind, error, trace)
 
     async def __aenter__(self) -> Any:
         return await self._completion.__aenter__()
@@ -39,8 +40,17 @@ class JobTransaction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._completion.__aexit__(kind, error, trace)
-        self._effects.committed |= error is None  # a second one that fails does not undo the first
+        with self._committing(error):
+            await self._completion.__aexit__(kind, error, trace)
+
+    @contextmanager
+    def _committing(self, error: BaseException | None) -> Iterator[None]:
+        self._effects.committing = error is None
+        try:
+            yield
+            self._effects.committed |= error is None  # a second one that fails does not undo the first
+        finally:
+            self._effects.committing = False
 
 
 @dataclass(slots=True)
@@ -49,7 +59,8 @@ class Effects:
 
     follow_ups: list[NewJob] = field(default_factory=list)
     result: Any = UNSET
-    committed: bool = False  # by ctx.transaction()
+    committing: bool = False  # ctx.transaction() is about to
+    committed: bool = False
 
 
 class Context:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,6 +12,8 @@ from mainspring import Cancel, Context, Discard, Mainspring, Retry, Snooze
 from mainspring.events import Event, JobCompleted, JobProgressed, JobRetrying, JobStarted, WorkerHeartbeat
 from mainspring.job import Status
 from mainspring.stores.memory import MemoryStore
+from mainspring.task import Task
+from mainspring.worker.run import Run, Stop
 from tests.worker.working import all_logs, ended, eventually, fields_of, new_app, reached, record, working
 
 
@@ -273,3 +275,20 @@ async def test_a_database_that_vanishes_for_a_while(tmp_path: Path) -> None:
         await asyncio.sleep(0.4)  # it becomes due while the file is away
         (tmp_path / "away.db").rename(tmp_path / "jobs.db")
         assert await waiting.result(10) == 2
+
+
+@pytest.mark.parametrize("stop", list(Stop))
+def test_what_its_own_transaction_ends_is_not_stopped_meanwhile(stop: Stop) -> None:
+    run = Run(Context.detached()._claim, cast("Task[..., Any, Any]", None), 0)
+    run.context = Context.detached()
+    run.context.effects.committing = True
+    run.end(stop)
+    assert run.stop is None
+
+
+def test_what_its_own_transaction_ended_is_not_lost() -> None:
+    run = Run(Context.detached()._claim, cast("Task[..., Any, Any]", None), 0)
+    run.context = Context.detached()
+    run.context.effects.committed = True
+    run.end(Stop.LOST)
+    assert run.stop is None

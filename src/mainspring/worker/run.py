@@ -98,6 +98,8 @@ class Run:
         """Make the handler stop: cancel the coroutine, end the process; a thread is only told."""
         if self.ended or self.stop is Stop.LOST or (self.stop is not None and stop is not Stop.LOST):
             return
+        if self._commits(stop):
+            return
         self.stop, self.stop_reason = stop, reason
         if self.context is not None:
             self.context.stop(reason or stop)
@@ -105,3 +107,10 @@ class Run:
             self.kill()
         elif self.lane is not None and not self.threaded:
             self.lane.cancel()
+
+    def _commits(self, stop: Stop) -> bool:
+        """Its own transaction writes its end: to a heartbeat that looks like a lost claim."""
+        if self.context is None:
+            return False
+        effects = self.context.effects
+        return effects.committing or (effects.committed and stop is Stop.LOST)
