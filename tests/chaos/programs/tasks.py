@@ -53,8 +53,14 @@ class Shop:
             raise
         self.pen.write("end", ctx.job_id, token(ctx))
 
-    def let_go(self, ctx: Context) -> bool:
+    def may_go(self, ctx: Context) -> bool:
         return (self.folder / f"go-{token(ctx)}").exists()
+
+    def wait(self, ctx: Context) -> None:
+        """In a thread."""
+        ctx.progress(0.5, f"by {token(ctx)}")
+        while not self.may_go(ctx):
+            time.sleep(0.005)
 
     def say_all(self, ctx: Context) -> int:
         """Everything that a run can say in its job's name."""
@@ -129,43 +135,46 @@ def define_with_effects(shop: Shop) -> None:
 
 def define_held(shop: Shop) -> None:
     """Tasks that wait until the test lets them go, by a file that is named after the run: `go-1`."""
-    app, noted, let_go, say_all = shop.app, shop.noted, shop.let_go, shop.say_all
+    app, noted = shop.app, shop.noted
 
     @app.task()
     async def held(ctx: Context) -> int:
         with noted(ctx):
             ctx.progress(0.5, f"by {token(ctx)}")
-            while not let_go(ctx):  # noqa: ASYNC110 - the event is another process's
+            while not shop.may_go(ctx):  # noqa: ASYNC110 - the event is another process's
                 await asyncio.sleep(0.005)
-            return say_all(ctx)
+            return shop.say_all(ctx)
 
     @app.task()
     def held_thread(ctx: Context) -> int:
         """Does not listen when it is told to stop."""
         with noted(ctx):
-            ctx.progress(0.5, f"by {token(ctx)}")
-            while not let_go(ctx):
-                time.sleep(0.005)
-            return say_all(ctx)
+            shop.wait(ctx)
+            return shop.say_all(ctx)
+
+    @app.task()
+    def held_quietly(ctx: Context) -> int:
+        """The same, and says no more than that it is done."""
+        with noted(ctx):
+            shop.wait(ctx)
+            return token(ctx)
+
+    @app.task()
+    def held_transaction(ctx: Context) -> None:
+        with noted(ctx):
+            shop.wait(ctx)
+            ctx.set_result(shop.say_all(ctx))
+            with ctx.transaction() as connection:
+                connection.execute(EFFECTS)
+                connection.execute("INSERT INTO effects VALUES (?)", (f"{ctx.job_id}/{token(ctx)}",))
 
     @app.task()
     def ticking(ctx: Context) -> None:
         """Does not listen either, and shows that it is still there."""
         with noted(ctx):
-            while not let_go(ctx):
+            while not shop.may_go(ctx):
                 shop.pen.write("note", ctx.job_id, token(ctx))
                 time.sleep(0.001)
-
-    @app.task()
-    def held_transaction(ctx: Context) -> None:
-        with noted(ctx):
-            ctx.progress(0.5, f"by {token(ctx)}")
-            while not let_go(ctx):
-                time.sleep(0.005)
-            ctx.set_result(say_all(ctx))
-            with ctx.transaction() as connection:
-                connection.execute(EFFECTS)
-                connection.execute("INSERT INTO effects VALUES (?)", (f"{ctx.job_id}/{token(ctx)}",))
 
 
 def define_harmful(shop: Shop) -> None:
