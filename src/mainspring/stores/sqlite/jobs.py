@@ -423,7 +423,7 @@ SELECT id, task, queue, {COMPLETED}, priority, run_at, attempts + 1, max_attempt
 FROM (VALUES {{values}}) CROSS JOIN jobs ON seq = column1 AND +id = column2 AND token = column3 AND status = {RUNNING}
 """
 GO_ON = """
-UPDATE jobs SET status = :status, run_at = coalesce(:run_at, run_at), attempts = attempts + :attempts,
+UPDATE jobs SET status = :status, run_at = coalesce(:run_at, min(run_at, :now)), attempts = attempts + :attempts,
                 crashes = crashes + :crashes, cancel = 0, reason = :reason,
                 error_type = coalesce(:error_type, error_type), error = iif(:error_type IS NULL, error, :error)
 WHERE seq = :seq
@@ -548,6 +548,7 @@ def go_on(transaction: Transaction, job: Held, status: int, outcome: Outcome) ->
             "seq": job.seq,
             "status": status,
             "run_at": None if keeps_its_time else transaction.now + outcome.delay,
+            "now": transaction.now,  # it was due when it was claimed, even if the clock was set back since
             "attempts": int(outcome.move in COUNTS_AS_ATTEMPT),
             "crashes": int(outcome.move is Move.CRASH),
             "reason": outcome.reason,
