@@ -13,15 +13,21 @@ from typing import Any
 
 from mainspring.errors import StoreUnavailable
 from mainspring.job import Inserted
-from tests.chaos.programs.tasks import EFFECTS, MIXTURE, Shop
+from tests.chaos.programs.tasks import EFFECTS, MIXTURE, Shop, WoundClock
 from tests.chaos.waiting import DEADLINE
 
 
 def some(folder: str, who: str, number: int = 1, task: str = "quick", **payload: Any) -> None:
     """So many jobs of one task, all at once."""
-    shop = Shop(folder, who)
-    jobs = shop.prepare(task, number, **payload)
-    acknowledge(shop, shop.app.run(shop.app.enqueue_all(jobs)))
+    enqueue(Shop(folder, who), task, number, **payload)
+
+
+def some_by_wound_clock(folder: str, who: str, number: int = 1, task: str = "quick", **payload: Any) -> None:
+    enqueue(Shop(folder, who, clock=WoundClock(folder)), task, number, **payload)
+
+
+def enqueue(shop: Shop, task: str, number: int, **payload: Any) -> None:
+    acknowledge(shop, shop.app.run(shop.app.enqueue_all(shop.prepare(task, number, **payload))))
 
 
 def mixture(folder: str, who: str, seed: int, pause: float) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mainspring.app import Mainspring
+from mainspring.clock import Clock, Millis, SystemClock
 from mainspring.context import Context
 from mainspring.events import JobCompleted
 from mainspring.job import NewJob
@@ -25,21 +26,38 @@ BLINK = 0.02  # seconds; the longest of the short handlers
 AGAIN = Retry(max_attempts=100, base=0.01, cap=0.05)
 
 
+class WoundClock(SystemClock):
+    """Shows the machine's time, moved by the seconds that stand in a file."""
+
+    def __init__(self, folder: str) -> None:
+        self._file = Path(folder) / "clock"
+
+    def now(self) -> Millis:
+        return super().now() + 1000 * int(self._file.read_text())
+
+
 class Shop:
     """The application as one process has it."""
 
-    def __init__(self, folder: str, who: str, settings: str = "") -> None:
+    def __init__(self, folder: str, who: str, settings: str = "", clock: Clock | None = None) -> None:
         self.folder, self.who = Path(folder), who
         self.pen = Pen(self.folder / "ledger", who)
-        self.app = Mainspring(f"sqlite:///{os.environ['CHAOS_DATABASE']}{settings}")
+        self.app = Mainspring(f"sqlite:///{os.environ['CHAOS_DATABASE']}{settings}", clock=clock)
         self.app.on(JobCompleted)(self._completed)
         define_short(self)
         define_with_effects(self)
         define_held(self)
         define_harmful(self)
 
-    def prepare(self, task: str, number: int = 1, timeout: float | None = None, **payload: object) -> list[NewJob]:
-        enqueuer = self.app.tasks[task].using(timeout=timeout)
+    def prepare(
+        self,
+        task: str,
+        number: int = 1,
+        timeout: float | None = None,
+        delay: float | None = None,
+        **payload: object,
+    ) -> list[NewJob]:
+        enqueuer = self.app.tasks[task].using(timeout=timeout, delay=delay)
         return [enqueuer.prepare(**payload) for _ in range(number)]
 
     @contextlib.contextmanager

@@ -9,13 +9,21 @@ from mainspring.cli import logs
 from mainspring.stores.sqlite import store
 from mainspring.worker import Worker
 from mainspring.worker import worker as worker_module
-from tests.chaos.programs.tasks import Shop
+from tests.chaos.programs.tasks import Shop, WoundClock
 
 
 def work(folder: str, who: str, settings: str = "", **worker: Any) -> int:
     """Until SIGTERM. The worker's id is the process's name in the ledger."""
+    return run(Shop(folder, who, settings), **worker)
+
+
+def work_by_wound_clock(folder: str, who: str, settings: str = "", **worker: Any) -> int:
+    return run(Shop(folder, who, settings, WoundClock(folder)), **worker)
+
+
+def run(shop: Shop, **worker: Any) -> int:
     logs.set_up("info", as_json=True, final=True)
-    return Worker(Shop(folder, who, settings).app, id=who, **worker).run()
+    return Worker(shop.app, id=shop.who, **worker).run()
 
 
 def work_without_polling(folder: str, who: str, **worker: Any) -> int:
