@@ -93,11 +93,16 @@ class Worker:
         """
         with asyncio.Runner() as runner:
             code = runner.run(self._run())
-            impatience = threading.Timer(LAST_WORDS, end_process, [self.id])
-            impatience.daemon = True
-            impatience.start()
+            impatience = self._end_within(LAST_WORDS)
         impatience.cancel()
         return code
+
+    def _end_within(self, seconds: float) -> threading.Timer:
+        """End this process then, whatever still keeps it; the timer may be cancelled."""
+        impatience = threading.Timer(seconds, end_process, [self.id])
+        impatience.daemon = True
+        impatience.start()
+        return impatience
 
     async def _run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -115,6 +120,8 @@ class Worker:
         if now - self._signalled_at > SAME_WISH:
             self._signalled_at = now
             self.stop()
+            if self._stop_now.is_set():
+                self._end_within(3 * LAST_WORDS)  # a store that never answers must not keep us
 
     def stop(self) -> None:
         """Claim no more and let running jobs finish; called again: stop at once. Unfinished jobs are handed back."""
@@ -622,7 +629,7 @@ class Worker:
 
 
 def end_process(worker: str) -> None:
-    """For who has stopped and is held up by what handlers left behind; their jobs were handed back."""
+    """For who is held up by what handlers left behind, or by a store that never answers."""
     log.warning("left_behind", worker=worker, threads=threading.active_count())
     logging.shutdown()
     sys.stdout.flush()
