@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,7 +78,7 @@ def test_a_second_signal_stops_at_once(nursery: Nursery) -> None:
 
 def test_a_thread_that_does_not_listen_is_left_behind(nursery: Nursery) -> None:
     """Its job is handed back. The thread ends with its process: milliseconds later, and no more than half a second."""
-    worker = start_held(nursery, "ticking", grace=0.1)
+    worker = start_held(nursery, "ticking", grace=0.1, last_words=0.3)
     successor = nursery.start("work:work", "second")
     successor.wait_for("worker_started")
     worker.send(signal.SIGTERM)
@@ -90,7 +94,7 @@ def test_a_thread_that_does_not_listen_is_left_behind(nursery: Nursery) -> None:
 
 def test_a_worker_stops_although_the_database_is_locked(nursery: Nursery) -> None:
     """It cannot hand back what it has; the next worker takes it over."""
-    worker = start_held(nursery, "held", grace=0.1, settings="?busy_timeout=0.1")
+    worker = start_held(nursery, "held", grace=0.1, last_words=0.3, settings="?busy_timeout=0.1")
     with locked(nursery.database):
         worker.send(signal.SIGTERM)
         assert worker.wait() == 0, worker.said()
@@ -98,3 +102,20 @@ def test_a_worker_stops_although_the_database_is_locked(nursery: Nursery) -> Non
     (nursery.folder / "go-2").touch()
     wait_until(lambda: nursery.ledger.done, successor.said)
     assert ask(nursery.database, ENDED) == [(4, 2, 1, 1, "second")]
+
+
+def test_a_second_signal_stops_a_worker_whose_store_never_answers(nursery: Nursery) -> None:
+    """Somebody was stopped in the middle of a write, and holds the gate."""
+    worker = start_held(nursery, "held", last_words=0.3)
+    with closing_gate(nursery.database):
+        worker.send(signal.SIGTERM)
+        worker.wait_for("worker_stopping")
+        wait_until(lambda: worker.send(signal.SIGTERM) and worker.code is not None, worker.said, every=0.3)
+    assert worker.wait() == 1, worker.said()
+
+
+@contextmanager
+def closing_gate(database: Path) -> Iterator[None]:
+    with Path(f"{database}-gate").open("rb") as gate:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        yield
