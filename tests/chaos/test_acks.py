@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
@@ -51,8 +50,9 @@ def kill_while_draining(nursery: Nursery, chaos: Chaos, task: str, ack_delay: fl
     for _ in range(chaos.size(2, 50)):
         worker = nursery.start("work:work", ack_delay=ack_delay, **WORKER)
         wait_until(lambda: not ask(nursery.database, SUSPECTS), worker.said)  # those of the last kill
+        size = nursery.ledger_size() + rng.randrange(80_000, 140_000)
         nursery.run("enqueue:some", number=700, task=task)
-        wait_for_some(nursery, worker, rng)
+        wait_for_some(nursery, worker, size)
         worker.kill()
         killed.append(worker)
     last = nursery.start("work:work", ack_delay=ack_delay, **WORKER)
@@ -61,9 +61,8 @@ def kill_while_draining(nursery: Nursery, chaos: Chaos, task: str, ack_delay: fl
     return killed
 
 
-def wait_for_some(nursery: Nursery, worker: Process, rng: random.Random) -> None:
+def wait_for_some(nursery: Nursery, worker: Process, size: int) -> None:
     """Until it has run for longer than the window: each of the 700 takes some 220 bytes of the ledger, and 2 ms."""
-    size = nursery.ledger_size() + rng.randrange(80_000, 140_000)
     wait_until(lambda: nursery.ledger_size() >= size, worker.said, every=0.001)
 
 
