@@ -11,6 +11,8 @@ from mainspring.job import ProgressReport, Status
 from mainspring.stores.protocol import Want
 from tests.cli.conftest import NIGHTLY_ONLY, Outcome, Run, Shop
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def jobs(run: Run, shop: Shop) -> Run:

@@ -17,6 +17,7 @@ from tests.stores.sqlite.forgetful import ForgetfulStore
 from tests.stores.sqlite.template import fresh_database
 
 
+@pytest.mark.slow  # the quick gate has the same suite in memory
 class TestSqliteStore(StoreConformance, HeartbeatConformance):
     @pytest.fixture
     async def store(self, clock: ManualClock) -> AsyncIterator[SqliteStore]:
@@ -38,3 +39,4 @@ class TestSqliteStoreWithoutRefs(Ending, TakingOver):
 
 TestSqliteHistories = store_machine(lambda clock: SqliteStore(fresh_database(), clock=clock)).TestCase
 TestSqliteHistories.settings = settings(max_examples=40, stateful_step_count=30, deadline=None, derandomize=True)
+TestSqliteHistories = pytest.mark.slow(TestSqliteHistories)

@@ -9,6 +9,8 @@ import pytest_mainspring
 from mainspring import Mainspring, Status
 from mainspring.testing import Kit, assert_enqueued
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ["pytester"]
 
 app = Mainspring("sqlite:////nowhere/jobs.db")

@@ -13,6 +13,8 @@ from mainspring.job import Status
 from mainspring.worker import Worker
 from tests.worker.working import QUICK, FaultyStore, ended, eventually, fields_of, working
 
+pytestmark = pytest.mark.slow
+
 METHODS = ["claim", "ack", "heartbeat", "reap", "report", "prune", "halts"]
 
 

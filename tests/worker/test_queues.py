@@ -18,6 +18,8 @@ from mainspring.worker import Subscription
 from mainspring.worker import worker as worker_module
 from tests.worker.working import ended, eventually, new_app, reached, record, working
 
+pytestmark = pytest.mark.slow
+
 
 class Gauge:
     """How many run at once, and the most there ever were."""

@@ -28,6 +28,8 @@ from mainspring.testing.conformance.scene import Bell, claim, end, found, join, 
 from tests.stores.sqlite.processes import run_mounted, start
 from tests.stores.sqlite.template import fresh_database
 
+pytestmark = pytest.mark.slow
+
 
 def ask(path: Path, statement: str) -> object:
     with closing(sqlite3.connect(path)) as connection:
