@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import shutil
 import signal
 import sys
@@ -50,7 +51,11 @@ def measure(options: argparse.Namespace) -> Results:
     work = Path(tempfile.mkdtemp(prefix="run-", dir=WORK))
     try:
         results = Results(
-            f"{datetime.now(UTC):%Y-%m-%d}", options.quick, machine.describe(work), peers=describe(entries)
+            f"{datetime.now(UTC):%Y-%m-%d}",
+            shlex.join(["python", "-m", "bench", *sys.argv[1:]]),
+            options.quick,
+            machine.describe(work),
+            peers=describe(entries),
         )
         Run(entries, results, work, say, quick=options.quick, most_rounds=options.rounds).play(cases)
     finally:

@@ -19,10 +19,10 @@ PAGE = """\
 One run of
 
 ```
-python -m bench --write-docs
+{command}
 ```
 
-(`make bench` measures the same and prints it) on {when}{quick}.
+on {when}{quick} (`make bench` measures everything; what this run left out is shown as not measured).
 Every figure is the median of its rounds, with the lowest and highest in brackets; in square brackets, how many times
 better Mainspring is (below 1: worse), as the median of the rounds' own ratios. In each round the peers take turns, so
 that a slow minute is shared by all.
@@ -88,6 +88,7 @@ def write(results: Results, docs: Path) -> None:
 def _page(results: Results) -> str:
     return PAGE.format(
         when=results.when,
+        command=results.command,
         quick=" (a quick one, for trying: these figures mean little)" if results.quick else "",
         minutes=MINUTES,
         goals=table.as_markdown(table.goals(results)),

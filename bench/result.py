@@ -29,6 +29,7 @@ def ratio(one: list[float], other: list[float]) -> float | None:
 @dataclass
 class Results:
     when: str
+    command: str  # that made them: a page must not claim more than was run
     quick: bool
     machine: dict[str, str]
     syncs: list[float] = field(default_factory=list)  # fdatasync per second at the start of each round

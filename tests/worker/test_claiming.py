@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.stores.protocol import Want
+from mainspring.stores.protocol import EVERY_QUEUE, Want
 from mainspring.worker.claiming import AHEAD, Prefetch, SoloTurns, wants
-from mainspring.worker.settings import EVERY_QUEUE, Subscription
+from mainspring.worker.settings import Subscription
 
 NAMES = "abcdef"
 

@@ -46,6 +46,7 @@ from mainspring.job import (
 )
 from mainspring.stores.protocol import (
     DUE_CAP,
+    EVERY_QUEUE,
     Action,
     AuditEntry,
     By,
@@ -66,8 +67,6 @@ from mainspring.stores.protocol import (
     Want,
     WorkerInfo,
 )
-
-ANY_QUEUE = "*"
 
 COUNTS_AS_ATTEMPT = frozenset({Move.DONE, Move.RETRY, Move.DEAD, Move.CANCEL})
 IN_HISTORY = COUNTS_AS_ATTEMPT | {Move.CRASH}
@@ -266,7 +265,7 @@ class MemoryStore:
         standing = self._standing(now)
         if None in standing:
             return []
-        queues = self._lines.queues() if queue == ANY_QUEUE else [queue]
+        queues = self._lines.queues() if queue == EVERY_QUEUE else [queue]
         return [name for name in queues if name not in standing]
 
     def _next_due(self, wants: Sequence[Want], now: Millis) -> Millis | None:
@@ -558,7 +557,7 @@ class MemoryStore:
             if queue not in self._standing(now):
                 return False
             del self._halts[queue]
-            self._crew.call_for_jobs(queue or ANY_QUEUE)
+            self._crew.call_for_jobs(queue or EVERY_QUEUE)
             self._write_down(by, "resume", {"queue": queue}, 0, now)
             return True
 
@@ -735,7 +734,7 @@ class _Crew:
 
     @staticmethod
     def _serves(member: _Member, queues: set[str]) -> bool:
-        serves_all = ANY_QUEUE in member.info.queues or ANY_QUEUE in queues
+        serves_all = EVERY_QUEUE in member.info.queues or EVERY_QUEUE in queues
         return bool(queues) and (serves_all or not queues.isdisjoint(member.info.queues))
 
 
@@ -907,4 +906,4 @@ def _end_of(halt: Halt) -> Millis | None:
 
 
 def _wanted(queue: str | None, wants: Sequence[Want]) -> bool:
-    return any(want.queue in (queue, ANY_QUEUE) for want in wants)
+    return any(want.queue in (queue, EVERY_QUEUE) for want in wants)

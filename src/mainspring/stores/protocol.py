@@ -37,6 +37,8 @@ from mainspring.job import (
     TimelineEntry,
 )
 
+EVERY_QUEUE = "*"
+
 
 @dataclass(frozen=True, slots=True)
 class Want:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
-from mainspring.stores.protocol import Want
-from mainspring.worker.settings import EVERY_QUEUE, Subscription
+from mainspring.stores.protocol import EVERY_QUEUE, Want
+from mainspring.worker.settings import Subscription
 
 AHEAD = 0.05  # seconds of work to hold in advance, at the rate at which jobs finish
 SMOOTHING = 0.5  # weight of the newest measurement

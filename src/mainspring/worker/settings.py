@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from mainspring.errors import ConfigurationError
-
-EVERY_QUEUE = "*"
+from mainspring.stores.protocol import EVERY_QUEUE
 
 
 @dataclass(frozen=True, slots=True)

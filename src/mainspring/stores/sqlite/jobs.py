@@ -28,7 +28,7 @@ from mainspring.job import (
     ProgressReport,
     Status,
 )
-from mainspring.stores.protocol import Claims, Halt, Want
+from mainspring.stores.protocol import EVERY_QUEUE, Claims, Halt, Want
 from mainspring.stores.sqlite.batch import in_values
 from mainspring.stores.sqlite.rows import (
     CANCELLED,
@@ -45,7 +45,6 @@ from mainspring.stores.sqlite.writer import Transaction
 LONG_PAYLOAD = 1024  # characters; beyond that it goes into a table of its own
 LONGEST_TRACEBACK = 16_384
 PRIORITIES = range(4)
-EVERY_QUEUE = "*"
 
 # -- insert ---------------------------------------------------------------------------------------
 

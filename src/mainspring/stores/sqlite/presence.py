@@ -18,11 +18,10 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from mainspring.stores.protocol import Wake, WorkerInfo
+from mainspring.stores.protocol import EVERY_QUEUE, Wake, WorkerInfo
 
 LONGEST_SOCKET_PATH = 100  # the system's limit is 104 to 108 bytes
 COARSE_CLOCK = 50_000_000  # nanoseconds; file systems stamp changes with a clock that ticks every few milliseconds
-EVERY_QUEUE = "*"
 
 
 class Presence:
