@@ -183,9 +183,10 @@ class Bus:
         self._wanted.clear()
 
     def wants(self, kind: type[Event]) -> bool:
-        if kind not in self._wanted:
-            self._wanted[kind] = any(base in self._subscribers for base in kind.__mro__)
-        return self._wanted[kind]
+        wanted = self._wanted.get(kind)
+        if wanted is None:
+            wanted = self._wanted[kind] = any(base in self._subscribers for base in kind.__mro__)
+        return wanted
 
     def emit(self, event: Event) -> None:
         for kind in type(event).__mro__:

@@ -41,6 +41,7 @@ class Payload:
         self._model = self._only_model(hints)
         try:
             self._adapter: TypeAdapter[Any] = TypeAdapter(self._shape(hints))
+            self._validate = self._adapter.validator.validate_json  # once per job: without the adapter's detour
             returned = hints.get("return", Any)
             self._result: TypeAdapter[Any] = TypeAdapter(Any if returned is type(None) else returned)
         except (PydanticSchemaGenerationError, PydanticUserError) as error:
@@ -58,7 +59,7 @@ class Payload:
     def load(self, text: str) -> Arguments:
         """The arguments for the function."""
         try:
-            value = self._adapter.validate_json(text)
+            value = self._validate(text)
         except ValidationError as error:
             raise InvalidPayload(self._explain(error)) from error
         return (), value if self._model is None else {self._model: value}

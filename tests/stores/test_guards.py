@@ -18,7 +18,7 @@ from mainspring.job import Move, Status
 from mainspring.stores import memory
 from mainspring.stores.memory import MemoryStore
 from mainspring.stores.protocol import Store
-from mainspring.stores.sqlite import SqliteStore, jobs, upkeep, writer
+from mainspring.stores.sqlite import SqliteStore, claims, endings, insertion, upkeep, writer
 from mainspring.stores.sqlite.gate import Gate
 from mainspring.stores.sqlite.presence import Presence
 from mainspring.stores.sqlite.rows import RUNNING
@@ -60,9 +60,9 @@ def instead(target: Any, name: str, value: Any) -> Callable[[Patch], None]:
 
 
 def suspects_beside_others(patch: Patch) -> None:
-    for name in ("HEADS", "PICK"):
-        statement = getattr(jobs, name).replace("INDEXED BY jobs_waiting", "").replace("AND crashes = 0", "")
-        patch.setattr(jobs, name, statement)
+    for name in ("HEADS_OF", "HEADS_OF_ALL", "PICK"):
+        statement = getattr(claims, name).replace("INDEXED BY jobs_waiting", "").replace("AND crashes = 0", "")
+        patch.setattr(claims, name, statement)
 
 
 def by_priority_alone(levels: Any, now: int, request: Any, limit: int) -> list[Any]:
@@ -121,27 +121,28 @@ KEPT = "test_a_finished_job_is_kept_for_its_time", {"status": Status.COMPLETED}
 STALLED = "test_a_job_within_its_timeout_and_grace_is_left_alone"
 
 GUARDS = [
-    Guard("the fence of acks", sqlite, without(jobs, "HELD", "token = job_token"), (RECLAIMED, SHIFTED, ZOMBIE)),
-    Guard("the fence of successes", sqlite, without(jobs, "ARCHIVE_COMPLETED", "token = column3"), (REPLAYED,)),
+    Guard("the fence of acks", sqlite, without(endings, "HELD", "token = job_token"), (RECLAIMED, SHIFTED, ZOMBIE)),
+    Guard("the fence of successes", sqlite, without(endings, "ARCHIVE_COMPLETED", "token = column3"), (REPLAYED,)),
     Guard(
         "only what runs can end",
         sqlite,
-        without(jobs, "HELD", f"status = {RUNNING}"),
+        without(endings, "HELD", f"status = {RUNNING}"),
         ("test_a_lost_claim_does_not_spoil_its_batch", "test_a_run_that_stalled_writes_nothing"),
     ),
-    Guard("the fence of progress", sqlite, without(jobs, "REPORT", "token = ?"), (RECLAIMED, ZOMBIE)),
+    Guard("the fence of progress", sqlite, without(endings, "REPORT", "token = ?"), (RECLAIMED, ZOMBIE)),
     Guard("the fence of heartbeats", sqlite, without(upkeep, "LOST", "token = held.value"), (HEARD,)),
-    Guard("dedupe keys", sqlite, instead(jobs, "dedupe_holder", nobody), DEDUPED),
+    Guard("dedupe keys", sqlite, instead(insertion, "dedupe_holder", nobody), DEDUPED),
     Guard(
         "lasting dedupe keys",
         sqlite,
-        instead(jobs, "LASTING_HOLDER", "SELECT NULL WHERE ? || ? || ? IS NULL"),
+        instead(insertion, "LASTING_HOLDER", "SELECT NULL WHERE ? || ? || ? IS NULL"),
         ("test_a_dedupe_key_kept_forever_outlives_its_job",),
     ),
-    Guard("halts", sqlite, instead(jobs, "current_halts", lambda _: []), (HALTED, PAUSED, REFUSED)),
-    Guard("the crash count", sqlite, instead(jobs, "MAX_CRASHES", 10**6), CRASHED),
+    Guard("halts of claims", sqlite, instead(claims, "current_halts", lambda _: []), (HALTED, PAUSED)),
+    Guard("halts of new jobs", sqlite, instead(insertion, "current_halts", lambda _: []), (REFUSED,)),
+    Guard("the crash count", sqlite, instead(endings, "MAX_CRASHES", 10**6), CRASHED),
     Guard("suspects run alone", sqlite, suspects_beside_others, (ALONE,)),
-    Guard("patience", sqlite, instead(jobs, "shares", by_priority_alone), (STARVED,)),
+    Guard("patience", sqlite, instead(claims, "shares", by_priority_alone), (STARVED,)),
     Guard("the lease", sqlite, instead(SqliteStore, "_gone", lambda *_: False), (DEAD,)),
     Guard("heartbeats", sqlite, instead(Presence, "beat", nobody), ("test_nothing_is_taken_from_living_workers",)),
     Guard("retention", sqlite, no_expiry, (KEPT,)),
@@ -258,8 +259,8 @@ async def test_a_claim_without_its_index_fails_rather_than_to_read_everything(ou
 
 
 async def test_the_count_of_steps_notices_a_claim_that_reads_everything(monkeypatch: Patch) -> None:
-    for name in ("HEADS", "PICK", "WAITING_QUEUES"):
-        monkeypatch.setattr(jobs, name, getattr(jobs, name).replace("INDEXED BY jobs_waiting", ""))
+    for name in ("HEADS_OF", "HEADS_OF_ALL", "PICK"):
+        monkeypatch.setattr(claims, name, getattr(claims, name).replace("INDEXED BY jobs_waiting", ""))
     few, many = fresh_database(), fresh_database()
     plans.fill(few, 100, 0)
     plans.fill(many, 2000, 0)
@@ -284,6 +285,6 @@ async def test_each_request_of_a_failed_batch_gets_its_own_savepoint(ours: Sqlit
 
 async def test_the_archive_guards_against_running_a_finished_job_again(ours: SqliteStore, monkeypatch: Patch) -> None:
     await requests.test_a_finished_job_that_is_inserted_again_is_not_run_again(ours)
-    without(jobs, "INSERT", "NOT EXISTS (SELECT 1 FROM archive WHERE id = column1)")(monkeypatch)
+    without(insertion, "INSERT", "NOT EXISTS (SELECT 1 FROM archive WHERE id = column1)")(monkeypatch)
     with pytest.raises(RED):
         await requests.test_a_finished_job_that_is_inserted_again_is_not_run_again(ours)

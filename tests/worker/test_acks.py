@@ -61,8 +61,8 @@ async def scene(delay: float = 3600) -> AsyncIterator[Scene]:
     store = FakeStore()
     confirmed: list[tuple[str, Status | None]] = []
 
-    def hear(written: list[tuple[Run, Outcome, Status | None]]) -> None:
-        confirmed.extend((outcome.job_id, status) for _, outcome, status in written)
+    def hear(written: list[tuple[Run, Outcome]], statuses: Sequence[Status | None]) -> None:
+        confirmed.extend((outcome.job_id, status) for (_, outcome), status in zip(written, statuses, strict=True))
 
     acks = Acks(cast("Store", store), delay, hear)
     serving = asyncio.create_task(acks.serve())
@@ -161,9 +161,13 @@ async def test_one_that_cannot_even_be_buried_is_let_go(monkeypatch: pytest.Monk
         assert it.confirmed == [("bad", None)]
 
 
+def broken(written: list[tuple[Run, Outcome]], statuses: Sequence[Status | None]) -> None:
+    raise ZeroDivisionError
+
+
 async def test_an_announcement_that_fails_does_not_end_the_writing() -> None:
     store = FakeStore()
-    acks = Acks(cast("Store", store), 0, lambda _written: 1 // 0)  # type: ignore[arg-type]
+    acks = Acks(cast("Store", store), 0, broken)
     serving = asyncio.create_task(acks.serve())
     it = Scene(acks, store, [])
     for name in ("a", "b"):

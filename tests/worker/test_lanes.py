@@ -19,6 +19,9 @@ def fill(buffer: deque[Run], number: int) -> None:
     buffer.extend([cast_run(n) for n in range(number)])
 
 
+def nothing() -> None: ...
+
+
 def cast_run(number: int) -> Any:
     return number
 
@@ -47,7 +50,8 @@ async def test_they_take_from_the_buffer_in_its_order_and_never_more_than_the_li
     await lanes.close()
 
 
-async def test_jobs_that_never_wait_leave_the_loop_to_others() -> None:
+async def test_jobs_that_never_wait_leave_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes_module, "TURN", -1.0)  # each job takes longer than a turn
     buffer: deque[Run] = deque()
     ticks = 0
 
@@ -63,7 +67,33 @@ async def test_jobs_that_never_wait_leave_the_loop_to_others() -> None:
     fill(buffer, 400)
     lanes.feed()
     await tick()
-    assert ticks >= 400 // lanes_module.QUANTUM
+    assert ticks >= 400
+    await lanes.close()
+
+
+async def test_one_lane_runs_what_never_waits_and_others_are_called_when_it_waits() -> None:
+    buffer: deque[Run] = deque()
+    lanes_used: set[asyncio.Task[None]] = set()
+    going, release = 0, asyncio.Event()
+
+    async def execute(run: Run, lane: asyncio.Task[None]) -> None:
+        nonlocal going
+        lanes_used.add(lane)
+        if waiting:
+            going += 1
+            await release.wait()
+
+    waiting = False
+    lanes = Lanes(50, buffer, execute)
+    fill(buffer, 200)
+    lanes.feed()
+    await eventually(lambda: not buffer)
+    assert len(lanes_used) <= lanes_module.CALLED
+    waiting = True
+    fill(buffer, 50)
+    lanes.feed()
+    await eventually(lambda: going == 50)
+    release.set()
     await lanes.close()
 
 
@@ -116,7 +146,7 @@ async def test_apart_keeps_context_variables_apart() -> None:
         return before
 
     name.set("caller")
-    assert await apart(work()) == "caller"
+    assert await apart(work(), nothing) == "caller"
     assert name.get() == "caller"
 
 
@@ -126,7 +156,7 @@ async def test_apart_passes_on_errors_cancellations_and_what_is_thrown() -> None
         raise LookupError
 
     with pytest.raises(LookupError):
-        await apart(fails())
+        await apart(fails(), nothing)
 
     cleaned: list[bool] = []
 
@@ -139,7 +169,7 @@ async def test_apart_passes_on_errors_cancellations_and_what_is_thrown() -> None
         return "never"
 
     async def outer() -> str:
-        return await apart(waits())
+        return await apart(waits(), nothing)
 
     task = asyncio.create_task(outer())
     await asyncio.sleep(0)

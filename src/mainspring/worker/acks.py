@@ -20,7 +20,7 @@ from mainspring.worker.supervise import Backoff, is_being_cancelled
 
 log = get_log("mainspring.worker")
 
-Confirmed = Callable[[list[tuple[Run, Outcome, Status | None]]], None]
+Confirmed = Callable[[list[tuple[Run, Outcome]], Sequence[Status | None]], None]
 UNWRITABLE = "how its run ended could not be written"
 ENOUGH = 500  # outcomes that need not wait for more
 
@@ -111,7 +111,7 @@ class Acks:
 
     def _confirm(self, batch: list[tuple[Run, Outcome]], statuses: Sequence[Status | None]) -> None:
         try:
-            self._confirmed([(run, outcome, status) for (run, outcome), status in zip(batch, statuses, strict=True)])
+            self._confirmed(batch, statuses)
         except Exception as error:  # noqa: BLE001 - without this loop nothing would ever be written again
             log.warning("announcing_failed", jobs=len(batch), error=f"{type(error).__name__}: {error}")
 

@@ -32,10 +32,11 @@ class Announcer:
         self._bus = bus
         self._worker = worker
 
+    def hears_starts(self) -> bool:
+        return self._bus.wants(JobStarted)
+
     def started(self, claim: Claim, now: int) -> None:
-        if self._bus.wants(JobStarted):
-            lateness = max(0, now - claim.run_at) / 1000
-            self._bus.emit(JobStarted(**self._about(claim), lateness=lateness))
+        self._bus.emit(JobStarted(**self._about(claim), lateness=max(0, now - claim.run_at) / 1000))
 
     def progressed(self, claim: Claim, report: ProgressReport) -> None:
         if self._bus.wants(JobProgressed):

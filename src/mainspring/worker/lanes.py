@@ -10,22 +10,23 @@ import asyncio
 import contextvars
 import types
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, TypeVar, cast
 
 from mainspring.worker.run import Run
 
 T = TypeVar("T")
 
+CALLED = 2  # lanes by each that has to wait, so that many are soon there
 LAST_WORDS = 1.0  # seconds that cancelled lanes have to end
-QUANTUM = 4  # jobs that never wait are run so many at a time, before the event loop gets its turn
+TURN = 0.0005  # seconds that jobs which never wait may run in a row, before the event loop gets its turn
 
 
 class Lanes:
     """At most `limit` lanes, started when needed. They take from the buffer, in its order."""
 
     def __init__(
-        self, limit: int, buffer: deque[Run], execute: Callable[[Run, asyncio.Task[None]], Awaitable[None]]
+        self, limit: int, buffer: deque[Run], execute: Callable[[Run, asyncio.Task[None]], Coroutine[Any, Any, None]]
     ) -> None:
         self._limit = limit
         self._buffer = buffer
@@ -33,18 +34,15 @@ class Lanes:
         self._lanes: list[asyncio.Task[None]] = []
         self._resting: list[asyncio.Future[None]] = []
         self._closing = False
+        self._loop = asyncio.get_running_loop()
 
     def feed(self) -> None:
-        """There is something in the buffer: set as many lanes to work."""
-        wanted = len(self._buffer)
-        while wanted and self._resting:
-            resting = self._resting.pop()
-            if not resting.done():
-                resting.set_result(None)
-                wanted -= 1
-        while wanted and len(self._lanes) < self._limit:
-            self._open()
-            wanted -= 1
+        """There is something in the buffer: set a lane to work. It calls for others if its job waits for something.
+
+        Jobs that never wait are so run by one lane in a row, and the event loop need not go round for each of them.
+        """
+        for _ in range(min(len(self._buffer), CALLED)):
+            self._call_one()
 
     async def close(self) -> None:
         """Whatever still runs is cancelled; a handler that does not let itself be cancelled is left behind."""
@@ -55,31 +53,41 @@ class Lanes:
             await asyncio.wait(self._lanes, timeout=LAST_WORDS)
         self._lanes.clear()
 
-    def _open(self) -> None:
-        number = len(self._lanes) + 1
-        lane = asyncio.get_running_loop().create_task(self._serve(), name=f"mainspring-lane-{number}")
-        self._lanes.append(lane)
+    def _call_one(self) -> None:
+        while self._resting:
+            resting = self._resting.pop()
+            if not resting.done():
+                resting.set_result(None)
+                return
+        if len(self._lanes) < self._limit:
+            number = len(self._lanes) + 1
+            self._lanes.append(self._loop.create_task(self._serve(), name=f"mainspring-lane-{number}"))
 
     async def _serve(self) -> None:
         lane = asyncio.current_task()
         assert lane is not None  # noqa: S101 - a coroutine that runs is in a task
-        done = 0
         while not self._closing:
             try:
-                if not self._buffer:
-                    await self._rest()
-                    continue
-                await self._execute(self._buffer.popleft(), lane)
-                done += 1
-                if done % QUANTUM == 0:
+                await self._run_some(lane)
+                if self._buffer:
                     await asyncio.sleep(0)
+                elif not self._closing:
+                    await self._rest()
             except asyncio.CancelledError:  # by what a job left behind; a lane that ended would be a slot less for ever
                 if self._closing:
                     raise
                 uncancel(lane)
 
+    async def _run_some(self, lane: asyncio.Task[None]) -> None:
+        buffer, time = self._buffer, self._loop.time
+        until = time() + TURN
+        while buffer and not self._closing:
+            await apart(self._execute(buffer.popleft(), lane), self.feed)
+            if time() > until:
+                return
+
     async def _rest(self) -> None:
-        fed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        fed: asyncio.Future[None] = self._loop.create_future()
         self._resting.append(fed)
         await fed
 
@@ -91,19 +99,23 @@ def uncancel(lane: asyncio.Task[None]) -> None:
 
 
 @types.coroutine
-def apart(work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+def apart(work: Coroutine[Any, Any, T], on_wait: Callable[[], None]) -> Generator[Any, Any, T]:
     """Await a coroutine in a copy of this context: what it sets there stays there."""
     context = contextvars.copy_context()
     step: Callable[[Any], Any] = work.send
     argument: Any = None
+    try:
+        wanted = context.run(step, None)
+    except StopIteration as stop:
+        return cast("T", stop.value)
+    on_wait()
     while True:
-        try:
-            wanted = context.run(step, argument)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
         try:
             argument = yield wanted
             step = work.send
         except BaseException as error:  # noqa: BLE001 - whatever is thrown at us is for the coroutine
             step, argument = work.throw, error
+        try:
+            wanted = context.run(step, argument)
+        except StopIteration as stop:
+            return cast("T", stop.value)

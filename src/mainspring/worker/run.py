@@ -35,32 +35,19 @@ class Dumped:
 
 
 class Run:
-    __slots__ = (
-        "claim",
-        "claimed_at",
-        "context",
-        "ended",
-        "kill",
-        "lane",
-        "started_at",
-        "stop",
-        "stop_reason",
-        "task",
-        "written",
-    )
+    started_at: Millis = 0
+    context: Context | None = None
+    lane: asyncio.Task[None] | None = None  # the task that runs it
+    written: asyncio.Future[None] | None = None  # if its slot is to wait for that
+    kill: Callable[[], object] | None = None  # ends its process, if it has one
+    stop: Stop | None = None
+    stop_reason = ""
+    ended = False  # its outcome is on the way: nothing can be done about it any more
 
     def __init__(self, claim: Claim, task: Task[..., Any, Any], claimed_at: float) -> None:
         self.claim = claim
         self.task = task
         self.claimed_at = claimed_at  # the worker's monotonic clock
-        self.started_at: Millis = 0
-        self.context: Context | None = None
-        self.lane: asyncio.Task[None] | None = None  # the task that runs it
-        self.written: asyncio.Future[None] | None = None  # if its slot is to wait for that
-        self.kill: Callable[[], object] | None = None  # ends its process, if it has one
-        self.stop: Stop | None = None
-        self.stop_reason = ""
-        self.ended = False  # its outcome is on the way: nothing can be done about it any more
 
     @property
     def timeout(self) -> float | None:

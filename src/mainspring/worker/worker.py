@@ -17,7 +17,7 @@ import socket
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, cast
@@ -36,7 +36,7 @@ from mainspring.worker.acks import Acks
 from mainspring.worker.announce import Announcer
 from mainspring.worker.claiming import Prefetch, SoloTurns, wants
 from mainspring.worker.heartbeat import Heartbeat
-from mainspring.worker.lanes import Lanes, apart, uncancel
+from mainspring.worker.lanes import Lanes, uncancel
 from mainspring.worker.processes import Processes
 from mainspring.worker.run import Run, Stop
 from mainspring.worker.settings import WorkerSettings, subscriptions
@@ -52,6 +52,7 @@ PROGRESS_PAUSE = 0.1  # seconds between writes of progress; of many reports the 
 PRUNE_EVERY = 10.0  # seconds
 PRUNE_CHUNK = 1000  # jobs
 SAME_WISH = 0.1  # seconds between two signals that are one
+SWITCH_INTERVAL = 0.0001  # seconds after which a thread that waits for the interpreter gets it
 LAST_WORDS = 3.0  # seconds that stopped handlers get to end after the grace
 
 
@@ -91,7 +92,7 @@ class Worker:
         Returns the process's exit code. What handlers leave behind, threads of `asyncio.to_thread` or coroutines that
         swallow their cancellation, gets a moment to end; then the process ends without it.
         """
-        with asyncio.Runner() as runner:
+        with quick_switches(), asyncio.Runner() as runner:
             code = runner.run(self._run())
             impatience = self._end_within(LAST_WORDS)
         impatience.cancel()
@@ -338,7 +339,11 @@ class Worker:
             return
         self._begin(run, lane)
         try:
-            value = await (self._call_plain(run) if run.is_plain else self._call(run))
+            if run.is_plain:  # a coroutine that needs nothing from us: by far the most of them
+                args, kwargs = run.task.payload.load(run.claim.payload)
+                value = await run.task.function(*args, **kwargs)
+            else:
+                value = await self._call(run)
         except BaseException as error:  # noqa: BLE001 - whatever it is decides the outcome
             outcome = self._raised(run, error)
         else:
@@ -353,7 +358,8 @@ class Worker:
         self._slots += 1
         run.lane = lane
         run.started_at = self.store.clock.now()
-        self._announce.started(run.claim, run.started_at)
+        if self._announce.hears_starts():
+            self._announce.started(run.claim, run.started_at)
         if len(self._buffer) * 2 <= self._prefetch.ahead:
             self._room.set()
 
@@ -361,11 +367,6 @@ class Worker:
         if run.context is not None and run.context.effects.committed:
             log.warning("raised_after_commit", job_id=run.claim.id, task=run.claim.task, error=repr(error))
         return decide.raised(run, error, self.store.clock.now())
-
-    def _call_plain(self, run: Run) -> Any:
-        """A coroutine that needs nothing from us: by far the most of them."""
-        args, kwargs = run.task.payload.load(run.claim.payload)
-        return apart(run.task.function(*args, **kwargs))
 
     async def _call(self, run: Run) -> Any:
         """By the way that fits the handler; the executors know nothing of stores."""
@@ -380,9 +381,9 @@ class Worker:
         if not task.is_async:
             return await self._call_thread(run, lambda: task.function(*args, **kwargs))
         if not run.claim.timeout:
-            return await apart(task.function(*args, **kwargs))
+            return await task.function(*args, **kwargs)
         with self._deadline(run):
-            return await apart(task.function(*args, **kwargs))
+            return await task.function(*args, **kwargs)
 
     @contextlib.contextmanager
     def _deadline(self, run: Run) -> Any:
@@ -420,7 +421,7 @@ class Worker:
             work.close()
             raise asyncio.CancelledError
         run.kill = run.lane.cancel if run.lane is not None else None
-        return await apart(work)
+        return await work
 
     def _context(self, run: Run) -> Context:
         if run.context is None:
@@ -466,10 +467,10 @@ class Worker:
         if self._limited:
             self._wake.set()  # its queue may have been at its limit, and not asked for
 
-    def _confirmed(self, written: list[tuple[Run, Outcome, Status | None]]) -> None:
+    def _confirmed(self, written: list[tuple[Run, Outcome]], statuses: Sequence[Status | None]) -> None:
         self._prefetch.finished(len(written), self._loop.time())
         all_wanted = self._announce.hears_success()
-        for run, outcome, status in written:
+        for (run, outcome), status in zip(written, statuses, strict=True):
             if all_wanted or status is not Status.COMPLETED:
                 self._announce.ended(run.claim, outcome, status)
                 self._released += run.stop is Stop.SHUTDOWN and outcome.move is Move.RELEASE
@@ -626,6 +627,20 @@ class Worker:
         self._let_go(run)
         if outcome is not None:
             self._acks.add(run, outcome)
+
+
+@contextlib.contextmanager
+def quick_switches() -> Iterator[None]:
+    """Let the thread that writes get its turn while the event loop is busy.
+
+    It needs the interpreter for microseconds between long statements, and would wait Python's usual 5 ms for each.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def end_process(worker: str) -> None:

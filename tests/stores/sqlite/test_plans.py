@@ -14,7 +14,7 @@ import pytest
 
 from mainspring.job import Claim, Move, Status
 from mainspring.stores.protocol import Action, Edit, Filter, Want
-from mainspring.stores.sqlite import SqliteStore, jobs, read, upkeep
+from mainspring.stores.sqlite import SqliteStore, claims, endings, insertion, read, upkeep
 from mainspring.stores.sqlite.batch import _statement
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance.scene import (
@@ -115,19 +115,21 @@ BY_ROW = "jobs USING INTEGER PRIMARY KEY (rowid=?)"
 AS_GOOD = ("INDEX sqlite_autoindex_jobs_1 (id=? AND rowid=?)", "INTEGER PRIMARY KEY (rowid=?)")  # one row either way
 LEVEL = "jobs USING INDEX jobs_waiting (queue=? AND priority=?"
 
+SUSPECT = "jobs USING INDEX jobs_suspect (queue=?"
+HEADS = [f"{SUSPECT})", *[f"{LEVEL})"] * 4]
+
 INTENDED = {
-    "INSERT": (_statement(jobs.INSERT, 16, 16), ["archive USING PRIMARY KEY (id=?)"]),
-    "LIVE_HOLDER": (jobs.LIVE_HOLDER, ["jobs USING INDEX jobs_dedupe (task=? AND dedupe_key=?)"]),
-    "LASTING_HOLDER": (jobs.LASTING_HOLDER, ["dedupe USING PRIMARY KEY (task=? AND dedupe_key=?)"]),
-    "HEADS": (jobs.HEADS, [f"{LEVEL})"] * 4),
-    "PICK": (jobs.PICK, [f"{LEVEL} AND run_at<?)", BY_ROW]),
-    "SUSPECT_HEAD": (jobs.SUSPECT_HEAD, ["jobs USING INDEX jobs_suspect (queue=?)"]),
-    "PICK_SUSPECT": (jobs.PICK_SUSPECT, ["jobs USING INDEX jobs_suspect (queue=? AND run_at<?)", BY_ROW]),
-    "TAKE": (jobs.TAKE, [BY_ROW]),
-    "HELD": (_statement(jobs.HELD, 16, 3), [BY_ID]),
-    "ARCHIVE": (_statement(jobs.ARCHIVE, 16, 10), [BY_ROW]),
-    "ARCHIVE_COMPLETED": (_statement(jobs.ARCHIVE_COMPLETED, 16, 6), [BY_ROW]),
-    "REMOVE": (jobs.REMOVE, [BY_ROW]),
+    "INSERT": (_statement(insertion.INSERT, 16, 16), ["archive USING PRIMARY KEY (id=?)"]),
+    "LIVE_HOLDER": (insertion.LIVE_HOLDER, ["jobs USING INDEX jobs_dedupe (task=? AND dedupe_key=?)"]),
+    "LASTING_HOLDER": (insertion.LASTING_HOLDER, ["dedupe USING PRIMARY KEY (task=? AND dedupe_key=?)"]),
+    "HEADS_OF": (_statement(claims.HEADS_OF, 2, 1), HEADS),
+    "PICK": (claims.PICK, [f"{LEVEL} AND run_at<?)", BY_ROW]),
+    "PICK_SUSPECT": (claims.PICK_SUSPECT, [f"{SUSPECT} AND run_at<?)", BY_ROW]),
+    "TAKE": (claims.TAKE, [BY_ROW]),
+    "HELD": (_statement(endings.HELD, 16, 3), [BY_ID]),
+    "ARCHIVE": (_statement(endings.ARCHIVE, 16, 10), [BY_ROW]),
+    "ARCHIVE_COMPLETED": (_statement(endings.ARCHIVE_COMPLETED, 16, 5), [BY_ROW]),
+    "REMOVE": (endings.REMOVE, [BY_ROW]),
     "LOST": (upkeep.LOST, [BY_ID]),
     "TO_CANCEL": (upkeep.TO_CANCEL, ["jobs USING INDEX jobs_running (worker=?)"]),
     "TO_TAKE_FROM": (upkeep.TO_TAKE_FROM, ["jobs USING INDEX jobs_running (worker=?)"]),
@@ -165,7 +167,7 @@ recorded: dict[str, Any] = {}
 SCANS_OF_FEW_ROWS = re.compile(
     r"SCAN jobs USING (COVERING )?INDEX jobs_running$"  # as many as run
     r"|SCAN \d+ CONSTANT ROWS?|SCAN CONSTANT ROW|VIRTUAL TABLE|SCAN \(subquery-\d+\)|SCAN \(join-\d+\)"
-    r"|SCAN (ended|outcome|found|halts|counts)\b"
+    r"|SCAN (ended|outcome|queues|waiting|suspect|halts|counts)\b"
 )
 
 

@@ -18,7 +18,7 @@ from mainspring.errors import ConfigurationError, IllegalMove, StoreBusy, StoreE
 from mainspring.job import Inserted, Move, NewJob, Outcome, Status
 from mainspring.stores.protocol import Filter, Severity, Store, Wake
 from mainspring.stores.sqlite import SqliteStore, fork, writer
-from mainspring.stores.sqlite.jobs import LONG_PAYLOAD
+from mainspring.stores.sqlite.insertion import LONG_PAYLOAD
 from mainspring.stores.sqlite.writer import Request, Transaction, Writer
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance.scene import (

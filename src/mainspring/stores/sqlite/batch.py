@@ -11,16 +11,16 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-SIZES = (256, 128, 64, 32, 16, 8, 4, 2, 1)
+SIZES = (1024, 512, 256, 128, 64, 32, 16, 8, 4, 3, 2, 1)
 
 
-def in_values(template: str, rows: Sequence[Sequence[Any]]) -> Iterator[tuple[str, list[Any]]]:
-    """The statements (with `{values}` filled in) and parameters that together cover all rows."""
+def in_values(template: str, rows: Sequence[Sequence[Any]], *first: Any) -> Iterator[tuple[str, list[Any]]]:
+    """The statements (with `{values}` filled in) and parameters that together cover all rows; `first` come before."""
     start = 0
     for size in SIZES:
         while len(rows) - start >= size:
             chunk = rows[start : start + size]
-            yield _statement(template, size, len(chunk[0])), list(chain.from_iterable(chunk))
+            yield _statement(template, size, len(chunk[0])), [*first, *chain.from_iterable(chunk)]
             start += size
 
 

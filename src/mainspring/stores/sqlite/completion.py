@@ -13,8 +13,8 @@ from types import TracebackType
 from mainspring.clock import Clock
 from mainspring.errors import ClaimLost, ConfigurationError
 from mainspring.job import Outcome
+from mainspring.stores.sqlite.endings import settle
 from mainspring.stores.sqlite.file import DatabaseFile
-from mainspring.stores.sqlite.jobs import ack
 from mainspring.stores.sqlite.link import WriteLink
 from mainspring.stores.sqlite.writer import Transaction, roll_back
 
@@ -124,7 +124,7 @@ class SqliteCompletion:
 
     def _commit(self, connection: sqlite3.Connection) -> None:
         transaction = Transaction(connection, self._clock.now())
-        if ack(transaction, [self._outcome()]) == [None]:
+        if settle(transaction, [self._outcome()]) == [None]:
             raise ClaimLost
         transaction.write_counts()
         connection.execute("COMMIT")

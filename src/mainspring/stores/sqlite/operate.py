@@ -12,7 +12,9 @@ from typing import Any
 from mainspring.clock import to_millis
 from mainspring.job import Move, Status, statuses_that_allow
 from mainspring.stores.protocol import Action, By, Changed, Edit, Filter, Halt
-from mainspring.stores.sqlite.jobs import LIVE_HOLDER, LONG_PAYLOAD, archive, current_halts
+from mainspring.stores.sqlite.endings import archive
+from mainspring.stores.sqlite.halts import current_halts
+from mainspring.stores.sqlite.insertion import LIVE_HOLDER, LONG_PAYLOAD
 from mainspring.stores.sqlite.read import FINISHED, LIVE, Conditions
 from mainspring.stores.sqlite.rows import CANCELLED, CODES, COMPLETED, PENDING, RUNNING
 from mainspring.stores.sqlite.writer import Transaction

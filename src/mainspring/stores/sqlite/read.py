@@ -10,7 +10,8 @@ from typing import Any
 from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.job import Attempt, Counts, Failure, Job, Move, Status, TimelineEntry
 from mainspring.stores.protocol import DUE_CAP, AuditEntry, Filter, Halt, Page
-from mainspring.stores.sqlite.jobs import PRIORITIES, to_halt
+from mainspring.stores.sqlite.claims import PRIORITIES
+from mainspring.stores.sqlite.halts import to_halt
 from mainspring.stores.sqlite.rows import CODES, COMPLETED, FINISHED_COLUMNS, LIVE_COLUMNS, STATUSES, to_job
 
 LIVE, FINISHED = "jobs", "archive"

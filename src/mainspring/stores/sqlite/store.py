@@ -32,7 +32,7 @@ from mainspring.stores.protocol import (
     Want,
     WorkerInfo,
 )
-from mainspring.stores.sqlite import fork, jobs, operate, read, upkeep
+from mainspring.stores.sqlite import claims, endings, fork, insertion, operate, read, upkeep
 from mainspring.stores.sqlite.completion import SqliteCompletion, refuse_inside
 from mainspring.stores.sqlite.file import BUSY_TIMEOUT, DatabaseFile
 from mainspring.stores.sqlite.link import Link
@@ -110,18 +110,19 @@ class SqliteStore:
 
     # -- a job's way --------------------------------------------------------------------------
 
-    async def insert(self, jobs_: Sequence[NewJob], connection: Any = None) -> list[Inserted]:
+    async def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Inserted]:
+        new = insertion.ready(jobs)
         if connection is not None:
-            return self._insert_on(connection, list(jobs_))
-        return await self._write(jobs.insert, list(jobs_))
+            return self._insert_on(connection, new)
+        return await self._write(insertion.insert, new)
 
-    def _insert_on(self, connection: Any, new: list[NewJob]) -> list[Inserted]:
+    def _insert_on(self, connection: Any, new: list[insertion.Ready]) -> list[Inserted]:
         """In the caller's transaction and thread. Its commit is noticed by the workers' poll."""
         self._open()
         self._check_same_file(connection)
         with self.file.errors(), all_or_nothing(connection):
             transaction = Transaction(connection, self.clock.now())
-            inserted = jobs.insert(transaction, new)
+            inserted = insertion.insert(transaction, new)
             transaction.write_counts()
         return inserted
 
@@ -139,15 +140,16 @@ class SqliteStore:
     ) -> Claims:
         self._turn += 1
         most = sum(want.limit for want in wants) if limit is None else limit
-        request = jobs.ClaimRequest(worker, wants, most, solo, self.stall_grace, self.patience, self._turn)
-        claims: list[Claims] = await self._write(jobs.claim, [request], durable=False)
-        return claims[0]
+        request = claims.ClaimRequest(worker, wants, most, solo, self.stall_grace, self.patience, self._turn)
+        taken: list[claims.Taken] = await self._write(claims.claim, [request], durable=False)
+        return taken[0].claims()
 
     async def ack(self, outcomes: Sequence[Outcome]) -> list[Status | None]:
-        return await self._write(jobs.ack, list(outcomes))
+        statuses: list[list[Status | None]] = await self._write(endings.ack, [endings.Ended.of(outcomes)])
+        return statuses[0]
 
     async def report(self, reports: Sequence[ProgressReport]) -> set[str]:
-        accepted = await self._write(jobs.report, list(reports), durable=False)
+        accepted = await self._write(endings.report, list(reports), durable=False)
         return {report.job_id for report, good in zip(reports, accepted, strict=True) if good}
 
     def completion(self, outcome: Callable[[], Outcome]) -> SqliteCompletion:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from mainspring.errors import WorkerCrashed
 from mainspring.job import Failure, Move, Outcome
 from mainspring.stores.protocol import Finding, Pulse, Severity, Takeover, TakeoverCause
+from mainspring.stores.sqlite.endings import settle
 from mainspring.stores.sqlite.file import MIGRATIONS, DatabaseFile, file_system, user_version
-from mainspring.stores.sqlite.jobs import ack
 from mainspring.stores.sqlite.operate import remove_jobs
 from mainspring.stores.sqlite.presence import Presence
 from mainspring.stores.sqlite.rows import RUNNING, STATUSES
@@ -71,7 +71,7 @@ def take(
     transaction: Transaction, jobs: Sequence[Running], outcomes: list[Outcome], cause: TakeoverCause
 ) -> list[Takeover]:
     """By the same way as any ack: the fence, the counts and the history are one implementation."""
-    statuses = ack(transaction, outcomes)
+    statuses = settle(transaction, outcomes)
     transaction.cancellations = transaction.cancellations or bool(jobs)
     crash, attempt = cause is TakeoverCause.CRASHED, cause is TakeoverCause.STALLED
     return [
@@ -92,7 +92,7 @@ def release_all(transaction: Transaction, workers: list[str]) -> list[int]:
     numbers = []
     for worker in workers:
         rows = transaction.execute(HELD_BY, (worker,)).fetchall()
-        ack(transaction, [Outcome(job_id, token, Move.RELEASE) for job_id, token in rows])
+        settle(transaction, [Outcome(job_id, token, Move.RELEASE) for job_id, token in rows])
         numbers.append(len(rows))
     return numbers
 

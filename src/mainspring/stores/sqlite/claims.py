@@ -1,0 +1,244 @@
+"""Which due jobs a worker gets, and that they are its own.
+
+Nothing here is done per row, and the rows travel as JSON text: they become objects on the thread that asked for them
+(`Taken.claims`), while this one goes on with its next transaction.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic_core import from_json  # twice as fast as json.loads
+
+from mainspring.clock import Millis, to_millis
+from mainspring.job import Claim
+from mainspring.stores.protocol import EVERY_QUEUE, Claims, Halt, Want
+from mainspring.stores.sqlite.batch import in_values
+from mainspring.stores.sqlite.halts import current_halts
+from mainspring.stores.sqlite.rows import FAILED, NEVER, PENDING, RUNNING
+from mainspring.stores.sqlite.writer import Transaction
+
+PRIORITIES = range(4)
+SMALLEST_SHARED_CLAIM = 4
+
+WAITING = (
+    "FROM jobs INDEXED BY jobs_waiting WHERE queue = {queue} AND priority = {level} AND status < 2 AND crashes = 0"
+)
+SUSPECT = "FROM jobs INDEXED BY jobs_suspect WHERE queue = {queue} AND status < 2 AND crashes > 0"
+HEADS = f"""
+SELECT json_group_array(json_array(name, (SELECT run_at {SUSPECT.format(queue="name")} ORDER BY run_at LIMIT 1), {
+    ", ".join(
+        f"(SELECT run_at {WAITING.format(queue='name', level=level)} ORDER BY run_at LIMIT 1)" for level in PRIORITIES
+    )
+})) FROM queues
+"""
+HEADS_OF = f"WITH queues(name) AS (VALUES {{values}}) {HEADS}"
+HEADS_OF_ALL = f"""
+WITH RECURSIVE
+waiting(name) AS (
+    SELECT min(queue) FROM jobs INDEXED BY jobs_waiting WHERE status < 2 AND crashes = 0
+    UNION ALL
+    SELECT (SELECT min(queue) FROM jobs INDEXED BY jobs_waiting WHERE status < 2 AND crashes = 0 AND queue > name)
+    FROM waiting WHERE name IS NOT NULL),
+suspect(name) AS (
+    SELECT min(queue) FROM jobs INDEXED BY jobs_suspect WHERE status < 2 AND crashes > 0
+    UNION ALL
+    SELECT (SELECT min(queue) FROM jobs INDEXED BY jobs_suspect WHERE status < 2 AND crashes > 0 AND queue > name)
+    FROM suspect WHERE name IS NOT NULL),
+queues(name) AS (
+    SELECT name FROM waiting WHERE name IS NOT NULL UNION ALL SELECT name FROM suspect WHERE name IS NOT NULL)
+{HEADS}
+"""
+CHOSEN = f"""
+SELECT count(*), sum(status = {FAILED}), json_group_array(seq), json_group_array(json_array(
+    jobs.id, token + 1, task, queue, coalesce(payload, (SELECT body FROM payloads WHERE job_id = jobs.id)), priority,
+    attempts, max_attempts, crashes, timeout, run_at, created_at, dedupe_key, target_type, target_id, tags, options,
+    seq))
+"""
+PICK = f"""
+{CHOSEN}
+FROM (SELECT seq AS picked {WAITING.format(queue=":queue", level=":level")} AND run_at <= :now
+      ORDER BY run_at, seq LIMIT :limit)
+CROSS JOIN jobs ON seq = picked
+"""
+PICK_SUSPECT = f"""
+{CHOSEN}
+FROM (SELECT seq AS picked {SUSPECT.format(queue=":queue")} AND run_at <= :now ORDER BY run_at LIMIT 1)
+CROSS JOIN jobs ON seq = picked
+"""
+TAKE = f"""
+UPDATE jobs SET status = {RUNNING}, token = token + 1, worker = :worker, claimed_at = :now,
+                progress = NULL, note = NULL, deadline = iif(timeout > 0, :now + timeout + :stall_grace, {NEVER})
+WHERE seq IN (SELECT value FROM json_each(:seqs))
+"""
+
+
+@dataclass(slots=True)
+class ClaimRequest:
+    worker: str
+    wants: Sequence[Want]
+    limit: int
+    solo: bool
+    stall_grace: Millis
+    patience: Millis
+    turn: int  # counts a worker's claims, for the small ones' share of starving levels
+
+
+@dataclass(slots=True)
+class Taken:
+    """What a claim gave, as it came from the file."""
+
+    number: int = 0
+    rows: list[str] = field(default_factory=list)
+    next_due: Millis | None = None
+    suspects: bool = False
+
+    def claims(self) -> Claims:
+        jobs = [to_claim(row) for rows in self.rows for row in from_json(rows)]
+        return Claims(jobs, next_due=self.next_due, suspects=self.suspects)
+
+
+def to_claim(row: Sequence[Any]) -> Claim:
+    """From the columns of CHOSEN. Its `ref` is the job's row and its queue, which do not change while it runs."""
+    target = None if row[13] is None else (row[13], row[14])
+    tags = tuple(json.loads(row[15])) if row[15] else ()
+    return Claim(*row[:13], target, tags, row[16], (row[17], row[3]))  # type: ignore[call-arg]
+
+
+def claim(transaction: Transaction, requests: list[ClaimRequest]) -> list[Taken]:
+    return [claim_one(transaction, request) for request in requests]
+
+
+claim.last = True  # type: ignore[attr-defined]  # within one transaction: after what was inserted or released
+
+
+def claim_one(transaction: Transaction, request: ClaimRequest) -> Taken:
+    taken = Taken()
+    halts = current_halts(transaction)
+    if any(halt.queue is None for halt in halts):
+        taken.next_due = earliest(ends(halts))
+        return taken
+    heads = read_heads(transaction, request.wants, {halt.queue for halt in halts})
+    (take_suspect if request.solo else take_waiting)(transaction, request, heads, taken)
+    suspects = [head.suspect for head in heads if head.suspect is not None]
+    taken.suspects = any(suspect <= transaction.now for suspect in suspects)
+    if not taken.number:
+        later = (suspect for suspect in suspects if suspect > transaction.now)
+        waiting = (level.head for head in heads for level in head.levels)
+        taken.next_due = earliest([*(() if request.solo else waiting), *later, *ends(halts)])
+    return taken
+
+
+# -- what is there ----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Level:
+    """One priority of one queue, and since when (or from when) its first job is due."""
+
+    priority: int
+    queue: str
+    head: Millis
+
+
+@dataclass(slots=True)
+class Head:
+    """The first jobs of a queue: of each priority, and of the suspects."""
+
+    queue: str
+    suspect: Millis | None
+    levels: list[Level]
+
+
+def read_heads(transaction: Transaction, wants: Sequence[Want], paused: set[str | None]) -> list[Head]:
+    """Of the wanted queues that are not paused, in the order of the wants."""
+    if any(want.queue == EVERY_QUEUE for want in wants):
+        rows = from_json(transaction.value(HEADS_OF_ALL))
+    else:
+        names = [(name,) for name in dict.fromkeys(want.queue for want in wants)]
+        rows = [row for chunk in in_values(HEADS_OF, names) for row in from_json(transaction.value(*chunk))]
+    heads = {row[0]: to_head(*row) for row in rows if row[0] not in paused}  # a queue may come twice
+    return list(heads.values())
+
+
+def to_head(queue: str, suspect: Millis | None, *heads: Millis | None) -> Head:
+    levels = [Level(priority, queue, head) for priority, head in enumerate(heads) if head is not None]
+    return Head(queue, suspect, levels)
+
+
+def wanted_by(want: Want, heads: Iterable[Head]) -> list[Level]:
+    return [level for head in heads if want.queue in {EVERY_QUEUE, head.queue} for level in head.levels]
+
+
+def shares(levels: Sequence[Level], now: Millis, request: ClaimRequest, limit: int) -> list[tuple[Level, int]]:
+    """Which levels to take from, in order, and how many of each at most.
+
+    By priority; but a priority whose head has waited beyond the patience gets a quarter of the room first (a small
+    claim: every fourth time all of it). Not more, or an old backlog of low priority would hold up what is urgent.
+    """
+    due = sorted((level for level in levels if level.head <= now), key=lambda level: (level.priority, level.head))
+    by_priority = [(level, limit) for level in due]
+    starving = [level for level in heads_by_priority(due)[1:] if now - level.head > request.patience]
+    if not starving:
+        return by_priority
+    if limit >= SMALLEST_SHARED_CLAIM:
+        return [(level, limit // SMALLEST_SHARED_CLAIM) for level in starving] + by_priority
+    turn, is_theirs = request.turn // SMALLEST_SHARED_CLAIM, request.turn % SMALLEST_SHARED_CLAIM == 0
+    return [(starving[turn % len(starving)], limit), *by_priority] if is_theirs else by_priority
+
+
+def heads_by_priority(due: Sequence[Level]) -> list[Level]:
+    """Of each priority the queue that has waited longest."""
+    first: dict[int, Level] = {}
+    for level in due:
+        first.setdefault(level.priority, level)
+    return list(first.values())
+
+
+# -- taking it ----------------------------------------------------------------------------------------
+
+
+def take_waiting(transaction: Transaction, request: ClaimRequest, heads: Sequence[Head], taken: Taken) -> None:
+    for want in request.wants:
+        room = min(want.limit, request.limit - taken.number)
+        for level, share in shares(wanted_by(want, heads), transaction.now, request, room):
+            if room > 0:
+                place = {"queue": level.queue, "level": level.priority, "limit": min(share, room)}
+                room -= take(transaction, request, taken, PICK, place)
+
+
+def take_suspect(transaction: Transaction, request: ClaimRequest, heads: Sequence[Head], taken: Taken) -> None:
+    """One, and nothing beside it."""
+    for want in request.wants:
+        for head in heads:
+            if want.queue in {EVERY_QUEUE, head.queue} and head.suspect is not None and not taken.number:
+                take(transaction, request, taken, PICK_SUSPECT, {"queue": head.queue})
+
+
+def take(transaction: Transaction, request: ClaimRequest, taken: Taken, pick: str, place: dict[str, Any]) -> int:
+    """Take what the statement picks there; the number of jobs."""
+    now, queue = transaction.now, place["queue"]
+    number, failed, seqs, rows = transaction.execute(pick, {**place, "now": now}).fetchone()
+    if number:
+        given = {"worker": request.worker, "now": now, "stall_grace": request.stall_grace, "seqs": seqs}
+        transaction.execute(TAKE, given)
+        transaction.count(queue, FAILED, -failed)
+        transaction.count(queue, PENDING, failed - number)
+        transaction.count(queue, RUNNING, number)
+        taken.number += number
+        taken.rows.append(rows)
+    return int(number)
+
+
+# -- when nothing is due ------------------------------------------------------------------------------
+
+
+def ends(halts: Iterable[Halt]) -> list[Millis]:
+    return [to_millis(halt.until) for halt in halts if halt.until is not None]
+
+
+def earliest(times: Iterable[Millis]) -> Millis | None:
+    return min(times, default=None)

@@ -1,0 +1,283 @@
+"""Jobs leave their workers: the fence, the archive, the next try, and progress on the way.
+
+Rows come back from SQLite as one JSON text per batch: see writer.py for why nothing is done per row.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mainspring.clock import Millis
+from mainspring.errors import IllegalMove
+from mainspring.job import MAX_CRASHES, TRANSITIONS, Failure, Move, Outcome, ProgressReport, Status
+from mainspring.stores.sqlite.batch import in_values
+from mainspring.stores.sqlite.insertion import insert_jobs, ready
+from mainspring.stores.sqlite.rows import CANCELLED, CODES, COMPLETED, DEAD_LETTER, NEVER, RUNNING, STATUSES
+from mainspring.stores.sqlite.writer import Transaction
+
+LONGEST_TRACEBACK = 16_384
+
+HELD = f"""
+WITH outcome(number, job_id, job_token) AS (VALUES {{values}})
+SELECT json_group_array(json_array(number, seq, id, queue, cancel, attempts, crashes, worker, claimed_at))
+FROM outcome CROSS JOIN jobs ON id = job_id AND token = job_token AND status = {RUNNING}
+"""
+ARCHIVE = f"""
+WITH ended(
+    ended_seq, end_status, is_attempt, is_crash, began_at, end_reason, end_error_type, end_error, end_result, now
+) AS (VALUES {{values}})
+INSERT INTO archive
+SELECT id, task, queue, end_status, priority, run_at, attempts + is_attempt, max_attempts, crashes + is_crash, token,
+       worker, coalesce(began_at, claimed_at), now,
+       min({NEVER}, now + iif(end_status = {DEAD_LETTER}, keep_dead, keep)), timeout, created_at, keep,
+       keep_dead, dedupe_key, target_type, target_id, tags, options,
+       coalesce(end_reason, reason), progress, note, coalesce(end_error_type, error_type),
+       iif(end_error_type IS NULL, error, end_error), payload, end_result
+FROM ended CROSS JOIN jobs ON seq = ended_seq
+"""
+REMOVE = "DELETE FROM jobs WHERE seq IN (SELECT value FROM json_each(?))"
+ARCHIVE_COMPLETED = f"""
+INSERT INTO archive -- columns 1 to 5: seq, id, token, began, result; sqlite3 counts rows only of what begins so
+SELECT id, task, queue, {COMPLETED}, priority, run_at, attempts + 1, max_attempts, crashes, token, worker,
+       coalesce(column4, claimed_at), ?, min({NEVER}, ? + keep), timeout, created_at, keep, keep_dead,
+       dedupe_key, target_type, target_id, tags, options, reason, progress, note, error_type, error, payload, column5
+FROM (VALUES {{values}}) CROSS JOIN jobs ON seq = column1 AND +id = column2 AND token = column3 AND status = {RUNNING}
+"""
+GO_ON = """
+UPDATE jobs SET status = :status, run_at = coalesce(:run_at, min(run_at, :now)), attempts = attempts + :attempts,
+                crashes = crashes + :crashes, cancel = 0, reason = :reason,
+                error_type = coalesce(:error_type, error_type), error = iif(:error_type IS NULL, error, :error)
+WHERE seq = :seq
+"""
+RECORD_ATTEMPT = """
+INSERT INTO attempts (job_id, number, worker, started_at, finished_at, move, error_type, error, traceback)
+VALUES (:job_id, (SELECT coalesce(max(number), 0) + 1 FROM attempts WHERE job_id = :job_id), :worker, :started_at,
+        :finished_at, :move, :error_type, :error, :traceback)
+"""
+COUNTS_AS_ATTEMPT = frozenset({Move.DONE, Move.RETRY, Move.DEAD, Move.CANCEL})
+LEADS_TO = {move: CODES[status] for move, status in TRANSITIONS[Status.RUNNING].items()}
+
+
+@dataclass(slots=True)
+class Held:
+    """A running job of which the fence said yes."""
+
+    number: int  # which outcome
+    seq: int
+    id: str
+    queue: str
+    cancel: int
+    attempts: int
+    crashes: int
+    worker: str
+    claimed_at: Millis
+
+
+@dataclass(slots=True)
+class Ended:
+    """Outcomes that came together. If all of them are plain successes, their rows are made by who brings them."""
+
+    outcomes: list[Outcome]
+    completions: list[tuple[Any, ...]] | None
+
+    @classmethod
+    def of(cls, outcomes: Iterable[Outcome]) -> Ended:
+        outcomes = list(outcomes)
+        for outcome in outcomes:
+            if outcome.move is not Move.DONE or outcome.follow_ups or outcome.ref is None:
+                return cls(outcomes, None)
+        return cls(
+            outcomes,
+            [(one.ref[0], one.job_id, one.token, one.started_at or None, one.result) for one in outcomes],
+        )
+
+
+def ack(transaction: Transaction, together: list[Ended]) -> list[list[Status | None]]:
+    return [
+        [Status.COMPLETED] * len(ended.outcomes)
+        if complete(transaction, ended)
+        else settle(transaction, ended.outcomes)
+        for ended in together
+    ]
+
+
+def settle(transaction: Transaction, outcomes: list[Outcome]) -> list[Status | None]:
+    """The fence: only a job that runs under the outcome's very token is touched. A zombie's outcome finds none."""
+    refuse_illegal(outcomes)
+    statuses: list[Status | None] = [None] * len(outcomes)
+    ended: list[tuple[Held, int, Outcome]] = []
+    for job in first_of_each(held_jobs(transaction, outcomes)):
+        outcome = outcomes[job.number]
+        status = next_status(job, outcome)
+        statuses[job.number] = STATUSES[status]
+        if status >= COMPLETED:
+            ended.append((job, status, outcome))
+        else:
+            go_on(transaction, job, status, outcome)
+        if outcome.move is not Move.DONE:
+            record_attempt(transaction, job, status, outcome)
+    end(transaction, ended)
+    follow_ups = [
+        job for outcome, status in zip(outcomes, statuses, strict=True) if status for job in outcome.follow_ups
+    ]
+    insert_jobs(transaction, ready(follow_ups))  # last, since one may want the dedupe key that its parent held
+    return statuses
+
+
+def complete(transaction: Transaction, ended: Ended) -> bool:
+    """The usual case in half the time: every run succeeded and none lost its claim. Else nothing is done, and False.
+
+    The claim's `ref` says in which row the job is, but a row may by now be another job's: id and token decide.
+    """
+    rows, now = ended.completions, transaction.now
+    if rows is None:
+        return False
+    transaction.execute("SAVEPOINT completing")
+    try:
+        done = sum(transaction.execute(*chunk).rowcount for chunk in in_values(ARCHIVE_COMPLETED, rows, now, now))
+    except sqlite3.IntegrityError:  # two outcomes for one claim
+        done = 0
+    if done == len(rows):
+        transaction.execute(REMOVE, (json.dumps([row[0] for row in rows]),))
+        for queue, number in Counter([outcome.ref[1] for outcome in ended.outcomes]).items():
+            transaction.count(queue, RUNNING, -number)
+            transaction.count(queue, COMPLETED, number)
+    else:
+        transaction.execute("ROLLBACK TO completing")
+    transaction.execute("RELEASE completing")
+    return done == len(rows)
+
+
+def refuse_illegal(outcomes: Sequence[Outcome]) -> None:
+    for outcome in outcomes:
+        if outcome.move not in LEADS_TO:
+            msg = f"job {outcome.job_id}: {outcome.move} is no way for a run to end"
+            raise IllegalMove(msg)
+
+
+def held_jobs(transaction: Transaction, outcomes: Sequence[Outcome]) -> Iterable[Held]:
+    fences = [(number, outcome.job_id, outcome.token) for number, outcome in enumerate(outcomes)]
+    for chunk in in_values(HELD, fences):
+        for row in json.loads(transaction.value(*chunk)):
+            yield Held(*row)
+
+
+def first_of_each(held: Iterable[Held]) -> Iterable[Held]:
+    """Two outcomes for one claim: the first counts."""
+    seen: set[int] = set()
+    for job in held:
+        if job.seq not in seen:
+            seen.add(job.seq)
+            yield job
+
+
+def next_status(job: Held, outcome: Outcome) -> int:
+    """Where the outcome leads; a cancellation that came meanwhile is not lost, and the last crash is the end."""
+    status = LEADS_TO[outcome.move]
+    if outcome.move is Move.CRASH and job.crashes + 1 >= MAX_CRASHES:
+        status = DEAD_LETTER
+    if job.cancel and status < COMPLETED:
+        status = CANCELLED
+    return status
+
+
+def go_on(transaction: Transaction, job: Held, status: int, outcome: Outcome) -> None:
+    """The job stays live: it waits for its next run."""
+    keeps_its_time = outcome.move in {Move.RELEASE, Move.CRASH} and not outcome.delay
+    failure = outcome.failure
+    transaction.execute(
+        GO_ON,
+        {
+            "seq": job.seq,
+            "status": status,
+            "run_at": None if keeps_its_time else transaction.now + outcome.delay,
+            "now": transaction.now,  # it was due when it was claimed, even if the clock was set back since
+            "attempts": int(outcome.move in COUNTS_AS_ATTEMPT),
+            "crashes": int(outcome.move is Move.CRASH),
+            "reason": outcome.reason,
+            "error_type": failure.type if failure else None,
+            "error": failure.message if failure else None,
+        },
+    )
+    transaction.count(job.queue, RUNNING, -1)
+    transaction.count(job.queue, status, 1)
+    transaction.woken.add(job.queue)
+
+
+def end(transaction: Transaction, ended: Sequence[tuple[Held, int, Outcome]]) -> None:
+    """The jobs are finished: they leave the live table for the archive."""
+    if not ended:
+        return
+    archive(transaction, [to_end(job, status, outcome, transaction.now) for job, status, outcome in ended])
+    for (queue, status), number in Counter((job.queue, status) for job, status, _ in ended).items():
+        transaction.count(queue, RUNNING, -number)
+        transaction.count(queue, status, number)
+
+
+def archive(transaction: Transaction, rows: Sequence[Sequence[Any]]) -> None:
+    for chunk in in_values(ARCHIVE, rows):
+        transaction.execute(*chunk)
+    transaction.execute(REMOVE, (json.dumps([row[0] for row in rows]),))
+
+
+def to_end(job: Held, status: int, outcome: Outcome, now: Millis) -> tuple[Any, ...]:
+    failure = outcome.failure
+    return (
+        job.seq,
+        status,
+        int(outcome.move in COUNTS_AS_ATTEMPT),
+        int(outcome.move is Move.CRASH and status != CANCELLED),
+        outcome.started_at or None,
+        outcome.reason or None,
+        failure.type if failure else None,
+        failure.message if failure else None,
+        outcome.result,
+        now,
+    )
+
+
+def record_attempt(transaction: Transaction, job: Held, status: int, outcome: Outcome) -> None:
+    """History of what went wrong. A snooze or release that really led back is no attempt and leaves no trace."""
+    if outcome.move in {Move.SNOOZE, Move.RELEASE, Move.SUSPEND} and status != CANCELLED:
+        return
+    move = Move.CANCEL if status == CANCELLED else Move.DEAD if status == DEAD_LETTER else outcome.move
+    failure = outcome.failure or Failure("", "")
+    transaction.execute(
+        RECORD_ATTEMPT,
+        {
+            "job_id": job.id,
+            "worker": job.worker,
+            "started_at": outcome.started_at or job.claimed_at,
+            "finished_at": outcome.finished_at or transaction.now,
+            "move": Move.CRASH if outcome.move is Move.CRASH else move,
+            "error_type": failure.type or None,
+            "error": failure.message or None,
+            "traceback": shorten(failure.traceback) or None,
+        },
+    )
+
+
+def shorten(traceback: str) -> str:
+    """Keep both ends: where it began and where it broke."""
+    if len(traceback) <= LONGEST_TRACEBACK:
+        return traceback
+    half = LONGEST_TRACEBACK // 2
+    return f"{traceback[:half]}\n  … shortened …\n{traceback[-half:]}"
+
+
+# -- progress -------------------------------------------------------------------------------------
+
+REPORT = f"""
+UPDATE jobs SET progress = ?, note = ? WHERE id = ? AND token = ? AND status = {RUNNING}
+"""
+
+
+def report(transaction: Transaction, reports: list[ProgressReport]) -> list[bool]:
+    return [
+        transaction.execute(REPORT, (one.fraction, one.note, one.job_id, one.token)).rowcount == 1 for one in reports
+    ]

@@ -1,0 +1,140 @@
+"""New jobs into the file, a whole batch in a few statements."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from mainspring.errors import SystemHalted
+from mainspring.job import FOREVER, Inserted, NewJob
+from mainspring.stores.sqlite.batch import in_values
+from mainspring.stores.sqlite.halts import current_halts
+from mainspring.stores.sqlite.rows import NEVER, PENDING
+from mainspring.stores.sqlite.writer import Transaction
+
+LONG_PAYLOAD = 1024  # characters; beyond that it goes into a table of its own
+
+INSERT = """
+INSERT INTO jobs (id, task, queue, priority, run_at, created_at, max_attempts, timeout, keep, keep_dead,
+                  payload, dedupe_key, target_type, target_id, tags, options)
+SELECT column1, column2, column3, column4, coalesce(column5, ? + column6), ?, column7, column8, column9, column10,
+       column11, column12, column13, column14, column15, column16
+FROM (VALUES {values}) WHERE NOT EXISTS (SELECT 1 FROM archive WHERE id = column1)
+ON CONFLICT DO NOTHING
+"""
+INSERT_PAYLOADS = "INSERT OR IGNORE INTO payloads VALUES {values}"
+INSERT_TAGS = "INSERT OR IGNORE INTO tags VALUES {values}"
+KNOWN = """
+SELECT EXISTS (SELECT 1 FROM jobs WHERE id = :id) OR EXISTS (SELECT 1 FROM archive WHERE id = :id)
+"""
+LIVE_HOLDER = "SELECT id FROM jobs WHERE task = ? AND dedupe_key = ?"
+LASTING_HOLDER = "SELECT job_id FROM dedupe WHERE task = ? AND dedupe_key = ? AND expires_at > ?"
+HOLD_LASTINGLY = "INSERT OR REPLACE INTO dedupe (task, dedupe_key, job_id, expires_at) VALUES (?, ?, ?, ?)"
+
+
+@dataclass(slots=True)
+class Ready:
+    """A job and its row, made by the one who wants it inserted: the writer's time is everybody's."""
+
+    job: NewJob
+    row: tuple[Any, ...]
+
+
+def ready(jobs: Iterable[NewJob]) -> list[Ready]:
+    return [Ready(job, to_row(job)) for job in jobs]
+
+
+def to_row(job: NewJob) -> tuple[Any, ...]:
+    """The columns of INSERT: when it is due and created is for the transaction to say."""
+    target_type, target_id = job.target or (None, None)
+    return (
+        job.id,
+        job.task,
+        job.queue,
+        int(job.priority),
+        job.run_at,
+        job.delay,
+        job.max_attempts,
+        job.timeout,
+        job.keep,
+        job.keep_dead,
+        job.payload if len(job.payload) <= LONG_PAYLOAD else None,
+        job.dedupe_key,
+        target_type,
+        target_id,
+        json.dumps(job.tags) if job.tags else None,
+        job.options,
+    )
+
+
+def insert(transaction: Transaction, new: list[Ready]) -> list[Inserted]:
+    refuse_while_halted(transaction, new)
+    return insert_jobs(transaction, new)
+
+
+def insert_jobs(transaction: Transaction, new: Sequence[Ready]) -> list[Inserted]:
+    """Jobs without a dedupe key go in together; those with one are looked up first, in their order."""
+    plain = [one for one in new if one.job.dedupe_key is None]
+    if plain:
+        insert_rows(transaction, plain)
+    return [
+        Inserted(one.job.id, created=True) if one.job.dedupe_key is None else insert_unique(transaction, one)
+        for one in new
+    ]
+
+
+def refuse_while_halted(transaction: Transaction, new: Sequence[Ready]) -> None:
+    for halt in current_halts(transaction):
+        if not halt.accept and (halt.queue is None or any(one.job.queue == halt.queue for one in new)):
+            what = "the system is halted" if halt.queue is None else f"queue {halt.queue!r} is paused"
+            msg = f"{what} by {halt.actor} ({halt.reason or 'no reason given'}) and refuses new jobs"
+            raise SystemHalted(msg)
+
+
+def insert_rows(transaction: Transaction, new: Sequence[Ready]) -> None:
+    now = transaction.now
+    chunks = in_values(INSERT, [one.row for one in new], now, now)
+    inserted = sum(transaction.execute(*chunk).rowcount for chunk in chunks)
+    jobs = [one.job for one in new] if inserted == len(new) else really_new(transaction, new, inserted)
+    for queue, number in Counter(job.queue for job in jobs).items():
+        transaction.count(queue, PENDING, number)
+        transaction.woken.add(queue)
+    insert_beside(transaction, jobs)
+
+
+def really_new(transaction: Transaction, new: Sequence[Ready], inserted: int) -> list[NewJob]:
+    """Some of these ids were here already: a repeated insert, which counts once."""
+    first = {one.job.id: one.job for one in reversed(new)}
+    newest = transaction.execute("SELECT id FROM jobs ORDER BY seq DESC LIMIT ?", (inserted,))
+    return [first[job_id] for (job_id,) in newest]
+
+
+def insert_beside(transaction: Transaction, jobs: Sequence[NewJob]) -> None:
+    """What stands in tables of its own: long payloads and tags."""
+    long = [(job.id, job.payload) for job in jobs if len(job.payload) > LONG_PAYLOAD]
+    tags = [(tag, job.id) for job in jobs for tag in job.tags]
+    for chunk in chain(in_values(INSERT_PAYLOADS, long), in_values(INSERT_TAGS, tags)):
+        transaction.execute(*chunk)
+
+
+def insert_unique(transaction: Transaction, one: Ready) -> Inserted:
+    job = one.job
+    if transaction.value(KNOWN, {"id": job.id}):
+        return Inserted(job.id, created=True)
+    if holder := dedupe_holder(transaction, job.task, job.dedupe_key):
+        return Inserted(holder, created=False)
+    insert_rows(transaction, [one])
+    if job.dedupe_for is not None:
+        expires_at = NEVER if job.dedupe_for == FOREVER else transaction.now + job.dedupe_for
+        transaction.execute(HOLD_LASTINGLY, (job.task, job.dedupe_key, job.id, expires_at))
+    return Inserted(job.id, created=True)
+
+
+def dedupe_holder(transaction: Transaction, task: str, key: str | None) -> str | None:
+    """The job that holds the key: a live one, or one whose record outlives it."""
+    holder: str | None = transaction.value(LIVE_HOLDER, (task, key))
+    return holder or transaction.value(LASTING_HOLDER, (task, key, transaction.now))
