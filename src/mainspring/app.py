@@ -124,7 +124,7 @@ class Mainspring:
 
     async def insert(self, jobs: list[NewJob], connection: Any = None) -> list[Inserted]:
         inserted = await self.store.insert(jobs, connection)
-        if connection is None and (self.bus.wants(JobCreated) or self.bus.wants(JobDeduplicated)):
+        if (self.bus.wants(JobCreated) or self.bus.wants(JobDeduplicated)) and connection is None:
             self._announce(jobs, inserted)
         return inserted
 

@@ -18,10 +18,11 @@ def new_id() -> str:
     with _lock:
         stamp = time.time_ns() * 4096 // 1_000_000
         _last = stamp = max(stamp, _last + 1)
-        tail = _random.getrandbits(62)
-    value = (stamp >> 12) << 80 | 0x7 << 76 | (stamp & 0xFFF) << 64 | 0x2 << 62 | tail
-    text = f"{value:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+        tail = 0x2 << 62 | _random.getrandbits(62)
+    return (
+        f"{stamp >> 28:08x}-{stamp >> 12 & 0xFFFF:04x}-7{stamp & 0xFFF:03x}"
+        f"-{tail >> 48:04x}-{tail & 0xFFFF_FFFF_FFFF:012x}"
+    )
 
 
 def _reseed() -> None:

@@ -238,7 +238,8 @@ class Enqueuer(Generic[P, R]):
         self._options = options if options is task.options else options.over(task.options)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        return (await self._insert([self.prepare(*args, **kwargs)]))[0]
+        [one] = await self._task.app.insert([self.prepare(*args, **kwargs)], self._options.connection)
+        return JobHandle(one.id, one.created, self._task)
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         return self._run(self._insert([self.prepare(*args, **kwargs)]))[0]

@@ -255,6 +255,7 @@ class Worker:
         self._suspects = claims.suspects
         if claims.jobs:
             self._take(claims.jobs)
+            await asyncio.sleep(0)  # let them begin before we look for more
             if solo:
                 await self._idle.wait()  # nothing else is claimed to run beside it
         elif not claims.suspects:
@@ -269,14 +270,14 @@ class Worker:
         return await self._ask(1, solo=True)
 
     async def _ask(self, limit: int, *, solo: bool) -> Claims:
-        """Shielded: a claim that is on its way cannot be called off, and its jobs must find us."""
+        """A claim that is on its way cannot be called off; if we are cancelled meanwhile, `leave` gives it back."""
         wanted = wants(
             self.settings.queues, strict=self.settings.strict, room=limit, in_hand=self._in_hand, rng=self._random
         )
         async with self._claiming:
             if not wanted or limit <= 0 or self._stopping.is_set():
                 return Claims([])
-            return await asyncio.shield(self.store.claim(self.id, wanted, limit=limit, solo=solo))
+            return await self.store.claim(self.id, wanted, limit=limit, solo=solo)
 
     async def _alone(self) -> bool:
         """Whether nothing else runs here now: a suspect that kills its process must not take others along."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from contextvars import Context
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pytest
 
@@ -117,6 +117,7 @@ async def test_requests_of_one_batch_get_their_own_answers(store: SqliteStore) -
 
 
 async def test_a_claim_gets_what_came_in_with_it(store: SqliteStore) -> None:
+    store._idle = False  # else it would not ask the writer
     claimed, inserted = await together(store, claim(store), put(store))
     assert [held.id for held in claimed] == [inserted]
 
@@ -194,13 +195,15 @@ async def test_a_loop_that_closed_does_not_end_the_writer(store: SqliteStore) ->
         def is_closed(self) -> bool:
             return False
 
+        def get_debug(self) -> bool:
+            return False
+
         def call_soon_threadsafe(self, *_: object) -> None:
             raise RuntimeError("Event loop is closed")
 
     assert store._threads
-    loop: Any = Closed()
-    future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-    store._threads.writer._inbox.put(Request(lambda _, items: items, [], False, loop, future))
+    future: asyncio.Future[list[Any]] = asyncio.Future(loop=cast("asyncio.AbstractEventLoop", Closed()))
+    store._threads.writer._inbox.put(Request(lambda _, items: items, [], False, future))
     assert await put(store)
 
 

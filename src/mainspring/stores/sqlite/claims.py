@@ -96,6 +96,11 @@ class Taken:
     next_due: Millis | None = None
     suspects: bool = False
 
+    def add(self, more: Taken) -> None:
+        self.number += more.number
+        self.rows += more.rows
+        self.suspects = more.suspects
+
     def claims(self) -> Claims:
         jobs = [to_claim(row) for rows in self.rows for row in from_json(rows)]
         return Claims(jobs, next_due=self.next_due, suspects=self.suspects)

@@ -71,9 +71,25 @@ class WriteLink(Link):
     def use(self) -> Iterator[sqlite3.Connection]:
         with super().use() as connection:
             assert self._gate is not None  # noqa: S101 - opened together
-            with self._gate:
-                self.file.check_identity()  # the wait may have been long
+            with self._gate as waited:
+                if waited:  # perhaps for long
+                    self.file.check_identity()
                 yield connection
+
+    @contextmanager
+    def use_at_once(self) -> Iterator[sqlite3.Connection | None]:
+        """None: somebody else is using it, or holds the gate."""
+        if not self._lock.acquire(blocking=False):
+            yield None
+            return
+        try:
+            with self.file.errors():
+                connection = self._current()
+                assert self._gate is not None  # noqa: S101 - opened together
+                with self._gate.if_free() as entered:
+                    yield connection if entered else None
+        finally:
+            self._lock.release()
 
     def _connect(self) -> sqlite3.Connection:
         self._gate = Gate(self.path)

@@ -8,7 +8,7 @@ import socket
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mainspring.clock import Clock, Millis, SystemClock, to_datetime
@@ -32,7 +32,7 @@ from mainspring.stores.protocol import (
     Want,
     WorkerInfo,
 )
-from mainspring.stores.sqlite import claims, endings, fork, insertion, operate, read, upkeep
+from mainspring.stores.sqlite import claims, endings, express, fork, insertion, operate, read, upkeep
 from mainspring.stores.sqlite.completion import SqliteCompletion, refuse_inside
 from mainspring.stores.sqlite.file import BUSY_TIMEOUT, DatabaseFile
 from mainspring.stores.sqlite.link import Link
@@ -72,6 +72,7 @@ class SqliteStore:
         self._seen: dict[str, tuple[int, float]] = {}  # worker -> its last heartbeat and when this process first saw it
         self._dead: set[str] = set()  # workers whose last sign of life is too long ago
         self._turn = 0
+        self._idle = True  # the last claim gave nothing
         fork.tell_children(self)
 
     # -- opening ------------------------------------------------------------------------------
@@ -82,7 +83,8 @@ class SqliteStore:
     def _open(self) -> _Threads:
         if self._threads is None:
             self.file.prepare()
-            self._threads = _Threads(Writer(self.file, self.clock, self._committed), Reader(self.file))
+            writer = Writer(self.file, self.clock, self._committed)
+            self._threads = _Threads(writer, Reader(self.file), express.Express(self.file, self.clock))
         return self._threads
 
     def forget_parent(self) -> None:
@@ -99,9 +101,9 @@ class SqliteStore:
             await asyncio.to_thread(threads.stop)
         self.presence.close()
 
-    async def _write(self, operation: Operation, items: list[Any], *, durable: bool = True) -> list[Any]:
+    def _write(self, operation: Operation, items: list[Any], *, durable: bool = True) -> asyncio.Future[list[Any]]:
         refuse_inside()
-        return await self._open().writer.run(operation, items, durable=durable)
+        return (self._threads or self._open()).writer.run(operation, items, durable=durable)
 
     def _committed(self, transaction: Transaction) -> None:
         if wake := transaction.wakes():
@@ -138,11 +140,20 @@ class SqliteStore:
     async def claim(
         self, worker: str, wants: Sequence[Want], *, limit: int | None = None, solo: bool = False
     ) -> Claims:
+        refuse_inside()
         self._turn += 1
         most = sum(want.limit for want in wants) if limit is None else limit
         request = claims.ClaimRequest(worker, wants, most, solo, self.stall_grace, self.patience, self._turn)
-        taken: list[claims.Taken] = await self._write(claims.claim, [request], durable=False)
-        return taken[0].claims()
+        taken = self._open().express.claim(request) if self._idle else None
+        if taken is None:
+            [taken] = await self._write(claims.claim, [request], durable=False)
+        elif taken.number == express.MOST < most:
+            with suppress(StoreError):  # those we have must not be lost by it
+                taken.add(
+                    *await self._write(claims.claim, [replace(request, limit=most - taken.number)], durable=False)
+                )
+        self._idle = not taken.number
+        return taken.claims()
 
     async def ack(self, outcomes: Sequence[Outcome]) -> list[Status | None]:
         statuses: list[list[Status | None]] = await self._write(endings.ack, [endings.Ended.of(outcomes)])
@@ -330,8 +341,10 @@ def all_or_nothing(connection: sqlite3.Connection) -> Iterator[None]:
 class _Threads:
     writer: Writer
     reader: Reader
+    express: express.Express
 
     def stop(self) -> None:
+        self.express.close()
         self.writer.stop()
         self.reader.close()
 

@@ -80,7 +80,6 @@ class Request:
     operation: Operation
     items: list[Any]
     durable: bool
-    loop: asyncio.AbstractEventLoop
     future: asyncio.Future[list[Any]]
     results: list[Any] = field(default_factory=list)
     error: BaseException | None = None
@@ -99,12 +98,11 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="mainspring-writer", daemon=True)
         self._thread.start()
 
-    async def run(self, operation: Operation, items: list[Any], *, durable: bool = True) -> list[Any]:
-        """Have the operation done; returns when it is committed (and, if durable, on the disk)."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[list[Any]] = loop.create_future()
-        self._inbox.put(Request(operation, items, durable, loop, future))
-        return await future
+    def run(self, operation: Operation, items: list[Any], *, durable: bool = True) -> asyncio.Future[list[Any]]:
+        """Have the operation done; the future is, when it is committed (and, if durable, on the disk)."""
+        future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        self._inbox.put(Request(operation, items, durable, future))
+        return future
 
     def stop(self) -> None:
         """Finish what was asked for, then end."""
@@ -249,7 +247,7 @@ def answer(batch: list[Request]) -> None:
     """One call per event loop, however many wait on it: waking a loop is what costs."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Request]] = {}
     for request in batch:
-        by_loop.setdefault(request.loop, []).append(request)
+        by_loop.setdefault(request.future.get_loop(), []).append(request)
     for loop, requests in by_loop.items():
         with suppress(RuntimeError):  # it is closed: nobody waits there any more
             loop.call_soon_threadsafe(resolve, requests)
