@@ -316,6 +316,7 @@ async def test_pruning_shrinks_the_file(store: SqliteStore, clock: ManualClock, 
 
 async def test_what_must_not_be_lost_is_synced_and_a_claim_alone_is_not(store: SqliteStore) -> None:
     full, normal = 2, 1
+    store._idle = False  # else the first claim would not ask the writer
     held = await running(store)
     assert synchronous(store) == normal
     await put(store)
