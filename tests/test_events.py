@@ -174,6 +174,20 @@ async def test_a_job_that_takes_too_long() -> None:
     assert ear.one(JobRetrying).reason == "timeout"
 
 
+async def test_a_timeout_of_the_handlers_own_is_an_error() -> None:
+    app = Mainspring("memory://")
+    ear = Ear(app)
+
+    @app.task(timeout=60)
+    async def call() -> None:
+        raise TimeoutError("no answer from the service")
+
+    async with manual(app) as kit:
+        await call.enqueue()
+        await kit.drain()
+    assert ear.one(JobRetrying).reason == "error"
+
+
 async def test_a_job_that_no_worker_here_knows() -> None:
     new, old = Mainspring("memory://"), Mainspring("memory://")
     ear = Ear(old)

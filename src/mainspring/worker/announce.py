@@ -21,6 +21,7 @@ from mainspring.events import (
 from mainspring.job import Claim, Move, Outcome, ProgressReport, Status
 from mainspring.log import get_log
 from mainspring.stores.protocol import Takeover, TakeoverCause
+from mainspring.worker.run import Run, Stop
 
 log = get_log("mainspring.worker")
 
@@ -46,7 +47,8 @@ class Announcer:
         """Whether anybody wants to know of each job that simply succeeds: there may be tens of thousands a second."""
         return self._bus.wants(JobCompleted) or log.wants(logging.DEBUG)
 
-    def ended(self, claim: Claim, outcome: Outcome, status: Status | None) -> None:
+    def ended(self, run: Run, outcome: Outcome, status: Status | None) -> None:
+        claim = run.claim
         duration = max(0, outcome.finished_at - outcome.started_at) / 1000 if outcome.started_at else 0.0
         fields = {"job_id": claim.id, "task": claim.task, "attempt": claim.attempt, "worker": self._worker}
         if status is None:
@@ -63,10 +65,10 @@ class Announcer:
             log.info("job_cancelled", **fields, duration=duration, reason=outcome.reason)
             self._bus.emit(JobCancelled(job_id=claim.id, task=claim.task, queue=claim.queue, reason=outcome.reason))
         else:
-            self._goes_on(claim, outcome, fields, duration)
+            self._goes_on(run, outcome, fields, duration)
 
-    def _goes_on(self, claim: Claim, outcome: Outcome, fields: dict[str, Any], duration: float) -> None:
-        about, delay = self._about(claim), outcome.delay / 1000
+    def _goes_on(self, run: Run, outcome: Outcome, fields: dict[str, Any], duration: float) -> None:
+        about, delay = self._about(run.claim), outcome.delay / 1000
         if outcome.move is Move.SNOOZE:
             log.info("job_snoozed", **fields, duration=duration, delay=delay, reason=outcome.reason)
             self._bus.emit(JobSnoozed(**about, delay=delay, reason=outcome.reason))
@@ -74,12 +76,12 @@ class Announcer:
             log.info("job_released", **fields, duration=duration, delay=delay, reason=outcome.reason)
             self._bus.emit(JobReleased(**about, reason=outcome.reason))
         else:
-            reason = reason_of(outcome)
+            reason = reason_of(run, outcome)
             error = f"{outcome.failure.type}: {outcome.failure.message}" if outcome.failure else ""
             log.warning("job_retrying", **fields, duration=duration, delay=delay, reason=reason, error=error)
             self._bus.emit(
                 JobRetrying(
-                    **about, reason=reason, max_attempts=claim.max_attempts, delay=delay, failure=outcome.failure
+                    **about, reason=reason, max_attempts=run.claim.max_attempts, delay=delay, failure=outcome.failure
                 )
             )
 
@@ -119,7 +121,8 @@ class Announcer:
         }
 
 
-def reason_of(outcome: Outcome) -> RetryReason:
+def reason_of(run: Run, outcome: Outcome) -> RetryReason:
+    """A `TimeoutError` of the handler's own, say of a service it called, is an error like any other."""
     if outcome.move is Move.CRASH:
         return "crash"
-    return "timeout" if outcome.failure is not None and outcome.failure.type == TimeoutError.__name__ else "error"
+    return "timeout" if run.stop is Stop.TIMEOUT else "error"

@@ -448,7 +448,7 @@ class Worker:
         if outcome is None:
             return
         if run.context is not None and run.context.effects.committed:
-            self._announce.ended(run.claim, outcome, Status.COMPLETED)
+            self._announce.ended(run, outcome, Status.COMPLETED)
             return
         sync = run.task.ack == "sync"
         if sync:
@@ -473,7 +473,7 @@ class Worker:
         all_wanted = self._announce.hears_success()
         for (run, outcome), status in zip(written, statuses, strict=True):
             if all_wanted or status is not Status.COMPLETED:
-                self._announce.ended(run.claim, outcome, status)
+                self._announce.ended(run, outcome, status)
                 self._released += run.stop is Stop.SHUTDOWN and outcome.move is Move.RELEASE
             if run.written is not None and not run.written.done():
                 run.written.set_result(None)
