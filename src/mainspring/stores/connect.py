@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from urllib.parse import parse_qsl, unquote, urlsplit
+from collections.abc import Mapping
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from mainspring.clock import Clock
 from mainspring.errors import ConfigurationError, UnsupportedStore
@@ -11,13 +12,17 @@ from mainspring.stores.memory import MemoryStore
 from mainspring.stores.protocol import Store
 from mainspring.stores.sqlite import SqliteStore
 
-EXAMPLES = "sqlite:///jobs.db, sqlite:////var/lib/jobs.db, memory://"
+EXAMPLES = "sqlite:///jobs.db, sqlite:////var/lib/jobs.db, postgresql://user@host/database, memory://"
 SETTINGS = {"lease": float, "busy_timeout": float, "stall_grace": float}  # all in seconds
+
+POSTGRES_SETTINGS = frozenset({"schema", "listen", "migrate", "prepare"})
 
 
 def connect(url: str, clock: Clock | None = None) -> Store:
-    """`sqlite:///relative.db`, `sqlite:////absolute.db`, `memory://`; settings follow a question mark."""
+    """`sqlite:///relative.db`, `sqlite:////absolute.db`, `postgresql://…`, `memory://`; settings follow a "?"."""
     parts = urlsplit(url)
+    if parts.scheme in {"postgresql", "postgres"}:
+        return connect_postgres(url, clock)
     settings = parse_settings(url, parts.query)
     match parts.scheme:
         case "sqlite":
@@ -57,3 +62,34 @@ def to_seconds(text: str) -> float | None:
     except ValueError:
         return None
     return seconds if 0 <= seconds < math.inf else None
+
+
+def connect_postgres(url: str, clock: Clock | None) -> Store:
+    """Settings of ours are taken out of the URL; all others are for the server's own library."""
+    try:
+        from mainspring.stores.postgres import PostgresStore  # noqa: PLC0415 - an extra, which few have
+    except ModuleNotFoundError as error:
+        msg = f"{error.name} is missing; install mainspring[postgres]"
+        raise ConfigurationError(msg) from error
+    parts = urlsplit(url)
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    ours = urlencode([(name, text) for name, text in given if name in {"lease", "stall_grace"}])
+    named = {name: text for name, text in given if name in POSTGRES_SETTINGS}
+    theirs = urlencode([(name, text) for name, text in given if name not in {"lease", "stall_grace", *named}])
+    return PostgresStore(
+        urlunsplit(parts._replace(query=theirs)),
+        clock=clock,
+        schema_name=named.get("schema", "mainspring"),
+        listen_dsn=named.get("listen"),
+        migrate=is_on("migrate", named),
+        prepare=is_on("prepare", named),
+        **parse_settings(url, ours),  # type: ignore[arg-type]
+    )
+
+
+def is_on(name: str, named: Mapping[str, str]) -> bool:
+    text = named.get(name, "on")
+    if text not in {"on", "off"}:
+        msg = f"{name} is on or off, not {text!r}"
+        raise ConfigurationError(msg)
+    return text == "on"

@@ -1,0 +1,89 @@
+"""The caller's own connection, whatever library it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar, cast
+
+import psycopg
+
+from mainspring.errors import ConfigurationError
+
+T = TypeVar("T")
+
+
+class Awaitable:
+    """A psycopg connection without an event loop, in the clothes of one with: what is awaited is there at once."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+
+    async def execute(self, statement: Any, parameters: Any = None) -> AwaitableCursor:
+        cursor = self._connection.cursor(row_factory=psycopg.rows.tuple_row)
+        return AwaitableCursor(cursor.execute(statement, parameters))
+
+
+class AwaitableCursor:
+    def __init__(self, cursor: psycopg.Cursor[tuple[Any, ...]]) -> None:
+        self._cursor = cursor
+        self.rowcount = cursor.rowcount
+
+    async def fetchall(self) -> list[tuple[Any, ...]]:
+        return self._cursor.fetchall()
+
+
+class WithTuples:
+    """A caller's asynchronous connection may give its rows in another shape."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self._connection = connection
+
+    async def execute(self, statement: Any, parameters: Any = None) -> psycopg.AsyncCursor[tuple[Any, ...]]:
+        return await self._connection.cursor(row_factory=psycopg.rows.tuple_row).execute(statement, parameters)
+
+
+async def borrow(given: Any) -> Any:
+    """What operations can use, of a psycopg connection, an SQLAlchemy session or connection, or a Django connection."""
+    driver = await driver_of(given)
+    if isinstance(driver, psycopg.AsyncConnection):
+        return WithTuples(driver)
+    if isinstance(driver, psycopg.Connection):
+        return Awaitable(driver)
+    msg = (
+        f"connection must be a psycopg connection, an SQLAlchemy session or connection, or a Django connection, "
+        f"not {type(given).__name__}"
+    )
+    raise ConfigurationError(msg)
+
+
+async def driver_of(given: Any) -> Any:
+    """Down to psycopg, through what wraps it."""
+    if isinstance(given, (psycopg.Connection, psycopg.AsyncConnection)):
+        return given
+    module = type(given).__module__.partition(".")[0]
+    if module == "sqlalchemy":
+        return await sqlalchemy_driver(given)
+    if module == "django" or hasattr(given, "ensure_connection"):
+        given.ensure_connection()
+        return given.connection
+    return None
+
+
+async def sqlalchemy_driver(given: Any) -> Any:
+    connection = given.connection() if hasattr(given, "new") or hasattr(given, "sync_session") else given
+    if hasattr(connection, "__await__"):
+        connection = await connection
+    if hasattr(connection, "get_raw_connection"):  # asynchronous
+        return (await connection.get_raw_connection()).driver_connection
+    return connection.connection.driver_connection
+
+
+def run_at_once(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never waits, because all that it awaits is `Awaitable`."""
+    try:
+        work.send(None)
+    except StopIteration as stop:
+        return cast("T", stop.value)
+    work.close()
+    msg = "this was to be done at once, but waits"
+    raise RuntimeError(msg)

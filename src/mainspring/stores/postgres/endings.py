@@ -1,0 +1,238 @@
+"""Jobs leave their workers: the fence, the archive, the next try, and progress on the way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mainspring.clock import Millis
+from mainspring.job import FINISHED, Failure, Move, Outcome, ProgressReport, Status
+from mainspring.stores.postgres.insertion import insert_jobs
+from mainspring.stores.postgres.partitions import DAY, FOREVER_DAY
+from mainspring.stores.postgres.rows import CODES, COMPLETED, DEAD_LETTER, NEVER, RUNNING, STATUSES, is_id
+from mainspring.stores.postgres.transaction import Transaction
+from mainspring.stores.rules import COUNTS_AS_ATTEMPT, keeps_its_time, next_status, recorded_as, refuse_illegal, shorten
+
+EXPIRES = f"least({NEVER}, {{now}} + {{keep}})"
+DROP_DAY = f"""
+CASE WHEN {{keep}} < {DAY} THEN 0
+     WHEN {{keep}} >= {NEVER} OR ({{now}} + {{keep}}) / {DAY} + 1 >= {FOREVER_DAY} THEN {FOREVER_DAY}
+     ELSE ({{now}} + {{keep}}) / {DAY} + 1 END
+"""
+
+
+def kept(keep: str, expression: str) -> str:
+    return expression.replace("{keep}", keep)
+
+
+COMPLETE = f"""
+WITH ended AS (
+    SELECT * FROM unnest(%(ids)s::uuid[], %(tokens)s::bigint[], %(began)s::bigint[], %(results)s::text[])
+        AS ended(id, token, began, result)
+), gone AS (
+    DELETE FROM {{s}}.jobs AS j USING ended
+    WHERE j.id = ended.id AND j.token = ended.token AND j.status = {RUNNING}
+    RETURNING j.*, ended.began, ended.result
+), kept AS (
+    INSERT INTO {{s}}.archive
+    SELECT id, task, queue, {COMPLETED}, priority, run_at, attempts + 1, max_attempts, crashes, token, worker,
+           coalesce(began, claimed_at), {{now}}, {kept("keep", EXPIRES)}, {kept("keep", DROP_DAY)}, timeout, created_at,
+           keep, keep_dead, dedupe_key, target_type, target_id, tags, options, reason, progress, note, error_type,
+           error, payload, result
+    FROM gone
+)
+SELECT id::text, queue FROM gone
+"""
+HELD = f"""
+WITH ended AS (
+    SELECT id, token FROM unnest(%(ids)s::uuid[], %(tokens)s::bigint[]) AS ended(id, token)
+)
+SELECT j.id::text, j.token, queue, cancel, attempts, crashes, worker, claimed_at, {{now}}
+FROM {{s}}.jobs AS j JOIN ended ON j.id = ended.id AND j.token = ended.token
+WHERE status = {RUNNING} ORDER BY j.id FOR UPDATE OF j
+"""
+ARCHIVE = f"""
+WITH ended AS (
+    SELECT * FROM unnest(%(ids)s::uuid[], %(statuses)s::smallint[], %(is_attempt)s::integer[], %(is_crash)s::integer[],
+                         %(began)s::bigint[], %(reasons)s::text[], %(error_types)s::text[], %(errors)s::text[],
+                         %(results)s::text[])
+        AS ended(id, end_status, is_attempt, is_crash, began, end_reason, end_error_type, end_error, result)
+), gone AS (
+    DELETE FROM {{s}}.jobs AS j USING ended WHERE j.id = ended.id
+    RETURNING j.*, end_status, is_attempt, is_crash, began, end_reason, end_error_type, end_error, result,
+              CASE WHEN end_status = {DEAD_LETTER} THEN keep_dead ELSE keep END AS keeping
+)
+INSERT INTO {{s}}.archive
+SELECT id, task, queue, end_status, priority, run_at, attempts + is_attempt, max_attempts, crashes + is_crash, token,
+       worker, coalesce(began, claimed_at), {{now}}, {kept("keeping", EXPIRES)}, {kept("keeping", DROP_DAY)}, timeout,
+       created_at, keep, keep_dead, dedupe_key, target_type, target_id, tags, options, coalesce(end_reason, reason),
+       progress, note, coalesce(end_error_type, error_type),
+       CASE WHEN end_error_type IS NULL THEN error ELSE end_error END, payload, result
+FROM gone
+"""
+GO_ON = """
+UPDATE {s}.jobs SET status = %(status)s, run_at = coalesce(%(run_at)s, least(run_at, %(at)s)),
+                    attempts = attempts + %(attempts)s, crashes = crashes + %(crashes)s, cancel = false,
+                    reason = %(reason)s, error_type = coalesce(%(error_type)s, error_type),
+                    error = CASE WHEN %(error_type)s::text IS NULL THEN error ELSE %(error)s END
+WHERE id = %(id)s
+"""
+RECORD_ATTEMPT = """
+INSERT INTO {s}.attempts (job_id, number, worker, started_at, finished_at, move, error_type, error, traceback)
+SELECT %(id)s, coalesce(max(number), 0) + 1, %(worker)s, %(started_at)s, %(finished_at)s, %(move)s, %(error_type)s,
+       %(error)s, %(traceback)s
+FROM {s}.attempts WHERE job_id = %(id)s
+"""
+
+
+@dataclass(slots=True)
+class Held:
+    """A running job of which the fence said yes."""
+
+    id: str
+    token: int
+    queue: str
+    cancel: bool
+    attempts: int
+    crashes: int
+    worker: str
+    claimed_at: Millis
+    now: Millis
+
+
+async def ack(transaction: Transaction, outcomes: list[Outcome]) -> list[Status | None]:
+    """The fence: only a job that runs under the outcome's very token is touched. A zombie's outcome finds none."""
+    refuse_illegal(outcomes)
+    plain = [one for one in outcomes if one.move is Move.DONE and not one.follow_ups and is_id(one.job_id)]
+    done = await complete(transaction, plain)
+    rest = [one for one in outcomes if one.move is not Move.DONE or one.follow_ups]
+    settled = await settle(transaction, [one for one in rest if is_id(one.job_id)]) if rest else {}
+    statuses: list[Status | None] = []
+    for one in outcomes:
+        key = one.job_id, one.token
+        statuses.append(Status.COMPLETED if done.pop(key, False) else settled.pop(key, None))
+    return statuses
+
+
+async def complete(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[tuple[str, int], bool]:
+    """Runs that simply succeeded, all in one statement; those whose claim held."""
+    if not outcomes:
+        return {}
+    rows = await transaction.rows(
+        COMPLETE,
+        ids=[one.job_id for one in outcomes],
+        tokens=[one.token for one in outcomes],
+        began=[one.started_at or None for one in outcomes],
+        results=[one.result for one in outcomes],
+    )
+    for queue, number in Counter(queue for _, queue in rows).items():
+        transaction.count(queue, RUNNING, -number)
+        transaction.count(queue, COMPLETED, number)
+    written = {job_id for job_id, _ in rows}
+    return {(one.job_id, one.token): True for one in outcomes if one.job_id in written}
+
+
+async def settle(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[tuple[str, int], Status]:
+    """Every other way for a run to end. Two outcomes for one claim: the first counts."""
+    first: dict[tuple[str, int], Outcome] = {}
+    for outcome in outcomes:
+        first.setdefault((outcome.job_id, outcome.token), outcome)
+    held = await transaction.rows(HELD, ids=[key[0] for key in first], tokens=[key[1] for key in first])
+    statuses: dict[tuple[str, int], Status] = {}
+    ended: list[tuple[Held, Status, Outcome]] = []
+    for job in (Held(*row) for row in held):
+        outcome = first[job.id, job.token]
+        status = next_status(outcome, cancel=job.cancel, crashes=job.crashes)
+        statuses[job.id, job.token] = status
+        if status in FINISHED:
+            ended.append((job, status, outcome))
+        else:
+            await go_on(transaction, job, status, outcome)
+        if (move := recorded_as(outcome, status)) is not None:
+            await record_attempt(transaction, job, move, outcome)
+    await end(transaction, ended)
+    follow_ups = [job for key, outcome in first.items() if key in statuses for job in outcome.follow_ups]
+    await insert_jobs(transaction, follow_ups)  # last, since one may want the dedupe key that its parent held
+    return statuses
+
+
+async def go_on(transaction: Transaction, job: Held, status: Status, outcome: Outcome) -> None:
+    """The job stays live: it waits for its next run."""
+    failure = outcome.failure
+    await transaction.do(
+        GO_ON,
+        id=job.id,
+        status=CODES[status],
+        run_at=None if keeps_its_time(outcome) else job.now + outcome.delay,
+        at=job.now,  # it was due when it was claimed, even if the clock was set back since
+        attempts=int(outcome.move in COUNTS_AS_ATTEMPT),
+        crashes=int(outcome.move is Move.CRASH),
+        reason=outcome.reason,
+        error_type=failure.type if failure else None,
+        error=failure.message if failure else None,
+    )
+    transaction.count(job.queue, RUNNING, -1)
+    transaction.count(job.queue, CODES[status], 1)
+    transaction.woken.add(job.queue)
+
+
+async def end(transaction: Transaction, ended: Sequence[tuple[Held, Status, Outcome]]) -> None:
+    """The jobs are finished: they leave the live table for the archive."""
+    if not ended:
+        return
+    failures = [outcome.failure for _, _, outcome in ended]
+    await transaction.do(
+        ARCHIVE,
+        ids=[job.id for job, _, _ in ended],
+        statuses=[CODES[status] for _, status, _ in ended],
+        is_attempt=[int(outcome.move in COUNTS_AS_ATTEMPT) for _, _, outcome in ended],
+        is_crash=[int(o.move is Move.CRASH and status is not Status.CANCELLED) for _, status, o in ended],
+        began=[outcome.started_at or None for _, _, outcome in ended],
+        reasons=[outcome.reason or None for _, _, outcome in ended],
+        error_types=[failure.type if failure else None for failure in failures],
+        errors=[failure.message if failure else None for failure in failures],
+        results=[outcome.result for _, _, outcome in ended],
+    )
+    for (queue, status), number in Counter((job.queue, status) for job, status, _ in ended).items():
+        transaction.count(queue, RUNNING, -number)
+        transaction.count(queue, CODES[status], number)
+
+
+async def record_attempt(transaction: Transaction, job: Held, move: Move, outcome: Outcome) -> None:
+    failure = outcome.failure or Failure("", "")
+    await transaction.do(
+        RECORD_ATTEMPT,
+        id=job.id,
+        worker=job.worker,
+        started_at=outcome.started_at or job.claimed_at,
+        finished_at=outcome.finished_at or job.now,
+        move=move,
+        error_type=failure.type or None,
+        error=failure.message or None,
+        traceback=shorten(failure.traceback) or None,
+    )
+
+
+REPORT = f"""
+UPDATE {{s}}.jobs AS j SET progress = new.fraction, note = new.note
+FROM unnest(%(ids)s::uuid[], %(tokens)s::bigint[], %(fractions)s::float8[], %(notes)s::text[])
+    AS new(id, token, fraction, note)
+WHERE j.id = new.id AND j.token = new.token AND j.status = {RUNNING} RETURNING j.id::text
+"""
+
+
+async def report(transaction: Transaction, reports: list[ProgressReport]) -> list[bool]:
+    known = [one for one in reports if is_id(one.job_id)]
+    rows = await transaction.rows(
+        REPORT,
+        ids=[one.job_id for one in known],
+        tokens=[one.token for one in known],
+        fractions=[one.fraction for one in known],
+        notes=[one.note for one in known],
+    )
+    accepted = {job_id for (job_id,) in rows}
+    return [one.job_id in accepted for one in reports]
+
+
+__all__ = ["STATUSES", "ack", "report", "settle"]

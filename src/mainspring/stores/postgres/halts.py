@@ -1,0 +1,39 @@
+"""The halt of the whole system and the pauses of queues, as a transaction sees them.
+
+Who claims or inserts holds a lock in common with the others who do; who halts waits until all of them have committed.
+So nothing starts, and nothing refused comes in, after a halt has returned.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mainspring.clock import Millis, to_datetime
+from mainspring.stores.postgres.transaction import Transaction
+from mainspring.stores.protocol import Halt
+
+IN_COMMON = "SELECT pg_advisory_xact_lock_shared(hashtextextended('{s} halts', 0))"
+ALONE = "SELECT pg_advisory_xact_lock(hashtextextended('{s} halts', 0))"
+CURRENT = """
+SELECT queue, actor, reason, since, until, accept FROM {s}.halts WHERE until IS NULL OR until > {now} ORDER BY queue
+"""
+
+
+async def current_halts(transaction: Transaction) -> list[Halt]:
+    return [to_halt(row) for row in await transaction.rows(CURRENT)]
+
+
+def to_halt(row: tuple[Any, ...]) -> Halt:
+    queue, actor, reason, since, until, accept = row
+    return Halt(
+        actor=actor,
+        reason=reason,
+        since=to_datetime(since),
+        until=None if until is None else to_datetime(until),
+        queue=queue or None,
+        accept=accept,
+    )
+
+
+def ends(halts: list[Halt]) -> list[Millis]:
+    return [round(halt.until.timestamp() * 1000) for halt in halts if halt.until is not None]

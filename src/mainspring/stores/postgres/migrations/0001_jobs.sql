@@ -1,0 +1,280 @@
+-- Mainspring on PostgreSQL, schema version 1.
+--
+-- Live jobs are in `jobs`, finished ones in `archive`: a claim never meets history. Times are milliseconds since
+-- 1970 UTC, by this server's clock. To look around by hand, use the view `all_jobs`.
+
+CREATE TABLE {schema}.jobs (
+    id            uuid     NOT NULL PRIMARY KEY,
+    task          text     NOT NULL,
+    queue         text     NOT NULL,
+    status        smallint NOT NULL DEFAULT 0,
+    priority      smallint NOT NULL,
+    run_at        bigint   NOT NULL,
+    attempts      integer  NOT NULL DEFAULT 0,
+    max_attempts  integer  NOT NULL,
+    crashes       integer  NOT NULL DEFAULT 0,
+    token         bigint   NOT NULL DEFAULT 0,
+    worker        text,
+    claimed_at    bigint   NOT NULL DEFAULT 0,
+    deadline      bigint   NOT NULL DEFAULT 0,
+    timeout       bigint   NOT NULL DEFAULT 0,
+    created_at    bigint   NOT NULL,
+    keep          bigint   NOT NULL,
+    keep_dead     bigint   NOT NULL,
+    cancel        boolean  NOT NULL DEFAULT false,
+    dedupe_key    text,
+    target_type   text,
+    target_id     text,
+    tags          text[],
+    options       text,
+    reason        text     NOT NULL DEFAULT '',
+    progress      double precision,
+    note          text,
+    error_type    text,
+    error         text,
+    payload       text     NOT NULL
+) WITH (
+    fillfactor = 70,                          -- room for the row as it is claimed, beside the row as it was
+    autovacuum_vacuum_scale_factor = 0.0,     -- a queue is dead rows for the most part: vacuum by number, not by share
+    autovacuum_vacuum_threshold = 2000,
+    autovacuum_vacuum_insert_scale_factor = 0.0,
+    autovacuum_vacuum_insert_threshold = 20000,
+    autovacuum_vacuum_cost_delay = 0,
+    autovacuum_analyze_scale_factor = 0.2
+);
+
+COMMENT ON TABLE {schema}.jobs IS 'Live jobs: waiting, running or suspended. Finished ones are in archive.';
+COMMENT ON COLUMN {schema}.jobs.id IS 'UUIDv7, made by the client, so ids are in the order of creation';
+COMMENT ON COLUMN {schema}.jobs.status IS '0 pending, 1 failed (waits for its retry), 2 running, 3 suspended';
+COMMENT ON COLUMN {schema}.jobs.priority IS '0 urgent, 1 high, 2 normal, 3 low';
+COMMENT ON COLUMN {schema}.jobs.run_at IS 'due at this time (ms since 1970 UTC)';
+COMMENT ON COLUMN {schema}.jobs.attempts IS 'runs that ended in success or failure';
+COMMENT ON COLUMN {schema}.jobs.crashes IS 'workers that died while they held it; above 0 it is a suspect and runs alone';
+COMMENT ON COLUMN {schema}.jobs.token IS 'the fence: grows with each claim, never shrinks; every write about a run carries it';
+COMMENT ON COLUMN {schema}.jobs.deadline IS 'stalled after this, if it runs';
+COMMENT ON COLUMN {schema}.jobs.timeout IS 'ms; 0: none';
+COMMENT ON COLUMN {schema}.jobs.keep IS 'ms that it stays readable once completed or cancelled';
+COMMENT ON COLUMN {schema}.jobs.keep_dead IS 'ms that it stays readable as a dead letter';
+COMMENT ON COLUMN {schema}.jobs.cancel IS 'it runs and was asked to stop';
+COMMENT ON COLUMN {schema}.jobs.options IS 'JSON for the worker: the job''s own retry policy and isolation';
+COMMENT ON COLUMN {schema}.jobs.payload IS 'JSON: the task''s arguments';
+
+CREATE INDEX jobs_waiting ON {schema}.jobs (queue, priority, run_at, id) WHERE status < 2 AND crashes = 0;
+CREATE INDEX jobs_suspect ON {schema}.jobs (queue, run_at, id) WHERE status < 2 AND crashes > 0;
+CREATE INDEX jobs_running ON {schema}.jobs (worker, deadline) WHERE status = 2;
+CREATE UNIQUE INDEX jobs_dedupe ON {schema}.jobs (task, dedupe_key) WHERE dedupe_key IS NOT NULL;
+CREATE INDEX jobs_target ON {schema}.jobs (target_type, target_id) WHERE target_type IS NOT NULL;
+CREATE INDEX jobs_tags ON {schema}.jobs USING gin (tags) WHERE tags IS NOT NULL;
+COMMENT ON INDEX {schema}.jobs_waiting IS 'the claim seeks each priority of a queue in here and reads nothing else';
+
+-- A partition per day on which its jobs expire: retention drops whole tables. Day 0 has what is kept for less than a
+-- day, which is deleted row by row; the last one what is kept for ever. The others are made when first needed.
+CREATE TABLE {schema}.archive (
+    id            uuid     NOT NULL,
+    task          text     NOT NULL,
+    queue         text     NOT NULL,
+    status        smallint NOT NULL,
+    priority      smallint NOT NULL,
+    run_at        bigint   NOT NULL,
+    attempts      integer  NOT NULL,
+    max_attempts  integer  NOT NULL,
+    crashes       integer  NOT NULL,
+    token         bigint   NOT NULL,
+    worker        text,
+    started_at    bigint   NOT NULL,
+    finished_at   bigint   NOT NULL,
+    expires_at    bigint   NOT NULL,
+    drop_day      integer  NOT NULL,
+    timeout       bigint   NOT NULL,
+    created_at    bigint   NOT NULL,
+    keep          bigint   NOT NULL,
+    keep_dead     bigint   NOT NULL,
+    dedupe_key    text,
+    target_type   text,
+    target_id     text,
+    tags          text[],
+    options       text,
+    reason        text     NOT NULL,
+    progress      double precision,
+    note          text,
+    error_type    text,
+    error         text,
+    payload       text     NOT NULL,
+    result        text,
+    PRIMARY KEY (id, drop_day)
+) PARTITION BY RANGE (drop_day);
+
+COMMENT ON TABLE {schema}.archive IS 'Finished jobs, in a partition per day on which they expire; retention drops it.';
+COMMENT ON COLUMN {schema}.archive.status IS '4 completed, 5 dead letter, 6 cancelled';
+COMMENT ON COLUMN {schema}.archive.expires_at IS 'kept at least until then (ms since 1970 UTC)';
+COMMENT ON COLUMN {schema}.archive.drop_day IS 'the day (since 1970) on which its partition is dropped; 0: kept for less than a day';
+COMMENT ON COLUMN {schema}.archive.result IS 'JSON: what the task returned';
+
+CREATE TABLE {schema}.archive_short PARTITION OF {schema}.archive FOR VALUES FROM (0) TO (1);
+CREATE TABLE {schema}.archive_forever PARTITION OF {schema}.archive FOR VALUES FROM (1000000) TO (MAXVALUE);
+CREATE INDEX archive_short_expiry ON {schema}.archive_short (expires_at);
+CREATE INDEX archive_failed ON {schema}.archive (status, id) WHERE status > 4;
+CREATE INDEX archive_dedupe ON {schema}.archive (dedupe_key) WHERE dedupe_key IS NOT NULL;
+CREATE INDEX archive_target ON {schema}.archive (target_type, target_id) WHERE target_type IS NOT NULL;
+CREATE INDEX archive_tags ON {schema}.archive USING gin (tags) WHERE tags IS NOT NULL;
+
+CREATE TABLE {schema}.attempts (
+    job_id        uuid     NOT NULL,
+    number        integer  NOT NULL,
+    worker        text     NOT NULL,
+    started_at    bigint   NOT NULL,
+    finished_at   bigint   NOT NULL,
+    move          text     NOT NULL,
+    error_type    text,
+    error         text,
+    traceback     text,
+    PRIMARY KEY (job_id, number)
+);
+COMMENT ON TABLE {schema}.attempts IS
+    'Runs that did not simply succeed; the successful one is in its job''s own row of archive.';
+
+CREATE TABLE {schema}.dedupe (
+    task          text     NOT NULL,
+    dedupe_key    text     NOT NULL,
+    job_id        uuid     NOT NULL,
+    expires_at    bigint   NOT NULL,
+    PRIMARY KEY (task, dedupe_key)
+);
+CREATE INDEX dedupe_expiry ON {schema}.dedupe (expires_at);
+COMMENT ON TABLE {schema}.dedupe IS 'Dedupe keys that outlive their job.';
+
+-- A row of one counter would make every transaction of a queue wait for the last one. So each adds a row of its own,
+-- and the workers fold them together now and then.
+CREATE TABLE {schema}.counts (
+    queue         text     NOT NULL,
+    status        smallint NOT NULL,
+    n             bigint   NOT NULL
+);
+CREATE INDEX counts_of ON {schema}.counts (queue, status);
+COMMENT ON TABLE {schema}.counts IS 'Jobs per queue and status: the sum of its rows. Workers fold them together.';
+
+CREATE TABLE {schema}.halts (
+    queue         text     NOT NULL PRIMARY KEY,
+    actor         text     NOT NULL,
+    reason        text     NOT NULL,
+    since         bigint   NOT NULL,
+    until         bigint,
+    accept        boolean  NOT NULL
+);
+COMMENT ON TABLE {schema}.halts IS 'The halt of the whole system (queue '''') and paused queues.';
+COMMENT ON COLUMN {schema}.halts.accept IS 'new jobs are accepted for later, or refused';
+
+CREATE TABLE {schema}.workers (
+    id            text     NOT NULL PRIMARY KEY,
+    info          jsonb    NOT NULL,
+    queues        text[]   NOT NULL,
+    beat          bigint   NOT NULL,
+    seen_at       bigint   NOT NULL,
+    idle          boolean  NOT NULL DEFAULT false
+) WITH (fillfactor = 50);
+COMMENT ON TABLE {schema}.workers IS 'Who works here. Others judge by whether beat goes on, timed by their own clock.';
+COMMENT ON COLUMN {schema}.workers.idle IS 'it sleeps until something is due, and wants to be notified of new jobs';
+
+CREATE TABLE {schema}.audit (
+    operation     text     NOT NULL,
+    action        text     NOT NULL,
+    at            bigint   NOT NULL,
+    actor         text     NOT NULL,
+    reason        text     NOT NULL,
+    detail        jsonb    NOT NULL,
+    n             bigint   NOT NULL,
+    PRIMARY KEY (operation, action)
+);
+CREATE INDEX audit_at ON {schema}.audit (at);
+COMMENT ON TABLE {schema}.audit IS 'What was done by hand: who, when, what, why, and to how many jobs.';
+
+CREATE TABLE {schema}.audit_jobs (
+    job_id        uuid     NOT NULL,
+    operation     text     NOT NULL,
+    action        text     NOT NULL,
+    PRIMARY KEY (job_id, operation, action)
+);
+COMMENT ON TABLE {schema}.audit_jobs IS 'To which jobs it was done.';
+
+CREATE VIEW {schema}.all_jobs AS
+SELECT id, task, queue, (ARRAY['pending', 'failed', 'running', 'suspended'])[status + 1] AS status,
+       (ARRAY['urgent', 'high', 'normal', 'low'])[priority + 1] AS priority,
+       to_timestamp(run_at / 1000.0) AS run_at, attempts, worker, error_type, error, payload::jsonb AS payload,
+       NULL::jsonb AS result
+FROM {schema}.jobs
+UNION ALL
+SELECT id, task, queue, (ARRAY['completed', 'dead_letter', 'cancelled'])[status - 3],
+       (ARRAY['urgent', 'high', 'normal', 'low'])[priority + 1],
+       to_timestamp(run_at / 1000.0), attempts, worker, error_type, error, payload::jsonb, result::jsonb
+FROM {schema}.archive;
+COMMENT ON VIEW {schema}.all_jobs IS 'Every job, live or finished, with names and times that people read.';
+
+-- The claim. It seeks each level in jobs_waiting and never sorts, whatever ANALYZE last saw: hence the settings.
+-- The levels are served in the order given; `since` is a bound below which the caller knows of none, so that rows
+-- which a long transaction keeps from being vacuumed need not be passed over again and again.
+CREATE FUNCTION {schema}.take(
+    worker_ text, queues text[], priorities smallint[], since bigint[], most integer[], room integer, at bigint,
+    stall_grace bigint
+) RETURNS TABLE (
+    id_ text, token_ bigint, task_ text, queue_ text, payload_ text, priority_ smallint, attempts_ integer,
+    max_attempts_ integer, crashes_ integer, timeout_ bigint, run_at_ bigint, created_at_ bigint, dedupe_key_ text,
+    target_type_ text, target_id_ text, tags_ text[], options_ text, was smallint
+) LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    taken integer;
+BEGIN
+    FOR i IN 1 .. cardinality(queues) LOOP
+        EXIT WHEN room <= 0;
+        RETURN QUERY
+            WITH picked AS MATERIALIZED (
+                SELECT id, status FROM {schema}.jobs
+                WHERE queue = queues[i] AND priority = priorities[i] AND run_at BETWEEN since[i] AND at
+                  AND status < 2 AND crashes = 0
+                ORDER BY run_at, id LIMIT least(most[i], room) FOR UPDATE SKIP LOCKED
+            ), taken AS (
+                UPDATE {schema}.jobs AS j
+                SET status = 2, token = j.token + 1, worker = worker_, claimed_at = at, progress = NULL, note = NULL,
+                    deadline = CASE WHEN j.timeout > 0 THEN at + j.timeout + stall_grace ELSE 4611686018427387904 END
+                FROM picked WHERE j.id = picked.id
+                RETURNING j.*, picked.status AS was
+            )
+            SELECT id::text, token, task, queue, payload, priority, attempts, max_attempts, crashes, timeout, run_at,
+                   created_at, dedupe_key, target_type, target_id, tags, options, t.was
+            FROM taken AS t ORDER BY run_at, id;
+        GET DIAGNOSTICS taken = ROW_COUNT;
+        room := room - taken;
+    END LOOP;
+END $$;
+
+CREATE FUNCTION {schema}.take_suspect(worker_ text, queues text[], at bigint, stall_grace bigint) RETURNS TABLE (
+    id_ text, token_ bigint, task_ text, queue_ text, payload_ text, priority_ smallint, attempts_ integer,
+    max_attempts_ integer, crashes_ integer, timeout_ bigint, run_at_ bigint, created_at_ bigint, dedupe_key_ text,
+    target_type_ text, target_id_ text, tags_ text[], options_ text, was smallint
+) LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    FOR i IN 1 .. cardinality(queues) LOOP
+        RETURN QUERY
+            WITH picked AS MATERIALIZED (
+                SELECT id, status FROM {schema}.jobs
+                WHERE queue = queues[i] AND run_at <= at AND status < 2 AND crashes > 0
+                ORDER BY run_at, id LIMIT 1 FOR UPDATE SKIP LOCKED
+            ), taken AS (
+                UPDATE {schema}.jobs AS j
+                SET status = 2, token = j.token + 1, worker = worker_, claimed_at = at, progress = NULL, note = NULL,
+                    deadline = CASE WHEN j.timeout > 0 THEN at + j.timeout + stall_grace ELSE 4611686018427387904 END
+                FROM picked WHERE j.id = picked.id
+                RETURNING j.*, picked.status AS was
+            )
+            SELECT id::text, token, task, queue, payload, priority, attempts, max_attempts, crashes, timeout, run_at,
+                   created_at, dedupe_key, target_type, target_id, tags, options, t.was
+            FROM taken AS t ORDER BY run_at, id;
+        EXIT WHEN FOUND;
+    END LOOP;
+END $$;
+
+COMMENT ON FUNCTION {schema}.take IS 'Claims due jobs for a worker, level by level.';
+COMMENT ON FUNCTION {schema}.take_suspect IS 'Claims one job whose worker has died before: such a job runs alone.';

@@ -1,0 +1,118 @@
+"""Wake-ups between machines: NOTIFY after the commit, and only if somebody sleeps.
+
+NOTIFY in the transaction itself would take a lock on the whole server at commit. So who commits looks afterwards
+whether a worker is idle, and only then notifies. A worker marks itself idle, commits that, and then looks once more
+for jobs: whichever of the two comes second sees the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Iterable
+
+import psycopg
+
+from mainspring.errors import StoreError
+from mainspring.log import get_log
+from mainspring.stores.postgres.links import Connection, Links
+from mainspring.stores.postgres.transaction import Transaction
+from mainspring.stores.protocol import EVERY_QUEUE, Wake
+
+log = get_log("mainspring.postgres")
+
+POLL = 1.0  # seconds between looks while nobody can tell us
+LONGEST_RETRY = 15.0  # seconds between tries to listen again
+
+NOTIFY_IDLE = """
+SELECT pg_notify(%(channel)s, %(message)s)
+WHERE EXISTS (SELECT 1 FROM {s}.workers WHERE idle AND (queues && %(queues)s OR %(everyone)s))
+"""
+NOTIFY = "SELECT pg_notify(%(channel)s, %(message)s)"
+
+
+def channel(schema: str) -> str:
+    return f"mainspring_{schema}"
+
+
+def describe(wake: Wake, queues: Iterable[str]) -> str:
+    """Short, whatever the queues are called: a message has at most 8000 bytes."""
+    message = json.dumps({"wake": wake.value, "queues": sorted(queues)})
+    return message if len(message.encode()) < 7000 else json.dumps({"wake": wake.value, "queues": [EVERY_QUEUE]})
+
+
+async def tell(transaction: Transaction) -> None:
+    """What a transaction that has committed means for others."""
+    schema = transaction.dialect.schema
+    if transaction.cancellations:
+        message = describe(transaction.wakes(), [EVERY_QUEUE])
+        await transaction.rows(NOTIFY, channel=channel(schema), message=message)
+    elif transaction.woken:
+        everyone = EVERY_QUEUE in transaction.woken
+        await transaction.rows(
+            NOTIFY_IDLE,
+            channel=channel(schema),
+            message=describe(Wake.JOBS, transaction.woken),
+            queues=[EVERY_QUEUE, *transaction.woken],
+            everyone=everyone,
+        )
+
+
+class Listener:
+    """One worker's ear: a connection of its own, or a poll while it has none."""
+
+    def __init__(self, links: Links, schema: str, queues: Iterable[str], wake: Callable[[Wake], None]) -> None:
+        self._links = links
+        self._schema = schema
+        self._queues = set(queues)
+        self._wake = wake
+        self._task = asyncio.get_running_loop().create_task(self._serve(), name="mainspring-listener")
+        self.loop = asyncio.get_running_loop()
+        self.listening = False
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _serve(self) -> None:
+        failures = 0
+        while True:
+            try:
+                async with contextlib.AsyncExitStack() as stack:
+                    connection = await self._links.connect()
+                    stack.push_async_callback(connection.close)
+                    await connection.execute(f"LISTEN {channel(self._schema)}")
+                    self._back(failures)
+                    failures = 0
+                    await self._listen(connection)
+            except (StoreError, psycopg.Error, OSError) as error:
+                self.listening = False
+                failures += 1
+                retry = min(LONGEST_RETRY, 2.0 ** min(failures, 10) / 4)
+                log.warning("not_listening", error=str(error), polling_every=POLL, retry_in=retry)
+                await self._poll(retry)
+
+    def _back(self, failures: int) -> None:
+        self.listening = True
+        if failures:
+            log.info("listening_again", failures=failures)
+        self._wake(Wake.JOBS | Wake.CANCELLATIONS)  # of what came before we listened, nobody told us
+
+    async def _listen(self, connection: Connection) -> None:
+        async for notice in connection.notifies():
+            self._hear(notice.payload)
+
+    def _hear(self, message: str) -> None:
+        told = json.loads(message)
+        wake, about = Wake(told["wake"]), set(told["queues"])
+        if EVERY_QUEUE not in self._queues | about and not self._queues & about:
+            wake &= ~Wake.JOBS
+        if wake:
+            self._wake(wake)
+
+    async def _poll(self, seconds: float) -> None:
+        end = asyncio.get_running_loop().time() + seconds
+        while (left := end - asyncio.get_running_loop().time()) > 0:
+            self._wake(Wake.JOBS | Wake.CANCELLATIONS)
+            await asyncio.sleep(min(POLL, left))

@@ -1,0 +1,323 @@
+"""What is done to jobs by hand: cancel, retry, delete, edit, halt. Each leaves a line in the audit log."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any
+
+from mainspring.clock import to_millis
+from mainspring.job import Move, Status, statuses_that_allow
+from mainspring.stores.postgres.endings import ARCHIVE
+from mainspring.stores.postgres.halts import ALONE, current_halts
+from mainspring.stores.postgres.insertion import LIVE_HOLDER
+from mainspring.stores.postgres.read import FINISHED, LIVE, Conditions
+from mainspring.stores.postgres.rows import CANCELLED, CODES, COMPLETED, PENDING, RUNNING, is_id
+from mainspring.stores.postgres.transaction import Transaction
+from mainspring.stores.protocol import Action, By, Changed, Edit, Filter, Halt
+
+ALLOWED: Mapping[Action, frozenset[Status]] = {
+    Action.CANCEL: statuses_that_allow(Move.CANCEL),
+    Action.REPLAY: statuses_that_allow(Move.REPLAY),
+    Action.EDIT: statuses_that_allow(Move.EDIT),
+    Action.DELETE: frozenset(Status) - {Status.RUNNING},
+}
+
+
+@dataclass(slots=True)
+class ChangeRequest:
+    action: Action
+    where: Filter
+    by: By
+    edit: Edit | None
+    limit: int
+    cursor: str | None
+    dry_run: bool
+
+
+@dataclass(slots=True)
+class Target:
+    """A job that the filter found and whose status allows the action."""
+
+    table: str
+    id: str
+    queue: str
+    status: int
+    task: str
+    dedupe_key: str | None
+
+
+@dataclass(slots=True)
+class Effect:
+    """What an action did to its targets."""
+
+    changed: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
+    conflicts: dict[str, str] = field(default_factory=dict)
+
+
+class DryRun(Exception):
+    pass
+
+
+async def change(transaction: Transaction, request: ChangeRequest) -> Changed:
+    found = await find_targets(transaction, request)
+    targets = found[: request.limit]
+    effect = await (try_out if request.dry_run else carry_out)(transaction, targets, request)
+    cursor = targets[-1].id if len(found) > request.limit else None
+    return Changed(tuple(effect.changed), tuple(effect.requested), effect.conflicts, cursor)
+
+
+async def carry_out(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
+    effect = await EFFECTS[request.action](transaction, targets, request)
+    await write_audit(transaction, request, effect.changed + effect.requested)
+    return effect
+
+
+async def try_out(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
+    """A dry run is the real thing, taken back."""
+    effect = Effect()
+    try:
+        async with transaction.connection.transaction():
+            effect = await carry_out(Transaction(transaction.connection, transaction.dialect), targets, request)
+            raise DryRun  # noqa: TRY301 - it takes all of the block back
+    except DryRun:
+        return effect
+
+
+async def find_targets(transaction: Transaction, request: ChangeRequest) -> list[Target]:
+    """One more than the limit, oldest first, so that a later chunk goes on where this one ended.
+
+    Locked, so that nobody changes them meanwhile; who runs or is acked just now is waited for.
+    """
+    targets: list[Target] = []
+    for table in (LIVE, FINISHED):
+        conditions = Conditions(request.where, table)
+        statuses = [CODES[s] for s in ALLOWED[request.action] if (CODES[s] >= COMPLETED) == (table == FINISHED)]
+        conditions.add("status = ANY(?::smallint[])", statuses)
+        if request.cursor is not None:
+            conditions.impossible = conditions.impossible or not is_id(request.cursor)
+            conditions.add("id > ?::uuid", request.cursor)
+        if conditions.impossible or not statuses:
+            continue
+        statement = f"""SELECT '{table}', id::text, queue, status, task, dedupe_key FROM {{s}}.{table}
+                        WHERE {conditions} ORDER BY id LIMIT %(limit)s FOR UPDATE"""
+        rows = await transaction.rows(statement, **conditions.values, limit=request.limit + 1)
+        targets += (Target(*row) for row in rows)
+    return sorted(targets, key=lambda target: target.id)[: request.limit + 1]
+
+
+# -- cancel ---------------------------------------------------------------------------------------
+
+ASK_TO_STOP = "UPDATE {s}.jobs SET cancel = true, reason = %(reason)s WHERE id = ANY(%(ids)s::uuid[])"
+
+
+async def cancel(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
+    """Waiting jobs end at once. A running one is asked to: its worker hears of it and ends it."""
+    effect = Effect(
+        [target.id for target in targets if target.status != RUNNING],
+        [target.id for target in targets if target.status == RUNNING],
+    )
+    if effect.changed:
+        nothing = [None] * len(effect.changed)
+        await transaction.do(
+            ARCHIVE,
+            ids=effect.changed,
+            statuses=[CANCELLED] * len(nothing),
+            is_attempt=[0] * len(nothing),
+            is_crash=[0] * len(nothing),
+            began=nothing,
+            reasons=[request.by.reason or None] * len(nothing),
+            error_types=nothing,
+            errors=nothing,
+            results=nothing,
+        )
+        count_moves(transaction, [t for t in targets if t.status != RUNNING], CANCELLED)
+    if effect.requested:
+        await transaction.do(ASK_TO_STOP, reason=request.by.reason, ids=effect.requested)
+        transaction.cancellations = True
+    return effect
+
+
+# -- retry ----------------------------------------------------------------------------------------
+
+REPLAY_LIVE = f"""
+UPDATE {{s}}.jobs SET status = {PENDING}, run_at = {{now}}, attempts = 0, crashes = 0, error_type = NULL, error = NULL,
+                      reason = '', progress = NULL, note = NULL
+WHERE id = %(id)s
+"""
+REPLAY_FINISHED = f"""
+WITH gone AS (DELETE FROM {{s}}.archive WHERE id = %(id)s RETURNING *)
+INSERT INTO {{s}}.jobs (id, task, queue, status, priority, run_at, max_attempts, token, timeout, created_at, keep,
+                        keep_dead, dedupe_key, target_type, target_id, tags, options, payload)
+SELECT id, task, queue, {PENDING}, priority, {{now}}, max_attempts, token, timeout, created_at, keep, keep_dead,
+       dedupe_key, target_type, target_id, tags, options, payload
+FROM gone
+"""
+
+
+async def replay(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
+    """Run again now, with a full budget. Never beside another live job of the same dedupe key."""
+    del request
+    effect = Effect()
+    for target in targets:
+        if target.table == LIVE:
+            await transaction.do(REPLAY_LIVE, id=target.id)
+        elif holder := await live_holder(transaction, target):
+            effect.conflicts[target.id] = holder
+            continue
+        else:
+            await transaction.do(REPLAY_FINISHED, id=target.id)
+        effect.changed.append(target.id)
+    moved = set(effect.changed)
+    count_moves(transaction, [t for t in targets if t.id in moved], PENDING)
+    transaction.woken.update(t.queue for t in targets if t.id in moved)
+    return effect
+
+
+async def live_holder(transaction: Transaction, target: Target) -> str | None:
+    if target.dedupe_key is None:
+        return None
+    holder: str | None = await transaction.value(LIVE_HOLDER, task=target.task, key=target.dedupe_key)
+    return holder
+
+
+# -- delete ---------------------------------------------------------------------------------------
+
+BELONGINGS = ("attempts", "audit_jobs")
+
+
+async def delete(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
+    del request
+    await remove_jobs(transaction, [target.id for target in targets])
+    count_moves(transaction, targets, None)
+    return Effect([target.id for target in targets])
+
+
+async def remove_jobs(transaction: Transaction, ids: Sequence[str]) -> None:
+    """With all that belongs to them. Lasting dedupe records stay: that is their point."""
+    for table in (LIVE, FINISHED):
+        await transaction.do(f"DELETE FROM {{s}}.{table} WHERE id = ANY(%(ids)s::uuid[])", ids=list(ids))
+    for table in BELONGINGS:
+        await transaction.do(f"DELETE FROM {{s}}.{table} WHERE job_id = ANY(%(ids)s::uuid[])", ids=list(ids))
+
+
+# -- edit -----------------------------------------------------------------------------------------
+
+APPLY_EDIT = """
+UPDATE {s}.jobs SET priority = coalesce(%(priority)s, priority), queue = coalesce(%(queue)s, queue),
+                    run_at = coalesce(%(run_at)s, {now} + %(delay)s, run_at),
+                    max_attempts = coalesce(%(max_attempts)s, max_attempts), payload = coalesce(%(payload)s, payload)
+WHERE id = ANY(%(ids)s::uuid[])
+"""
+
+
+async def edit_jobs(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
+    ids = [target.id for target in targets]
+    edit = request.edit or Edit()
+    await transaction.do(
+        APPLY_EDIT,
+        priority=None if edit.priority is None else int(edit.priority),
+        queue=edit.queue,
+        run_at=edit.run_at if edit.delay is None else None,
+        delay=edit.delay,
+        max_attempts=edit.max_attempts,
+        payload=edit.payload,
+        ids=ids,
+    )
+    if edit.queue is not None:
+        for target in targets:
+            transaction.count(target.queue, target.status, -1)
+            transaction.count(edit.queue, target.status, 1)
+    transaction.woken.update([edit.queue] if edit.queue else [target.queue for target in targets])
+    return Effect(ids)
+
+
+EFFECTS: Mapping[Action, Callable[[Transaction, Sequence[Target], ChangeRequest], Awaitable[Effect]]] = {
+    Action.CANCEL: cancel,
+    Action.REPLAY: replay,
+    Action.DELETE: delete,
+    Action.EDIT: edit_jobs,
+}
+
+
+def count_moves(transaction: Transaction, targets: Sequence[Target], status: int | None) -> None:
+    for (queue, old), number in Counter((target.queue, target.status) for target in targets).items():
+        transaction.count(queue, old, -number)
+        if status is not None:
+            transaction.count(queue, status, number)
+
+
+# -- halt -----------------------------------------------------------------------------------------
+
+PUT_HALT = """
+INSERT INTO {s}.halts (queue, actor, reason, since, until, accept)
+VALUES (%(queue)s, %(actor)s, %(reason)s, {now}, %(until)s, %(accept)s)
+ON CONFLICT (queue) DO UPDATE SET actor = excluded.actor, reason = excluded.reason, since = excluded.since,
+                                  until = excluded.until, accept = excluded.accept
+"""
+
+
+async def halt(transaction: Transaction, one: Halt) -> None:
+    await transaction.rows(ALONE)
+    until = None if one.until is None else to_millis(one.until)
+    await transaction.do(
+        PUT_HALT, queue=one.queue or "", actor=one.actor, reason=one.reason, until=until, accept=one.accept
+    )
+    detail = {"queue": one.queue, "until": until, "accept": one.accept}
+    await write_entry(transaction, By(one.actor, one.reason), "pause" if one.queue else "halt", detail, 0)
+
+
+async def resume(transaction: Transaction, by: By, queue: str | None) -> bool:
+    over = any(halt.queue == queue for halt in await current_halts(transaction))
+    await transaction.do("DELETE FROM {s}.halts WHERE queue = %(queue)s", queue=queue or "")
+    if over:
+        await write_entry(transaction, by, "resume", {"queue": queue}, 0)
+        transaction.woken.add(queue or "*")
+    return over
+
+
+# -- audit ----------------------------------------------------------------------------------------
+
+PUT_ENTRY = """
+INSERT INTO {s}.audit (operation, at, actor, action, reason, detail, n)
+VALUES (%(operation)s, {now}, %(actor)s, %(action)s, %(reason)s, %(detail)s::jsonb, %(n)s)
+ON CONFLICT (operation, action) DO UPDATE SET n = audit.n + excluded.n
+"""
+PUT_JOBS = """
+INSERT INTO {s}.audit_jobs SELECT id, %(operation)s, %(action)s FROM unnest(%(ids)s::uuid[]) AS id
+ON CONFLICT DO NOTHING
+"""
+
+
+async def write_audit(transaction: Transaction, request: ChangeRequest, ids: Sequence[str]) -> None:
+    detail: dict[str, Any] = {"filter": plain(request.where)}
+    if request.edit is not None:
+        detail["edit"] = plain(request.edit)
+    await write_entry(transaction, request.by, request.action, detail, len(ids))
+    if ids and request.action is not Action.DELETE:
+        await transaction.do(PUT_JOBS, operation=request.by.operation, action=str(request.action), ids=list(ids))
+
+
+async def write_entry(transaction: Transaction, by: By, action: str, detail: Mapping[str, Any], number: int) -> None:
+    await transaction.do(
+        PUT_ENTRY,
+        operation=by.operation,
+        actor=by.actor,
+        action=str(action),
+        reason=by.reason,
+        detail=json.dumps(detail),
+        n=number,
+    )
+
+
+def plain(data: Filter | Edit) -> dict[str, Any]:
+    """Only what is set, as JSON can carry it."""
+    return {
+        name: value.isoformat() if isinstance(value, datetime) else value
+        for name, value in asdict(data).items()
+        if value not in (None, (), {})
+    }

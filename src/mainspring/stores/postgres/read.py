@@ -1,0 +1,266 @@
+"""Looking things up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from mainspring.clock import Millis, to_datetime, to_millis
+from mainspring.job import Attempt, Counts, Failure, Job, Move, Status, TimelineEntry
+from mainspring.stores.postgres.claims import PRIORITIES
+from mainspring.stores.postgres.rows import (
+    CODES,
+    COMPLETED,
+    FINISHED_COLUMNS,
+    LIVE_COLUMNS,
+    STATUSES,
+    is_id,
+    only_ids,
+    to_job,
+)
+from mainspring.stores.postgres.transaction import Transaction
+from mainspring.stores.protocol import DUE_CAP, AuditEntry, Filter, Page, Stats, WorkerInfo
+
+LIVE, FINISHED = "jobs", "archive"
+COLUMNS = {LIVE: LIVE_COLUMNS, FINISHED: FINISHED_COLUMNS}
+
+# -- filters --------------------------------------------------------------------------------------
+
+
+class Conditions:
+    """A filter as a WHERE clause for one of the two tables. Column names are ours, values are parameters."""
+
+    def __init__(self, where: Filter, table: str) -> None:
+        self.terms: list[str] = []
+        self.values: dict[str, Any] = {}
+        self.impossible = False  # no row of this table can match
+        self._table = table
+        self._add_choices(where)
+        self._add_equalities(where)
+        self._add_times(where)
+        self._add_payload(where)
+
+    def __str__(self) -> str:
+        return " AND ".join(self.terms) or "true"
+
+    def add(self, term: str, *values: Any) -> None:
+        """`?` stands for the values, in order."""
+        for value in values:
+            name = f"f{len(self.values)}"
+            self.values[name] = value
+            term = term.replace("?", f"%({name})s", 1)
+        self.terms.append(term)
+
+    def _add_choices(self, where: Filter) -> None:
+        codes = [code for code in CODES.values() if (code >= COMPLETED) == (self._table == FINISHED)]
+        if where.statuses:
+            wanted = [CODES[status] for status in where.statuses if CODES[status] in codes]
+            self.impossible = not wanted
+            if set(wanted) != set(codes):
+                self.add("status = ANY(?::smallint[])", wanted)
+        if where.ids:
+            ids = only_ids(where.ids)
+            self.impossible = self.impossible or not ids
+            self.add("id = ANY(?::uuid[])", ids)
+        for column, choices in (("queue", where.queues), ("task", where.tasks)):
+            if choices:
+                self.add(f"{column} = ANY(?)", list(choices))
+        if where.tags:
+            self.add("tags @> ?", list(where.tags))
+
+    def _add_equalities(self, where: Filter) -> None:
+        for column in ("target_type", "target_id", "dedupe_key", "worker", "error_type"):
+            if (value := getattr(where, column)) is not None:
+                self.add(f"{column} = ?", value)
+
+    def _add_times(self, where: Filter) -> None:
+        for column, field in (("created_at", "created"), ("run_at", "due"), ("finished_at", "finished")):
+            for comparison, bound in ((">=", f"{field}_after"), ("<", f"{field}_before")):
+                moment = getattr(where, bound)
+                if moment is None:
+                    continue
+                if field == "finished" and self._table == LIVE:
+                    self.impossible = True
+                else:
+                    self.add(f"{column} {comparison} ?", to_millis(moment))
+
+    def _add_payload(self, where: Filter) -> None:
+        for path, value in where.payload.items():
+            self.add("payload::jsonb #> ?::text[] = ?::jsonb", path.split("."), json.dumps(value))
+
+
+# -- jobs -----------------------------------------------------------------------------------------
+
+
+async def get(transaction: Transaction, ids: Sequence[str]) -> list[Job]:
+    """In the order asked for; ids that are not there are left out. The last traceback comes along."""
+    found: dict[str, Job] = {}
+    for table, columns in COLUMNS.items():
+        statement = f"""
+            SELECT {columns}, (SELECT traceback FROM {{s}}.attempts WHERE job_id = job.id AND error_type IS NOT NULL
+                               ORDER BY number DESC LIMIT 1)
+            FROM {{s}}.{table} AS job WHERE id = ANY(%(ids)s::uuid[])"""
+        for *row, traceback in await transaction.rows(statement, ids=only_ids(ids)):
+            found[row[0]] = to_job(tuple(row), traceback or "")
+    return [found[job_id] for job_id in ids if job_id in found]
+
+
+async def find(transaction: Transaction, where: Filter, limit: int, cursor: str | None) -> Page:
+    """Newest first. Ids are made in the order of time, so the last id of a page is the cursor."""
+    rows: list[tuple[Any, ...]] = []
+    for table in (LIVE, FINISHED):
+        rows += await matching_rows(transaction, table, where, limit + 1, cursor)
+    rows.sort(key=lambda row: row[0], reverse=True)
+    page = [to_job(row) for row in rows[:limit]]
+    return Page(page, page[-1].id if len(rows) > limit else None)
+
+
+async def matching_rows(
+    transaction: Transaction, table: str, where: Filter, limit: int, cursor: str | None
+) -> list[tuple[Any, ...]]:
+    conditions = Conditions(where, table)
+    if cursor is not None:
+        conditions.impossible = conditions.impossible or not is_id(cursor)
+        conditions.add("id < ?::uuid", cursor)
+    if conditions.impossible:
+        return []
+    statement = f"SELECT {COLUMNS[table]} FROM {{s}}.{table} WHERE {conditions} ORDER BY id DESC LIMIT %(limit)s"
+    return await transaction.rows(statement, **conditions.values, limit=limit)
+
+
+async def count(transaction: Transaction, where: Filter) -> int:
+    total = 0
+    for table in (LIVE, FINISHED):
+        conditions = Conditions(where, table)
+        if not conditions.impossible:
+            statement = f"SELECT count(*) FROM {{s}}.{table} WHERE {conditions}"
+            total += await transaction.value(statement, **conditions.values)
+    return total
+
+
+# -- history --------------------------------------------------------------------------------------
+
+ATTEMPTS = """
+SELECT number, worker, started_at, finished_at, move, error_type, error, traceback FROM {s}.attempts
+WHERE job_id = %(id)s ORDER BY number
+"""
+SUCCESS = f"SELECT worker, started_at, finished_at FROM {{s}}.archive WHERE id = %(id)s AND status = {COMPLETED}"
+
+
+async def attempts(transaction: Transaction, job_id: str) -> list[Attempt]:
+    if not is_id(job_id):
+        return []
+    history = [to_attempt(row) for row in await transaction.rows(ATTEMPTS, id=job_id)]
+    success = await transaction.row(SUCCESS, id=job_id)
+    if success:
+        history.append(to_attempt((len(history) + 1, *success, Move.DONE, None, None, None)))
+    return history
+
+
+def to_attempt(row: tuple[Any, ...]) -> Attempt:
+    number, worker, started_at, finished_at, move, error_type, error, traceback = row
+    return Attempt(
+        number=number,
+        worker=worker or "",
+        started_at=to_datetime(started_at),
+        finished_at=to_datetime(finished_at),
+        move=Move(move),
+        failure=None if error_type is None else Failure(error_type, error or "", traceback or ""),
+    )
+
+
+AUDIT_OF_JOB = """
+SELECT at, actor, action, reason FROM {s}.audit_jobs JOIN {s}.audit USING (operation, action)
+WHERE job_id = %(id)s ORDER BY at
+"""
+
+
+async def timeline(transaction: Transaction, job_id: str) -> list[TimelineEntry]:
+    found = await get(transaction, [job_id])
+    if not found:
+        return []
+    job = found[0]
+    entries = [TimelineEntry(job.created_at, "created", f"for {job.run_at:%Y-%m-%d %H:%M:%S} UTC")]
+    for attempt in await attempts(transaction, job_id):
+        detail = f"{attempt.failure.type}: {attempt.failure.message}" if attempt.failure else ""
+        entries.append(TimelineEntry(attempt.started_at, "claimed", f"run {attempt.number}", attempt.worker))
+        entries.append(TimelineEntry(attempt.finished_at, attempt.move, detail, attempt.worker))
+    if job.started_at and job.status is Status.RUNNING:
+        entries.append(TimelineEntry(job.started_at, "claimed", "", job.worker or ""))
+    for at, actor, action, reason in await transaction.rows(AUDIT_OF_JOB, id=job_id):
+        entries.append(TimelineEntry(to_datetime(at), action, reason, actor))
+    return sorted(entries, key=lambda entry: entry.at)
+
+
+AUDIT = "SELECT at, actor, action, reason, detail, n FROM {s}.audit ORDER BY at DESC, operation DESC LIMIT %(limit)s"
+
+
+async def audit(transaction: Transaction, limit: int) -> list[AuditEntry]:
+    return [
+        AuditEntry(to_datetime(at), actor, action, reason, detail, number)
+        for at, actor, action, reason, detail, number in await transaction.rows(AUDIT, limit=limit)
+    ]
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+COUNTS = "SELECT queue, status, sum(n)::bigint FROM {s}.counts GROUP BY queue, status ORDER BY queue, status"
+DUE = f"""
+SELECT sum(n)::bigint, min(head) FROM (
+{
+    " UNION ALL ".join(
+        f'''SELECT count(*) AS n, min(run_at) AS head FROM (
+            SELECT run_at FROM {{s}}.jobs
+            WHERE queue = %(queue)s AND priority = {level} AND status < 2 AND crashes = 0 AND run_at <= {{now}}
+            ORDER BY run_at LIMIT {DUE_CAP}) AS level_{level}'''
+        for level in PRIORITIES
+    )
+}
+UNION ALL SELECT count(*), min(run_at) FROM (
+    SELECT run_at FROM {{s}}.jobs
+    WHERE queue = %(queue)s AND status < 2 AND crashes > 0 AND run_at <= {{now}}
+    ORDER BY run_at LIMIT {DUE_CAP}) AS suspects) AS levels
+"""
+WORKERS = "SELECT id, info, seen_at FROM {s}.workers ORDER BY id"
+
+
+async def stats(transaction: Transaction) -> Stats:
+    """Without halts."""
+    by_queue: dict[str, dict[Any, int]] = {}
+    for queue, status, number in await transaction.rows(COUNTS):
+        if number:
+            by_queue.setdefault(queue, {})[STATUSES[status]] = number
+    due = {queue: await due_in(transaction, queue) for queue in by_queue}
+    return Stats(
+        queues=[Counts(queue, by_status) for queue, by_status in by_queue.items()],
+        due={queue: number for queue, (number, _) in due.items()},
+        oldest_due={queue: to_datetime(oldest) for queue, (_, oldest) in due.items() if oldest is not None},
+        workers=await workers(transaction),
+        halts=[],
+    )
+
+
+async def due_in(transaction: Transaction, queue: str) -> tuple[int, Millis | None]:
+    """How many wait whose time has come (up to a cap), and since when the oldest does."""
+    row = await transaction.row(DUE, queue=queue)
+    assert row is not None  # noqa: S101 - an aggregate always gives one
+    return min(row[0], DUE_CAP), row[1]
+
+
+async def workers(transaction: Transaction) -> list[WorkerInfo]:
+    return [to_worker(*row) for row in await transaction.rows(WORKERS)]
+
+
+def to_worker(worker: str, info: dict[str, Any], seen_at: Millis) -> WorkerInfo:
+    return WorkerInfo(
+        id=worker,
+        host=info["host"],
+        pid=info["pid"],
+        queues=tuple(info["queues"]),
+        concurrency=info["concurrency"],
+        tasks=tuple(info["tasks"]),
+        version=info["version"],
+        started_at=None if info["started_at"] is None else to_datetime(info["started_at"]),
+        seen_at=to_datetime(seen_at),
+    )

@@ -1,0 +1,75 @@
+"""The tables: numbered migrations, each run once, under a lock that all programs share."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+from typing import Any
+
+from mainspring.errors import ConfigurationError, StoreTooNew
+from mainspring.stores.postgres.links import Connection
+
+DEFAULT = "mainspring"
+NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}")
+
+VERSION = "SELECT coalesce(max(version), 0) FROM {schema}.migrations"
+MADE = """
+CREATE SCHEMA IF NOT EXISTS {schema};
+COMMENT ON SCHEMA {schema} IS 'Mainspring: durable jobs. Every table says what it is for.';
+CREATE TABLE IF NOT EXISTS {schema}.migrations (
+    version integer NOT NULL PRIMARY KEY,
+    name    text    NOT NULL,
+    at      timestamptz NOT NULL DEFAULT now()
+);
+COMMENT ON TABLE {schema}.migrations IS 'Which changes of these tables were made, and when.';
+"""
+
+
+def checked(schema: str) -> str:
+    """A plain lower-case name: it goes into statements as it is."""
+    if not NAME.fullmatch(schema):
+        msg = f"{schema!r} cannot be the schema; use lower-case letters, digits and underscores"
+        raise ConfigurationError(msg)
+    return schema
+
+
+def scripts() -> list[tuple[int, str, str]]:
+    """(version, name, text), in order."""
+    found = sorted(
+        (entry.name, entry.read_text("utf-8"))
+        for entry in resources.files(__package__).joinpath("migrations").iterdir()
+        if entry.name.endswith(".sql")
+    )
+    return [(number, name, text) for number, (name, text) in enumerate(found, 1)]
+
+
+async def version_of(connection: Connection, schema: str) -> int:
+    """0: it has none of our tables."""
+    known = await value(connection, "SELECT to_regclass(%s)", (f"{schema}.migrations",))
+    return 0 if known is None else int(await value(connection, VERSION.format(schema=schema)))
+
+
+async def migrate(connection: Connection, schema: str) -> list[str]:
+    """Run what is missing, all of it or nothing; the names of what was run. Programs that start together take turns."""
+    async with connection.transaction():
+        await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"{schema} migrations",))
+        await connection.execute(MADE.format(schema=schema))
+        version = await version_of(connection, schema)
+        refuse_newer(version)
+        missing = scripts()[version:]
+        for number, name, text in missing:
+            await connection.execute(text.replace("{schema}", schema).encode())
+            insert = f"INSERT INTO {schema}.migrations (version, name) VALUES (%s, %s)"
+            await connection.execute(insert, (number, name))
+    return [name for _, name, _ in missing]
+
+
+def refuse_newer(version: int) -> None:
+    if version > len(scripts()):
+        msg = f"the database has schema version {version}, this program knows {len(scripts())}; upgrade Mainspring"
+        raise StoreTooNew(msg)
+
+
+async def value(connection: Connection, statement: str, parameters: Any = None) -> Any:
+    row = await (await connection.execute(statement, parameters)).fetchone()
+    return None if row is None else row[0]

@@ -1,0 +1,348 @@
+"""The store of one PostgreSQL schema: which connection does what, and who is told afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import psycopg
+
+from mainspring.clock import Clock, Millis
+from mainspring.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
+from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressReport, Status, TimelineEntry
+from mainspring.stores.postgres import claims, endings, insertion, operate, partitions, read, schema, upkeep
+from mainspring.stores.postgres.batches import Batches
+from mainspring.stores.postgres.borrowed import borrow
+from mainspring.stores.postgres.clock import ServerClock
+from mainspring.stores.postgres.completion import PostgresCompletion
+from mainspring.stores.postgres.halts import current_halts
+from mainspring.stores.postgres.links import Links, explain
+from mainspring.stores.postgres.notices import NOTIFY, Listener, channel, describe, tell
+from mainspring.stores.postgres.transaction import Dialect, Transaction
+from mainspring.stores.protocol import (
+    Action,
+    AuditEntry,
+    By,
+    Changed,
+    Claims,
+    Edit,
+    Filter,
+    Finding,
+    Halt,
+    Page,
+    Pulse,
+    Stats,
+    Takeover,
+    Wake,
+    Want,
+    WorkerInfo,
+)
+
+T = TypeVar("T")
+
+TRIES = 5  # of a transaction that met another, or a day without a partition
+MISSING_DAY = re.compile(r"\(drop_day\) = \((\d+)\)")
+NOW = "SELECT {now}"
+BUSY = 10  # jobs in one claim after which a worker is no longer idle
+
+
+class PostgresStore:
+    """Jobs in one schema of a PostgreSQL database, for any number of processes on any number of machines."""
+
+    transactional = True
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        schema_name: str = schema.DEFAULT,
+        listen_dsn: str | None = None,
+        clock: Clock | None = None,
+        lease: float = 30.0,
+        stall_grace: Millis = 30_000,
+        patience: Millis = 60_000,
+        migrate: bool = True,
+        prepare: bool = True,
+    ) -> None:
+        self.schema = schema.checked(schema_name)
+        self._server_clock = ServerClock()
+        self.clock: Clock = clock or self._server_clock
+        self.url = safe_url(dsn)
+        self.lease = lease
+        self.stall_grace = stall_grace
+        self.patience = patience
+        self._migrate = migrate
+        self._dialect = Dialect(self.schema, clock)
+        self._links = Links(dsn, prepare=prepare)
+        self._listen_links = Links(listen_dsn, prepare=False) if listen_dsn else self._links
+        self._inserts = Batches(self._insert_all)
+        self._joined: dict[str, WorkerInfo] = {}
+        self._listeners: dict[str, Listener] = {}
+        self._idle: set[str] = set()  # workers that are marked so in the database
+        self._seen: dict[str, tuple[int, float]] = {}  # worker -> its last heartbeat and when this process first saw it
+        self._dead: set[str] = set()
+        self._turn = 0
+        self._is_open = False
+
+    # -- opening ------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        if self._is_open:
+            return
+        async with self._links.use() as connection:
+            version = await schema.version_of(connection, self.schema)
+            schema.refuse_newer(version)
+            if version < len(schema.scripts()):
+                if not self._migrate:
+                    latest = len(schema.scripts())
+                    msg = f"schema {self.schema!r} has version {version} of {latest}; run `mainspring migrate` first"
+                    raise ConfigurationError(msg)
+                await schema.migrate(connection, self.schema)
+            self._server_clock.set(await Transaction(connection, self._dialect).value(NOW))
+        self._is_open = True
+
+    async def migrate(self) -> list[str]:
+        """Bring the schema up to date; the names of what was run."""
+        async with self._links.use() as connection:
+            return await schema.migrate(connection, self.schema)
+
+    async def close(self) -> None:
+        for worker in list(self._listeners):
+            await self._stop_listening(worker)
+        await self._links.close()
+        if self._listen_links is not self._links:
+            await self._listen_links.close()
+        self._is_open = False
+
+    async def _run(self, operation: Callable[[Transaction], Awaitable[T]]) -> T:
+        """In a transaction of its own; again if it met another one, or a connection that was cut while idle."""
+        await self.open()
+        for tries_left in reversed(range(TRIES)):
+            try:
+                return await self._run_once(operation)
+            except StoreError as error:
+                if not tries_left or not await self._worth_another_try(error):
+                    raise
+        raise AssertionError  # the last try returned or raised
+
+    async def _run_once(self, operation: Callable[[Transaction], Awaitable[T]]) -> T:
+        async with self._links.use() as connection:
+            transaction = Transaction(connection, self._dialect)
+            async with connection.transaction():
+                result = await operation(transaction)
+                await transaction.write_counts()
+            with contextlib.suppress(psycopg.Error):  # it is committed; who is not told will notice by polling
+                await tell(transaction)
+        return result
+
+    async def _worth_another_try(self, error: StoreError) -> bool:
+        cause = error.__cause__
+        if isinstance(cause, psycopg.errors.CheckViolation):
+            return await self._make_missing_day(cause)
+        return isinstance(error, StoreBusy)
+
+    async def _make_missing_day(self, error: psycopg.errors.CheckViolation) -> bool:
+        found = MISSING_DAY.search(error.diag.message_detail or "")
+        if found is None:
+            return False
+        await self._run_once(lambda transaction: partitions.make(transaction, {int(found[1])}))
+        return True
+
+    async def _read(self, operation: Callable[[Transaction], Awaitable[T]]) -> T:
+        await self.open()
+        async with self._links.use() as connection:
+            return await operation(Transaction(connection, self._dialect))
+
+    # -- a job's way --------------------------------------------------------------------------
+
+    async def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Inserted]:
+        if connection is not None:
+            return await self._insert_on(connection, list(jobs))
+        return await self._inserts.run(list(jobs))
+
+    async def _insert_all(self, jobs: list[NewJob]) -> list[Inserted]:
+        """May be repeated, since the jobs bring their ids: also when the connection broke and nobody knows how far."""
+        try:
+            return await self._run(lambda transaction: insertion.insert(transaction, jobs))
+        except StoreBusy:
+            raise
+        except StoreUnavailable:
+            return await self._run(lambda transaction: insertion.insert(transaction, jobs))
+
+    async def _insert_on(self, connection: Any, jobs: list[NewJob]) -> list[Inserted]:
+        """In the caller's transaction; its commit carries the notice along."""
+        transaction = Transaction(await borrow(connection), self._dialect)
+        try:
+            inserted = await insertion.insert(transaction, jobs)
+            await transaction.write_counts()
+            if transaction.woken:
+                message = describe(Wake.JOBS, transaction.woken)
+                await transaction.rows(NOTIFY, channel=channel(self.schema), message=message)
+        except psycopg.Error as error:
+            raise explain(error) from error
+        return inserted
+
+    async def claim(
+        self, worker: str, wants: Sequence[Want], *, limit: int | None = None, solo: bool = False
+    ) -> Claims:
+        self._turn += 1
+        most = sum(want.limit for want in wants) if limit is None else limit
+        request = claims.ClaimRequest(worker, wants, most, solo, self.stall_grace, self.patience, self._turn)
+        found = await self._run(lambda transaction: claims.claim(transaction, request))
+        if not found.jobs and worker in self._listeners and worker not in self._idle:
+            await self._mark_idle(worker, idle=True)
+            found = await self._run(lambda transaction: claims.claim(transaction, request))
+        if len(found.jobs) >= BUSY and worker in self._idle:
+            await self._mark_idle(worker, idle=False)
+        return found
+
+    async def _mark_idle(self, worker: str, *, idle: bool) -> None:
+        await self._run(lambda transaction: transaction.do(upkeep.IDLE, id=worker, idle=idle))
+        (self._idle.add if idle else self._idle.discard)(worker)
+
+    async def ack(self, outcomes: Sequence[Outcome]) -> list[Status | None]:
+        ended = list(outcomes)
+        return await self._run(lambda transaction: endings.ack(transaction, ended))
+
+    async def report(self, reports: Sequence[ProgressReport]) -> set[str]:
+        given = list(reports)
+        accepted = await self._run(lambda transaction: endings.report(transaction, given))
+        return {report.job_id for report, good in zip(given, accepted, strict=True) if good}
+
+    def completion(self, outcome: Callable[[], Outcome]) -> PostgresCompletion:
+        return PostgresCompletion(self._links, self._dialect, outcome)
+
+    # -- workers ------------------------------------------------------------------------------
+
+    async def join(self, worker: WorkerInfo, wake: Callable[[Wake], None]) -> None:
+        await self._stop_listening(worker.id)
+        await self._run(lambda transaction: upkeep.join(transaction, worker))
+        self._joined[worker.id] = worker
+        self._listeners[worker.id] = Listener(self._listen_links, self.schema, worker.queues, wake)
+
+    async def leave(self, worker: str) -> None:
+        await self._stop_listening(worker)
+        self._joined.pop(worker, None)
+        self._idle.discard(worker)
+        await self._run(lambda transaction: upkeep.leave(transaction, worker))
+
+    async def _stop_listening(self, worker: str) -> None:
+        listener = self._listeners.pop(worker, None)
+        if listener is None:
+            return
+        if listener.loop is asyncio.get_running_loop():
+            await listener.stop()
+        elif not listener.loop.is_closed():
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(listener.stop(), listener.loop))
+
+    async def heartbeat(self, worker: str, held: Mapping[str, int]) -> Pulse:
+        async def beat(transaction: Transaction) -> Pulse:
+            if not await transaction.do(upkeep.BEAT, id=worker) and worker in self._joined:
+                await upkeep.join(transaction, self._joined[worker])  # others took us for dead
+                self._idle.discard(worker)
+            self._server_clock.set(await transaction.value(NOW))
+            return await upkeep.pulse(transaction, worker, held)
+
+        pulse = await self._run(beat)
+        self._dead.discard(worker)
+        return pulse
+
+    async def reap(self) -> list[Takeover]:
+        async def look(transaction: Transaction) -> tuple[dict[str, int], list[str]]:
+            beats = dict(await transaction.rows(upkeep.BEATS))
+            return beats, [worker for (worker,) in await transaction.rows(upkeep.HOLDERS)]
+
+        beats, holders = await self._read(look)
+        self._dead = {worker for worker in beats.keys() | set(holders) if self._gone(worker, beats.get(worker, -1))}
+        dead = sorted(self._dead)
+
+        async def take(transaction: Transaction) -> list[Takeover]:
+            taken = await upkeep.take_over(transaction, dead)
+            await transaction.do(upkeep.LEAVE, ids=dead)
+            return taken
+
+        return await self._run(take)
+
+    def _gone(self, worker: str, beat: int) -> bool:
+        """Its heartbeat has not changed for a lease of our own monotonic time."""
+        now = self.clock.monotonic()
+        seen = self._seen.get(worker)
+        if seen is None or seen[0] != beat:
+            self._seen[worker] = beat, now
+            return False
+        return now - seen[1] >= self.lease
+
+    async def prune(self, limit: int = 1000) -> int:
+        return await self._run(lambda transaction: upkeep.prune(transaction, limit))
+
+    # -- reading ------------------------------------------------------------------------------
+
+    async def get(self, ids: Sequence[str]) -> list[Job]:
+        return await self._read(lambda transaction: read.get(transaction, ids))
+
+    async def find(self, where: Filter, *, limit: int = 50, cursor: str | None = None) -> Page:
+        return await self._read(lambda transaction: read.find(transaction, where, limit, cursor))
+
+    async def count(self, where: Filter) -> int:
+        return await self._read(lambda transaction: read.count(transaction, where))
+
+    async def attempts(self, job_id: str) -> list[Attempt]:
+        return await self._read(lambda transaction: read.attempts(transaction, job_id))
+
+    async def timeline(self, job_id: str) -> list[TimelineEntry]:
+        return await self._read(lambda transaction: read.timeline(transaction, job_id))
+
+    async def audit(self, *, limit: int = 100) -> list[AuditEntry]:
+        return await self._read(lambda transaction: read.audit(transaction, limit))
+
+    async def halts(self) -> list[Halt]:
+        return await self._read(current_halts)
+
+    async def stats(self) -> Stats:
+        async def look(transaction: Transaction) -> Stats:
+            stats = await read.stats(transaction)
+            stats.halts.extend(await current_halts(transaction))
+            return stats
+
+        stats = await self._read(look)
+        stats.workers[:] = [info for info in stats.workers if info.id not in self._dead]
+        return stats
+
+    async def diagnose(self) -> list[Finding]:
+        return await self._read(upkeep.diagnose)
+
+    async def repair(self) -> None:
+        await self._run(upkeep.repair)
+
+    # -- by hand ------------------------------------------------------------------------------
+
+    async def change(
+        self,
+        action: Action,
+        where: Filter,
+        by: By,
+        *,
+        edit: Edit | None = None,
+        limit: int = 1000,
+        cursor: str | None = None,
+        dry_run: bool = False,
+    ) -> Changed:
+        request = operate.ChangeRequest(action, where, by, edit, limit, cursor, dry_run)
+        return await self._run(lambda transaction: operate.change(transaction, request))
+
+    async def halt(self, halt: Halt) -> None:
+        await self._run(lambda transaction: operate.halt(transaction, halt))
+
+    async def resume(self, by: By, queue: str | None = None) -> bool:
+        return await self._run(lambda transaction: operate.resume(transaction, by, queue))
+
+
+def safe_url(dsn: str) -> str:
+    """Without its password, and without what a user may have put after the question mark."""
+    parts = psycopg.conninfo.conninfo_to_dict(dsn)
+    host, port, database, user = (parts.get(name) or "" for name in ("host", "port", "dbname", "user"))
+    place = f"{host}:{port}" if port else str(host)
+    return f"postgresql://{f'{user}@' if user else ''}{place}/{database}"

