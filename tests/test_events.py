@@ -338,6 +338,71 @@ async def test_a_run_that_lost_its_claim_has_nothing_to_tell() -> None:
     assert ear.about_jobs() == ["JobCreated", "JobStarted"]
 
 
+async def test_follow_ups_are_told_when_their_parents_end_is_written() -> None:
+    app = Mainspring("memory://")
+    ear = Ear(app)
+
+    @app.task(queue="mail")
+    async def invoice(order: int) -> None: ...
+
+    @app.task(retry=Retry.fixed(60))
+    async def ship(ctx: Context, order: int) -> None:
+        ctx.follow_up(invoice.using(delay=60).prepare(order), invoice.using(dedupe_key="k", delay=60).prepare(order))
+        if ctx.attempt == 1:
+            raise ConnectionError
+
+    async with manual(app) as kit:
+        await ship.enqueue(7)
+        await kit.drain()
+        assert [event.task for event in ear.all(JobCreated)] == ["ship"]
+        kit.clock.advance(60)
+        await kit.drain()
+        _, created = ear.all(JobCreated)
+        assert (created.task, created.queue) == ("invoice", "mail")
+        assert created.run_at == (await app.jobs.get(created.job_id)).run_at
+    assert ear.about_jobs()[-2:] == ["JobCompleted", "JobCreated"]
+
+
+async def test_follow_ups_of_a_run_that_lost_its_claim_are_not_told() -> None:
+    app = Mainspring("memory://")
+    ear = Ear(app)
+
+    @app.task()
+    async def work(ctx: Context) -> None:
+        ctx.follow_up(work.prepare())
+        await app.store.ack([Outcome(ctx.job_id, ctx._claim.token, Move.RELEASE, delay=60_000)])
+
+    async with manual(app) as kit:
+        await work.enqueue()
+        await kit.drain()
+    assert len(ear.all(JobCreated)) == 1
+
+
+async def test_of_follow_ups_of_a_transaction_those_that_it_committed_are_told(tmp_path: Path) -> None:
+    app = Mainspring("memory://")
+    heard: list[str] = []
+
+    @app.task()
+    async def invoice() -> None: ...
+
+    @app.task()
+    async def ship(ctx: Context) -> None:
+        async with ctx.transaction():
+            ctx.follow_up(invoice.using(delay=60).prepare())
+        ctx.follow_up(invoice.prepare())  # the job has ended: too late
+
+    @app.on(JobCreated)  # and nobody hears of successes
+    async def hear(event: JobCreated) -> None:
+        heard.append(event.job_id)
+
+    async with manual(app, store=f"sqlite:///{tmp_path}/jobs.db") as kit:
+        await ship.enqueue()
+        await kit.drain()
+        await app.bus.flush()
+        assert sorted(heard) == sorted(job.id for job in (await app.jobs.find()).jobs)
+    assert len(heard) == 2
+
+
 async def test_a_job_in_the_callers_transaction_is_not_told_before_it_is_there(tmp_path: Path) -> None:
     app = Mainspring(f"sqlite:///{tmp_path}/jobs.db")
     ear = Ear(app)

@@ -124,11 +124,14 @@ class Mainspring:
 
     async def insert(self, jobs: list[NewJob], connection: Any = None) -> list[Inserted]:
         inserted = await self.store.insert(jobs, connection)
-        if (self.bus.wants(JobCreated) or self.bus.wants(JobDeduplicated)) and connection is None:
-            self._announce(jobs, inserted)
+        if connection is None:
+            self.announce(jobs, inserted)
         return inserted
 
-    def _announce(self, jobs: Sequence[NewJob], inserted: Sequence[Inserted]) -> None:
+    def announce(self, jobs: Sequence[NewJob], inserted: Sequence[Inserted]) -> None:
+        """Tell of jobs that are in the store now."""
+        if not self.bus.wants(JobCreated) and not self.bus.wants(JobDeduplicated):
+            return
         for job, one in zip(jobs, inserted, strict=True):
             if one.created:
                 self.bus.emit(JobCreated(job_id=one.id, task=job.task, queue=job.queue, run_at=self._due(job)))

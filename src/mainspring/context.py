@@ -48,7 +48,9 @@ class JobTransaction:
         self._effects.committing = error is None
         try:
             yield
-            self._effects.committed |= error is None  # a second one that fails does not undo the first
+            if error is None:  # a second one that fails does not undo the first
+                self._effects.committed = True
+                self._effects.enqueued = tuple(self._effects.follow_ups)
         finally:
             self._effects.committing = False
 
@@ -61,6 +63,7 @@ class Effects:
     result: Any = UNSET
     committing: bool = False  # ctx.transaction() is about to
     committed: bool = False
+    enqueued: tuple[NewJob, ...] = ()  # the follow-ups that it took along
 
 
 class Context:

@@ -2,7 +2,8 @@
 
 | event              | fires when                                                          |
 |--------------------|---------------------------------------------------------------------|
-| JobCreated         | a job was inserted (not for inserts in a caller's own transaction)  |
+| JobCreated         | a job was inserted (not for inserts in a caller's own transaction,  |
+|                    | nor for follow-ups with a dedupe key)                               |
 | JobDeduplicated    | an enqueue found a job that holds its dedupe key                    |
 | JobStarted         | a worker begins to run a job                                        |
 | JobProgressed      | progress was written                                                |

@@ -27,7 +27,7 @@ from mainspring.clock import Millis
 from mainspring.context import Context
 from mainspring.errors import StoreError, StoreUnavailable
 from mainspring.events import WorkerHeartbeat, WorkerStarted, WorkerStopped
-from mainspring.job import Claim, Move, Outcome, ProgressReport, Status
+from mainspring.job import Claim, Inserted, Move, NewJob, Outcome, ProgressReport, Status
 from mainspring.log import get_log
 from mainspring.stores.protocol import Claims, Completion, Pulse, Wake, WorkerInfo
 from mainspring.task import Task
@@ -449,6 +449,7 @@ class Worker:
             return
         if run.context is not None and run.context.effects.committed:
             self._announce.ended(run, outcome, Status.COMPLETED)
+            self._tell_of(run.context.effects.enqueued)
             return
         sync = run.task.ack == "sync"
         if sync:
@@ -475,8 +476,15 @@ class Worker:
             if all_wanted or status is not Status.COMPLETED:
                 self._announce.ended(run, outcome, status)
                 self._released += run.stop is Stop.SHUTDOWN and outcome.move is Move.RELEASE
+            if outcome.follow_ups and status is not None:
+                self._tell_of(outcome.follow_ups)
             if run.written is not None and not run.written.done():
                 run.written.set_result(None)
+
+    def _tell_of(self, follow_ups: Sequence[NewJob]) -> None:
+        """Of one with a dedupe key nothing can be told: whether another held the key, an ack does not say."""
+        created = [job for job in follow_ups if job.dedupe_key is None]
+        self.app.announce(created, [Inserted(job.id, created=True) for job in created])
 
     # -- heartbeat ------------------------------------------------------------------------------
 
