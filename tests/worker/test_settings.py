@@ -76,3 +76,9 @@ def test_a_worker_takes_settings_or_single_values() -> None:
     assert worker.settings.strict
     with pytest.raises(TypeError):
         Worker(app, colour="red")
+
+
+@pytest.mark.parametrize("fields", [{"concurrency": 9}, {"queues": ["mail"]}, {"limits": {"*": 2}}])
+def test_settings_beside_single_values_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=f"give settings or {next(iter(fields))}, not both"):
+        Worker(Mainspring("memory://"), WorkerSettings(), **fields)

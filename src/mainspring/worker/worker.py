@@ -25,7 +25,7 @@ from typing import Any, cast
 from mainspring.app import Mainspring
 from mainspring.clock import Millis
 from mainspring.context import Context
-from mainspring.errors import StoreError, StoreUnavailable
+from mainspring.errors import ConfigurationError, StoreError, StoreUnavailable
 from mainspring.events import WorkerHeartbeat, WorkerStarted, WorkerStopped
 from mainspring.job import Claim, Inserted, Move, NewJob, Outcome, ProgressReport, Status
 from mainspring.log import get_log
@@ -60,6 +60,9 @@ class Worker:
     """`Worker(app, queues=["mail", "default"], concurrency=50).run()`; see WorkerSettings."""
 
     def __init__(self, app: Mainspring, settings: WorkerSettings | None = None, **fields: Any) -> None:
+        if settings is not None and fields:
+            msg = f"give settings or {', '.join(fields)}, not both: the settings say everything"
+            raise ConfigurationError(msg)
         if "queues" in fields or "limits" in fields:
             fields["queues"] = subscriptions(fields.get("queues", "*"), fields.pop("limits", None))
         self.app = app
