@@ -478,7 +478,7 @@ class MemoryStore:
             able = [row for row in able if row.id not in conflicts]
             requested = tuple(row.id for row in able if row.status is Status.RUNNING)
             ids = tuple(row.id for row in able if row.status is not Status.RUNNING)
-            if not dry_run:
+            if able and not dry_run:
                 detail = {"filter": _as_data(where)} | ({"edit": _as_data(edit)} if edit else {})
                 self._write_down(by, action.value, detail, len(able), now)
                 for row in able:

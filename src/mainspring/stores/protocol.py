@@ -320,7 +320,7 @@ class Store(Protocol):
         cursor: str | None = None,
         dry_run: bool = False,
     ) -> Changed:
-        """Apply an action to one chunk of the matching jobs, and write it into the audit log."""
+        """Apply an action to one chunk of the matching jobs; if it did anything, write it into the audit log."""
 
     async def halt(self, halt: Halt) -> None:
         """Halt the system or, with `halt.queue`, pause one queue. Nothing is claimed after this returns."""

@@ -294,11 +294,13 @@ PUT_JOBS = "INSERT OR IGNORE INTO audit_jobs SELECT value, ?, ? FROM json_each(?
 
 
 def write_audit(transaction: Transaction, request: ChangeRequest, ids: Sequence[str]) -> None:
+    if not ids:
+        return
     detail: dict[str, Any] = {"filter": plain(request.where)}
     if request.edit is not None:
         detail["edit"] = plain(request.edit)
     write_entry(transaction, request.by, request.action, detail, len(ids))
-    if ids and request.action is not Action.DELETE:
+    if request.action is not Action.DELETE:
         transaction.execute(PUT_JOBS, (request.by.operation, request.action, json.dumps(ids)))
 
 

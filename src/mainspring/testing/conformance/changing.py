@@ -258,13 +258,31 @@ class Changing(Scene):
         assert ("77" in detail) is (action is Action.EDIT)
 
     async def test_any_filter_can_be_written_down(self, store: Store, clock: ManualClock) -> None:
+        dead = await job_in(
+            store, Status.DEAD_LETTER, tags=("vip",), target=("guest", "7"), payload='{"guest": {"id": 7}}'
+        )
         where = Filter(
-            ids=("x",), statuses=(Status.FAILED,), tags=("vip",), target_type="guest", created_after=at(clock),
-            finished_before=at(clock), payload={"guest.id": 7},
+            ids=(dead,), statuses=(Status.DEAD_LETTER,), tags=("vip",), target_type="guest", created_after=at(clock),
+            finished_before=at(clock, 1), payload={"guest.id": 7},
         )  # fmt: skip
-        await store.change(Action.CANCEL, where, BY)
-        for entry in await store.audit():
-            assert "guest.id" in json.dumps(entry.detail)
+        await store.change(Action.REPLAY, where, BY)
+        (entry,) = await store.audit()
+        assert "guest.id" in json.dumps(entry.detail)
+
+    @pytest.mark.parametrize("action", list(Action))
+    async def test_a_change_that_does_nothing_is_not_in_the_audit_log(self, store: Store, action: Action) -> None:
+        await running(store, queue="mail")
+        edit = Edit(priority=0) if action is Action.EDIT else None
+        await store.change(action, Filter(queues=("nowhere",)), BY, edit=edit)
+        if action is not Action.CANCEL:  # which can be asked of a job that runs
+            await store.change(action, Filter(queues=("mail",)), BY, edit=edit)
+        assert await store.audit() == []
+
+    async def test_a_replay_that_only_met_conflicts_is_not_in_the_audit_log(self, store: Store) -> None:
+        dead = await job_in(store, Status.DEAD_LETTER, dedupe_key="k")
+        await put(store, dedupe_key="k")
+        assert (await by_hand(store, Action.REPLAY, dead)).ids == ()
+        assert await store.audit() == []
 
     async def test_the_chunks_of_one_operation_make_one_entry(self, store: Store) -> None:
         await put_many(store, 5)
