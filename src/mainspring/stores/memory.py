@@ -321,7 +321,9 @@ class MemoryStore:
             self._finish(row, status, now)
             return
         row.status = status
-        if move is not Move.SUSPEND and (delay or move is not Move.RELEASE):
+        if move is Move.RELEASE and not delay:
+            row.run_at = min(row.run_at, now)  # it was due when it was claimed, even if the clock was set back since
+        elif move is not Move.SUSPEND:
             row.run_at = now + delay
         if status in WAITING:
             self._put_in_line(row)

@@ -91,6 +91,16 @@ class Ending(Scene):
         assert (job.run_at, job.attempts, job.crashes) == (due, 0, 0)
         assert (await claim_one(store)).id == held.id
 
+    @pytest.mark.parametrize("move", [Move.RELEASE, Move.CRASH, Move.RETRY, Move.SNOOZE])
+    async def test_a_job_that_goes_on_at_once_is_due_though_the_clock_was_set_back(
+        self, store: Store, clock: ManualClock, move: Move
+    ) -> None:
+        held = await running(store)
+        clock.shift(-3600)
+        await end(store, held, move)
+        assert (await look(store, held.id)).run_at <= at(clock)
+        assert (await claim_one(store, solo=move is Move.CRASH)).id == held.id
+
     async def test_a_release_with_a_delay_waits_for_it(self, store: Store, clock: ManualClock) -> None:
         held = await running(store)
         clock.advance(10)

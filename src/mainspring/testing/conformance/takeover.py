@@ -126,6 +126,22 @@ class TakingOver(Scene):
         assert (await claim_one(store, worker="w2")).id == held.id
         assert await end(store, held, Move.DONE) is None
 
+    async def test_jobs_that_are_handed_back_are_due_though_the_clock_was_set_back(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        held = await running(store)
+        clock.shift(-3600)
+        await store.leave("w1")
+        assert (await claim_one(store, worker="w2")).id == held.id
+
+    async def test_a_dead_workers_job_is_due_though_the_clock_was_set_back(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        held = await running(store)
+        clock.shift(-3600)
+        await self.die(store, clock, "w1")
+        assert (await claim_one(store, worker="w2", solo=True)).id == held.id
+
     # -- stalled jobs -------------------------------------------------------------------------
 
     async def test_a_stalled_job_is_taken_from_a_living_worker(self, store: Store, clock: ManualClock) -> None:
