@@ -7,7 +7,7 @@ Nothing here is done per row, and the rows travel as JSON text: they become obje
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -124,7 +124,7 @@ def claim_one(transaction: Transaction, request: ClaimRequest) -> Taken:
     taken = Taken()
     halts = current_halts(transaction)
     if any(halt.queue is None for halt in halts):
-        taken.next_due = earliest(ends(halts))
+        taken.next_due = earliest(ends(halts, {None}))
         return taken
     heads = read_heads(transaction, request.wants, {halt.queue for halt in halts})
     (take_suspect if request.solo else take_waiting)(transaction, request, heads, taken)
@@ -133,7 +133,8 @@ def claim_one(transaction: Transaction, request: ClaimRequest) -> Taken:
     if not taken.number:
         later = (suspect for suspect in suspects if suspect > transaction.now)
         waiting = (level.head for head in heads for level in head.levels)
-        taken.next_due = earliest([*(() if request.solo else waiting), *later, *ends(halts)])
+        wanted = {want.queue for want in request.wants}
+        taken.next_due = earliest([*(() if request.solo else waiting), *later, *ends(halts, wanted)])
     return taken
 
 
@@ -241,8 +242,10 @@ def take(transaction: Transaction, request: ClaimRequest, taken: Taken, pick: st
 # -- when nothing is due ------------------------------------------------------------------------------
 
 
-def ends(halts: Iterable[Halt]) -> list[Millis]:
-    return [to_millis(halt.until) for halt in halts if halt.until is not None]
+def ends(halts: Iterable[Halt], queues: Collection[str | None]) -> list[Millis]:
+    """When the pauses of these queues (None: the halt of the system) are over by themselves."""
+    ours = (halt for halt in halts if halt.queue in queues or EVERY_QUEUE in queues)
+    return [to_millis(halt.until) for halt in ours if halt.until is not None]
 
 
 def earliest(times: Iterable[Millis]) -> Millis | None:

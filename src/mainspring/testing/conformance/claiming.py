@@ -361,6 +361,21 @@ class Claiming(Scene):
         await store.halt(a_halt(clock, seconds=120, queue="default"))
         assert await next_due(store) == clock.now() + 120_000
 
+    async def test_next_due_knows_only_the_pauses_of_wanted_queues(self, store: Store, clock: ManualClock) -> None:
+        await store.halt(a_halt(clock, seconds=120, queue="sms"))
+        await put(store, queue="mail", delay=300_000)
+        assert await next_due(store, "mail") == clock.now() + 300_000
+        assert await next_due(store, "other") is None
+        assert await next_due(store, "mail", "sms") == clock.now() + 120_000
+        assert await next_due(store, "*") == clock.now() + 120_000
+
+    async def test_while_all_is_halted_the_end_of_a_pause_does_not_count(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        await store.halt(a_halt(clock, seconds=60, queue="default"))
+        await store.halt(a_halt(clock, seconds=120))
+        assert await next_due(store) == clock.now() + 120_000
+
     async def test_a_halt_without_an_end_has_no_next_due(self, store: Store, clock: ManualClock) -> None:
         await put(store, delay=60_000)
         await store.halt(a_halt(clock))
