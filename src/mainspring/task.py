@@ -312,7 +312,10 @@ class Enqueuer(Generic[P, R]):
 
 
 class TaskDecorator(Protocol):
-    """How `@app.task` types what it decorates: a leading `ctx: Context` is not an argument of the job."""
+    """How `@app.task` types what it decorates: a leading `ctx: Context` is not an argument of the job.
+
+    Anywhere else it cannot be told from one: `Concatenate` takes parameters away from the front only.
+    """
 
     @overload
     def __call__(self, function: Callable[Concatenate[Context, P], Awaitable[R]]) -> Task[P, R, Awaitable[R]]: ...
