@@ -41,8 +41,12 @@ WITH ended AS (
            keep, keep_dead, dedupe_key, target_type, target_id, tags, options, reason, progress, note, error_type,
            error, payload, result
     FROM gone
+), counted AS (
+    INSERT INTO {{s}}.counts (queue, status, n)
+    SELECT queue, change.status, change.n FROM (SELECT queue, count(*) AS n FROM gone GROUP BY queue) AS ended,
+         LATERAL (VALUES ({RUNNING}, -ended.n), ({COMPLETED}, ended.n)) AS change(status, n)
 )
-SELECT id::text, queue FROM gone
+SELECT id::text FROM gone
 """
 HELD = f"""
 WITH ended AS (
@@ -115,6 +119,11 @@ async def ack(transaction: Transaction, outcomes: list[Outcome]) -> list[Status 
     return statuses
 
 
+def all_plain(outcomes: Sequence[Outcome]) -> bool:
+    """Whether one statement does it all, and needs no transaction around it."""
+    return all(one.move is Move.DONE and not one.follow_ups for one in outcomes)
+
+
 async def complete(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[tuple[str, int], bool]:
     """Runs that simply succeeded, all in one statement; those whose claim held."""
     if not outcomes:
@@ -126,10 +135,7 @@ async def complete(transaction: Transaction, outcomes: Sequence[Outcome]) -> dic
         began=[one.started_at or None for one in outcomes],
         results=[one.result for one in outcomes],
     )
-    for queue, number in Counter(queue for _, queue in rows).items():
-        transaction.count(queue, RUNNING, -number)
-        transaction.count(queue, COMPLETED, number)
-    written = {job_id for job_id, _ in rows}
+    written = {job_id for (job_id,) in rows}
     return {(one.job_id, one.token): True for one in outcomes if one.job_id in written}
 
 

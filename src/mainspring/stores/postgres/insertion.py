@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from mainspring.errors import SystemHalted
 from mainspring.job import FOREVER, Inserted, NewJob
-from mainspring.stores.postgres.halts import IN_COMMON, current_halts
+from mainspring.stores.postgres.halts import CURRENT, IN_COMMON, current_halts, to_halt
+from mainspring.stores.postgres.notices import tell
 from mainspring.stores.postgres.rows import NEVER, PENDING
 from mainspring.stores.postgres.transaction import Transaction
+from mainspring.stores.protocol import Halt
 
 COLUMNS = {
     "id": "uuid",
@@ -31,13 +32,20 @@ COLUMNS = {
     "options": "text",
 }
 INSERT = f"""
+WITH new AS (
 INSERT INTO {{s}}.jobs (id, task, queue, priority, run_at, created_at, max_attempts, timeout, keep, keep_dead, payload,
                         dedupe_key, target_type, target_id, tags, options)
 SELECT id, task, queue, priority, coalesce(run_at, {{now}} + delay), {{now}}, max_attempts, timeout, keep, keep_dead,
        payload, dedupe_key, target_type, target_id, tags::text[], options
 FROM unnest({", ".join(f"%({name})s::{kind}[]" for name, kind in COLUMNS.items())}) AS new({", ".join(COLUMNS)})
 WHERE NOT EXISTS (SELECT 1 FROM {{s}}.archive WHERE archive.id = new.id)
-ON CONFLICT DO NOTHING RETURNING id::text
+  AND NOT EXISTS (SELECT 1 FROM {{s}}.halts
+                  WHERE NOT accept AND (until IS NULL OR until > {{now}}) AND halts.queue = ANY(%(unless)s::text[]))
+ON CONFLICT DO NOTHING RETURNING id, queue
+), counted AS (
+INSERT INTO {{s}}.counts (queue, status, n) SELECT queue, {PENDING}, count(*) FROM new GROUP BY queue
+)
+SELECT id::text, queue FROM new
 """
 KNOWN = """
 SELECT EXISTS (SELECT 1 FROM {s}.jobs WHERE id = %(id)s) OR EXISTS (SELECT 1 FROM {s}.archive WHERE id = %(id)s)
@@ -55,13 +63,27 @@ LOCK_KEY = "SELECT pg_advisory_xact_lock(hashtextextended(%(key)s, 1))"
 
 
 async def insert(transaction: Transaction, jobs: list[NewJob]) -> list[Inserted]:
-    await refuse_while_halted(transaction, jobs)
+    await transaction.rows(IN_COMMON)
+    refuse_while_halted(await current_halts(transaction), jobs)
     return await insert_jobs(transaction, jobs)
 
 
-async def refuse_while_halted(transaction: Transaction, jobs: Sequence[NewJob]) -> None:
-    await transaction.rows(IN_COMMON)
-    for halt in await current_halts(transaction):
+async def insert_at_once(transaction: Transaction, jobs: list[NewJob]) -> list[Inserted]:
+    """Jobs without dedupe keys, in one journey to the server: it is told everything before it answers anything."""
+    queues = {job.queue for job in jobs}
+    async with transaction.connection.pipeline():
+        async with transaction.connection.transaction():
+            await transaction.send(IN_COMMON)
+            halts = await transaction.send(CURRENT)
+            await transaction.send(INSERT, **columns_of(jobs), unless=["", *queues])
+        transaction.woken |= queues
+        await tell(transaction)
+    refuse_while_halted([to_halt(row) for row in await halts.fetchall()], jobs)
+    return [Inserted(job.id, created=True) for job in jobs]
+
+
+def refuse_while_halted(halts: Sequence[Halt], jobs: Sequence[NewJob]) -> None:
+    for halt in halts:
         if not halt.accept and (halt.queue is None or any(job.queue == halt.queue for job in jobs)):
             what = "the system is halted" if halt.queue is None else f"queue {halt.queue!r} is paused"
             msg = f"{what} by {halt.actor} ({halt.reason or 'no reason given'}) and refuses new jobs"
@@ -81,11 +103,8 @@ async def insert_rows(transaction: Transaction, jobs: Sequence[NewJob]) -> bool:
     """Whether all of them are new; an id that is here already is a repeated insert, and counts once."""
     if not jobs:
         return True
-    new = {job_id for (job_id,) in await transaction.rows(INSERT, **columns_of(jobs))}
-    queues = {job.id: job.queue for job in jobs if job.id in new}
-    for queue, number in Counter(queues.values()).items():
-        transaction.count(queue, PENDING, number)
-        transaction.woken.add(queue)
+    new = await transaction.rows(INSERT, **columns_of(jobs), unless=[])
+    transaction.woken.update(queue for _, queue in new)
     return len(new) == len(jobs)
 
 

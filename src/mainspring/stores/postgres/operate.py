@@ -294,11 +294,13 @@ ON CONFLICT DO NOTHING
 
 
 async def write_audit(transaction: Transaction, request: ChangeRequest, ids: Sequence[str]) -> None:
+    if not ids:
+        return
     detail: dict[str, Any] = {"filter": plain(request.where)}
     if request.edit is not None:
         detail["edit"] = plain(request.edit)
     await write_entry(transaction, request.by, request.action, detail, len(ids))
-    if ids and request.action is not Action.DELETE:
+    if request.action is not Action.DELETE:
         await transaction.do(PUT_JOBS, operation=request.by.operation, action=str(request.action), ids=list(ids))
 
 

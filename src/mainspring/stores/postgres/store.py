@@ -7,6 +7,7 @@ import contextlib
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 import psycopg
 
@@ -70,14 +71,14 @@ class PostgresStore:
         self.schema = schema.checked(schema_name)
         self._server_clock = ServerClock()
         self.clock: Clock = clock or self._server_clock
-        self.url = safe_url(dsn)
+        self.url = safe_url(dsn, self.schema)
         self.lease = lease
         self.stall_grace = stall_grace
         self.patience = patience
         self._migrate = migrate
         self._dialect = Dialect(self.schema, clock)
         self._links = Links(dsn, prepare=prepare)
-        self._listen_links = Links(listen_dsn, prepare=False) if listen_dsn else self._links
+        self._listen_links = Links(checked_dsn(listen_dsn), prepare=False) if listen_dsn else self._links
         self._inserts = Batches(self._insert_all)
         self._joined: dict[str, WorkerInfo] = {}
         self._listeners: dict[str, Listener] = {}
@@ -104,6 +105,11 @@ class PostgresStore:
             self._server_clock.set(await Transaction(connection, self._dialect).value(NOW))
         self._is_open = True
 
+    async def version(self) -> int:
+        """Of the schema; 0: it has none of our tables, or is not there."""
+        async with self._links.use() as connection:
+            return await schema.version_of(connection, self.schema)
+
     async def migrate(self) -> list[str]:
         """Bring the schema up to date; the names of what was run."""
         async with self._links.use() as connection:
@@ -120,9 +126,16 @@ class PostgresStore:
     async def _run(self, operation: Callable[[Transaction], Awaitable[T]]) -> T:
         """In a transaction of its own; again if it met another one, or a connection that was cut while idle."""
         await self.open()
+        return await self._again(lambda: self._run_once(operation))
+
+    async def _run_alone(self, operation: Callable[[Transaction], Awaitable[T]]) -> T:
+        """One statement, which is a transaction by itself."""
+        return await self._again(lambda: self._read(operation))
+
+    async def _again(self, work: Callable[[], Awaitable[T]]) -> T:
         for tries_left in reversed(range(TRIES)):
             try:
-                return await self._run_once(operation)
+                return await work()
             except StoreError as error:
                 if not tries_left or not await self._worth_another_try(error):
                     raise
@@ -166,11 +179,16 @@ class PostgresStore:
     async def _insert_all(self, jobs: list[NewJob]) -> list[Inserted]:
         """May be repeated, since the jobs bring their ids: also when the connection broke and nobody knows how far."""
         try:
-            return await self._run(lambda transaction: insertion.insert(transaction, jobs))
+            return await self._insert_once(jobs)
         except StoreBusy:
             raise
         except StoreUnavailable:
+            return await self._insert_once(jobs)
+
+    async def _insert_once(self, jobs: list[NewJob]) -> list[Inserted]:
+        if any(job.dedupe_key is not None for job in jobs):
             return await self._run(lambda transaction: insertion.insert(transaction, jobs))
+        return await self._read(lambda transaction: insertion.insert_at_once(transaction, jobs)) if jobs else []
 
     async def _insert_on(self, connection: Any, jobs: list[NewJob]) -> list[Inserted]:
         """In the caller's transaction; its commit carries the notice along."""
@@ -205,7 +223,8 @@ class PostgresStore:
 
     async def ack(self, outcomes: Sequence[Outcome]) -> list[Status | None]:
         ended = list(outcomes)
-        return await self._run(lambda transaction: endings.ack(transaction, ended))
+        run = self._run_alone if endings.all_plain(ended) else self._run
+        return await run(lambda transaction: endings.ack(transaction, ended))
 
     async def report(self, reports: Sequence[ProgressReport]) -> set[str]:
         given = list(reports)
@@ -340,9 +359,24 @@ class PostgresStore:
         return await self._run(lambda transaction: operate.resume(transaction, by, queue))
 
 
-def safe_url(dsn: str) -> str:
-    """Without its password, and without what a user may have put after the question mark."""
-    parts = psycopg.conninfo.conninfo_to_dict(dsn)
-    host, port, database, user = (parts.get(name) or "" for name in ("host", "port", "dbname", "user"))
-    place = f"{host}:{port}" if port else str(host)
-    return f"postgresql://{f'{user}@' if user else ''}{place}/{database}"
+def safe_url(dsn: str, schema_name: str) -> str:
+    """Where it is: without its password, and without what a user may have put after the question mark."""
+    parts = psycopg.conninfo.conninfo_to_dict(checked_dsn(dsn))
+    host, port, database, user = (str(parts.get(name) or "") for name in ("host", "port", "dbname", "user"))
+    in_socket = host.startswith("/")  # of that directory
+    place = ("" if in_socket else host) + (f":{port}" if port else "")
+    query = {"host": host} if in_socket else {}
+    if schema_name != schema.DEFAULT:
+        query["schema"] = schema_name
+    settings = f"?{urlencode(query, safe='/')}" if query else ""
+    return f"postgresql://{f'{user}@' if user else ''}{place}/{database}{settings}"
+
+
+def checked_dsn(dsn: str) -> str:
+    try:
+        psycopg.conninfo.conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError as error:
+        words = " ".join(str(error).replace(dsn, "…").split())  # there may be a password in it
+        msg = f"this PostgreSQL URL cannot be used: {words}"
+        raise ConfigurationError(msg) from None
+    return dsn
