@@ -10,7 +10,8 @@ import pytest
 from mainspring.errors import ConfigurationError, UnsupportedStore
 from mainspring.stores.connect import connect
 from mainspring.stores.memory import MemoryStore
-from mainspring.stores.protocol import Store
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.protocol import Migrating, Store
 from mainspring.stores.sqlite import SqliteStore
 from mainspring.testing.clock import ManualClock
 
@@ -133,3 +134,54 @@ def test_an_unknown_setting_shows_which_there_are() -> None:
 def test_a_setting_that_is_no_length_of_time_is_refused(name: str, text: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{name} in .* must be a number of seconds"):
         connect(f"sqlite:///jobs.db?{name}={text}")
+
+
+# -- PostgreSQL -----------------------------------------------------------------------------------
+
+
+def postgres_at(url: str) -> PostgresStore:
+    store = connect(url)
+    assert isinstance(store, PostgresStore)
+    return store
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ann@db.example:6432/shop",
+        "postgresql:///shop",
+        "postgresql:///shop?host=/run/postgresql",
+        "postgresql://ann@/shop?host=/run/postgresql&schema=jobs",
+    ],
+)
+def test_a_postgres_url_leads_to_it_again(url: str) -> None:
+    assert postgres_at(url).url == url
+    assert isinstance(postgres_at(url), Migrating)
+
+
+def test_only_what_is_ours_is_taken_out_of_a_postgres_url() -> None:
+    store = postgres_at(
+        "postgres://ann:secret@db/shop?lease=7&stall_grace=2&schema=jobs&migrate=off&prepare=off&options=-c%20geqo%3Doff"
+    )
+    assert (store.lease, store.stall_grace, store.schema) == (7.0, 2000, "jobs")
+    assert store._links.dsn == "postgres://ann:secret@db/shop?options=-c%20geqo%3Doff"
+    assert store.url == "postgresql://ann@db/shop?schema=jobs"
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("postgresql://ann:secret@db/shop?leese=5", 'invalid URI query parameter: "leese"'),
+        ("postgresql://ann:secret@[db/shop", "no URL of a store"),
+        ("postgresql://ann:secret@[::1]x/shop", "cannot be used: unexpected character"),
+        ("postgresql://ann:secret@db/shop?lease=soon", "'postgresql://db/shop?lease=soon' must be a number of seconds"),
+        ("postgresql://ann:secret@db/shop?migrate=no", "migrate is on or off, not 'no'"),
+        ("postgresql://ann:secret@db/shop?schema=Jobs", "'Jobs' cannot be the schema"),
+        ("postgresql://ann:secret@db/shop?listen=direct", "cannot be used"),
+    ],
+)
+def test_a_wrong_postgres_url_is_told_without_its_password(url: str, told: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        connect(url)
+    assert told in str(caught.value)
+    assert "secret" not in str(caught.value)

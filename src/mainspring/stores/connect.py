@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from mainspring.clock import Clock
 from mainspring.errors import ConfigurationError, UnsupportedStore
@@ -20,7 +20,7 @@ POSTGRES_SETTINGS = frozenset({"schema", "listen", "migrate", "prepare"})
 
 def connect(url: str, clock: Clock | None = None) -> Store:
     """`sqlite:///relative.db`, `sqlite:////absolute.db`, `postgresql://…`, `memory://`; settings follow a "?"."""
-    parts = urlsplit(url)
+    parts = split(url)
     if parts.scheme in {"postgresql", "postgres"}:
         return connect_postgres(url, clock)
     settings = parse_settings(url, parts.query)
@@ -39,6 +39,14 @@ def connect(url: str, clock: Clock | None = None) -> Store:
             return MemoryStore(clock=clock, **settings)  # type: ignore[arg-type]
     msg = f"no store for {parts.scheme or url!r}; use one of {EXAMPLES}"
     raise UnsupportedStore(msg)
+
+
+def split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError as error:
+        msg = f"this is no URL of a store ({error}); use one of {EXAMPLES}"  # it may have a password: not shown
+        raise ConfigurationError(msg) from None
 
 
 def parse_settings(url: str, query: str) -> dict[str, float | int]:
@@ -65,26 +73,32 @@ def to_seconds(text: str) -> float | None:
 
 
 def connect_postgres(url: str, clock: Clock | None) -> Store:
-    """Settings of ours are taken out of the URL; all others are for the server's own library."""
+    """Settings of ours are taken out of the URL; all else is for the server's own library, letter for letter."""
     try:
         from mainspring.stores.postgres import PostgresStore  # noqa: PLC0415 - an extra, which few have
     except ModuleNotFoundError as error:
         msg = f"{error.name} is missing; install mainspring[postgres]"
         raise ConfigurationError(msg) from error
-    parts = urlsplit(url)
-    given = parse_qsl(parts.query, keep_blank_values=True)
-    ours = urlencode([(name, text) for name, text in given if name in {"lease", "stall_grace"}])
-    named = {name: text for name, text in given if name in POSTGRES_SETTINGS}
-    theirs = urlencode([(name, text) for name, text in given if name not in {"lease", "stall_grace", *named}])
+    place, _, query = url.partition("?")
+    given = [(piece, *piece.partition("=")[::2]) for piece in query.split("&") if piece]
+    named = {name: unquote(text) for _, name, text in given if name in POSTGRES_SETTINGS}
+    times = "&".join(piece for piece, name, _ in given if name in {"lease", "stall_grace"})
+    theirs = "&".join(piece for piece, name, _ in given if name not in {"lease", "stall_grace", *named})
     return PostgresStore(
-        urlunsplit(parts._replace(query=theirs)),
+        f"{place}?{theirs}" if theirs else place,
         clock=clock,
         schema_name=named.get("schema", "mainspring"),
         listen_dsn=named.get("listen"),
         migrate=is_on("migrate", named),
         prepare=is_on("prepare", named),
-        **parse_settings(url, ours),  # type: ignore[arg-type]
+        **parse_settings(without_secrets(place, times), times),  # type: ignore[arg-type]
     )
+
+
+def without_secrets(place: str, query: str) -> str:
+    """To be shown in a message."""
+    scheme, _, rest = place.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}?{query}"
 
 
 def is_on(name: str, named: Mapping[str, str]) -> bool:

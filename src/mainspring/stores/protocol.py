@@ -329,3 +329,14 @@ class Store(Protocol):
         """End a halt or pause; False if there was none."""
 
     async def halts(self) -> list[Halt]: ...
+
+
+@runtime_checkable
+class Migrating(Protocol):
+    """A store whose tables can be made and brought up to date by hand, before any program opens it."""
+
+    async def version(self) -> int:
+        """Of the tables; 0: there are none of ours. Makes nothing."""
+
+    async def migrate(self) -> list[str]:
+        """Run what is missing; the names of what was run."""
