@@ -15,7 +15,7 @@ import pytest
 
 from mainspring.errors import StoreBusy, StoreError
 from mainspring.job import Move, Status
-from mainspring.stores import memory
+from mainspring.stores import memory, rules
 from mainspring.stores.memory import MemoryStore
 from mainspring.stores.protocol import Store
 from mainspring.stores.sqlite import SqliteStore, claims, endings, insertion, upkeep, writer
@@ -65,7 +65,7 @@ def suspects_beside_others(patch: Patch) -> None:
         patch.setattr(claims, name, statement)
 
 
-def by_priority_alone(levels: Any, now: int, request: Any, limit: int) -> list[Any]:
+def by_priority_alone(levels: Any, limit: int, *, now: int, patience: int, turn: int) -> list[Any]:
     due = sorted((level for level in levels if level.head <= now), key=lambda level: level.priority)
     return [(level, limit) for level in due]
 
@@ -140,13 +140,14 @@ GUARDS = [
     ),
     Guard("halts of claims", sqlite, instead(claims, "current_halts", lambda _: []), (HALTED, PAUSED)),
     Guard("halts of new jobs", sqlite, instead(insertion, "current_halts", lambda _: []), (REFUSED,)),
-    Guard("the crash count", sqlite, instead(endings, "MAX_CRASHES", 10**6), CRASHED),
+    Guard("the crash count", sqlite, instead(rules, "MAX_CRASHES", 10**6), CRASHED),
     Guard("suspects run alone", sqlite, suspects_beside_others, (ALONE,)),
     Guard("patience", sqlite, instead(claims, "shares", by_priority_alone), (STARVED,)),
     Guard("the lease", sqlite, instead(SqliteStore, "_gone", lambda *_: False), (DEAD,)),
     Guard("heartbeats", sqlite, instead(Presence, "beat", nobody), ("test_nothing_is_taken_from_living_workers",)),
     Guard("retention", sqlite, no_expiry, (KEPT,)),
-    Guard("the deadline", sqlite, without(upkeep, "STALLED TO_TAKE_STALLED", "deadline <= ?"), (STALLED,)),
+    Guard("the deadline", sqlite, instead(SqliteStore, "_overdue", lambda _, timed: timed), (STALLED,)),
+    Guard("the deadline", in_memory, instead(MemoryStore, "_stalled", lambda *_: True), (STALLED,)),
     Guard("the fence", in_memory, instead(MemoryStore, "_held", any_held), (RECLAIMED, SHIFTED, ZOMBIE, HEARD)),
     Guard("dedupe keys", in_memory, instead(memory._Keys, "holder", nobody), DEDUPED),
     Guard("halts", in_memory, instead(MemoryStore, "_standing", lambda *_: {}), (HALTED, PAUSED, REFUSED)),

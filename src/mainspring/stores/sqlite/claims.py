@@ -16,13 +16,13 @@ from pydantic_core import from_json  # twice as fast as json.loads
 from mainspring.clock import Millis, to_millis
 from mainspring.job import Claim
 from mainspring.stores.protocol import EVERY_QUEUE, Claims, Halt, Want
+from mainspring.stores.rules import Level, shares
 from mainspring.stores.sqlite.batch import in_values
 from mainspring.stores.sqlite.halts import current_halts
 from mainspring.stores.sqlite.rows import FAILED, NEVER, PENDING, RUNNING
 from mainspring.stores.sqlite.writer import Transaction
 
 PRIORITIES = range(4)
-SMALLEST_SHARED_CLAIM = 4
 
 WAITING = (
     "FROM jobs INDEXED BY jobs_waiting WHERE queue = {queue} AND priority = {level} AND status < 2 AND crashes = 0"
@@ -142,15 +142,6 @@ def claim_one(transaction: Transaction, request: ClaimRequest) -> Taken:
 
 
 @dataclass(slots=True)
-class Level:
-    """One priority of one queue, and since when (or from when) its first job is due."""
-
-    priority: int
-    queue: str
-    head: Millis
-
-
-@dataclass(slots=True)
 class Head:
     """The first jobs of a queue: of each priority, and of the suspects."""
 
@@ -179,38 +170,14 @@ def wanted_by(want: Want, heads: Iterable[Head]) -> list[Level]:
     return [level for head in heads if want.queue in {EVERY_QUEUE, head.queue} for level in head.levels]
 
 
-def shares(levels: Sequence[Level], now: Millis, request: ClaimRequest, limit: int) -> list[tuple[Level, int]]:
-    """Which levels to take from, in order, and how many of each at most.
-
-    By priority; but a priority whose head has waited beyond the patience gets a quarter of the room first (a small
-    claim: every fourth time all of it). Not more, or an old backlog of low priority would hold up what is urgent.
-    """
-    due = sorted((level for level in levels if level.head <= now), key=lambda level: (level.priority, level.head))
-    by_priority = [(level, limit) for level in due]
-    starving = [level for level in heads_by_priority(due)[1:] if now - level.head > request.patience]
-    if not starving:
-        return by_priority
-    if limit >= SMALLEST_SHARED_CLAIM:
-        return [(level, limit // SMALLEST_SHARED_CLAIM) for level in starving] + by_priority
-    turn, is_theirs = request.turn // SMALLEST_SHARED_CLAIM, request.turn % SMALLEST_SHARED_CLAIM == 0
-    return [(starving[turn % len(starving)], limit), *by_priority] if is_theirs else by_priority
-
-
-def heads_by_priority(due: Sequence[Level]) -> list[Level]:
-    """Of each priority the queue that has waited longest."""
-    first: dict[int, Level] = {}
-    for level in due:
-        first.setdefault(level.priority, level)
-    return list(first.values())
-
-
 # -- taking it ----------------------------------------------------------------------------------------
 
 
 def take_waiting(transaction: Transaction, request: ClaimRequest, heads: Sequence[Head], taken: Taken) -> None:
     for want in request.wants:
         room = min(want.limit, request.limit - taken.number)
-        for level, share in shares(wanted_by(want, heads), transaction.now, request, room):
+        patience, turn = request.patience, request.turn
+        for level, share in shares(wanted_by(want, heads), room, now=transaction.now, patience=patience, turn=turn):
             if room > 0:
                 place = {"queue": level.queue, "level": level.priority, "limit": min(share, room)}
                 room -= take(transaction, request, taken, PICK, place)

@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from mainspring.clock import Millis
-from mainspring.errors import IllegalMove
-from mainspring.job import MAX_CRASHES, TRANSITIONS, Failure, Move, Outcome, ProgressReport, Status
+from mainspring.job import FINISHED, Failure, Move, Outcome, ProgressReport, Status
+from mainspring.stores.rules import COUNTS_AS_ATTEMPT, keeps_its_time, next_status, recorded_as, refuse_illegal, shorten
 from mainspring.stores.sqlite.batch import in_values
 from mainspring.stores.sqlite.insertion import insert_jobs, ready
-from mainspring.stores.sqlite.rows import CANCELLED, CODES, COMPLETED, DEAD_LETTER, NEVER, RUNNING, STATUSES
+from mainspring.stores.sqlite.rows import CANCELLED, CODES, COMPLETED, DEAD_LETTER, NEVER, RUNNING
 from mainspring.stores.sqlite.writer import Transaction
-
-LONGEST_TRACEBACK = 16_384
 
 HELD = f"""
 WITH outcome(number, job_id, job_token) AS (VALUES {{values}})
@@ -59,8 +57,6 @@ INSERT INTO attempts (job_id, number, worker, started_at, finished_at, move, err
 VALUES (:job_id, (SELECT coalesce(max(number), 0) + 1 FROM attempts WHERE job_id = :job_id), :worker, :started_at,
         :finished_at, :move, :error_type, :error, :traceback)
 """
-COUNTS_AS_ATTEMPT = frozenset({Move.DONE, Move.RETRY, Move.DEAD, Move.CANCEL})
-LEADS_TO = {move: CODES[status] for move, status in TRANSITIONS[Status.RUNNING].items()}
 
 
 @dataclass(slots=True)
@@ -113,14 +109,14 @@ def settle(transaction: Transaction, outcomes: list[Outcome]) -> list[Status | N
     ended: list[tuple[Held, int, Outcome]] = []
     for job in first_of_each(held_jobs(transaction, outcomes)):
         outcome = outcomes[job.number]
-        status = next_status(job, outcome)
-        statuses[job.number] = STATUSES[status]
-        if status >= COMPLETED:
-            ended.append((job, status, outcome))
+        status = next_status(outcome, cancel=bool(job.cancel), crashes=job.crashes)
+        statuses[job.number] = status
+        if status in FINISHED:
+            ended.append((job, CODES[status], outcome))
         else:
-            go_on(transaction, job, status, outcome)
-        if outcome.move is not Move.DONE:
-            record_attempt(transaction, job, status, outcome)
+            go_on(transaction, job, CODES[status], outcome)
+        if (move := recorded_as(outcome, status)) is not None:
+            record_attempt(transaction, job, move, outcome)
     end(transaction, ended)
     follow_ups = [
         job for outcome, status in zip(outcomes, statuses, strict=True) if status for job in outcome.follow_ups
@@ -153,13 +149,6 @@ def complete(transaction: Transaction, ended: Ended) -> bool:
     return done == len(rows)
 
 
-def refuse_illegal(outcomes: Sequence[Outcome]) -> None:
-    for outcome in outcomes:
-        if outcome.move not in LEADS_TO:
-            msg = f"job {outcome.job_id}: {outcome.move} is no way for a run to end"
-            raise IllegalMove(msg)
-
-
 def held_jobs(transaction: Transaction, outcomes: Sequence[Outcome]) -> Iterable[Held]:
     fences = [(number, outcome.job_id, outcome.token) for number, outcome in enumerate(outcomes)]
     for chunk in in_values(HELD, fences):
@@ -176,26 +165,15 @@ def first_of_each(held: Iterable[Held]) -> Iterable[Held]:
             yield job
 
 
-def next_status(job: Held, outcome: Outcome) -> int:
-    """Where the outcome leads; a cancellation that came meanwhile is not lost, and the last crash is the end."""
-    status = LEADS_TO[outcome.move]
-    if outcome.move is Move.CRASH and job.crashes + 1 >= MAX_CRASHES:
-        status = DEAD_LETTER
-    if job.cancel and status < COMPLETED:
-        status = CANCELLED
-    return status
-
-
 def go_on(transaction: Transaction, job: Held, status: int, outcome: Outcome) -> None:
     """The job stays live: it waits for its next run."""
-    keeps_its_time = outcome.move in {Move.RELEASE, Move.CRASH} and not outcome.delay
     failure = outcome.failure
     transaction.execute(
         GO_ON,
         {
             "seq": job.seq,
             "status": status,
-            "run_at": None if keeps_its_time else transaction.now + outcome.delay,
+            "run_at": None if keeps_its_time(outcome) else transaction.now + outcome.delay,
             "now": transaction.now,  # it was due when it was claimed, even if the clock was set back since
             "attempts": int(outcome.move in COUNTS_AS_ATTEMPT),
             "crashes": int(outcome.move is Move.CRASH),
@@ -241,11 +219,7 @@ def to_end(job: Held, status: int, outcome: Outcome, now: Millis) -> tuple[Any, 
     )
 
 
-def record_attempt(transaction: Transaction, job: Held, status: int, outcome: Outcome) -> None:
-    """History of what went wrong. A snooze or release that really led back is no attempt and leaves no trace."""
-    if outcome.move in {Move.SNOOZE, Move.RELEASE, Move.SUSPEND} and status != CANCELLED:
-        return
-    move = Move.CANCEL if status == CANCELLED else Move.DEAD if status == DEAD_LETTER else outcome.move
+def record_attempt(transaction: Transaction, job: Held, move: Move, outcome: Outcome) -> None:
     failure = outcome.failure or Failure("", "")
     transaction.execute(
         RECORD_ATTEMPT,
@@ -254,20 +228,12 @@ def record_attempt(transaction: Transaction, job: Held, status: int, outcome: Ou
             "worker": job.worker,
             "started_at": outcome.started_at or job.claimed_at,
             "finished_at": outcome.finished_at or transaction.now,
-            "move": Move.CRASH if outcome.move is Move.CRASH else move,
+            "move": move,
             "error_type": failure.type or None,
             "error": failure.message or None,
             "traceback": shorten(failure.traceback) or None,
         },
     )
-
-
-def shorten(traceback: str) -> str:
-    """Keep both ends: where it began and where it broke."""
-    if len(traceback) <= LONGEST_TRACEBACK:
-        return traceback
-    half = LONGEST_TRACEBACK // 2
-    return f"{traceback[:half]}\n  … shortened …\n{traceback[-half:]}"
 
 
 # -- progress -------------------------------------------------------------------------------------
