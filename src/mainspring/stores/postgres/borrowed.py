@@ -70,11 +70,15 @@ async def driver_of(given: Any) -> Any:
 
 
 async def sqlalchemy_driver(given: Any) -> Any:
-    connection = given.connection() if hasattr(given, "new") or hasattr(given, "sync_session") else given
-    if hasattr(connection, "__await__"):
+    connection = given.connection() if hasattr(given, "get_bind") else given  # a session has one, or opens one
+    if isinstance(connection, Coroutine):
         connection = await connection
     if hasattr(connection, "get_raw_connection"):  # asynchronous
+        if not connection.in_transaction():  # else its commit would believe that there is nothing to commit
+            await connection.begin()
         return (await connection.get_raw_connection()).driver_connection
+    if not connection.in_transaction():
+        connection.begin()
     return connection.connection.driver_connection
 
 

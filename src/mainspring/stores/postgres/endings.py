@@ -46,7 +46,7 @@ WITH ended AS (
     SELECT queue, change.status, change.n FROM (SELECT queue, count(*) AS n FROM gone GROUP BY queue) AS ended,
          LATERAL (VALUES ({RUNNING}, -ended.n), ({COMPLETED}, ended.n)) AS change(status, n)
 )
-SELECT id::text FROM gone
+SELECT id::text, token FROM gone
 """
 HELD = f"""
 WITH ended AS (
@@ -135,8 +135,7 @@ async def complete(transaction: Transaction, outcomes: Sequence[Outcome]) -> dic
         began=[one.started_at or None for one in outcomes],
         results=[one.result for one in outcomes],
     )
-    written = {job_id for (job_id,) in rows}
-    return {(one.job_id, one.token): True for one in outcomes if one.job_id in written}
+    return {(str(job_id), int(token)): True for job_id, token in rows}
 
 
 async def settle(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[tuple[str, int], Status]:

@@ -59,11 +59,13 @@ INSERT INTO {{s}}.dedupe (task, dedupe_key, job_id, expires_at)
 VALUES (%(task)s, %(key)s, %(id)s, CASE WHEN %(length)s < 0 THEN {NEVER} ELSE {{now}} + %(length)s END)
 ON CONFLICT (task, dedupe_key) DO UPDATE SET job_id = excluded.job_id, expires_at = excluded.expires_at
 """
-LOCK_KEY = "SELECT pg_advisory_xact_lock(hashtextextended(%(key)s, 1))"
+LOCK_KEYS = "SELECT pg_advisory_xact_lock(hashtextextended(key, 1)) FROM unnest(%(keys)s::text[]) AS key"
 
 
-async def insert(transaction: Transaction, jobs: list[NewJob]) -> list[Inserted]:
-    await transaction.rows(IN_COMMON)
+async def insert(transaction: Transaction, jobs: list[NewJob], *, lent: bool = False) -> list[Inserted]:
+    """One that is lent to us takes no part in the lock: a halt would wait for its end, and all others for the halt."""
+    if not lent:
+        await transaction.rows(IN_COMMON)
     refuse_while_halted(await current_halts(transaction), jobs)
     return await insert_jobs(transaction, jobs)
 
@@ -93,6 +95,8 @@ def refuse_while_halted(halts: Sequence[Halt], jobs: Sequence[NewJob]) -> None:
 async def insert_jobs(transaction: Transaction, jobs: Sequence[NewJob]) -> list[Inserted]:
     """Jobs without a dedupe key go in together; those with one are looked up first, in their order."""
     await insert_rows(transaction, [job for job in jobs if job.dedupe_key is None])
+    if keys := {f"{job.task}\n{job.dedupe_key}" for job in jobs if job.dedupe_key is not None}:
+        await transaction.rows(LOCK_KEYS, keys=sorted(keys))  # always in this order, else two batches could deadlock
     return [
         Inserted(job.id, created=True) if job.dedupe_key is None else await insert_unique(transaction, job)
         for job in jobs
@@ -139,9 +143,8 @@ def to_array(texts: Sequence[str]) -> str:
 
 
 async def insert_unique(transaction: Transaction, job: NewJob) -> Inserted:
-    """One at a time per key: who comes second waits, and then sees the first."""
+    """Under the lock of its key: who comes second has waited, and sees the first."""
     key = {"task": job.task, "key": job.dedupe_key}
-    await transaction.rows(LOCK_KEY, key=f"{job.task}\n{job.dedupe_key}")
     if await transaction.value(KNOWN, id=job.id):
         return Inserted(job.id, created=True)
     holder = await transaction.value(LIVE_HOLDER, **key) or await transaction.value(LASTING_HOLDER, **key)

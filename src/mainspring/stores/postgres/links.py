@@ -106,8 +106,9 @@ async def give_back(mine: Mine, connection: Connection) -> None:
 
 def is_alive(connection: Connection) -> bool:
     """Whether the server has not hung up on us while we did nothing: it would have written, or closed, the socket."""
-    readable, _, _ = select.select([connection.fileno()], [], [], 0)
-    return not readable
+    socket = select.poll()  # select() knows only the first 1024 files of a process
+    socket.register(connection.fileno(), select.POLLIN)
+    return not socket.poll(0)
 
 
 @contextlib.contextmanager
@@ -126,6 +127,11 @@ KINDS: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError], str], ...]
         (errors.LockNotAvailable, errors.DeadlockDetected, errors.SerializationFailure),
         StoreBusy,
         "another transaction was in the way",
+    ),
+    (
+        (errors.UndefinedTable, errors.UndefinedFunction, errors.InvalidSchemaName),
+        StoreError,
+        "our tables are not there, or not up to date; run `mainspring migrate`",
     ),
     ((errors.InvalidPassword, errors.InvalidCatalogName), StoreError, "cannot connect"),
     ((psycopg.OperationalError, psycopg.InterfaceError), StoreUnavailable, "the database cannot be reached"),

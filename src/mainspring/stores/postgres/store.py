@@ -194,7 +194,7 @@ class PostgresStore:
         """In the caller's transaction; its commit carries the notice along."""
         transaction = Transaction(await borrow(connection), self._dialect)
         try:
-            inserted = await insertion.insert(transaction, jobs)
+            inserted = await insertion.insert(transaction, jobs, lent=True)
             await transaction.write_counts()
             if transaction.woken:
                 message = describe(Wake.JOBS, transaction.woken)

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from mainspring.stores.postgres import PostgresStore
+from tests.postgres import dsn, fresh_schema
+from tests.stores.postgres.several import Stores
+
+
+@pytest.fixture
+def schema() -> str:
+    return fresh_schema()
+
+
+@pytest.fixture
+async def stores(schema: str) -> AsyncIterator[Stores]:
+    """As many of one schema as a test wants."""
+    stores = Stores(dsn(), schema)
+    yield stores
+    await stores.close()
+
+
+@pytest.fixture
+async def store(stores: Stores) -> PostgresStore:
+    """By the server's own clock."""
+    return await stores.another()

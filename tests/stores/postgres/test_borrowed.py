@@ -1,0 +1,248 @@
+"""Jobs that are enqueued in the caller's own transaction: they come with its commit, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row, namedtuple_row
+from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
+
+from mainspring import Mainspring
+from mainspring.errors import ConfigurationError, StoreError, SystemHalted
+from mainspring.job import Status
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.protocol import By, Filter, Wake
+from mainspring.task import Task
+from mainspring.testing.clock import ManualClock
+from mainspring.testing.conformance.scene import a_halt, claim, put
+from tests.postgres import dsn
+from tests.stores.postgres.several import Stores, listening
+
+Greet = Task[..., Any, Any]
+
+
+@pytest.fixture
+def greet(store: PostgresStore) -> Greet:
+    app = Mainspring(store)
+
+    @app.task()
+    async def greet(name: str) -> None: ...
+
+    return greet
+
+
+async def names(store: PostgresStore) -> list[str]:
+    """Who waits to be greeted, as far as others can see."""
+    page = await store.find(Filter())
+    return sorted(job.payload["name"] for job in page.jobs)
+
+
+# -- a connection with an event loop --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"row_factory": dict_row}, {"row_factory": namedtuple_row}], ids=str)
+async def test_they_come_with_the_commit(store: PostgresStore, greet: Greet, options: dict[str, Any]) -> None:
+    async with await psycopg.AsyncConnection.connect(dsn(), **options) as connection:
+        handle = await greet.using(connection=connection).enqueue(name="Ana")
+        await greet.using(connection=connection, dedupe_key="b").enqueue(name="Ben")
+        again = await greet.using(connection=connection, dedupe_key="b").enqueue(name="Ben again")
+        assert (handle.created, again.created) == (True, False)
+        assert await names(store) == []
+        assert await claim(store) == []
+        await connection.commit()
+        assert await names(store) == ["Ana", "Ben"]
+        assert len(await claim(store)) == 2
+
+
+async def test_a_rollback_takes_them_back(store: PostgresStore, greet: Greet) -> None:
+    async with await psycopg.AsyncConnection.connect(dsn()) as connection:
+        await greet.using(connection=connection, dedupe_key="a").enqueue(name="Ana")
+        await connection.rollback()
+        await greet.using(connection=connection, dedupe_key="a").enqueue(name="Zoë")
+        async with connection.transaction(force_rollback=True):  # a savepoint
+            await greet.using(connection=connection).enqueue(name="Ben")
+    assert await names(store) == ["Zoë"]
+    assert (await store.stats()).queues[0].by_status == {Status.PENDING: 1}
+
+
+async def test_a_connection_that_commits_each_statement_is_fine(store: PostgresStore, greet: Greet) -> None:
+    async with await psycopg.AsyncConnection.connect(dsn(), autocommit=True) as connection:
+        await greet.using(connection=connection).enqueue(name="Ana")
+        assert await names(store) == ["Ana"]
+        assert connection.row_factory is psycopg.rows.tuple_row
+
+
+# -- one without ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"row_factory": dict_row}], ids=str)
+async def test_in_plain_code_too(store: PostgresStore, greet: Greet, options: dict[str, Any]) -> None:
+    def work() -> None:
+        with psycopg.connect(dsn(), **options) as connection:
+            greet.using(connection=connection).enqueue_sync(name="Ana")
+            connection.rollback()
+            greet.using(connection=connection).enqueue_sync(name="Ben")
+            greet.using(connection=connection).enqueue_many_sync([{"name": "Cem"}, {"name": "Dag"}])
+
+    await asyncio.to_thread(work)
+    assert await names(store) == ["Ben", "Cem", "Dag"]
+
+
+async def test_also_from_a_coroutine(store: PostgresStore, greet: Greet, stores: Stores) -> None:
+    with stores.connect() as connection:
+        await greet.using(connection=connection).enqueue(name="Ana")
+        assert await names(store) == []
+    assert await names(store) == ["Ana"]
+
+
+# -- what cannot be -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("other", [object(), "postgresql://", 7], ids=str)
+async def test_anything_else_is_refused(greet: Greet, other: Any) -> None:
+    with pytest.raises(ConfigurationError, match="must be a psycopg connection, an SQLAlchemy session"):
+        await greet.using(connection=other).enqueue(name="Ana")
+    with pytest.raises(ConfigurationError, match=f"not {type(other).__name__}"):
+        greet.using(connection=other).enqueue_sync(name="Ana")
+
+
+async def test_a_database_without_our_tables_says_what_to_do(stores: Stores) -> None:
+    app = Mainspring(PostgresStore(stores.dsn, schema_name="test_nothing_here"))
+
+    @app.task()
+    async def greet() -> None: ...
+
+    with stores.connect() as connection, pytest.raises(StoreError, match="`mainspring migrate`"):
+        greet.using(connection=connection).enqueue_sync()
+
+
+async def test_a_halt_that_refuses_does_so_here_too(store: PostgresStore, greet: Greet, stores: Stores) -> None:
+    await store.halt(a_halt(ManualClock(), accept=False))
+    with stores.connect() as connection:
+        with pytest.raises(SystemHalted, match="fire drill"):
+            await greet.using(connection=connection).enqueue(name="Ana")
+        await store.resume(By("ana"))
+        await greet.using(connection=connection).enqueue(name="Ben")
+    assert await names(store) == ["Ben"]
+
+
+async def test_a_caller_who_takes_his_time_holds_nobody_up(store: PostgresStore, greet: Greet, stores: Stores) -> None:
+    """Neither a halt, nor those who come after it."""
+    with stores.connect() as connection:
+        await greet.using(connection=connection).enqueue(name="Ana")
+        async with asyncio.timeout(10):
+            await store.halt(a_halt(ManualClock()))
+            await put(store, payload='{"name": "Ben"}')
+            await store.resume(By("ana"))
+            assert len(await claim(store)) == 1
+    assert await names(store) == ["Ana", "Ben"]
+
+
+# -- wake-ups -------------------------------------------------------------------------------------
+
+
+async def test_workers_are_woken_by_the_commit_and_not_before(
+    store: PostgresStore, greet: Greet, stores: Stores
+) -> None:
+    ear = await listening(stores, store)
+    async with await psycopg.AsyncConnection.connect(dsn()) as connection:
+        await greet.using(connection=connection).enqueue(name="Ana")
+        assert await ear.so_far() == []
+        await connection.rollback()
+        assert await ear.so_far() == []
+        await greet.using(connection=connection).enqueue(name="Ana")
+        await connection.commit()
+        assert await ear.so_far() == [Wake.JOBS]
+
+
+# -- what wraps a connection ----------------------------------------------------------------------
+
+
+@contextmanager
+def sqlalchemy_session() -> Iterator[tuple[Any, Callable[[], None]]]:
+    engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(dsn()), poolclass=NullPool)
+    with Session(engine) as session:
+        yield session, session.commit
+    engine.dispose()
+
+
+@contextmanager
+def sqlalchemy_connection() -> Iterator[tuple[Any, Callable[[], None]]]:
+    engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(dsn()), poolclass=NullPool)
+    with engine.connect() as connection:
+        yield connection, connection.commit
+    engine.dispose()
+
+
+@contextmanager
+def django_connection() -> Iterator[tuple[Any, Callable[[], None]]]:
+    import django.conf  # type: ignore[import-untyped]
+    import django.db  # type: ignore[import-untyped]
+
+    if not django.conf.settings.configured:
+        place = {"NAME": "postgres", "USER": "mainspring", "HOST": dsn().partition("host=")[2]}
+        django.conf.settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.postgresql", **place}})
+    connection = django.db.connection
+    connection.set_autocommit(False)
+    yield connection, connection.commit
+    connection.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("opened", [sqlalchemy_session, sqlalchemy_connection, django_connection])
+def test_others_connections_can_be_lent(schema: str, opened: Any) -> None:
+    if opened is django_connection and "host=/" not in dsn():
+        pytest.skip("for Django we only know the address of our own server")
+    app = Mainspring(PostgresStore(dsn(), schema_name=schema))
+
+    @app.task()
+    async def greet(name: str) -> None: ...
+
+    greet.enqueue_sync(name="Ana")
+    with opened() as (lent, commit):
+        greet.using(connection=lent, tags=("a", "b")).enqueue_sync(name="Ben")
+        lent.rollback()
+        greet.using(connection=lent, target=("guest", "7")).enqueue_sync(name="Cem")
+        assert app.run(names(app.store)) == ["Ana"]  # type: ignore[arg-type]
+        commit()
+        assert app.run(names(app.store)) == ["Ana", "Cem"]  # type: ignore[arg-type]
+    app.run(app.close())
+
+
+@asynccontextmanager
+async def async_engine() -> AsyncIterator[AsyncEngine]:
+    async def connect() -> Any:
+        return await psycopg.AsyncConnection.connect(dsn())
+
+    engine = create_async_engine("postgresql+psycopg://", async_creator=connect, poolclass=NullPool)
+    yield engine
+    await engine.dispose()
+
+
+async def test_an_asynchronous_connection_of_theirs_too(store: PostgresStore, greet: Greet) -> None:
+    async with async_engine() as engine, engine.connect() as connection:
+        await greet.using(connection=connection).enqueue(name="Ana")
+        assert await names(store) == []
+        await connection.commit()
+        await greet.using(connection=connection).enqueue(name="Ben")
+    assert await names(store) == ["Ana"]
+
+
+async def test_an_asynchronous_session_too(store: PostgresStore, greet: Greet, schema: str) -> None:
+    async with async_engine() as engine, AsyncSession(engine) as session:
+        await greet.using(connection=session).enqueue(name="Ana")
+        await session.rollback()
+        await session.execute(text(f"CREATE TABLE {schema}.rooms (number integer)"))
+        await greet.using(connection=session).enqueue(name="Ben")
+        await greet.using(connection=await session.connection()).enqueue(name="Cem")
+        assert await names(store) == []
+        await session.commit()
+    assert await names(store) == ["Ben", "Cem"]
