@@ -26,7 +26,7 @@ from mainspring.stores.sqlite import SqliteStore
 
 OLDEST_PYTHON = (3, 11)
 PACKAGES = ("mainspring", "pydantic", "cronsim", "tzdata")
-OPTIONAL_PACKAGES = ("structlog",)
+OPTIONAL_PACKAGES = ("structlog", "psycopg")
 LITTLE_ROOM, NO_ROOM = 1 << 30, 50 << 20  # bytes
 LATE = timedelta(minutes=5)
 LOOKED_AT = 500  # waiting jobs, for tasks that nobody knows
@@ -138,13 +138,13 @@ def check_store(args: Namespace) -> list[Finding]:
     """A store that cannot be opened is the finding, not the end of the examination."""
     try:
         app = choose(args)
-        require_existing(app.store)
-        app.run(app.store.open())
     except UsageError:
         raise
     except MainspringError as error:
         return [Finding(Severity.ERROR, "store", str(error))]
     try:
+        require_existing(app)
+        app.run(app.store.open())
         return list(check_open_store(app, repair=args.repair))
     except MainspringError as error:
         return [Finding(Severity.ERROR, "store", str(error))]

@@ -17,7 +17,7 @@ from types import ModuleType
 from mainspring.app import Mainspring
 from mainspring.cli.exits import StoreMissing, UsageError
 from mainspring.stores.memory import MemoryStore
-from mainspring.stores.protocol import Store
+from mainspring.stores.protocol import Migrating
 from mainspring.stores.sqlite import SqliteStore
 
 DEFAULT_FILE = Path("mainspring.db")
@@ -31,9 +31,9 @@ WHAT_TO_GIVE = (
 def opened(args: Namespace) -> Iterator[Mainspring]:
     """The application of a command, its store open. An interrupt leaves at once and waits for nobody."""
     app = choose(args)
-    require_existing(app.store)
-    app.run(app.store.open())
     try:
+        require_existing(app)
+        app.run(app.store.open())
         yield app
     except Exception:
         app.run(app.close())
@@ -54,13 +54,20 @@ def choose(args: Namespace) -> Mainspring:
     raise UsageError(WHAT_TO_GIVE, args.prog)
 
 
-def require_existing(store: Store) -> None:
+def require_existing(app: Mainspring) -> None:
     """Looking must not create: an empty database in place of the right one would hide the mistake."""
+    store = app.store
     if isinstance(store, MemoryStore):
         msg = "memory:// lives within one process; its jobs cannot be seen from here"
         raise StoreMissing(msg)
     if isinstance(store, SqliteStore):
         require_database(store.file.path)
+    if isinstance(store, Migrating) and app.run(store.version()) == 0:
+        msg = (
+            f"{store.url} has no tables of Mainspring; are the database and the schema right? A worker, the first "
+            "enqueued job or `mainspring migrate` makes them"
+        )
+        raise StoreMissing(msg)
 
 
 def require_database(path: Path) -> None:

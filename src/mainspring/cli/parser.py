@@ -51,7 +51,8 @@ def sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def add_store_options(parser: Parser) -> None:
+def add_store_options(parser: Parser) -> Any:
+    """Their group, of which only one may be given."""
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
         "--app", metavar="MODULE:ATTRIBUTE", help="the application whose store to use (or MAINSPRING_APP)"
@@ -59,6 +60,7 @@ def add_store_options(parser: Parser) -> None:
     source.add_argument(
         "--store", metavar="URL", help="the store's URL (or MAINSPRING_STORE; default: ./mainspring.db if it exists)"
     )
+    return source
 
 
 def add_actor_options(parser: Parser) -> None:

@@ -1,0 +1,48 @@
+"""`mainspring migrate`: make a store's tables, or bring them up to date."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from mainspring.app import Mainspring
+from mainspring.cli.exits import Exit
+from mainspring.cli.loading import choose
+from mainspring.cli.parser import Commands, add_command, add_store_options
+from mainspring.cli.terminal import Terminal
+from mainspring.stores.protocol import Migrating
+
+DETAIL = """\
+For a PostgreSQL store whose URL says migrate=off, or before the first program of a new version starts. Other stores
+migrate when they are opened, and need this never. It may be run again, and by several at once."""
+
+
+def add_commands(commands: Commands) -> None:
+    parser = add_command(commands, "migrate", migrate, "make the store's tables, or bring them up to date", DETAIL)
+    source = add_store_options(parser)
+    source.add_argument("path", nargs="?", metavar="MODULE:ATTRIBUTE", help="the same as --app")
+
+
+def migrate(args: Namespace, terminal: Terminal) -> int:
+    args.app = args.app or args.path
+    app = choose(args)
+    if isinstance(app.store, Migrating):
+        return run_migrations(app, app.store, terminal)
+    if terminal.json:
+        terminal.emit({"store": app.store.url, "migrated": [], "version": None})
+    else:
+        terminal.say(f"{app.store.url} migrates when it is opened: there is nothing to run by hand")
+    return Exit.OK
+
+
+def run_migrations(app: Mainspring, store: Migrating, terminal: Terminal) -> int:
+    try:
+        names, version = app.run(store.migrate()), app.run(store.version())
+    finally:
+        app.run(app.close())
+    if terminal.json:
+        terminal.emit({"store": app.store.url, "migrated": names, "version": version})
+        return Exit.OK
+    for name in names:
+        terminal.say(f"ran {name}")
+    terminal.say(f"{app.store.url} is {'now' if names else 'already'} at version {version}")
+    return Exit.OK
