@@ -99,6 +99,7 @@ class _Row:
     crashes: int = 0
     worker: str | None = None
     claimed_at: Millis = 0
+    running_since: float = 0.0  # the monotonic clock
     finished_at: Millis | None = None
     expires_at: Millis | None = None
     progress: Progress | None = None
@@ -258,6 +259,7 @@ class MemoryStore:
         row.token += 1
         row.worker = worker
         row.claimed_at = now
+        row.running_since = self.clock.monotonic()
         row.progress = None
         return _claim(row)
 
@@ -377,14 +379,15 @@ class MemoryStore:
             dead = self._crew.dead(self._holders(), self.clock.monotonic(), self.lease)
             crashed = [row for row in self._running.values() if row.worker in dead]
             crashes = [self._take_over(row, TakeoverCause.CRASHED, now) for row in crashed]
-            stalled = [row for row in self._running.values() if self._stalled(row, now)]
+            stalled = [row for row in self._running.values() if self._stalled(row)]
             return crashes + [self._take_over(row, TakeoverCause.STALLED, now) for row in stalled]
 
     def _holders(self) -> set[str]:
         return {row.worker for row in self._running.values() if row.worker is not None}
 
-    def _stalled(self, row: _Row, now: Millis) -> bool:
-        return row.spec.timeout > 0 and now >= row.claimed_at + row.spec.timeout + self.stall_grace
+    def _stalled(self, row: _Row) -> bool:
+        longest = (row.spec.timeout + self.stall_grace) / 1000
+        return row.spec.timeout > 0 and self.clock.monotonic() - row.running_since >= longest
 
     def _take_over(self, row: _Row, cause: TakeoverCause, now: Millis) -> Takeover:
         end = _crash(row) if cause is TakeoverCause.CRASHED else _stall(row)

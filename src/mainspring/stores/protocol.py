@@ -290,7 +290,8 @@ class Store(Protocol):
 
         A worker is dead when its store can prove it, or when the caller has seen no heartbeat of it for `lease` seconds
         of the caller's own monotonic clock: machines' clocks are never compared. Its jobs count a crash. A job is
-        stalled when it has run for its timeout plus `stall_grace`: that counts as an attempt.
+        stalled when the caller has seen it run, by that clock too, for its timeout plus `stall_grace`: that counts as
+        an attempt.
         """
 
     async def prune(self, limit: int = 1000) -> int:

@@ -309,6 +309,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def tick(self, seconds: int) -> None:
         """Time passes with everyone alive: long enough, perhaps, for what has a timeout to stall."""
+        assert self.run(self.store.reap()) == []  # what is seen now is watched from now on
         self.clock.advance(seconds)
         for worker in self.workers:
             self.run(self.store.heartbeat(worker, {}))

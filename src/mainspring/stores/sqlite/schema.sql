@@ -18,7 +18,7 @@ CREATE TABLE jobs (
     token         INTEGER NOT NULL DEFAULT 0, -- the fence: grows with each claim, never shrinks
     worker        TEXT,
     claimed_at    INTEGER NOT NULL DEFAULT 0,
-    deadline      INTEGER NOT NULL DEFAULT 0, -- stalled after this, if it runs
+    deadline      INTEGER NOT NULL DEFAULT 0, -- claimed_at, timeout and grace: a run that lasts so long is stalled
     timeout       INTEGER NOT NULL DEFAULT 0, -- 0: none
     created_at    INTEGER NOT NULL,
     keep          INTEGER NOT NULL,        -- how long it stays readable once completed or cancelled

@@ -70,6 +70,7 @@ class SqliteStore:
         self._threads: _Threads | None = None
         self._listeners: dict[str, _Listener] = {}
         self._seen: dict[str, tuple[int, float]] = {}  # worker -> its last heartbeat and when this process first saw it
+        self._watched: dict[tuple[str, int], float] = {}  # claim with a timeout -> when this process first saw it
         self._dead: set[str] = set()  # workers whose last sign of life is too long ago
         self._turn = 0
         self._idle = True  # the last claim gave nothing
@@ -220,14 +221,19 @@ class SqliteStore:
         self._dead = {worker for worker in known.union(holders) if self._gone(worker)}
         gone = [worker for worker in holders if worker in self._dead]
         self.presence.sweep()
-        if not gone and not stalled:
-            return []
-        taken = await self._write(upkeep.take_over, [*gone, *([""] if stalled else [])])
+        taken = await self._write(upkeep.take_over, gone) if gone else []
+        taken += await self._write(upkeep.take_stalled, stalled) if stalled else []
         return [takeover for takeovers in taken for takeover in takeovers]
 
-    def _look_for_claims(self, connection: sqlite3.Connection) -> tuple[list[str], bool]:
-        holders = [worker for (worker,) in connection.execute(upkeep.HOLDERS)]
-        return holders, connection.execute(upkeep.STALLED, (self.clock.now(),)).fetchone() is not None
+    def _look_for_claims(self, connection: sqlite3.Connection) -> tuple[list[str], list[upkeep.Timed]]:
+        """Who holds jobs, and which of the jobs are stalled."""
+        return upkeep.holders(connection), self._overdue(upkeep.timed(connection))
+
+    def _overdue(self, timed: Sequence[upkeep.Timed]) -> list[upkeep.Timed]:
+        """By our own monotonic clock since we first saw them: a wall clock that is set overruns no healthy job."""
+        now, before = self.clock.monotonic(), self._watched
+        self._watched = {(one.id, one.token): before.get((one.id, one.token), now) for one in timed}
+        return [one for one in timed if now - self._watched[one.id, one.token] >= one.longest / 1000]
 
     def _gone(self, worker: str) -> bool:
         """The kernel says so, or its heartbeat has not changed for a lease of our own monotonic time."""

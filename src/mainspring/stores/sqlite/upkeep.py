@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mainspring.clock import Millis
 from mainspring.errors import WorkerCrashed
 from mainspring.job import Failure, Move, Outcome
 from mainspring.stores.protocol import Finding, Pulse, Severity, Takeover, TakeoverCause
@@ -15,19 +16,21 @@ from mainspring.stores.sqlite.endings import settle
 from mainspring.stores.sqlite.file import MIGRATIONS, DatabaseFile, file_system, user_version
 from mainspring.stores.sqlite.operate import remove_jobs
 from mainspring.stores.sqlite.presence import Presence
-from mainspring.stores.sqlite.rows import RUNNING, STATUSES
+from mainspring.stores.sqlite.rows import NEVER, RUNNING, STATUSES
 from mainspring.stores.sqlite.writer import Transaction
 
 # -- takeover -------------------------------------------------------------------------------------
 
 HOLDERS = f"SELECT DISTINCT worker FROM jobs INDEXED BY jobs_running WHERE status = {RUNNING}"
-STALLED = f"SELECT 1 FROM jobs INDEXED BY jobs_running WHERE status = {RUNNING} AND deadline <= ? LIMIT 1"
-TO_TAKE = f"""
-SELECT jobs.id, token, task, queue, worker, attempts, max_attempts, crashes, claimed_at, timeout
-FROM jobs INDEXED BY jobs_running WHERE status = {RUNNING} AND
+TIMED = f"""
+SELECT json_group_array(json_array(id, token, deadline - claimed_at)) FROM jobs INDEXED BY jobs_running
+WHERE status = {RUNNING} AND deadline < {NEVER}
 """
-TO_TAKE_FROM = f"{TO_TAKE} worker = ?"
-TO_TAKE_STALLED = f"{TO_TAKE} deadline <= ?"
+TO_TAKE = """
+SELECT jobs.id, token, task, queue, worker, attempts, max_attempts, crashes, claimed_at, timeout FROM jobs
+"""
+TO_TAKE_FROM = f"{TO_TAKE} INDEXED BY jobs_running WHERE status = {RUNNING} AND worker = ?"
+TO_TAKE_STALLED = f"{TO_TAKE} WHERE id = ? AND token = ? AND status = {RUNNING}"
 
 
 @dataclass(slots=True)
@@ -44,9 +47,26 @@ class Running:
     timeout: int
 
 
+@dataclass(slots=True)
+class Timed:
+    """A claim with a timeout, and how many milliseconds it may last: the timeout and its worker's grace."""
+
+    id: str
+    token: int
+    longest: Millis
+
+
+def holders(connection: sqlite3.Connection) -> list[str]:
+    return [worker for (worker,) in connection.execute(HOLDERS)]
+
+
+def timed(connection: sqlite3.Connection) -> list[Timed]:
+    return [Timed(*row) for row in json.loads(connection.execute(TIMED).fetchone()[0])]
+
+
 def take_over(transaction: Transaction, workers: list[str]) -> list[list[Takeover]]:
-    """The jobs of dead workers, per worker; an empty name stands for the stalled jobs of the living."""
-    return [take_from(transaction, worker) if worker else take_stalled(transaction) for worker in workers]
+    """The jobs of dead workers, per worker."""
+    return [take_from(transaction, worker) for worker in workers]
 
 
 def take_from(transaction: Transaction, worker: str) -> list[Takeover]:
@@ -56,9 +76,11 @@ def take_from(transaction: Transaction, worker: str) -> list[Takeover]:
     return take(transaction, jobs, outcomes, TakeoverCause.CRASHED)
 
 
-def take_stalled(transaction: Transaction) -> list[Takeover]:
-    jobs = [Running(*row) for row in transaction.execute(TO_TAKE_STALLED, (transaction.now,)).fetchall()]
-    return take(transaction, jobs, [stall(job) for job in jobs], TakeoverCause.STALLED)
+def take_stalled(transaction: Transaction, stalled: list[Timed]) -> list[list[Takeover]]:
+    """Those that still run under the token that was watched."""
+    found = [transaction.execute(TO_TAKE_STALLED, (one.id, one.token)).fetchall() for one in stalled]
+    jobs = [[Running(*row) for row in rows] for rows in found]
+    return [take(transaction, one, [stall(job) for job in one], TakeoverCause.STALLED) for one in jobs]
 
 
 def stall(job: Running) -> Outcome:
@@ -214,7 +236,7 @@ def check_orphans(connection: sqlite3.Connection, table: str) -> Finding:
 
 
 def check_holders(connection: sqlite3.Connection, presence: Presence) -> Finding:
-    dead = [worker for (worker,) in connection.execute(HOLDERS) if presence.dead(worker)]
+    dead = [worker for worker in holders(connection) if presence.dead(worker)]
     if dead:
         advice = "start a worker: it takes them over within a second"
         return Finding(Severity.WARNING, "claims", f"jobs are held by dead workers: {', '.join(dead)}", advice)

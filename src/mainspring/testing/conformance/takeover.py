@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mainspring.job import MAX_CRASHES, Move, ProgressReport, Status
 from mainspring.stores.protocol import Action, Filter, Store, Takeover, TakeoverCause
 from mainspring.testing.clock import ManualClock
@@ -25,11 +27,12 @@ OVERDUE = 41.0  # seconds: the timeout, 30 s of grace, and one more
 
 
 async def after(store: Store, clock: ManualClock, seconds: float) -> list[Takeover]:
-    """Let time pass for workers that are alive, then reap."""
+    """Let time pass for workers that are alive, and see whose jobs are taken over: what was watched counts."""
+    before = await store.reap()
     clock.advance(seconds)
     for worker in await present(store):
         await store.heartbeat(worker, {})
-    return await store.reap()
+    return before + await store.reap()
 
 
 class TakingOver(Scene):
@@ -164,6 +167,17 @@ class TakingOver(Scene):
         held = await running(store, timeout=0)
         assert await after(store, clock, 30 * 86_400) == []
         assert await end(store, held, Move.DONE) is Status.COMPLETED
+
+    @pytest.mark.parametrize("jump", [86_400, -86_400])
+    async def test_a_clock_that_is_set_stalls_no_job_and_hides_no_stall(
+        self, store: Store, clock: ManualClock, jump: int
+    ) -> None:
+        held = await running(store, timeout=TIMEOUT)
+        await store.reap()
+        clock.shift(jump)
+        assert await after(store, clock, OVERDUE - 2) == []
+        (takeover,) = await after(store, clock, 2)
+        assert (takeover.job_id, takeover.cause) == (held.id, TakeoverCause.STALLED)
 
     async def test_the_timeout_counts_from_the_last_claim(self, store: Store, clock: ManualClock) -> None:
         held = await running(store, timeout=TIMEOUT)
