@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from mainspring.clock import Millis
+from mainspring.clock import Millis, to_millis
 from mainspring.errors import IllegalMove
 from mainspring.job import FINISHED, MAX_CRASHES, TRANSITIONS, Move, Outcome, Status
+from mainspring.stores.protocol import EVERY_QUEUE, Halt
 
 LEADS_TO = TRANSITIONS[Status.RUNNING]
 COUNTS_AS_ATTEMPT = frozenset({Move.DONE, Move.RETRY, Move.DEAD, Move.CANCEL})
@@ -95,3 +96,16 @@ def heads_by_priority(due: Sequence[Level]) -> list[Level]:
     for level in due:
         first.setdefault(level.priority, level)
     return list(first.values())
+
+
+# -- when nothing is due ------------------------------------------------------------------------------
+
+
+def ends(halts: Iterable[Halt], queues: Collection[str | None]) -> list[Millis]:
+    """When the pauses of these queues (None: the halt of the system) are over by themselves."""
+    ours = (halt for halt in halts if halt.queue in queues or EVERY_QUEUE in queues)
+    return [to_millis(halt.until) for halt in ours if halt.until is not None]
+
+
+def earliest(times: Iterable[Millis]) -> Millis | None:
+    return min(times, default=None)

@@ -9,11 +9,11 @@ from typing import Any
 
 from mainspring.clock import Millis
 from mainspring.job import Claim
-from mainspring.stores.postgres.halts import IN_COMMON, current_halts, ends
+from mainspring.stores.postgres.halts import IN_COMMON, current_halts
 from mainspring.stores.postgres.rows import RUNNING
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import EVERY_QUEUE, Claims, Want
-from mainspring.stores.rules import Level, shares
+from mainspring.stores.rules import Level, earliest, ends, shares
 
 PRIORITIES = range(4)
 SOON: Millis = 5  # then others have finished claiming what was due and not to be had
@@ -44,10 +44,10 @@ queues AS (
 {HEADS}
 """
 TAKE = """
-SELECT * FROM {s}.take(%(worker)s, %(queues)s, %(priorities)s::smallint[], %(since)s::bigint[], %(most)s::integer[],
-                       %(room)s, %(at)s, %(stall_grace)s)
+SELECT * FROM {s}.take(%(worker)s, %(claim)s, %(queues)s, %(priorities)s::smallint[], %(since)s::bigint[],
+                       %(most)s::integer[], %(room)s, %(at)s, %(stall_grace)s)
 """
-TAKE_SUSPECT = "SELECT * FROM {s}.take_suspect(%(worker)s, %(queues)s, %(at)s, %(stall_grace)s)"
+TAKE_SUSPECT = "SELECT * FROM {s}.take_suspect(%(worker)s, %(claim)s, %(queues)s, %(at)s, %(stall_grace)s)"
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class ClaimRequest:
     solo: bool
     stall_grace: Millis
     patience: Millis
-    turn: int  # counts a worker's claims, for the small ones' share of starving levels
+    turn: int  # counts the claims: for the small ones' share of starving levels, and to know one again
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ async def claim(transaction: Transaction, request: ClaimRequest) -> Claims:
     await transaction.rows(IN_COMMON)
     halts = await current_halts(transaction)
     if any(halt.queue is None for halt in halts):
-        return Claims([], next_due=earliest(ends(halts)))
+        return Claims([], next_due=earliest(ends(halts, {None})))
     now, heads = await read_heads(transaction, request.wants, {halt.queue for halt in halts})
     rows = await (take_suspect if request.solo else take_waiting)(transaction, request, heads, now)
     suspects = [head.suspect for head in heads if head.suspect is not None]
@@ -83,8 +83,9 @@ async def claim(transaction: Transaction, request: ClaimRequest) -> Claims:
         count(transaction, rows)
         return Claims([to_claim(row) for row in rows], suspects=due_suspect)
     later = (suspect for suspect in suspects if suspect > now)
+    wanted = {want.queue for want in request.wants}
     waiting = (max(level.head, now + SOON) for head in heads for level in head.levels)
-    return Claims([], earliest([*(() if request.solo else waiting), *later, *ends(halts)]), due_suspect)
+    return Claims([], earliest([*(() if request.solo else waiting), *later, *ends(halts, wanted)]), due_suspect)
 
 
 async def read_heads(
@@ -115,6 +116,7 @@ async def take_waiting(
             taken += await transaction.rows(
                 TAKE,
                 worker=request.worker,
+                claim=request.turn,
                 queues=[level.queue for level, _ in chosen],
                 priorities=[level.priority for level, _ in chosen],
                 since=[0 for _ in chosen],
@@ -139,7 +141,12 @@ async def take_suspect(
     if not queues:
         return []
     return await transaction.rows(
-        TAKE_SUSPECT, worker=request.worker, queues=queues, at=now, stall_grace=request.stall_grace
+        TAKE_SUSPECT,
+        worker=request.worker,
+        claim=request.turn,
+        queues=queues,
+        at=now,
+        stall_grace=request.stall_grace,
     )
 
 
@@ -153,7 +160,3 @@ def to_claim(row: tuple[Any, ...]) -> Claim:
     """From the columns of `take`."""
     target = None if row[13] is None else (row[13], row[14])
     return Claim(*row[:13], target, tuple(row[15] or ()), row[16])  # type: ignore[call-arg]
-
-
-def earliest(times: Iterable[Millis]) -> Millis | None:
-    return min(times, default=None)

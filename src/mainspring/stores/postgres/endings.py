@@ -48,6 +48,11 @@ WITH ended AS (
 )
 SELECT id::text, token FROM gone
 """
+WRITTEN = """
+SELECT archive.id::text, archive.token, status FROM {s}.archive
+JOIN unnest(%(ids)s::uuid[], %(tokens)s::bigint[]) AS ended(id, token)
+    ON archive.id = ended.id AND archive.token = ended.token
+"""
 HELD = f"""
 WITH ended AS (
     SELECT id, token FROM unnest(%(ids)s::uuid[], %(tokens)s::bigint[]) AS ended(id, token)
@@ -119,6 +124,12 @@ async def ack(transaction: Transaction, outcomes: list[Outcome]) -> list[Status 
     return statuses
 
 
+async def written_before(transaction: Transaction, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Status]:
+    """Of outcomes that were sent before and never answered: those that had arrived, and ended their job."""
+    rows = await transaction.rows(WRITTEN, ids=[key[0] for key in keys], tokens=[key[1] for key in keys])
+    return {(job_id, token): STATUSES[status] for job_id, token, status in rows}
+
+
 def all_plain(outcomes: Sequence[Outcome]) -> bool:
     """Whether one statement does it all, and needs no transaction around it."""
     return all(one.move is Move.DONE and not one.follow_ups for one in outcomes)
@@ -135,7 +146,7 @@ async def complete(transaction: Transaction, outcomes: Sequence[Outcome]) -> dic
         began=[one.started_at or None for one in outcomes],
         results=[one.result for one in outcomes],
     )
-    return {(str(job_id), int(token)): True for job_id, token in rows}
+    return dict.fromkeys(rows, True)
 
 
 async def settle(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[tuple[str, int], Status]:
@@ -238,6 +249,3 @@ async def report(transaction: Transaction, reports: list[ProgressReport]) -> lis
     )
     accepted = {job_id for (job_id,) in rows}
     return [one.job_id in accepted for one in reports]
-
-
-__all__ = ["STATUSES", "ack", "report", "settle"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mainspring.clock import Millis, to_datetime
+from mainspring.clock import to_datetime
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import Halt
 
@@ -33,7 +33,3 @@ def to_halt(row: tuple[Any, ...]) -> Halt:
         queue=queue or None,
         accept=accept,
     )
-
-
-def ends(halts: list[Halt]) -> list[Millis]:
-    return [round(halt.until.timestamp() * 1000) for halt in halts if halt.until is not None]

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import psycopg
 
-from mainspring.clock import Clock, Millis
+from mainspring.clock import Clock, Millis, to_millis
 from mainspring.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
 from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressReport, Status, TimelineEntry
+from mainspring.log import get_log
 from mainspring.stores.postgres import claims, endings, insertion, operate, partitions, read, schema, upkeep
 from mainspring.stores.postgres.batches import Batches
 from mainspring.stores.postgres.borrowed import borrow
@@ -43,10 +44,11 @@ from mainspring.stores.protocol import (
 )
 
 T = TypeVar("T")
+log = get_log("mainspring.postgres")
 
 TRIES = 5  # of a transaction that met another, or a day without a partition
-MISSING_DAY = re.compile(r"\(drop_day\) = \((\d+)\)")
 NOW = "SELECT {now}"
+DOUBT = 120.0  # seconds for which the server may still commit what we got no answer to
 BUSY = 10  # jobs in one claim after which a worker is no longer idle
 
 
@@ -85,8 +87,11 @@ class PostgresStore:
         self._idle: set[str] = set()  # workers that are marked so in the database
         self._seen: dict[str, tuple[int, float]] = {}  # worker -> its last heartbeat and when this process first saw it
         self._dead: set[str] = set()
+        self._watched: dict[tuple[str, int], float] = {}  # (job, token) -> since when this process has seen it run
         self._turn = 0
         self._is_open = False
+        self._lost_claims: dict[str, dict[int, float]] = {}  # worker -> claims that were never answered, and when
+        self._lost_acks: set[tuple[str, int]] = set()  # outcomes (job, token) that were never answered
 
     # -- opening ------------------------------------------------------------------------------
 
@@ -152,16 +157,10 @@ class PostgresStore:
         return result
 
     async def _worth_another_try(self, error: StoreError) -> bool:
-        cause = error.__cause__
-        if isinstance(cause, psycopg.errors.CheckViolation):
-            return await self._make_missing_day(cause)
-        return isinstance(error, StoreBusy)
-
-    async def _make_missing_day(self, error: psycopg.errors.CheckViolation) -> bool:
-        found = MISSING_DAY.search(error.diag.message_detail or "")
-        if found is None:
-            return False
-        await self._run_once(lambda transaction: partitions.make(transaction, {int(found[1])}))
+        day = partitions.missing(error.__cause__)
+        if day is None:
+            return isinstance(error, StoreBusy)
+        await self._run_once(lambda transaction: partitions.make(transaction, {day}))
         return True
 
     async def _read(self, operation: Callable[[Transaction], Awaitable[T]]) -> T:
@@ -209,13 +208,32 @@ class PostgresStore:
         self._turn += 1
         most = sum(want.limit for want in wants) if limit is None else limit
         request = claims.ClaimRequest(worker, wants, most, solo, self.stall_grace, self.patience, self._turn)
-        found = await self._run(lambda transaction: claims.claim(transaction, request))
+        found = await self._claim(request)
         if not found.jobs and worker in self._listeners and worker not in self._idle:
             await self._mark_idle(worker, idle=True)
-            found = await self._run(lambda transaction: claims.claim(transaction, request))
+            found = await self._claim(request)
         if len(found.jobs) >= BUSY and worker in self._idle:
             await self._mark_idle(worker, idle=False)
         return found
+
+    async def _claim(self, request: claims.ClaimRequest) -> Claims:
+        try:
+            return await self._run(lambda transaction: claims.claim(transaction, request))
+        except BaseException:  # it may have been committed all the same; also if we were cancelled
+            lost = self._lost_claims.setdefault(request.worker, {})
+            lost[request.turn] = self.clock.monotonic()
+            raise
+
+    async def _give_back_lost(self, transaction: Transaction, worker: str) -> None:
+        """More than once: a commit that was on its way may still arrive."""
+        lost = self._lost_claims.get(worker)
+        if not lost:
+            return
+        if number := await upkeep.give_back(transaction, worker, lost):
+            log.warning("lost_claims_given_back", worker=worker, jobs=number)
+        before = self.clock.monotonic() - DOUBT
+        for claim in [claim for claim, since in lost.items() if since < before]:
+            del lost[claim]
 
     async def _mark_idle(self, worker: str, *, idle: bool) -> None:
         await self._run(lambda transaction: transaction.do(upkeep.IDLE, id=worker, idle=idle))
@@ -224,7 +242,22 @@ class PostgresStore:
     async def ack(self, outcomes: Sequence[Outcome]) -> list[Status | None]:
         ended = list(outcomes)
         run = self._run_alone if endings.all_plain(ended) else self._run
-        return await run(lambda transaction: endings.ack(transaction, ended))
+        try:
+            statuses = await run(lambda transaction: endings.ack(transaction, ended))
+        except StoreUnavailable:
+            self._lost_acks.update((outcome.job_id, outcome.token) for outcome in ended)
+            raise
+        return await self._recognised(ended, statuses) if self._lost_acks else statuses
+
+    async def _recognised(self, outcomes: list[Outcome], statuses: list[Status | None]) -> list[Status | None]:
+        """An outcome that had arrived when its answer got lost is no lost claim."""
+        keys = [(outcome.job_id, outcome.token) for outcome in outcomes]
+        doubtful = [
+            key for key, status in zip(keys, statuses, strict=True) if status is None and key in self._lost_acks
+        ]
+        known = await self._read(lambda transaction: endings.written_before(transaction, doubtful)) if doubtful else {}
+        self._lost_acks.difference_update(keys)
+        return [status or known.get(key) for key, status in zip(keys, statuses, strict=True)]
 
     async def report(self, reports: Sequence[ProgressReport]) -> set[str]:
         given = list(reports)
@@ -263,6 +296,7 @@ class PostgresStore:
                 await upkeep.join(transaction, self._joined[worker])  # others took us for dead
                 self._idle.discard(worker)
             self._server_clock.set(await transaction.value(NOW))
+            await self._give_back_lost(transaction, worker)
             return await upkeep.pulse(transaction, worker, held)
 
         pulse = await self._run(beat)
@@ -270,20 +304,26 @@ class PostgresStore:
         return pulse
 
     async def reap(self) -> list[Takeover]:
-        async def look(transaction: Transaction) -> tuple[dict[str, int], list[str]]:
-            beats = dict(await transaction.rows(upkeep.BEATS))
-            return beats, [worker for (worker,) in await transaction.rows(upkeep.HOLDERS)]
-
-        beats, holders = await self._read(look)
-        self._dead = {worker for worker in beats.keys() | set(holders) if self._gone(worker, beats.get(worker, -1))}
+        sight = await self._read(upkeep.look)
+        stalled = self._overdue(sight.timed)
+        known = sight.beats.keys() | set(sight.holders)
+        self._dead = {worker for worker in known if self._gone(worker, sight.beats.get(worker, -1))}
         dead = sorted(self._dead)
+        if not dead and not stalled:
+            return []
 
         async def take(transaction: Transaction) -> list[Takeover]:
-            taken = await upkeep.take_over(transaction, dead)
+            taken = await upkeep.take_over(transaction, dead, stalled)
             await transaction.do(upkeep.LEAVE, ids=dead)
             return taken
 
         return await self._run(take)
+
+    def _overdue(self, timed: Sequence[upkeep.Timed]) -> list[upkeep.Timed]:
+        """By our own monotonic clock since we first saw them: a wall clock that is set overruns no healthy job."""
+        now, before = self.clock.monotonic(), self._watched
+        self._watched = {(one.id, one.token): before.get((one.id, one.token), now) for one in timed}
+        return [one for one in timed if now - self._watched[one.id, one.token] >= one.longest / 1000]
 
     def _gone(self, worker: str, beat: int) -> bool:
         """Its heartbeat has not changed for a lease of our own monotonic time."""
@@ -327,11 +367,16 @@ class PostgresStore:
             return stats
 
         stats = await self._read(look)
-        stats.workers[:] = [info for info in stats.workers if info.id not in self._dead]
+        stats.workers[:] = [self._judged(info) for info in stats.workers if info.id not in self._dead]
         return stats
 
+    def _judged(self, info: WorkerInfo) -> WorkerInfo:
+        """Who only looks has watched no heartbeats. Its last one and now are both by the server's clock."""
+        silent = info.seen_at is not None and self.clock.now() - to_millis(info.seen_at) >= self.lease * 1000
+        return replace(info, alive=False) if silent else info
+
     async def diagnose(self) -> list[Finding]:
-        return await self._read(upkeep.diagnose)
+        return await self._read(lambda transaction: upkeep.diagnose(transaction, round(self.lease * 1000)))
 
     async def repair(self) -> None:
         await self._run(upkeep.repair)

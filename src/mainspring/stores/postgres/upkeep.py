@@ -33,6 +33,7 @@ BEAT = "UPDATE {s}.workers SET beat = beat + 1, seen_at = {now} WHERE id = %(id)
 BEATS = "SELECT id, beat FROM {s}.workers"
 IDLE = "UPDATE {s}.workers SET idle = %(idle)s WHERE id = %(id)s AND idle <> %(idle)s"
 HELD_BY = f"SELECT id::text, token FROM {{s}}.jobs WHERE status = {RUNNING} AND worker = %(worker)s"
+TAKEN_BY = f"{HELD_BY} AND claim = ANY(%(claims)s::bigint[])"
 LOST = f"""
 SELECT held.id::text FROM unnest(%(ids)s::uuid[], %(tokens)s::bigint[]) AS held(id, token)
 WHERE NOT EXISTS (SELECT 1 FROM {{s}}.jobs AS j WHERE j.id = held.id AND j.token = held.token AND status = {RUNNING})
@@ -62,6 +63,13 @@ async def leave(transaction: Transaction, worker: str) -> None:
     await transaction.do(LEAVE, ids=[worker])
 
 
+async def give_back(transaction: Transaction, worker: str, claims: Iterable[int]) -> int:
+    """What claims took whose answer never came: nobody runs it."""
+    held = await transaction.rows(TAKEN_BY, worker=worker, claims=list(claims))
+    await settle(transaction, [Outcome(job_id, token, Move.RELEASE) for job_id, token in held])
+    return len(held)
+
+
 async def pulse(transaction: Transaction, worker: str, held: Mapping[str, int]) -> Pulse:
     if not held:
         return Pulse()
@@ -79,7 +87,11 @@ SELECT id::text, token, task, queue, worker, attempts, max_attempts, crashes, cl
 WHERE status = {RUNNING} AND
 """
 TO_TAKE_FROM = f"{TO_TAKE} worker = %(worker)s ORDER BY id FOR UPDATE SKIP LOCKED"
-TO_TAKE_STALLED = f"{TO_TAKE} deadline <= {{now}} ORDER BY id FOR UPDATE SKIP LOCKED"
+TO_TAKE_STALLED = f"""
+{TO_TAKE} (id, token) IN (SELECT * FROM unnest(%(ids)s::uuid[], %(tokens)s::bigint[]))
+ORDER BY id FOR UPDATE SKIP LOCKED
+"""
+TIMED = f"SELECT id::text, token, deadline - claimed_at FROM {{s}}.jobs WHERE status = {RUNNING} AND timeout > 0"
 
 
 @dataclass(slots=True)
@@ -96,15 +108,42 @@ class Running:
     timeout: int
 
 
-async def take_over(transaction: Transaction, dead: Iterable[str]) -> list[Takeover]:
-    """The jobs of dead workers, and those that overran their time."""
+@dataclass(slots=True)
+class Timed:
+    """A claim with a timeout, and how many milliseconds it may last: the timeout and its worker's grace."""
+
+    id: str
+    token: int
+    longest: Millis
+
+
+@dataclass(slots=True)
+class Sight:
+    """What one look shows of the others."""
+
+    beats: dict[str, int]
+    holders: list[str]
+    timed: list[Timed]
+
+
+async def look(transaction: Transaction) -> Sight:
+    return Sight(
+        dict(await transaction.rows(BEATS)),
+        [worker for (worker,) in await transaction.rows(HOLDERS)],
+        [Timed(*row) for row in await transaction.rows(TIMED)],
+    )
+
+
+async def take_over(transaction: Transaction, dead: Iterable[str], stalled: Sequence[Timed]) -> list[Takeover]:
+    """The jobs of dead workers, and those that were seen to run for too long."""
     taken: list[Takeover] = []
     for worker in dead:
         jobs = [Running(*row) for row in await transaction.rows(TO_TAKE_FROM, worker=worker)]
         failure = Failure(WorkerCrashed.__name__, f"worker {worker} died while it held the job")
         outcomes = [Outcome(job.id, job.token, Move.CRASH, job.claimed_at, failure=failure) for job in jobs]
         taken += await take(transaction, jobs, outcomes, TakeoverCause.CRASHED)
-    jobs = [Running(*row) for row in await transaction.rows(TO_TAKE_STALLED)]
+    keys = {"ids": [one.id for one in stalled], "tokens": [one.token for one in stalled]}
+    jobs = [Running(*row) for row in await transaction.rows(TO_TAKE_STALLED, **keys)] if stalled else []
     return taken + await take(transaction, jobs, [stall(job) for job in jobs], TakeoverCause.STALLED)
 
 
@@ -196,14 +235,17 @@ FROM {s}.attempts AS part WHERE NOT EXISTS (SELECT 1 FROM {s}.jobs WHERE id = pa
 """
 
 
-async def diagnose(transaction: Transaction) -> list[Finding]:
+HEARD = "SELECT id FROM {s}.workers WHERE seen_at > {now} - %(lease)s::bigint"
+
+
+async def diagnose(transaction: Transaction, lease: Millis) -> list[Finding]:
     """All checks, whether they found something or not."""
     return [
         await check_version(transaction),
         await check_counts(transaction),
         await check_doubles(transaction),
         await check_orphans(transaction),
-        await check_holders(transaction),
+        await check_holders(transaction, lease),
     ]
 
 
@@ -249,13 +291,13 @@ async def check_orphans(transaction: Transaction) -> Finding:
     return ok("attempts", "every row belongs to a job")
 
 
-async def check_holders(transaction: Transaction) -> Finding:
-    known = {worker for worker, _ in await transaction.rows(BEATS)}
-    unknown = [worker for (worker,) in await transaction.rows(HOLDERS) if worker not in known]
+async def check_holders(transaction: Transaction, lease: Millis) -> Finding:
+    heard = {worker for (worker,) in await transaction.rows(HEARD, lease=lease)}
+    unknown = [worker for (worker,) in await transaction.rows(HOLDERS) if worker not in heard]
     if unknown:
         advice = "start a worker: it takes them over"
         return Finding(Severity.WARNING, "claims", f"jobs are held by dead workers: {', '.join(unknown)}", advice)
-    return ok("claims", f"every running job has a worker; {len(known)} are known")
+    return ok("claims", f"every running job has a worker; workers alive: {len(heard)}")
 
 
 async def repair(transaction: Transaction) -> None:

@@ -7,16 +7,16 @@ Nothing here is done per row, and the rows travel as JSON text: they become obje
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic_core import from_json  # twice as fast as json.loads
 
-from mainspring.clock import Millis, to_millis
+from mainspring.clock import Millis
 from mainspring.job import Claim
-from mainspring.stores.protocol import EVERY_QUEUE, Claims, Halt, Want
-from mainspring.stores.rules import Level, shares
+from mainspring.stores.protocol import EVERY_QUEUE, Claims, Want
+from mainspring.stores.rules import Level, earliest, ends, shares
 from mainspring.stores.sqlite.batch import in_values
 from mainspring.stores.sqlite.halts import current_halts
 from mainspring.stores.sqlite.rows import FAILED, NEVER, PENDING, RUNNING
@@ -204,16 +204,3 @@ def take(transaction: Transaction, request: ClaimRequest, taken: Taken, pick: st
         taken.number += number
         taken.rows.append(rows)
     return int(number)
-
-
-# -- when nothing is due ------------------------------------------------------------------------------
-
-
-def ends(halts: Iterable[Halt], queues: Collection[str | None]) -> list[Millis]:
-    """When the pauses of these queues (None: the halt of the system) are over by themselves."""
-    ours = (halt for halt in halts if halt.queue in queues or EVERY_QUEUE in queues)
-    return [to_millis(halt.until) for halt in ours if halt.until is not None]
-
-
-def earliest(times: Iterable[Millis]) -> Millis | None:
-    return min(times, default=None)

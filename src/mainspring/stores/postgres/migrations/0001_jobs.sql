@@ -15,6 +15,7 @@ CREATE TABLE {schema}.jobs (
     crashes       integer  NOT NULL DEFAULT 0,
     token         bigint   NOT NULL DEFAULT 0,
     worker        text,
+    claim         bigint   NOT NULL DEFAULT 0,
     claimed_at    bigint   NOT NULL DEFAULT 0,
     deadline      bigint   NOT NULL DEFAULT 0,
     timeout       bigint   NOT NULL DEFAULT 0,
@@ -51,6 +52,8 @@ COMMENT ON COLUMN {schema}.jobs.run_at IS 'due at this time (ms since 1970 UTC)'
 COMMENT ON COLUMN {schema}.jobs.attempts IS 'runs that ended in success or failure';
 COMMENT ON COLUMN {schema}.jobs.crashes IS 'workers that died while they held it; above 0 it is a suspect and runs alone';
 COMMENT ON COLUMN {schema}.jobs.token IS 'the fence: grows with each claim, never shrinks; every write about a run carries it';
+COMMENT ON COLUMN {schema}.jobs.claim IS
+    'which of its worker''s claims took it: one whose answer got lost on the way can be given back';
 COMMENT ON COLUMN {schema}.jobs.deadline IS 'stalled after this, if it runs';
 COMMENT ON COLUMN {schema}.jobs.timeout IS 'ms; 0: none';
 COMMENT ON COLUMN {schema}.jobs.keep IS 'ms that it stays readable once completed or cancelled';
@@ -213,8 +216,8 @@ COMMENT ON VIEW {schema}.all_jobs IS 'Every job, live or finished, with names an
 -- The levels are served in the order given; `since` is a bound below which the caller knows of none, so that rows
 -- which a long transaction keeps from being vacuumed need not be passed over again and again.
 CREATE FUNCTION {schema}.take(
-    worker_ text, queues text[], priorities smallint[], since bigint[], most integer[], room integer, at bigint,
-    stall_grace bigint
+    worker_ text, claim_ bigint, queues text[], priorities smallint[], since bigint[], most integer[], room integer,
+    at bigint, stall_grace bigint
 ) RETURNS TABLE (
     id_ text, token_ bigint, task_ text, queue_ text, payload_ text, priority_ smallint, attempts_ integer,
     max_attempts_ integer, crashes_ integer, timeout_ bigint, run_at_ bigint, created_at_ bigint, dedupe_key_ text,
@@ -235,8 +238,8 @@ BEGIN
                 ORDER BY run_at, id LIMIT least(most[i], room) FOR UPDATE SKIP LOCKED
             ), taken AS (
                 UPDATE {schema}.jobs AS j
-                SET status = 2, token = j.token + 1, worker = worker_, claimed_at = at, progress = NULL, note = NULL,
-                    deadline = CASE WHEN j.timeout > 0 THEN at + j.timeout + stall_grace ELSE 4611686018427387904 END
+                SET status = 2, token = j.token + 1, worker = worker_, claim = claim_, claimed_at = at, progress = NULL,
+                    note = NULL, deadline = CASE WHEN j.timeout > 0 THEN at + j.timeout + stall_grace ELSE 4611686018427387904 END
                 FROM picked WHERE j.id = picked.id
                 RETURNING j.*, picked.status AS was
             )
@@ -248,7 +251,9 @@ BEGIN
     END LOOP;
 END $$;
 
-CREATE FUNCTION {schema}.take_suspect(worker_ text, queues text[], at bigint, stall_grace bigint) RETURNS TABLE (
+CREATE FUNCTION {schema}.take_suspect(
+    worker_ text, claim_ bigint, queues text[], at bigint, stall_grace bigint
+) RETURNS TABLE (
     id_ text, token_ bigint, task_ text, queue_ text, payload_ text, priority_ smallint, attempts_ integer,
     max_attempts_ integer, crashes_ integer, timeout_ bigint, run_at_ bigint, created_at_ bigint, dedupe_key_ text,
     target_type_ text, target_id_ text, tags_ text[], options_ text, was smallint
@@ -264,8 +269,8 @@ BEGIN
                 ORDER BY run_at, id LIMIT 1 FOR UPDATE SKIP LOCKED
             ), taken AS (
                 UPDATE {schema}.jobs AS j
-                SET status = 2, token = j.token + 1, worker = worker_, claimed_at = at, progress = NULL, note = NULL,
-                    deadline = CASE WHEN j.timeout > 0 THEN at + j.timeout + stall_grace ELSE 4611686018427387904 END
+                SET status = 2, token = j.token + 1, worker = worker_, claim = claim_, claimed_at = at, progress = NULL,
+                    note = NULL, deadline = CASE WHEN j.timeout > 0 THEN at + j.timeout + stall_grace ELSE 4611686018427387904 END
                 FROM picked WHERE j.id = picked.id
                 RETURNING j.*, picked.status AS was
             )
