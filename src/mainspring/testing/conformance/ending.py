@@ -326,10 +326,13 @@ class Ending(Scene):
 
     # -- completion ---------------------------------------------------------------------------
 
-    async def test_a_store_without_transactions_refuses_completion(self, store: Store) -> None:
-        if store.transactional:
-            pytest.skip("this store has transactions")
+    async def test_a_completion_ends_its_job_or_is_refused_by_a_store_without_transactions(self, store: Store) -> None:
         held = await running(store)
-        with pytest.raises(ConfigurationError):
-            store.completion(lambda: outcome(held, Move.DONE))
-        assert await status_of(store, held.id) is Status.RUNNING
+        if store.transactional:
+            async with store.completion(lambda: outcome(held, Move.DONE)):
+                pass
+            assert await status_of(store, held.id) is Status.COMPLETED
+        else:
+            with pytest.raises(ConfigurationError):
+                store.completion(lambda: outcome(held, Move.DONE))
+            assert await status_of(store, held.id) is Status.RUNNING
