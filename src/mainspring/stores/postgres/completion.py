@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 import psycopg
 
-from mainspring.errors import ClaimLost
+from mainspring.errors import ClaimLost, ConfigurationError
 from mainspring.job import Outcome
+from mainspring.stores.postgres import partitions
 from mainspring.stores.postgres.borrowed import Awaitable as Clothed
 from mainspring.stores.postgres.borrowed import run_at_once
 from mainspring.stores.postgres.endings import ack
@@ -26,13 +28,15 @@ class PostgresCompletion:
         self._dialect = dialect
         self._outcome = outcome
         self._connection: Any = None
+        self._block: Any = None  # psycopg refuses commit() and rollback() within it
 
     # -- on the loop ----------------------------------------------------------------------------------
 
     async def __aenter__(self) -> psycopg.AsyncConnection[Any]:
         connection = await self._links.connect()
-        await connection.set_autocommit(False)
-        self._connection = connection
+        self._connection, self._block = connection, connection.transaction()
+        with explained():
+            await self._block.__aenter__()
         return connection
 
     async def __aexit__(
@@ -42,11 +46,11 @@ class PostgresCompletion:
         try:
             with explained():
                 if error is None:
-                    transaction = Transaction(connection, self._dialect)
-                    await self._write(transaction)
-                    await connection.commit()
-                    await tell(transaction)
-                    await connection.commit()
+                    refuse_ended(connection)
+                    transaction = await self._write(connection)
+                    await self._block.__aexit__(None, None, None)
+                    with contextlib.suppress(psycopg.Error):  # it is committed; who is not told looks by himself
+                        await tell(transaction)
         finally:
             await connection.close()  # which rolls back what was not committed
 
@@ -54,8 +58,12 @@ class PostgresCompletion:
 
     def __enter__(self) -> psycopg.Connection[Any]:
         with explained():
-            self._connection = psycopg.connect(self._links.dsn, connect_timeout=CONNECT_TIMEOUT, **KEEPALIVES)
-        return self._connection  # type: ignore[no-any-return]
+            self._connection = connection = psycopg.connect(
+                self._links.dsn, autocommit=True, connect_timeout=CONNECT_TIMEOUT, **KEEPALIVES
+            )
+            self._block = connection.transaction()
+            self._block.__enter__()
+        return connection
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -64,16 +72,41 @@ class PostgresCompletion:
         try:
             with explained():
                 if error is None:
-                    clothed: Any = Clothed(connection)
-                    transaction = Transaction(clothed, self._dialect)
-                    run_at_once(self._write(transaction))
-                    connection.commit()
-                    run_at_once(tell(transaction))
-                    connection.commit()
+                    refuse_ended(connection)
+                    transaction = run_at_once(self._write(Clothed(connection)))
+                    self._block.__exit__(None, None, None)
+                    with contextlib.suppress(psycopg.Error):
+                        run_at_once(tell(transaction))
         finally:
             connection.close()
 
-    async def _write(self, transaction: Transaction) -> None:
-        if await ack(transaction, [self._outcome()]) == [None]:
-            raise ClaimLost
-        await transaction.write_counts()
+    # -- either way -----------------------------------------------------------------------------------
+
+    async def _write(self, connection: Any) -> Transaction:
+        """A day that has no partition yet is made here and now: others cannot, while we hold what we hold."""
+        outcome = self._outcome()
+        transaction = Transaction(connection, self._dialect)
+        await transaction.do("SAVEPOINT mainspring")
+        try:
+            await write(transaction, outcome)
+        except psycopg.errors.CheckViolation as error:
+            day = partitions.missing(error)
+            if day is None:
+                raise
+            transaction = Transaction(connection, self._dialect)
+            await transaction.do("ROLLBACK TO mainspring")
+            await partitions.make(transaction, {day})
+            await write(transaction, outcome)
+        return transaction
+
+
+async def write(transaction: Transaction, outcome: Outcome) -> None:
+    if await ack(transaction, [outcome]) == [None]:
+        raise ClaimLost
+    await transaction.write_counts()
+
+
+def refuse_ended(connection: Any) -> None:
+    if connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+        msg = "the transaction of ctx.transaction() is over already: do not commit or roll back inside it"
+        raise ConfigurationError(msg)
