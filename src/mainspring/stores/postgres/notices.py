@@ -59,6 +59,15 @@ async def tell(transaction: Transaction) -> None:
         )
 
 
+def understood(message: str) -> tuple[Wake, set[str]]:
+    """Whatever else somebody may send by hand, or another version of us: better to look in vain than not at all."""
+    try:
+        told = json.loads(message)
+        return Wake(told["wake"]), set(told["queues"])
+    except (ValueError, TypeError, KeyError):
+        return Wake.JOBS | Wake.CANCELLATIONS, {EVERY_QUEUE}
+
+
 class Listener:
     """One worker's ear: a connection of its own, or a poll while it has none."""
 
@@ -74,6 +83,11 @@ class Listener:
     async def stop(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+
+    def look(self) -> None:
+        """From any thread: have the worker look for itself."""
+        with contextlib.suppress(RuntimeError):  # its loop has ended
+            self.loop.call_soon_threadsafe(self._wake, Wake.JOBS | Wake.CANCELLATIONS)
 
     async def _serve(self) -> None:
         failures = 0
@@ -104,8 +118,7 @@ class Listener:
             self._hear(notice.payload)
 
     def _hear(self, message: str) -> None:
-        told = json.loads(message)
-        wake, about = Wake(told["wake"]), set(told["queues"])
+        wake, about = understood(message)
         if EVERY_QUEUE not in self._queues | about and not self._queues & about:
             wake &= ~Wake.JOBS
         if wake:

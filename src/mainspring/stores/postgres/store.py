@@ -295,6 +295,8 @@ class PostgresStore:
             if not await transaction.do(upkeep.BEAT, id=worker) and worker in self._joined:
                 await upkeep.join(transaction, self._joined[worker])  # others took us for dead
                 self._idle.discard(worker)
+                if worker in self._listeners:
+                    self._listeners[worker].look()  # it may sleep, and nobody notifies one who is not marked as idle
             self._server_clock.set(await transaction.value(NOW))
             await self._give_back_lost(transaction, worker)
             return await upkeep.pulse(transaction, worker, held)
@@ -371,9 +373,10 @@ class PostgresStore:
         return stats
 
     def _judged(self, info: WorkerInfo) -> WorkerInfo:
-        """Who only looks has watched no heartbeats. Its last one and now are both by the server's clock."""
-        silent = info.seen_at is not None and self.clock.now() - to_millis(info.seen_at) >= self.lease * 1000
-        return replace(info, alive=False) if silent else info
+        """Who only looks has watched no heartbeats, and goes by the server's clock, which timed the last one."""
+        if info.seen_at is None or info.id in self._seen:
+            return info
+        return replace(info, alive=self.clock.now() - to_millis(info.seen_at) < self.lease * 1000)
 
     async def diagnose(self) -> list[Finding]:
         return await self._read(lambda transaction: upkeep.diagnose(transaction, round(self.lease * 1000)))
