@@ -26,8 +26,8 @@ class Stores:
 
     async def another(self, **options: Any) -> PostgresStore:
         store = PostgresStore(f"{self.dsn}&application_name={self.schema}", schema_name=self.schema, **options)
-        await store.open()
         self._made.append(store)
+        await store.open()
         return store
 
     async def close(self) -> None:
