@@ -134,6 +134,7 @@ def test_a_zombie_works_again_once_it_goes_on(nursery: Nursery) -> None:
     scene = lose_claim(nursery, WAYS["lease"], "held")
     scene.wait_ended(1)
     scene.finish()
+    wait_until(lambda: scene.job_id in nursery.ledger.done, scene.successor.said)  # it tells after it has written
     scene.successor.kill()
     nursery.run("enqueue:some", number=3)
     wait_until(lambda: nursery.ledger.acknowledged <= nursery.ledger.done.keys(), scene.zombie.said)
