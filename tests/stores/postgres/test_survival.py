@@ -1,0 +1,274 @@
+"""Connections break, servers restart: the store goes on by itself, and nothing is lost or done twice."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from mainspring import Mainspring
+from mainspring.errors import StoreUnavailable
+from mainspring.job import Move, Status
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.protocol import Filter, Severity
+from mainspring.testing.conformance.scene import claim, claim_one, end, join, new_job, outcome, put, running, status_of
+from tests.postgres import Server, dsn, installed
+from tests.stores.postgres.cutting import Line, cut_line
+from tests.stores.postgres.several import Stores
+from tests.worker.working import eventually, working
+
+ours = pytest.mark.skipif("MAINSPRING_TEST_PG" in os.environ, reason="that server is not ours to stop, or far away")
+
+
+async def is_sound(store: PostgresStore) -> bool:
+    return all(finding.severity is not Severity.ERROR for finding in await store.diagnose())
+
+
+# -- cut while idle -------------------------------------------------------------------------------
+
+
+async def test_connections_that_were_cut_while_idle_are_not_noticed(store: PostgresStore, stores: Stores) -> None:
+    await join(store, "w1")
+    assert stores.terminate() >= 1
+    await put(store, dedupe_key="a")
+    stores.terminate()
+    await put(store)
+    stores.terminate()
+    first, second = await claim(store)
+    stores.terminate()
+    assert await end(store, first, Move.DONE) is Status.COMPLETED
+    stores.terminate()
+    assert not (await store.heartbeat("w1", {second.id: second.token})).lost
+    stores.terminate()
+    assert await end(store, second, Move.RETRY) is Status.FAILED
+    stores.terminate()
+    assert await store.count(Filter()) == 2
+    assert await is_sound(store)
+
+
+def test_connections_of_a_process_with_many_files_are_known_too(stores: Stores) -> None:
+    """select() takes no number above 1023."""
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+
+    async def main() -> None:
+        store = await stores.another()
+        await put(store)
+        assert len(await claim(store)) == 1
+        await stores.close()
+
+    try:
+        asyncio.run(main())
+    finally:
+        for file in files:
+            os.close(file)
+
+
+# -- cut in the middle ----------------------------------------------------------------------------
+
+LOCK = "LOCK TABLE {s}.jobs IN ACCESS EXCLUSIVE MODE"
+WAITING = "SELECT pid FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
+
+
+async def cut_in_the_middle(stores: Stores, work: Awaitable[Any]) -> Any:
+    """End its connection while it waits for a table that somebody has locked."""
+    with stores.connect() as other:
+        other.execute(LOCK.replace("{s}", stores.schema).encode())
+        running = asyncio.ensure_future(work)
+        await eventually(lambda: stores.ask(WAITING, stores.schema))
+        stores.terminate()
+    return await running
+
+
+async def test_an_enqueue_that_was_cut_is_repeated(store: PostgresStore, stores: Stores) -> None:
+    await cut_in_the_middle(stores, put(store))
+    await cut_in_the_middle(stores, put(store, dedupe_key="a"))
+    assert len(await claim(store)) == 2
+    assert await is_sound(store)
+
+
+async def test_what_else_was_cut_can_be_tried_again(store: PostgresStore, stores: Stores) -> None:
+    await join(store, "w1")
+    job = await put(store)
+    with pytest.raises(StoreUnavailable, match="cannot be reached"):
+        await cut_in_the_middle(stores, claim(store))
+    held = await claim_one(store)
+    assert held.id == job
+    with pytest.raises(StoreUnavailable):
+        await cut_in_the_middle(stores, store.heartbeat("w1", {held.id: held.token}))
+    assert not (await store.heartbeat("w1", {held.id: held.token})).lost
+    with pytest.raises(StoreUnavailable):
+        await cut_in_the_middle(stores, end(store, held, Move.DONE))
+    assert await end(store, held, Move.DONE) is Status.COMPLETED
+    assert await is_sound(store)
+
+
+# -- cut at the worst moment ----------------------------------------------------------------------
+
+
+@pytest.fixture
+async def line(stores: Stores, store: PostgresStore, tmp_path: Path) -> AsyncIterator[Line]:
+    async with cut_line(stores, tmp_path) as line:
+        yield line
+
+
+@pytest.fixture
+async def far(line: Line, stores: Stores) -> AsyncIterator[PostgresStore]:
+    """At the other end of the line."""
+    store = PostgresStore(line.dsn, schema_name=stores.schema)
+    await store.open()
+    yield store
+    await store.close()
+
+
+Cut = Callable[[Line], None]
+
+
+def before_the_commit(line: Line) -> None:
+    line.before = b"COMMIT"
+
+
+def before_its_answer(line: Line) -> None:
+    line.after = b"COMMIT"
+
+
+cuts = pytest.mark.parametrize("cut", [before_the_commit, before_its_answer])
+
+
+@ours
+@cuts
+@pytest.mark.parametrize("options", [{}, {"dedupe_key": "a"}], ids=["plain", "with a key"])
+async def test_an_enqueue_nobody_answered_counts_once(
+    store: PostgresStore, far: PostgresStore, line: Line, cut: Cut, options: dict[str, Any]
+) -> None:
+    cut(line)
+    job = await put(far, **options)
+    assert (line.before, line.after) == (None, None)
+    assert [held.id for held in await claim(store)] == [job]
+    assert (await store.stats()).queues[0].by_status == {Status.RUNNING: 1}
+
+
+@ours
+@cuts
+async def test_a_claim_nobody_answered_is_given_back(
+    store: PostgresStore, far: PostgresStore, line: Line, cut: Cut
+) -> None:
+    await join(far, "w1")
+    job = await put(store)
+    cut(line)
+    with pytest.raises(StoreUnavailable):
+        await claim(far)
+    await far.heartbeat("w1", {})
+    assert [held.id for held in await claim(far)] == [job]
+    assert await is_sound(store)
+
+
+@ours
+@pytest.mark.parametrize("way", ["before", "after"])
+async def test_an_ack_nobody_answered_is_known_again(
+    store: PostgresStore, far: PostgresStore, line: Line, way: str
+) -> None:
+    held, failed = await running(far), await running(far)
+    setattr(line, way, {"before": b"DELETE", "after": b"SELECT 1"}[way])
+    with pytest.raises(StoreUnavailable):
+        await end(far, held, Move.DONE)
+    assert await end(far, held, Move.DONE) is Status.COMPLETED
+    setattr(line, way, b"COMMIT")
+    follow_up = new_job()
+    acks = [outcome(failed, Move.DONE, follow_ups=(follow_up,))]
+    with pytest.raises(StoreUnavailable):
+        await far.ack(acks)
+    assert await far.ack(acks) == [Status.COMPLETED]
+    assert await far.ack(acks) == [None]
+    assert (await claim_one(store)).id == follow_up.id
+    assert await is_sound(store)
+
+
+# -- a server that goes away and comes back -------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """One that may be stopped. What it has committed it keeps, whichever way it ends."""
+    server = Server(installed()[0], settings=("fsync=off",))
+    server.start()
+    yield server
+    server.remove()
+
+
+@ours
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT], ids=["in order", "in a crash"])
+async def test_a_worker_goes_on_after_a_restart_of_the_server(server: Server, schema: str, how: signal.Signals) -> None:
+    app = Mainspring(PostgresStore(server.dsn, schema_name=schema))
+    ran: Counter[int] = Counter()
+    accepted: dict[int, str] = {}
+
+    @app.task()
+    async def work(number: int) -> None:
+        ran[number] += 1
+        await asyncio.sleep(0.001)
+
+    async def enqueue() -> None:
+        for number in range(1_000_000):
+            try:
+                accepted[number] = (await work.enqueue(number=number)).id
+            except StoreUnavailable:
+                await asyncio.sleep(0.01)
+
+    async def progress() -> None:
+        before = len(ran)
+        await eventually(lambda: len(ran) > before + 30, within=60)
+
+    async with working(app, concurrency=5):
+        enqueuing = asyncio.create_task(enqueue())
+        await progress()
+        await asyncio.to_thread(server.stop, how)
+        await asyncio.to_thread(server.start)
+        await progress()
+        enqueuing.cancel()
+        await asyncio.gather(enqueuing, return_exceptions=True)
+        await eventually(lambda: accepted.keys() <= ran.keys(), within=60)
+    assert set(ran.values()) == {1}
+    assert await app.store.count(Filter(statuses=(Status.COMPLETED,))) == len(ran)
+    await app.close()
+
+
+@ours
+@pytest.mark.slow
+async def test_while_it_is_down_errors_say_so_and_no_secret(server: Server, schema: str) -> None:
+    store = PostgresStore(server.dsn.replace("mainspring@", "mainspring:s3cret@"), schema_name=schema)
+    await join(store, "w1")
+    held = await running(store)
+    await asyncio.to_thread(server.stop, signal.SIGINT)
+    try:
+        for work in (put(store), claim(store), end(store, held, Move.DONE), store.heartbeat("w1", {}), store.stats()):
+            with pytest.raises(StoreUnavailable, match="the database cannot be reached") as down:
+                await work
+            assert "s3cret" not in f"{down.value}{down.value.__cause__}{store.url}"
+    finally:
+        await asyncio.to_thread(server.start)
+    assert await end(store, held, Move.DONE) is Status.COMPLETED
+    assert await status_of(store, held.id) is Status.COMPLETED
+    await store.leave("w1")
+    await store.close()
+
+
+@pytest.mark.parametrize("url", ["postgresql://ana:s3cret@127.0.0.1:1/hotel", "host=127.0.0.1 port=1 password=s3cret"])
+async def test_a_server_that_is_not_there(url: str) -> None:
+    store = PostgresStore(url)
+    with pytest.raises(StoreUnavailable, match=r"cannot be reached.*127\.0\.0\.1") as down:
+        await store.open()
+    assert "s3cret" not in f"{down.value}{down.value.__cause__!r}{store.url}"
+
+
+async def test_a_database_that_is_not_there() -> None:
+    place = psycopg.conninfo.make_conninfo(dsn(), dbname="no_such_database")
+    with pytest.raises(StoreUnavailable, match='"no_such_database" does not exist'):
+        await PostgresStore(place).open()
