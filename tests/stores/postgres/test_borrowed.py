@@ -16,14 +16,14 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from mainspring import Mainspring
-from mainspring.errors import ConfigurationError, StoreError, SystemHalted
+from mainspring.errors import ConfigurationError, SystemHalted
 from mainspring.job import Status
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.protocol import By, Filter, Wake
 from mainspring.task import Task
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import a_halt, claim, put
-from tests.postgres import dsn
+from mainspring.testing.conformance.scene import a_halt, claim, new_job, put
+from tests.postgres import dsn, fresh_schema
 from tests.stores.postgres.several import Stores, listening
 
 Greet = Task[..., Any, Any]
@@ -60,6 +60,17 @@ async def test_they_come_with_the_commit(store: PostgresStore, greet: Greet, opt
         await connection.commit()
         assert await names(store) == ["Ana", "Ben"]
         assert len(await claim(store)) == 2
+
+
+async def test_the_very_first_job_of_a_database_may_be_one() -> None:
+    store = PostgresStore(dsn(), schema_name=fresh_schema())
+    try:
+        async with await psycopg.AsyncConnection.connect(dsn()) as connection:
+            await store.insert([new_job()], connection)
+            assert await store.count(Filter()) == 0
+        assert await store.count(Filter()) == 1
+    finally:
+        await store.close()
 
 
 async def test_a_rollback_takes_them_back(store: PostgresStore, greet: Greet) -> None:
@@ -115,13 +126,14 @@ async def test_anything_else_is_refused(greet: Greet, other: Any) -> None:
 
 
 async def test_a_database_without_our_tables_says_what_to_do(stores: Stores) -> None:
-    app = Mainspring(PostgresStore(stores.dsn, schema_name="test_nothing_here"))
+    app = Mainspring(PostgresStore(stores.dsn, schema_name="test_nothing_here", migrate=False))
 
     @app.task()
     async def greet() -> None: ...
 
-    with stores.connect() as connection, pytest.raises(StoreError, match="`mainspring migrate`"):
-        greet.using(connection=connection).enqueue_sync()
+    with stores.connect() as connection, pytest.raises(ConfigurationError, match="`mainspring migrate`"):
+        await greet.using(connection=connection).enqueue()
+    await app.close()
 
 
 async def test_a_halt_that_refuses_does_so_here_too(store: PostgresStore, greet: Greet, stores: Stores) -> None:

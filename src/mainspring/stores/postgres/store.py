@@ -190,7 +190,8 @@ class PostgresStore:
         return await self._read(lambda transaction: insertion.insert_at_once(transaction, jobs)) if jobs else []
 
     async def _insert_on(self, connection: Any, jobs: list[NewJob]) -> list[Inserted]:
-        """In the caller's transaction; its commit carries the notice along."""
+        """In the caller's transaction; its commit carries the notice along. The tables are made outside of it."""
+        await self.open()
         transaction = Transaction(await borrow(connection), self._dialect)
         try:
             inserted = await insertion.insert(transaction, jobs, lent=True)
