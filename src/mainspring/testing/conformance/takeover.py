@@ -28,9 +28,9 @@ OVERDUE = 41.0  # seconds: the timeout, 30 s of grace, and one more
 
 async def after(store: Store, clock: ManualClock, seconds: float) -> list[Takeover]:
     """Let time pass for workers that are alive, and see whose jobs are taken over: what was watched counts."""
-    before = await store.reap()
+    workers, before = await present(store), await store.reap()
     clock.advance(seconds)
-    for worker in await present(store):
+    for worker in workers:
         await store.heartbeat(worker, {})
     return before + await store.reap()
 
@@ -181,7 +181,7 @@ class TakingOver(Scene):
 
     async def test_the_timeout_counts_from_the_last_claim(self, store: Store, clock: ManualClock) -> None:
         held = await running(store, timeout=TIMEOUT)
-        clock.advance(30)
+        clock.advance(20)
         await end(store, held, Move.RELEASE)
         held = await claim_one(store)
         assert await after(store, clock, OVERDUE - 2) == []
