@@ -149,6 +149,7 @@ def postgres_at(url: str) -> PostgresStore:
     "url",
     [
         "postgresql://ann@db.example:6432/shop",
+        "postgresql://ann@db1:5432,db2:5433/shop",
         "postgresql:///shop",
         "postgresql:///shop?host=/run/postgresql",
         "postgresql://ann@/shop?host=/run/postgresql&schema=jobs",

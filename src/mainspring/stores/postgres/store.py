@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
@@ -413,7 +414,8 @@ def safe_url(dsn: str, schema_name: str) -> str:
     parts = psycopg.conninfo.conninfo_to_dict(checked_dsn(dsn))
     host, port, database, user = (str(parts.get(name) or "") for name in ("host", "port", "dbname", "user"))
     in_socket = host.startswith("/")  # of that directory
-    place = ("" if in_socket else host) + (f":{port}" if port else "")
+    hosts, ports = ("" if in_socket else host).split(","), port.split(",")
+    place = ",".join(f"{one}:{at}" if at else one for one, at in zip_longest(hosts, ports, fillvalue=ports[-1]))
     query = {"host": host} if in_socket else {}
     if schema_name != schema.DEFAULT:
         query["schema"] = schema_name
