@@ -193,32 +193,42 @@ async def prune(transaction: Transaction, limit: int) -> int:
     """Whole days at once; what is kept for less than a day by rows, up to the limit."""
     if await transaction.value(MANY_COUNTS):
         await transaction.do(FOLD_COUNTS)
-    pruned = 0
-    for day in await partitions.over(transaction):
-        pruned += await drop_day(transaction, day)
     rows = await transaction.rows(EXPIRED, limit=limit)
     if rows:
         await remove_jobs(transaction, [job_id for job_id, _, _ in rows])
         for (queue, status), number in Counter((queue, status) for _, queue, status in rows).items():
             transaction.count(queue, status, -number)
-    return pruned + len(rows) + await transaction.do(FORGET_KEYS, limit=limit)
+    forgotten = await transaction.do(FORGET_KEYS, limit=limit)
+    return len(rows) + forgotten + await drop_days(transaction)
 
 
-async def drop_day(transaction: Transaction, day: int) -> int:
-    """Detached first, under a short wait for its lock: who reads the archive just now is not held up for long."""
-    name = f"archive_{day}"
-    await transaction.rows(partitions.LOCK)
-    await transaction.do("SET LOCAL lock_timeout = '1s'")
-    number = 0
-    for queue, status, jobs in await transaction.rows(
-        f"SELECT queue, status, count(*) FROM {{s}}.{name} GROUP BY queue, status"
-    ):
-        transaction.count(queue, status, -jobs)
-        number += jobs
+async def drop_days(transaction: Transaction) -> int:
+    """All that are over, or none while somebody reads the archive: who comes after us would have to wait for us."""
+    if not await partitions.over(transaction):
+        return 0
+    dropped: list[tuple[str, int, int]] = []
+    try:
+        async with transaction.connection.transaction():
+            await transaction.do("SET LOCAL lock_timeout = '50ms'")
+            await transaction.rows(partitions.LOCK)
+            days = await partitions.over(transaction)  # another may have been quicker
+            for day in days:
+                dropped += await empty_day(transaction, f"archive_{day}")
+            for day in days:
+                await transaction.do(f"DROP TABLE {{s}}.archive_{day}")
+    except psycopg.errors.LockNotAvailable:
+        return 0
+    for queue, status, number in dropped:
+        transaction.count(queue, status, -number)
+    return sum(number for _, _, number in dropped)
+
+
+async def empty_day(transaction: Transaction, name: str) -> list[tuple[Any, ...]]:
+    """Of what belongs to its jobs; how many there were, by queue and status."""
+    await transaction.do(f"LOCK TABLE {{s}}.{name} IN SHARE ROW EXCLUSIVE MODE")  # nobody takes a job out meanwhile
     for table in BELONGINGS:
         await transaction.do(f"DELETE FROM {{s}}.{table} AS part USING {{s}}.{name} AS job WHERE part.job_id = job.id")
-    await transaction.do(f"DROP TABLE {{s}}.{name}")
-    return number
+    return await transaction.rows(f"SELECT queue, status, count(*) FROM {{s}}.{name} GROUP BY queue, status")
 
 
 # -- diagnosis ------------------------------------------------------------------------------------------

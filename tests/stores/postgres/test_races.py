@@ -1,0 +1,238 @@
+"""Several programs at once, on one database: nothing is done twice and nothing is left out."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+
+from mainspring.errors import SystemHalted
+from mainspring.job import Claim, Move, Status
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres.partitions import DAY
+from mainspring.stores.protocol import Action, By, Filter, Severity, Want
+from mainspring.testing.clock import ManualClock
+from mainspring.testing.conformance.scene import (
+    a_halt,
+    by_hand,
+    claim,
+    claim_one,
+    end,
+    join,
+    new_job,
+    outcome,
+    put,
+    put_many,
+    running,
+    status_of,
+)
+from tests.stores.postgres.several import Stores
+
+JOBS = 500
+PROGRAMS = 8
+
+
+@pytest.fixture
+async def programs(stores: Stores) -> list[PostgresStore]:
+    return [await stores.another() for _ in range(PROGRAMS)]
+
+
+async def assert_sound(store: PostgresStore) -> None:
+    assert [one for one in await store.diagnose() if one.severity is Severity.ERROR] == []
+
+
+# -- claims ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [1, 7, 100])
+async def test_programs_that_claim_from_one_queue_share_its_jobs(programs: list[PostgresStore], limit: int) -> None:
+    ids = await put_many(programs[0], JOBS)
+
+    async def claim_all(number: int) -> list[Claim]:
+        """Until there is nothing left; what another is just taking shows as soon due."""
+        taken: list[Claim] = []
+        while True:
+            found = await programs[number].claim(f"w{number}", [Want("default", limit)])
+            taken += found.jobs
+            if not found.jobs and found.next_due is None:
+                return taken
+
+    taken = [held for one in await asyncio.gather(*map(claim_all, range(PROGRAMS))) for held in one]
+    assert Counter(held.id for held in taken) == Counter(ids)
+    assert {held.token for held in taken} == {1}
+    statuses = await asyncio.gather(*(random.choice(programs).ack([outcome(held, Move.DONE)]) for held in taken))
+    assert statuses == [[Status.COMPLETED]] * JOBS
+    assert (await programs[0].stats()).queues[0].by_status == {Status.COMPLETED: JOBS}
+    await assert_sound(programs[0])
+
+
+@pytest.mark.slow
+async def test_whole_lives_at_once(programs: list[PostgresStore]) -> None:
+    """Inserted, claimed, failed, retried and completed by whoever comes first, a new day's partition and all."""
+    done: Counter[str] = Counter()
+
+    async def live(number: int) -> None:
+        store = programs[number]
+        for _ in range(15):
+            await put_many(store, 5, keep=number * DAY)
+            for held in await claim(store, 7, worker=f"w{number}"):
+                move = random.choice([Move.DONE, Move.DONE, Move.RETRY, Move.RELEASE])
+                status = await end(store, held, move)
+                assert status is not None
+                done[held.id] += status is Status.COMPLETED
+            await store.prune()
+
+    await asyncio.gather(*map(live, range(PROGRAMS)))
+    for held in await claim(programs[0], 1000):
+        assert await end(programs[0], held, Move.DONE) is Status.COMPLETED
+        done[held.id] += 1
+    assert sorted(done.values()) == [0] * (len(done) - PROGRAMS * 75) + [1] * (PROGRAMS * 75)
+    await assert_sound(programs[0])
+
+
+# -- dedupe keys ----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dedupe_for", [None, 60_000], ids=["live", "lasting"])
+async def test_of_many_inserts_with_one_key_one_wins(programs: list[PostgresStore], dedupe_for: int | None) -> None:
+    for round_ in range(10):
+        jobs = [new_job(dedupe_key=f"k{round_}", dedupe_for=dedupe_for) for _ in range(20)]
+        answers = await asyncio.gather(*(programs[n % PROGRAMS].insert([job]) for n, job in enumerate(jobs)))
+        (winner,) = {inserted.id for (inserted,) in answers}
+        assert sum(inserted.created for (inserted,) in answers) == 1
+        assert winner in {job.id for job in jobs}
+    assert await programs[0].count(Filter()) == 10
+
+
+@pytest.mark.slow
+async def test_batches_with_the_same_keys_in_another_order_do_not_deadlock(programs: list[PostgresStore]) -> None:
+    keys = [f"k{n}" for n in range(10)]
+
+    async def insert(store: PostgresStore) -> int:
+        shuffled = random.sample(keys, len(keys))
+        return sum(one.created for one in await store.insert([new_job(dedupe_key=key) for key in shuffled]))
+
+    async with asyncio.timeout(10):
+        for _ in range(10):
+            assert sum(await asyncio.gather(*map(insert, programs))) == len(keys)
+            for held in await claim(programs[0], 100):
+                await end(programs[0], held, Move.DONE)
+
+
+async def test_the_same_job_inserted_twice_at_once_is_one(programs: list[PostgresStore]) -> None:
+    for options in ({}, {"dedupe_key": "a"}):
+        job = new_job(**options)
+        answers = await asyncio.gather(*(store.insert([job]) for store in programs))
+        assert [(one.id, one.created) for (one,) in answers] == [(job.id, True)] * PROGRAMS
+    assert (await programs[0].stats()).queues[0].by_status == {Status.PENDING: 2}
+
+
+# -- halts ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("queue", [None, "default"])
+async def test_after_a_halt_returned_nothing_is_claimed(programs: list[PostgresStore], queue: str | None) -> None:
+
+    async def claim_on(number: int, halted: asyncio.Event) -> list[Claim]:
+        """What was claimed last, by a claim that began after the halt."""
+        while not halted.is_set():
+            await claim(programs[number], 2, worker=f"w{number}")
+        return await claim(programs[number], 2, worker=f"w{number}")
+
+    for _ in range(5):
+        await put_many(programs[0], 200)
+        halted = asyncio.Event()
+        claiming = asyncio.gather(*(claim_on(number, halted) for number in range(1, PROGRAMS)))
+        await programs[0].halt(a_halt(ManualClock(), queue=queue))
+        waiting = (await programs[0].stats()).queues[0][Status.PENDING]
+        halted.set()
+        assert await claiming == [[]] * (PROGRAMS - 1)
+        assert (await programs[0].stats()).queues[0][Status.PENDING] == waiting
+        await programs[0].resume(By("ana"), queue)
+
+
+@pytest.mark.slow
+async def test_after_a_halt_that_refuses_returned_nothing_comes_in(programs: list[PostgresStore]) -> None:
+    async def insert_on(store: PostgresStore) -> int:
+        inserted = 0
+        while True:
+            try:
+                await store.insert([new_job() for _ in range(3)])
+            except SystemHalted:
+                return inserted
+            inserted += 3
+
+    inserting = asyncio.gather(*map(insert_on, programs[1:]))
+    await put_many(programs[0], 10)
+    await programs[0].halt(a_halt(ManualClock(), accept=False))
+    number = await programs[0].count(Filter())
+    assert sum(await inserting) + 10 == number
+    assert await programs[0].count(Filter()) == number
+    await assert_sound(programs[0])
+
+
+# -- endings --------------------------------------------------------------------------------------
+
+
+async def test_two_who_reap_one_dead_worker_take_each_job_once(stores: Stores) -> None:
+    clock = ManualClock()
+    first, second = await stores.another(clock=clock), await stores.another(clock=clock)
+    await join(first, "dead")
+    await put_many(first, 50)
+    held = await claim(first, 50, worker="dead")
+    assert len(held) == 50
+    await asyncio.gather(first.reap(), second.reap())
+    clock.advance(first.lease + 1)
+    taken = await asyncio.gather(first.reap(), second.reap())
+    assert Counter(one.job_id for one in taken[0] + taken[1]) == Counter(one.id for one in held)
+    assert {one.crashes for one in taken[0] + taken[1]} == {1}
+    assert await first.ack([outcome(one, Move.DONE) for one in held]) == [None] * 50
+    await assert_sound(first)
+
+
+@pytest.mark.slow
+async def test_of_an_ack_and_a_cancel_and_a_release_one_wins(programs: list[PostgresStore]) -> None:
+    for _ in range(20):
+        held = await running(programs[0])
+        done, released, _ = await asyncio.gather(
+            end(programs[0], held, Move.DONE),
+            end(programs[1], held, Move.RELEASE),
+            by_hand(programs[2], Action.CANCEL, held.id),
+        )
+        assert (done is None) != (released is None)
+        if released is Status.PENDING and await status_of(programs[3], held.id) is Status.PENDING:
+            await by_hand(programs[2], Action.CANCEL, held.id)
+        assert await status_of(programs[3], held.id) in {Status.COMPLETED, Status.CANCELLED}
+    await assert_sound(programs[0])
+
+
+async def test_an_outcome_of_an_old_token_is_lost_also_beside_the_right_one(store: PostgresStore) -> None:
+    zombie = await running(store)
+    await end(store, zombie, Move.RELEASE)
+    held = await claim_one(store, worker="w2")
+    outcomes = [outcome(zombie, Move.DONE), outcome(held, Move.DONE), outcome(held, Move.DONE)]
+    assert await store.ack(outcomes) == [None, Status.COMPLETED, None]
+
+
+# -- the archive ----------------------------------------------------------------------------------
+
+
+async def test_who_reads_the_archive_for_long_holds_up_nobody(store: PostgresStore, stores: Stores) -> None:
+    """As a dump does: neither a new day, nor one that is over."""
+    await end(store, await running(store, keep=0), Move.DONE)
+    stores.ask("CREATE TABLE {s}.archive_3 PARTITION OF {s}.archive FOR VALUES FROM (3) TO (4)")
+    with stores.connect() as dump:
+        dump.execute(f"SELECT count(*) FROM {stores.schema}.archive".encode())
+        async with asyncio.timeout(10):
+            assert await end(store, await running(store, keep=DAY), Move.DONE) is Status.COMPLETED
+            assert await store.prune() == 1
+            await put(store)
+    assert stores.ask("SELECT to_regclass('{s}.archive_3') IS NULL") == [False]
+    assert sum(await asyncio.gather(store.prune(), (await stores.another()).prune())) == 0
+    assert stores.ask("SELECT to_regclass('{s}.archive_3') IS NULL") == [True]
+    await assert_sound(store)
