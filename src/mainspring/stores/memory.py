@@ -83,6 +83,8 @@ ALLOWED = {
 SHARE = 4
 """Of so many jobs, one goes to a priority that has waited longer than its patience."""
 
+NEVER: Millis = 2**62  # an expiry that does not come
+
 _Key = tuple[str, str]  # a task and a dedupe key of it
 
 
@@ -335,7 +337,8 @@ class MemoryStore:
         self._keys.free(row)
         row.status = status
         row.finished_at = now
-        row.expires_at = now + (row.spec.keep_dead if status is Status.DEAD_LETTER else row.spec.keep)
+        expires_at = now + (row.spec.keep_dead if status is Status.DEAD_LETTER else row.spec.keep)
+        row.expires_at = expires_at if expires_at < NEVER else None
 
     async def report(self, reports: Sequence[ProgressReport]) -> set[str]:
         with self._operation():
