@@ -308,7 +308,7 @@ class PostgresStore:
         return pulse
 
     async def reap(self) -> list[Takeover]:
-        sight = await self._read(upkeep.look)
+        sight = await self._look()
         stalled = self._overdue(sight.timed)
         known = sight.beats.keys() | set(sight.holders)
         self._dead = {worker for worker in known if self._gone(worker, sight.beats.get(worker, -1))}
@@ -322,6 +322,18 @@ class PostgresStore:
             return taken
 
         return await self._run(take)
+
+    async def _look(self) -> upkeep.Sight:
+        """While the server does not answer nobody can give a sign of life: then silence counts from anew."""
+        began = self.clock.monotonic()
+        try:
+            sight = await self._read(upkeep.look)
+        except BaseException:
+            self._seen.clear()
+            raise
+        if self.clock.monotonic() - began > self.lease / 2:
+            self._seen.clear()
+        return sight
 
     def _overdue(self, timed: Sequence[upkeep.Timed]) -> list[upkeep.Timed]:
         """By our own monotonic clock since we first saw them: a wall clock that is set overruns no healthy job."""
