@@ -10,11 +10,15 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections import defaultdict
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import psycopg
+
+from mainspring.stores.postgres import PostgresStore
 
 QUICK = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")  # a test's data need not outlive a power cut
 SETTINGS = ("listen_addresses=", "max_connections=200", "shared_buffers=64MB", "autovacuum_naptime=60")
@@ -103,11 +107,47 @@ def server(binaries: Path) -> Server:
     return made
 
 
-def dsn() -> str:
-    """Of the server that tests use: the one that is named, or one of our own."""
-    return os.environ.get("MAINSPRING_TEST_PG") or server(installed()[0]).dsn
+def servers() -> dict[str, Path]:
+    """Those that there are, by name: one that is named in the environment stands for all of them."""
+    if "MAINSPRING_TEST_PG" in os.environ:
+        return {"named": Path()}
+    return {f"{'wheel' if 'pginstall' in path.parts else path.parent.name}": path for path in installed()}
+
+
+def dsn(name: str | None = None) -> str:
+    """Of the server of that name, or the first."""
+    named = os.environ.get("MAINSPRING_TEST_PG")
+    if named is not None:
+        return named
+    found = servers()
+    return server(found[name or next(iter(found))]).dsn
 
 
 def fresh_schema() -> str:
     """A name that no other test uses."""
     return f"test_{os.getpid()}_{next(numbers)}"
+
+
+# -- schemas that are used again: to make one costs more than most tests do ------------------------------
+
+spare: defaultdict[str, list[str]] = defaultdict(list)
+CLEAR = "".join(
+    f"DELETE FROM {{schema}}.{table};"
+    for table in ("jobs", "archive", "attempts", "dedupe", "counts", "halts", "workers", "audit", "audit_jobs")
+)
+
+
+class RecycledStore(PostgresStore):
+    """In a schema that is empty but perhaps not new, and is left so."""
+
+    def __init__(self, name: str | None = None, **settings: Any) -> None:
+        self._dsn = dsn(name)
+        super().__init__(
+            self._dsn, schema_name=spare[self._dsn].pop() if spare[self._dsn] else fresh_schema(), **settings
+        )
+
+    async def close(self) -> None:
+        await super().close()
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            connection.execute(CLEAR.format(schema=self.schema).encode())
+        spare[self._dsn].append(self.schema)

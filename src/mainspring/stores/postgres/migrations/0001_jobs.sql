@@ -224,6 +224,7 @@ CREATE FUNCTION {schema}.take(
     target_type_ text, target_id_ text, tags_ text[], options_ text, was smallint
 ) LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
+SET jit = off -- before PostgreSQL 18 what is off counts as very dear, and what is dear is compiled first
 AS $$
 DECLARE
     taken integer;
@@ -259,6 +260,7 @@ CREATE FUNCTION {schema}.take_suspect(
     target_type_ text, target_id_ text, tags_ text[], options_ text, was smallint
 ) LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
+SET jit = off -- before PostgreSQL 18 what is off counts as very dear, and what is dear is compiled first
 AS $$
 BEGIN
     FOR i IN 1 .. cardinality(queues) LOOP
