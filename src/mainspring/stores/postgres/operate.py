@@ -104,7 +104,7 @@ async def find_targets(transaction: Transaction, request: ChangeRequest) -> list
         if conditions.impossible or not statuses:
             continue
         statement = f"""SELECT '{table}', id::text, queue, status, task, dedupe_key FROM {{s}}.{table}
-                        WHERE {conditions} ORDER BY id LIMIT %(limit)s FOR UPDATE"""
+                        WHERE {conditions} ORDER BY {table}.id LIMIT %(limit)s FOR UPDATE"""
         rows = await transaction.rows(statement, **conditions.values, limit=request.limit + 1)
         targets += (Target(*row) for row in rows)
     return sorted(targets, key=lambda target: target.id)[: request.limit + 1]

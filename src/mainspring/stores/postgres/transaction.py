@@ -9,7 +9,8 @@ from mainspring.clock import Clock
 from mainspring.stores.postgres.links import Connection
 from mainspring.stores.protocol import Wake
 
-SERVER_NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+SERVER_NOW = "(extract(epoch FROM statement_timestamp()) * 1000)::bigint"
+"""One for the whole statement: with clock_timestamp(), of which each call may differ, no index could be sought in."""
 
 
 class Dialect:

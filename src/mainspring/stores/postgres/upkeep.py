@@ -86,10 +86,10 @@ TO_TAKE = f"""
 SELECT id::text, token, task, queue, worker, attempts, max_attempts, crashes, claimed_at, timeout FROM {{s}}.jobs
 WHERE status = {RUNNING} AND
 """
-TO_TAKE_FROM = f"{TO_TAKE} worker = %(worker)s ORDER BY id FOR UPDATE SKIP LOCKED"
+TO_TAKE_FROM = f"{TO_TAKE} worker = %(worker)s ORDER BY jobs.id FOR UPDATE SKIP LOCKED"
 TO_TAKE_STALLED = f"""
 {TO_TAKE} (id, token) IN (SELECT * FROM unnest(%(ids)s::uuid[], %(tokens)s::bigint[]))
-ORDER BY id FOR UPDATE SKIP LOCKED
+ORDER BY jobs.id FOR UPDATE SKIP LOCKED
 """
 TIMED = f"SELECT id::text, token, deadline - claimed_at FROM {{s}}.jobs WHERE status = {RUNNING} AND timeout > 0"
 
@@ -178,6 +178,10 @@ EXPIRED = """
 SELECT id::text, queue, status FROM {s}.archive_short WHERE expires_at <= {now}
 ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 """
+PLAN_FREELY = """
+SELECT set_config(setting, %(freely)s, true)
+FROM unnest(ARRAY['enable_seqscan', 'enable_bitmapscan', 'enable_sort']) AS setting
+"""  # a planner who has never seen the table takes a third of it to be expired, and reads all of it
 FORGET_KEYS = """
 DELETE FROM {s}.dedupe WHERE (task, dedupe_key) IN (
     SELECT task, dedupe_key FROM {s}.dedupe WHERE expires_at <= {now} LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
@@ -193,7 +197,9 @@ async def prune(transaction: Transaction, limit: int) -> int:
     """Whole days at once; what is kept for less than a day by rows, up to the limit."""
     if await transaction.value(MANY_COUNTS):
         await transaction.do(FOLD_COUNTS)
+    await transaction.rows(PLAN_FREELY, freely="off")
     rows = await transaction.rows(EXPIRED, limit=limit)
+    await transaction.rows(PLAN_FREELY, freely="on")
     if rows:
         await remove_jobs(transaction, [job_id for job_id, _, _ in rows])
         for (queue, status), number in Counter((queue, status) for _, queue, status in rows).items():

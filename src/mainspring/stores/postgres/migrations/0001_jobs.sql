@@ -66,7 +66,7 @@ CREATE INDEX jobs_waiting ON {schema}.jobs (queue, priority, run_at, id) WHERE s
 CREATE INDEX jobs_suspect ON {schema}.jobs (queue, run_at, id) WHERE status < 2 AND crashes > 0;
 CREATE INDEX jobs_running ON {schema}.jobs (worker, deadline) WHERE status = 2;
 CREATE UNIQUE INDEX jobs_dedupe ON {schema}.jobs (task, dedupe_key) WHERE dedupe_key IS NOT NULL;
-CREATE INDEX jobs_target ON {schema}.jobs (target_type, target_id) WHERE target_type IS NOT NULL;
+CREATE INDEX jobs_target ON {schema}.jobs (target_type, target_id, id) WHERE target_type IS NOT NULL;
 CREATE INDEX jobs_tags ON {schema}.jobs USING gin (tags) WHERE tags IS NOT NULL;
 COMMENT ON INDEX {schema}.jobs_waiting IS 'the claim seeks each priority of a queue in here and reads nothing else';
 
@@ -118,7 +118,7 @@ CREATE TABLE {schema}.archive_forever PARTITION OF {schema}.archive FOR VALUES F
 CREATE INDEX archive_short_expiry ON {schema}.archive_short (expires_at);
 CREATE INDEX archive_failed ON {schema}.archive (status, id) WHERE status > 4;
 CREATE INDEX archive_dedupe ON {schema}.archive (dedupe_key) WHERE dedupe_key IS NOT NULL;
-CREATE INDEX archive_target ON {schema}.archive (target_type, target_id) WHERE target_type IS NOT NULL;
+CREATE INDEX archive_target ON {schema}.archive (target_type, target_id, id) WHERE target_type IS NOT NULL;
 CREATE INDEX archive_tags ON {schema}.archive USING gin (tags) WHERE tags IS NOT NULL;
 
 CREATE TABLE {schema}.attempts (

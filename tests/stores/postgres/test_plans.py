@@ -1,0 +1,307 @@
+"""What a job costs does not depend on how many others wait or have finished, whatever the planner was last told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any
+
+import psycopg
+import pytest
+
+from mainspring.job import Claim, Move, Status
+from mainspring.stores.postgres import PostgresStore, upkeep
+from mainspring.stores.postgres.transaction import Dialect, Transaction
+from mainspring.stores.protocol import Action, Edit, Filter, Want
+from mainspring.testing.conformance.scene import BY, by_hand, claim, end, join, new_job, outcome, put, running
+from tests.postgres import dsn, fresh_schema
+from tests.stores.postgres.several import Stores
+from tests.worker.working import eventually
+
+pytestmark = pytest.mark.slow
+
+WAITING, FINISHED = 100_000, 50_000
+TIMES = 8  # more than the five after which a statement is prepared, and may be planned for any values
+MOST_PAGES = 250  # of 8 kB, for the work of ten jobs; the tables have thousands
+UNSORTED = 512  # pages of new entries that a GIN index may have put off sorting in
+
+LEFT_ALONE = """
+ALTER TABLE {s}.jobs SET (autovacuum_enabled = off);
+CREATE TABLE {s}.archive_30000 PARTITION OF {s}.archive FOR VALUES FROM (30000) TO (30001);
+"""
+MANY_WAIT = """
+INSERT INTO {s}.jobs (id, task, queue, priority, run_at, max_attempts, created_at, keep, keep_dead, payload,
+                      dedupe_key, target_type, target_id, tags)
+SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n + %(from)s), 12, '0'))::uuid, 'greet',
+       CASE WHEN n %% 3 = 0 THEN 'mail' ELSE 'default' END, n %% 4, 9000000000000 + n, 3, 0, 0, 0, '{}',
+       'wait-' || (n + %(from)s), 'guest', (n + %(from)s)::text, '{old}'
+FROM generate_series(1, %(number)s) AS n
+"""
+MANY_HAVE_FINISHED = """
+INSERT INTO {s}.archive (id, task, queue, status, priority, run_at, attempts, max_attempts, crashes, token, started_at,
+                         finished_at, expires_at, drop_day, timeout, created_at, keep, keep_dead, reason, payload,
+                         target_type, target_id, tags)
+SELECT ('00000000-0001-7000-8000-' || lpad(to_hex(n + %(from)s), 12, '0'))::uuid, 'greet', 'default',
+       CASE WHEN n %% 50 = 0 THEN 5 ELSE 4 END, n %% 4, n, 1, 3, 0, 1, 1, 1, 9000000000000 + n,
+       (ARRAY[0, 30000, 1000000])[n %% 3 + 1], 0, 0, 0, 0, '', '{}', 'guest', (n + %(from)s)::text, '{old}'
+FROM generate_series(1, %(number)s) AS n
+"""
+THEIR_FAILURES = """
+INSERT INTO {s}.attempts (job_id, number, worker, started_at, finished_at, move)
+SELECT id, 1, 'w1', 1, 2, 'retry' FROM {s}.archive ON CONFLICT DO NOTHING
+"""
+THEIR_NUMBERS = """
+INSERT INTO {s}.counts SELECT queue, status, count(*) FROM {s}.jobs GROUP BY queue, status
+UNION ALL SELECT queue, status, count(*) FROM {s}.archive GROUP BY queue, status
+"""
+ANALYZE = "ANALYZE {s}.jobs, {s}.archive, {s}.attempts, {s}.counts, {s}.dedupe"
+SMALL = ("halts", "workers", "migrations", "counts")  # as many rows as there are queues or workers, or a few hundred
+
+
+def fill(stores: Stores, waiting: int, finished: int, start: int = 0) -> None:
+    with stores.connect() as connection:
+        for statement, number in ((MANY_WAIT, waiting), (MANY_HAVE_FINISHED, finished)):
+            parameters = {"from": start, "number": number}
+            connection.execute(statement.replace("{s}", stores.schema).encode(), parameters)
+        connection.execute(THEIR_FAILURES.replace("{s}", stores.schema).encode())
+
+
+def unknown(stores: Stores) -> None:
+    fill(stores, WAITING, FINISHED)
+
+
+def fresh(stores: Stores) -> None:
+    fill(stores, WAITING, FINISHED)
+    stores.ask(ANALYZE)
+
+
+def stale(stores: Stores) -> None:
+    """From when there was next to nothing: what a planner believes who was told once and never again."""
+    fill(stores, 10, 10)
+    stores.ask(ANALYZE)
+    fill(stores, WAITING, FINISHED, start=10)
+
+
+def empty(stores: Stores) -> None:
+    stores.ask(ANALYZE)
+    fill(stores, WAITING, FINISHED)
+
+
+@pytest.fixture(scope="module", params=[unknown, fresh, stale, empty], ids=lambda param: param.__name__)
+def full(request: pytest.FixtureRequest) -> Iterator[Stores]:
+    """A database with many jobs for later and many finished ones, and what the planner knows of them."""
+    stores = Stores(dsn(), fresh_schema())
+    asyncio.run(make(stores))
+    stores.ask(LEFT_ALONE)
+    request.param(stores)
+    stores.ask(THEIR_NUMBERS)
+    yield stores
+    stores.ask("DROP SCHEMA {s} CASCADE")
+
+
+async def make(stores: Stores) -> None:
+    await stores.another()
+    await stores.close()
+
+
+# -- the work -------------------------------------------------------------------------------------
+
+Held = list[Claim]
+Work = Callable[[PostgresStore, Held], Awaitable[Any]]
+AN_OLD_ONE, A_WAITING_ONE = "00000000-0001-7000-8000-000000000100", "00000000-0000-7000-8000-000000000100"
+
+
+async def insert(store: PostgresStore, held: Held) -> None:
+    await store.insert([new_job(priority=n % 4, tags=("new",)) for n in range(10)])
+
+
+async def insert_with_keys(store: PostgresStore, held: Held) -> None:
+    await store.insert([new_job(dedupe_key=f"{n}", dedupe_for=60_000, delay=10**9) for n in range(3)])
+
+
+async def claim_some(store: PostgresStore, held: Held) -> None:
+    taken = await claim(store, 5)
+    assert len(taken) == 5
+    held += taken
+
+
+async def claim_from_any_queue(store: PostgresStore, held: Held) -> None:
+    taken = (await store.claim("w1", [Want("*", 5)])).jobs
+    assert len(taken) == 5
+    held += taken
+
+
+async def ack(store: PostgresStore, held: Held) -> None:
+    assert None not in await store.ack([outcome(held.pop(), Move.DONE) for _ in range(5)])
+
+
+async def ack_failures(store: PostgresStore, held: Held) -> None:
+    assert None not in await store.ack([outcome(held.pop(), Move.RETRY, delay=10**9) for _ in range(3)])
+
+
+async def ack_the_dead(store: PostgresStore, held: Held) -> None:
+    assert None not in await store.ack([outcome(held.pop(), Move.DEAD) for _ in range(2)])
+
+
+async def heartbeat(store: PostgresStore, held: Held) -> None:
+    assert not (await store.heartbeat("w1", {one.id: one.token for one in held[:5]})).lost
+
+
+async def prune_expired(store: PostgresStore, held: Held) -> None:
+    await end(store, await running(store, keep=0, queue="short"), Move.DONE)
+    assert await store.prune() >= 1
+
+
+async def edit(store: PostgresStore, held: Held) -> None:
+    await store.change(Action.EDIT, Filter(ids=(await put(store, delay=10**9),)), BY, edit=Edit(priority=0))
+
+
+async def cancel(store: PostgresStore, held: Held) -> None:
+    assert (await by_hand(store, Action.CANCEL, await put(store, delay=10**9))).ids
+
+
+async def found(store: PostgresStore, number: int, **fields: Any) -> None:
+    page = await store.find(Filter(**fields))
+    assert len(page.jobs) == number
+
+
+WORK: Mapping[str, Work] = {
+    "insert": insert,
+    "insert with keys": insert_with_keys,
+    "claim": claim_some,
+    "insert more": insert,
+    "claim from any queue": claim_from_any_queue,
+    "fruitless claim": lambda store, _: store.claim("w1", [Want("nothing", 5), Want("mail", 5)]),
+    "fruitless solo claim": lambda store, _: store.claim("w1", [Want("*", 1)], solo=True),
+    "heartbeat": heartbeat,
+    "ack": ack,
+    "ack of failures": ack_failures,
+    "ack of dead letters": ack_the_dead,
+    "reap": lambda store, _: store.reap(),
+    "prune": lambda store, _: store.prune(),
+    "prune expired": prune_expired,
+    "edit": edit,
+    "cancel": cancel,
+    "delete": lambda store, held: by_hand(store, Action.DELETE, AN_OLD_ONE),
+    "stats": lambda store, _: store.stats(),
+    "get": lambda store, _: store.get([AN_OLD_ONE, A_WAITING_ONE]),
+    "attempts": lambda store, _: store.attempts(A_WAITING_ONE),
+    "timeline": lambda store, _: store.timeline(A_WAITING_ONE),
+    "find by id": lambda store, _: found(store, 1, ids=(A_WAITING_ONE,)),
+    "find by target": lambda store, _: found(store, 2, target_type="guest", target_id="77"),
+    "find by target in vain": lambda store, _: found(store, 0, target_type="guest", target_id="nobody"),
+    "find by tag in vain": lambda store, _: found(store, 0, tags=("nothing",)),
+    "find by key": lambda store, _: found(store, 1, dedupe_key="wait-77"),
+    "find dead letters": lambda store, _: found(store, 50, statuses=(Status.DEAD_LETTER,)),
+    "find the newest": lambda store, _: found(store, 50),
+}
+
+
+# -- pages ----------------------------------------------------------------------------------------
+
+TABLES = """
+SELECT relname, heap_blks_read + heap_blks_hit + coalesce(idx_blks_read + idx_blks_hit, 0), seq_tup_read
+FROM pg_statio_all_tables JOIN pg_stat_all_tables USING (relid, schemaname, relname) WHERE schemaname = %s
+"""
+
+
+def read_so_far(stores: Stores) -> dict[str, tuple[int, int]]:
+    """Pages touched, and rows read one after the other, of each table."""
+    with stores.connect() as connection:
+        return {name: (pages, rows) for name, pages, rows in connection.execute(TABLES, (stores.schema,))}
+
+
+async def costs(stores: Stores, work: Work, held: Held) -> tuple[float, dict[str, int]]:
+    """Pages per time, and the tables that were read from end to end. The server counts when a connection ends."""
+    before = read_so_far(stores)
+    store = await stores.another()
+    for _ in range(TIMES):
+        await work(store, held)
+    await store.close()
+    await eventually(lambda: not stores.backends())
+    after = read_so_far(stores)
+    pages = sum(after[name][0] - before.get(name, (0, 0))[0] for name in after) / TIMES
+    scanned = {name: rows - before.get(name, (0, 0))[1] for name, (_, rows) in after.items() if name not in SMALL}
+    return pages, {name: rows for name, rows in scanned.items() if rows > 1000}
+
+
+async def test_everyday_work_reads_a_bounded_number_of_pages(full: Stores) -> None:
+    store = await full.another()
+    await join(store, "w1")
+    await store.close()
+    held: Held = []
+    costly = {}
+    for name, work in WORK.items():
+        pages, scanned = await costs(full, work, held)
+        if pages > MOST_PAGES + UNSORTED * ("tag" in name) or scanned:
+            costly[name] = pages, scanned
+    assert costly == {}
+
+
+# -- plans ----------------------------------------------------------------------------------------
+
+BIG = ("jobs", "archive", "archive_short", "archive_forever", "archive_30000")
+INTENDED = {"jobs_waiting", "jobs_suspect", "jobs_running", "jobs_pkey", "jobs_dedupe", "jobs_target", "jobs_tags"}
+
+
+@pytest.fixture
+async def recorded(full: Stores, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Every statement of all that work, with its parameters."""
+    statements: dict[str, Any] = {}
+
+    class Recording(Transaction):
+        async def send(self, template: str, **parameters: Any) -> Any:
+            statements[template] = parameters
+            return await super().send(template, **parameters)
+
+        async def rows(self, template: str, **parameters: Any) -> list[tuple[Any, ...]]:
+            statements[template] = parameters
+            return await super().rows(template, **parameters)
+
+        async def do(self, template: str, **parameters: Any) -> int:
+            statements[template] = parameters
+            return await super().do(template, **parameters)
+
+    monkeypatch.setattr("mainspring.stores.postgres.store.Transaction", Recording)
+    store = await full.another()
+    await join(store, "w1")
+    held: Held = []
+    for work in WORK.values():
+        await work(store, held)
+    await store.leave("w1")
+    await store.close()
+    return statements
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for part in plan.get("Plans", []):
+        yield from nodes(part)
+
+
+async def test_no_statement_of_it_is_planned_to_read_a_big_table_from_end_to_end(
+    full: Stores, recorded: dict[str, Any]
+) -> None:
+    dialect = Dialect(full.schema, None)
+    used: set[str] = set()
+    bad: dict[str, list[str]] = {}
+    with full.connect() as connection:
+        for template, parameters in recorded.items():
+            if template.split()[0] not in {"SELECT", "WITH", "INSERT", "UPDATE", "DELETE"}:
+                continue
+            ((plan,),) = explain(connection, dialect.statement(template), parameters, template == upkeep.EXPIRED)
+            all_nodes = list(nodes(plan[0]["Plan"]))
+            used |= {node["Index Name"] for node in all_nodes if "Index Name" in node}
+            scans = [node["Relation Name"] for node in all_nodes if node["Node Type"] == "Seq Scan"]
+            if costly := [name for name in scans if name in BIG]:
+                bad[template] = costly
+    assert bad == {}
+    assert INTENDED - used <= {"jobs_suspect"}  # of which there are none
+    assert len(recorded) > 40
+
+
+def explain(connection: psycopg.Connection[Any], statement: str, parameters: Any, bound: bool) -> Any:
+    with connection.transaction(force_rollback=True):
+        if bound:
+            connection.execute(upkeep.PLAN_FREELY.encode(), {"freely": "off"})
+        return connection.execute(f"EXPLAIN (FORMAT JSON) {statement}".encode(), parameters).fetchall()
