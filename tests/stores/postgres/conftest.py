@@ -1,12 +1,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from mainspring.stores.postgres import PostgresStore
 from tests.postgres import dsn, fresh_schema
 from tests.stores.postgres.several import Stores
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The quick gate starts no server."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture
