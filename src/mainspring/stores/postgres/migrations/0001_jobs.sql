@@ -65,7 +65,7 @@ COMMENT ON COLUMN {schema}.jobs.payload IS 'JSON: the task''s arguments';
 CREATE INDEX jobs_waiting ON {schema}.jobs (queue, priority, run_at, id) WHERE status < 2 AND crashes = 0;
 CREATE INDEX jobs_suspect ON {schema}.jobs (queue, run_at, id) WHERE status < 2 AND crashes > 0;
 CREATE INDEX jobs_running ON {schema}.jobs (worker, deadline) WHERE status = 2;
-CREATE UNIQUE INDEX jobs_dedupe ON {schema}.jobs (task, dedupe_key) WHERE dedupe_key IS NOT NULL;
+CREATE UNIQUE INDEX jobs_dedupe ON {schema}.jobs (dedupe_key, task) WHERE dedupe_key IS NOT NULL;
 CREATE INDEX jobs_target ON {schema}.jobs (target_type, target_id, id) WHERE target_type IS NOT NULL;
 CREATE INDEX jobs_tags ON {schema}.jobs USING gin (tags) WHERE tags IS NOT NULL;
 COMMENT ON INDEX {schema}.jobs_waiting IS 'the claim seeks each priority of a queue in here and reads nothing else';
