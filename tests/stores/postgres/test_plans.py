@@ -250,10 +250,6 @@ async def recorded(full: Stores, monkeypatch: pytest.MonkeyPatch) -> dict[str, A
     statements: dict[str, Any] = {}
 
     class Recording(Transaction):
-        async def send(self, template: str, **parameters: Any) -> Any:
-            statements[template] = parameters
-            return await super().send(template, **parameters)
-
         async def rows(self, template: str, **parameters: Any) -> list[tuple[Any, ...]]:
             statements[template] = parameters
             return await super().rows(template, **parameters)

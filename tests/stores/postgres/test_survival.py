@@ -141,9 +141,25 @@ def before_its_answer(line: Line) -> None:
 cuts = pytest.mark.parametrize("cut", [before_the_commit, before_its_answer])
 
 
+def before_the_statement(line: Line) -> None:
+    """That commits by itself."""
+    line.before = b"INSERT INTO"
+
+
+def before_the_answer_of_the_statement(line: Line) -> None:
+    line.after = b"SELECT 1"
+
+
 @ours
-@cuts
-@pytest.mark.parametrize("options", [{}, {"dedupe_key": "a"}], ids=["plain", "with a key"])
+@pytest.mark.parametrize(
+    ("cut", "options"),
+    [
+        (before_the_statement, {}),
+        (before_the_answer_of_the_statement, {}),
+        (before_the_commit, {"dedupe_key": "a"}),
+        (before_its_answer, {"dedupe_key": "a"}),
+    ],
+)
 async def test_an_enqueue_nobody_answered_counts_once(
     store: PostgresStore, far: PostgresStore, line: Line, cut: Cut, options: dict[str, Any]
 ) -> None:

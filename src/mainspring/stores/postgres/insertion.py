@@ -7,8 +7,7 @@ from typing import Any
 
 from mainspring.errors import SystemHalted
 from mainspring.job import FOREVER, Inserted, NewJob
-from mainspring.stores.postgres.halts import CURRENT, IN_COMMON, current_halts, to_halt
-from mainspring.stores.postgres.notices import tell
+from mainspring.stores.postgres.halts import IN_COMMON, current_halts
 from mainspring.stores.postgres.rows import NEVER, PENDING
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import Halt
@@ -50,6 +49,10 @@ SELECT id::text, queue FROM new
 KNOWN = """
 SELECT EXISTS (SELECT 1 FROM {s}.jobs WHERE id = %(id)s) OR EXISTS (SELECT 1 FROM {s}.archive WHERE id = %(id)s)
 """
+KNOWN_IDS = """
+SELECT count(*) FROM unnest(%(ids)s::uuid[]) AS given(id)
+WHERE EXISTS (SELECT 1 FROM {s}.jobs WHERE id = given.id) OR EXISTS (SELECT 1 FROM {s}.archive WHERE id = given.id)
+"""
 LIVE_HOLDER = "SELECT id::text FROM {s}.jobs WHERE task = %(task)s AND dedupe_key = %(key)s"
 LASTING_HOLDER = """
 SELECT job_id::text FROM {s}.dedupe WHERE task = %(task)s AND dedupe_key = %(key)s AND expires_at > {now}
@@ -71,16 +74,19 @@ async def insert(transaction: Transaction, jobs: list[NewJob], *, lent: bool = F
 
 
 async def insert_at_once(transaction: Transaction, jobs: list[NewJob]) -> list[Inserted]:
-    """Jobs without dedupe keys, in one journey to the server: it is told everything before it answers anything."""
-    queues = {job.queue for job in jobs}
-    async with transaction.connection.pipeline():
-        async with transaction.connection.transaction():
-            await transaction.send(IN_COMMON)
-            halts = await transaction.send(CURRENT)
-            await transaction.send(INSERT, **columns_of(jobs), unless=["", *queues])
-        transaction.woken |= queues
-        await tell(transaction)
-    refuse_while_halted([to_halt(row) for row in await halts.fetchall()], jobs)
+    """Jobs without dedupe keys, in one statement, which is a transaction by itself and asks for halts too.
+
+    It needs no lock: who inserts while somebody halts may as well have come first.
+    """
+    ids, unless = list({job.id for job in jobs}), ["", *{job.queue for job in jobs}]
+    new: list[tuple[Any, ...]] = []
+    known = False
+    while not new and not known:  # none: refused, or all of it a repeated insert; or the halt has ended just now
+        new = await transaction.rows(INSERT, **columns_of(jobs), unless=unless)
+        if not new:
+            refuse_while_halted(await current_halts(transaction), jobs)
+            known = await transaction.value(KNOWN_IDS, ids=ids) == len(ids)
+    transaction.woken.update(queue for _, queue in new)
     return [Inserted(job.id, created=True) for job in jobs]
 
 

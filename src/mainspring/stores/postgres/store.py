@@ -136,7 +136,17 @@ class PostgresStore:
 
     async def _run_alone(self, operation: Callable[[Transaction], Awaitable[T]]) -> T:
         """One statement, which is a transaction by itself."""
-        return await self._again(lambda: self._read(operation))
+
+        async def run() -> T:
+            async with self._links.use() as connection:
+                transaction = Transaction(connection, self._dialect)
+                result = await operation(transaction)
+                with contextlib.suppress(psycopg.Error):  # it is committed; who is not told will notice by polling
+                    await tell(transaction)
+            return result
+
+        await self.open()
+        return await self._again(run)
 
     async def _again(self, work: Callable[[], Awaitable[T]]) -> T:
         for tries_left in reversed(range(TRIES)):
@@ -188,7 +198,7 @@ class PostgresStore:
     async def _insert_once(self, jobs: list[NewJob]) -> list[Inserted]:
         if any(job.dedupe_key is not None for job in jobs):
             return await self._run(lambda transaction: insertion.insert(transaction, jobs))
-        return await self._read(lambda transaction: insertion.insert_at_once(transaction, jobs)) if jobs else []
+        return await self._run_alone(lambda transaction: insertion.insert_at_once(transaction, jobs)) if jobs else []
 
     async def _insert_on(self, connection: Any, jobs: list[NewJob]) -> list[Inserted]:
         """In the caller's transaction; its commit carries the notice along. The tables are made outside of it."""

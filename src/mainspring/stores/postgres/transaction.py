@@ -60,11 +60,6 @@ class Transaction:
         statement, given = self.dialect.statement(template), self.dialect.parameters(parameters)
         return (await self.connection.execute(statement, given)).rowcount
 
-    async def send(self, template: str, **parameters: Any) -> Any:
-        """The cursor, from which the answer is yet to be fetched: in a pipeline it has not come."""
-        statement, given = self.dialect.statement(template), self.dialect.parameters(parameters)
-        return await self.connection.execute(statement, given)
-
     def count(self, queue: str, status: int, change: int) -> None:
         self.counts[queue, status] += change
 
