@@ -63,6 +63,7 @@ class Crew:
         path = self._nursery.database
         wait_until(lambda: not unfinished(path), lambda: f"the end of {unfinished(path)}", seconds=300, every=0.05)
         for process in self._workers:
+            process.wait_for("worker_started")  # the youngest may not even hear signals yet
             process.send(signal.SIGTERM)
         for process in self._workers:
             assert process.wait() == 0, process.said()
