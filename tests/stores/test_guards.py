@@ -21,7 +21,7 @@ from mainspring.stores.protocol import Store
 from mainspring.stores.sqlite import SqliteStore, claims, endings, insertion, upkeep, writer
 from mainspring.stores.sqlite.gate import Gate
 from mainspring.stores.sqlite.presence import Presence
-from mainspring.stores.sqlite.rows import RUNNING
+from mainspring.stores.tables import RUNNING
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance import HeartbeatConformance, StoreConformance
 from mainspring.testing.conformance.scene import claim, join, outcome, put, running

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mainspring.errors import StoreVanished
 from mainspring.stores.sqlite import SqliteStore, express
 from mainspring.stores.sqlite.gate import Gate
 from mainspring.testing.clock import ManualClock
@@ -90,7 +91,7 @@ async def test_what_is_wrong_is_told_by_the_writer(store: SqliteStore, by_writer
     await put(store)
     assert store._threads
     store.file.path.unlink()
-    with pytest.raises(Exception, match="gone or was replaced"):
+    with pytest.raises(StoreVanished, match="gone or was replaced"):
         await claim(store)
     assert len(by_writer) == 1
 

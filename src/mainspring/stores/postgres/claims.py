@@ -10,10 +10,10 @@ from typing import Any
 from mainspring.clock import Millis
 from mainspring.job import Claim
 from mainspring.stores.postgres.halts import IN_COMMON, current_halts
-from mainspring.stores.postgres.rows import RUNNING
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import EVERY_QUEUE, Claims, Want
 from mainspring.stores.rules import Level, earliest, ends, shares
+from mainspring.stores.tables import RUNNING
 
 PRIORITIES = range(4)
 SOON: Millis = 5  # then others have finished claiming what was due and not to be had

@@ -10,9 +10,10 @@ from mainspring.clock import Millis
 from mainspring.job import FINISHED, Failure, Move, Outcome, ProgressReport, Status
 from mainspring.stores.postgres.insertion import insert_jobs
 from mainspring.stores.postgres.partitions import DAY, FOREVER_DAY
-from mainspring.stores.postgres.rows import CODES, COMPLETED, DEAD_LETTER, NEVER, RUNNING, STATUSES, is_id
+from mainspring.stores.postgres.rows import is_id
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.rules import COUNTS_AS_ATTEMPT, keeps_its_time, next_status, recorded_as, refuse_illegal, shorten
+from mainspring.stores.tables import CODES, COMPLETED, DEAD_LETTER, NEVER, RUNNING, STATUSES
 
 EXPIRES = f"least({NEVER}, {{now}} + {{keep}})"
 DROP_DAY = f"""

@@ -8,9 +8,9 @@ from typing import Any
 from mainspring.errors import SystemHalted
 from mainspring.job import FOREVER, Inserted, NewJob
 from mainspring.stores.postgres.halts import IN_COMMON, current_halts
-from mainspring.stores.postgres.rows import NEVER, PENDING
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import Halt
+from mainspring.stores.tables import NEVER, PENDING
 
 COLUMNS = {
     "id": "uuid",

@@ -3,60 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import datetime
 from typing import Any
 
 from mainspring.clock import to_millis
-from mainspring.job import Move, Status, statuses_that_allow
 from mainspring.stores.postgres.endings import ARCHIVE
 from mainspring.stores.postgres.halts import ALONE, current_halts
 from mainspring.stores.postgres.insertion import LIVE_HOLDER
 from mainspring.stores.postgres.read import FINISHED, LIVE, Conditions
-from mainspring.stores.postgres.rows import CANCELLED, CODES, COMPLETED, PENDING, RUNNING, is_id
+from mainspring.stores.postgres.rows import is_id
 from mainspring.stores.postgres.transaction import Transaction
-from mainspring.stores.protocol import Action, By, Changed, Edit, Filter, Halt
-
-ALLOWED: Mapping[Action, frozenset[Status]] = {
-    Action.CANCEL: statuses_that_allow(Move.CANCEL),
-    Action.REPLAY: statuses_that_allow(Move.REPLAY),
-    Action.EDIT: statuses_that_allow(Move.EDIT),
-    Action.DELETE: frozenset(Status) - {Status.RUNNING},
-}
-
-
-@dataclass(slots=True)
-class ChangeRequest:
-    action: Action
-    where: Filter
-    by: By
-    edit: Edit | None
-    limit: int
-    cursor: str | None
-    dry_run: bool
-
-
-@dataclass(slots=True)
-class Target:
-    """A job that the filter found and whose status allows the action."""
-
-    table: str
-    id: str
-    queue: str
-    status: int
-    task: str
-    dedupe_key: str | None
-
-
-@dataclass(slots=True)
-class Effect:
-    """What an action did to its targets."""
-
-    changed: list[str] = field(default_factory=list)
-    requested: list[str] = field(default_factory=list)
-    conflicts: dict[str, str] = field(default_factory=dict)
+from mainspring.stores.protocol import Action, By, Changed, Edit, Halt
+from mainspring.stores.tables import (
+    ALLOWED,
+    CANCELLED,
+    CODES,
+    COMPLETED,
+    PENDING,
+    RUNNING,
+    ChangeRequest,
+    Effect,
+    Target,
+    count_moves,
+    plain,
+)
 
 
 class DryRun(Exception):
@@ -244,13 +214,6 @@ EFFECTS: Mapping[Action, Callable[[Transaction, Sequence[Target], ChangeRequest]
 }
 
 
-def count_moves(transaction: Transaction, targets: Sequence[Target], status: int | None) -> None:
-    for (queue, old), number in Counter((target.queue, target.status) for target in targets).items():
-        transaction.count(queue, old, -number)
-        if status is not None:
-            transaction.count(queue, status, number)
-
-
 # -- halt -----------------------------------------------------------------------------------------
 
 PUT_HALT = """
@@ -314,12 +277,3 @@ async def write_entry(transaction: Transaction, by: By, action: str, detail: Map
         detail=json.dumps(detail),
         n=number,
     )
-
-
-def plain(data: Filter | Edit) -> dict[str, Any]:
-    """Only what is set, as JSON can carry it."""
-    return {
-        name: value.isoformat() if isinstance(value, datetime) else value
-        for name, value in asdict(data).items()
-        if value not in (None, (), {})
-    }

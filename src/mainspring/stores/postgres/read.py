@@ -7,20 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from mainspring.clock import Millis, to_datetime, to_millis
-from mainspring.job import Attempt, Counts, Failure, Job, Move, Status, TimelineEntry
+from mainspring.job import Attempt, Counts, Job, Move, TimelineEntry
 from mainspring.stores.postgres.claims import PRIORITIES
-from mainspring.stores.postgres.rows import (
-    CODES,
-    COMPLETED,
-    FINISHED_COLUMNS,
-    LIVE_COLUMNS,
-    STATUSES,
-    is_id,
-    only_ids,
-    to_job,
-)
+from mainspring.stores.postgres.rows import FINISHED_COLUMNS, LIVE_COLUMNS, is_id, only_ids
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import DUE_CAP, AuditEntry, Filter, Page, Stats, WorkerInfo
+from mainspring.stores.tables import CODES, COMPLETED, STATUSES, timeline_of, to_attempt, to_job
 
 LIVE, FINISHED = "jobs", "archive"
 COLUMNS = {LIVE: LIVE_COLUMNS, FINISHED: FINISHED_COLUMNS}
@@ -164,18 +156,6 @@ async def attempts(transaction: Transaction, job_id: str) -> list[Attempt]:
     return history
 
 
-def to_attempt(row: tuple[Any, ...]) -> Attempt:
-    number, worker, started_at, finished_at, move, error_type, error, traceback = row
-    return Attempt(
-        number=number,
-        worker=worker or "",
-        started_at=to_datetime(started_at),
-        finished_at=to_datetime(finished_at),
-        move=Move(move),
-        failure=None if error_type is None else Failure(error_type, error or "", traceback or ""),
-    )
-
-
 AUDIT_OF_JOB = """
 SELECT at, actor, action, reason FROM {s}.audit_jobs JOIN {s}.audit USING (operation, action)
 WHERE job_id = %(id)s ORDER BY at
@@ -187,16 +167,7 @@ async def timeline(transaction: Transaction, job_id: str) -> list[TimelineEntry]
     if not found:
         return []
     job = found[0]
-    entries = [TimelineEntry(job.created_at, "created", f"for {job.run_at:%Y-%m-%d %H:%M:%S} UTC")]
-    for attempt in await attempts(transaction, job_id):
-        detail = f"{attempt.failure.type}: {attempt.failure.message}" if attempt.failure else ""
-        entries.append(TimelineEntry(attempt.started_at, "claimed", f"run {attempt.number}", attempt.worker))
-        entries.append(TimelineEntry(attempt.finished_at, attempt.move, detail, attempt.worker))
-    if job.started_at and job.status is Status.RUNNING:
-        entries.append(TimelineEntry(job.started_at, "claimed", "", job.worker or ""))
-    for at, actor, action, reason in await transaction.rows(AUDIT_OF_JOB, id=job_id):
-        entries.append(TimelineEntry(to_datetime(at), action, reason, actor))
-    return sorted(entries, key=lambda entry: entry.at)
+    return timeline_of(job, await attempts(transaction, job_id), await transaction.rows(AUDIT_OF_JOB, id=job_id))
 
 
 AUDIT = "SELECT at, actor, action, reason, detail, n FROM {s}.audit ORDER BY at DESC, operation DESC LIMIT %(limit)s"

@@ -43,6 +43,7 @@ from mainspring.stores.protocol import (
     Want,
     WorkerInfo,
 )
+from mainspring.stores.tables import ChangeRequest, Timed
 
 T = TypeVar("T")
 log = get_log("mainspring.postgres")
@@ -345,7 +346,7 @@ class PostgresStore:
             self._seen.clear()
         return sight
 
-    def _overdue(self, timed: Sequence[upkeep.Timed]) -> list[upkeep.Timed]:
+    def _overdue(self, timed: Sequence[Timed]) -> list[Timed]:
         """By our own monotonic clock since we first saw them: a wall clock that is set overruns no healthy job."""
         now, before = self.clock.monotonic(), self._watched
         self._watched = {(one.id, one.token): before.get((one.id, one.token), now) for one in timed}
@@ -421,7 +422,7 @@ class PostgresStore:
         cursor: str | None = None,
         dry_run: bool = False,
     ) -> Changed:
-        request = operate.ChangeRequest(action, where, by, edit, limit, cursor, dry_run)
+        request = ChangeRequest(action, where, by, edit, limit, cursor, dry_run)
         return await self._run(lambda transaction: operate.change(transaction, request))
 
     async def halt(self, halt: Halt) -> None:

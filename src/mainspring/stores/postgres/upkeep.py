@@ -16,9 +16,10 @@ from mainspring.job import Failure, Move, Outcome
 from mainspring.stores.postgres import partitions, schema
 from mainspring.stores.postgres.endings import settle
 from mainspring.stores.postgres.operate import BELONGINGS, remove_jobs
-from mainspring.stores.postgres.rows import RUNNING, STATUSES, only_ids
+from mainspring.stores.postgres.rows import only_ids
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import Finding, Pulse, Severity, Takeover, TakeoverCause, WorkerInfo
+from mainspring.stores.tables import RUNNING, STATUSES, Running, Timed, stall
 
 # -- workers --------------------------------------------------------------------------------------------
 
@@ -95,29 +96,6 @@ TIMED = f"SELECT id::text, token, deadline - claimed_at FROM {{s}}.jobs WHERE st
 
 
 @dataclass(slots=True)
-class Running:
-    id: str
-    token: int
-    task: str
-    queue: str
-    worker: str
-    attempts: int
-    max_attempts: int
-    crashes: int
-    claimed_at: int
-    timeout: int
-
-
-@dataclass(slots=True)
-class Timed:
-    """A claim with a timeout, and how many milliseconds it may last: the timeout and its worker's grace."""
-
-    id: str
-    token: int
-    longest: Millis
-
-
-@dataclass(slots=True)
 class Sight:
     """What one look shows of the others."""
 
@@ -145,12 +123,6 @@ async def take_over(transaction: Transaction, dead: Iterable[str], stalled: Sequ
     keys = {"ids": [one.id for one in stalled], "tokens": [one.token for one in stalled]}
     jobs = [Running(*row) for row in await transaction.rows(TO_TAKE_STALLED, **keys)] if stalled else []
     return taken + await take(transaction, jobs, [stall(job) for job in jobs], TakeoverCause.STALLED)
-
-
-def stall(job: Running) -> Outcome:
-    message = f"still running on {job.worker} after its timeout of {job.timeout / 1000:g} s and the grace"
-    move = Move.RETRY if job.attempts + 1 < job.max_attempts else Move.DEAD
-    return Outcome(job.id, job.token, move, job.claimed_at, failure=Failure(TimeoutError.__name__, message))
 
 
 async def take(
@@ -322,7 +294,3 @@ async def repair(transaction: Transaction) -> None:
     await transaction.do("DELETE FROM {s}.counts")
     await transaction.do(f"INSERT INTO {{s}}.counts {REAL_COUNTS}")
     await transaction.do(f"DELETE FROM {{s}}.attempts WHERE job_id IN (SELECT job_id {ORPHANS})")
-
-
-def now_of(row: tuple[Any, ...]) -> Millis:
-    return int(row[0])

@@ -19,8 +19,8 @@ from mainspring.stores.protocol import EVERY_QUEUE, Claims, Want
 from mainspring.stores.rules import Level, earliest, ends, shares
 from mainspring.stores.sqlite.batch import in_values
 from mainspring.stores.sqlite.halts import current_halts
-from mainspring.stores.sqlite.rows import FAILED, NEVER, PENDING, RUNNING
 from mainspring.stores.sqlite.writer import Transaction
+from mainspring.stores.tables import FAILED, NEVER, PENDING, RUNNING
 
 PRIORITIES = range(4)
 

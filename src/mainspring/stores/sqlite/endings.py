@@ -17,8 +17,8 @@ from mainspring.job import FINISHED, Failure, Move, Outcome, ProgressReport, Sta
 from mainspring.stores.rules import COUNTS_AS_ATTEMPT, keeps_its_time, next_status, recorded_as, refuse_illegal, shorten
 from mainspring.stores.sqlite.batch import in_values
 from mainspring.stores.sqlite.insertion import insert_jobs, ready
-from mainspring.stores.sqlite.rows import CANCELLED, CODES, COMPLETED, DEAD_LETTER, NEVER, RUNNING
 from mainspring.stores.sqlite.writer import Transaction
+from mainspring.stores.tables import CANCELLED, CODES, COMPLETED, DEAD_LETTER, NEVER, RUNNING
 
 HELD = f"""
 WITH outcome(number, job_id, job_token) AS (VALUES {{values}})

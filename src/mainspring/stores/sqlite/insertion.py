@@ -13,8 +13,8 @@ from mainspring.errors import SystemHalted
 from mainspring.job import FOREVER, Inserted, NewJob
 from mainspring.stores.sqlite.batch import in_values
 from mainspring.stores.sqlite.halts import current_halts
-from mainspring.stores.sqlite.rows import NEVER, PENDING
 from mainspring.stores.sqlite.writer import Transaction
+from mainspring.stores.tables import NEVER, PENDING
 
 LONG_PAYLOAD = 1024  # characters; beyond that it goes into a table of its own
 

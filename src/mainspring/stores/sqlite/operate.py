@@ -3,60 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import datetime
 from typing import Any
 
 from mainspring.clock import to_millis
-from mainspring.job import Move, Status, statuses_that_allow
-from mainspring.stores.protocol import Action, By, Changed, Edit, Filter, Halt
+from mainspring.stores.protocol import Action, By, Changed, Edit, Halt
 from mainspring.stores.sqlite.endings import archive
 from mainspring.stores.sqlite.halts import current_halts
 from mainspring.stores.sqlite.insertion import LIVE_HOLDER, LONG_PAYLOAD
 from mainspring.stores.sqlite.read import FINISHED, LIVE, Conditions
-from mainspring.stores.sqlite.rows import CANCELLED, CODES, COMPLETED, PENDING, RUNNING
 from mainspring.stores.sqlite.writer import Transaction
-
-ALLOWED: Mapping[Action, frozenset[Status]] = {
-    Action.CANCEL: statuses_that_allow(Move.CANCEL),
-    Action.REPLAY: statuses_that_allow(Move.REPLAY),
-    Action.EDIT: statuses_that_allow(Move.EDIT),
-    Action.DELETE: frozenset(Status) - {Status.RUNNING},
-}
-
-
-@dataclass(slots=True)
-class ChangeRequest:
-    action: Action
-    where: Filter
-    by: By
-    edit: Edit | None
-    limit: int
-    cursor: str | None
-    dry_run: bool
-
-
-@dataclass(slots=True)
-class Target:
-    """A job that the filter found and whose status allows the action."""
-
-    table: str
-    id: str
-    queue: str
-    status: int
-    task: str
-    dedupe_key: str | None
-
-
-@dataclass(slots=True)
-class Effect:
-    """What an action did to its targets."""
-
-    changed: list[str] = field(default_factory=list)
-    requested: list[str] = field(default_factory=list)
-    conflicts: dict[str, str] = field(default_factory=dict)
+from mainspring.stores.tables import (
+    ALLOWED,
+    CANCELLED,
+    CODES,
+    COMPLETED,
+    PENDING,
+    RUNNING,
+    ChangeRequest,
+    Effect,
+    Target,
+    count_moves,
+    plain,
+)
 
 
 def change(transaction: Transaction, requests: list[ChangeRequest]) -> list[Changed]:
@@ -247,13 +216,6 @@ EFFECTS: Mapping[Action, Callable[[Transaction, Sequence[Target], ChangeRequest]
 }
 
 
-def count_moves(transaction: Transaction, targets: Sequence[Target], status: int | None) -> None:
-    for (queue, old), number in Counter((target.queue, target.status) for target in targets).items():
-        transaction.count(queue, old, -number)
-        if status is not None:
-            transaction.count(queue, status, number)
-
-
 # -- halt -----------------------------------------------------------------------------------------
 
 PUT_HALT = "INSERT OR REPLACE INTO halts (queue, actor, reason, since, until, accept) VALUES (?, ?, ?, ?, ?, ?)"
@@ -307,12 +269,3 @@ def write_audit(transaction: Transaction, request: ChangeRequest, ids: Sequence[
 def write_entry(transaction: Transaction, by: By, action: str, detail: Mapping[str, Any], number: int) -> None:
     values = (by.operation, transaction.now, by.actor, action, by.reason, json.dumps(detail), number)
     transaction.execute(PUT_ENTRY, values)
-
-
-def plain(data: Filter | Edit) -> dict[str, Any]:
-    """Only what is set, as JSON can carry it."""
-    return {
-        name: value.isoformat() if isinstance(value, datetime) else value
-        for name, value in asdict(data).items()
-        if value not in (None, (), {})
-    }

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from mainspring.clock import Millis, to_datetime, to_millis
-from mainspring.job import Attempt, Counts, Failure, Job, Move, Status, TimelineEntry
+from mainspring.job import Attempt, Counts, Job, Move, TimelineEntry
 from mainspring.stores.protocol import DUE_CAP, AuditEntry, Filter, Halt, Page
 from mainspring.stores.sqlite.claims import PRIORITIES
 from mainspring.stores.sqlite.halts import to_halt
-from mainspring.stores.sqlite.rows import CODES, COMPLETED, FINISHED_COLUMNS, LIVE_COLUMNS, STATUSES, to_job
+from mainspring.stores.sqlite.rows import FINISHED_COLUMNS, LIVE_COLUMNS, to_job
+from mainspring.stores.tables import CODES, COMPLETED, STATUSES, timeline_of, to_attempt
 
 LIVE, FINISHED = "jobs", "archive"
 COLUMNS = {LIVE: LIVE_COLUMNS, FINISHED: FINISHED_COLUMNS}
@@ -154,18 +155,6 @@ def attempts(connection: sqlite3.Connection, job_id: str) -> list[Attempt]:
     return history
 
 
-def to_attempt(row: tuple[Any, ...]) -> Attempt:
-    number, worker, started_at, finished_at, move, error_type, error, traceback = row
-    return Attempt(
-        number=number,
-        worker=worker or "",
-        started_at=to_datetime(started_at),
-        finished_at=to_datetime(finished_at),
-        move=Move(move),
-        failure=None if error_type is None else Failure(error_type, error or "", traceback or ""),
-    )
-
-
 AUDIT_OF_JOB = """
 SELECT at, actor, action, reason FROM audit_jobs JOIN audit USING (operation, action) WHERE job_id = ? ORDER BY at
 """
@@ -176,16 +165,7 @@ def timeline(connection: sqlite3.Connection, job_id: str) -> list[TimelineEntry]
     if not found:
         return []
     job = found[0]
-    entries = [TimelineEntry(job.created_at, "created", f"for {job.run_at:%Y-%m-%d %H:%M:%S} UTC")]
-    for attempt in attempts(connection, job_id):
-        detail = f"{attempt.failure.type}: {attempt.failure.message}" if attempt.failure else ""
-        entries.append(TimelineEntry(attempt.started_at, "claimed", f"run {attempt.number}", attempt.worker))
-        entries.append(TimelineEntry(attempt.finished_at, attempt.move, detail, attempt.worker))
-    if job.started_at and job.status is Status.RUNNING:
-        entries.append(TimelineEntry(job.started_at, "claimed", "", job.worker or ""))
-    for at, actor, action, reason in connection.execute(AUDIT_OF_JOB, (job_id,)):
-        entries.append(TimelineEntry(to_datetime(at), action, reason, actor))
-    return sorted(entries, key=lambda entry: entry.at)
+    return timeline_of(job, attempts(connection, job_id), connection.execute(AUDIT_OF_JOB, (job_id,)))
 
 
 AUDIT = "SELECT at, actor, action, reason, detail, n FROM audit ORDER BY at DESC, operation DESC LIMIT ?"

@@ -39,6 +39,7 @@ from mainspring.stores.sqlite.link import Link
 from mainspring.stores.sqlite.presence import Presence, read_wakes
 from mainspring.stores.sqlite.reader import Reader
 from mainspring.stores.sqlite.writer import Operation, Transaction, Writer
+from mainspring.stores.tables import ChangeRequest, Timed
 
 FOREIGN_WRITE_POLL = 0.25  # seconds; a commit by a connection that is not ours sends no wake-up
 
@@ -225,11 +226,11 @@ class SqliteStore:
         taken += await self._write(upkeep.take_stalled, stalled) if stalled else []
         return [takeover for takeovers in taken for takeover in takeovers]
 
-    def _look_for_claims(self, connection: sqlite3.Connection) -> tuple[list[str], list[upkeep.Timed]]:
+    def _look_for_claims(self, connection: sqlite3.Connection) -> tuple[list[str], list[Timed]]:
         """Who holds jobs, and which of the jobs are stalled."""
         return upkeep.holders(connection), self._overdue(upkeep.timed(connection))
 
-    def _overdue(self, timed: Sequence[upkeep.Timed]) -> list[upkeep.Timed]:
+    def _overdue(self, timed: Sequence[Timed]) -> list[Timed]:
         """By our own monotonic clock since we first saw them: a wall clock that is set overruns no healthy job."""
         now, before = self.clock.monotonic(), self._watched
         self._watched = {(one.id, one.token): before.get((one.id, one.token), now) for one in timed}
@@ -312,7 +313,7 @@ class SqliteStore:
         cursor: str | None = None,
         dry_run: bool = False,
     ) -> Changed:
-        request = operate.ChangeRequest(action, where, by, edit, limit, cursor, dry_run)
+        request = ChangeRequest(action, where, by, edit, limit, cursor, dry_run)
         changed: list[Changed] = await self._write(operate.change, [request])
         return changed[0]
 

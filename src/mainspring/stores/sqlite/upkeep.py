@@ -6,9 +6,7 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from mainspring.clock import Millis
 from mainspring.errors import WorkerCrashed
 from mainspring.job import Failure, Move, Outcome
 from mainspring.stores.protocol import Finding, Pulse, Severity, Takeover, TakeoverCause
@@ -16,8 +14,8 @@ from mainspring.stores.sqlite.endings import settle
 from mainspring.stores.sqlite.file import MIGRATIONS, DatabaseFile, file_system, user_version
 from mainspring.stores.sqlite.operate import remove_jobs
 from mainspring.stores.sqlite.presence import Presence
-from mainspring.stores.sqlite.rows import NEVER, RUNNING, STATUSES
 from mainspring.stores.sqlite.writer import Transaction
+from mainspring.stores.tables import NEVER, RUNNING, STATUSES, Running, Timed, stall
 
 # -- takeover -------------------------------------------------------------------------------------
 
@@ -31,29 +29,6 @@ SELECT jobs.id, token, task, queue, worker, attempts, max_attempts, crashes, cla
 """
 TO_TAKE_FROM = f"{TO_TAKE} INDEXED BY jobs_running WHERE status = {RUNNING} AND worker = ?"
 TO_TAKE_STALLED = f"{TO_TAKE} WHERE id = ? AND token = ? AND status = {RUNNING}"
-
-
-@dataclass(slots=True)
-class Running:
-    id: str
-    token: int
-    task: str
-    queue: str
-    worker: str
-    attempts: int
-    max_attempts: int
-    crashes: int
-    claimed_at: int
-    timeout: int
-
-
-@dataclass(slots=True)
-class Timed:
-    """A claim with a timeout, and how many milliseconds it may last: the timeout and its worker's grace."""
-
-    id: str
-    token: int
-    longest: Millis
 
 
 def holders(connection: sqlite3.Connection) -> list[str]:
@@ -81,12 +56,6 @@ def take_stalled(transaction: Transaction, stalled: list[Timed]) -> list[list[Ta
     found = [transaction.execute(TO_TAKE_STALLED, (one.id, one.token)).fetchall() for one in stalled]
     jobs = [[Running(*row) for row in rows] for rows in found]
     return [take(transaction, one, [stall(job) for job in one], TakeoverCause.STALLED) for one in jobs]
-
-
-def stall(job: Running) -> Outcome:
-    message = f"still running on {job.worker} after its timeout of {job.timeout / 1000:g} s and the grace"
-    move = Move.RETRY if job.attempts + 1 < job.max_attempts else Move.DEAD
-    return Outcome(job.id, job.token, move, job.claimed_at, failure=Failure(TimeoutError.__name__, message))
 
 
 def take(

@@ -1,0 +1,198 @@
+"""What stores that keep jobs in tables have in common, whatever their SQL: codes, rows, and the steps of a change."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+from mainspring.clock import Millis, to_datetime
+from mainspring.job import (
+    Attempt,
+    Failure,
+    Job,
+    Move,
+    Outcome,
+    Priority,
+    Progress,
+    Status,
+    TimelineEntry,
+    statuses_that_allow,
+)
+from mainspring.stores.protocol import Action, By, Edit, Filter
+
+STATUSES = (
+    Status.PENDING,
+    Status.FAILED,
+    Status.RUNNING,
+    Status.SUSPENDED,
+    Status.COMPLETED,
+    Status.DEAD_LETTER,
+    Status.CANCELLED,
+)
+CODES = {status: code for code, status in enumerate(STATUSES)}
+PENDING, FAILED, RUNNING, SUSPENDED, COMPLETED, DEAD_LETTER, CANCELLED = range(7)
+
+NEVER = 2**62  # a deadline or expiry that does not come
+
+# -- reading ----------------------------------------------------------------------------------------------
+
+
+def to_job(row: tuple[Any, ...], traceback: str = "") -> Job:
+    """From a store's LIVE_COLUMNS or FINISHED_COLUMNS."""
+    (
+        job_id, task, queue, status, priority, run_at, created_at, attempts, max_attempts, crashes, token, worker,
+        timeout, dedupe_key, target_type, target_id, tags, progress, note, error_type, error, reason, payload,
+        started_at, finished_at, expires_at, result, cancel,
+    ) = row  # fmt: skip
+    return Job(
+        id=job_id,
+        task=task,
+        queue=queue,
+        status=STATUSES[status],
+        priority=Priority(priority),
+        payload=json.loads(payload),
+        run_at=to_datetime(run_at),
+        created_at=to_datetime(created_at),
+        started_at=None if started_at is None else to_datetime(started_at),
+        finished_at=None if finished_at is None else to_datetime(finished_at),
+        expires_at=None if expires_at is None else to_datetime(expires_at),
+        attempts=attempts,
+        max_attempts=max_attempts,
+        crashes=crashes,
+        token=token,
+        worker=worker,
+        timeout=timeout / 1000 if timeout else None,
+        dedupe_key=dedupe_key,
+        target=None if target_type is None else (target_type, target_id),
+        tags=tuple(tags or ()),
+        progress=None if progress is None else Progress(progress, note or ""),
+        result=None if result is None else json.loads(result),
+        failure=None if error_type is None else Failure(error_type, error or "", traceback),
+        reason=reason,
+        cancel_requested=bool(cancel),
+    )
+
+
+def to_attempt(row: tuple[Any, ...]) -> Attempt:
+    number, worker, started_at, finished_at, move, error_type, error, traceback = row
+    return Attempt(
+        number=number,
+        worker=worker or "",
+        started_at=to_datetime(started_at),
+        finished_at=to_datetime(finished_at),
+        move=Move(move),
+        failure=None if error_type is None else Failure(error_type, error or "", traceback or ""),
+    )
+
+
+def timeline_of(job: Job, attempts: Iterable[Attempt], by_hand: Iterable[tuple[Any, ...]]) -> list[TimelineEntry]:
+    """What happened to a job, of its history and the lines (at, actor, action, reason) of the audit log about it."""
+    entries = [TimelineEntry(job.created_at, "created", f"for {job.run_at:%Y-%m-%d %H:%M:%S} UTC")]
+    for attempt in attempts:
+        detail = f"{attempt.failure.type}: {attempt.failure.message}" if attempt.failure else ""
+        entries.append(TimelineEntry(attempt.started_at, "claimed", f"run {attempt.number}", attempt.worker))
+        entries.append(TimelineEntry(attempt.finished_at, attempt.move, detail, attempt.worker))
+    if job.started_at and job.status is Status.RUNNING:
+        entries.append(TimelineEntry(job.started_at, "claimed", "", job.worker or ""))
+    entries += (TimelineEntry(to_datetime(at), action, reason, actor) for at, actor, action, reason in by_hand)
+    return sorted(entries, key=lambda entry: entry.at)
+
+
+# -- changes by hand ----------------------------------------------------------------------------------------
+
+ALLOWED: Mapping[Action, frozenset[Status]] = {
+    Action.CANCEL: statuses_that_allow(Move.CANCEL),
+    Action.REPLAY: statuses_that_allow(Move.REPLAY),
+    Action.EDIT: statuses_that_allow(Move.EDIT),
+    Action.DELETE: frozenset(Status) - {Status.RUNNING},
+}
+
+
+@dataclass(slots=True)
+class ChangeRequest:
+    action: Action
+    where: Filter
+    by: By
+    edit: Edit | None
+    limit: int
+    cursor: str | None
+    dry_run: bool
+
+
+@dataclass(slots=True)
+class Target:
+    """A job that the filter found and whose status allows the action."""
+
+    table: str
+    id: str
+    queue: str
+    status: int
+    task: str
+    dedupe_key: str | None
+
+
+@dataclass(slots=True)
+class Effect:
+    """What an action did to its targets."""
+
+    changed: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
+    conflicts: dict[str, str] = field(default_factory=dict)
+
+
+class Counting(Protocol):
+    """A transaction, as far as it keeps account of jobs per queue and status."""
+
+    def count(self, queue: str, status: int, change: int, /) -> None: ...
+
+
+def count_moves(transaction: Counting, targets: Sequence[Target], status: int | None) -> None:
+    for (queue, old), number in Counter((target.queue, target.status) for target in targets).items():
+        transaction.count(queue, old, -number)
+        if status is not None:
+            transaction.count(queue, status, number)
+
+
+def plain(data: Filter | Edit) -> dict[str, Any]:
+    """Only what is set, as JSON can carry it."""
+    return {
+        name: value.isoformat() if isinstance(value, datetime) else value
+        for name, value in asdict(data).items()
+        if value not in (None, (), {})
+    }
+
+
+# -- takeover -----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Running:
+    id: str
+    token: int
+    task: str
+    queue: str
+    worker: str
+    attempts: int
+    max_attempts: int
+    crashes: int
+    claimed_at: Millis
+    timeout: Millis
+
+
+@dataclass(slots=True)
+class Timed:
+    """A claim with a timeout, and how many milliseconds it may last: the timeout and its worker's grace."""
+
+    id: str
+    token: int
+    longest: Millis
+
+
+def stall(job: Running) -> Outcome:
+    message = f"still running on {job.worker} after its timeout of {job.timeout / 1000:g} s and the grace"
+    move = Move.RETRY if job.attempts + 1 < job.max_attempts else Move.DEAD
+    return Outcome(job.id, job.token, move, job.claimed_at, failure=Failure(TimeoutError.__name__, message))
