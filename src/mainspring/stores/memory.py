@@ -67,6 +67,7 @@ from mainspring.stores.protocol import (
     Want,
     WorkerInfo,
 )
+from mainspring.stores.records import JOBS, Chunk, Kind, Record, job_record, kind_of, make_key, split_key
 
 COUNTS_AS_ATTEMPT = frozenset({Move.DONE, Move.RETRY, Move.DEAD, Move.CANCEL})
 IN_HISTORY = COUNTS_AS_ATTEMPT | {Move.CRASH}
@@ -86,6 +87,7 @@ SHARE = 4
 NEVER: Millis = 2**62  # an expiry that does not come
 
 _Key = tuple[str, str]  # a task and a dedupe key of it
+_Operation = tuple[str, str]  # an operation by hand and its action
 
 
 @dataclass(slots=True)
@@ -110,7 +112,7 @@ class _Row:
     reason: str = ""
     cancel_requested: bool = False
     history: list[Attempt] = field(default_factory=list)
-    by_hand: list[TimelineEntry] = field(default_factory=list)
+    by_hand: list[_Operation] = field(default_factory=list)
     place: int = 0  # grows whenever the job joins or leaves a line, which makes its older heap entries void
 
     @property
@@ -148,7 +150,7 @@ class MemoryStore:
         self._keys = _Keys()
         self._crew = _Crew()
         self._halts: dict[str | None, Halt] = {}
-        self._audit: dict[str, AuditEntry] = {}
+        self._audit: dict[_Operation, AuditEntry] = {}
         self._turns: Counter[str] = Counter()
 
     async def open(self) -> None:
@@ -438,7 +440,7 @@ class MemoryStore:
     async def timeline(self, job_id: str) -> list[TimelineEntry]:
         with self._operation():
             row = self._rows.get(job_id)
-            return sorted(_life(row), key=lambda entry: entry.at) if row else []
+            return sorted(_life(row, self._audit), key=lambda entry: entry.at) if row else []
 
     async def stats(self) -> Stats:
         with self._operation() as now:
@@ -508,7 +510,7 @@ class MemoryStore:
         return conflicts
 
     def _change(self, action: Action, row: _Row, by: By, edit: Edit, now: Millis) -> None:
-        row.by_hand.append(TimelineEntry(to_datetime(now), action.value, by.reason, by.actor))
+        row.by_hand.append((by.operation, action.value))
         match action:
             case Action.CANCEL:
                 self._cancel(row, by, now)
@@ -578,8 +580,106 @@ class MemoryStore:
         return {queue: halt for queue, halt in self._halts.items() if not halt.until or halt.until > to_datetime(now)}
 
     def _write_down(self, by: By, action: str, detail: Mapping[str, Any], count: int, now: Millis) -> None:
-        entry = self._audit.get(by.operation) or AuditEntry(to_datetime(now), by.actor, action, by.reason, detail, 0)
-        self._audit[by.operation] = replace(entry, count=entry.count + count)
+        key = by.operation, action
+        entry = self._audit.get(key) or AuditEntry(to_datetime(now), by.actor, action, by.reason, detail, 0)
+        self._audit[key] = replace(entry, count=entry.count + count)
+
+    # -- moving to another store --------------------------------------------------------------
+
+    async def dump(self, kind: Kind, *, after: str | None = None, limit: int = 1000) -> Chunk:
+        with self._operation() as now:
+            keys = sorted(key for key in self._record_keys(kind, now) if after is None or key > after)
+            records = [self._record(kind, key) for key in keys[:limit]]
+            return Chunk(records, cursor=keys[limit - 1] if limit < len(keys) else None)
+
+    async def look_up(self, kind: Kind, keys: Sequence[str]) -> list[Record]:
+        with self._operation() as now:
+            return [self._record(kind, key) for key in self._record_keys(kind, now).intersection(keys)]
+
+    def _record_keys(self, kind: Kind, now: Millis) -> set[str]:
+        match kind:
+            case Kind.AUDIT:
+                return {make_key(*operation) for operation in self._audit}
+            case Kind.PAUSES:
+                return {make_key(queue) for queue in self._standing(now) if queue is not None}
+            case Kind.KEYS:
+                return {make_key(*key) for key in self._keys.kept(now)}
+        return {row.id for row in self._rows.values() if kind_of(row.status) is kind}
+
+    def _record(self, kind: Kind, key: str) -> Record:
+        if kind in JOBS:
+            return _job_record(self._rows[key])
+        parts = split_key(key)
+        if kind is Kind.AUDIT:
+            return {"key": key, **_audit_record(parts[0], self._audit[parts[0], parts[1]])}
+        if kind is Kind.PAUSES:
+            return {"key": key, **_pause_record(self._halts[parts[0]])}
+        job_id, until = self._keys.record((parts[0], parts[1]))
+        expires_at = None if until == FOREVER else until
+        return {"key": key, "task": parts[0], "dedupe_key": parts[1], "job_id": job_id, "expires_at": expires_at}
+
+    async def load(self, kind: Kind, records: Sequence[Record]) -> dict[str, str]:
+        with self._operation() as now:
+            put = {Kind.AUDIT: self._load_audit, Kind.PAUSES: self._load_pause, Kind.KEYS: self._load_key}
+            in_the_way = {record["key"]: put.get(kind, self._load_job)(record, now) for record in records}
+            return {key: who for key, who in in_the_way.items() if who is not None}
+
+    def _load_job(self, record: Record, now: Millis) -> str | None:
+        del now
+        row = _row(record)
+        if row.id in self._rows:
+            return row.id
+        if row.status not in FINISHED:
+            if row.key and row.key in self._keys.live:
+                return self._keys.live[row.key]
+            self._keys.take(row)
+        self._rows[row.id] = row
+        if row.status in WAITING:
+            self._put_in_line(row)
+        if row.status is Status.RUNNING:
+            row.running_since = self.clock.monotonic()
+            self._running[row.id] = row
+        return None
+
+    def _load_audit(self, record: Record, now: Millis) -> str | None:
+        del now
+        key = record["operation"], record["action"]
+        if key in self._audit:
+            return str(record["operation"])
+        self._audit[key] = AuditEntry(
+            to_datetime(record["at"]),
+            record["actor"],
+            record["action"],
+            record["reason"],
+            record["detail"],
+            record["n"],
+        )
+        self._audit = dict(sorted(self._audit.items(), key=lambda item: item[1].at))
+        return None
+
+    def _load_pause(self, record: Record, now: Millis) -> str | None:
+        queue = record["queue"]
+        if queue in self._standing(now):
+            return self._halts[queue].actor
+        until = _moment(record["until"])
+        since = to_datetime(record["since"])
+        self._halts[queue] = Halt(record["actor"], record["reason"], since, until, queue, record["accept"])
+        return None
+
+    def _load_key(self, record: Record, now: Millis) -> str | None:
+        key = record["task"], record["dedupe_key"]
+        if key in self._keys.kept(now):
+            return self._keys.record(key)[0]
+        self._keys.put(key, record["job_id"], FOREVER if record["expires_at"] is None else record["expires_at"])
+        return None
+
+    async def sizes(self) -> Mapping[Kind, int]:
+        with self._operation() as now:
+            return {kind: len(self._record_keys(kind, now)) for kind in Kind}
+
+    async def under_way(self) -> int:
+        with self._operation():
+            return len(self._running)
 
 
 class _Lines:
@@ -650,6 +750,16 @@ class _Keys:
         length = row.spec.dedupe_for
         if row.key and length is not None:
             self._kept[row.key] = (row.id, FOREVER if length == FOREVER else now + length)
+
+    def kept(self, now: Millis) -> set[_Key]:
+        """Those whose record is not over."""
+        return {key for key, (_, until) in self._kept.items() if until == FOREVER or until > now}
+
+    def record(self, key: _Key) -> tuple[str, Millis]:
+        return self._kept[key]
+
+    def put(self, key: _Key, job_id: str, until: Millis) -> None:
+        self._kept[key] = (job_id, until)
 
     def free(self, row: _Row) -> None:
         if row.key and self.live.get(row.key) == row.id:
@@ -782,7 +892,7 @@ def _job(row: _Row) -> Job:
         payload=json.loads(spec.payload),
         run_at=to_datetime(row.run_at),
         created_at=to_datetime(row.created_at),
-        started_at=to_datetime(row.claimed_at) if row.token else None,
+        started_at=to_datetime(row.claimed_at) if row.claimed_at else None,
         finished_at=_moment(row.finished_at),
         expires_at=_moment(row.expires_at),
         attempts=row.attempts,
@@ -813,7 +923,7 @@ def _attempt(row: _Row, move: Move, outcome: Outcome, now: Millis) -> Attempt:
     )
 
 
-def _life(row: _Row) -> Iterator[TimelineEntry]:
+def _life(row: _Row, audit: Mapping[_Operation, AuditEntry]) -> Iterator[TimelineEntry]:
     yield TimelineEntry(to_datetime(row.created_at), "created")
     for run in row.history:
         yield TimelineEntry(run.started_at, "claimed", who=run.worker)
@@ -821,11 +931,81 @@ def _life(row: _Row) -> Iterator[TimelineEntry]:
         yield TimelineEntry(run.finished_at, run.move.value, detail, run.worker)
     if row.status is Status.RUNNING:
         yield TimelineEntry(to_datetime(row.claimed_at), "claimed", who=row.worker or "")
-    yield from row.by_hand
+    for entry in (audit[operation] for operation in dict.fromkeys(row.by_hand) if operation in audit):
+        yield TimelineEntry(entry.at, entry.action, entry.reason, entry.actor)
 
 
 def _moment(millis: Millis | None) -> datetime | None:
     return None if millis is None else to_datetime(millis)
+
+
+# -- as records ---------------------------------------------------------------------------------------
+
+
+def _job_record(row: _Row) -> Record:
+    spec, live = row.spec, row.status not in FINISHED
+    target_type, target_id = spec.target or (None, None)
+    success = row.history[-1] if row.status is Status.COMPLETED else None
+    values = (
+        row.id, spec.task, spec.queue, row.status.value, int(spec.priority), row.run_at, row.created_at, row.attempts,
+        spec.max_attempts, row.crashes, row.token, row.worker,
+        to_millis(success.started_at) if success else row.claimed_at or None, row.finished_at, row.expires_at,
+        spec.timeout, spec.keep, spec.keep_dead, row.cancel_requested and live, spec.dedupe_key, target_type, target_id,
+        list(spec.tags), spec.options, row.reason, row.progress and float(row.progress.fraction),
+        row.progress and row.progress.note, row.failure and row.failure.type, row.failure and row.failure.message,
+        spec.payload, None if live else row.result,
+    )  # fmt: skip
+    runs = [_run_record(run) for run in row.history if run is not success]
+    return job_record(values, runs, [list(operation) for operation in dict.fromkeys(row.by_hand)])
+
+
+def _run_record(run: Attempt) -> list[Any]:
+    failure = run.failure or Failure("", "")
+    began, ended = to_millis(run.started_at), to_millis(run.finished_at)
+    why = (failure.type or None, failure.message or None, failure.traceback or None)
+    return [run.number, run.worker, began, ended, run.move.value, *why]
+
+
+def _row(record: Record) -> _Row:
+    target = None if record["target_type"] is None else (record["target_type"], record["target_id"])
+    same = ("id", "task", "payload", "queue", "priority", "max_attempts", "timeout", "dedupe_key", "keep", "keep_dead")
+    spec = NewJob(
+        **{name: record[name] for name in same}, target=target, tags=tuple(record["tags"]), options=record["options"]
+    )
+    row = _Row(
+        spec,
+        status=Status(record["status"]),
+        claimed_at=record["started_at"] or 0,
+        progress=None if record["progress"] is None else Progress(record["progress"], record["note"] or ""),
+        cancel_requested=record["cancel"],
+        history=[_run(run) for run in record["runs"]],
+        by_hand=[(operation, action) for operation, action in record["by_hand"]],
+        **{name: record[name] for name in ("run_at", "created_at", "token", "attempts", "crashes", "worker")},
+        **{name: record[name] for name in ("finished_at", "expires_at", "result", "reason")},
+    )
+    if record["error_type"] is not None:
+        tracebacks = [run.failure.traceback for run in row.history if run.failure]
+        row.failure = Failure(record["error_type"], record["error"] or "", tracebacks[-1] if tracebacks else "")
+    if row.status is Status.COMPLETED:
+        began, ended = to_datetime(row.claimed_at), to_datetime(row.finished_at or 0)
+        row.history.append(Attempt(len(row.history) + 1, row.worker or "", began, ended, Move.DONE))
+    return row
+
+
+def _run(run: Sequence[Any]) -> Attempt:
+    number, worker, began, ended, move, error_type, error, traceback = run
+    failure = None if error_type is None else Failure(error_type, error or "", traceback or "")
+    return Attempt(number, worker, to_datetime(began), to_datetime(ended), Move(move), failure)
+
+
+def _audit_record(operation: str, entry: AuditEntry) -> Record:
+    same = {"action": entry.action, "actor": entry.actor, "reason": entry.reason, "n": entry.count}
+    return {"operation": operation, "at": to_millis(entry.at), "detail": dict(entry.detail), **same}
+
+
+def _pause_record(halt: Halt) -> Record:
+    same = {"queue": halt.queue, "actor": halt.actor, "reason": halt.reason, "accept": halt.accept}
+    return {"since": to_millis(halt.since), "until": _end_of(halt), **same}
 
 
 # -- how runs end that their workers do not end ---------------------------------------------------

@@ -36,6 +36,7 @@ from mainspring.job import (
     Status,
     TimelineEntry,
 )
+from mainspring.stores.records import Chunk, Kind, Record
 
 EVERY_QUEUE = "*"
 
@@ -330,6 +331,26 @@ class Store(Protocol):
         """End a halt or pause; False if there was none."""
 
     async def halts(self) -> list[Halt]: ...
+
+    # -- moving to another store, see records.py; none of it minds a halt --------------------------------
+    async def dump(self, kind: Kind, *, after: str | None = None, limit: int = 1000) -> Chunk:
+        """Records of one kind, up to `limit` and some megabytes, in an order of the store's own; then from a cursor."""
+
+    async def look_up(self, kind: Kind, keys: Sequence[str]) -> list[Record]:
+        """Those of these records that are here, in any order."""
+
+    async def load(self, kind: Kind, records: Sequence[Record]) -> dict[str, str]:
+        """Put records in as they are, all or nothing; whatever is here already stays as it is.
+
+        Returns the keys of those that were not put in, with who was in the way: a job that is here already is so
+        itself; else it is the live job that holds the dedupe key, or whose record or operation it is.
+        """
+
+    async def sizes(self) -> Mapping[Kind, int]:
+        """About how many records there are of each kind."""
+
+    async def under_way(self) -> int:
+        """How many runs, or transactions in which callers enqueue, can change something although all is halted."""
 
 
 @runtime_checkable

@@ -23,6 +23,7 @@ from mainspring.job import (
     statuses_that_allow,
 )
 from mainspring.stores.protocol import Action, By, Edit, Filter
+from mainspring.stores.records import Record, job_record
 
 STATUSES = (
     Status.PENDING,
@@ -196,3 +197,38 @@ def stall(job: Running) -> Outcome:
     message = f"still running on {job.worker} after its timeout of {job.timeout / 1000:g} s and the grace"
     move = Move.RETRY if job.attempts + 1 < job.max_attempts else Move.DEAD
     return Outcome(job.id, job.token, move, job.claimed_at, failure=Failure(TimeoutError.__name__, message))
+
+
+# -- records ------------------------------------------------------------------------------------------------
+
+
+def to_record(row: Sequence[Any], runs: list[list[Any]], by_hand: list[list[Any]]) -> Record:
+    """From the columns that `records.JOB` names, the status as a code."""
+    record = job_record(row, runs, by_hand)
+    record["status"] = STATUSES[record["status"]].value
+    record["cancel"] = bool(record["cancel"])
+    record["tags"] = record["tags"] or []
+    return record
+
+
+def grouped(rows: Iterable[Sequence[Any]]) -> dict[str, list[list[Any]]]:
+    """By the job whose id comes first."""
+    groups: dict[str, list[list[Any]]] = {}
+    for job_id, *rest in rows:
+        groups.setdefault(job_id, []).append(rest)
+    return groups
+
+
+def deadline_of(record: Record, stall_grace: Millis) -> Millis:
+    if record["status"] != Status.RUNNING:
+        return 0
+    timeout: Millis = record["timeout"]
+    return int(record["started_at"]) + timeout + stall_grace if timeout else NEVER
+
+
+def or_never(moment: Millis | None) -> Millis:
+    return NEVER if moment is None else moment
+
+
+def none_if_never(moment: Millis) -> Millis | None:
+    return None if moment >= NEVER else moment

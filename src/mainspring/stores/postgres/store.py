@@ -16,7 +16,7 @@ from mainspring.clock import Clock, Millis, to_millis
 from mainspring.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
 from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressReport, Status, TimelineEntry
 from mainspring.log import get_log
-from mainspring.stores.postgres import claims, endings, insertion, operate, partitions, read, schema, upkeep
+from mainspring.stores.postgres import claims, endings, insertion, operate, partitions, read, schema, transfer, upkeep
 from mainspring.stores.postgres.batches import Batches
 from mainspring.stores.postgres.borrowed import borrow
 from mainspring.stores.postgres.clock import ServerClock
@@ -43,6 +43,7 @@ from mainspring.stores.protocol import (
     Want,
     WorkerInfo,
 )
+from mainspring.stores.records import Chunk, Kind, Record
 from mainspring.stores.tables import ChangeRequest, Timed
 
 T = TypeVar("T")
@@ -430,6 +431,25 @@ class PostgresStore:
 
     async def resume(self, by: By, queue: str | None = None) -> bool:
         return await self._run(lambda transaction: operate.resume(transaction, by, queue))
+
+    # -- moving to another store --------------------------------------------------------------
+
+    async def dump(self, kind: Kind, *, after: str | None = None, limit: int = 1000) -> Chunk:
+        return await self._run(lambda transaction: transfer.dump(transaction, kind, after, limit))
+
+    async def look_up(self, kind: Kind, keys: Sequence[str]) -> list[Record]:
+        return await self._read(lambda transaction: transfer.look_up(transaction, kind, keys))
+
+    async def load(self, kind: Kind, records: Sequence[Record]) -> dict[str, str]:
+        if days := transfer.days_of(kind, records):
+            await self._run(lambda transaction: partitions.make(transaction, days))
+        return await self._run(lambda transaction: transfer.load(transaction, kind, records, self.stall_grace))
+
+    async def sizes(self) -> Mapping[Kind, int]:
+        return await self._read(transfer.sizes)
+
+    async def under_way(self) -> int:
+        return await self._read(transfer.under_way)
 
 
 def safe_url(dsn: str, schema_name: str) -> str:

@@ -32,7 +32,8 @@ from mainspring.stores.protocol import (
     Want,
     WorkerInfo,
 )
-from mainspring.stores.sqlite import claims, endings, express, fork, insertion, operate, read, upkeep
+from mainspring.stores.records import Chunk, Kind, Record
+from mainspring.stores.sqlite import claims, endings, express, fork, insertion, operate, read, transfer, upkeep
 from mainspring.stores.sqlite.completion import SqliteCompletion, refuse_inside
 from mainspring.stores.sqlite.file import BUSY_TIMEOUT, DatabaseFile
 from mainspring.stores.sqlite.link import Link
@@ -323,6 +324,25 @@ class SqliteStore:
     async def resume(self, by: By, queue: str | None = None) -> bool:
         resumed: list[bool] = await self._write(operate.resume, [(by, queue)])
         return resumed[0]
+
+    # -- moving to another store --------------------------------------------------------------
+
+    async def dump(self, kind: Kind, *, after: str | None = None, limit: int = 1000) -> Chunk:
+        return await self._open().reader.run(transfer.dump, kind, after, limit, self.clock.now())
+
+    async def look_up(self, kind: Kind, keys: Sequence[str]) -> list[Record]:
+        return await self._open().reader.run(transfer.look_up, kind, keys)
+
+    async def load(self, kind: Kind, records: Sequence[Record]) -> dict[str, str]:
+        request = transfer.LoadRequest(kind, records, self.stall_grace)
+        in_the_way: list[dict[str, str]] = await self._write(transfer.load, [request])
+        return in_the_way[0]
+
+    async def sizes(self) -> Mapping[Kind, int]:
+        return await self._open().reader.run(transfer.sizes)
+
+    async def under_way(self) -> int:
+        return await self._open().reader.run(transfer.under_way)
 
 
 @contextmanager

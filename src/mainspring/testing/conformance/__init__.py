@@ -46,12 +46,13 @@ from mainspring.testing.conformance.reading import Reading
 from mainspring.testing.conformance.retention import Retention
 from mainspring.testing.conformance.scene import by_silence
 from mainspring.testing.conformance.takeover import TakingOver
+from mainspring.testing.conformance.transferring import Transferring
 from mainspring.testing.conformance.transitions import Transitions
 from mainspring.testing.conformance.workers import Workers
 
 
 class StoreConformance(
-    Inserting, Claiming, Ending, Transitions, TakingOver, Workers, Reading, Changing, Halting, Retention
+    Inserting, Claiming, Ending, Transitions, TakingOver, Workers, Reading, Changing, Halting, Retention, Transferring
 ):
     """The whole suite. See the module's docstring for how to use it."""
 

@@ -1,0 +1,384 @@
+"""Records out of the tables, and into them: what `mainspring copy` moves from store to store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from mainspring.clock import Millis
+from mainspring.job import Status
+from mainspring.stores.postgres.insertion import to_array
+from mainspring.stores.postgres.partitions import DAY, FOREVER_DAY
+from mainspring.stores.postgres.rows import only_ids
+from mainspring.stores.postgres.transaction import Transaction
+from mainspring.stores.records import Chunk, Kind, Record, make_key, split_key
+from mainspring.stores.tables import (
+    CODES,
+    COMPLETED,
+    DEAD_LETTER,
+    NEVER,
+    PENDING,
+    RUNNING,
+    STATUSES,
+    deadline_of,
+    grouped,
+    none_if_never,
+    or_never,
+    to_record,
+)
+
+MOST_BYTES = 8 * 2**20  # in one chunk: a store of long payloads must not fill the memory
+
+
+class Place(Protocol):
+    """Where records of one kind are kept."""
+
+    async def chunk(self, transaction: Transaction, after: str | None, limit: int) -> Chunk: ...
+    async def find(self, transaction: Transaction, keys: Sequence[str]) -> list[Record]: ...
+    async def put(self, transaction: Transaction, records: Sequence[Record], stall_grace: Millis) -> dict[str, str]: ...
+    async def size(self, transaction: Transaction) -> int: ...
+
+
+BY_INDEX = """
+SELECT set_config(setting, 'off', true)
+FROM unnest(ARRAY['enable_seqscan', 'enable_bitmapscan', 'enable_sort']) AS setting
+"""  # chunk after chunk must not sort what is left: a planner with stale statistics may believe that to be little
+
+
+async def dump(transaction: Transaction, kind: Kind, after: str | None, limit: int) -> Chunk:
+    await transaction.rows(BY_INDEX)
+    return await PLACES[kind].chunk(transaction, after, limit)
+
+
+async def look_up(transaction: Transaction, kind: Kind, keys: Sequence[str]) -> list[Record]:
+    return await PLACES[kind].find(transaction, keys)
+
+
+async def load(transaction: Transaction, kind: Kind, records: Sequence[Record], stall_grace: Millis) -> dict[str, str]:
+    return await PLACES[kind].put(transaction, records, stall_grace)
+
+
+async def sizes(transaction: Transaction) -> dict[Kind, int]:
+    return {kind: await place.size(transaction) for kind, place in PLACES.items()}
+
+
+UNDER_WAY = f"""
+SELECT (SELECT count(*) FROM {{s}}.jobs WHERE status = {RUNNING})
+     + (SELECT count(*) FROM pg_locks WHERE locktype = 'relation' AND relation = to_regclass('{{s}}.jobs')
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+        AND mode = 'RowExclusiveLock' AND pid IS DISTINCT FROM pg_backend_pid())
+"""
+
+
+async def under_way(transaction: Transaction) -> int:
+    """A caller who has enqueued in a transaction of his own holds a lock on the table until he commits."""
+    number: int = await transaction.value(UNDER_WAY)
+    return number
+
+
+# -- jobs ---------------------------------------------------------------------------------------------
+
+SHARED = {
+    "id": "uuid", "task": "text", "queue": "text", "status": "smallint", "priority": "smallint", "run_at": "bigint",
+    "attempts": "integer", "max_attempts": "integer", "crashes": "integer", "token": "bigint", "worker": "text",
+    "timeout": "bigint", "created_at": "bigint", "keep": "bigint", "keep_dead": "bigint", "dedupe_key": "text",
+    "target_type": "text", "target_id": "text", "tags": "text", "options": "text", "reason": "text",
+    "progress": "float8", "note": "text", "error_type": "text", "error": "text", "payload": "text",
+}  # fmt: skip
+LIVE = {**SHARED, "claimed_at": "bigint", "deadline": "bigint", "cancel": "boolean"}
+FINISHED = {
+    **SHARED, "started_at": "bigint", "finished_at": "bigint", "expires_at": "bigint", "drop_day": "integer",
+    "result": "text",
+}  # fmt: skip
+RECORD = """
+SELECT id::text, task, queue, status, priority, run_at, created_at, attempts, max_attempts, crashes, token, worker,
+       {times}, timeout, keep, keep_dead, {cancel}, dedupe_key, target_type, target_id, tags, options, reason, progress,
+       note, error_type, error, payload, {result}
+"""
+LIVE_RECORD = RECORD.replace("{times}", "nullif(claimed_at, 0), NULL::bigint, NULL::bigint").replace(
+    "{cancel}", "cancel").replace("{result}", "NULL::text")  # fmt: skip
+FINISHED_RECORD = RECORD.replace(
+    "{times}", f"nullif(started_at, 0), finished_at, nullif(expires_at, {NEVER})").replace(
+    "{cancel}", "false").replace("{result}", "result")  # fmt: skip
+RUNS = """
+SELECT job_id::text, number, worker, started_at, finished_at, move, error_type, error, traceback FROM {s}.attempts
+WHERE job_id = ANY(%(ids)s::uuid[]) ORDER BY attempts.job_id, number
+"""
+BY_HAND = """
+SELECT job_id::text, operation, action FROM {s}.audit_jobs WHERE job_id = ANY(%(ids)s::uuid[])
+ORDER BY audit_jobs.job_id, operation COLLATE "C", action COLLATE "C"
+"""
+PUT_RUNS = """
+INSERT INTO {s}.attempts (job_id, number, worker, started_at, finished_at, move, error_type, error, traceback)
+SELECT * FROM unnest(%(ids)s::uuid[], %(numbers)s::integer[], %(workers)s::text[], %(began)s::bigint[],
+                     %(ended)s::bigint[], %(moves)s::text[], %(error_types)s::text[], %(errors)s::text[],
+                     %(tracebacks)s::text[])
+ON CONFLICT DO NOTHING
+"""
+PUT_BY_HAND = """
+INSERT INTO {s}.audit_jobs (job_id, operation, action)
+SELECT * FROM unnest(%(ids)s::uuid[], %(operations)s::text[], %(actions)s::text[]) ON CONFLICT DO NOTHING
+"""
+HERE = """
+SELECT id::text FROM {s}.jobs WHERE id = ANY(%(ids)s::uuid[])
+UNION ALL SELECT id::text FROM {s}.archive WHERE id = ANY(%(ids)s::uuid[])
+"""
+HOLDERS = """
+SELECT wanted.id::text, jobs.id::text
+FROM unnest(%(ids)s::uuid[], %(tasks)s::text[], %(keys)s::text[]) AS wanted(id, task, key)
+JOIN {s}.jobs ON jobs.task = wanted.task AND jobs.dedupe_key = wanted.key
+"""
+
+
+def put_statement(table: str, columns: Mapping[str, str]) -> str:
+    given = ", ".join(f"%({name})s::{kind}[]" for name, kind in columns.items())
+    taken = ", ".join("tags::text[]" if name == "tags" else name for name in columns)
+    return f"""
+WITH new AS (
+    INSERT INTO {{s}}.{table} ({", ".join(columns)})
+    SELECT {taken} FROM unnest({given}) AS given({", ".join(columns)})
+    ON CONFLICT DO NOTHING RETURNING id, queue, status
+), counted AS (
+    INSERT INTO {{s}}.counts (queue, status, n) SELECT queue, status, count(*) FROM new GROUP BY queue, status
+)
+SELECT id::text FROM new
+"""
+
+
+PUT_LIVE = put_statement("jobs", LIVE)
+PUT_FINISHED = put_statement("archive", FINISHED)
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    table: str
+    record: str
+    condition: str
+    statuses: tuple[int, ...]
+
+    async def chunk(self, transaction: Transaction, after: str | None, limit: int) -> Chunk:
+        """Sizes are known without reading what is long: that is fetched only for rows that fit."""
+        result = "coalesce(octet_length(result), 0)" if self.table == "archive" else "0"
+        beyond = "AND id > %(after)s::uuid" if after is not None else ""
+        statement = f"""
+            WITH page AS (
+                SELECT *, sum(octet_length(payload) + {result}) OVER (ORDER BY id) AS so_far,
+                       count(*) OVER (ORDER BY id) AS place
+                FROM (SELECT * FROM {{s}}.{self.table} WHERE {self.condition} {beyond}
+                      ORDER BY {self.table}.id LIMIT %(limit)s) AS next
+            )
+            {self.record} FROM page
+            WHERE place = 1 OR so_far <= {MOST_BYTES} ORDER BY page.id"""
+        rows = await transaction.rows(statement, limit=limit, after=after)
+        cursor = rows[-1][0] if rows and (len(rows) == limit or await self._any(transaction, rows[-1][0])) else None
+        return Chunk(await complete(transaction, rows), cursor)
+
+    async def _any(self, transaction: Transaction, after: str) -> bool:
+        statement = f"SELECT EXISTS (SELECT 1 FROM {{s}}.{self.table} WHERE {self.condition} AND id > %(after)s::uuid)"
+        return bool(await transaction.value(statement, after=after))
+
+    async def find(self, transaction: Transaction, keys: Sequence[str]) -> list[Record]:
+        statement = f"""{self.record} FROM {{s}}.{self.table}
+                        WHERE {self.condition} AND id = ANY(%(ids)s::uuid[])"""
+        return await complete(transaction, await transaction.rows(statement, ids=only_ids(keys)))
+
+    async def size(self, transaction: Transaction) -> int:
+        statement = "SELECT coalesce(sum(n), 0)::bigint FROM {s}.counts WHERE status = ANY(%(statuses)s::smallint[])"
+        number: int = await transaction.value(statement, statuses=list(self.statuses))
+        return number
+
+    async def put(self, transaction: Transaction, records: Sequence[Record], stall_grace: Millis) -> dict[str, str]:
+        ids = [record["id"] for record in records]
+        in_the_way = {job_id: job_id for (job_id,) in await transaction.rows(HERE, ids=ids)}
+        new = [record for record in records if record["id"] not in in_the_way]
+        live = self.table == "jobs"
+        statement, columns = (
+            (PUT_LIVE, live_columns(new, stall_grace)) if live else (PUT_FINISHED, finished_columns(new))
+        )
+        done = {job_id for (job_id,) in await transaction.rows(statement, **columns)} if new else set()
+        await put_belongings(transaction, [record for record in new if record["id"] in done])
+        if live:
+            transaction.woken.update(record["queue"] for record in new if record["id"] in done)
+        if left := [record for record in new if record["id"] not in done]:
+            in_the_way |= await holders(transaction, left)
+        return in_the_way
+
+
+async def complete(transaction: Transaction, rows: Sequence[tuple[Any, ...]]) -> list[Record]:
+    ids = [row[0] for row in rows]
+    runs = grouped(await transaction.rows(RUNS, ids=ids)) if ids else {}
+    by_hand = grouped(await transaction.rows(BY_HAND, ids=ids)) if ids else {}
+    return [to_record(row, runs.get(row[0], []), by_hand.get(row[0], [])) for row in rows]
+
+
+async def holders(transaction: Transaction, records: Sequence[Record]) -> dict[str, str]:
+    """Of jobs that could not be put in: who has their dedupe key, or they themselves, if another just put them in."""
+    found = await transaction.rows(
+        HOLDERS,
+        ids=[record["id"] for record in records],
+        tasks=[record["task"] for record in records],
+        keys=[record["dedupe_key"] for record in records],
+    )
+    return {record["id"]: record["id"] for record in records} | dict(found)
+
+
+def shared_values(record: Record) -> dict[str, Any]:
+    return {
+        **record,
+        "status": CODES[Status(record["status"])],
+        "tags": to_array(record["tags"]) if record["tags"] else None,
+    }
+
+
+def live_columns(records: Sequence[Record], stall_grace: Millis) -> dict[str, list[Any]]:
+    return to_columns(
+        LIVE,
+        [
+            {
+                **shared_values(record),
+                "claimed_at": record["started_at"] or 0,
+                "deadline": deadline_of(record, stall_grace),
+            }
+            for record in records
+        ],
+    )
+
+
+def finished_columns(records: Sequence[Record]) -> dict[str, list[Any]]:
+    return to_columns(
+        FINISHED,
+        [
+            {
+                **shared_values(record),
+                "started_at": record["started_at"] or 0,
+                "expires_at": or_never(record["expires_at"]),
+                "drop_day": drop_day(record),
+            }
+            for record in records
+        ],
+    )
+
+
+def to_columns(names: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    return {name: [row[name] for row in rows] for name in names}
+
+
+def drop_day(record: Record) -> int:
+    """As for a job that ends here, see endings.py."""
+    keep = record["keep_dead"] if record["status"] == Status.DEAD_LETTER else record["keep"]
+    if keep < DAY:
+        return 0
+    day = or_never(record["expires_at"]) // DAY + 1
+    return int(min(day, FOREVER_DAY))
+
+
+def days_of(kind: Kind, records: Sequence[Record]) -> set[int]:
+    """Those whose partitions must be there."""
+    return {drop_day(record) for record in records} - {0, FOREVER_DAY} if kind in {Kind.DEAD, Kind.HISTORY} else set()
+
+
+async def put_belongings(transaction: Transaction, records: Sequence[Record]) -> None:
+    """What stands in tables of its own."""
+    runs = [(record["id"], *run) for record in records for run in record["runs"]]
+    by_hand = [(record["id"], *operation) for record in records for operation in record["by_hand"]]
+    names = ("ids", "numbers", "workers", "began", "ended", "moves", "error_types", "errors", "tracebacks")
+    for statement, parts, rows in (
+        (PUT_RUNS, names, runs),
+        (PUT_BY_HAND, ("ids", "operations", "actions"), by_hand),
+    ):
+        if rows:
+            columns = zip(*rows, strict=True)
+            await transaction.do(statement, **{part: list(values) for part, values in zip(parts, columns, strict=True)})
+
+
+# -- what is a row of one table --------------------------------------------------------------------------
+
+Convert = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    name: str
+    key: tuple[str, ...]
+    columns: Mapping[str, str]  # name -> type
+    owner: str  # the column that says whose it is
+    ours: str = "true"  # which rows are records
+    over: str = "false"  # which rows count no more
+    read: Mapping[str, Convert] = field(default_factory=dict)  # from a column to a record
+    write: Mapping[str, Convert] = field(default_factory=dict)
+
+    async def chunk(self, transaction: Transaction, after: str | None, limit: int) -> Chunk:
+        names = ", ".join(self.key)
+        parts = {} if after is None else dict(zip(self.key, split_key(after), strict=True))
+        beyond = f"AND ({names}) > ({', '.join(f'%({name})s' for name in parts)})" if parts else ""
+        statement = f"""{self._select()} WHERE {self.ours} AND NOT coalesce({self.over}, false) {beyond}
+                        ORDER BY {names} LIMIT %(limit)s"""
+        records = [self._record(row) for row in await transaction.rows(statement, **parts, limit=limit + 1)]
+        return Chunk(records[:limit], records[limit - 1]["key"] if len(records) > limit else None)
+
+    async def find(self, transaction: Transaction, keys: Sequence[str]) -> list[Record]:
+        if not keys:
+            return []
+        wanted = ", ".join(f"%({name})s::text[]" for name in self.key)
+        statement = f"{self._select()} WHERE ({', '.join(self.key)}) IN (SELECT * FROM unnest({wanted}))"
+        parts = zip(*(split_key(key) for key in keys), strict=True)
+        given = {name: list(values) for name, values in zip(self.key, parts, strict=True)}
+        return [self._record(row) for row in await transaction.rows(statement, **given)]
+
+    async def put(self, transaction: Transaction, records: Sequence[Record], stall_grace: Millis) -> dict[str, str]:
+        del stall_grace
+        if not records:
+            return {}
+        await transaction.do(f"DELETE FROM {{s}}.{self.name} WHERE {self.over}")
+        names, keys = ", ".join(self.columns), ", ".join(self.key)
+        given = ", ".join(f"%({name})s::{kind}[]" for name, kind in self.columns.items())
+        statement = f"""INSERT INTO {{s}}.{self.name} ({names}) SELECT * FROM unnest({given})
+                        ON CONFLICT DO NOTHING RETURNING {keys}"""
+        columns = {name: [self.write.get(name, same)(one[name]) for one in records] for name in self.columns}
+        done = {make_key(*row) for row in await transaction.rows(statement, **columns)}
+        left = await self.find(transaction, [record["key"] for record in records if record["key"] not in done])
+        return {record["key"]: str(record[self.owner]) for record in left}
+
+    async def size(self, transaction: Transaction) -> int:
+        number: int = await transaction.value(f"SELECT count(*) FROM {{s}}.{self.name} WHERE {self.ours}")
+        return number
+
+    def _select(self) -> str:
+        columns = (f"{name}::text" if kind == "uuid" else name for name, kind in self.columns.items())
+        return f"SELECT {', '.join(columns)} FROM {{s}}.{self.name}"
+
+    def _record(self, row: Sequence[Any]) -> Record:
+        values = dict(zip(self.columns, row, strict=True))
+        values |= {name: convert(values[name]) for name, convert in self.read.items()}
+        return {"key": make_key(*(values[name] for name in self.key)), **values}
+
+
+def same(value: Any) -> Any:
+    return value
+
+
+AUDIT = {
+    "operation": "text", "action": "text", "at": "bigint", "actor": "text", "reason": "text", "detail": "jsonb",
+    "n": "bigint",
+}  # fmt: skip
+PAUSE = {
+    "queue": "text", "actor": "text", "reason": "text", "since": "bigint", "until": "bigint", "accept": "boolean"
+}  # fmt: skip
+KEY = {"task": "text", "dedupe_key": "text", "job_id": "uuid", "expires_at": "bigint"}
+
+PLACES: Mapping[Kind, Place] = {
+    Kind.AUDIT: Table("audit", ("operation", "action"), AUDIT, "operation", write={"detail": json.dumps}),
+    Kind.PAUSES: Table("halts", ("queue",), PAUSE, "actor", "queue <> ''", "queue <> '' AND until <= {now}"),
+    Kind.KEYS: Table(
+        "dedupe", ("task", "dedupe_key"), KEY, "job_id", over="expires_at <= {now}",
+        read={"expires_at": none_if_never}, write={"expires_at": or_never},
+    ),
+    Kind.LIVE: Jobs("jobs", LIVE_RECORD, "true", tuple(range(PENDING, COMPLETED))),
+    Kind.DEAD: Jobs("archive", FINISHED_RECORD, f"status = {DEAD_LETTER}", (DEAD_LETTER,)),
+    Kind.HISTORY: Jobs(
+        "archive", FINISHED_RECORD, f"status <> {DEAD_LETTER}",
+        tuple(set(range(COMPLETED, len(STATUSES))) - {DEAD_LETTER}),
+    ),
+}  # fmt: skip

@@ -1,0 +1,81 @@
+"""What a store hands over of itself when its jobs move to another: JSON data of the same shape everywhere.
+
+Every record has a `key`, a text that names it among its kind. Times and lengths are milliseconds, and None where there
+is none or it never comes. A job's record has the fields of `JOB`, and two lists:
+
+- `runs`, each with the fields of `RUN` in that order: those that did not simply succeed (a completed job's own fields
+  tell of the last one);
+- `by_hand`, each an operation and its action: the entries of the audit log that are about this job.
+
+To add a kind: name it here, in the order in which kinds are to be copied, and say in each store where it is kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from mainspring.job import FINISHED, Status
+
+Record = dict[str, Any]
+
+
+class Kind(StrEnum):
+    """Kinds of records, in the order in which they are copied: what others point at comes first."""
+
+    AUDIT = "audit"  # what was done by hand
+    PAUSES = "pauses"  # of queues; the halt of the whole system belongs to its store, and is no record
+    KEYS = "keys"  # dedupe keys that outlive their job
+    LIVE = "live"  # jobs that wait, run or are suspended
+    DEAD = "dead"  # dead letters
+    HISTORY = "history"  # completed and cancelled jobs
+
+
+JOBS = frozenset({Kind.LIVE, Kind.DEAD, Kind.HISTORY})
+
+
+def kind_of(status: Status) -> Kind:
+    if status is Status.DEAD_LETTER:
+        return Kind.DEAD
+    return Kind.HISTORY if status in FINISHED else Kind.LIVE
+
+
+JOB = (
+    "id", "task", "queue", "status", "priority", "run_at", "created_at", "attempts", "max_attempts", "crashes", "token",
+    "worker", "started_at", "finished_at", "expires_at", "timeout", "keep", "keep_dead", "cancel", "dedupe_key",
+    "target_type", "target_id", "tags", "options", "reason", "progress", "note", "error_type", "error", "payload",
+    "result",
+)  # fmt: skip
+"""`status` is its name, `priority` its number, `tags` a list; `payload`, `options` and `result` are JSON texts."""
+
+RUN = ("number", "worker", "started_at", "finished_at", "move", "error_type", "error", "traceback")
+
+AUDIT = ("operation", "action", "at", "actor", "reason", "detail", "n")
+PAUSE = ("queue", "actor", "reason", "since", "until", "accept")
+KEY = ("task", "dedupe_key", "job_id", "expires_at")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Some records of one kind; fewer than were asked for need not mean that there are no more."""
+
+    records: list[Record]
+    cursor: str | None  # where the next chunk begins; None: this was the last
+
+
+def make_key(*parts: str) -> str:
+    """Of what is named by several columns."""
+    return json.dumps(parts, ensure_ascii=False)
+
+
+def split_key(key: str) -> list[str]:
+    parts: list[str] = json.loads(key)
+    return parts
+
+
+def job_record(values: Sequence[Any], runs: list[list[Any]], by_hand: list[list[str]]) -> Record:
+    record = dict(zip(JOB, values, strict=True))
+    return {"key": record["id"], **record, "runs": runs, "by_hand": by_hand}

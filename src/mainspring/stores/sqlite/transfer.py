@@ -1,0 +1,312 @@
+"""Records out of the file, and into it: what `mainspring copy` moves from store to store."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Protocol
+
+from mainspring.clock import Millis
+from mainspring.job import Status
+from mainspring.stores.records import AUDIT, JOB, KEY, PAUSE, Chunk, Kind, Record, make_key, split_key
+from mainspring.stores.sqlite.batch import in_values
+from mainspring.stores.sqlite.insertion import INSERT_PAYLOADS, INSERT_TAGS, LONG_PAYLOAD
+from mainspring.stores.sqlite.rows import PAYLOAD
+from mainspring.stores.sqlite.writer import Transaction
+from mainspring.stores.tables import (
+    CODES,
+    COMPLETED,
+    DEAD_LETTER,
+    NEVER,
+    PENDING,
+    RUNNING,
+    STATUSES,
+    deadline_of,
+    grouped,
+    none_if_never,
+    or_never,
+    to_record,
+)
+
+MOST_BYTES = 8 * 2**20  # in one chunk: a store of long payloads must not fill the memory
+TAGS = JOB.index("tags")
+MOST_ROWS = 512  # in one statement: SQLite takes 32,766 parameters
+
+
+@dataclass(slots=True)
+class LoadRequest:
+    kind: Kind
+    records: Sequence[Record]
+    stall_grace: Millis
+
+
+class Place(Protocol):
+    """Where records of one kind are kept."""
+
+    def chunk(self, connection: sqlite3.Connection, after: str | None, limit: int, now: Millis) -> Chunk: ...
+    def find(self, connection: sqlite3.Connection, keys: Sequence[str]) -> list[Record]: ...
+    def put(self, transaction: Transaction, request: LoadRequest) -> dict[str, str]: ...
+    def size(self, connection: sqlite3.Connection) -> int: ...
+
+
+def dump(connection: sqlite3.Connection, kind: Kind, after: str | None, limit: int, now: Millis) -> Chunk:
+    return PLACES[kind].chunk(connection, after, limit, now)
+
+
+def look_up(connection: sqlite3.Connection, kind: Kind, keys: Sequence[str]) -> list[Record]:
+    return PLACES[kind].find(connection, keys)
+
+
+def load(transaction: Transaction, requests: list[LoadRequest]) -> list[dict[str, str]]:
+    return [PLACES[request.kind].put(transaction, request) for request in requests]
+
+
+def sizes(connection: sqlite3.Connection) -> dict[Kind, int]:
+    return {kind: place.size(connection) for kind, place in PLACES.items()}
+
+
+def under_way(connection: sqlite3.Connection) -> int:
+    """Transactions of callers hold the file's write lock: none of them is open once a halt is written."""
+    number: int = connection.execute(f"SELECT count(*) FROM jobs WHERE status = {RUNNING}").fetchone()[0]
+    return number
+
+
+# -- jobs ---------------------------------------------------------------------------------------------
+
+RECORD = """
+SELECT id, task, queue, status, priority, run_at, created_at, attempts, max_attempts, crashes, token, worker,
+       {times}, timeout, keep, keep_dead, {cancel}, dedupe_key, target_type, target_id, tags, options, reason, progress,
+       note, error_type, error, {payload}, {result}
+FROM {table} WHERE
+"""
+LIVE_RECORD = RECORD.format(
+    times="nullif(claimed_at, 0), NULL, NULL", cancel="cancel", payload=PAYLOAD.format(table="jobs"), result="NULL",
+    table="jobs",
+)  # fmt: skip
+FINISHED_RECORD = RECORD.format(
+    times=f"nullif(started_at, 0), finished_at, nullif(expires_at, {NEVER})", cancel="0",
+    payload=PAYLOAD.format(table="archive"), result="result", table="archive",
+)  # fmt: skip
+RUNS = """
+SELECT job_id, number, worker, started_at, finished_at, move, error_type, error, traceback FROM attempts
+WHERE job_id IN (SELECT value FROM json_each(?)) ORDER BY job_id, number
+"""
+BY_HAND = """
+SELECT job_id, operation, action FROM audit_jobs WHERE job_id IN (SELECT value FROM json_each(?))
+ORDER BY job_id, operation, action
+"""
+HERE = """
+SELECT id FROM jobs WHERE id IN (SELECT value FROM json_each(:ids))
+UNION ALL SELECT id FROM archive WHERE id IN (SELECT value FROM json_each(:ids))
+"""
+HOLDERS = """
+WITH wanted(key, wanted_task, wanted_key) AS (VALUES {values})
+SELECT key, id FROM wanted CROSS JOIN jobs ON task = wanted_task AND dedupe_key = wanted_key
+"""
+SHARED = (
+    "id", "task", "queue", "status", "priority", "run_at", "attempts", "max_attempts", "crashes", "token", "worker",
+    "timeout", "created_at", "keep", "keep_dead", "dedupe_key", "target_type", "target_id", "tags", "options", "reason",
+    "progress", "note", "error_type", "error", "payload",
+)  # fmt: skip
+LIVE_ONLY = ("claimed_at", "deadline", "cancel")
+FINISHED_ONLY = ("started_at", "finished_at", "expires_at", "result")
+PUT_LIVE = f"INSERT INTO jobs ({', '.join(SHARED + LIVE_ONLY)}) VALUES {{values}}"
+PUT_FINISHED = f"INSERT INTO archive ({', '.join(SHARED + FINISHED_ONLY)}) VALUES {{values}}"
+PUT_RUNS = """
+INSERT OR IGNORE INTO attempts (job_id, number, worker, started_at, finished_at, move, error_type, error, traceback)
+VALUES {values}
+"""
+PUT_BY_HAND = "INSERT OR IGNORE INTO audit_jobs (job_id, operation, action) VALUES {values}"
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    select: str
+    condition: str
+    statuses: tuple[int, ...]
+
+    def chunk(self, connection: sqlite3.Connection, after: str | None, limit: int, now: Millis) -> Chunk:
+        del now
+        statement = f"{self.select} {self.condition} AND id > ? ORDER BY id LIMIT ?"
+        rows, more = up_to(connection.execute(statement, (after or "", limit + 1)), limit)
+        return Chunk(complete(connection, rows), rows[-1][0] if more else None)
+
+    def find(self, connection: sqlite3.Connection, keys: Sequence[str]) -> list[Record]:
+        statement = f"{self.select} {self.condition} AND id IN (SELECT value FROM json_each(?))"
+        return complete(connection, connection.execute(statement, (json.dumps(keys),)).fetchall())
+
+    def size(self, connection: sqlite3.Connection) -> int:
+        statement = "SELECT coalesce(sum(n), 0) FROM counts WHERE status IN (SELECT value FROM json_each(?))"
+        number: int = connection.execute(statement, (json.dumps(self.statuses),)).fetchone()[0]
+        return number
+
+    def put(self, transaction: Transaction, request: LoadRequest) -> dict[str, str]:
+        live = request.kind is Kind.LIVE
+        ids = json.dumps([record["id"] for record in request.records])
+        in_the_way = {job_id: job_id for (job_id,) in transaction.execute(HERE, {"ids": ids})}
+        new = [record for record in request.records if record["id"] not in in_the_way]
+        if live:
+            in_the_way |= holders(transaction, new)
+            new = [record for record in new if record["id"] not in in_the_way]
+        to_row = live_row if live else finished_row
+        put_rows(transaction, PUT_LIVE if live else PUT_FINISHED, [to_row(one, request.stall_grace) for one in new])
+        put_belongings(transaction, new)
+        for (queue, status), number in Counter((one["queue"], one["status"]) for one in new).items():
+            transaction.count(queue, CODES[Status(status)], number)
+            if live:
+                transaction.woken.add(queue)
+        return in_the_way
+
+
+def up_to(rows: Iterable[tuple[Any, ...]], limit: int) -> tuple[list[tuple[Any, ...]], bool]:
+    """The first rows, at least one, as many as fit into a chunk; and whether there are more."""
+    taken: list[tuple[Any, ...]] = []
+    size = 0
+    for row in rows:
+        if len(taken) == limit or size > MOST_BYTES:
+            return taken, True
+        taken.append(row)
+        size += sum(len(value) for value in row if isinstance(value, str))
+    return taken, False
+
+
+def complete(connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> list[Record]:
+    ids = json.dumps([row[0] for row in rows])
+    runs = grouped(connection.execute(RUNS, (ids,)))
+    by_hand = grouped(connection.execute(BY_HAND, (ids,)))
+    return [to_record(with_tags(row), runs.get(row[0], []), by_hand.get(row[0], [])) for row in rows]
+
+
+def with_tags(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A JSON array in the table."""
+    return (*row[:TAGS], json.loads(row[TAGS]), *row[TAGS + 1 :]) if row[TAGS] else row
+
+
+def holders(transaction: Transaction, records: Sequence[Record]) -> dict[str, str]:
+    wanted = [(one["id"], one["task"], one["dedupe_key"]) for one in records if one["dedupe_key"] is not None]
+    return {key: holder for chunk in in_values(HOLDERS, wanted) for key, holder in transaction.execute(*chunk)}
+
+
+def put_rows(transaction: Transaction, statement: str, rows: Sequence[Sequence[Any]]) -> None:
+    for start in range(0, len(rows), MOST_ROWS):
+        for chunk in in_values(statement, rows[start : start + MOST_ROWS]):
+            transaction.execute(*chunk)
+
+
+def shared_row(record: Record) -> tuple[Any, ...]:
+    values = {
+        **record,
+        "status": CODES[Status(record["status"])],
+        "tags": json.dumps(record["tags"]) if record["tags"] else None,
+        "payload": record["payload"] if len(record["payload"]) <= LONG_PAYLOAD else None,
+    }
+    return tuple([values[name] for name in SHARED])
+
+
+def live_row(record: Record, stall_grace: Millis) -> tuple[Any, ...]:
+    return (*shared_row(record), record["started_at"] or 0, deadline_of(record, stall_grace), int(record["cancel"]))
+
+
+def finished_row(record: Record, _: Millis) -> tuple[Any, ...]:
+    times = (record["started_at"] or 0, record["finished_at"], or_never(record["expires_at"]))
+    return (*shared_row(record), *times, record["result"])
+
+
+def put_belongings(transaction: Transaction, records: Sequence[Record]) -> None:
+    """What stands in tables of its own."""
+    long = [(one["id"], one["payload"]) for one in records if len(one["payload"]) > LONG_PAYLOAD]
+    tags = [(tag, one["id"]) for one in records for tag in one["tags"]]
+    runs = [(one["id"], *run) for one in records for run in one["runs"]]
+    by_hand = [(one["id"], *operation) for one in records for operation in one["by_hand"]]
+    for chunk in chain(
+        in_values(INSERT_PAYLOADS, long), in_values(INSERT_TAGS, tags), in_values(PUT_RUNS, runs),
+        in_values(PUT_BY_HAND, by_hand),
+    ):  # fmt: skip
+        transaction.execute(*chunk)
+
+
+# -- what is a row of one table --------------------------------------------------------------------------
+
+Convert = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    name: str
+    key: tuple[str, ...]
+    columns: tuple[str, ...]
+    owner: str  # the column that says whose it is
+    ours: str = "1"  # which rows are records
+    over: str = "0"  # which rows count no more
+    read: Mapping[str, Convert] = field(default_factory=dict)  # from a column to a record
+    write: Mapping[str, Convert] = field(default_factory=dict)
+
+    def chunk(self, connection: sqlite3.Connection, after: str | None, limit: int, now: Millis) -> Chunk:
+        names, marks = ", ".join(self.key), ", ".join("?" * len(self.key))
+        condition = f"({names}) > ({marks})" if after is not None else "1"
+        statement = f"""SELECT {", ".join(self.columns)} FROM {self.name}
+                        WHERE {condition} AND {self.ours} AND NOT coalesce({self.over}, 0) ORDER BY {names} LIMIT ?"""
+        parts = [] if after is None else split_key(after)
+        statement = statement.replace("{now}", str(now))
+        rows, more = up_to(connection.execute(statement, (*parts, limit + 1)), limit)
+        records = [self._record(row) for row in rows]
+        return Chunk(records, records[-1]["key"] if more else None)
+
+    def find(self, connection: sqlite3.Connection, keys: Sequence[str]) -> list[Record]:
+        names = " AND ".join(f"{name} = column{number}" for number, name in enumerate(self.key, 1))
+        template = f"""SELECT {", ".join(self.columns)} FROM (VALUES {{values}}) CROSS JOIN {self.name} ON {names}"""
+        return [
+            self._record(row)
+            for chunk in in_values(template, [split_key(key) for key in keys])
+            for row in connection.execute(*chunk)
+        ]
+
+    def put(self, transaction: Transaction, request: LoadRequest) -> dict[str, str]:
+        over = self.over.replace("{now}", str(transaction.now))
+        transaction.execute(f"DELETE FROM {self.name} WHERE {over}")
+        here = self.find(transaction.connection, [record["key"] for record in request.records])
+        in_the_way = {record["key"]: str(record[self.owner]) for record in here}
+        new = [self._row(record) for record in request.records if record["key"] not in in_the_way]
+        put_rows(transaction, f"INSERT INTO {self.name} ({', '.join(self.columns)}) VALUES {{values}}", new)
+        transaction.halts = None
+        return in_the_way
+
+    def size(self, connection: sqlite3.Connection) -> int:
+        number: int = connection.execute(f"SELECT count(*) FROM {self.name}").fetchone()[0]
+        return number
+
+    def _record(self, row: Sequence[Any]) -> Record:
+        values = dict(zip(self.columns, row, strict=True))
+        values |= {name: convert(values[name]) for name, convert in self.read.items()}
+        return {"key": make_key(*(values[name] for name in self.key)), **values}
+
+    def _row(self, record: Record) -> list[Any]:
+        return [self.write.get(name, same)(record[name]) for name in self.columns]
+
+
+def same(value: Any) -> Any:
+    return value
+
+
+PLACES: Mapping[Kind, Place] = {
+    Kind.AUDIT: Table(
+        "audit", ("operation", "action"), AUDIT, "operation", read={"detail": json.loads}, write={"detail": json.dumps}
+    ),
+    Kind.PAUSES: Table(
+        "halts", ("queue",), PAUSE, "actor", "queue <> ''", "queue <> '' AND until <= {now}",
+        read={"accept": bool}, write={"accept": int},
+    ),
+    Kind.KEYS: Table(
+        "dedupe", ("task", "dedupe_key"), KEY, "job_id", over="expires_at <= {now}",
+        read={"expires_at": none_if_never}, write={"expires_at": or_never},
+    ),
+    Kind.LIVE: Jobs(LIVE_RECORD, "1", tuple(range(PENDING, COMPLETED))),
+    Kind.DEAD: Jobs(FINISHED_RECORD, f"status = {DEAD_LETTER}", (DEAD_LETTER,)),
+    Kind.HISTORY: Jobs(
+        FINISHED_RECORD, f"status <> {DEAD_LETTER}", tuple(set(range(COMPLETED, len(STATUSES))) - {DEAD_LETTER})
+    ),
+}  # fmt: skip

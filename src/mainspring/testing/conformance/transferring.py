@@ -1,0 +1,467 @@
+"""Moving from store to store: what one store dumps another loads, and dumps the same again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mainspring.job import FOREVER, Failure, Inserted, Move, ProgressReport, Status
+from mainspring.stores.memory import MemoryStore
+from mainspring.stores.protocol import Action, By, Filter, Store
+from mainspring.stores.records import JOB, JOBS, Kind, Record, kind_of
+from mainspring.testing.clock import ManualClock
+from mainspring.testing.conformance.scene import (
+    BY,
+    Scene,
+    a_halt,
+    at,
+    by_hand,
+    claim,
+    claim_one,
+    crashed,
+    end,
+    job_in,
+    look,
+    new_job,
+    one_of_each,
+    outcome,
+    put,
+    put_many,
+    running,
+    status_of,
+)
+
+DAY = 86_400_000
+RICH: dict[str, Any] = {
+    "task": "welcome",
+    "queue": "mail",
+    "priority": 1,
+    "payload": '{"guest": "Zoë", "text": "a \\"b\\" \\u0000 \\n"}',
+    "max_attempts": 7,
+    "timeout": 90_000,
+    "target": ("reservation", "r'7"),
+    "tags": ("vip", 'a "quoted", {tag}\\'),
+    "keep": 3 * DAY,
+    "keep_dead": 5 * DAY,
+    "options": '{"retry": {"base": 2}}',
+}
+
+
+class Transferring(Scene):
+    @pytest.fixture
+    def other(self, clock: ManualClock) -> MemoryStore:
+        """The store that all others are measured against."""
+        return MemoryStore(clock=clock)
+
+    # -- nothing is changed on the way ----------------------------------------------------------
+
+    async def test_what_another_store_dumped_is_dumped_the_same(
+        self, store: Store, other: MemoryStore, clock: ManualClock
+    ) -> None:
+        await fill(other, clock)
+        await copy(other, store)
+        assert await everything(store) == await everything(other)
+
+    async def test_another_store_can_take_everything(
+        self, store: Store, other: MemoryStore, clock: ManualClock
+    ) -> None:
+        await fill(store, clock)
+        await copy(store, other)
+        assert await everything(other) == await everything(store)
+
+    async def test_records_are_json(self, store: Store, clock: ManualClock) -> None:
+        await fill(store, clock)
+        records = await everything(store)
+        assert json.loads(json.dumps(records)) == records
+        assert all(records[kind] for kind in Kind)
+
+    @pytest.mark.parametrize("status", Status)
+    async def test_a_job_reads_the_same_on_the_other_side(
+        self, store: Store, other: MemoryStore, clock: ManualClock, status: Status
+    ) -> None:
+        job_id = await with_a_past(other, clock, status)
+        await copy(other, store)
+        assert await look(store, job_id) == await look(other, job_id)
+        assert await store.attempts(job_id) == await other.attempts(job_id)
+        assert await lines(store, job_id) == await lines(other, job_id)
+
+    @pytest.mark.parametrize("status", Status)
+    async def test_a_job_reads_the_same_in_another_store(
+        self, store: Store, other: MemoryStore, clock: ManualClock, status: Status
+    ) -> None:
+        job_id = await with_a_past(store, clock, status)
+        await copy(store, other)
+        assert await look(other, job_id) == await look(store, job_id)
+        assert await other.attempts(job_id) == await store.attempts(job_id)
+        assert await lines(other, job_id) == await lines(store, job_id)
+
+    async def test_a_job_has_all_fields(self, store: Store) -> None:
+        await put(store, **RICH, dedupe_key="k")
+        (record,) = (await store.dump(Kind.LIVE)).records
+        assert set(record) == {"key", *JOB, "runs", "by_hand"}
+        assert record["tags"] == list(RICH["tags"])
+        same = RICH.keys() - {"tags", "target"}
+        assert {name: record[name] for name in same} == {name: RICH[name] for name in same}
+
+    async def test_long_payloads_results_and_tracebacks_arrive(self, store: Store, other: MemoryStore) -> None:
+        long = json.dumps({"text": "ä\n" * 50_000})
+        held = await running(other, payload=long)
+        failure = Failure("ValueError", "m" * 5000, "t" * 16_000)
+        await end(other, held, Move.RETRY, failure=failure)
+        await end(other, await claim_one(other), Move.DONE, result=long)
+        await put(other, payload=long)
+        await copy(other, store)
+        assert await everything(store) == await everything(other)
+        assert (await store.attempts(held.id))[0].failure == failure
+
+    async def test_every_job_is_of_one_kind(self, store: Store) -> None:
+        jobs = await one_of_each(store)
+        for kind in JOBS:
+            records = (await store.dump(kind)).records
+            assert {record["id"] for record in records} == {
+                jobs[status] for status in Status if kind_of(status) is kind
+            }
+
+    # -- in chunks ------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("kind", Kind)
+    async def test_chunks_add_up_to_everything_once(
+        self, store: Store, other: MemoryStore, clock: ManualClock, kind: Kind
+    ) -> None:
+        for _ in range(3):
+            await fill(other, clock)
+            clock.advance(1)
+        await copy(other, store)
+        whole = [record["key"] for record in (await store.dump(kind)).records]
+        for limit in (1, 2, len(whole)):
+            assert [record["key"] for record in await all_of(store, kind, limit=limit)] == whole
+
+    async def test_a_chunk_of_long_payloads_is_shorter(self, store: Store) -> None:
+        """What is in memory at once must not grow with the payloads."""
+        ids = await put_many(store, 40, payload=json.dumps("x" * 300_000))
+        first = await store.dump(Kind.LIVE)
+        assert isinstance(store, MemoryStore) or len(first.records) < len(ids)
+        assert sorted(record["id"] for record in await all_of(store, Kind.LIVE)) == sorted(ids)
+
+    async def test_an_empty_store_has_nothing(self, store: Store) -> None:
+        for kind in Kind:
+            assert await store.dump(kind) == type(await store.dump(kind))([], None)
+            assert await store.look_up(kind, []) == []
+            assert await store.load(kind, []) == {}
+
+    # -- looking up -----------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("kind", Kind)
+    async def test_records_are_found_by_their_keys(self, store: Store, clock: ManualClock, kind: Kind) -> None:
+        await fill(store, clock)
+        records = await all_of(store, kind)
+        keys = [record["key"] for record in records]
+        assert by_key(await store.look_up(kind, keys)) == by_key(records)
+        assert await store.look_up(kind, keys[:1]) == records[:1]
+
+    async def test_a_job_is_not_found_under_another_kind(self, store: Store) -> None:
+        jobs = await one_of_each(store)
+        for status, job_id in jobs.items():
+            for kind in JOBS - {kind_of(status)}:
+                assert await store.look_up(kind, [job_id]) == []
+
+    # -- loading again, and what is in the way --------------------------------------------------
+
+    async def test_loading_twice_is_loading_once(self, store: Store, other: MemoryStore, clock: ManualClock) -> None:
+        await fill(other, clock)
+        await copy(other, store)
+        before, counts = await everything(store), (await store.stats()).queues
+        for kind in Kind:
+            records = await all_of(other, kind)
+            assert (await store.load(kind, records)).keys() == by_key(records).keys()
+        assert await everything(store) == before
+        assert (await store.stats()).queues == counts
+
+    async def test_half_of_a_chunk_may_be_there_already(self, store: Store, other: MemoryStore) -> None:
+        ids = sorted(await put_many(other, 6, tags=("a",)))
+        records = await all_of(other, Kind.LIVE)
+        assert await store.load(Kind.LIVE, records[:3]) == {}
+        assert await store.load(Kind.LIVE, records) == {job_id: job_id for job_id in ids[:3]}
+        assert await store.count(Filter(tags=("a",))) == 6
+        assert (await store.stats()).queues == (await other.stats()).queues
+
+    async def test_what_has_happened_since_is_not_undone(self, store: Store, other: MemoryStore) -> None:
+        """A job that ran here does not come back to life because it is loaded again."""
+        ids = {status: await put(other) for status in (Status.COMPLETED, Status.RUNNING, Status.CANCELLED)}
+        records = await all_of(other, Kind.LIVE)
+        await store.load(Kind.LIVE, records)
+        done, held, _ = await claim(store)
+        await end(store, done, Move.DONE)
+        (gone,) = set(ids.values()) - {done.id, held.id}
+        await store.ack([outcome(one, Move.CANCEL) for one in await claim(store)])
+        before = await everything(store)
+        assert await store.load(Kind.LIVE, records) == {job_id: job_id for job_id in ids.values()}
+        assert await everything(store) == before
+        assert await store.ack([outcome(held, Move.DONE)]) == [Status.COMPLETED]
+        assert gone
+
+    async def test_a_live_job_in_the_way_is_named(self, store: Store, other: MemoryStore) -> None:
+        holder = await put(store, task="greet", dedupe_key="k")
+        loser = await put(other, task="greet", dedupe_key="k")
+        free = await put(other, task="part", dedupe_key="k")
+        assert await store.load(Kind.LIVE, await all_of(other, Kind.LIVE)) == {loser: holder}
+        assert {job.id for job in (await store.find(Filter())).jobs} == {holder, free}
+        assert sum(counts[Status.PENDING] for counts in (await store.stats()).queues) == 2
+
+    async def test_a_finished_job_is_in_nobodys_way(self, store: Store, other: MemoryStore) -> None:
+        await job_in(store, Status.COMPLETED, dedupe_key="k")
+        await job_in(other, Status.DEAD_LETTER, dedupe_key="dead")
+        await put(other, dedupe_key="k")
+        await put(store, dedupe_key="dead")
+        assert await store.load(Kind.LIVE, await all_of(other, Kind.LIVE)) == {}
+        assert await store.load(Kind.DEAD, await all_of(other, Kind.DEAD)) == {}
+
+    async def test_a_lasting_key_that_is_here_stays(self, store: Store, other: MemoryStore) -> None:
+        mine = await job_in(store, Status.COMPLETED, dedupe_key="k", dedupe_for=FOREVER)
+        await job_in(other, Status.COMPLETED, dedupe_key="k", dedupe_for=FOREVER)
+        (record,) = await all_of(other, Kind.KEYS)
+        assert await store.load(Kind.KEYS, [record]) == {record["key"]: mine}
+        assert await duplicate(store) == mine
+
+    async def test_a_lasting_key_that_is_over_gives_way(
+        self, store: Store, other: MemoryStore, clock: ManualClock
+    ) -> None:
+        await job_in(store, Status.COMPLETED, dedupe_key="k", dedupe_for=1000)
+        clock.advance(2)
+        theirs = await job_in(other, Status.COMPLETED, dedupe_key="k", dedupe_for=FOREVER)
+        assert await store.load(Kind.KEYS, await all_of(other, Kind.KEYS)) == {}
+        assert await duplicate(store) == theirs
+
+    async def test_a_pause_that_is_here_stays(self, store: Store, other: MemoryStore, clock: ManualClock) -> None:
+        await store.halt(a_halt(clock, queue="mail", seconds=60))
+        await other.halt(a_halt(clock, queue="mail"))
+        (record,) = await all_of(other, Kind.PAUSES)
+        assert await store.load(Kind.PAUSES, [record]) == {record["key"]: "ana"}
+        assert [halt.until for halt in await store.halts()] == [at(clock, 60)]
+
+    async def test_what_is_over_is_not_dumped(self, store: Store, clock: ManualClock) -> None:
+        await store.halt(a_halt(clock, queue="mail", seconds=60))
+        await job_in(store, Status.COMPLETED, dedupe_key="k", dedupe_for=60_000)
+        clock.advance(61)
+        assert await all_of(store, Kind.PAUSES) == []
+        assert await all_of(store, Kind.KEYS) == []
+
+    async def test_the_halt_of_the_system_is_no_record(
+        self, store: Store, other: MemoryStore, clock: ManualClock
+    ) -> None:
+        await store.halt(a_halt(clock))
+        assert await all_of(store, Kind.PAUSES) == []
+        await other.halt(a_halt(clock, queue="mail"))
+        await store.load(Kind.PAUSES, await all_of(other, Kind.PAUSES))
+        assert {halt.queue for halt in await store.halts()} == {None, "mail"}
+
+    # -- afterwards it is a job like any other --------------------------------------------------
+
+    async def test_a_loaded_job_runs_under_a_greater_token(self, store: Store, other: MemoryStore) -> None:
+        held = await running(other)
+        await end(other, held, Move.SNOOZE)
+        await copy(other, store)
+        taken = await claim_one(store)
+        assert (taken.id, taken.token) == (held.id, held.token + 1)
+        assert await end(store, taken, Move.DONE) is Status.COMPLETED
+        assert await store.attempts(held.id) != []
+
+    async def test_loaded_jobs_keep_their_order(self, store: Store, other: MemoryStore, clock: ManualClock) -> None:
+        later = await put(other, run_at=clock.now() - 1000)
+        first = await put(other, run_at=clock.now() - 2000)
+        urgent = await put(other, priority=0)
+        future = await put(other, delay=60_000)
+        await copy(other, store)
+        assert [job.id for job in await claim(store)] == [urgent, first, later]
+        clock.advance(60)
+        assert (await claim_one(store)).id == future
+
+    async def test_a_loaded_suspect_runs_alone(self, store: Store, other: MemoryStore) -> None:
+        job_id = await crashed(other, 2)
+        await copy(other, store)
+        assert await claim(store) == []
+        taken = await claim_one(store, solo=True)
+        assert (taken.id, taken.crashes) == (job_id, 2)
+        assert await end(store, taken, Move.CRASH) is Status.DEAD_LETTER
+
+    async def test_a_loaded_dead_letter_can_be_replayed(self, store: Store, other: MemoryStore) -> None:
+        job_id = await job_in(other, Status.DEAD_LETTER)
+        await copy(other, store)
+        assert (await by_hand(store, Action.REPLAY, job_id)).ids == (job_id,)
+        assert (await claim_one(store)).token == 2
+
+    async def test_a_loaded_job_holds_its_key(self, store: Store, other: MemoryStore) -> None:
+        job_id = await put(other, dedupe_key="k")
+        await copy(other, store)
+        assert await duplicate(store) == job_id
+
+    async def test_a_loaded_pause_holds(self, store: Store, other: MemoryStore, clock: ManualClock) -> None:
+        await put(other, queue="mail")
+        await other.halt(a_halt(clock, queue="mail", seconds=60))
+        await copy(other, store)
+        assert await claim(store, queue="*") == []
+        assert await store.halts() == await other.halts()
+        clock.advance(60)
+        assert len(await claim(store, queue="*")) == 1
+
+    async def test_a_loaded_job_that_runs_is_taken_over(
+        self, store: Store, other: MemoryStore, clock: ManualClock
+    ) -> None:
+        """Nobody here runs it."""
+        held = await running(other, worker="elsewhere")
+        await copy(other, store)
+        taken = await store.reap()
+        clock.advance(store.lease + 1)
+        assert [takeover.job_id for takeover in taken + await store.reap()] == [held.id]
+        assert await status_of(store, held.id) is Status.PENDING
+
+    async def test_loaded_history_expires_when_it_would_have(
+        self, store: Store, other: MemoryStore, clock: ManualClock
+    ) -> None:
+        await job_in(other, Status.COMPLETED, keep=3 * DAY)
+        await job_in(other, Status.COMPLETED, keep=1000)
+        await copy(other, store)
+        assert await store.prune() == 0
+        clock.advance(2)
+        assert await store.prune() == 1
+        clock.advance(2.9 * DAY / 1000)
+        assert await store.prune() == 0
+        clock.advance(1.2 * DAY / 1000)
+        assert await store.prune() == 1
+        assert await store.count(Filter()) == 0
+        assert (await store.stats()).queues == []
+
+    async def test_history_of_many_days_is_loaded_at_once(
+        self, store: Store, other: MemoryStore, clock: ManualClock
+    ) -> None:
+        for days in range(1, 13):
+            await job_in(other, Status.COMPLETED, keep=days * DAY)
+        await job_in(other, Status.COMPLETED, keep=2**62)
+        clock.advance(2 * DAY / 1000)  # some have expired
+        await copy(other, store)
+        assert await everything(store) == await everything(other)
+
+    async def test_a_halt_keeps_nothing_from_being_loaded(
+        self, store: Store, other: MemoryStore, clock: ManualClock
+    ) -> None:
+        await fill(other, clock)
+        await store.halt(a_halt(clock, accept=False))
+        await copy(other, store)
+        assert await claim(store, queue="*") == []
+        assert await store.count(Filter()) == await other.count(Filter())
+
+    async def test_counts_are_right_afterwards(self, store: Store, other: MemoryStore, clock: ManualClock) -> None:
+        await fill(other, clock)
+        await copy(other, store)
+        counts = {(one.queue, status): one[status] for one in (await store.stats()).queues for status in one.by_status}
+        for (queue, status), number in counts.items():
+            assert await store.count(Filter(queues=(queue,), statuses=(status,))) == number
+        assert sum(counts.values()) == await other.count(Filter())
+
+    async def test_a_loaded_job_is_found_by_what_it_carries(self, store: Store, other: MemoryStore) -> None:
+        job_id = await put(other, **{**RICH, "payload": '{"guest": "Zoë"}'})
+        await put(other)
+        await copy(other, store)
+        for where in (Filter(tags=("vip",)), Filter(target_id="r'7"), Filter(payload={"guest": "Zoë"})):
+            assert [job.id for job in (await store.find(where)).jobs] == [job_id]
+
+    # -- numbers --------------------------------------------------------------------------------
+
+    async def test_sizes_are_the_numbers_of_records(self, store: Store, clock: ManualClock) -> None:
+        await fill(store, clock)
+        records = await everything(store)
+        assert await store.sizes() == {kind: len(records[kind]) for kind in Kind}
+
+    async def test_what_runs_is_under_way(self, store: Store, clock: ManualClock) -> None:
+        await put_many(store, 3)
+        assert await store.under_way() == 0
+        first, second = await claim(store, 2)
+        await store.halt(a_halt(clock, accept=False))
+        assert await store.under_way() == 2
+        await store.ack([outcome(first, Move.DONE), outcome(second, Move.RETRY)])
+        assert await store.under_way() == 0
+
+
+# -- the steps of a copy ----------------------------------------------------------------------------
+
+
+async def all_of(store: Store, kind: Kind, *, limit: int = 1000) -> list[Record]:
+    records: list[Record] = []
+    chunk = await store.dump(kind, limit=limit)
+    records += chunk.records
+    while chunk.cursor is not None:
+        chunk = await store.dump(kind, after=chunk.cursor, limit=limit)
+        assert len(chunk.records) <= limit
+        records += chunk.records
+    return records
+
+
+async def everything(store: Store) -> dict[Kind, dict[str, Record]]:
+    return {kind: by_key(await all_of(store, kind)) for kind in Kind}
+
+
+async def copy(source: Store, target: Store) -> None:
+    for kind in Kind:
+        assert await target.load(kind, await all_of(source, kind)) == {}
+
+
+def by_key(records: list[Record]) -> dict[str, Record]:
+    return {record["key"]: record for record in records}
+
+
+async def lines(store: Store, job_id: str) -> list[tuple[Any, ...]]:
+    return [(entry.at, str(entry.what), entry.who) for entry in await store.timeline(job_id)]
+
+
+async def duplicate(store: Store) -> str:
+    (inserted,) = await store.insert([new_job(dedupe_key="k")])
+    assert inserted == Inserted(inserted.id, created=False)
+    return inserted.id
+
+
+# -- what there is to copy --------------------------------------------------------------------------
+
+
+async def fill(store: Store, clock: ManualClock) -> None:
+    """Something of every kind, and a job with a past in each status."""
+    for status in Status:
+        await with_a_past(store, clock, status)
+    await crashed(store, queue=f"shaky-{clock.now()}")
+    lasting = {"task": "once", "queue": f"keys-{clock.now()}", "dedupe_for": 30 * DAY}
+    await job_in(store, Status.COMPLETED, **lasting, dedupe_key=f"k{clock.now()}")
+    await job_in(store, Status.PENDING, **{**lasting, "dedupe_for": FOREVER}, dedupe_key=f"ü{clock.now()}")
+    await store.halt(a_halt(clock, queue=f"paused{clock.now()}", accept=False))
+    await store.halt(a_halt(clock, queue=f"paused until{clock.now()}", seconds=3600))
+
+
+async def with_a_past(store: Store, clock: ManualClock, status: Status) -> str:
+    """A job that failed, was edited and moved on, and is now in this status; in a queue of its own."""
+    queue = f"{status}-{clock.now()}"
+    fields = {**RICH, "queue": queue, "dedupe_key": f"{status}-{clock.now()}"}
+    if status is Status.PENDING:
+        job_id = await put(store, **fields, delay=60_000)
+        await by_hand(store, Action.EDIT, job_id, priority=0)
+        return job_id
+    held = await running(store, **fields)
+    began = clock.now()
+    clock.advance(1)
+    failure = Failure("ValueError", "no such guest: Zoë", "Traceback …")
+    await end(store, held, Move.RETRY, started_at=began, failure=failure, delay=5000, reason="later")
+    clock.advance(5)
+    if status is Status.FAILED:
+        return held.id
+    held = await claim_one(store, queue=queue)
+    await store.report([ProgressReport(held.id, held.token, 0.25, "a quarter")])
+    if status is Status.RUNNING:
+        await store.change(Action.CANCEL, Filter(ids=(held.id,)), replace(BY, operation=By("x").operation))
+        return held.id
+    clock.advance(1)
+    moves = {Status.COMPLETED: Move.DONE, Status.DEAD_LETTER: Move.DEAD, Status.CANCELLED: Move.CANCEL}
+    reason = "" if status is Status.COMPLETED else "because"
+    result = '{"sent": 1}' if status is Status.COMPLETED else None
+    move = moves.get(status, Move.SUSPEND)
+    assert await end(store, held, move, result=result, reason=reason) is status
+    return held.id
