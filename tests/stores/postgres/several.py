@@ -14,6 +14,10 @@ from tests.worker.working import eventually
 
 TERMINATE = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = %s"
 BACKENDS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
+TABLES = """
+SELECT relname, heap_blks_read + heap_blks_hit + coalesce(idx_blks_read + idx_blks_hit, 0), seq_tup_read
+FROM pg_statio_all_tables JOIN pg_stat_all_tables USING (relid, schemaname, relname) WHERE schemaname = %s
+"""
 
 
 class Stores:
@@ -51,6 +55,12 @@ class Stores:
     def backends(self) -> int:
         (number,) = self.ask(BACKENDS, self.schema)
         return int(number)
+
+
+def read_so_far(stores: Stores) -> dict[str, tuple[int, int]]:
+    """Pages touched, and rows read one after the other, of each table."""
+    with stores.connect() as connection:
+        return {name: (pages, rows) for name, pages, rows in connection.execute(TABLES, (stores.schema,))}
 
 
 class Ear:

@@ -15,7 +15,7 @@ from mainspring.stores.postgres.transaction import Dialect, Transaction
 from mainspring.stores.protocol import Action, Edit, Filter, Want
 from mainspring.testing.conformance.scene import BY, by_hand, claim, end, join, new_job, outcome, put, running
 from tests.postgres import dsn, fresh_schema
-from tests.stores.postgres.several import Stores
+from tests.stores.postgres.several import Stores, read_so_far
 from tests.worker.working import eventually
 
 pytestmark = pytest.mark.slow
@@ -198,17 +198,6 @@ WORK: Mapping[str, Work] = {
 
 
 # -- pages ----------------------------------------------------------------------------------------
-
-TABLES = """
-SELECT relname, heap_blks_read + heap_blks_hit + coalesce(idx_blks_read + idx_blks_hit, 0), seq_tup_read
-FROM pg_statio_all_tables JOIN pg_stat_all_tables USING (relid, schemaname, relname) WHERE schemaname = %s
-"""
-
-
-def read_so_far(stores: Stores) -> dict[str, tuple[int, int]]:
-    """Pages touched, and rows read one after the other, of each table."""
-    with stores.connect() as connection:
-        return {name: (pages, rows) for name, pages, rows in connection.execute(TABLES, (stores.schema,))}
 
 
 async def costs(stores: Stores, work: Work, held: Held) -> tuple[float, dict[str, int]]:

@@ -138,9 +138,6 @@ def before_its_answer(line: Line) -> None:
     line.after = b"COMMIT"
 
 
-cuts = pytest.mark.parametrize("cut", [before_the_commit, before_its_answer])
-
-
 def before_the_statement(line: Line) -> None:
     """That commits by itself."""
     line.before = b"INSERT INTO"
@@ -171,13 +168,13 @@ async def test_an_enqueue_nobody_answered_counts_once(
 
 
 @ours
-@cuts
+@pytest.mark.parametrize(("way", "mark"), [("before", b".take("), ("after", b"options_")])
 async def test_a_claim_nobody_answered_is_given_back(
-    store: PostgresStore, far: PostgresStore, line: Line, cut: Cut
+    store: PostgresStore, far: PostgresStore, line: Line, way: str, mark: bytes
 ) -> None:
     await join(far, "w1")
     job = await put(store)
-    cut(line)
+    setattr(line, way, mark)
     with pytest.raises(StoreUnavailable):
         await claim(far)
     await far.heartbeat("w1", {})

@@ -1,51 +1,34 @@
-"""Which due jobs a worker gets, and that they are its own."""
+"""Which due jobs a worker gets, and that they are its own.
+
+A look shows where the levels begin; what to take of each is decided here; `take` does it. Two journeys, each a
+transaction by itself.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from mainspring.clock import Millis
+from mainspring.clock import Clock, Millis
 from mainspring.job import Claim
-from mainspring.stores.postgres.halts import IN_COMMON, current_halts
+from mainspring.stores.postgres import arrays
+from mainspring.stores.postgres.halts import to_halt
 from mainspring.stores.postgres.transaction import Transaction
-from mainspring.stores.protocol import EVERY_QUEUE, Claims, Want
+from mainspring.stores.protocol import EVERY_QUEUE, Claims, Halt, Want
 from mainspring.stores.rules import Level, earliest, ends, shares
-from mainspring.stores.tables import RUNNING
 
-PRIORITIES = range(4)
 SOON: Millis = 5  # then others have finished claiming what was due and not to be had
-WAITING = "FROM {s}.jobs WHERE queue = name AND priority = %d AND status < 2 AND crashes = 0"
-HEADS = f"""
-SELECT {{now}}, name,
-       (SELECT run_at FROM {{s}}.jobs WHERE queue = name AND status < 2 AND crashes > 0 ORDER BY run_at LIMIT 1),
-       {", ".join(f"(SELECT run_at {WAITING % level} ORDER BY run_at LIMIT 1)" for level in PRIORITIES)}
-FROM queues
-"""
-HEADS_OF = f"""
-WITH queues AS (SELECT name FROM unnest(%(queues)s::text[]) AS name) {HEADS}
-"""
-HEADS_OF_ALL = f"""
-WITH RECURSIVE
-waiting(name) AS (
-    (SELECT queue FROM {{s}}.jobs WHERE status < 2 AND crashes = 0 ORDER BY queue LIMIT 1)
-    UNION ALL
-    SELECT (SELECT queue FROM {{s}}.jobs WHERE status < 2 AND crashes = 0 AND queue > name ORDER BY queue LIMIT 1)
-    FROM waiting WHERE name IS NOT NULL),
-suspect(name) AS (
-    (SELECT queue FROM {{s}}.jobs WHERE status < 2 AND crashes > 0 ORDER BY queue LIMIT 1)
-    UNION ALL
-    SELECT (SELECT queue FROM {{s}}.jobs WHERE status < 2 AND crashes > 0 AND queue > name ORDER BY queue LIMIT 1)
-    FROM suspect WHERE name IS NOT NULL),
-queues AS (
-    SELECT name FROM waiting WHERE name IS NOT NULL UNION SELECT name FROM suspect WHERE name IS NOT NULL)
-{HEADS}
+LOOK = """
+SELECT at, (SELECT json_agg(json_build_array(queue, actor, reason, since, until, accept)) FROM {s}.halts
+            WHERE until IS NULL OR until > at)::text, heads.*
+FROM (SELECT {now} AS at) AS clock LEFT JOIN {s}.look(%(queues)s::text[], %(since)s::bigint[]) AS heads ON true
 """
 TAKE = """
-SELECT * FROM {s}.take(%(worker)s, %(claim)s, %(queues)s, %(priorities)s::smallint[], %(since)s::bigint[],
-                       %(most)s::integer[], %(room)s, %(at)s, %(stall_grace)s)
+SELECT * FROM {s}.take(%(worker)s, %(claim)s, %(queues)s::text[], %(priorities)s::smallint[], %(since)s::bigint[],
+                       %(most)s::integer[], %(wants)s::integer[], %(rooms)s::integer[], %(room)s, %(at)s,
+                       %(stall_grace)s)
 """
 TAKE_SUSPECT = "SELECT * FROM {s}.take_suspect(%(worker)s, %(claim)s, %(queues)s, %(at)s, %(stall_grace)s)"
 
@@ -70,33 +53,79 @@ class Head:
     levels: list[Level]
 
 
-async def claim(transaction: Transaction, request: ClaimRequest) -> Claims:
-    await transaction.rows(IN_COMMON)
-    halts = await current_halts(transaction)
-    if any(halt.queue is None for halt in halts):
-        return Claims([], next_due=earliest(ends(halts, {None})))
-    now, heads = await read_heads(transaction, request.wants, {halt.queue for halt in halts})
-    rows = await (take_suspect if request.solo else take_waiting)(transaction, request, heads, now)
-    suspects = [head.suspect for head in heads if head.suspect is not None]
-    due_suspect = any(suspect <= now for suspect in suspects)
-    if rows:
-        count(transaction, rows)
-        return Claims([to_claim(row) for row in rows], suspects=due_suspect)
-    later = (suspect for suspect in suspects if suspect > now)
-    wanted = {want.queue for want in request.wants}
-    waiting = (max(level.head, now + SOON) for head in heads for level in head.levels)
-    return Claims([], earliest([*(() if request.solo else waiting), *later, *ends(halts, wanted)]), due_suspect)
+@dataclass(slots=True)
+class Sight:
+    """What a look showed."""
+
+    now: Millis
+    halts: list[Halt]
+    heads: list[Head]
+
+    @property
+    def is_halted(self) -> bool:
+        return any(halt.queue is None for halt in self.halts)
 
 
-async def read_heads(
-    transaction: Transaction, wants: Sequence[Want], paused: set[str | None]
-) -> tuple[Millis, list[Head]]:
-    if any(want.queue == EVERY_QUEUE for want in wants):
-        rows = await transaction.rows(HEADS_OF_ALL)
+@dataclass(slots=True)
+class LowWater:
+    """Where the levels began at the last look.
+
+    While somebody holds an old snapshot, rows of jobs long gone stay in the index, and a look from the very beginning
+    passes over all of them again. So the next look begins where the last one found something. That misses a job which
+    came in later for an earlier time; hence one from the very beginning whenever its cost is a small part of the time
+    since the last one, and at least each second. And after any claim that found nothing.
+    """
+
+    clock: Clock
+    begins: dict[str, list[Millis]] = field(default_factory=dict)  # queue -> per priority
+    swept_at: float = 0.0
+    cost: float = 0.0
+
+    SHARE = 20.0  # a sweep's cost is at most one part in so many
+    LONGEST = 1.0  # seconds between sweeps
+
+    def known(self, queues: set[str]) -> dict[str, list[Millis]]:
+        """Where to begin to look at these queues; none: at the very beginning."""
+        pause = min(self.LONGEST, self.cost * self.SHARE)
+        if self.clock.monotonic() - self.swept_at >= pause:
+            return {}
+        if EVERY_QUEUE in queues:
+            return self.begins
+        return {queue: self.begins[queue] for queue in queues} if queues <= self.begins.keys() else {}
+
+    def swept(self, began: float, heads: Sequence[Head]) -> None:
+        self.swept_at = self.clock.monotonic()
+        self.cost = self.swept_at - began
+        self.begins = {head.queue: [0, 0, 0, 0] for head in heads}
+        self.rise(heads)
+
+    def rise(self, heads: Sequence[Head]) -> None:
+        for head in heads:
+            for level in head.levels:
+                self.begins[head.queue][level.priority] = level.head
+
+
+async def look(transaction: Transaction, wants: Sequence[Want], water: LowWater) -> Sight:
+    queues = {want.queue for want in wants}
+    if begins := water.known(queues):
+        since = arrays.of_plain(begin for of_levels in begins.values() for begin in of_levels)
+        sight = to_sight(await transaction.rows(LOOK, queues=list(begins), since=since))
+        water.rise(sight.heads)
     else:
-        rows = await transaction.rows(HEADS_OF, queues=list(dict.fromkeys(want.queue for want in wants)))
-    now = rows[0][0] if rows else 0
-    return now, [to_head(*row[1:]) for row in rows if row[1] not in paused]
+        began = water.clock.monotonic()
+        named = None if EVERY_QUEUE in queues else list(queues)
+        sight = to_sight(await transaction.rows(LOOK, queues=named, since=None))
+        water.swept(began, sight.heads)
+    return sight
+
+
+def to_sight(rows: Sequence[tuple[Any, ...]]) -> Sight:
+    now, halts, *_ = rows[0]
+    return Sight(
+        now,
+        [to_halt(halt) for halt in json.loads(halts)] if halts else [],
+        [to_head(*row[2:]) for row in rows if row[2] is not None],
+    )
 
 
 def to_head(queue: str, suspect: Millis | None, *heads: Millis | None) -> Head:
@@ -104,28 +133,56 @@ def to_head(queue: str, suspect: Millis | None, *heads: Millis | None) -> Head:
     return Head(queue, suspect, levels)
 
 
+async def claim(transaction: Transaction, request: ClaimRequest, water: LowWater) -> Claims:
+    sight = await look(transaction, request.wants, water)
+    if sight.is_halted:
+        return Claims([], next_due=earliest(ends(sight.halts, {None})))
+    paused = {halt.queue for halt in sight.halts}
+    heads = [head for head in sight.heads if head.queue not in paused]
+    rows = await (take_suspect if request.solo else take_waiting)(transaction, request, heads, sight.now)
+    suspects = [head.suspect for head in heads if head.suspect is not None]
+    due_suspect = any(suspect <= sight.now for suspect in suspects)
+    if rows:
+        return Claims([to_claim(row) for row in rows], suspects=due_suspect)
+    water.begins.clear()
+    later = (suspect for suspect in suspects if suspect > sight.now)
+    wanted = {want.queue for want in request.wants}
+    waiting = (max(level.head, sight.now + SOON) for head in heads for level in head.levels)
+    times = [*(() if request.solo else waiting), *later, *ends(sight.halts, wanted)]
+    return Claims([], earliest(times), due_suspect)
+
+
 async def take_waiting(
     transaction: Transaction, request: ClaimRequest, heads: Sequence[Head], now: Millis
 ) -> list[tuple[Any, ...]]:
-    taken: list[tuple[Any, ...]] = []
-    for want in request.wants:
-        room = min(want.limit, request.limit - len(taken))
-        levels = [level for head in heads if want.queue in {EVERY_QUEUE, head.queue} for level in head.levels]
-        chosen = shares(levels, room, now=now, patience=request.patience, turn=request.turn)
-        if room > 0 and chosen:
-            taken += await transaction.rows(
-                TAKE,
-                worker=request.worker,
-                claim=request.turn,
-                queues=[level.queue for level, _ in chosen],
-                priorities=[level.priority for level, _ in chosen],
-                since=[0 for _ in chosen],
-                most=[most for _, most in chosen],
-                room=room,
-                at=now,
-                stall_grace=request.stall_grace,
-            )
-    return taken
+    rooms = [min(want.limit, request.limit) for want in request.wants]
+    chosen = [
+        (number, level, most)
+        for number, (want, room) in enumerate(zip(request.wants, rooms, strict=True), 1)
+        for level, most in shares(
+            [level for head in heads if want.queue in {EVERY_QUEUE, head.queue} for level in head.levels],
+            room,
+            now=now,
+            patience=request.patience,
+            turn=request.turn,
+        )
+    ]
+    if not chosen or request.limit <= 0:
+        return []
+    return await transaction.rows(
+        TAKE,
+        worker=request.worker,
+        claim=request.turn,
+        queues=[level.queue for _, level, _ in chosen],
+        priorities=arrays.of_plain(level.priority for _, level, _ in chosen),
+        since=arrays.of_plain(level.head for _, level, _ in chosen),
+        most=arrays.of_plain(most for _, _, most in chosen),
+        wants=arrays.of_plain(number for number, _, _ in chosen),
+        rooms=arrays.of_plain(rooms),
+        room=request.limit,
+        at=now,
+        stall_grace=request.stall_grace,
+    )
 
 
 async def take_suspect(
@@ -148,12 +205,6 @@ async def take_suspect(
         at=now,
         stall_grace=request.stall_grace,
     )
-
-
-def count(transaction: Transaction, rows: Iterable[tuple[Any, ...]]) -> None:
-    for (queue, status), number in Counter((row[3], row[17]) for row in rows).items():
-        transaction.count(queue, status, -number)
-        transaction.count(queue, RUNNING, number)
 
 
 def to_claim(row: tuple[Any, ...]) -> Claim:

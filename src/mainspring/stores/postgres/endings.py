@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from mainspring.clock import Millis
 from mainspring.job import FINISHED, Failure, Move, Outcome, ProgressReport, Status
+from mainspring.stores.postgres import arrays
 from mainspring.stores.postgres.insertion import insert_jobs
 from mainspring.stores.postgres.partitions import DAY, FOREVER_DAY
 from mainspring.stores.postgres.rows import is_id
@@ -142,10 +143,10 @@ async def complete(transaction: Transaction, outcomes: Sequence[Outcome]) -> dic
         return {}
     rows = await transaction.rows(
         COMPLETE,
-        ids=[one.job_id for one in outcomes],
-        tokens=[one.token for one in outcomes],
-        began=[one.started_at or None for one in outcomes],
-        results=[one.result for one in outcomes],
+        ids=arrays.of_plain(one.job_id for one in outcomes),
+        tokens=arrays.of_plain(one.token for one in outcomes),
+        began=arrays.of_plain(one.started_at or None for one in outcomes),
+        results=arrays.of_texts(one.result for one in outcomes),
     )
     return dict.fromkeys(rows, True)
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from mainspring.clock import Millis
 from mainspring.errors import SystemHalted
 from mainspring.job import FOREVER, Inserted, NewJob
+from mainspring.stores.postgres import arrays
 from mainspring.stores.postgres.halts import IN_COMMON, current_halts
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import Halt
 from mainspring.stores.tables import NEVER, PENDING
 
+MANY = 200  # jobs from which on COPY is the quickest way
+COPIED_AT_ONCE = 200  # rows: while the server takes them in, we write the next
 COLUMNS = {
     "id": "uuid",
     "task": "text",
@@ -30,21 +35,38 @@ COLUMNS = {
     "tags": "text",
     "options": "text",
 }
-INSERT = f"""
-WITH new AS (
-INSERT INTO {{s}}.jobs (id, task, queue, priority, run_at, created_at, max_attempts, timeout, keep, keep_dead, payload,
-                        dedupe_key, target_type, target_id, tags, options)
-SELECT id, task, queue, priority, coalesce(run_at, {{now}} + delay), {{now}}, max_attempts, timeout, keep, keep_dead,
-       payload, dedupe_key, target_type, target_id, tags::text[], options
-FROM unnest({", ".join(f"%({name})s::{kind}[]" for name, kind in COLUMNS.items())}) AS new({", ".join(COLUMNS)})
-WHERE NOT EXISTS (SELECT 1 FROM {{s}}.archive WHERE archive.id = new.id)
-  AND NOT EXISTS (SELECT 1 FROM {{s}}.halts
-                  WHERE NOT accept AND (until IS NULL OR until > {{now}}) AND halts.queue = ANY(%(unless)s::text[]))
-ON CONFLICT DO NOTHING RETURNING id, queue
+ENDED_IN_RANGE = "EXISTS (SELECT 1 FROM {s}.archive WHERE id BETWEEN %(first)s::uuid AND %(last)s::uuid)"
+"""Jobs that are new have ids close together, and none of them has finished: one look instead of one for each."""
+
+
+def inserting(given: str) -> str:
+    """What is given goes in, unless it is here already or is refused; the new ones are counted per queue."""
+    return f"""
+WITH given AS MATERIALIZED ({given}),
+new AS (
+    INSERT INTO {{s}}.jobs (id, task, queue, priority, run_at, created_at, max_attempts, timeout, keep, keep_dead,
+                            payload, dedupe_key, target_type, target_id, tags, options)
+    SELECT id, task, queue, priority, coalesce(run_at, {{now}} + delay), {{now}}, max_attempts, timeout, keep,
+           keep_dead, payload, dedupe_key, target_type, target_id, tags::text[], options
+    FROM given
+    WHERE ((SELECT NOT {ENDED_IN_RANGE}) OR NOT EXISTS (SELECT 1 FROM {{s}}.archive WHERE archive.id = given.id))
+      AND NOT EXISTS (SELECT 1 FROM {{s}}.halts
+                      WHERE NOT accept AND (until IS NULL OR until > {{now}}) AND halts.queue = ANY(%(unless)s::text[]))
+    ON CONFLICT DO NOTHING RETURNING queue
 ), counted AS (
-INSERT INTO {{s}}.counts (queue, status, n) SELECT queue, {PENDING}, count(*) FROM new GROUP BY queue
+    INSERT INTO {{s}}.counts (queue, status, n) SELECT queue, {PENDING}, count(*) FROM new GROUP BY queue
 )
-SELECT id::text, queue FROM new
+SELECT queue, count(*) FROM new GROUP BY queue
+"""
+
+
+INSERT_ONE = inserting("SELECT " + ", ".join(f"%({name})s::{kind} AS {name}" for name, kind in COLUMNS.items()))
+ARRAYS = ", ".join(f"%({name})s::{kind}[]" for name, kind in COLUMNS.items())
+INSERT_SOME = inserting(f"SELECT * FROM unnest({ARRAYS}) AS given({', '.join(COLUMNS)})")
+BEFORE_COPY = f"SELECT {{now}}, {ENDED_IN_RANGE}"
+COPY = """
+COPY {s}.jobs (id, task, queue, priority, run_at, created_at, max_attempts, timeout, keep, keep_dead, payload,
+               target_type, target_id, tags, options) FROM STDIN
 """
 KNOWN = """
 SELECT EXISTS (SELECT 1 FROM {s}.jobs WHERE id = %(id)s) OR EXISTS (SELECT 1 FROM {s}.archive WHERE id = %(id)s)
@@ -79,15 +101,51 @@ async def insert_at_once(transaction: Transaction, jobs: list[NewJob]) -> list[I
     It needs no lock: who inserts while somebody halts may as well have come first.
     """
     ids, unless = list({job.id for job in jobs}), ["", *{job.queue for job in jobs}]
-    new: list[tuple[Any, ...]] = []
-    known = False
-    while not new and not known:  # none: refused, or all of it a repeated insert; or the halt has ended just now
-        new = await transaction.rows(INSERT, **columns_of(jobs), unless=unless)
+    new = known = 0
+    while not new and known < len(ids):  # none: refused, or all of it a repeated insert; or the halt has ended just now
+        new = await insert_rows(transaction, jobs, unless=unless)
         if not new:
             refuse_while_halted(await current_halts(transaction), jobs)
-            known = await transaction.value(KNOWN_IDS, ids=ids) == len(ids)
-    transaction.woken.update(queue for _, queue in new)
+            known = await transaction.value(KNOWN_IDS, ids=ids)
     return [Inserted(job.id, created=True) for job in jobs]
+
+
+async def copy(transaction: Transaction, jobs: list[NewJob]) -> list[Inserted]:
+    """Many new jobs without dedupe keys. Raises UniqueViolation if one of them is here already."""
+    await transaction.rows(IN_COMMON)
+    refuse_while_halted(await current_halts(transaction), jobs)
+    row = await transaction.row(BEFORE_COPY, **range_of(jobs))
+    now, some_ended = row or (0, True)
+    if some_ended:
+        return await insert_jobs(transaction, jobs)
+    async with transaction.connection.cursor().copy(transaction.dialect.statement(COPY)) as writer:
+        for start in range(0, len(jobs), COPIED_AT_ONCE):
+            await writer.write("".join([line_of(job, now) for job in jobs[start : start + COPIED_AT_ONCE]]))
+    for queue, number in Counter(job.queue for job in jobs).items():
+        transaction.count(queue, PENDING, number)
+        transaction.woken.add(queue)
+    return [Inserted(job.id, created=True) for job in jobs]
+
+
+def line_of(job: NewJob, now: Millis) -> str:
+    """As COPY reads it: tabs between the columns."""
+    run_at = now + job.delay if job.run_at is None else job.run_at
+    start = f"{job.id}\t{escaped(job.task)}\t{escaped(job.queue)}\t{int(job.priority)}\t{run_at}\t{now}"
+    numbers = f"{job.max_attempts}\t{job.timeout}\t{job.keep}\t{job.keep_dead}"
+    rest = "\\N\t\\N\t\\N\t\\N"
+    if job.target or job.tags or job.options:
+        texts = (*(job.target or (None, None)), arrays.of_texts(job.tags) if job.tags else None, job.options)
+        rest = "\t".join("\\N" if text is None else escaped(text) for text in texts)
+    return f"{start}\t{numbers}\t{escaped(job.payload)}\t{rest}\n"
+
+
+def escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
+
+
+def range_of(jobs: Sequence[NewJob]) -> dict[str, str]:
+    ids = [job.id for job in jobs]
+    return {"first": min(ids), "last": max(ids)}
 
 
 def refuse_while_halted(halts: Sequence[Halt], jobs: Sequence[NewJob]) -> None:
@@ -109,43 +167,47 @@ async def insert_jobs(transaction: Transaction, jobs: Sequence[NewJob]) -> list[
     ]
 
 
-async def insert_rows(transaction: Transaction, jobs: Sequence[NewJob]) -> bool:
-    """Whether all of them are new; an id that is here already is a repeated insert, and counts once."""
+async def insert_rows(transaction: Transaction, jobs: Sequence[NewJob], unless: Sequence[str] = ()) -> int:
+    """How many of them are new: an id that is here already is a repeated insert. None at all if one is refused."""
     if not jobs:
-        return True
-    new = await transaction.rows(INSERT, **columns_of(jobs), unless=[])
-    transaction.woken.update(queue for _, queue in new)
-    return len(new) == len(jobs)
+        return 0
+    statement, columns = (INSERT_ONE, row_of(jobs[0])) if len(jobs) == 1 else (INSERT_SOME, columns_of(jobs))
+    new = await transaction.rows(statement, **columns, **range_of(jobs), unless=list(unless))
+    transaction.woken.update(queue for queue, _ in new)
+    return sum(number for _, number in new)
 
 
-def columns_of(jobs: Sequence[NewJob]) -> dict[str, list[Any]]:
-    rows = [
-        (
-            job.id,
-            job.task,
-            job.queue,
-            int(job.priority),
-            job.run_at,
-            job.delay,
-            job.max_attempts,
-            job.timeout,
-            job.keep,
-            job.keep_dead,
-            job.payload,
-            job.dedupe_key,
-            *(job.target or (None, None)),
-            to_array(job.tags) if job.tags else None,
-            job.options,
-        )
-        for job in jobs
-    ]
-    return {name: list(column) for name, column in zip(COLUMNS, zip(*rows, strict=True), strict=True)}
+def row_of(job: NewJob) -> dict[str, Any]:
+    return dict(zip(COLUMNS, values_of(job), strict=True))
 
 
-def to_array(texts: Sequence[str]) -> str:
-    """As PostgreSQL writes an array of texts: unnest takes no arrays of unequal arrays."""
-    quoted = (text.replace("\\", "\\\\").replace('"', '\\"') for text in texts)
-    return "{" + ",".join(f'"{text}"' for text in quoted) + "}"
+def columns_of(jobs: Sequence[NewJob]) -> dict[str, str]:
+    columns = zip(*map(values_of, jobs), strict=True)
+    return {
+        name: (arrays.of_texts if kind == "text" else arrays.of_plain)(column)
+        for (name, kind), column in zip(COLUMNS.items(), columns, strict=True)
+    }
+
+
+def values_of(job: NewJob) -> tuple[Any, ...]:
+    """In the order of COLUMNS."""
+    return (
+        job.id,
+        job.task,
+        job.queue,
+        int(job.priority),
+        job.run_at,
+        job.delay,
+        job.max_attempts,
+        job.timeout,
+        job.keep,
+        job.keep_dead,
+        job.payload,
+        job.dedupe_key,
+        *(job.target or (None, None)),
+        arrays.of_texts(job.tags) if job.tags else None,  # as text: unnest takes no arrays of unequal arrays
+        job.options,
+    )
 
 
 async def insert_unique(transaction: Transaction, job: NewJob) -> Inserted:

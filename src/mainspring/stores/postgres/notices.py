@@ -26,9 +26,10 @@ POLL = 1.0  # seconds between looks while nobody can tell us
 LONGEST_RETRY = 15.0  # seconds between tries to listen again
 
 NOTIFY_IDLE = """
-SELECT pg_notify(%(channel)s, %(message)s)
+SELECT set_config('synchronous_commit', 'off', true), pg_notify(%(channel)s, %(message)s)
 WHERE EXISTS (SELECT 1 FROM {s}.workers WHERE idle AND (queues && %(queues)s OR %(everyone)s))
 """
+"""Nothing of it need be on disk: what it tells of is."""
 NOTIFY = "SELECT pg_notify(%(channel)s, %(message)s)"
 
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mainspring.clock import Millis, to_datetime, to_millis
-from mainspring.job import Attempt, Counts, Job, Move, TimelineEntry
-from mainspring.stores.postgres.claims import PRIORITIES
+from mainspring.job import Attempt, Counts, Job, Move, Priority, TimelineEntry
 from mainspring.stores.postgres.rows import FINISHED_COLUMNS, LIVE_COLUMNS, is_id, only_ids
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import DUE_CAP, AuditEntry, Filter, Page, Stats, WorkerInfo
@@ -191,7 +190,7 @@ SELECT sum(n)::bigint, min(head) FROM (
             SELECT run_at FROM {{s}}.jobs
             WHERE queue = %(queue)s AND priority = {level} AND status < 2 AND crashes = 0 AND run_at <= {{now}}
             ORDER BY run_at LIMIT {DUE_CAP}) AS level_{level}'''
-        for level in PRIORITIES
+        for level in range(len(Priority))
     )
 }
 UNION ALL SELECT count(*), min(run_at) FROM (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from uuid import UUID
 
 from mainspring.stores.tables import NEVER
 
@@ -21,11 +21,11 @@ false AS cancel
 """
 
 
+ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
 def is_id(text: str) -> bool:
-    try:
-        return str(UUID(text)) == text
-    except ValueError:
-        return False
+    return ID.fullmatch(text) is not None
 
 
 def only_ids(texts: Iterable[str]) -> list[str]:

@@ -91,6 +91,7 @@ class PostgresStore:
         self._seen: dict[str, tuple[int, float]] = {}  # worker -> its last heartbeat and when this process first saw it
         self._dead: set[str] = set()
         self._watched: dict[tuple[str, int], float] = {}  # (job, token) -> since when this process has seen it run
+        self._waters: dict[str, claims.LowWater] = {}  # by worker
         self._turn = 0
         self._is_open = False
         self._lost_claims: dict[str, dict[int, float]] = {}  # worker -> claims that were never answered, and when
@@ -137,7 +138,7 @@ class PostgresStore:
         return await self._again(lambda: self._run_once(operation))
 
     async def _run_alone(self, operation: Callable[[Transaction], Awaitable[T]]) -> T:
-        """One statement, which is a transaction by itself."""
+        """Statements that are transactions by themselves."""
 
         async def run() -> T:
             async with self._links.use() as connection:
@@ -198,9 +199,17 @@ class PostgresStore:
             return await self._insert_once(jobs)
 
     async def _insert_once(self, jobs: list[NewJob]) -> list[Inserted]:
+        if not jobs:
+            return []
         if any(job.dedupe_key is not None for job in jobs):
             return await self._run(lambda transaction: insertion.insert(transaction, jobs))
-        return await self._run_alone(lambda transaction: insertion.insert_at_once(transaction, jobs)) if jobs else []
+        if len(jobs) >= insertion.MANY:
+            try:
+                return await self._run(lambda transaction: insertion.copy(transaction, jobs))
+            except StoreError as error:
+                if not isinstance(error.__cause__, psycopg.errors.UniqueViolation):  # an insert that is repeated
+                    raise
+        return await self._run_alone(lambda transaction: insertion.insert_at_once(transaction, jobs))
 
     async def _insert_on(self, connection: Any, jobs: list[NewJob]) -> list[Inserted]:
         """In the caller's transaction; its commit carries the notice along. The tables are made outside of it."""
@@ -231,8 +240,9 @@ class PostgresStore:
         return found
 
     async def _claim(self, request: claims.ClaimRequest) -> Claims:
+        water = self._waters.setdefault(request.worker, claims.LowWater(self.clock))
         try:
-            return await self._run(lambda transaction: claims.claim(transaction, request))
+            return await self._run_alone(lambda transaction: claims.claim(transaction, request, water))
         except BaseException:  # it may have been committed all the same; also if we were cancelled
             lost = self._lost_claims.setdefault(request.worker, {})
             lost[request.turn] = self.clock.monotonic()
@@ -293,6 +303,7 @@ class PostgresStore:
         await self._stop_listening(worker)
         self._joined.pop(worker, None)
         self._idle.discard(worker)
+        self._waters.pop(worker, None)
         await self._run(lambda transaction: upkeep.leave(transaction, worker))
 
     async def _stop_listening(self, worker: str) -> None:

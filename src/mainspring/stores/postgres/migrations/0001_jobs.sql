@@ -167,6 +167,11 @@ CREATE TABLE {schema}.halts (
 COMMENT ON TABLE {schema}.halts IS 'The halt of the whole system (queue '''') and paused queues.';
 COMMENT ON COLUMN {schema}.halts.accept IS 'new jobs are accepted for later, or refused';
 
+CREATE FUNCTION {schema}.stands_still(queue_ text, at bigint) RETURNS boolean LANGUAGE sql VOLATILE AS $$
+    SELECT EXISTS (SELECT 1 FROM {schema}.halts WHERE queue IN ('', queue_) AND (until IS NULL OR until > at))
+$$;
+COMMENT ON FUNCTION {schema}.stands_still IS 'Whether the whole system is halted, or this queue is paused, at that time.';
+
 CREATE TABLE {schema}.workers (
     id            text     NOT NULL PRIMARY KEY,
     info          jsonb    NOT NULL,
@@ -212,16 +217,55 @@ SELECT id, task, queue, (ARRAY['completed', 'dead_letter', 'cancelled'])[status 
 FROM {schema}.archive;
 COMMENT ON VIEW {schema}.all_jobs IS 'Every job, live or finished, with names and times that people read.';
 
--- The claim. It seeks each level in jobs_waiting and never sorts, whatever ANALYZE last saw: hence the settings.
--- The levels are served in the order given; `since` is a bound below which the caller knows of none, so that rows
--- which a long transaction keeps from being vacuumed need not be passed over again and again.
+-- Where the first waiting jobs of queues are (NULL: of all queues), per priority and among the suspects. since has, for
+-- each queue, four bounds: the caller knows of no job before them.
+CREATE FUNCTION {schema}.look(queues text[], since bigint[]) RETURNS TABLE (
+    queue_ text, suspect bigint, urgent bigint, high bigint, normal bigint, low bigint
+) LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
+SET jit = off -- before PostgreSQL 18 what is off counts as very dear, and what is dear is compiled first
+AS $$
+DECLARE
+    heads bigint[];
+BEGIN
+    FOR i IN 1 .. coalesce(cardinality(queues), 2147483647) LOOP
+        IF queues IS NULL THEN
+            queue_ := least(
+                (SELECT queue FROM {schema}.jobs WHERE status < 2 AND crashes = 0 AND queue > coalesce(queue_, '')
+                 ORDER BY queue LIMIT 1),
+                (SELECT queue FROM {schema}.jobs WHERE status < 2 AND crashes > 0 AND queue > coalesce(queue_, '')
+                 ORDER BY queue LIMIT 1));
+            EXIT WHEN queue_ IS NULL;
+        ELSE
+            queue_ := queues[i];
+        END IF;
+        FOR level IN 1 .. 4 LOOP
+            heads[level] := (
+                SELECT run_at FROM {schema}.jobs
+                WHERE queue = queue_ AND priority = level - 1 AND run_at >= coalesce(since[4 * (i - 1) + level], 0)
+                  AND status < 2 AND crashes = 0
+                ORDER BY run_at LIMIT 1);
+        END LOOP;
+        urgent := heads[1]; high := heads[2]; normal := heads[3]; low := heads[4];
+        suspect := (
+            SELECT run_at FROM {schema}.jobs WHERE queue = queue_ AND status < 2 AND crashes > 0
+            ORDER BY run_at LIMIT 1);
+        RETURN NEXT;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION {schema}.look IS 'Since when, or from when, the first waiting jobs of queues are due.';
+
+-- The claim: due jobs of the levels given, in that order, at most room of them in all, and of each want at most its rooms.
+-- It seeks each level in jobs_waiting and never sorts, whatever ANALYZE last saw: hence the settings. since is where the
+-- caller saw the level's first job: rows before it that a long transaction keeps from being vacuumed are not passed over.
+-- The lock is shared by all who claim; who halts takes it alone, and so knows that nothing starts afterwards.
 CREATE FUNCTION {schema}.take(
-    worker_ text, claim_ bigint, queues text[], priorities smallint[], since bigint[], most integer[], room integer,
-    at bigint, stall_grace bigint
+    worker_ text, claim_ bigint, queues text[], priorities smallint[], since bigint[], most integer[], wants integer[],
+    rooms integer[], room integer, at bigint, stall_grace bigint
 ) RETURNS TABLE (
     id_ text, token_ bigint, task_ text, queue_ text, payload_ text, priority_ smallint, attempts_ integer,
     max_attempts_ integer, crashes_ integer, timeout_ bigint, run_at_ bigint, created_at_ bigint, dedupe_key_ text,
-    target_type_ text, target_id_ text, tags_ text[], options_ text, was smallint
+    target_type_ text, target_id_ text, tags_ text[], options_ text
 ) LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
 SET jit = off -- before PostgreSQL 18 what is off counts as very dear, and what is dear is compiled first
@@ -229,26 +273,34 @@ AS $$
 DECLARE
     taken integer;
 BEGIN
+    PERFORM pg_advisory_xact_lock_shared(hashtextextended('{schema} halts', 0));
     FOR i IN 1 .. cardinality(queues) LOOP
-        EXIT WHEN room <= 0;
+        CONTINUE WHEN least(room, rooms[wants[i]]) <= 0 OR {schema}.stands_still(queues[i], at);
         RETURN QUERY
             WITH picked AS MATERIALIZED (
-                SELECT id, status FROM {schema}.jobs
+                SELECT ctid AS place, status FROM {schema}.jobs
                 WHERE queue = queues[i] AND priority = priorities[i] AND run_at BETWEEN since[i] AND at
                   AND status < 2 AND crashes = 0
-                ORDER BY run_at, id LIMIT least(most[i], room) FOR UPDATE SKIP LOCKED
+                ORDER BY run_at, id LIMIT least(most[i], rooms[wants[i]], room) FOR UPDATE SKIP LOCKED
             ), taken AS (
                 UPDATE {schema}.jobs AS j
                 SET status = 2, token = j.token + 1, worker = worker_, claim = claim_, claimed_at = at, progress = NULL,
                     note = NULL, deadline = CASE WHEN j.timeout > 0 THEN at + j.timeout + stall_grace ELSE 4611686018427387904 END
-                FROM picked WHERE j.id = picked.id
-                RETURNING j.*, picked.status AS was
+                FROM picked WHERE j.ctid = picked.place
+                RETURNING j.id, j.token, j.task, j.payload, j.attempts, j.max_attempts, j.crashes, j.timeout, j.run_at,
+                          j.created_at, j.dedupe_key, j.target_type, j.target_id, j.tags, j.options, picked.status AS was
+            ), counted AS (
+                INSERT INTO {schema}.counts (queue, status, n)
+                SELECT queues[i], change.status, change.n
+                FROM (SELECT was, count(*) AS n FROM taken GROUP BY was) AS left_,
+                     LATERAL (VALUES (left_.was, -left_.n), (2, left_.n)) AS change(status, n)
             )
-            SELECT id::text, token, task, queue, payload, priority, attempts, max_attempts, crashes, timeout, run_at,
-                   created_at, dedupe_key, target_type, target_id, tags, options, t.was
-            FROM taken AS t ORDER BY run_at, id;
+            SELECT id::text, token, task, queues[i], payload, priorities[i], attempts, max_attempts, crashes, timeout,
+                   run_at, created_at, dedupe_key, target_type, target_id, tags, options
+            FROM taken ORDER BY run_at, id;
         GET DIAGNOSTICS taken = ROW_COUNT;
         room := room - taken;
+        rooms[wants[i]] := rooms[wants[i]] - taken;
     END LOOP;
 END $$;
 
@@ -257,28 +309,34 @@ CREATE FUNCTION {schema}.take_suspect(
 ) RETURNS TABLE (
     id_ text, token_ bigint, task_ text, queue_ text, payload_ text, priority_ smallint, attempts_ integer,
     max_attempts_ integer, crashes_ integer, timeout_ bigint, run_at_ bigint, created_at_ bigint, dedupe_key_ text,
-    target_type_ text, target_id_ text, tags_ text[], options_ text, was smallint
+    target_type_ text, target_id_ text, tags_ text[], options_ text
 ) LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
-SET jit = off -- before PostgreSQL 18 what is off counts as very dear, and what is dear is compiled first
+SET jit = off
 AS $$
 BEGIN
+    PERFORM pg_advisory_xact_lock_shared(hashtextextended('{schema} halts', 0));
     FOR i IN 1 .. cardinality(queues) LOOP
+        CONTINUE WHEN {schema}.stands_still(queues[i], at);
         RETURN QUERY
             WITH picked AS MATERIALIZED (
-                SELECT id, status FROM {schema}.jobs
+                SELECT ctid AS place, status FROM {schema}.jobs
                 WHERE queue = queues[i] AND run_at <= at AND status < 2 AND crashes > 0
                 ORDER BY run_at, id LIMIT 1 FOR UPDATE SKIP LOCKED
             ), taken AS (
                 UPDATE {schema}.jobs AS j
                 SET status = 2, token = j.token + 1, worker = worker_, claim = claim_, claimed_at = at, progress = NULL,
                     note = NULL, deadline = CASE WHEN j.timeout > 0 THEN at + j.timeout + stall_grace ELSE 4611686018427387904 END
-                FROM picked WHERE j.id = picked.id
+                FROM picked WHERE j.ctid = picked.place
                 RETURNING j.*, picked.status AS was
+            ), counted AS (
+                INSERT INTO {schema}.counts (queue, status, n)
+                SELECT queues[i], change.status, change.n
+                FROM taken AS t, LATERAL (VALUES (t.was, -1), (2, 1)) AS change(status, n)
             )
             SELECT id::text, token, task, queue, payload, priority, attempts, max_attempts, crashes, timeout, run_at,
-                   created_at, dedupe_key, target_type, target_id, tags, options, t.was
-            FROM taken AS t ORDER BY run_at, id;
+                   created_at, dedupe_key, target_type, target_id, tags, options
+            FROM taken;
         EXIT WHEN FOUND;
     END LOOP;
 END $$;
