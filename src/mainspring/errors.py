@@ -18,6 +18,7 @@
         │   ├── StoreBusy         someone else holds the database
         │   ├── StoreFull         no room on the disk
         │   └── StoreVanished     the database file is gone or was replaced
+        ├── StoreRefused          the server does not let us in: wrong password, no such database
         ├── StoreReadOnly         the file or its directory cannot be written
         ├── StoreCorrupt          the file is damaged or is no database
         └── StoreTooNew           a newer Mainspring wrote this database
@@ -104,6 +105,10 @@ class StoreFull(StoreUnavailable):
 
 class StoreVanished(StoreUnavailable):
     """The database file is gone or was replaced. Put it back; it will be opened again."""
+
+
+class StoreRefused(StoreError):
+    """The database server does not let us in, and trying again will not help."""
 
 
 class StoreReadOnly(StoreError):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -105,6 +106,16 @@ def test_a_worker_that_was_killed_is_shown_as_dead(start: Start, run: Run, url: 
     wait_until(lambda: not run("stats", "--json", "--store", url).data["workers"][0]["alive"])
     (claims,) = (one for one in run("doctor", "--json", "--store", url).data["findings"] if one["check"] == "claims")
     assert claims["message"].startswith("jobs are held by dead workers")
+
+
+def test_workers_end_at_once_if_there_is_no_such_database(start: Start, tmp_path: Path) -> None:
+    url = urlsplit(dsn())._replace(path="/no_such_database").geturl()
+    (tmp_path / "shop_app.py").write_text(APP.format(url=url))
+    worker = start("worker", "shop_app:app", "--json", "--processes", "2")
+    assert worker.process.wait(timeout=30) == 4
+    told = [line for line in worker.lines() if line.get("type") == "StoreRefused"]
+    assert all("create it, or correct the database's name in the URL" in line["error"] for line in told)
+    assert 1 <= len(told) <= 2  # each said it once
 
 
 def enqueue_sleep(app: Mainspring) -> str:

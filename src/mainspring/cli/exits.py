@@ -21,7 +21,7 @@ MEANINGS = {
     Exit.FAILED: "the operation failed or is not allowed; for doctor: it found an error",
     Exit.USAGE: "wrong usage: unknown option, bad value, no such application",
     Exit.NOT_FOUND: "there is no such job",
-    Exit.STORE: "the store cannot be used: missing, locked, full, damaged",
+    Exit.STORE: "the store cannot be used: missing, locked, full, damaged, does not let us in",
     Exit.INTERRUPTED: "interrupted with Ctrl-C",
 }
 

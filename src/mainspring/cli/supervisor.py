@@ -1,9 +1,9 @@
 """Worker processes and the parent that watches over them.
 
 A child that dies is started again, after a pause that doubles from 0.1 to 5 seconds and starts over once a child
-has lived for a while. SIGTERM and SIGINT are passed on: the first lets the children drain, the second stops them at
-once. Each child holds the reading end of a pipe whose writing end only the parent has: it drains when the parent
-is gone, even by SIGKILL.
+has lived for a while. Only if the application or its store is plainly wrong the parent gives up. SIGTERM and SIGINT are
+passed on: the first lets the children drain, the second stops them at once. Each child holds the reading end of a
+pipe whose writing end only the parent has: it drains when the parent is gone, even by SIGKILL.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class Supervisor:
         self._children: set[Child] = set()
         self._edition = 0  # of the code; grows with each change that was seen
         self._code = Exit.OK
+        self._has_worked = False  # a child has lived for a while
 
     def run(self) -> int:
         """0: every child drained when it was told to."""
@@ -86,7 +87,9 @@ class Supervisor:
         while not self._stopping.is_set():
             edition, began = self._edition, time.monotonic()
             code = await self._run_child(edition)
-            if time.monotonic() - began >= HEALTHY or edition != self._edition:
+            lived = time.monotonic() - began >= HEALTHY
+            self._has_worked |= lived
+            if lived or edition != self._edition:
                 pause = FIRST_PAUSE
             if self._stopping.is_set():
                 self._note_end(code)
@@ -120,16 +123,20 @@ class Supervisor:
             self._code = self._code or Exit.FAILED
 
     async def _recover(self, code: int, pause: float) -> None:
-        if code != Exit.USAGE:
+        if not self._is_hopeless(code):
             log.error("worker_process_ended", **describe(code), restart_in=pause)
             await self._wait_for_news(pause)
         elif self._watch is not None:  # it said what is wrong; a change of the code can mend it
             log.warning("waiting_for_a_change")
             await self._wait_for_news()
         else:
-            self._code = Exit.USAGE
+            self._code = Exit(code)
             self._stopping.set()
             self._tell_children()
+
+    def _is_hopeless(self, code: int) -> bool:
+        """Whether it said what is wrong, and waiting will not mend it. A store that was right once may be so again."""
+        return code == Exit.USAGE or (code == Exit.STORE and not self._has_worked)
 
     async def _wait_for_news(self, seconds: float | None = None) -> None:
         """Until told to stop or the code changed, but no longer than this."""

@@ -90,7 +90,7 @@ def connect_postgres(url: str, clock: Clock | None) -> Store:
         schema_name=named.get("schema", "mainspring"),
         listen_dsn=named.get("listen"),
         migrate=is_on("migrate", named),
-        prepare=is_on("prepare", named),
+        prepare=is_on("prepare", named) if "prepare" in named else None,
         **parse_settings(without_secrets(place, times), times),  # type: ignore[arg-type]
     )
 

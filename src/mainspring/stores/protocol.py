@@ -68,6 +68,7 @@ class WorkerInfo:
     started_at: datetime | None = None
     seen_at: datetime | None = None  # last sign of life; filled in by the store
     alive: bool = True
+    polling: bool = False  # it cannot hear of new jobs and looks for them now and then; filled in by the store
 
 
 class Wake(Flag):

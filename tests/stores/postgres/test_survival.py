@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from mainspring import Mainspring
@@ -19,7 +18,7 @@ from mainspring.job import Move, Status
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.protocol import Filter, Severity
 from mainspring.testing.conformance.scene import claim, claim_one, end, join, new_job, outcome, put, running, status_of
-from tests.postgres import Server, dsn, installed
+from tests.postgres import Server, installed
 from tests.stores.postgres.cutting import Line, cut_line
 from tests.stores.postgres.several import Stores
 from tests.worker.working import eventually, working
@@ -279,9 +278,3 @@ async def test_a_server_that_is_not_there(url: str) -> None:
     with pytest.raises(StoreUnavailable, match=r"cannot be reached.*127\.0\.0\.1") as down:
         await store.open()
     assert "s3cret" not in f"{down.value}{down.value.__cause__!r}{store.url}"
-
-
-async def test_a_database_that_is_not_there() -> None:
-    place = psycopg.conninfo.make_conninfo(dsn(), dbname="no_such_database")
-    with pytest.raises(StoreUnavailable, match='"no_such_database" does not exist'):
-        await PostgresStore(place).open()

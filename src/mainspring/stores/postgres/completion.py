@@ -15,8 +15,9 @@ from mainspring.stores.postgres import partitions
 from mainspring.stores.postgres.borrowed import Awaitable as Clothed
 from mainspring.stores.postgres.borrowed import run_at_once
 from mainspring.stores.postgres.endings import ack
-from mainspring.stores.postgres.links import CONNECT_TIMEOUT, KEEPALIVES, Links, explained
+from mainspring.stores.postgres.links import Links
 from mainspring.stores.postgres.notices import tell
+from mainspring.stores.postgres.refusals import explained
 from mainspring.stores.postgres.transaction import Dialect, Transaction
 
 
@@ -58,9 +59,7 @@ class PostgresCompletion:
 
     def __enter__(self) -> psycopg.Connection[Any]:
         with explained():
-            self._connection = connection = psycopg.connect(
-                self._links.dsn, autocommit=True, connect_timeout=CONNECT_TIMEOUT, **KEEPALIVES
-            )
+            self._connection = connection = self._links.connect_here()
             self._block = connection.transaction()
             self._block.__enter__()
         return connection

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
-from psycopg import errors
 
-from mainspring.errors import StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+from mainspring.stores.postgres.refusals import explained
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 
@@ -38,7 +37,7 @@ class Mine:
 class Links:
     def __init__(self, dsn: str, *, prepare: bool = True) -> None:
         self.dsn = dsn
-        self._prepare = prepare
+        self.prepare = prepare
         self._by_loop: dict[asyncio.AbstractEventLoop, Mine] = {}
 
     @contextlib.asynccontextmanager
@@ -53,17 +52,23 @@ class Links:
                 finally:
                     await give_back(mine, connection)
 
-    async def connect(self, **options: Any) -> Connection:
+    async def connect(self) -> Connection:
         """One that is the caller's alone."""
         with explained():
-            return await psycopg.AsyncConnection.connect(
-                self.dsn,
-                autocommit=True,
-                connect_timeout=CONNECT_TIMEOUT,
-                prepare_threshold=5 if self._prepare else None,
-                **KEEPALIVES,
-                **options,
-            )
+            return await psycopg.AsyncConnection.connect(self.dsn, **self._options())
+
+    def connect_here(self) -> psycopg.Connection[tuple[Any, ...]]:
+        """The same for code without an event loop."""
+        with explained():
+            return psycopg.connect(self.dsn, **self._options())
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "autocommit": True,
+            "connect_timeout": CONNECT_TIMEOUT,
+            "prepare_threshold": 5 if self.prepare else None,
+            **KEEPALIVES,
+        }
 
     async def close(self) -> None:
         """Those of this loop in order; those of loops that have ended cannot wait for an answer."""
@@ -111,36 +116,7 @@ def is_alive(connection: Connection) -> bool:
     return not socket.poll(0)
 
 
-@contextlib.contextmanager
-def explained() -> Any:
-    try:
-        yield
-    except psycopg.Error as error:
-        raise explain(error) from error
-
-
-KINDS: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError], str], ...] = (
-    ((errors.DiskFull, errors.OutOfMemory), StoreFull, "the database server has no room left"),
-    ((errors.ReadOnlySqlTransaction,), StoreReadOnly, "the database takes no writes; is it a standby?"),
-    ((errors.InsufficientPrivilege,), StoreReadOnly, "this database user may not do that"),
-    (
-        (errors.LockNotAvailable, errors.DeadlockDetected, errors.SerializationFailure),
-        StoreBusy,
-        "another transaction was in the way",
-    ),
-    (
-        (errors.UndefinedTable, errors.UndefinedFunction, errors.InvalidSchemaName),
-        StoreError,
-        "our tables are not there, or not up to date; run `mainspring migrate`",
-    ),
-    ((errors.InvalidPassword, errors.InvalidCatalogName), StoreError, "cannot connect"),
-    ((psycopg.OperationalError, psycopg.InterfaceError), StoreUnavailable, "the database cannot be reached"),
-)
-
-
-def explain(error: psycopg.Error) -> StoreError:
-    words = " ".join(str(error).split()) or type(error).__name__
-    for kinds, told_as, message in KINDS:
-        if isinstance(error, kinds):
-            return told_as(f"{message}: {words}")
-    return StoreError(words)
+async def is_pooled(connection: Connection) -> bool:
+    """Whether a pooler is in between: it makes up the process that it tells us is ours."""
+    cursor = await connection.execute("SELECT pg_backend_pid()")
+    return await cursor.fetchone() != (connection.info.backend_pid,)

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable
 import psycopg
 
 from mainspring.errors import StoreError
+from mainspring.ids import new_id
 from mainspring.log import get_log
-from mainspring.stores.postgres.links import Connection, Links
+from mainspring.stores.postgres.links import Connection, Links, is_pooled
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import EVERY_QUEUE, Wake
 
@@ -24,6 +25,8 @@ log = get_log("mainspring.postgres")
 
 POLL = 1.0  # seconds between looks while nobody can tell us
 LONGEST_RETRY = 15.0  # seconds between tries to listen again
+ECHO_WITHIN = 5.0  # seconds in which we hear ourselves, if we can
+POOLER_RETRY = 600.0  # seconds between tries to listen through a pooler, each of which leaves an ear behind in it
 
 NOTIFY_IDLE = """
 SELECT set_config('synchronous_commit', 'off', true), pg_notify(%(channel)s, %(message)s)
@@ -69,6 +72,10 @@ def understood(message: str) -> tuple[Wake, set[str]]:
         return Wake.JOBS | Wake.CANCELLATIONS, {EVERY_QUEUE}
 
 
+class Deaf(StoreError):
+    """No notice reaches us through this pooler: give workers a direct connection (listen=…, see docs/postgres.md)."""
+
+
 class Listener:
     """One worker's ear: a connection of its own, or a poll while it has none."""
 
@@ -80,6 +87,8 @@ class Listener:
         self._task = asyncio.get_running_loop().create_task(self._serve(), name="mainspring-listener")
         self.loop = asyncio.get_running_loop()
         self.listening = False
+        self.polling = False  # because listening failed, or was in vain
+        self._failures = 0  # in a row
 
     async def stop(self) -> None:
         self._task.cancel()
@@ -91,27 +100,46 @@ class Listener:
             self.loop.call_soon_threadsafe(self._wake, Wake.JOBS | Wake.CANCELLATIONS)
 
     async def _serve(self) -> None:
-        failures = 0
         while True:
             try:
                 async with contextlib.AsyncExitStack() as stack:
                     connection = await self._links.connect()
                     stack.push_async_callback(connection.close)
                     await connection.execute(f"LISTEN {channel(self._schema)}")
-                    self._back(failures)
-                    failures = 0
+                    await self._hear_ourselves(connection)
+                    self._back()
                     await self._listen(connection)
             except (StoreError, psycopg.Error, OSError) as error:
-                self.listening = False
-                failures += 1
-                retry = min(LONGEST_RETRY, 2.0 ** min(failures, 10) / 4)
-                log.warning("not_listening", error=str(error), polling_every=POLL, retry_in=retry)
-                await self._poll(retry)
+                await self._poll(self._lost(error))
 
-    def _back(self, failures: int) -> None:
-        self.listening = True
-        if failures:
-            log.info("listening_again", failures=failures)
+    async def _hear_ourselves(self, connection: Connection) -> None:
+        """A pooler in transaction mode takes a LISTEN without complaint, for a connection that is not ours any more."""
+        if not await is_pooled(connection):
+            return
+        mark = json.dumps({"wake": 0, "queues": [], "echo": new_id()})  # means nothing to others
+        async with await self._links.connect() as other:
+            await other.execute(NOTIFY, {"channel": channel(self._schema), "message": mark})
+        async with contextlib.aclosing(connection.notifies(timeout=ECHO_WITHIN)) as notices:
+            async for notice in notices:
+                if notice.payload == mark:
+                    return
+        await connection.execute(f"UNLISTEN {channel(self._schema)}")  # most likely where we said LISTEN
+        raise Deaf
+
+    def _lost(self, error: Exception) -> float:
+        """Said at the first failure, and then ever more rarely. Returns the seconds until the next try."""
+        self.listening, self.polling = False, True
+        self._failures += 1
+        retry = POOLER_RETRY if isinstance(error, Deaf) else min(LONGEST_RETRY, 2.0 ** min(self._failures, 10) / 4)
+        if self._failures & (self._failures - 1) == 0:
+            log.warning("not_listening", error=str(error), polling_every=POLL, retry_in=retry)
+        return retry
+
+    def _back(self) -> None:
+        self.listening, self.polling = True, False
+        if self._failures:
+            log.info("listening_again", failures=self._failures)
+        self._failures = 0
         self._wake(Wake.JOBS | Wake.CANCELLATIONS)  # of what came before we listened, nobody told us
 
     async def _listen(self, connection: Connection) -> None:

@@ -6,10 +6,13 @@ import re
 from importlib import resources
 from typing import Any
 
-from mainspring.errors import ConfigurationError, StoreTooNew
+from psycopg.errors import InsufficientPrivilege
+
+from mainspring.errors import ConfigurationError, StoreReadOnly, StoreRefused, StoreTooNew
 from mainspring.stores.postgres.links import Connection
 
 DEFAULT = "mainspring"
+OLDEST_SERVER = 15
 NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}")
 
 VERSION = "SELECT coalesce(max(version), 0) FROM {schema}.migrations"
@@ -51,6 +54,17 @@ async def version_of(connection: Connection, schema: str) -> int:
 
 async def migrate(connection: Connection, schema: str) -> list[str]:
     """Run what is missing, all of it or nothing; the names of what was run. Programs that start together take turns."""
+    try:
+        return await run_missing(connection, schema)
+    except InsufficientPrivilege as error:
+        msg = (
+            f"this database user may not make or change our tables: {error.diag.message_primary}; grant it CREATE on "
+            "the database, or run `mainspring migrate` as the owner of the tables and write migrate=off in this URL"
+        )
+        raise StoreReadOnly(msg) from error
+
+
+async def run_missing(connection: Connection, schema: str) -> list[str]:
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"{schema} migrations",))
         await connection.execute(MADE.format(schema=schema))
@@ -62,6 +76,13 @@ async def migrate(connection: Connection, schema: str) -> list[str]:
             insert = f"INSERT INTO {schema}.migrations (version, name) VALUES (%s, %s)"
             await connection.execute(insert, (number, name))
     return [name for _, name, _ in missing]
+
+
+def refuse_old_server(connection: Connection) -> None:
+    if connection.info.server_version < OLDEST_SERVER * 10_000:
+        shown = connection.info.parameter_status("server_version")
+        msg = f"this is PostgreSQL {shown}, and Mainspring needs {OLDEST_SERVER} or newer; upgrade the server"
+        raise StoreRefused(msg)
 
 
 def refuse_newer(version: int) -> None:

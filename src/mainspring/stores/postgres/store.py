@@ -22,8 +22,9 @@ from mainspring.stores.postgres.borrowed import borrow
 from mainspring.stores.postgres.clock import ServerClock
 from mainspring.stores.postgres.completion import PostgresCompletion
 from mainspring.stores.postgres.halts import current_halts
-from mainspring.stores.postgres.links import Links, explain
+from mainspring.stores.postgres.links import Connection, Links, is_pooled
 from mainspring.stores.postgres.notices import NOTIFY, Listener, channel, describe, tell
+from mainspring.stores.postgres.refusals import explain
 from mainspring.stores.postgres.transaction import Dialect, Transaction
 from mainspring.stores.protocol import (
     Action,
@@ -71,7 +72,7 @@ class PostgresStore:
         stall_grace: Millis = 30_000,
         patience: Millis = 60_000,
         migrate: bool = True,
-        prepare: bool = True,
+        prepare: bool | None = None,  # None: unless a pooler is in between
     ) -> None:
         self.schema = schema.checked(schema_name)
         self._server_clock = ServerClock()
@@ -82,12 +83,14 @@ class PostgresStore:
         self.patience = patience
         self._migrate = migrate
         self._dialect = Dialect(self.schema, clock)
-        self._links = Links(dsn, prepare=prepare)
+        self._links = Links(dsn, prepare=prepare is not False)
+        self._unless_pooled = prepare is None
         self._listen_links = Links(checked_dsn(listen_dsn), prepare=False) if listen_dsn else self._links
         self._inserts = Batches(self._insert_all)
         self._joined: dict[str, WorkerInfo] = {}
         self._listeners: dict[str, Listener] = {}
         self._idle: set[str] = set()  # workers that are marked so in the database
+        self._said_to_poll: set[str] = set()  # likewise
         self._seen: dict[str, tuple[int, float]] = {}  # worker -> its last heartbeat and when this process first saw it
         self._dead: set[str] = set()
         self._watched: dict[tuple[str, int], float] = {}  # (job, token) -> since when this process has seen it run
@@ -103,6 +106,8 @@ class PostgresStore:
         if self._is_open:
             return
         async with self._links.use() as connection:
+            schema.refuse_old_server(connection)
+            await self._notice_pooler(connection)
             version = await schema.version_of(connection, self.schema)
             schema.refuse_newer(version)
             if version < len(schema.scripts()):
@@ -114,6 +119,14 @@ class PostgresStore:
             self._server_clock.set(await Transaction(connection, self._dialect).value(NOW))
         self._is_open = True
 
+    async def _notice_pooler(self, connection: Connection) -> None:
+        """Behind one a connection may be another's the next moment, and what was prepared on it is not there."""
+        if self._unless_pooled and await is_pooled(connection):
+            connection.prepare_threshold = None
+            if self._links.prepare:
+                self._links.prepare = False
+                log.info("pooler_noticed", store=self.url, prepare="off")
+
     async def version(self) -> int:
         """Of the schema; 0: it has none of our tables, or is not there."""
         async with self._links.use() as connection:
@@ -122,6 +135,7 @@ class PostgresStore:
     async def migrate(self) -> list[str]:
         """Bring the schema up to date; the names of what was run."""
         async with self._links.use() as connection:
+            schema.refuse_old_server(connection)
             return await schema.migrate(connection, self.schema)
 
     async def close(self) -> None:
@@ -232,12 +246,16 @@ class PostgresStore:
         most = sum(want.limit for want in wants) if limit is None else limit
         request = claims.ClaimRequest(worker, wants, most, solo, self.stall_grace, self.patience, self._turn)
         found = await self._claim(request)
-        if not found.jobs and worker in self._listeners and worker not in self._idle:
+        if not found.jobs and self._is_told(worker) and worker not in self._idle:
             await self._mark_idle(worker, idle=True)
             found = await self._claim(request)
         if len(found.jobs) >= BUSY and worker in self._idle:
             await self._mark_idle(worker, idle=False)
         return found
+
+    def _is_told(self, worker: str) -> bool:
+        """Whether it would hear a notice. Who polls is no reason to send one."""
+        return worker in self._listeners and self._listeners[worker].listening
 
     async def _claim(self, request: claims.ClaimRequest) -> Claims:
         water = self._waters.setdefault(request.worker, claims.LowWater(self.clock))
@@ -296,6 +314,7 @@ class PostgresStore:
     async def join(self, worker: WorkerInfo, wake: Callable[[Wake], None]) -> None:
         await self._stop_listening(worker.id)
         await self._run(lambda transaction: upkeep.join(transaction, worker))
+        self._said_to_poll.discard(worker.id)
         self._joined[worker.id] = worker
         self._listeners[worker.id] = Listener(self._listen_links, self.schema, worker.queues, wake)
 
@@ -320,8 +339,10 @@ class PostgresStore:
             if not await transaction.do(upkeep.BEAT, id=worker) and worker in self._joined:
                 await upkeep.join(transaction, self._joined[worker])  # others took us for dead
                 self._idle.discard(worker)
+                self._said_to_poll.discard(worker)
                 if worker in self._listeners:
                     self._listeners[worker].look()  # it may sleep, and nobody notifies one who is not marked as idle
+            await self._say_who_polls(transaction, worker)
             self._server_clock.set(await transaction.value(NOW))
             await self._give_back_lost(transaction, worker)
             return await upkeep.pulse(transaction, worker, held)
@@ -329,6 +350,13 @@ class PostgresStore:
         pulse = await self._run(beat)
         self._dead.discard(worker)
         return pulse
+
+    async def _say_who_polls(self, transaction: Transaction, worker: str) -> None:
+        """For whoever asks how we are: a worker that hears of nothing finds its jobs late."""
+        polls = worker in self._listeners and self._listeners[worker].polling
+        if polls != (worker in self._said_to_poll):
+            await transaction.do(upkeep.POLLS, id=worker, polls=polls)
+            (self._said_to_poll.add if polls else self._said_to_poll.discard)(worker)
 
     async def reap(self) -> list[Takeover]:
         sight = await self._look()

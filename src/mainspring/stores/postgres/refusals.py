@@ -1,0 +1,103 @@
+"""The server's refusals in our own words: what may pass by itself, what will not, and what to do about it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+import psycopg
+from psycopg import errors
+
+from mainspring.errors import StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreRefused, StoreUnavailable
+
+KINDS: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError], str, str], ...] = (
+    ((errors.DiskFull, errors.OutOfMemory), StoreFull, "the database server has no room left", ""),
+    (
+        (errors.ReadOnlySqlTransaction,),
+        StoreReadOnly,
+        "the database takes no writes; is it a standby?",
+        "with several hosts, write target_session_attrs=read-write",
+    ),
+    (
+        (errors.InsufficientPrivilege,),
+        StoreReadOnly,
+        "this database user may not do that",
+        "docs/postgres.md says which rights who needs",
+    ),
+    (
+        (errors.LockNotAvailable, errors.DeadlockDetected, errors.SerializationFailure),
+        StoreBusy,
+        "another transaction was in the way",
+        "",
+    ),
+    (
+        (errors.UndefinedTable, errors.UndefinedFunction, errors.InvalidSchemaName),
+        StoreError,
+        "our tables are not there, or not up to date; run `mainspring migrate`",
+        "",
+    ),
+    (
+        (errors.DuplicatePreparedStatement, errors.InvalidSqlStatementName),
+        StoreError,
+        "the pooler in between does not keep prepared statements",
+        "write prepare=off after the question mark of the URL",
+    ),
+)
+"""Of a connection that stands: which error is told as what, and the advice that follows the server's words."""
+
+FOR_GOOD = (
+    (r'database "[^"]*" does not exist|no such database', "create it, or correct the database's name in the URL"),
+    (r"password authentication failed|no such user|auth failed", "correct the user or the password"),
+    (r"no password supplied", "give one: in the URL, as PGPASSWORD, or in ~/.pgpass"),
+    (r'role "[^"]*" does not exist|not permitted to log in', "create the user, or correct its name in the URL"),
+    (
+        r"(ident|peer|gssapi|ldap|pam|certificate|radius) authentication failed",
+        "pg_hba.conf decides who may log in how",
+    ),
+    (r"no pg_hba\.conf entry|pg_hba\.conf rejects", "pg_hba.conf on the server must let us in"),
+    (r"permission denied for database", "GRANT CONNECT ON DATABASE … TO this user"),
+    (r"does not support SSL|certificate verify failed|root certificate file", "correct sslmode and sslrootcert"),
+    (r"invalid (sslmode|target_session_attrs|channel_binding|gssencmode) value", "correct it in the URL"),
+    (r"unsupported startup parameter", "the pooler takes no such setting: leave it out of the URL"),
+)
+FOR_NOW = (
+    (
+        r"too many clients|connection slots are reserved|too many connections",
+        "raise max_connections, run fewer workers, or put PgBouncer in between",
+    ),
+    (r"failed to resolve host|could not translate host name", "is the host's name right?"),
+)
+"""Of one that failed, whose error code libpq keeps to itself: by the server's words, as far as they are English."""
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        raise explain(error) from error
+
+
+def explain(error: psycopg.Error) -> StoreError:
+    words = " ".join(str(error).split()) or type(error).__name__
+    for kinds, told_as, message, advice in KINDS:
+        if isinstance(error, kinds):
+            return told_as(f"{message}: {words}{f'; {advice}' if advice else ''}")
+    if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
+        return explain_absence(str(error), words)
+    return StoreError(words)
+
+
+def explain_absence(message: str, words: str) -> StoreError:
+    """Of several hosts, one that may come back is reason enough to wait."""
+    tries = [line for line in message.splitlines() if line.startswith("- host:")] or [message]
+    found = [advice_on(one, FOR_GOOD) for one in tries]
+    if all(found):
+        return StoreRefused(f"the database does not let us in: {words}; {found[0]}")
+    advice = advice_on(message, FOR_NOW)
+    return StoreUnavailable(f"the database cannot be reached: {words}{f'; {advice}' if advice else ''}")
+
+
+def advice_on(message: str, known: tuple[tuple[str, str], ...]) -> str:
+    return next((advice for pattern, advice in known if re.search(pattern, message, re.IGNORECASE)), "")
