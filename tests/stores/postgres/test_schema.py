@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+import psycopg
 import pytest
 
 from mainspring.errors import ConfigurationError, StoreTooNew
@@ -14,8 +15,10 @@ from mainspring.stores.protocol import Severity
 from mainspring.testing.conformance.scene import claim, end, put, running
 from tests.stores.postgres.processes import start
 from tests.stores.postgres.several import Stores
+from tests.worker.working import eventually
 
 PROGRAMS = 4
+WAITING = "SELECT pid FROM pg_stat_activity WHERE application_name = %s AND wait_event = 'advisory'"
 VERSIONS = "SELECT version FROM {s}.migrations ORDER BY version"
 RELATIONS = """
 SELECT relname FROM pg_class WHERE relnamespace = '{s}'::regnamespace AND relkind IN ('r', 'p', 'v')
@@ -60,6 +63,20 @@ async def test_likewise_when_they_open(stores: Stores) -> None:
     await asyncio.gather(*(put(store) for store in opened))
     assert len(await claim(opened[0])) == PROGRAMS
     assert stores.ask(VERSIONS) == list(range(1, latest() + 1))
+
+
+async def test_whoever_waited_for_another_sees_what_that_one_made(stores: Stores) -> None:
+    """A pooler's connection has made such tables before, and remembers which it did not find when it looked."""
+    place = f"{stores.dsn}&application_name={stores.schema}"
+    async with await psycopg.AsyncConnection.connect(place, autocommit=True) as slower:
+        await schema.migrate(slower, f"{stores.schema}_before")
+        assert await schema.version_of(slower, stores.schema) == 0
+        with stores.connect() as quicker:
+            quicker.execute(schema.LOCK, (f"{stores.schema} migrations",))
+            migrating = asyncio.create_task(schema.migrate(slower, stores.schema))
+            await eventually(lambda: stores.ask(WAITING, stores.schema))
+            quicker.execute(schema.MADE.format(schema=stores.schema).encode())
+        assert len(await migrating) == latest()
 
 
 async def test_a_migration_that_fails_leaves_nothing_behind(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,9 @@ DEFAULT = "mainspring"
 OLDEST_SERVER = 15
 NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}")
 
+LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
+LOOK = "SELECT count(*) FROM pg_namespace"
+"""To read a table makes the server forget that a schema was missing before we waited for whoever has just made it."""
 VERSION = "SELECT coalesce(max(version), 0) FROM {schema}.migrations"
 MADE = """
 CREATE SCHEMA IF NOT EXISTS {schema};
@@ -66,7 +69,8 @@ async def migrate(connection: Connection, schema: str) -> list[str]:
 
 async def run_missing(connection: Connection, schema: str) -> list[str]:
     async with connection.transaction():
-        await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"{schema} migrations",))
+        await connection.execute(LOCK, (f"{schema} migrations",))
+        await connection.execute(LOOK)
         await connection.execute(MADE.format(schema=schema))
         version = await version_of(connection, schema)
         refuse_newer(version)
