@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from mainspring.clock import Millis
 from mainspring.job import Status
-from mainspring.stores.postgres.insertion import to_array
+from mainspring.stores.postgres import arrays
 from mainspring.stores.postgres.partitions import DAY, FOREVER_DAY
 from mainspring.stores.postgres.rows import only_ids
 from mainspring.stores.postgres.transaction import Transaction
@@ -228,7 +228,7 @@ def shared_values(record: Record) -> dict[str, Any]:
     return {
         **record,
         "status": CODES[Status(record["status"])],
-        "tags": to_array(record["tags"]) if record["tags"] else None,
+        "tags": arrays.of_texts(record["tags"]) if record["tags"] else None,
     }
 
 
