@@ -13,6 +13,7 @@ await welcome.using(delay=3600).enqueue(guest_id="g1")
 from mainspring.app import Mainspring
 from mainspring.context import Context
 from mainspring.errors import Cancel, Discard, MainspringError, Snooze
+from mainspring.health import Health
 from mainspring.job import Job, Priority, Status
 from mainspring.retry import Retry
 from mainspring.stores.protocol import Filter
@@ -23,6 +24,7 @@ __all__ = [
     "Context",
     "Discard",
     "Filter",
+    "Health",
     "Job",
     "JobHandle",
     "Mainspring",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Self, TypeVar
 
 from mainspring.clock import Clock, to_datetime
 from mainspring.errors import ConfigurationError, UnknownTask
 from mainspring.events import Bus, Event, Halted, JobCreated, JobDeduplicated, Resumed, Subscriber
+from mainspring.health import LATE, TIMEOUT, Contact, Health, examine
 from mainspring.job import Inserted, NewJob
 from mainspring.jobs import Jobs, whoami
 from mainspring.portal import Portal
@@ -37,6 +38,7 @@ class Mainspring:
         self.retention = retention or Retention()
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         self.bus = Bus()
+        self.contact = Contact(self.store.url, self.bus)
         self.jobs = Jobs(self)
         self.portal = Portal()
 
@@ -176,6 +178,13 @@ class Mainspring:
 
     async def stats(self) -> Stats:
         return await self.store.stats()
+
+    async def health(self, *, late: timedelta = LATE, timeout: float = TIMEOUT) -> Health:
+        """Whether all is well. Raises nothing, and answers within the timeout: a store that does not is the answer."""
+        return await examine(self.store, self.contact, late=late, timeout=timeout)
+
+    def health_sync(self, *, late: timedelta = LATE, timeout: float = TIMEOUT) -> Health:
+        return self.run(self.health(late=late, timeout=timeout))
 
     async def audit(self, *, limit: int = 100) -> list[AuditEntry]:
         return await self.store.audit(limit=limit)

@@ -17,6 +17,8 @@
 | WorkerStarted      | a worker has joined                                                 |
 | WorkerStopped      | a worker has left                                                   |
 | WorkerHeartbeat    | a worker gave its sign of life                                      |
+| StoreLost          | the store did not answer a worker, or whoever asked for its health  |
+| StoreBack          | it answers again                                                    |
 | Halted, Resumed    | the system, or with `queue` one queue, was halted or resumed        |
 
 Subscribers run beside the work: coroutines on the event loop that emitted the event, plain functions in one
@@ -148,6 +150,18 @@ class WorkerStopped(WorkerEvent):
 class WorkerHeartbeat(WorkerEvent):
     running: int
     halted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreLost(Event):
+    store: str  # its URL, without secrets
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreBack(Event):
+    store: str
+    gone_for: float  # seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,8 @@ import pytest
 
 from mainspring.app import Mainspring
 from mainspring.cli import doctor
-from mainspring.cli.doctor import check_attended, check_clock, show_size
+from mainspring.cli.doctor import check_attended, check_clock, check_hearing, show_size
+from mainspring.health import judge
 from mainspring.stores.protocol import Finding, Severity, Stats, WorkerInfo
 from tests.cli.conftest import NIGHTLY_ONLY, Outcome, Run, Shop
 
@@ -123,9 +124,17 @@ def test_jobs_that_wait_although_there_is_a_worker(shop: Shop) -> None:
     now = shop.app.now()
     worker = WorkerInfo("vm-1", "vm", 77, ("*",))
     stats = Stats([], {"mail": 1}, {"mail": now - timedelta(minutes=10)}, [worker], [])
-    found = check_attended(stats, now)
+    found = check_attended(judge(stats, now, shop.url))
     assert found.severity is Severity.WARNING
     assert found.message == "the oldest job of queue mail is due for 10 min"
+
+
+def test_workers_that_cannot_hear(shop: Shop) -> None:
+    workers = [WorkerInfo("vm-1", "vm", 77, ("*",), polling=True), WorkerInfo("vm-2", "vm", 78, ("*",))]
+    found = check_hearing(judge(Stats([], {}, {}, workers, []), shop.app.now(), shop.url))
+    assert found.severity is Severity.WARNING
+    assert found.message == "these cannot hear of new jobs and look each second: vm-1"
+    assert "listen=" in found.advice
 
 
 def test_dead_letters_are_pointed_at(examine: Run, shop: Shop) -> None:

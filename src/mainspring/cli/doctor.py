@@ -20,6 +20,7 @@ from mainspring.cli.parser import Commands, add_command, add_store_options
 from mainspring.cli.table import printable
 from mainspring.cli.terminal import Terminal
 from mainspring.errors import MainspringError
+from mainspring.health import LATE, Health
 from mainspring.job import WAITING, Status
 from mainspring.stores.protocol import Filter, Finding, Severity, Stats
 from mainspring.stores.sqlite import SqliteStore
@@ -28,7 +29,6 @@ OLDEST_PYTHON = (3, 11)
 PACKAGES = ("mainspring", "pydantic", "cronsim", "tzdata")
 OPTIONAL_PACKAGES = ("structlog", "psycopg")
 LITTLE_ROOM, NO_ROOM = 1 << 30, 50 << 20  # bytes
-LATE = timedelta(minutes=5)
 LOOKED_AT = 500  # waiting jobs, for tasks that nobody knows
 
 SIGNS = {Severity.OK: ("✓", "green"), Severity.WARNING: ("!", "yellow"), Severity.ERROR: ("✗", "red")}
@@ -159,9 +159,10 @@ def check_open_store(app: Mainspring, *, repair: bool) -> Iterator[Finding]:
     yield from app.run(app.store.diagnose())
     if isinstance(app.store, SqliteStore):
         yield check_room(app.store)
-    stats, now = app.run(app.stats()), app.now()
+    stats, health, now = app.run(app.stats()), app.health_sync(), app.now()
     yield check_halts(stats, now)
-    yield check_attended(stats, now)
+    yield check_attended(health)
+    yield check_hearing(health)
     yield check_dead(stats)
     yield check_clock(app, now)
     yield from check_tasks(app)
@@ -208,26 +209,25 @@ def check_halts(stats: Stats, now: datetime) -> Finding:
     return Finding(Severity.WARNING, "halts", shown, f"if that is over: {advice}")
 
 
-def check_attended(stats: Stats, now: datetime) -> Finding:
+def check_attended(health: Health) -> Finding:
     """Due jobs that no live worker takes, or that wait although one does."""
-    served = {queue for worker in stats.workers if worker.alive for queue in worker.queues}
-    waiting = {queue: oldest for queue, oldest in stats.oldest_due.items() if not is_halted(stats, queue)}
-    alone = sorted(queue for queue in waiting if "*" not in served and queue not in served)
-    if alone:
-        advice = f"start one: mainspring worker module:app --queues {','.join(alone)}"
-        return Finding(
-            Severity.WARNING, "lateness", f"jobs are due that no worker takes, in: {', '.join(alone)}", advice
-        )
-    late = {queue: now - oldest for queue, oldest in waiting.items() if now - oldest > LATE}
-    if late:
-        queue, longest = max(late.items(), key=lambda item: item[1])
-        shown = f"the oldest job of queue {queue} is due for {show_length(longest.total_seconds())}"
+    if health.unattended:
+        queues = ", ".join(health.unattended)
+        advice = f"start one: mainspring worker module:app --queues {','.join(health.unattended)}"
+        return Finding(Severity.WARNING, "lateness", f"jobs are due that no worker takes, in: {queues}", advice)
+    if health.oldest_due is not None and health.at - health.oldest_due > LATE:
+        length = show_length((health.at - health.oldest_due).total_seconds())
+        shown = f"the oldest job of queue {health.oldest_in} is due for {length}"
         return Finding(Severity.WARNING, "lateness", shown, "start more workers, or raise --concurrency")
     return Finding(Severity.OK, "lateness", "no job waits long beyond its time")
 
 
-def is_halted(stats: Stats, queue: str) -> bool:
-    return any(halt.queue in {None, queue} for halt in stats.halts)
+def check_hearing(health: Health) -> Finding:
+    if health.polling:
+        shown = f"these cannot hear of new jobs and look each second: {', '.join(health.polling)}"
+        advice = "if a pooler is in between, give them a direct connection: listen=… in the store's URL"
+        return Finding(Severity.WARNING, "workers", shown, advice)
+    return Finding(Severity.OK, "workers", f"{count(health.workers or 0, 'worker')} alive, told of new jobs at once")
 
 
 def check_dead(stats: Stats) -> Finding:

@@ -1,0 +1,146 @@
+"""Is all well? A small report for a probe, a dashboard or a person, the same on every store.
+
+| state    | means                                                                                        |
+|----------|----------------------------------------------------------------------------------------------|
+| ok       | the store answers, and what is due is taken                                                  |
+| degraded | it answers, but jobs wait too long, no worker takes them, or workers cannot hear of new ones |
+| down     | it does not answer; `lost_at` and `error` say since when and why                             |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from mainspring.clock import to_datetime
+from mainspring.errors import StoreError, StoreUnavailable
+from mainspring.events import Bus, StoreBack, StoreLost
+from mainspring.stores.protocol import EVERY_QUEUE, Stats, Store
+
+T = TypeVar("T")
+
+LATE = timedelta(minutes=5)
+TIMEOUT = 5.0  # seconds
+
+
+class State(StrEnum):
+    OK = "ok"
+    DEGRADED = "degraded"
+    DOWN = "down"
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    state: State
+    at: datetime
+    store: str  # its URL, without secrets
+    problems: tuple[str, ...] = ()  # what is not as it should be, a sentence each
+    lost_at: datetime | None = None  # since when this process has had no answer; None: it answers
+    error: str = ""  # the last, if it does not answer
+    workers: int | None = None  # alive, anywhere; None: nobody knows
+    polling: tuple[str, ...] = ()  # workers that cannot hear of new jobs and look now and then
+    unattended: tuple[str, ...] = ()  # queues with due jobs that no living worker takes
+    oldest_due: datetime | None = None  # of the jobs that could run now; None: nothing waits
+    oldest_in: str = ""  # its queue
+    halted: bool = False  # the whole system; that is somebody's wish, and no problem
+
+    @property
+    def reachable(self) -> bool:
+        return self.lost_at is None
+
+
+class Contact:
+    """Whether the store answers, as far as this process has noticed: workers by working, others by asking.
+
+    May be told from any thread that has an event loop, on which coroutines that subscribed to the events are run.
+    """
+
+    def __init__(self, store: str, bus: Bus) -> None:
+        self._store = store
+        self._bus = bus
+        self._lock = threading.Lock()
+        self._lost = 0.0  # by the monotonic clock
+        self.lost_at: datetime | None = None
+        self.error = ""
+
+    def failed(self, error: Exception) -> None:
+        with self._lock:
+            is_new = self.lost_at is None
+            self.error = f"{type(error).__name__}: {error}"
+            if is_new:
+                self.lost_at, self._lost = datetime.now(UTC), time.monotonic()
+        if is_new:
+            self._bus.emit(StoreLost(store=self._store, error=self.error))
+
+    def answered(self) -> None:
+        if self.lost_at is None:  # nearly always
+            return
+        with self._lock:
+            was_lost, self.lost_at = self.lost_at is not None, None
+            gone_for = round(time.monotonic() - self._lost, 3)
+        if was_lost:
+            self._bus.emit(StoreBack(store=self._store, gone_for=gone_for))
+
+
+async def examine(store: Store, contact: Contact, *, late: timedelta = LATE, timeout: float = TIMEOUT) -> Health:
+    try:
+        stats = await within(timeout, store.stats())
+    except StoreError as error:
+        contact.failed(error)
+        now, problem = datetime.now(UTC), f"the store does not answer: {error}"
+        return Health(State.DOWN, now, store.url, (problem,), contact.lost_at or now, contact.error)
+    contact.answered()
+    return judge(stats, to_datetime(store.clock.now()), store.url, late)
+
+
+async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
+    """To be cancelled may take work on a server that does not answer as long as to wait for it: we do neither."""
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    try:
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+    finally:
+        task.cancel()
+    if done:
+        return task.result()
+    msg = f"no answer within {seconds:g} s"
+    raise StoreUnavailable(msg)
+
+
+def judge(stats: Stats, now: datetime, store: str, late: timedelta = LATE) -> Health:
+    alive = [worker for worker in stats.workers if worker.alive]
+    served = {queue for worker in alive for queue in worker.queues}
+    waiting = {queue: oldest for queue, oldest in stats.oldest_due.items() if not is_halted(stats, queue)}
+    unattended = tuple(sorted(queue for queue in waiting if EVERY_QUEUE not in served and queue not in served))
+    oldest_in = min(waiting, key=lambda queue: waiting[queue], default="")
+    polling = tuple(worker.id for worker in alive if worker.polling)
+    problems = []
+    if unattended:
+        problems.append(f"jobs are due that no worker takes, in: {', '.join(unattended)}")
+    if oldest_in and now - waiting[oldest_in] > late:
+        seconds = (now - waiting[oldest_in]).total_seconds()
+        problems.append(f"the oldest job of queue {oldest_in} is due for {seconds:.0f} s")
+    if polling:
+        problems.append(f"workers cannot hear of new jobs and look now and then: {', '.join(polling)}")
+    return Health(
+        State.DEGRADED if problems else State.OK,
+        now,
+        store,
+        tuple(problems),
+        workers=len(alive),
+        polling=polling,
+        unattended=unattended,
+        oldest_due=waiting.get(oldest_in),
+        oldest_in=oldest_in,
+        halted=any(halt.queue is None for halt in stats.halts),
+    )
+
+
+def is_halted(stats: Stats, queue: str) -> bool:
+    return any(halt.queue in {None, queue} for halt in stats.halts)

@@ -1,0 +1,174 @@
+"""Whether all is well, told alike on every store, with and without an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mainspring import Mainspring
+from mainspring.errors import StoreUnavailable
+from mainspring.events import StoreBack, StoreLost
+from mainspring.health import State, judge
+from mainspring.stores.memory import MemoryStore
+from mainspring.stores.protocol import Stats, WorkerInfo
+from mainspring.task import Task
+from mainspring.testing.clock import ManualClock
+from tests.postgres import RecycledStore
+from tests.worker.working import member, record
+
+STORES = ["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.slow)]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture(params=STORES)
+def app(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[Mainspring]:
+    urls = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/jobs.db"}
+    app = Mainspring(urls.get(request.param) or RecycledStore(clock=clock), clock=clock)
+    yield app
+    app.run(app.close())
+
+
+def send(app: Mainspring) -> Task[..., Any, Any]:
+    @app.task(queue="mail")
+    async def send() -> None: ...
+
+    return send
+
+
+def join(app: Mainspring) -> None:
+    app.run(app.store.join(member(), lambda _: None))
+
+
+# -- on every store -------------------------------------------------------------------------------
+
+
+def test_with_nothing_to_do_all_is_well(app: Mainspring) -> None:
+    health = app.health_sync()
+    assert (health.state, health.problems, health.reachable) == (State.OK, (), True)
+    assert (health.workers, health.oldest_due, health.halted) == (0, None, False)
+    assert health.store == app.store.url
+    assert health.at == app.now()
+    assert app.run(app.health()) == health
+
+
+def test_due_jobs_that_nobody_takes(app: Mainspring) -> None:
+    send(app).using(delay=60).enqueue_sync()
+    assert app.health_sync().state is State.OK
+    send(app).enqueue_sync()
+    health = app.health_sync()
+    assert health.state is State.DEGRADED
+    assert health.unattended == ("mail",)
+    assert health.problems == ("jobs are due that no worker takes, in: mail",)
+    assert (health.oldest_due, health.oldest_in) == (app.now(), "mail")
+
+
+def test_due_jobs_that_wait_too_long_although_somebody_takes_them(app: Mainspring, clock: ManualClock) -> None:
+    join(app)
+    send(app).enqueue_sync()
+    clock.advance(20)
+    health = app.health_sync()
+    assert (health.state, health.workers, health.unattended) == (State.OK, 1, ())
+    health = app.health_sync(late=timedelta(seconds=10))
+    assert health.state is State.DEGRADED
+    assert health.problems == ("the oldest job of queue mail is due for 20 s",)
+
+
+def test_what_somebody_halted_is_no_problem(app: Mainspring) -> None:
+    send(app).enqueue_sync()
+    app.run(app.pause("mail"))
+    assert (app.health_sync().state, app.health_sync().halted) == (State.OK, False)
+    app.run(app.resume("mail"))
+    assert app.health_sync().state is State.DEGRADED
+    app.run(app.halt())
+    assert (app.health_sync().state, app.health_sync().halted) == (State.OK, True)
+
+
+# -- what a report is made of ---------------------------------------------------------------------
+
+
+def test_the_dead_do_not_count_and_the_deaf_do(clock: ManualClock) -> None:
+    now = Mainspring("memory://", clock=clock).now()
+    dead, deaf = WorkerInfo("a", "h", 1, ("*",), alive=False), WorkerInfo("b", "h", 2, ("mail",), polling=True)
+    health = judge(Stats([], {}, {"mail": now, "video": now}, [dead, deaf], []), now, "memory://")
+    assert (health.workers, health.polling, health.unattended) == (1, ("b",), ("video",))
+    assert health.problems[-1] == "workers cannot hear of new jobs and look now and then: b"
+
+
+# -- a store that does not answer -----------------------------------------------------------------
+
+
+class SilentStore(MemoryStore):
+    silence: StoreUnavailable | float = 0.0  # what it says, or for how long it says nothing
+
+    async def stats(self) -> Stats:
+        if isinstance(self.silence, StoreUnavailable):
+            raise self.silence
+        await asyncio.sleep(self.silence)
+        return await super().stats()
+
+
+@pytest.fixture
+def store() -> SilentStore:
+    return SilentStore()
+
+
+async def test_since_when_and_why(store: SilentStore) -> None:
+    app = Mainspring(store)
+    events = record(app, StoreLost, StoreBack)
+    store.silence = StoreUnavailable("the database cannot be reached")
+    first = await app.health()
+    assert (first.state, first.reachable, first.workers) == (State.DOWN, False, None)
+    assert first.problems == ("the store does not answer: the database cannot be reached",)
+    store.silence = StoreUnavailable("it is starting up")
+    second = await app.health()
+    assert second.lost_at == first.lost_at is not None
+    assert (first.error, second.error) == (
+        "StoreUnavailable: the database cannot be reached",
+        "StoreUnavailable: it is starting up",
+    )
+    store.silence = 0.0
+    assert (await app.health()).state is State.OK
+    assert (await app.health()).reachable
+    await app.bus.flush()
+    lost, back = events
+    assert (type(lost), lost.store, lost.error) == (StoreLost, "memory://", first.error)
+    assert (type(back), back.store) == (StoreBack, "memory://")
+    assert 0 <= back.gone_for < 60
+    await app.close()
+
+
+async def test_one_that_says_nothing_is_not_waited_for(store: SilentStore) -> None:
+    app = Mainspring(store)
+    store.silence = 3600.0
+    began = time.monotonic()
+    health = await app.health(timeout=0.02)
+    assert time.monotonic() - began < 60
+    assert health.state is State.DOWN
+    assert health.error == "StoreUnavailable: no answer within 0.02 s"
+    asking = asyncio.create_task(app.health())
+    await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    assert asking.cancelled()
+    await app.close()
+
+
+async def test_a_file_that_is_no_longer_there(tmp_path: Path) -> None:
+    app = Mainspring(f"sqlite:///{tmp_path}/jobs.db")
+    await send(app).enqueue()
+    (tmp_path / "jobs.db").rename(tmp_path / "elsewhere.db")
+    health = await app.health()
+    assert (health.state, health.error.partition(":")[0]) == (State.DOWN, "StoreVanished")
+    (tmp_path / "elsewhere.db").rename(tmp_path / "jobs.db")
+    assert (await app.health()).reachable
+    await app.close()
