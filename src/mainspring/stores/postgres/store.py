@@ -16,7 +16,18 @@ from mainspring.clock import Clock, Millis, to_millis
 from mainspring.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
 from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressReport, Status, TimelineEntry
 from mainspring.log import get_log
-from mainspring.stores.postgres import claims, endings, insertion, operate, partitions, read, schema, transfer, upkeep
+from mainspring.stores.postgres import (
+    claims,
+    diagnosis,
+    endings,
+    insertion,
+    operate,
+    partitions,
+    read,
+    schema,
+    transfer,
+    upkeep,
+)
 from mainspring.stores.postgres.batches import Batches
 from mainspring.stores.postgres.borrowed import borrow
 from mainspring.stores.postgres.clock import ServerClock
@@ -444,10 +455,10 @@ class PostgresStore:
         return replace(info, alive=self.clock.now() - to_millis(info.seen_at) < self.lease * 1000)
 
     async def diagnose(self) -> list[Finding]:
-        return await self._read(lambda transaction: upkeep.diagnose(transaction, round(self.lease * 1000)))
+        return await self._read(lambda transaction: diagnosis.diagnose(transaction, round(self.lease * 1000)))
 
     async def repair(self) -> None:
-        await self._run(upkeep.repair)
+        await self._run(diagnosis.repair)
 
     # -- by hand ------------------------------------------------------------------------------
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import psycopg
 
-from mainspring.clock import Millis, to_millis
+from mainspring.clock import to_millis
 from mainspring.errors import WorkerCrashed
 from mainspring.job import Failure, Move, Outcome
-from mainspring.stores.postgres import partitions, schema
+from mainspring.stores.postgres import partitions
 from mainspring.stores.postgres.endings import settle
 from mainspring.stores.postgres.operate import BELONGINGS, remove_jobs
 from mainspring.stores.postgres.rows import only_ids
 from mainspring.stores.postgres.transaction import Transaction
-from mainspring.stores.protocol import Finding, Pulse, Severity, Takeover, TakeoverCause, WorkerInfo
-from mainspring.stores.tables import RUNNING, STATUSES, Running, Timed, stall
+from mainspring.stores.protocol import Pulse, Takeover, TakeoverCause, WorkerInfo
+from mainspring.stores.tables import RUNNING, Running, Timed, stall
 
 # -- workers --------------------------------------------------------------------------------------------
 
@@ -210,90 +210,3 @@ async def empty_day(transaction: Transaction, name: str) -> list[tuple[Any, ...]
     for table in BELONGINGS:
         await transaction.do(f"DELETE FROM {{s}}.{table} AS part USING {{s}}.{name} AS job WHERE part.job_id = job.id")
     return await transaction.rows(f"SELECT queue, status, count(*) FROM {{s}}.{name} GROUP BY queue, status")
-
-
-# -- diagnosis ------------------------------------------------------------------------------------------
-
-REAL_COUNTS = """
-SELECT queue, status, count(*) FROM {s}.jobs GROUP BY queue, status
-UNION ALL SELECT queue, status, count(*) FROM {s}.archive GROUP BY queue, status
-"""
-KEPT_COUNTS = "SELECT queue, status, sum(n)::bigint FROM {s}.counts GROUP BY queue, status"
-TWICE = "SELECT count(*) FROM {s}.jobs JOIN {s}.archive USING (id)"
-ORPHANS = """
-FROM {s}.attempts AS part WHERE NOT EXISTS (SELECT 1 FROM {s}.jobs WHERE id = part.job_id)
-                            AND NOT EXISTS (SELECT 1 FROM {s}.archive WHERE id = part.job_id)
-"""
-
-
-HEARD = "SELECT id FROM {s}.workers WHERE seen_at > {now} - %(lease)s::bigint"
-
-
-async def diagnose(transaction: Transaction, lease: Millis) -> list[Finding]:
-    """All checks, whether they found something or not."""
-    return [
-        await check_version(transaction),
-        await check_counts(transaction),
-        await check_doubles(transaction),
-        await check_orphans(transaction),
-        await check_holders(transaction, lease),
-    ]
-
-
-def ok(check: str, message: str) -> Finding:
-    return Finding(Severity.OK, check, message)
-
-
-async def check_version(transaction: Transaction) -> Finding:
-    server = await transaction.value("SHOW server_version")
-    version = await transaction.value(schema.VERSION.replace("{schema}", "{s}"))
-    latest = len(schema.scripts())
-    if version < latest:
-        message = f"PostgreSQL {server}, schema {version} of {latest}"
-        return Finding(Severity.WARNING, "version", message, "run `mainspring migrate`")
-    return ok("version", f"PostgreSQL {server}, psycopg {psycopg.__version__}, schema {version} of {latest}")
-
-
-async def check_counts(transaction: Transaction) -> Finding:
-    real = {(queue, status): n for queue, status, n in await transaction.rows(REAL_COUNTS)}
-    kept = {(queue, status): n for queue, status, n in await transaction.rows(KEPT_COUNTS) if n}
-    wrong = [key for key in real.keys() | kept.keys() if real.get(key, 0) != kept.get(key, 0)]
-    if wrong:
-        shown = ", ".join(
-            f"{queue} {STATUSES[status]}: {kept.get((queue, status), 0)} kept, {real.get((queue, status), 0)} real"
-            for queue, status in sorted(wrong)[:5]
-        )
-        return Finding(Severity.ERROR, "counts", shown, "run `mainspring doctor --repair`")
-    return ok("counts", f"{sum(real.values())} jobs, kept numbers agree")
-
-
-async def check_doubles(transaction: Transaction) -> Finding:
-    number = await transaction.value(TWICE)
-    if number:
-        return Finding(Severity.ERROR, "doubles", f"{number} jobs are both live and finished", "please report this")
-    return ok("doubles", "no job is both live and finished")
-
-
-async def check_orphans(transaction: Transaction) -> Finding:
-    number = await transaction.value(f"SELECT count(*) {ORPHANS}")
-    if number:
-        advice = "run `mainspring doctor --repair`"
-        return Finding(Severity.WARNING, "attempts", f"{number} rows belong to no job", advice)
-    return ok("attempts", "every row belongs to a job")
-
-
-async def check_holders(transaction: Transaction, lease: Millis) -> Finding:
-    heard = {worker for (worker,) in await transaction.rows(HEARD, lease=lease)}
-    unknown = [worker for (worker,) in await transaction.rows(HOLDERS) if worker not in heard]
-    if unknown:
-        advice = "start a worker: it takes them over"
-        return Finding(Severity.WARNING, "claims", f"jobs are held by dead workers: {', '.join(unknown)}", advice)
-    return ok("claims", f"every running job has a worker; workers alive: {len(heard)}")
-
-
-async def repair(transaction: Transaction) -> None:
-    """Count again, and drop rows that belong to no job."""
-    await transaction.do("LOCK TABLE {s}.jobs IN SHARE ROW EXCLUSIVE MODE")
-    await transaction.do("DELETE FROM {s}.counts")
-    await transaction.do(f"INSERT INTO {{s}}.counts {REAL_COUNTS}")
-    await transaction.do(f"DELETE FROM {{s}}.attempts WHERE job_id IN (SELECT job_id {ORPHANS})")
