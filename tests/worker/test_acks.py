@@ -14,6 +14,7 @@ from mainspring.job import Move, Outcome, Status
 from mainspring.stores.protocol import Store
 from mainspring.worker import acks as acks_module
 from mainspring.worker.acks import ENOUGH, Acks, patience_with
+from mainspring.worker.outage import Outage
 from mainspring.worker.run import Run
 from tests.worker.working import claim_of, ended, eventually, new_app, working
 
@@ -64,7 +65,7 @@ async def scene(delay: float = 3600) -> AsyncIterator[Scene]:
     def hear(written: list[tuple[Run, Outcome]], statuses: Sequence[Status | None]) -> None:
         confirmed.extend((outcome.job_id, status) for (_, outcome), status in zip(written, statuses, strict=True))
 
-    acks = Acks(cast("Store", store), delay, hear)
+    acks = Acks(cast("Store", store), delay, hear, Outage("w"))
     serving = asyncio.create_task(acks.serve())
     yield Scene(acks, store, confirmed)
     serving.cancel()
@@ -167,7 +168,7 @@ def broken(written: list[tuple[Run, Outcome]], statuses: Sequence[Status | None]
 
 async def test_an_announcement_that_fails_does_not_end_the_writing() -> None:
     store = FakeStore()
-    acks = Acks(cast("Store", store), 0, broken)
+    acks = Acks(cast("Store", store), 0, broken, Outage("w"))
     serving = asyncio.create_task(acks.serve())
     it = Scene(acks, store, [])
     for name in ("a", "b"):

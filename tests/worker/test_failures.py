@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
@@ -90,6 +91,27 @@ async def test_everything_fails_for_a_while(app: Mainspring, store: FaultyStore)
     assert set(store.written.values()) == {1}
 
 
+async def test_an_outage_is_told_of_once_however_many_loops_meet_it(
+    app: Mainspring, store: FaultyStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="mainspring")
+
+    @app.task()
+    async def work() -> None:
+        pass
+
+    async with working(app):
+        store.fail(*METHODS, fault=StoreVanished("gone"))
+        await work.enqueue()  # so that it tries to claim
+        await eventually(lambda: min(store.failed[method] for method in ("claim", "heartbeat", "reap")) >= 3)
+        store.heal()
+        (back,) = await eventually(lambda: fields_of(caplog, "store_back"))
+    (lost,) = fields_of(caplog, "store_unavailable")
+    assert lost["error"] == "StoreVanished: gone"
+    assert back["failures"] >= 9
+    assert not fields_of(caplog, "loop_failed")
+
+
 @pytest.mark.parametrize("method", ["open", "join"])
 async def test_it_waits_for_a_store_that_is_not_there_yet(app: Mainspring, store: FaultyStore, method: str) -> None:
     @app.task()
@@ -129,9 +151,10 @@ async def test_a_dead_heartbeat_does_not_stop_the_work(
 
     async with working(app):
         store.fail("heartbeat", fault=StoreBusy("held by another"))
-        lines = await eventually(lambda: fields_of(caplog, "heartbeat_failed"))
+        lines = await eventually(lambda: fields_of(caplog, "store_unavailable"))
         assert await (await work.enqueue()).result(10) == "done"
         store.heal()
+    assert lines[0]["loop"] == "heartbeat"
     assert "held by another" in lines[0]["error"]
 
 

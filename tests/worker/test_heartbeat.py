@@ -8,6 +8,7 @@ from typing import Any, cast
 from mainspring.errors import StoreBusy
 from mainspring.stores.protocol import Pulse, Store
 from mainspring.worker.heartbeat import Heartbeat
+from mainspring.worker.outage import Outage
 from tests.worker.working import eventually
 
 
@@ -26,7 +27,7 @@ class FakeStore:
 
 
 def beating(store: FakeStore, interval: float, heard: Any = lambda _pulse, _asked: None) -> Heartbeat:
-    heartbeat = Heartbeat(cast("Store", store), "w", interval, lambda: {"j": 1}, heard)
+    heartbeat = Heartbeat(cast("Store", store), "w", interval, lambda: {"j": 1}, heard, outage=Outage("w"))
     heartbeat.start()
     return heartbeat
 

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from mainspring.worker.outage import Outage
 from mainspring.worker.supervise import Backoff, supervised
 
 
@@ -35,7 +36,7 @@ async def test_a_loop_survives_whatever_its_step_raises() -> None:
         seen.set()
         await asyncio.sleep(0)
 
-    loop = asyncio.create_task(supervised("test", step))
+    loop = asyncio.create_task(supervised("test", step, Outage("w")))
     async with asyncio.timeout(10):
         await seen.wait()
     loop.cancel()

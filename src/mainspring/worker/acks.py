@@ -15,6 +15,7 @@ from mainspring.errors import IllegalMove, StoreError
 from mainspring.job import Failure, Move, Outcome, Status
 from mainspring.log import get_log
 from mainspring.stores.protocol import Store
+from mainspring.worker.outage import Outage
 from mainspring.worker.run import Run
 from mainspring.worker.supervise import Backoff, is_being_cancelled
 
@@ -28,10 +29,11 @@ ENOUGH = 500  # outcomes that need not wait for more
 class Acks:
     """Collects outcomes and writes them; `confirmed` hears what became of each."""
 
-    def __init__(self, store: Store, delay: float, confirmed: Confirmed) -> None:
+    def __init__(self, store: Store, delay: float, confirmed: Confirmed, outage: Outage) -> None:
         self._store = store
         self._delay = delay
         self._confirmed = confirmed
+        self._outage = outage
         self._waiting: list[tuple[Run, Outcome]] = []
         self._some = asyncio.Event()
         self._urgent = asyncio.Event()
@@ -86,9 +88,13 @@ class Acks:
                 if doubts >= patience:
                     await self._write_singly(batch, error)
                     return
-                log.warning("ack_failed", jobs=len(batch), error=str(error), retry_in=backoff.next)
+                if isinstance(error, StoreError):
+                    self._outage.failed("acks", error)
+                else:
+                    log.warning("ack_failed", jobs=len(batch), error=str(error), retry_in=backoff.next)
                 await backoff.wait()
             else:
+                self._outage.worked("acks")
                 self._confirm(batch, statuses)
                 return
 

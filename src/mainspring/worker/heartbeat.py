@@ -7,8 +7,10 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping
 
+from mainspring.errors import StoreError
 from mainspring.log import get_log
 from mainspring.stores.protocol import Pulse, Store
+from mainspring.worker.outage import Outage
 
 log = get_log("mainspring.worker")
 
@@ -27,12 +29,15 @@ class Heartbeat:
         interval: float,
         held: Callable[[], Mapping[str, int]],
         heard: Callable[[Pulse, Mapping[str, int]], None],
+        *,
+        outage: Outage,
     ) -> None:
         self._store = store
         self._worker = worker
         self._interval = interval
         self._held = held
         self._heard = heard
+        self._outage = outage
         self._home = asyncio.get_running_loop()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._poked: asyncio.Event | None = None
@@ -76,8 +81,12 @@ class Heartbeat:
         held = self._held()
         try:
             pulse = await self._store.heartbeat(self._worker, held)
+        except StoreError as error:
+            self._outage.failed("heartbeat", error)
+            return
         except Exception as error:  # noqa: BLE001 - the next beat may get through
             log.warning("heartbeat_failed", worker=self._worker, error=f"{type(error).__name__}: {error}")
             return
+        self._outage.worked("heartbeat")
         with contextlib.suppress(RuntimeError):  # the worker's loop is closed
             self._home.call_soon_threadsafe(self._heard, pulse, held)

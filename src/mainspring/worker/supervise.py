@@ -7,7 +7,9 @@ import contextlib
 import random
 from collections.abc import Awaitable, Callable
 
+from mainspring.errors import StoreError
 from mainspring.log import get_log
+from mainspring.worker.outage import Outage
 
 log = get_log("mainspring.worker")
 
@@ -37,7 +39,7 @@ def is_being_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def supervised(name: str, step: Callable[[], Awaitable[None]]) -> None:
+async def supervised(name: str, step: Callable[[], Awaitable[None]], outage: Outage) -> None:
     """Call the step for ever. One that fails is reported and tried again after a pause."""
     backoff = Backoff()
     while True:
@@ -46,7 +48,11 @@ async def supervised(name: str, step: Callable[[], Awaitable[None]]) -> None:
         except (Exception, asyncio.CancelledError) as error:  # it must survive whatever it is
             if is_being_cancelled():
                 raise
-            log.warning("loop_failed", loop=name, error=f"{type(error).__name__}: {error}", retry_in=backoff.next)
+            if isinstance(error, StoreError):
+                outage.failed(name, error)
+            else:
+                log.warning("loop_failed", loop=name, error=f"{type(error).__name__}: {error}", retry_in=backoff.next)
             await backoff.wait()
         else:
             backoff.reset()
+            outage.worked(name)

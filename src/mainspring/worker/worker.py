@@ -37,6 +37,7 @@ from mainspring.worker.announce import Announcer
 from mainspring.worker.claiming import Prefetch, SoloTurns, wants
 from mainspring.worker.heartbeat import Heartbeat
 from mainspring.worker.lanes import Lanes, uncancel
+from mainspring.worker.outage import Outage
 from mainspring.worker.processes import Processes
 from mainspring.worker.run import Run, Stop
 from mainspring.worker.settings import WorkerSettings, subscriptions
@@ -72,6 +73,7 @@ class Worker:
         self._queues = {subscription.queue for subscription in self.settings.queues}
         self._limited = any(subscription.concurrency is not None for subscription in self.settings.queues)
         self._announce = Announcer(app.bus, self.id)
+        self._outage = Outage(self.id)
         self._prefetch = Prefetch(self.settings.prefetch)
         self._random = random.Random()  # noqa: S311 - shares of the queues
         self._held: dict[str, Run] = {}  # claimed, and its outcome not decided yet
@@ -140,9 +142,11 @@ class Worker:
             return
         async with self._joined():
             loops = [
-                asyncio.create_task(supervised("claim", self._claim_step), name="mainspring-claim"),
-                asyncio.create_task(supervised("progress", self._progress_step), name="mainspring-progress"),
-                asyncio.create_task(supervised("upkeep", self._upkeep_step), name="mainspring-upkeep"),
+                asyncio.create_task(supervised("claim", self._claim_step, self._outage), name="mainspring-claim"),
+                asyncio.create_task(
+                    supervised("progress", self._progress_step, self._outage), name="mainspring-progress"
+                ),
+                asyncio.create_task(supervised("upkeep", self._upkeep_step, self._outage), name="mainspring-upkeep"),
             ]
             try:
                 await self._stopping.wait()
@@ -168,7 +172,9 @@ class Worker:
         self._prepare()
         await self._join()
         async with self._joined():
-            progress = asyncio.create_task(supervised("progress", self._progress_step), name="mainspring-progress")
+            progress = asyncio.create_task(
+                supervised("progress", self._progress_step, self._outage), name="mainspring-progress"
+            )
             try:
                 yield self._run_due
             finally:
@@ -192,8 +198,10 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._lanes = Lanes(self.settings.concurrency, self._buffer, self._execute)
         self._threads, self._processes = Threads(), Processes(self.settings.processes)
-        self._acks = Acks(self.store, self.settings.ack_delay, self._confirmed)
-        self._heartbeat = Heartbeat(self.store, self.id, self.settings.heartbeat, self._tokens, self._on_pulse)
+        self._acks = Acks(self.store, self.settings.ack_delay, self._confirmed, self._outage)
+        self._heartbeat = Heartbeat(
+            self.store, self.id, self.settings.heartbeat, self._tokens, self._on_pulse, outage=self._outage
+        )
         self._pruned_at = self._loop.time()
         self._clock_offset = self.store.clock.now() - self._loop.time() * 1000
 
@@ -237,9 +245,10 @@ class Worker:
                 await self.store.open()
                 await self.store.join(info, self._on_wake)
             except StoreUnavailable as error:
-                log.warning("store_unavailable", error=str(error), retry_in=backoff.next)
+                self._outage.failed("join", error)
                 await backoff.wait(unless=self._stopping)
             else:
+                self._outage.worked("join")
                 log.info("worker_started", worker=self.id, queues=sorted(self._queues), store=self.store.url)
                 return True
         return False
@@ -280,7 +289,9 @@ class Worker:
         async with self._claiming:
             if not wanted or limit <= 0 or self._stopping.is_set():
                 return Claims([])
-            return await self.store.claim(self.id, wanted, limit=limit, solo=solo)
+            claims = await self.store.claim(self.id, wanted, limit=limit, solo=solo)
+            self._outage.worked("claim")
+            return claims
 
     async def _alone(self) -> bool:
         """Whether nothing else runs here now: a suspect that kills its process must not take others along."""
@@ -559,6 +570,7 @@ class Worker:
         self._hand_back_stale()
         await self._look_for_halt()
         await self._prune()
+        self._outage.worked("upkeep")
         await self._rest()
 
     async def _rest(self) -> None:
