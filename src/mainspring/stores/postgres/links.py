@@ -100,6 +100,26 @@ class Links:
         return await self.connect()
 
 
+@contextlib.asynccontextmanager
+async def short_transaction(connection: Connection, silence: float) -> AsyncIterator[None]:
+    """One that the server ends if we say nothing for so many seconds: its locks are in the way of all others.
+
+    A worker may be stopped or lose its machine in the middle of it, and the server would wait for hours.
+    """
+    limit = max(1000, round(silence * 1000))
+    await connection.execute(
+        f"BEGIN; SET LOCAL idle_in_transaction_session_timeout = {limit}".encode(),
+        prepare=False,  # one journey for both; two statements cannot be prepared
+    )
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(psycopg.Error):
+            await connection.rollback()
+        raise
+    await connection.commit()
+
+
 async def give_back(mine: Mine, connection: Connection) -> None:
     if connection.closed:
         return

@@ -31,6 +31,7 @@ KINDS: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError], str, str],
         "another transaction was in the way",
         "",
     ),
+    ((errors.IdleInTransactionSessionTimeout,), StoreUnavailable, "the server waited in vain for our next word", ""),
     (
         (errors.UndefinedTable, errors.UndefinedFunction, errors.InvalidSchemaName),
         StoreError,

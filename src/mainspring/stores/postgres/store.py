@@ -33,7 +33,7 @@ from mainspring.stores.postgres.borrowed import borrow
 from mainspring.stores.postgres.clock import ServerClock
 from mainspring.stores.postgres.completion import PostgresCompletion
 from mainspring.stores.postgres.halts import current_halts
-from mainspring.stores.postgres.links import Connection, Links, is_pooled
+from mainspring.stores.postgres.links import Connection, Links, is_pooled, short_transaction
 from mainspring.stores.postgres.notices import NOTIFY, Listener, channel, describe, tell
 from mainspring.stores.postgres.refusals import explain
 from mainspring.stores.postgres.transaction import Dialect, Transaction
@@ -188,7 +188,7 @@ class PostgresStore:
     async def _run_once(self, operation: Callable[[Transaction], Awaitable[T]]) -> T:
         async with self._links.use() as connection:
             transaction = Transaction(connection, self._dialect)
-            async with connection.transaction():
+            async with short_transaction(connection, self.lease):
                 result = await operation(transaction)
                 await transaction.write_counts()
             with contextlib.suppress(psycopg.Error):  # it is committed; who is not told will notice by polling
@@ -334,6 +334,9 @@ class PostgresStore:
         self._joined.pop(worker, None)
         self._idle.discard(worker)
         self._waters.pop(worker, None)
+        self._lost_claims.pop(worker, None)
+        if not self._joined:  # then nobody here looks after the others any more
+            self._seen, self._dead, self._watched = {}, set(), {}
         await self._run(lambda transaction: upkeep.leave(transaction, worker))
 
     async def _stop_listening(self, worker: str) -> None:
@@ -373,6 +376,7 @@ class PostgresStore:
         sight = await self._look()
         stalled = self._overdue(sight.timed)
         known = sight.beats.keys() | set(sight.holders)
+        self._seen = {worker: seen for worker, seen in self._seen.items() if worker in known}
         self._dead = {worker for worker in known if self._gone(worker, sight.beats.get(worker, -1))}
         dead = sorted(self._dead)
         if not dead and not stalled:

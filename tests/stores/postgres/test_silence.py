@@ -1,0 +1,66 @@
+"""A worker that falls silent in the middle of a transaction is in nobody's way for longer than its lease."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from mainspring.errors import StoreUnavailable
+from mainspring.stores.postgres import PostgresStore, insertion, upkeep
+from mainspring.stores.postgres.transaction import Transaction
+from mainspring.stores.protocol import Halt, TakeoverCause
+from mainspring.testing.conformance.scene import join, new_job, put, running
+from tests.stores.postgres.several import Stores
+from tests.worker.working import eventually
+
+LEASE = 1.0
+
+
+@asynccontextmanager
+async def silent(
+    store: PostgresStore, work: Callable[[Transaction], Awaitable[Any]]
+) -> AsyncIterator[asyncio.Task[None]]:
+    """It has done that, and neither commits nor goes away."""
+    done, end = asyncio.Event(), asyncio.Event()
+
+    async def stop_in_the_middle(transaction: Transaction) -> None:
+        await work(transaction)
+        done.set()
+        await end.wait()
+        await transaction.value("SELECT 1")
+
+    task = asyncio.create_task(store._run(stop_in_the_middle))
+    await done.wait()
+    yield task
+    end.set()
+    with pytest.raises(StoreUnavailable, match="idle-in-transaction timeout"):
+        await task
+
+
+@pytest.fixture
+async def frozen(stores: Stores) -> PostgresStore:
+    return await stores.another(lease=LEASE)
+
+
+async def test_in_an_enqueue(stores: Stores, frozen: PostgresStore) -> None:
+    """A halt waits for all that are under way, and who wants to enqueue waits for the halt."""
+    store = await stores.another(lease=LEASE)
+    async with silent(frozen, lambda transaction: insertion.insert(transaction, [new_job(dedupe_key="a")])):
+        async with asyncio.timeout(10):
+            await store.halt(Halt("test", "", datetime.now(UTC)))
+        await put(store, dedupe_key="a")
+
+
+async def test_in_a_heartbeat(stores: Stores, frozen: PostgresStore) -> None:
+    """Its row could not be removed, and with that none of its jobs be taken over."""
+    store = await stores.another(lease=LEASE)
+    await join(frozen, "w1")
+    held = await running(frozen, worker="w1")
+    async with silent(frozen, lambda transaction: transaction.do(upkeep.BEAT, id="w1")):
+        (takeover,) = await eventually(store.reap)
+    assert (takeover.job_id, takeover.cause) == (held.id, TakeoverCause.CRASHED)
