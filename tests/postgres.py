@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -34,6 +36,8 @@ class Server:
         self.directory = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
         self._settings = (*SETTINGS, f"unix_socket_directories={self.directory}", *settings)
         self._process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._was_killed = False
         self.directory.chmod(0o777 if os.geteuid() == 0 else 0o700)  # root maps itself to another user
         self._run("initdb", "-D", str(self.data), "-U", "mainspring", "-A", "trust", "--no-sync", "-E", "UTF8")
 
@@ -46,6 +50,15 @@ class Server:
         return f"postgresql://mainspring@/postgres?host={self.directory}"
 
     def start(self) -> None:
+        end = time.monotonic() + START_WITHIN
+        while not self._try_to_start(end):
+            self.stop()
+            if time.monotonic() > end or not self._was_killed:
+                raise RuntimeError((self.directory / "log").read_text("utf-8", "replace")[-2000:])
+            time.sleep(0.05)  # what the last one left behind is in the way for a moment
+        self._was_killed = False
+
+    def _try_to_start(self, end: float) -> bool:
         options = [word for setting in self._settings for word in ("-c", setting)]
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -54,33 +67,51 @@ class Server:
                 stderr=log,
                 start_new_session=True,
             )
-        self._wait()
+        self._guard = guard(self._process.pid, self.directory)
+        while self._process.poll() is None and time.monotonic() < end:
+            with contextlib.suppress(psycopg.OperationalError):
+                psycopg.connect(self.dsn, connect_timeout=2).close()
+                return True
+            time.sleep(0.05)
+        return False
 
     def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
         if self._process is not None:
             self._process.send_signal(how)
             self._process.wait()
             self._process = None
+            self._was_killed = self._was_killed or how is signal.SIGKILL
+        if self._guard is not None:
+            self._guard.communicate(b"the server has ended")
+            self._guard = None
 
     def remove(self) -> None:
         self.stop()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _wait(self) -> None:
-        assert self._process is not None
-        end = time.monotonic() + START_WITHIN
-        while True:
-            try:
-                psycopg.connect(self.dsn, connect_timeout=2).close()
-            except psycopg.OperationalError:
-                if self._process.poll() is not None or time.monotonic() > end:
-                    raise RuntimeError((self.directory / "log").read_text("utf-8", "replace")[-2000:]) from None
-                time.sleep(0.05)
-            else:
-                return
-
     def _run(self, program: str, *arguments: str) -> None:
         subprocess.run([*as_somebody(), str(self.binaries / program), *arguments], check=True, capture_output=True)
+
+
+GUARD = """
+import contextlib, select, shutil, signal, sys
+server, directory = int(sys.argv[1]), sys.argv[2]
+if not sys.stdin.read():
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(server, signal.SIGQUIT)
+    select.select([server], [], [], 30)
+    shutil.rmtree(directory, ignore_errors=True)
+"""
+
+
+def guard(server: int, directory: Path) -> subprocess.Popen[bytes]:
+    """Stops the server and removes its data if we die without a word: then its standard input ends."""
+    handle = os.pidfd_open(server)  # which never is another process, as a number may be one day
+    try:
+        command = [sys.executable, "-S", "-c", GUARD, str(handle), str(directory)]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[handle], start_new_session=True)
+    finally:
+        os.close(handle)
 
 
 def as_somebody() -> list[str]:
