@@ -42,8 +42,8 @@ imports: $(READY) ## import-linter: the layers
 bench: $(READY) ## measure
 	$(BIN)/python -m bench
 
-chaos: $(READY) ## the long form of the chaos tests
-	MAINSPRING_CHAOS=long $(BIN)/python -m pytest -m chaos tests/chaos
+chaos: $(READY) ## the long form of the chaos tests (PYTEST="-k …": some of them)
+	MAINSPRING_CHAOS=long $(BIN)/python -m pytest -m chaos tests/chaos $(PYTEST)
 
 format: $(READY) ## format, and fix what ruff can fix
 	$(BIN)/ruff check --fix-only --quiet

@@ -7,6 +7,7 @@ Each line is one `write` to a file opened for appending. Its stamp is CLOCK_MONO
     end, fail  it came to its end; it raised or was stopped
     done       the worker was told that the store has it as completed
     kill       the killer is about to kill this process
+    stop       it is about to be stopped, for longer than the lease: from then on its claims may be another's
 
 A process can be killed in the middle of a line. Such a line does not end in `;` and counts as not written.
 """
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-LINE = re.compile(r"(ack|start|end|fail|done|kill|note) (\S+) (\d+) (\S+) (\d+);")
+LINE = re.compile(r"(ack|start|end|fail|done|kill|stop|note) (\S+) (\d+) (\S+) (\d+);")
 NOBODY = "-"
 
 
@@ -62,12 +63,11 @@ class Run:
     end: int | None  # it came to its end: only the death of its process excuses another run
     fail: int | None
     killed: int | None  # its process
+    stopped: int | None = None  # its process, for the first time since
 
     @property
     def over(self) -> float:
-        if self.fail is not None:
-            return self.fail
-        return float("inf") if self.killed is None else self.killed
+        return min((at for at in (self.fail, self.killed, self.stopped) if at is not None), default=float("inf"))
 
 
 class Ledger:
@@ -75,12 +75,18 @@ class Ledger:
         self.entries = sorted(entries, key=lambda entry: entry.at)
         self.acknowledged = {entry.job_id for entry in self.of("ack")}
         self.deaths = {entry.who: entry.at for entry in self.of("kill")}
+        self.stops = self._moments("stop", of="who")
         self.done = self._moments("done")
         self.runs = self._runs()
 
     @classmethod
-    def read(cls, path: Path) -> Ledger:
-        lines = path.read_text("ascii", errors="replace").splitlines() if path.exists() else []
+    def read(cls, path: Path, *, since: int = 0) -> Ledger:
+        """All of it, or what was written after so many bytes."""
+        if not path.exists():
+            return cls([])
+        with path.open("rb") as file:
+            file.seek(since)
+            lines = file.read().decode("ascii", errors="replace").splitlines()
         found = (LINE.fullmatch(line) for line in lines)
         return cls(Entry(m[1], m[2], int(m[3]), m[4], int(m[5])) for m in found if m is not None)
 
@@ -94,10 +100,10 @@ class Ledger:
         """Runs of this process that came to their end, and had to be done again."""
         return [run for runs in self.runs.values() for run, _ in pairs(runs) if run.who == who and run.end is not None]
 
-    def _moments(self, kind: str) -> dict[str, list[int]]:
+    def _moments(self, kind: str, of: str = "job_id") -> dict[str, list[int]]:
         moments = defaultdict(list)
         for entry in self.of(kind):
-            moments[entry.job_id].append(entry.at)
+            moments[getattr(entry, of)].append(entry.at)
         return moments
 
     def _runs(self) -> dict[str, list[Run]]:
@@ -109,7 +115,8 @@ class Ledger:
             end = last.at if last is not None and last.kind == "end" else None
             fail = last.at if last is not None and last.kind == "fail" else None
             killed = self.deaths.get(entry.who)
-            runs[entry.job_id].append(Run(entry.job_id, entry.token, entry.who, entry.at, end, fail, killed))
+            stopped = next((at for at in self.stops.get(entry.who, ()) if at > entry.at), None)
+            runs[entry.job_id].append(Run(entry.job_id, entry.token, entry.who, entry.at, end, fail, killed, stopped))
         return runs
 
     # -- what must never be -------------------------------------------------------------------
@@ -122,6 +129,7 @@ class Ledger:
             *self.tokens_that_do_not_grow(),
             *self.completed_twice(),
             *self.run_after_completion(),
+            *self.completed_by_another(),
         ]
 
     def lost(self, statuses: Mapping[str, str]) -> Iterator[str]:
@@ -130,7 +138,7 @@ class Ledger:
                 yield f"{job_id} was acknowledged and is {status}"
 
     def overlaps(self) -> Iterator[str]:
-        """A second run that began before the first failed, or before its process was killed."""
+        """A second run that began before the first failed, or before its process was killed or stopped."""
         for first, second in self._pairs():
             if second.start < first.over:
                 whose = f"{first.who} ({first.token})"
@@ -151,6 +159,13 @@ class Ledger:
             for run in runs:
                 if job_id in self.done and run.start > self.done[job_id][0]:
                     yield f"{job_id} was run by {run.who} although it was completed"
+
+    def completed_by_another(self) -> Iterator[str]:
+        """A zombie's word counted, although a later run had the job."""
+        for entry in self.of("done"):
+            begun = [run for run in self.runs.get(entry.job_id, ()) if run.start <= entry.at]
+            if begun and begun[-1].who != entry.who:
+                yield f"{entry.job_id} was completed by {entry.who} while {begun[-1].who} had it"
 
     def _pairs(self) -> Iterator[tuple[Run, Run]]:
         for runs in self.runs.values():

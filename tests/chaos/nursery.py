@@ -6,10 +6,13 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from tests.chaos.database import Database, PostgresDatabase, SqliteDatabase
 from tests.chaos.ledger import Ledger, Pen
 from tests.chaos.waiting import DEADLINE, wait_until
 
@@ -76,6 +79,14 @@ class Process:
             if self.wait() == -signal.SIGKILL:
                 self.nursery.pen.write("kill", at=at, who=self.who)
 
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """SIGSTOP, and SIGCONT in the end; into the ledger with it, as a worker that may lose its claims."""
+        at = self.send(signal.SIGSTOP)
+        self.nursery.pen.write("stop", at=at, who=self.who)
+        yield
+        self.send(signal.SIGCONT)
+
     @property
     def code(self) -> int | None:
         if self.ended is None:
@@ -111,11 +122,11 @@ class Process:
 
 @dataclass
 class Nursery:
-    """The folder of one test: its database, its ledger, its processes and their logs."""
+    """The folder of one test: its ledger, its processes and their logs, and the database that they share."""
 
     forks: Forks
     folder: Path
-    place: str = "."  # of the database, within the folder
+    database: Database
     started: list[Process] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -130,12 +141,29 @@ class Nursery:
         self.pen.close()
 
     @property
-    def database(self) -> Path:
-        return self.folder / self.place / "jobs.db"
+    def sqlite(self) -> SqliteDatabase:
+        assert isinstance(self.database, SqliteDatabase)
+        return self.database
+
+    @property
+    def postgres(self) -> PostgresDatabase:
+        assert isinstance(self.database, PostgresDatabase)
+        return self.database
+
+    def ask(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """The database, in plain SQL."""
+        return self.database.ask(statement, *parameters)
+
+    def wait_until_all_is_finished(self) -> None:
+        left = self.database.unfinished
+        wait_until(lambda: not left(), lambda: f"the end of {left()}", seconds=300, every=0.05)
 
     @property
     def ledger(self) -> Ledger:
-        return Ledger.read(self.folder / "ledger")
+        return self.ledger_since(0)
+
+    def ledger_since(self, size: int) -> Ledger:
+        return Ledger.read(self.folder / "ledger", since=size)
 
     def ledger_size(self) -> int:
         """In bytes: how far things are, without reading it all."""
@@ -149,7 +177,7 @@ class Nursery:
             "start",
             program=f"tests.chaos.programs.{program}",
             log=str(log),
-            database=str(self.database),
+            database=self.database.url,
             args={"folder": str(self.folder), "who": name, **args},
         )
         self.started.append(Process(self, name, pid, log))

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.conftest import Chaos
-from tests.chaos.database import ask, statuses
+from tests.chaos.conftest import Chaos, each_store_if_long
 from tests.chaos.ledger import Ledger
 from tests.chaos.nursery import Nursery, Process
 from tests.chaos.waiting import wait_until
@@ -19,6 +18,7 @@ COMMIT = 0.5  # seconds that one commit may take, on a machine that has other th
 SUSPECTS = "SELECT 1 FROM jobs WHERE crashes > 0 LIMIT 1"
 
 
+@each_store_if_long
 @pytest.mark.parametrize("delay", [0.005, 0.1])
 def test_only_what_ended_within_the_delay_and_a_commit_runs_twice(nursery: Nursery, chaos: Chaos, delay: float) -> None:
     killed = kill_while_draining(nursery, chaos, "short", ack_delay=delay)
@@ -32,31 +32,32 @@ def test_only_what_ended_within_the_delay_and_a_commit_runs_twice(nursery: Nurse
             "it was not the last that were unwritten"
         )
     assert any(repeated.values()) or not chaos.long, "no kill fell into the window: this shows nothing"
-    assert ledger.problems(statuses(nursery.database)) == []
+    assert ledger.problems(nursery.database.statuses()) == []
 
 
+@each_store_if_long
 def test_of_tasks_with_sync_acks_no_more_than_run_at_once_run_twice(nursery: Nursery, chaos: Chaos) -> None:
     killed = kill_while_draining(nursery, chaos, "quick_sync", ack_delay=0.1)
     ledger = nursery.ledger
     repeated = [len(ledger.repeated(worker.who)) for worker in killed]
     print(f"sync: repeated per kill: {repeated}")
     assert max(repeated) <= WORKER["concurrency"]
-    assert ledger.problems(statuses(nursery.database)) == []
+    assert ledger.problems(nursery.database.statuses()) == []
 
 
 def kill_while_draining(nursery: Nursery, chaos: Chaos, task: str, ack_delay: float) -> list[Process]:
     """Kill one worker after another in the middle of quick jobs; the last one does what is left."""
     rng, killed = chaos.rng(), []
     for _ in range(chaos.size(2, 50)):
-        worker = nursery.start("work:work", ack_delay=ack_delay, **WORKER)
-        wait_until(lambda: not ask(nursery.database, SUSPECTS), worker.said)  # those of the last kill
+        worker = nursery.start("work:work", settings=nursery.database.watchful, ack_delay=ack_delay, **WORKER)
+        wait_until(lambda: not nursery.ask(SUSPECTS), worker.said)  # those of the last kill
         size = nursery.ledger_size() + rng.randrange(80_000, 140_000)
         nursery.run("enqueue:some", number=700, task=task)
         wait_for_some(nursery, worker, size)
         worker.kill()
         killed.append(worker)
-    last = nursery.start("work:work", ack_delay=ack_delay, **WORKER)
-    wait_until(lambda: not ask(nursery.database, "SELECT 1 FROM jobs LIMIT 1"), last.said, seconds=300)
+    last = nursery.start("work:work", settings=nursery.database.watchful, ack_delay=ack_delay, **WORKER)
+    wait_until(lambda: not nursery.ask("SELECT 1 FROM jobs LIMIT 1"), last.said, seconds=300)
     last.kill()
     return killed
 

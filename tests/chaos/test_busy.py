@@ -6,19 +6,20 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.database import ask
+from tests.chaos.conftest import each_store_if_long
 from tests.chaos.nursery import Nursery
 from tests.chaos.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 
-WORKER: dict[str, Any] = {"concurrency": 1, "prefetch": 0, "heartbeat": 0.1, "upkeep": 0.1, "settings": "?lease=1"}
+WORKER: dict[str, Any] = {"concurrency": 1, "prefetch": 0, "heartbeat": 0.1, "upkeep": 0.1, "settings": "lease=1"}
 
 
+@each_store_if_long
 @pytest.mark.parametrize("task", ["blocking", "hungry"])
 def test_a_busy_event_loop_or_interpreter_does_not_cost_the_lease(nursery: Nursery, task: str) -> None:
     watcher = nursery.start("work:work", "watcher", queues=["other"], **WORKER)  # looks after all workers
     nursery.start("work:work", "busy", queues=["default"], **WORKER)
     nursery.run("enqueue:some", task=task, seconds=2)
     wait_until(lambda: nursery.ledger.done, watcher.said)
-    assert ask(nursery.database, "SELECT status, token, worker, crashes FROM archive") == [(4, 1, "busy", 0)]
+    assert nursery.ask("SELECT status, token, worker, crashes FROM archive") == [(4, 1, "busy", 0)]

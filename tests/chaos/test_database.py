@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.database import ailments, locked, statuses, unfinished
 from tests.chaos.nursery import Nursery, Process
 from tests.chaos.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 
-WORKER: dict[str, Any] = {"heartbeat": 0.1, "upkeep": 0.1, "settings": "?busy_timeout=0.2"}
+WORKER: dict[str, Any] = {"heartbeat": 0.1, "upkeep": 0.1, "settings": "busy_timeout=0.2", "log_level": "debug"}
 LOCKED = "StoreBusy: {path} is locked by another program; end its transaction and try again"
 GONE = "StoreVanished: {path} is gone or was replaced while in use; put it back, and it will be opened again"
 
@@ -32,26 +31,26 @@ def worker(nursery: Nursery) -> Process:
 
 def test_a_locked_database(nursery: Nursery, worker: Process) -> None:
     with enqueuing(nursery) as enqueuer:
-        with locked(nursery.database):
+        with nursery.sqlite.locked():
             end_the_run_meanwhile(nursery, worker, enqueuer)
         wait_for_more(nursery, enqueuer)
-    assert set(enqueuer.lines()) == {LOCKED.format(path=nursery.database)}
+    assert set(enqueuer.lines()) == {LOCKED.format(path=nursery.sqlite.path)}
     check(nursery, worker)
 
 
 def test_a_database_that_is_gone_for_a_while(nursery: Nursery, worker: Process) -> None:
     with enqueuing(nursery) as enqueuer:
-        with moved_away(nursery.database):
+        with moved_away(nursery.sqlite.path):
             end_the_run_meanwhile(nursery, worker, enqueuer)
         wait_for_more(nursery, enqueuer)
-    assert set(enqueuer.lines()) == {GONE.format(path=nursery.database)}
+    assert set(enqueuer.lines()) == {GONE.format(path=nursery.sqlite.path)}
     check(nursery, worker)
 
 
 def test_a_database_that_was_restored_from_a_copy(nursery: Nursery, worker: Process) -> None:
     let_go(nursery)
-    wait_until(lambda: ended(nursery) and not unfinished(nursery.database), worker.said)
-    restore(nursery.database, nursery.folder / "copy.db")
+    wait_until(lambda: ended(nursery) and not nursery.database.unfinished(), worker.said)
+    restore(nursery.sqlite.path, nursery.folder / "copy.db")
     nursery.run("enqueue:some", number=20)
     check(nursery, worker)
 
@@ -59,7 +58,7 @@ def test_a_database_that_was_restored_from_a_copy(nursery: Nursery, worker: Proc
 @contextmanager
 def enqueuing(nursery: Nursery) -> Iterator[Process]:
     """A process that enqueues all the while."""
-    enqueuer = nursery.start("enqueue:stubbornly", settings="?busy_timeout=0.2")
+    enqueuer = nursery.start("enqueue:stubbornly", settings="busy_timeout=0.2")
     wait_for_more(nursery, enqueuer)
     yield enqueuer
     (nursery.folder / "enough").touch()
@@ -75,7 +74,7 @@ def end_the_run_meanwhile(nursery: Nursery, worker: Process, enqueuer: Process) 
     """Until both processes have met the trouble."""
     enqueuer.wait_for("Store", times=3)
     let_go(nursery)
-    worker.wait_for("ack_failed", times=2)
+    worker.wait_for('"loop": "acks"', times=2)
     worker.wait_for('"loop": "claim"')
 
 
@@ -91,9 +90,9 @@ def check(nursery: Nursery, worker: Process) -> None:
     """All is done, and nothing twice, by a worker that was never restarted."""
     wait_until(lambda: ended(nursery), worker.said)
     assert worker.code is None, worker.said()
-    assert nursery.ledger.problems(statuses(nursery.database)) == []
+    assert nursery.ledger.problems(nursery.database.statuses()) == []
     assert {len(runs) for runs in nursery.ledger.runs.values()} == {1}
-    assert ailments(nursery.database) == []
+    assert nursery.database.ailments() == []
 
 
 # -- trouble --------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.conftest import Chaos
-from tests.chaos.database import ailments, statuses
+from tests.chaos.database import SqliteDatabase
 from tests.chaos.nursery import Forks, Nursery, Process
 from tests.chaos.waiting import wait_until
 
@@ -39,7 +39,7 @@ def nursery(tmp_path: Path) -> Iterator[Nursery]:
     tried = subprocess.run([*wrapper, "true"], capture_output=True, text=True, check=False)
     if tried.returncode:
         pytest.skip(f"a small disk cannot be mounted here: {tried.stderr.strip()}")
-    with Forks(*wrapper) as forks, Nursery(forks, tmp_path, place="disk") as made:
+    with Forks(*wrapper) as forks, Nursery(forks, tmp_path, SqliteDatabase(disk / "jobs.db")) as made:
         yield made
 
 
@@ -60,7 +60,7 @@ def test_all_goes_on_when_there_is_room_again(nursery: Nursery, chaos: Chaos) ->
     assert enqueuer.wait() == 0, enqueuer.said()
     wait_until(lambda: nursery.ledger.acknowledged <= nursery.ledger.done.keys(), worker.said)
     assert worker.code is None, worker.said()
-    assert set(enqueuer.lines()) == {CLEAR.format(path=nursery.database)}
+    assert set(enqueuer.lines()) == {CLEAR.format(path=nursery.sqlite.path)}
     nursery.run("disk:copy_out")
     check(nursery)
 
@@ -71,7 +71,7 @@ def wait_until_full(enqueuer: Process) -> None:
 
 def check(nursery: Nursery) -> None:
     """Nothing is lost, and nothing was done twice: no process died."""
-    copy = nursery.folder / "copy.db"
-    assert nursery.ledger.problems(statuses(copy)) == []
+    copy = SqliteDatabase(nursery.folder / "copy.db")
+    assert nursery.ledger.problems(copy.statuses()) == []
     assert {len(runs) for runs in nursery.ledger.runs.values()} == {1}
-    assert ailments(copy) == []
+    assert copy.ailments() == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.conftest import Chaos
-from tests.chaos.database import ailments, statuses
+from tests.chaos.database import SqliteDatabase
 from tests.chaos.ledger import Ledger
 from tests.chaos.nursery import Forks, Nursery
 from tests.chaos.waiting import wait_until
@@ -52,7 +52,7 @@ def test_all_may_start_at_once_where_there_is_no_database_yet(forks: Forks, tmp_
     for number in range(chaos.size(3, 50)):
         folder = tmp_path / str(number)
         folder.mkdir()
-        with Nursery(forks, folder) as nursery:
+        with Nursery(forks, folder, SqliteDatabase(folder / "jobs.db")) as nursery:
             start_at_once(nursery)
 
 
@@ -65,5 +65,5 @@ def start_at_once(nursery: Nursery) -> None:
     for worker in workers:
         assert "locked" not in worker.said()
         assert worker.code is None, worker.said()
-    assert nursery.ledger.problems(statuses(nursery.database)) == []
-    assert ailments(nursery.database) == []
+    assert nursery.ledger.problems(nursery.database.statuses()) == []
+    assert nursery.database.ailments() == []

@@ -62,6 +62,25 @@ def test_an_overlap_over_three_runs_is_seen() -> None:
     assert found.problems(FINE) == ["j was run by w2 (2) while w1 (1) had it"]
 
 
+def test_a_job_may_run_again_after_its_worker_was_stopped() -> None:
+    found = ledger(
+        "ack j 0 e1", "start j 1 w1", "stop - 0 w1", "start j 2 w2", "fail j 1 w1", "end j 2 w2", "done j 0 w2"
+    )
+    assert found.problems(FINE) == []
+
+
+def test_an_overlap_with_a_process_that_is_stopped_later_or_was_before_is_seen() -> None:
+    found = ledger("start j 1 w1", "start j 2 w2", "stop - 0 w1", "end j 2 w2")
+    assert found.problems(FINE) == ["j was run by w2 (2) while w1 (1) had it"]
+    found = ledger("stop - 0 w1", "start j 1 w1", "start j 2 w2", "end j 2 w2")
+    assert found.problems(FINE) == ["j was run by w2 (2) while w1 (1) had it"]
+
+
+def test_a_zombie_that_completes_what_another_runs_is_seen() -> None:
+    found = ledger("start j 1 w1", "stop - 0 w1", "start j 2 w2", "end j 1 w1", "done j 0 w1", "fail j 2 w2")
+    assert found.problems(FINE) == ["j was completed by w1 while w2 had it"]
+
+
 def test_a_token_that_goes_back_is_seen() -> None:
     found = ledger("start j 2 w1", "fail j 2 w1", "start j 1 w2", "end j 1 w2")
     assert found.problems(FINE) == ["j was run under token 2 and then under 1"]
@@ -73,7 +92,7 @@ def test_two_runs_of_one_claim_are_seen() -> None:
 
 
 def test_a_job_that_is_completed_twice_is_seen() -> None:
-    found = ledger("start j 1 w1", "kill - 0 w1", "start j 2 w2", "done j 0 w1", "done j 0 w2")
+    found = ledger("start j 1 w1", "kill - 0 w1", "start j 2 w2", "done j 0 w2", "done j 0 w2")
     assert found.problems(FINE) == ["j was completed 2 times"]
 
 

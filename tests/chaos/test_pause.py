@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.conftest import Chaos
-from tests.chaos.database import ask
+from tests.chaos.conftest import LONG, STORES, Chaos, each_store, each_store_if_long, long_only
+from tests.chaos.crew import Crew, check
 from tests.chaos.ledger import Run
 from tests.chaos.nursery import Nursery, Process
 from tests.chaos.waiting import wait_until
@@ -19,6 +19,8 @@ from tests.chaos.waiting import wait_until
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 
 WORKER: dict[str, Any] = {"heartbeat": 0.1, "upkeep": 0.1}
+
+LEASE = 4.0  # seconds, where it is not for the first to run out
 
 
 @dataclass(frozen=True)
@@ -32,14 +34,16 @@ class Way:
 
 
 WAYS = {
-    "lease": Way("", "?lease=1", None, "crash"),  # no sign of life from its worker
-    "stall": Way("?stall_grace=0.2", "", 0.3, "retry"),  # it overran its timeout and the grace
+    "lease": Way("", "lease=1", None, "crash"),  # no sign of life from its worker
+    "stall": Way("stall_grace=0.2", "", 0.3, "retry"),  # it overran its timeout and the grace
 }
 
 
-@pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest) -> Way:
-    return WAYS[request.param]
+def ways(*chosen: str) -> pytest.MarkDecorator:
+    """`store-way`; in the long form all of them."""
+    every = [f"{store}-{way}" for store in STORES for way in WAYS]
+    cases = [(name.partition("-")[0], WAYS[name.partition("-")[2]]) for name in (every if LONG else chosen)]
+    return pytest.mark.parametrize(("nursery", "way"), cases, indirect=["nursery"], ids=every if LONG else chosen)
 
 
 @dataclass
@@ -63,15 +67,15 @@ class Scene:
     def job(self) -> tuple[Any, ...]:
         """How the store sees the running job: status, token, worker and the last progress."""
         columns = "status, token, worker, note"
-        (row,) = ask(self.nursery.database, f"SELECT {columns} FROM jobs WHERE id = ?", self.job_id)
+        (row,) = self.nursery.ask(f"SELECT {columns} FROM jobs WHERE id = ?", self.job_id)
         return row
 
     def follow_ups(self) -> list[str]:
         children = "SELECT payload ->> 'of' FROM all_jobs WHERE task = 'child'"
-        return [of for (of,) in ask(self.nursery.database, children)]
+        return [of for (of,) in self.nursery.ask(children)]
 
     def effects(self) -> list[str]:
-        return [job for (job,) in ask(self.nursery.database, "SELECT job_id FROM effects")]
+        return [job for (job,) in self.nursery.ask("SELECT job_id FROM effects")]
 
     def check_untouched(self) -> None:
         """The second run still has the job, and nothing of the first is there."""
@@ -82,23 +86,24 @@ class Scene:
     def finish(self) -> None:
         self.let_go(2)
         ended = "SELECT status, token, worker, result FROM archive WHERE id = ?"
-        (end,) = wait_until(lambda: ask(self.nursery.database, ended, self.job_id), lambda: "the job's end")
+        (end,) = wait_until(lambda: self.nursery.ask(ended, self.job_id), lambda: "the job's end")
         assert end == (4, 2, self.successor.who, "2")
 
 
 def lose_claim(nursery: Nursery, way: Way, task: str) -> Scene:
     zombie = nursery.start("work:work", "zombie", settings=way.first, **WORKER)
     nursery.run("enqueue:some", task=task, timeout=way.timeout)
-    wait_until(lambda: ask(nursery.database, "SELECT 1 FROM jobs WHERE note = 'by 1'"), lambda: "the first run")
+    wait_until(lambda: nursery.ask("SELECT 1 FROM jobs WHERE note = 'by 1'"), lambda: "the first run")
     zombie.send(signal.SIGSTOP)
     successor = nursery.start("work:work", "successor", settings=way.second, **WORKER)
-    wait_until(lambda: ask(nursery.database, "SELECT 1 FROM jobs WHERE note = 'by 2'"), lambda: "the takeover")
-    ((job_id,),) = ask(nursery.database, "SELECT id FROM jobs")
-    assert ask(nursery.database, "SELECT worker, move FROM attempts WHERE job_id = ?", job_id) == [("zombie", way.move)]
+    wait_until(lambda: nursery.ask("SELECT 1 FROM jobs WHERE note = 'by 2'"), lambda: "the takeover")
+    ((job_id,),) = nursery.ask("SELECT id FROM jobs")
+    assert nursery.ask("SELECT worker, move FROM attempts WHERE job_id = ?", job_id) == [("zombie", way.move)]
     zombie.send(signal.SIGCONT)
     return Scene(nursery, zombie, successor, job_id)
 
 
+@ways("sqlite-lease", "sqlite-stall", "postgres-lease")
 @pytest.mark.parametrize("task", ["held_thread", "held_quietly"])
 def test_a_zombie_cannot_ack_report_or_follow_up(nursery: Nursery, way: Way, task: str) -> None:
     """Its thread goes on as if nothing had happened; the store refuses all it says."""
@@ -111,6 +116,7 @@ def test_a_zombie_cannot_ack_report_or_follow_up(nursery: Nursery, way: Way, tas
     assert scene.follow_ups() == ([f"{scene.job_id}/2"] if task == "held_thread" else [])
 
 
+@ways("sqlite-lease", "sqlite-stall", "postgres-lease")
 def test_a_zombie_cannot_commit_a_transaction(nursery: Nursery, way: Way) -> None:
     scene = lose_claim(nursery, way, "held_transaction")
     scene.let_go(1)
@@ -121,6 +127,7 @@ def test_a_zombie_cannot_commit_a_transaction(nursery: Nursery, way: Way) -> Non
     assert scene.follow_ups() == scene.effects() == [f"{scene.job_id}/2"]
 
 
+@ways("sqlite-lease", "sqlite-stall")
 def test_a_zombie_coroutine_is_stopped_when_its_worker_hears_of_it(nursery: Nursery, way: Way) -> None:
     patient = replace(way, timeout=way.timeout and 2.0)  # the second run would be stopped at its timeout too
     scene = lose_claim(nursery, patient, "held")
@@ -130,6 +137,7 @@ def test_a_zombie_coroutine_is_stopped_when_its_worker_hears_of_it(nursery: Nurs
     scene.finish()
 
 
+@each_store_if_long
 def test_a_zombie_works_again_once_it_goes_on(nursery: Nursery) -> None:
     scene = lose_claim(nursery, WAYS["lease"], "held")
     scene.wait_ended(1)
@@ -141,9 +149,10 @@ def test_a_zombie_works_again_once_it_goes_on(nursery: Nursery) -> None:
     assert len(nursery.ledger.of("end", who="zombie")) >= 3
 
 
+@each_store
 def test_a_machine_that_slept_takes_nothing_from_its_workers(nursery: Nursery, chaos: Chaos) -> None:
     """All stop and go on together, as when a laptop or a virtual machine is suspended: nobody was dead."""
-    alone: dict[str, Any] = {"concurrency": 1, "prefetch": 0, "settings": "?lease=1"}
+    alone: dict[str, Any] = {"concurrency": 1, "prefetch": 0, "settings": "lease=1"}
     workers = [nursery.start("work:work", **alone, **WORKER) for _ in range(2)]
     nursery.run("enqueue:some", number=2, task="held")
     wait_until(lambda: len(nursery.ledger.of("start")) == 2, lambda: "both runs")
@@ -152,7 +161,18 @@ def test_a_machine_that_slept_takes_nothing_from_its_workers(nursery: Nursery, c
         suspend(workers, seconds=1.5)
     (nursery.folder / "go-1").touch()
     wait_until(lambda: len(nursery.ledger.done) >= 2, lambda: "the end of both")
-    assert ask(nursery.database, "SELECT token, crashes FROM archive WHERE task = 'held'") == [(1, 0), (1, 0)]
+    assert nursery.ask("SELECT token, crashes FROM archive WHERE task = 'held'") == [(1, 0), (1, 0)]
+
+
+@long_only
+@each_store
+def test_workers_that_are_stopped_for_longer_than_the_lease_at_random(nursery: Nursery, chaos: Chaos) -> None:
+    crew = Crew(nursery, chaos.rng(), settings=f"lease={LEASE}")
+    for _ in range(30):
+        crew.wait_for_work()
+        crew.stop_one(seconds=crew.rng.uniform(1.0, 2.0) * LEASE)
+    crew.finish()
+    check(nursery)
 
 
 def suspend(workers: Sequence[Process], seconds: float) -> None:
@@ -165,6 +185,5 @@ def suspend(workers: Sequence[Process], seconds: float) -> None:
 
 def wait_for_heartbeats(nursery: Nursery, workers: Sequence[Process]) -> None:
     """Until each has given one more."""
-    files = [nursery.folder / "jobs.db-workers" / f"{worker.who}.lock" for worker in workers]
-    before = [file.stat().st_mtime_ns for file in files]
-    wait_until(lambda: all(file.stat().st_mtime_ns > then for file, then in zip(files, before, strict=True)))
+    before = nursery.database.beats()
+    wait_until(lambda: all(nursery.database.beats()[worker.who] > before[worker.who] for worker in workers))

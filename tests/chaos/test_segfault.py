@@ -12,33 +12,37 @@ from contextlib import contextmanager
 import pytest
 
 from mainspring.job import MAX_CRASHES
-from tests.chaos.conftest import Chaos
-from tests.chaos.database import ailments, ask, statuses, unfinished
+from tests.chaos.conftest import Chaos, each_store_if_long
 from tests.chaos.nursery import ROOT, Nursery
-from tests.chaos.waiting import DEADLINE, wait_until
+from tests.chaos.programs.tasks import with_settings
+from tests.chaos.waiting import DEADLINE
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 
 
+@each_store_if_long
 def test_a_job_that_segfaults_is_alone_in_the_dead_letters(nursery: Nursery, chaos: Chaos) -> None:
     others = chaos.size(1_000, 10_000)
     nursery.run("enqueue:some", number=others // 2)
     nursery.run("enqueue:some", number=1, task="segfault")
     nursery.run("enqueue:some", number=others // 2)
-    path = nursery.database
     with supervised_workers(nursery):
-        wait_until(lambda: not unfinished(path), lambda: f"the end of {unfinished(path)}", seconds=300, every=0.05)
-    assert ask(path, "SELECT task, crashes FROM archive WHERE status <> 4") == [("segfault", MAX_CRASHES)]
-    assert len(ask(path, "SELECT id FROM archive WHERE status = 4")) == others
+        nursery.wait_until_all_is_finished()
+    assert nursery.ask("SELECT task, crashes FROM archive WHERE status <> 4") == [("segfault", MAX_CRASHES)]
+    assert len(nursery.ask("SELECT id FROM archive WHERE status = 4")) == others
     check_ledger(nursery)
-    assert ailments(path) == []
+    assert nursery.database.ailments() == []
 
 
 @contextmanager
 def supervised_workers(nursery: Nursery) -> Iterator[None]:
     """`mainspring worker … --processes 2`, which starts another worker for each that dies."""
     command = [sys.executable, "-m", "mainspring", "worker", "tests.chaos.programs.shop:app", "--processes", "2"]
-    environment = {**os.environ, "CHAOS_FOLDER": str(nursery.folder), "CHAOS_DATABASE": str(nursery.database)}
+    environment = {
+        **os.environ,
+        "CHAOS_FOLDER": str(nursery.folder),
+        "CHAOS_DATABASE": with_settings(nursery.database.url, nursery.database.watchful),
+    }
     with (nursery.folder / "supervisor.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=log)
     try:
@@ -53,10 +57,10 @@ def supervised_workers(nursery: Nursery) -> Iterator[None]:
 def check_ledger(nursery: Nursery) -> None:
     """The poison ran three times and no more; its workers are dead, so whatever they had may have run again."""
     ledger = nursery.ledger
-    (poison,) = [job_id for (job_id,) in ask(nursery.database, "SELECT id FROM archive WHERE task = 'segfault'")]
+    (poison,) = [job_id for (job_id,) in nursery.ask("SELECT id FROM archive WHERE task = 'segfault'")]
     assert [run.end for run in ledger.runs[poison]] == [None] * MAX_CRASHES
     assert len({run.who for run in ledger.runs[poison]}) == MAX_CRASHES
     for run in ledger.runs[poison]:
         nursery.pen.write("kill", at=run.start, who=run.who)
-    states = {job_id: status for job_id, status in statuses(nursery.database).items() if job_id != poison}
+    states = {job_id: status for job_id, status in nursery.database.statuses().items() if job_id != poison}
     assert nursery.ledger.problems({**states, poison: "completed"}) == []

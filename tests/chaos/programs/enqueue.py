@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import random
-import sqlite3
 import time
 from collections.abc import Sequence
 from typing import Any
 
+import psycopg
+
 from mainspring.errors import StoreUnavailable
-from mainspring.job import Inserted
-from tests.chaos.programs.tasks import EFFECTS, MIXTURE, Shop, WoundClock
+from mainspring.job import Inserted, NewJob
+from tests.chaos.programs.own import EFFECTS, own_transaction
+from tests.chaos.programs.tasks import MIXTURE, Shop, WoundClock
 from tests.chaos.waiting import DEADLINE
 
 
@@ -31,23 +31,35 @@ def enqueue(shop: Shop, task: str, number: int, **payload: Any) -> None:
 
 
 def mixture(folder: str, who: str, seed: int, pause: float) -> None:
-    """Jobs of all kinds by all ways, for ever."""
+    """Jobs of all kinds by all ways, for ever; what the store cannot take now is tried again."""
     asyncio.run(_mixture(Shop(folder, who), random.Random(seed), pause))
 
 
 async def _mixture(shop: Shop, rng: random.Random, pause: float) -> None:
     await shop.app.store.open()
-    with contextlib.closing(sqlite3.connect(os.environ["CHAOS_DATABASE"], timeout=30)) as own:
+    with own_transaction() as own:
         own.execute(EFFECTS)
-        while True:
-            jobs = shop.prepare(rng.choice(MIXTURE), rng.choice((1, 1, 3, 10)))
-            if rng.random() < 0.2:
-                with own:  # the caller's own transaction; acknowledged when that is committed
+    while True:
+        jobs = shop.prepare(rng.choice(MIXTURE), rng.choice((1, 1, 3, 10)))
+        await _until_taken(shop, jobs, in_own_transaction=rng.random() < 0.2)
+        await asyncio.sleep(rng.uniform(0, pause))
+
+
+async def _until_taken(shop: Shop, jobs: list[NewJob], *, in_own_transaction: bool) -> None:
+    """They keep their ids, so that a try whose answer got lost does no harm."""
+    while True:
+        try:
+            if in_own_transaction:
+                with own_transaction() as own:  # acknowledged when that is committed
                     inserted = await shop.app.enqueue_all(jobs, connection=own)
             else:
                 inserted = await shop.app.enqueue_all(jobs)
+        except (StoreUnavailable, psycopg.OperationalError) as error:
+            print(f"{type(error).__name__}: {error}", flush=True)
+            await asyncio.sleep(0.02)
+        else:
             acknowledge(shop, inserted)
-            await asyncio.sleep(rng.uniform(0, pause))
+            return
 
 
 def stubbornly(folder: str, who: str, settings: str = "") -> None:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
+import mainspring.stores.postgres
 import mainspring.worker  # noqa: F401 - what the programs need
 from mainspring.cli import logs
 from tests.chaos.programs.tasks import Shop
@@ -44,7 +45,7 @@ def warm_up() -> None:
     logs.set_up("info", as_json=True)
     version("mainspring")
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["CHAOS_DATABASE"] = f"{folder}/jobs.db"
+        os.environ["CHAOS_DATABASE"] = f"sqlite:///{folder}/jobs.db"
         Shop(folder, "warm-up").pen.close()
 
 

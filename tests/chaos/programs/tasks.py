@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import inspect
 import os
 import random
 import threading
@@ -19,8 +20,8 @@ from mainspring.events import JobCompleted
 from mainspring.job import NewJob
 from mainspring.retry import Retry
 from tests.chaos.ledger import Pen
+from tests.chaos.programs.own import EFFECTS, write_effect
 
-EFFECTS = "CREATE TABLE IF NOT EXISTS effects (job_id TEXT NOT NULL)"  # no UNIQUE: a double must be seen, not refused
 MIXTURE = ("quick", "quick_sync", "short", "threaded", "flaky", "parent", "effect")
 BLINK = 0.02  # seconds; the longest of the short handlers
 AGAIN = Retry(max_attempts=100, base=0.01, cap=0.05)
@@ -42,7 +43,7 @@ class Shop:
     def __init__(self, folder: str, who: str, settings: str = "", clock: Clock | None = None) -> None:
         self.folder, self.who = Path(folder), who
         self.pen = Pen(self.folder / "ledger", who)
-        self.app = Mainspring(f"sqlite:///{os.environ['CHAOS_DATABASE']}{settings}", clock=clock)
+        self.app = Mainspring(with_settings(os.environ["CHAOS_DATABASE"], settings), clock=clock)
         self.app.on(JobCompleted)(self._completed)
         define_short(self)
         define_with_effects(self)
@@ -88,6 +89,12 @@ class Shop:
 
     def _completed(self, event: JobCompleted) -> None:
         self.pen.write("done", event.job_id)
+
+
+def with_settings(url: str, settings: str) -> str:
+    if not settings:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}{settings}"
 
 
 def token(ctx: Context) -> int:
@@ -143,12 +150,14 @@ def define_with_effects(shop: Shop) -> None:
         with noted(ctx):
             return of
 
-    @app.task()
+    @app.task(retry=AGAIN)  # its connection may be cut
     async def effect(ctx: Context) -> None:
         """So is what it writes."""
         with noted(ctx):
             async with ctx.transaction() as connection:
-                connection.execute("INSERT INTO effects VALUES (?)", (ctx.job_id,))
+                written = write_effect(connection, ctx.job_id)
+                if inspect.isawaitable(written):
+                    await written
 
 
 def define_held(shop: Shop) -> None:
@@ -184,7 +193,7 @@ def define_held(shop: Shop) -> None:
             ctx.set_result(shop.say_all(ctx))
             with ctx.transaction() as connection:
                 connection.execute(EFFECTS)
-                connection.execute("INSERT INTO effects VALUES (?)", (f"{ctx.job_id}/{token(ctx)}",))
+                write_effect(connection, f"{ctx.job_id}/{token(ctx)}")
 
     @app.task()
     def ticking(ctx: Context) -> None:

@@ -21,10 +21,10 @@ def work_by_wound_clock(folder: str, who: str, settings: str = "", **worker: Any
     return run(Shop(folder, who, settings, WoundClock(folder)), **worker)
 
 
-def run(shop: Shop, last_words: float | None = None, **worker: Any) -> int:
+def run(shop: Shop, last_words: float | None = None, log_level: str = "info", **worker: Any) -> int:
     if last_words is not None:
         worker_module.LAST_WORDS = last_words
-    logs.set_up("info", as_json=True, final=True)
+    logs.set_up(log_level, as_json=True, final=True)
     return Worker(shop.app, id=shop.who, **worker).run()
 
 
