@@ -31,7 +31,7 @@ numbers = itertools.count()
 class Server:
     """One data directory and the process that serves it, on a socket in it."""
 
-    def __init__(self, binaries: Path, *, settings: tuple[str, ...] = QUICK) -> None:
+    def __init__(self, binaries: Path, *, settings: tuple[str, ...] = QUICK, copy_of: Server | None = None) -> None:
         self.binaries = binaries
         self.directory = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
         self._settings = (*SETTINGS, f"unix_socket_directories={self.directory}", *settings)
@@ -39,7 +39,11 @@ class Server:
         self._guard: subprocess.Popen[bytes] | None = None
         self._was_killed = False
         self.directory.chmod(0o777 if os.geteuid() == 0 else 0o700)  # root maps itself to another user
-        self._run("initdb", "-D", str(self.data), "-U", "mainspring", "-A", "trust", "--no-sync", "-E", "UTF8")
+        if copy_of is None:
+            self._run("initdb", "-D", str(self.data), "-U", "mainspring", "-A", "trust", "--no-sync", "-E", "UTF8")
+        else:  # a standby, which the other server knows by the name "reserve"
+            place = f"{copy_of.dsn}&application_name=reserve"
+            self._run("pg_basebackup", "-D", str(self.data), "-d", place, "-R", "-c", "fast", "--no-sync")
 
     @property
     def data(self) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -24,6 +25,7 @@ from mainspring.task import Task
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance.scene import a_halt, claim, new_job, put
 from tests.postgres import dsn, fresh_schema
+from tests.stores.postgres.django_project import set_up_django
 from tests.stores.postgres.several import Stores, listening
 
 Greet = Task[..., Any, Any]
@@ -125,6 +127,15 @@ async def test_anything_else_is_refused(greet: Greet, other: Any) -> None:
         greet.using(connection=other).enqueue_sync(name="Ana")
 
 
+async def test_nor_can_django_with_another_driver(greet: Greet) -> None:
+    wrapper = type(
+        "DatabaseWrapper", (), {"ensure_connection": lambda _: None, "connection": sqlite3.connect(":memory:")}
+    )
+    with pytest.raises(ConfigurationError, match="not DatabaseWrapper over sqlite3: have it use psycopg 3"):
+        await greet.using(connection=wrapper()).enqueue(name="Ana")
+    wrapper.connection.close()  # type: ignore[attr-defined]
+
+
 async def test_a_database_without_our_tables_says_what_to_do(stores: Stores) -> None:
     app = Mainspring(PostgresStore(stores.dsn, schema_name="test_nothing_here", migrate=False))
 
@@ -196,13 +207,7 @@ def sqlalchemy_connection() -> Iterator[tuple[Any, Callable[[], None]]]:
 
 @contextmanager
 def django_connection() -> Iterator[tuple[Any, Callable[[], None]]]:
-    import django.conf  # type: ignore[import-untyped]
-    import django.db  # type: ignore[import-untyped]
-
-    if not django.conf.settings.configured:
-        place = {"NAME": "postgres", "USER": "mainspring", "HOST": dsn().partition("host=")[2]}
-        django.conf.settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.postgresql", **place}})
-    connection = django.db.connection
+    connection = set_up_django().db.connection
     connection.set_autocommit(False)
     yield connection, connection.commit
     connection.close()

@@ -53,6 +53,8 @@ async def borrow(given: Any) -> Any:
         f"connection must be a psycopg connection, an SQLAlchemy session or connection, or a Django connection, "
         f"not {type(given).__name__}"
     )
+    if driver is not None:
+        msg += f" over {type(driver).__module__.partition('.')[0]}: have it use psycopg 3"
     raise ConfigurationError(msg)
 
 
