@@ -3,7 +3,8 @@
 | state    | means                                                                                        |
 |----------|----------------------------------------------------------------------------------------------|
 | ok       | the store answers, and what is due is taken                                                  |
-| degraded | it answers, but jobs wait too long, no worker takes them, or workers cannot hear of new ones |
+| degraded | it answers, but jobs wait too long, no worker takes them, workers cannot hear of new ones,   |
+|          | or one in this process does not get through to it, say to write                              |
 | down     | it does not answer; `lost_at` and `error` say since when and why                             |
 """
 
@@ -13,7 +14,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -27,6 +28,7 @@ T = TypeVar("T")
 
 LATE = timedelta(minutes=5)
 TIMEOUT = 5.0  # seconds
+PROBE = "health"  # who asks
 
 
 class State(StrEnum):
@@ -41,8 +43,9 @@ class Health:
     at: datetime
     store: str  # its URL, without secrets
     problems: tuple[str, ...] = ()  # what is not as it should be, a sentence each
-    lost_at: datetime | None = None  # since when this process has had no answer; None: it answers
-    error: str = ""  # the last, if it does not answer
+    reachable: bool = True  # it answered just now
+    lost_at: datetime | None = None  # since when this process, or a worker in it, has had no answer; None: it has
+    error: str = ""  # the last, if so
     workers: int | None = None  # alive, anywhere; None: nobody knows
     polling: tuple[str, ...] = ()  # workers that cannot hear of new jobs and look now and then
     unattended: tuple[str, ...] = ()  # queues with due jobs that no living worker takes
@@ -50,53 +53,67 @@ class Health:
     oldest_in: str = ""  # its queue
     halted: bool = False  # the whole system; that is somebody's wish, and no problem
 
-    @property
-    def reachable(self) -> bool:
-        return self.lost_at is None
-
 
 class Contact:
     """Whether the store answers, as far as this process has noticed: workers by working, others by asking.
 
-    May be told from any thread that has an event loop, on which coroutines that subscribed to the events are run.
+    It is lost when somebody gets no answer, and back when all who got none have one. May be told from any thread that
+    has an event loop, on which coroutines that subscribed to the events are run.
     """
 
     def __init__(self, store: str, bus: Bus) -> None:
         self._store = store
         self._bus = bus
         self._lock = threading.Lock()
+        self._failing: set[str] = set()  # who
         self._lost = 0.0  # by the monotonic clock
         self.lost_at: datetime | None = None
         self.error = ""
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, who: str, error: Exception) -> None:
         with self._lock:
-            is_new = self.lost_at is None
+            is_new = not self._failing
+            self._failing.add(who)
             self.error = f"{type(error).__name__}: {error}"
             if is_new:
                 self.lost_at, self._lost = datetime.now(UTC), time.monotonic()
         if is_new:
             self._bus.emit(StoreLost(store=self._store, error=self.error))
 
-    def answered(self) -> None:
-        if self.lost_at is None:  # nearly always
+    def answered(self, who: str) -> None:
+        if who not in self._failing:  # nearly always
             return
         with self._lock:
-            was_lost, self.lost_at = self.lost_at is not None, None
+            self._failing.discard(who)
+            is_back = not self._failing
             gone_for = round(time.monotonic() - self._lost, 3)
-        if was_lost:
+            if is_back:
+                self.lost_at = None
+        if is_back:
             self._bus.emit(StoreBack(store=self._store, gone_for=gone_for))
+
+    def forget(self, who: str) -> None:
+        """Of somebody who asks no more: whether the store is back he cannot say."""
+        with self._lock:
+            self._failing.discard(who)
+            if not self._failing:
+                self.lost_at = None
 
 
 async def examine(store: Store, contact: Contact, *, late: timedelta = LATE, timeout: float = TIMEOUT) -> Health:
     try:
         stats = await within(timeout, store.stats())
     except StoreError as error:
-        contact.failed(error)
+        contact.failed(PROBE, error)
         now, problem = datetime.now(UTC), f"the store does not answer: {error}"
-        return Health(State.DOWN, now, store.url, (problem,), contact.lost_at or now, contact.error)
-    contact.answered()
-    return judge(stats, to_datetime(store.clock.now()), store.url, late)
+        lost_at, why = contact.lost_at or now, contact.error
+        return Health(State.DOWN, now, store.url, (problem,), reachable=False, lost_at=lost_at, error=why)
+    contact.answered(PROBE)
+    health = judge(stats, to_datetime(store.clock.now()), store.url, late)
+    if contact.lost_at is None:
+        return health
+    problems = (f"a worker here gets no answer: {contact.error}", *health.problems)
+    return replace(health, state=State.DEGRADED, problems=problems, lost_at=contact.lost_at, error=contact.error)
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:

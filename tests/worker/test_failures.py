@@ -10,9 +10,11 @@ import pytest
 
 from mainspring import Context, Mainspring, Retry
 from mainspring.errors import StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreReadOnly, StoreVanished
+from mainspring.events import StoreBack, StoreLost
+from mainspring.health import State
 from mainspring.job import Status
 from mainspring.worker import Worker
-from tests.worker.working import QUICK, FaultyStore, ended, eventually, fields_of, working
+from tests.worker.working import QUICK, FaultyStore, ended, eventually, fields_of, record, working
 
 pytestmark = pytest.mark.slow
 
@@ -110,6 +112,37 @@ async def test_an_outage_is_told_of_once_however_many_loops_meet_it(
     assert lost["error"] == "StoreVanished: gone"
     assert back["failures"] >= 9
     assert not fields_of(caplog, "loop_failed")
+
+
+async def test_an_outage_is_an_event_and_so_is_its_end(app: Mainspring, store: FaultyStore) -> None:
+    events = record(app, StoreLost, StoreBack)
+    async with working(app):
+        store.fail("heartbeat", "reap", fault=StoreFull("no room"))
+        await eventually(lambda: min(store.failed[method] for method in ("heartbeat", "reap")) >= 2)
+        health = await app.health()  # the store can be read all the same
+        assert (health.state, health.reachable) == (State.DEGRADED, True)
+        assert health.problems == ("a worker here gets no answer: StoreFull: no room",)
+        assert health.lost_at is not None
+        store.heal()
+        await eventually(lambda: len(events) >= 2)
+        assert (await app.health()).state is State.OK
+    lost, back = events
+    assert (lost.error, lost.store) == ("StoreFull: no room", store.url)
+    assert (type(back), back.store) == (StoreBack, store.url)
+
+
+async def test_a_worker_that_is_gone_knows_no_more_of_it(app: Mainspring, store: FaultyStore) -> None:
+    async with working(app):
+        store.fail("heartbeat", fault=StoreVanished())
+        await eventually(lambda: store.failed["heartbeat"])
+    assert (await app.health()).state is State.OK
+    store.fail("open", fault=StoreVanished())
+    worker = Worker(app, **QUICK)
+    serving = asyncio.create_task(worker.serve())
+    await eventually(lambda: app.contact.lost_at)
+    worker.stop()
+    await serving
+    assert app.contact.lost_at is None
 
 
 @pytest.mark.parametrize("method", ["open", "join"])

@@ -5,8 +5,11 @@ import threading
 from collections.abc import Mapping
 from typing import Any, cast
 
-from mainspring.errors import StoreBusy
+import pytest
+
+from mainspring.errors import StoreBusy, StoreError
 from mainspring.stores.protocol import Pulse, Store
+from mainspring.worker import heartbeat
 from mainspring.worker.heartbeat import Heartbeat
 from mainspring.worker.outage import Outage
 from tests.worker.working import eventually
@@ -17,10 +20,14 @@ class FakeStore:
         self.asked: list[tuple[str, dict[str, int]]] = []
         self.threads: set[int] = set()
         self.error: Exception | None = None
+        self.answers = threading.Event()
+        self.answers.set()
 
     async def heartbeat(self, worker: str, held: Mapping[str, int]) -> Pulse:
         self.asked.append((worker, dict(held)))
         self.threads.add(threading.get_ident())
+        if not self.answers.is_set():
+            await asyncio.to_thread(self.answers.wait)
         if self.error is not None:
             raise self.error
         return Pulse(lost=frozenset(held))
@@ -66,3 +73,20 @@ async def test_it_can_be_stopped_at_any_moment_and_poked_after_that() -> None:
         heartbeat = beating(FakeStore(), 3600)
         await asyncio.wait_for(heartbeat.stop(), 5)
         heartbeat.poke()
+
+
+async def test_a_store_that_says_nothing_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a server that was stopped: the connection stands, and nobody answers."""
+    monkeypatch.setattr(heartbeat, "SILENCE", 0.01)
+    noticed: list[StoreError | None] = []
+    store = FakeStore()
+    store.answers.clear()
+    beating = Heartbeat(
+        cast("Store", store), "w", 0.01, dict, lambda _pulse, _asked: None, outage=Outage("w", noticed=noticed.append)
+    )
+    beating.start()
+    await eventually(lambda: noticed)
+    assert str(noticed[0]) == "no answer for 0.01 s"
+    store.answers.set()
+    await eventually(lambda: noticed[-1] is None)
+    await beating.stop()

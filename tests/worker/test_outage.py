@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.errors import StoreFull, StoreUnavailable, StoreVanished
+from mainspring.errors import StoreError, StoreFull, StoreUnavailable, StoreVanished
 from mainspring.worker.outage import FIRST_REMINDER, LONGEST, Outage
 from tests.worker.working import fields_of
 
@@ -98,3 +98,15 @@ def test_the_next_one_is_told_of_anew(outage: Outage, watch: Watch, log: pytest.
         outage.worked("claim")
     assert warnings(log) == [("claim", 0.0), ("claim", 0.0)]
     assert len(fields_of(log, "store_back")) == 2
+
+
+def test_whoever_wants_to_know_is_told_of_each_failure_and_of_the_end() -> None:
+    noticed: list[StoreError | None] = []
+    outage, full = Outage("w", noticed=noticed.append), StoreFull()
+    outage.worked("claim")
+    outage.failed("claim", full)
+    outage.failed("acks", full)
+    outage.worked("claim")
+    assert noticed == [full, full]
+    outage.worked("acks")
+    assert noticed == [full, full, None]

@@ -7,12 +7,14 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping
 
-from mainspring.errors import StoreError
+from mainspring.errors import StoreError, StoreUnavailable
 from mainspring.log import get_log
 from mainspring.stores.protocol import Pulse, Store
 from mainspring.worker.outage import Outage
 
 log = get_log("mainspring.worker")
+
+SILENCE = 10.0  # seconds after which a store that neither answers nor fails is told of
 
 
 class Heartbeat:
@@ -79,6 +81,8 @@ class Heartbeat:
 
     async def _beat_once(self) -> None:
         held = self._held()
+        silence = StoreUnavailable(f"no answer for {SILENCE:g} s")
+        impatience = asyncio.get_running_loop().call_later(SILENCE, self._outage.failed, "heartbeat", silence)
         try:
             pulse = await self._store.heartbeat(self._worker, held)
         except StoreError as error:
@@ -87,6 +91,8 @@ class Heartbeat:
         except Exception as error:  # noqa: BLE001 - the next beat may get through
             log.warning("heartbeat_failed", worker=self._worker, error=f"{type(error).__name__}: {error}")
             return
+        finally:
+            impatience.cancel()
         self._outage.worked("heartbeat")
         with contextlib.suppress(RuntimeError):  # the worker's loop is closed
             self._home.call_soon_threadsafe(self._heard, pulse, held)

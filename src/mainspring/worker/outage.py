@@ -20,8 +20,14 @@ class Outage:
     It begins when the first loop fails and is over when each that failed has reached the store again.
     """
 
-    def __init__(self, worker: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        worker: str,
+        monotonic: Callable[[], float] = time.monotonic,
+        noticed: Callable[[StoreError | None], None] = lambda _: None,  # None: it is over
+    ) -> None:
         self._worker = worker
+        self._noticed = noticed
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._failing: set[str] = set()  # loops
@@ -31,6 +37,10 @@ class Outage:
         self._failures = 0
 
     def failed(self, loop: str, error: StoreError) -> None:
+        self._tell(loop, error)
+        self._noticed(error)
+
+    def _tell(self, loop: str, error: StoreError) -> None:
         with self._lock:
             now = self._monotonic()
             if not self._failing:
@@ -59,9 +69,12 @@ class Outage:
             self._failing.discard(loop)
             if self._reached_at is None:
                 self._reached_at = self._monotonic()
-            if not self._failing:
+            is_over = not self._failing
+            if is_over:
                 gone_for = round(self._reached_at - self._since, 3)
                 log.info("store_back", worker=self._worker, gone_for=gone_for, failures=self._failures)
+        if is_over:
+            self._noticed(None)
 
     def _begin(self, now: float) -> None:
         self._since, self._failures, self._pause = now, 0, FIRST_REMINDER

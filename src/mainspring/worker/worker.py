@@ -19,6 +19,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from typing import Any, cast
 
@@ -73,7 +74,7 @@ class Worker:
         self._queues = {subscription.queue for subscription in self.settings.queues}
         self._limited = any(subscription.concurrency is not None for subscription in self.settings.queues)
         self._announce = Announcer(app.bus, self.id)
-        self._outage = Outage(self.id)
+        self._outage = Outage(self.id, noticed=self._on_outage)
         self._prefetch = Prefetch(self.settings.prefetch)
         self._random = random.Random()  # noqa: S311 - shares of the queues
         self._held: dict[str, Run] = {}  # claimed, and its outcome not decided yet
@@ -223,6 +224,7 @@ class Worker:
             await self._heartbeat.stop()
             with contextlib.suppress(StoreError):  # then the others find out that we are gone
                 await self.store.leave(self.id)
+            self.app.contact.forget(self.id)
             log.info("worker_stopped", worker=self.id, abandoned=self._abandoned)
             self.app.bus.emit(WorkerStopped(worker=self.id, released=self._released))
             await self.app.bus.flush()
@@ -251,7 +253,15 @@ class Worker:
                 self._outage.worked("join")
                 log.info("worker_started", worker=self.id, queues=sorted(self._queues), store=self.store.url)
                 return True
+        self.app.contact.forget(self.id)
         return False
+
+    def _on_outage(self, error: StoreError | None) -> None:
+        """From any thread; who subscribed hears of it on our loop. None: it is over."""
+        contact = self.app.contact
+        tell = partial(contact.answered, self.id) if error is None else partial(contact.failed, self.id, error)
+        with contextlib.suppress(RuntimeError):  # our loop is closed
+            self._loop.call_soon_threadsafe(tell)
 
     # -- claim ----------------------------------------------------------------------------------
 

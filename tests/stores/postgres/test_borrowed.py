@@ -127,13 +127,20 @@ async def test_anything_else_is_refused(greet: Greet, other: Any) -> None:
         greet.using(connection=other).enqueue_sync(name="Ana")
 
 
+class OtherWrapper:
+    """As Django has it over another driver than psycopg 3."""
+
+    def __init__(self) -> None:
+        self.connection = sqlite3.connect(":memory:")
+
+    def ensure_connection(self) -> None: ...
+
+
 async def test_nor_can_django_with_another_driver(greet: Greet) -> None:
-    wrapper = type(
-        "DatabaseWrapper", (), {"ensure_connection": lambda _: None, "connection": sqlite3.connect(":memory:")}
-    )
-    with pytest.raises(ConfigurationError, match="not DatabaseWrapper over sqlite3: have it use psycopg 3"):
-        await greet.using(connection=wrapper()).enqueue(name="Ana")
-    wrapper.connection.close()  # type: ignore[attr-defined]
+    other = OtherWrapper()
+    with pytest.raises(ConfigurationError, match="not OtherWrapper over sqlite3: have it use psycopg 3"):
+        await greet.using(connection=other).enqueue(name="Ana")
+    other.connection.close()
 
 
 async def test_a_database_without_our_tables_says_what_to_do(stores: Stores) -> None:
