@@ -166,10 +166,8 @@ def fresh_schema() -> str:
 # -- schemas that are used again: to make one costs more than most tests do ------------------------------
 
 spare: defaultdict[str, list[str]] = defaultdict(list)
-CLEAR = "".join(
-    f"DELETE FROM {{schema}}.{table};"
-    for table in ("jobs", "archive", "attempts", "dedupe", "counts", "halts", "workers", "audit", "audit_jobs")
-)
+TABLES = "jobs archive attempts dedupe counts halts workers audit audit_jobs documents"
+CLEAR = "".join(f"DELETE FROM {{schema}}.{table};" for table in TABLES.split())
 
 
 class RecycledStore(PostgresStore):

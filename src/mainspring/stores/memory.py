@@ -44,6 +44,7 @@ from mainspring.job import (
     TimelineEntry,
     statuses_that_allow,
 )
+from mainspring.stores.documents import Bundle, Document, Due, Key, Listing, accepted, answers, comes_soon, last_writes
 from mainspring.stores.protocol import (
     DUE_CAP,
     EVERY_QUEUE,
@@ -68,6 +69,7 @@ from mainspring.stores.protocol import (
     WorkerInfo,
 )
 from mainspring.stores.records import JOBS, Chunk, Kind, Record, job_record, kind_of, make_key, split_key
+from mainspring.stores.shelf import Shelf
 
 COUNTS_AS_ATTEMPT = frozenset({Move.DONE, Move.RETRY, Move.DEAD, Move.CANCEL})
 IN_HISTORY = COUNTS_AS_ATTEMPT | {Move.CRASH}
@@ -152,6 +154,7 @@ class MemoryStore:
         self._halts: dict[str | None, Halt] = {}
         self._audit: dict[_Operation, AuditEntry] = {}
         self._turns: Counter[str] = Counter()
+        self._shelf = Shelf()
 
     async def open(self) -> None:
         """Nothing to open."""
@@ -410,7 +413,8 @@ class MemoryStore:
             rows = list(islice(expired, limit))
             for row in rows:
                 del self._rows[row.id]
-            return len(rows) + self._keys.prune(limit - len(rows), now)
+            pruned = len(rows) + self._keys.prune(limit - len(rows), now)
+            return pruned + self._shelf.prune(limit - pruned, now)
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -583,6 +587,35 @@ class MemoryStore:
         key = by.operation, action
         entry = self._audit.get(key) or AuditEntry(to_datetime(now), by.actor, action, by.reason, detail, 0)
         self._audit[key] = replace(entry, count=entry.count + count)
+
+    # -- beside jobs ------------------------------------------------------------------------------
+
+    async def write(self, bundles: Sequence[Bundle]) -> list[list[Inserted] | None]:
+        with self._operation() as now:
+            keys = {write.key for bundle in bundles for write in bundle.writes}
+            holds = accepted(bundles, {one.key: one.version for one in self._shelf.read(keys, now)})
+            taken = [bundle for bundle, held in zip(bundles, holds, strict=True) if held]
+            jobs = [job for bundle in taken for job in bundle.jobs]
+            if jobs:
+                self._refuse_if_halted(jobs, now)
+            writes = last_writes(taken)
+            for write in writes:
+                self._shelf.write(write)
+            if comes_soon(writes, now):
+                self._crew.call_for_jobs(EVERY_QUEUE)
+            return answers(bundles, holds, [self._insert(job, now) for job in jobs])
+
+    async def documents(self, keys: Sequence[Key]) -> list[Document]:
+        with self._operation() as now:
+            return self._shelf.read(keys, now)
+
+    async def browse(self, listing: Listing) -> list[Document]:
+        with self._operation() as now:
+            return self._shelf.browse(listing, now)
+
+    async def due(self, collection: str, limit: int = 100) -> Due:
+        with self._operation() as now:
+            return self._shelf.due(collection, limit, now)
 
     # -- moving to another store --------------------------------------------------------------
 

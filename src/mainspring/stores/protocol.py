@@ -36,6 +36,7 @@ from mainspring.job import (
     Status,
     TimelineEntry,
 )
+from mainspring.stores.documents import Bundle, Document, Due, Key, Listing
 from mainspring.stores.records import Chunk, Kind, Record
 
 EVERY_QUEUE = "*"
@@ -297,7 +298,7 @@ class Store(Protocol):
         """
 
     async def prune(self, limit: int = 1000) -> int:
-        """Delete up to `limit` jobs (and dedupe records) whose retention is over; returns how many."""
+        """Delete up to `limit` jobs (and dedupe records, and documents) whose time is over; returns how many."""
 
     # -- reading: always works, halted or not ------------------------------------------------------
     async def get(self, ids: Sequence[str]) -> list[Job]: ...
@@ -332,6 +333,22 @@ class Store(Protocol):
         """End a halt or pause; False if there was none."""
 
     async def halts(self) -> list[Halt]: ...
+
+    # -- beside jobs, see documents.py ---------------------------------------------------------------------
+    async def write(self, bundles: Sequence[Bundle]) -> list[list[Inserted] | None]:
+        """Write each bundle if it finds the versions that it expects; else None, and nothing of that bundle.
+
+        May be repeated with the same bundles. Raises SystemHalted, writing nothing, if their jobs are refused.
+        """
+
+    async def documents(self, keys: Sequence[Key]) -> list[Document]:
+        """Those that are there, in any order."""
+
+    async def browse(self, listing: Listing) -> list[Document]:
+        """By group and id, in the order of their characters' numbers."""
+
+    async def due(self, collection: str, limit: int = 100) -> Due:
+        """Those whose time has come, the longest overdue first."""
 
     # -- moving to another store, see records.py; none of it minds a halt --------------------------------
     async def dump(self, kind: Kind, *, after: str | None = None, limit: int = 1000) -> Chunk:

@@ -10,8 +10,9 @@ import psycopg
 import pytest
 
 from mainspring.job import Claim, Move, Status
+from mainspring.stores.documents import Bundle, Key, Listing, Write
 from mainspring.stores.postgres import PostgresStore, upkeep
-from mainspring.stores.postgres.transaction import Dialect, Transaction
+from mainspring.stores.postgres.transaction import PLAN_FREELY, Dialect, Transaction
 from mainspring.stores.protocol import Action, Edit, Filter, Want
 from mainspring.testing.conformance.scene import BY, by_hand, claim, end, join, new_job, outcome, put, running
 from tests.postgres import dsn, fresh_schema
@@ -46,6 +47,11 @@ SELECT ('00000000-0001-7000-8000-' || lpad(to_hex(n + %(from)s), 12, '0'))::uuid
        (ARRAY[0, 30000, 1000000])[n %% 3 + 1], 0, 0, 0, 0, '', '{}', 'guest', (n + %(from)s)::text, '{old}'
 FROM generate_series(1, %(number)s) AS n
 """
+MANY_DOCUMENTS = """
+INSERT INTO {s}.documents (collection, grp, id, version, due_at, expires_at, data)
+SELECT 'things', 'g' || n %% 3, n + %(from)s, n, 9000000000000 + n, 9000000000000 + n, '{}'
+FROM generate_series(1, %(number)s) AS n
+"""
 THEIR_FAILURES = """
 INSERT INTO {s}.attempts (job_id, number, worker, started_at, finished_at, move)
 SELECT id, 1, 'w1', 1, 2, 'retry' FROM {s}.archive ON CONFLICT DO NOTHING
@@ -54,13 +60,14 @@ THEIR_NUMBERS = """
 INSERT INTO {s}.counts SELECT queue, status, count(*) FROM {s}.jobs GROUP BY queue, status
 UNION ALL SELECT queue, status, count(*) FROM {s}.archive GROUP BY queue, status
 """
-ANALYZE = "ANALYZE {s}.jobs, {s}.archive, {s}.attempts, {s}.counts, {s}.dedupe"
+ANALYZE = "ANALYZE {s}.jobs, {s}.archive, {s}.documents, {s}.attempts, {s}.counts, {s}.dedupe"
 SMALL = ("halts", "workers", "migrations", "counts")  # as many rows as there are queues or workers, or a few hundred
 
 
 def fill(stores: Stores, waiting: int, finished: int, start: int = 0) -> None:
     with stores.connect() as connection:
-        for statement, number in ((MANY_WAIT, waiting), (MANY_HAVE_FINISHED, finished)):
+        several = ((MANY_WAIT, waiting), (MANY_HAVE_FINISHED, finished), (MANY_DOCUMENTS, waiting))
+        for statement, number in several:
             parameters = {"from": start, "number": number}
             connection.execute(statement.replace("{s}", stores.schema).encode(), parameters)
         connection.execute(THEIR_FAILURES.replace("{s}", stores.schema).encode())
@@ -160,6 +167,11 @@ async def cancel(store: PostgresStore, held: Held) -> None:
     assert (await by_hand(store, Action.CANCEL, await put(store, delay=10**9))).ids
 
 
+async def write_documents(store: PostgresStore, held: Held) -> None:
+    assert None not in await store.write([Bundle((Write(Key("things", "new", f"{n}"), "{}"),)) for n in range(10)])
+    await store.write([Bundle((Write(Key("things", "new", "0"), None),))])
+
+
 async def found(store: PostgresStore, number: int, **fields: Any) -> None:
     page = await store.find(Filter(**fields))
     assert len(page.jobs) == number
@@ -194,6 +206,11 @@ WORK: Mapping[str, Work] = {
     "find by key": lambda store, _: found(store, 1, dedupe_key="wait-77"),
     "find dead letters": lambda store, _: found(store, 50, statuses=(Status.DEAD_LETTER,)),
     "find the newest": lambda store, _: found(store, 50),
+    "write documents": write_documents,
+    "read documents": lambda store, _: store.documents([Key("things", "g1", "1"), Key("things", "", "a")]),
+    "due documents": lambda store, _: store.due("things"),
+    "browse a collection": lambda store, _: store.browse(Listing("things", None, ("g1", "1"))),
+    "browse a group backwards": lambda store, _: store.browse(Listing("things", "g1", ("g1", "5"), backwards=True)),
 }
 
 
@@ -229,7 +246,7 @@ async def test_everyday_work_reads_a_bounded_number_of_pages(full: Stores) -> No
 
 # -- plans ----------------------------------------------------------------------------------------
 
-BIG = ("jobs", "archive", "archive_short", "archive_forever", "archive_30000")
+BIG = ("jobs", "documents", "archive", "archive_short", "archive_forever", "archive_30000")
 INTENDED = {"jobs_waiting", "jobs_suspect", "jobs_running", "jobs_pkey", "jobs_dedupe", "jobs_target", "jobs_tags"}
 
 
@@ -274,7 +291,12 @@ async def test_no_statement_of_it_is_planned_to_read_a_big_table_from_end_to_end
         for template, parameters in recorded.items():
             if template.split()[0] not in {"SELECT", "WITH", "INSERT", "UPDATE", "DELETE"}:
                 continue
-            ((plan,),) = explain(connection, dialect.statement(template), parameters, template == upkeep.EXPIRED)
+            ((plan,),) = explain(
+                connection,
+                dialect.statement(template),
+                parameters,
+                template == upkeep.EXPIRED or "documents" in template,
+            )
             all_nodes = list(nodes(plan[0]["Plan"]))
             used |= {node["Index Name"] for node in all_nodes if "Index Name" in node}
             scans = [node["Relation Name"] for node in all_nodes if node["Node Type"] == "Seq Scan"]
@@ -288,5 +310,5 @@ async def test_no_statement_of_it_is_planned_to_read_a_big_table_from_end_to_end
 def explain(connection: psycopg.Connection[Any], statement: str, parameters: Any, bound: bool) -> Any:
     with connection.transaction(force_rollback=True):
         if bound:
-            connection.execute(upkeep.PLAN_FREELY.encode(), {"freely": "off"})
+            connection.execute(PLAN_FREELY.encode(), {"freely": "off"})
         return connection.execute(f"EXPLAIN (FORMAT JSON) {statement}".encode(), parameters).fetchall()

@@ -13,7 +13,8 @@ from typing import Any, Self
 import pytest
 
 from mainspring.job import Claim, Move, Status
-from mainspring.stores.protocol import Action, Edit, Filter, Want
+from mainspring.stores.documents import Bundle, Key, Listing, Write
+from mainspring.stores.protocol import Action, Edit, Filter, Store, Want
 from mainspring.stores.sqlite import SqliteStore, claims, endings, insertion, read, upkeep
 from mainspring.stores.sqlite.batch import _statement
 from mainspring.testing.clock import ManualClock
@@ -47,6 +48,10 @@ SELECT printf('done-%012d', n), 'greet', iif(n % 3, 'default', 'mail'), 4 + (n %
        1, 9000000000000 + n, 0, 0, 0, 0, '', '["old"]', '{}'
 FROM number
 """
+MANY_DOCUMENTS = """
+WITH RECURSIVE number(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < ?)
+INSERT INTO documents SELECT 'things', 'g' || n % 3, n, n, 9000000000000 + n, 9000000000000 + n, '{}' FROM number
+"""
 THEIR_TAGS = "INSERT INTO tags SELECT 'old', id FROM archive"
 
 
@@ -54,6 +59,7 @@ def fill(path: Path, waiting: int, finished: int) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(MANY_WAIT, (waiting,))
         connection.execute(MANY_HAVE_FINISHED, (finished,))
+        connection.execute(MANY_DOCUMENTS, (waiting,))
         connection.execute(THEIR_TAGS)
 
 
@@ -81,7 +87,7 @@ def stale() -> Path:
         fill(path, 10, 10)
         analyze(path)
         with connection:
-            for table in ("jobs", "archive", "tags"):
+            for table in ("jobs", "archive", "tags", "documents"):
                 connection.execute(f"DELETE FROM {table}")
     fill(path, 20_000, 20_000)
     return path
@@ -221,6 +227,24 @@ async def a_day(store: SqliteStore, clock: ManualClock) -> None:
     await store.stats()
     await store.attempts(suspect)
     await store.halts()
+    await a_day_of_documents(store, clock.now())
+
+
+async def a_day_of_documents(store: Store, now: int) -> None:
+    await store.write(
+        [
+            Bundle((Write(Key("things", f"{n % 3}", f"{n}"), "{}", due_at=now + n, expires_at=now + n),), (new_job(),))
+            for n in range(9)
+        ]
+    )
+    await store.write([Bundle((Write(Key("things", "", "a"), None),))])
+    await store.documents([Key("things", "0", "3"), Key("things", "", "a")])
+    await store.due("things")
+    await store.prune()
+    for group in (None, "1"):
+        for after in (None, ("1", "1")):
+            for backwards in (False, True):
+                await store.browse(Listing("things", group, after, backwards=backwards))
 
 
 # -- steps ----------------------------------------------------------------------------------------

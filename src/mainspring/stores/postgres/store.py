@@ -16,9 +16,11 @@ from mainspring.clock import Clock, Millis, to_millis
 from mainspring.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
 from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressReport, Status, TimelineEntry
 from mainspring.log import get_log
+from mainspring.stores.documents import Bundle, Document, Due, Key, Listing
 from mainspring.stores.postgres import (
     claims,
     diagnosis,
+    documents,
     endings,
     insertion,
     operate,
@@ -36,7 +38,7 @@ from mainspring.stores.postgres.halts import current_halts
 from mainspring.stores.postgres.links import Connection, Links, is_pooled, short_transaction
 from mainspring.stores.postgres.notices import NOTIFY, Listener, channel, describe, tell
 from mainspring.stores.postgres.refusals import explain
-from mainspring.stores.postgres.transaction import Dialect, Transaction
+from mainspring.stores.postgres.transaction import PLAN_FREELY, Dialect, Transaction
 from mainspring.stores.protocol import (
     Action,
     AuditEntry,
@@ -206,6 +208,16 @@ class PostgresStore:
         await self.open()
         async with self._links.use() as connection:
             return await operation(Transaction(connection, self._dialect))
+
+    async def _read_by_index(self, operation: Callable[[Transaction], Awaitable[T]]) -> T:
+        """Whatever the planner believes of the table."""
+
+        async def read_so(transaction: Transaction) -> T:
+            async with transaction.connection.transaction():
+                await transaction.rows(PLAN_FREELY, freely="off")
+                return await operation(transaction)
+
+        return await self._read(read_so)
 
     # -- a job's way --------------------------------------------------------------------------
 
@@ -485,6 +497,26 @@ class PostgresStore:
 
     async def resume(self, by: By, queue: str | None = None) -> bool:
         return await self._run(lambda transaction: operate.resume(transaction, by, queue))
+
+    # -- beside jobs --------------------------------------------------------------------------
+
+    async def write(self, bundles: Sequence[Bundle]) -> list[list[Inserted] | None]:
+        """May be repeated, since the bundles bring their versions and their jobs' ids."""
+        try:
+            return await self._run(lambda transaction: documents.write(transaction, bundles))
+        except StoreBusy:
+            raise
+        except StoreUnavailable:
+            return await self._run(lambda transaction: documents.write(transaction, bundles))
+
+    async def documents(self, keys: Sequence[Key]) -> list[Document]:
+        return await self._read(lambda transaction: documents.read(transaction, keys))
+
+    async def browse(self, listing: Listing) -> list[Document]:
+        return await self._read_by_index(lambda transaction: documents.browse(transaction, listing))
+
+    async def due(self, collection: str, limit: int = 100) -> Due:
+        return await self._read_by_index(lambda transaction: documents.due(transaction, collection, limit))
 
     # -- moving to another store --------------------------------------------------------------
 

@@ -78,3 +78,7 @@ ADD_COUNTS = """
 INSERT INTO {s}.counts (queue, status, n)
 SELECT * FROM unnest(%(queues)s::text[], %(statuses)s::smallint[], %(numbers)s::bigint[])
 """
+PLAN_FREELY = """
+SELECT set_config(setting, %(freely)s, true)
+FROM unnest(ARRAY['enable_seqscan', 'enable_bitmapscan', 'enable_sort']) AS setting
+"""  # a planner who has never seen a table takes much of it to be wanted, and reads and sorts all of it

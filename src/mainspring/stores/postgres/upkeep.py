@@ -13,11 +13,11 @@ import psycopg
 from mainspring.clock import to_millis
 from mainspring.errors import WorkerCrashed
 from mainspring.job import Failure, Move, Outcome
-from mainspring.stores.postgres import partitions
+from mainspring.stores.postgres import documents, partitions
 from mainspring.stores.postgres.endings import settle
 from mainspring.stores.postgres.operate import BELONGINGS, remove_jobs
 from mainspring.stores.postgres.rows import only_ids
-from mainspring.stores.postgres.transaction import Transaction
+from mainspring.stores.postgres.transaction import PLAN_FREELY, Transaction
 from mainspring.stores.protocol import Pulse, Takeover, TakeoverCause, WorkerInfo
 from mainspring.stores.tables import RUNNING, Running, Timed, stall
 
@@ -153,10 +153,6 @@ EXPIRED = """
 SELECT id::text, queue, status FROM {s}.archive_short WHERE expires_at <= {now}
 ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 """
-PLAN_FREELY = """
-SELECT set_config(setting, %(freely)s, true)
-FROM unnest(ARRAY['enable_seqscan', 'enable_bitmapscan', 'enable_sort']) AS setting
-"""  # a planner who has never seen the table takes a third of it to be expired, and reads all of it
 FORGET_KEYS = """
 DELETE FROM {s}.dedupe WHERE (task, dedupe_key) IN (
     SELECT task, dedupe_key FROM {s}.dedupe WHERE expires_at <= {now} LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
@@ -179,7 +175,7 @@ async def prune(transaction: Transaction, limit: int) -> int:
         await remove_jobs(transaction, [job_id for job_id, _, _ in rows])
         for (queue, status), number in Counter((queue, status) for _, queue, status in rows).items():
             transaction.count(queue, status, -number)
-    forgotten = await transaction.do(FORGET_KEYS, limit=limit)
+    forgotten = await transaction.do(FORGET_KEYS, limit=limit) + await transaction.do(documents.PRUNE, limit=limit)
     return len(rows) + forgotten + await drop_days(transaction)
 
 

@@ -158,6 +158,21 @@ CREATE TABLE audit_jobs (
     PRIMARY KEY (job_id, operation, action)
 ) STRICT, WITHOUT ROWID;
 
+-- What is kept beside jobs: schedules, people, … as JSON.
+CREATE TABLE documents (
+    collection    TEXT    NOT NULL,
+    grp           TEXT    NOT NULL,        -- within the collection; may be empty
+    id            TEXT    NOT NULL,
+    version       TEXT    NOT NULL,        -- another one after each write
+    due_at        INTEGER NOT NULL,        -- 2^62: never
+    expires_at    INTEGER NOT NULL,
+    data          TEXT    NOT NULL,
+    PRIMARY KEY (collection, grp, id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX documents_due ON documents (collection, due_at) WHERE due_at < 4611686018427387904;
+CREATE INDEX documents_expiry ON documents (expires_at) WHERE expires_at < 4611686018427387904;
+
 CREATE VIEW all_jobs AS
 SELECT id, task, queue,
        CASE status WHEN 0 THEN 'pending' WHEN 1 THEN 'failed' WHEN 2 THEN 'running' ELSE 'suspended' END AS status,

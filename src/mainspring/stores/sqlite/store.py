@@ -14,6 +14,7 @@ from typing import Any
 from mainspring.clock import Clock, Millis, SystemClock, to_datetime
 from mainspring.errors import ConfigurationError, StoreError
 from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressReport, Status, TimelineEntry
+from mainspring.stores.documents import Bundle, Document, Due, Key, Listing
 from mainspring.stores.protocol import (
     Action,
     AuditEntry,
@@ -33,7 +34,18 @@ from mainspring.stores.protocol import (
     WorkerInfo,
 )
 from mainspring.stores.records import Chunk, Kind, Record
-from mainspring.stores.sqlite import claims, endings, express, fork, insertion, operate, read, transfer, upkeep
+from mainspring.stores.sqlite import (
+    claims,
+    documents,
+    endings,
+    express,
+    fork,
+    insertion,
+    operate,
+    read,
+    transfer,
+    upkeep,
+)
 from mainspring.stores.sqlite.completion import SqliteCompletion, refuse_inside
 from mainspring.stores.sqlite.file import BUSY_TIMEOUT, DatabaseFile
 from mainspring.stores.sqlite.link import Link
@@ -324,6 +336,20 @@ class SqliteStore:
     async def resume(self, by: By, queue: str | None = None) -> bool:
         resumed: list[bool] = await self._write(operate.resume, [(by, queue)])
         return resumed[0]
+
+    # -- beside jobs --------------------------------------------------------------------------
+
+    async def write(self, bundles: Sequence[Bundle]) -> list[list[Inserted] | None]:
+        return await self._write(documents.write, documents.ready(bundles))
+
+    async def documents(self, keys: Sequence[Key]) -> list[Document]:
+        return await self._open().reader.run(documents.read, keys, self.clock.now())
+
+    async def browse(self, listing: Listing) -> list[Document]:
+        return await self._open().reader.run(documents.browse, listing, self.clock.now())
+
+    async def due(self, collection: str, limit: int = 100) -> Due:
+        return await self._open().reader.run(documents.due, collection, limit, self.clock.now())
 
     # -- moving to another store --------------------------------------------------------------
 

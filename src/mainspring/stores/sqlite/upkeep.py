@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from mainspring.errors import WorkerCrashed
 from mainspring.job import Failure, Move, Outcome
 from mainspring.stores.protocol import Finding, Pulse, Severity, Takeover, TakeoverCause
+from mainspring.stores.sqlite import documents
 from mainspring.stores.sqlite.endings import settle
 from mainspring.stores.sqlite.file import MIGRATIONS, DatabaseFile, file_system, user_version
 from mainspring.stores.sqlite.operate import remove_jobs
@@ -99,6 +100,7 @@ DELETE FROM dedupe WHERE (task, dedupe_key) IN (
 """
 SOMETHING_EXPIRED = """
 SELECT EXISTS (SELECT 1 FROM archive WHERE expires_at <= :now) OR EXISTS (SELECT 1 FROM dedupe WHERE expires_at <= :now)
+    OR EXISTS (SELECT 1 FROM documents WHERE expires_at <= :now AND expires_at < 4611686018427387904)
 """
 PAGES_TO_FREE = 256  # at a time; a full VACUUM would block everyone for as long as it takes
 
@@ -116,7 +118,7 @@ def prune_chunk(transaction: Transaction, limit: int) -> int:
     keys = transaction.execute(FORGET_KEYS, (transaction.now, limit)).rowcount
     if rows:
         transaction.pages_to_free = PAGES_TO_FREE
-    return len(rows) + keys
+    return len(rows) + keys + documents.prune(transaction, limit)
 
 
 # -- diagnosis ------------------------------------------------------------------------------------

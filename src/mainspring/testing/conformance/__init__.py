@@ -42,6 +42,7 @@ from mainspring.testing.conformance.ending import Ending
 from mainspring.testing.conformance.halting import Halting
 from mainspring.testing.conformance.heartbeats import HeartbeatConformance
 from mainspring.testing.conformance.inserting import Inserting
+from mainspring.testing.conformance.keeping import Keeping
 from mainspring.testing.conformance.reading import Reading
 from mainspring.testing.conformance.retention import Retention
 from mainspring.testing.conformance.scene import by_silence
@@ -52,7 +53,18 @@ from mainspring.testing.conformance.workers import Workers
 
 
 class StoreConformance(
-    Inserting, Claiming, Ending, Transitions, TakingOver, Workers, Reading, Changing, Halting, Retention, Transferring
+    Inserting,
+    Claiming,
+    Ending,
+    Transitions,
+    TakingOver,
+    Workers,
+    Reading,
+    Changing,
+    Halting,
+    Retention,
+    Transferring,
+    Keeping,
 ):
     """The whole suite. See the module's docstring for how to use it."""
 

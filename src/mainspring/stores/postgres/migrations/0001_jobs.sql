@@ -204,6 +204,23 @@ CREATE TABLE {schema}.audit_jobs (
 );
 COMMENT ON TABLE {schema}.audit_jobs IS 'To which jobs it was done.';
 
+CREATE TABLE {schema}.documents (
+    collection    text COLLATE "C" NOT NULL,
+    grp           text COLLATE "C" NOT NULL,
+    id            text COLLATE "C" NOT NULL,
+    version       text     NOT NULL,
+    due_at        bigint   NOT NULL,
+    expires_at    bigint   NOT NULL,
+    data          text     NOT NULL,
+    PRIMARY KEY (collection, grp, id)
+);
+CREATE INDEX documents_due ON {schema}.documents (collection, due_at) WHERE due_at < 4611686018427387904;
+CREATE INDEX documents_expiry ON {schema}.documents (expires_at) WHERE expires_at < 4611686018427387904;
+COMMENT ON TABLE {schema}.documents IS 'What is kept beside jobs: schedules, people, … as JSON.';
+COMMENT ON COLUMN {schema}.documents.grp IS 'its group within the collection; may be empty';
+COMMENT ON COLUMN {schema}.documents.version IS 'another one after each write: who writes says which one he has seen';
+COMMENT ON COLUMN {schema}.documents.due_at IS 'something is to be done with it then (ms since 1970 UTC); 2^62: never';
+
 CREATE VIEW {schema}.all_jobs AS
 SELECT id, task, queue, (ARRAY['pending', 'failed', 'running', 'suspended'])[status + 1] AS status,
        (ARRAY['urgent', 'high', 'normal', 'low'])[priority + 1] AS priority,

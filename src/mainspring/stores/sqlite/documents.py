@@ -1,0 +1,143 @@
+"""What is kept beside jobs: written by version, read by key, in order, or when it comes due."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mainspring.clock import Millis
+from mainspring.job import Inserted
+from mainspring.stores.documents import (
+    Bundle,
+    Document,
+    Due,
+    Key,
+    Listing,
+    Write,
+    accepted,
+    answers,
+    comes_soon,
+    last_writes,
+)
+from mainspring.stores.protocol import EVERY_QUEUE
+from mainspring.stores.sqlite import insertion
+from mainspring.stores.sqlite.batch import in_values
+from mainspring.stores.sqlite.writer import Transaction
+from mainspring.stores.tables import NEVER, none_if_never, or_never
+
+COLUMNS = "collection, grp, id, data, version, due_at, expires_at"
+READ = f"""
+SELECT {COLUMNS} FROM documents
+WHERE expires_at > ? AND (collection, grp, id) IN (SELECT column1, column2, column3 FROM (VALUES {{values}}))
+"""
+PUT = f"INSERT OR REPLACE INTO documents ({COLUMNS}) VALUES {{values}}"
+DELETE = """
+DELETE FROM documents
+WHERE (collection, grp, id) IN (SELECT column1, column2, column3 FROM (VALUES {values}))
+"""
+BROWSE = f"""
+SELECT {COLUMNS} FROM documents WHERE collection = :collection {{within}} {{after}} AND expires_at > :now
+ORDER BY {{order}} LIMIT :limit
+"""
+DUE = f"""
+SELECT {COLUMNS} FROM documents INDEXED BY documents_due
+WHERE collection = ? AND due_at <= ? AND due_at < {NEVER} AND expires_at > ? ORDER BY due_at LIMIT ?
+"""
+NEXT = f"""
+SELECT due_at FROM documents INDEXED BY documents_due
+WHERE collection = ? AND due_at < {NEVER} AND expires_at > ? ORDER BY due_at LIMIT 1 OFFSET ?
+"""
+PRUNE = f"""
+DELETE FROM documents WHERE (collection, grp, id) IN (
+    SELECT collection, grp, id FROM documents INDEXED BY documents_expiry
+    WHERE expires_at <= ? AND expires_at < {NEVER} ORDER BY expires_at LIMIT ?)
+"""
+
+
+@dataclass(slots=True)
+class Ready:
+    """A bundle with the rows of its jobs, made by the one who wants it written."""
+
+    bundle: Bundle
+    jobs: list[insertion.Ready]
+
+
+def ready(bundles: Sequence[Bundle]) -> list[Ready]:
+    return [Ready(bundle, insertion.ready(bundle.jobs)) for bundle in bundles]
+
+
+def write(transaction: Transaction, new: list[Ready]) -> list[list[Inserted] | None]:
+    bundles = [one.bundle for one in new]
+    holds = accepted(bundles, versions(transaction, bundles))
+    taken = [one for one, held in zip(new, holds, strict=True) if held]
+    jobs = [job for one in taken for job in one.jobs]
+    inserted = insertion.insert(transaction, jobs) if jobs else []
+    writes = last_writes(one.bundle for one in taken)
+    put(transaction, [one for one in writes if one.data is not None])
+    delete(transaction, [one.key for one in writes if one.data is None])
+    if comes_soon(writes, transaction.now):
+        transaction.woken.add(EVERY_QUEUE)
+    return answers(bundles, holds, inserted)
+
+
+def versions(transaction: Transaction, bundles: Iterable[Bundle]) -> dict[Key, str]:
+    keys = list({write.key for bundle in bundles for write in bundle.writes})
+    rows = (row for chunk in in_values(READ, keys, transaction.now) for row in transaction.execute(*chunk))
+    return {Key(*row[:3]): row[4] for row in rows}
+
+
+def put(transaction: Transaction, writes: Sequence[Write]) -> None:
+    rows = [
+        (*write.key, write.data, write.version, or_never(write.due_at), or_never(write.expires_at)) for write in writes
+    ]
+    for chunk in in_values(PUT, rows):
+        transaction.execute(*chunk)
+
+
+def delete(transaction: Transaction, keys: Sequence[Key]) -> None:
+    for chunk in in_values(DELETE, keys):
+        transaction.execute(*chunk)
+
+
+def prune(transaction: Transaction, limit: int) -> int:
+    return transaction.execute(PRUNE, (transaction.now, limit)).rowcount
+
+
+# -- reading ----------------------------------------------------------------------------------------------
+
+
+def read(connection: sqlite3.Connection, keys: Sequence[Key], now: Millis) -> list[Document]:
+    return [to_document(row) for chunk in in_values(READ, keys, now) for row in connection.execute(*chunk)]
+
+
+def browse(connection: sqlite3.Connection, listing: Listing, now: Millis) -> list[Document]:
+    sign, direction = ("<", "DESC") if listing.backwards else (">", "ASC")
+    name, seen = ("(grp, id)", "(:grp_seen, :id_seen)") if listing.group is None else ("id", ":id_seen")
+    statement = BROWSE.format(
+        within="" if listing.group is None else "AND grp = :grp",
+        after="" if listing.after is None else f"AND {name} {sign} {seen}",
+        order=f"grp {direction}, id {direction}",
+    )
+    grp_seen, id_seen = listing.after or (None, None)
+    given = {
+        "collection": listing.collection,
+        "grp": listing.group,
+        "grp_seen": grp_seen,
+        "id_seen": id_seen,
+        "now": now,
+        "limit": listing.limit,
+    }
+    return [to_document(row) for row in connection.execute(statement, given)]
+
+
+def due(connection: sqlite3.Connection, collection: str, limit: int, now: Millis) -> Due:
+    documents = [to_document(row) for row in connection.execute(DUE, (collection, now, now, limit))]
+    following = connection.execute(NEXT, (collection, now, len(documents))).fetchone()
+    return Due(documents, now, following[0] if following else None)
+
+
+def to_document(row: Sequence[Any]) -> Document:
+    collection, group, name, data, version, due_at, expires_at = row
+    return Document(Key(collection, group, name), data, version, none_if_never(due_at), none_if_never(expires_at))
