@@ -13,6 +13,7 @@
     ├── JobFailed                 a job whose result was awaited did not complete
     ├── CannotStoreResult         the handler returned something that is not JSON
     ├── WorkerCrashed             the process that ran the job died
+    ├── CopyFailed                a store could not be copied to another; what was copied stays, and can be gone on with
     └── StoreError                the store could not do it
         ├── StoreUnavailable      for now: trying again later can help
         │   ├── StoreBusy         someone else holds the database
@@ -85,6 +86,10 @@ class CannotStoreResult(MainspringError):
 
 class WorkerCrashed(MainspringError):
     """The process that ran the job died."""
+
+
+class CopyFailed(MainspringError):
+    """The store could not be copied."""
 
 
 class StoreError(MainspringError):

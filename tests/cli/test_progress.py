@@ -16,6 +16,20 @@ def test_nothing_is_drawn_where_nobody_looks() -> None:
     assert stream.getvalue() == ""
 
 
+def test_a_line_now_and_then_where_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    stream = io.StringIO()
+    with Progress("work:", 1000, stream, visible=False, colour=False, lines=True) as bar:
+        for done in range(0, 1000, 50):
+            now += 1
+            bar.reach(done)
+    assert stream.getvalue().splitlines() == [
+        "work: 45%  450 of 1,000  45/s, 12 s left",
+        "work: 95%  950 of 1,000  48/s, 1.1 s left",
+    ]
+
+
 def test_it_draws_and_removes_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "REDRAW", 0)
     stream = io.StringIO()

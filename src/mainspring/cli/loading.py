@@ -70,6 +70,14 @@ def require_existing(app: Mainspring) -> None:
         raise StoreMissing(msg)
 
 
+def is_there(app: Mainspring) -> bool:
+    try:
+        require_existing(app)
+    except StoreMissing:
+        return False
+    return True
+
+
 def require_database(path: Path) -> None:
     if not path.exists():
         msg = f"there is no database {path}; is the path right? A worker or the first enqueued job creates it"

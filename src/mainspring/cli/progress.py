@@ -1,4 +1,4 @@
-"""A bar for work that takes a while. On standard error, and only where a person sees it."""
+"""A bar for work that takes a while. On standard error, and where no person sees it none, or a line now and then."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Self, TextIO
 from mainspring.cli.moments import show_length
 
 REDRAW = 0.1  # seconds
+LINE_EVERY = 10.0
 WIDTH = 28
 FULL, HALF, EMPTY = "━", "╸", "─"
 
@@ -16,12 +17,15 @@ FULL, HALF, EMPTY = "━", "╸", "─"
 class Progress:
     """`with terminal.progress("cancelling", total) as bar: bar.reach(done)`."""
 
-    def __init__(self, label: str, total: int, stream: TextIO, *, visible: bool, colour: bool) -> None:
+    def __init__(
+        self, label: str, total: int, stream: TextIO, *, visible: bool, colour: bool, lines: bool = False
+    ) -> None:
         self._label = label
         self._total = max(total, 1)
         self._stream = stream
         self._visible = visible
         self._colour = colour
+        self._lines = lines and not visible
         self._begun = time.monotonic()
         self._drawn = 0.0
         self._done = 0
@@ -39,7 +43,7 @@ class Progress:
 
     def reach(self, done: int) -> None:
         self._done = done
-        if time.monotonic() - self._drawn >= REDRAW:
+        if time.monotonic() - self._drawn >= (LINE_EVERY if self._lines else REDRAW):
             self._draw()
 
     def _draw(self) -> None:
@@ -47,11 +51,19 @@ class Progress:
         if self._visible:
             self._stream.write(f"\r\x1b[2K{self._line()}")
             self._stream.flush()
+        elif self._lines and self._done:
+            self._stream.write(f"{self._label} {self._numbers().strip()}\n")
+            self._stream.flush()
 
     def _line(self) -> str:
-        fraction = min(self._done / self._total, 1.0)
-        numbers = f"{fraction:4.0%}  {self._done:,} of {self._total:,}"
-        return f"{self._label} {draw_bar(fraction, colour=self._colour)} {numbers}{self._pace(fraction)}"
+        return f"{self._label} {draw_bar(self._fraction(), colour=self._colour)} {self._numbers()}"
+
+    def _fraction(self) -> float:
+        return min(self._done / self._total, 1.0)
+
+    def _numbers(self) -> str:
+        fraction = self._fraction()
+        return f"{fraction:4.0%}  {self._done:,} of {self._total:,}{self._pace(fraction)}"
 
     def _pace(self, fraction: float) -> str:
         took = time.monotonic() - self._begun

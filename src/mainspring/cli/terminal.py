@@ -76,8 +76,10 @@ class Terminal:
     def complain(self, text: str) -> None:
         print(f"{self.paint('mainspring:', 'red', self.err)} {text}", file=self.err)
 
-    def progress(self, label: str, total: int) -> Progress:
-        return Progress(label, total, self.err, visible=on_terminal(self.err), colour=has_colour(self.err))
+    def progress(self, label: str, total: int, *, lines: bool = False) -> Progress:
+        """With `lines`, work that takes long is heard of now and then even where no bar can be drawn."""
+        visible = on_terminal(self.err)
+        return Progress(label, total, self.err, visible=visible, colour=has_colour(self.err), lines=lines)
 
     def confirm(self, question: str) -> bool:
         """Ask a person; the question goes to `err`, so that it is seen when the result is redirected."""

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from heapq import heappop, heappush
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 from mainspring.clock import Clock, Millis, SystemClock, to_datetime, to_millis
@@ -723,15 +723,16 @@ class _Lines:
 
     def __init__(self) -> None:
         self._heaps: dict[str, dict[tuple[int, bool], list[tuple[Millis, str, int, _Row]]]] = {}
+        self._places = count(1)  # for all rows: a job that was deleted may come back while its old entry is here
 
     def join(self, row: _Row) -> None:
-        row.place += 1
+        row.place = next(self._places)
         levels = self._heaps.setdefault(row.spec.queue, {})
         heap = levels.setdefault((row.spec.priority, row.crashes > 0), [])
         heappush(heap, (row.run_at, row.id, row.place, row))
 
     def leave(self, row: _Row) -> None:
-        row.place += 1
+        row.place = next(self._places)
 
     def queues(self) -> list[str]:
         return list(self._heaps)

@@ -76,6 +76,8 @@ def split_key(key: str) -> list[str]:
     return parts
 
 
+FIELDS = ("key", *JOB, "runs", "by_hand")
+
+
 def job_record(values: Sequence[Any], runs: list[list[Any]], by_hand: list[list[str]]) -> Record:
-    record = dict(zip(JOB, values, strict=True))
-    return {"key": record["id"], **record, "runs": runs, "by_hand": by_hand}
+    return dict(zip(FIELDS, (values[0], *values, runs, by_hand), strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Protocol
 
 from mainspring.clock import Millis
@@ -84,7 +85,7 @@ SHARED = {
     "id": "uuid", "task": "text", "queue": "text", "status": "smallint", "priority": "smallint", "run_at": "bigint",
     "attempts": "integer", "max_attempts": "integer", "crashes": "integer", "token": "bigint", "worker": "text",
     "timeout": "bigint", "created_at": "bigint", "keep": "bigint", "keep_dead": "bigint", "dedupe_key": "text",
-    "target_type": "text", "target_id": "text", "tags": "text", "options": "text", "reason": "text",
+    "target_type": "text", "target_id": "text", "tags": "text[]", "options": "text", "reason": "text",
     "progress": "float8", "note": "text", "error_type": "text", "error": "text", "payload": "text",
 }  # fmt: skip
 LIVE = {**SHARED, "claimed_at": "bigint", "deadline": "bigint", "cancel": "boolean"}
@@ -92,6 +93,9 @@ FINISHED = {
     **SHARED, "started_at": "bigint", "finished_at": "bigint", "expires_at": "bigint", "drop_day": "integer",
     "result": "text",
 }  # fmt: skip
+SHARED_FIELDS = itemgetter(*SHARED)
+encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
 RECORD = """
 SELECT id::text, task, queue, status, priority, run_at, created_at, attempts, max_attempts, crashes, token, worker,
        {times}, timeout, keep, keep_dead, {cancel}, dedupe_key, target_type, target_id, tags, options, reason, progress,
@@ -133,12 +137,13 @@ JOIN {s}.jobs ON jobs.task = wanted.task AND jobs.dedupe_key = wanted.key
 
 
 def put_statement(table: str, columns: Mapping[str, str]) -> str:
-    given = ", ".join(f"%({name})s::{kind}[]" for name, kind in columns.items())
-    taken = ", ".join("tags::text[]" if name == "tags" else name for name in columns)
+    """From one JSON text, which costs less to write than thirty arrays."""
+    names = ", ".join(columns)
+    given = ", ".join(f"{name} {kind}" for name, kind in columns.items())
     return f"""
 WITH new AS (
-    INSERT INTO {{s}}.{table} ({", ".join(columns)})
-    SELECT {taken} FROM unnest({given}) AS given({", ".join(columns)})
+    INSERT INTO {{s}}.{table} ({names})
+    SELECT {names} FROM json_to_recordset(%(rows)s::json) AS given({given})
     ON CONFLICT DO NOTHING RETURNING id, queue, status
 ), counted AS (
     INSERT INTO {{s}}.counts (queue, status, n) SELECT queue, status, count(*) FROM new GROUP BY queue, status
@@ -182,7 +187,7 @@ class Jobs:
     async def find(self, transaction: Transaction, keys: Sequence[str]) -> list[Record]:
         statement = f"""{self.record} FROM {{s}}.{self.table}
                         WHERE {self.condition} AND id = ANY(%(ids)s::uuid[])"""
-        return await complete(transaction, await transaction.rows(statement, ids=only_ids(keys)))
+        return await complete(transaction, await transaction.rows(statement, ids=arrays.of_plain(only_ids(keys))))
 
     async def size(self, transaction: Transaction) -> int:
         statement = "SELECT coalesce(sum(n), 0)::bigint FROM {s}.counts WHERE status = ANY(%(statuses)s::smallint[])"
@@ -190,14 +195,13 @@ class Jobs:
         return number
 
     async def put(self, transaction: Transaction, records: Sequence[Record], stall_grace: Millis) -> dict[str, str]:
-        ids = [record["id"] for record in records]
+        ids = arrays.of_plain([record["id"] for record in records])
         in_the_way = {job_id: job_id for (job_id,) in await transaction.rows(HERE, ids=ids)}
         new = [record for record in records if record["id"] not in in_the_way]
         live = self.table == "jobs"
-        statement, columns = (
-            (PUT_LIVE, live_columns(new, stall_grace)) if live else (PUT_FINISHED, finished_columns(new))
-        )
-        done = {job_id for (job_id,) in await transaction.rows(statement, **columns)} if new else set()
+        rows = [live_row(record, stall_grace) if live else finished_row(record) for record in new]
+        statement = PUT_LIVE if live else PUT_FINISHED
+        done = {job_id for (job_id,) in await transaction.rows(statement, rows=encode(rows))} if new else set()
         await put_belongings(transaction, [record for record in new if record["id"] in done])
         if live:
             transaction.woken.update(record["queue"] for record in new if record["id"] in done)
@@ -207,9 +211,9 @@ class Jobs:
 
 
 async def complete(transaction: Transaction, rows: Sequence[tuple[Any, ...]]) -> list[Record]:
-    ids = [row[0] for row in rows]
-    runs = grouped(await transaction.rows(RUNS, ids=ids)) if ids else {}
-    by_hand = grouped(await transaction.rows(BY_HAND, ids=ids)) if ids else {}
+    ids = arrays.of_plain([row[0] for row in rows])
+    runs = grouped(await transaction.rows(RUNS, ids=ids)) if rows else {}
+    by_hand = grouped(await transaction.rows(BY_HAND, ids=ids)) if rows else {}
     return [to_record(row, runs.get(row[0], []), by_hand.get(row[0], [])) for row in rows]
 
 
@@ -224,45 +228,32 @@ async def holders(transaction: Transaction, records: Sequence[Record]) -> dict[s
     return {record["id"]: record["id"] for record in records} | dict(found)
 
 
-def shared_values(record: Record) -> dict[str, Any]:
+def live_row(record: Record, stall_grace: Millis) -> dict[str, Any]:
     return {
-        **record,
-        "status": CODES[Status(record["status"])],
-        "tags": arrays.of_texts(record["tags"]) if record["tags"] else None,
+        **shared_row(record),
+        "claimed_at": record["started_at"] or 0,
+        "deadline": deadline_of(record, stall_grace),
+        "cancel": record["cancel"],
     }
 
 
-def live_columns(records: Sequence[Record], stall_grace: Millis) -> dict[str, list[Any]]:
-    return to_columns(
-        LIVE,
-        [
-            {
-                **shared_values(record),
-                "claimed_at": record["started_at"] or 0,
-                "deadline": deadline_of(record, stall_grace),
-            }
-            for record in records
-        ],
-    )
+def finished_row(record: Record) -> dict[str, Any]:
+    return {
+        **shared_row(record),
+        "started_at": record["started_at"] or 0,
+        "finished_at": record["finished_at"],
+        "expires_at": or_never(record["expires_at"]),
+        "drop_day": drop_day(record),
+        "result": record["result"],
+    }
 
 
-def finished_columns(records: Sequence[Record]) -> dict[str, list[Any]]:
-    return to_columns(
-        FINISHED,
-        [
-            {
-                **shared_values(record),
-                "started_at": record["started_at"] or 0,
-                "expires_at": or_never(record["expires_at"]),
-                "drop_day": drop_day(record),
-            }
-            for record in records
-        ],
-    )
-
-
-def to_columns(names: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    return {name: [row[name] for row in rows] for name in names}
+def shared_row(record: Record) -> dict[str, Any]:
+    """Without what is NULL: that is what a column is for which there is nothing."""
+    row = {name: value for name, value in zip(SHARED, SHARED_FIELDS(record), strict=True) if value is not None}
+    row["status"] = CODES[Status(record["status"])]
+    row["tags"] = record["tags"] or None
+    return row
 
 
 def drop_day(record: Record) -> int:
@@ -322,7 +313,8 @@ class Table:
         if not keys:
             return []
         wanted = ", ".join(f"%({name})s::text[]" for name in self.key)
-        statement = f"{self._select()} WHERE ({', '.join(self.key)}) IN (SELECT * FROM unnest({wanted}))"
+        statement = f"""{self._select()} WHERE ({", ".join(self.key)}) IN (SELECT * FROM unnest({wanted}))
+                        AND NOT coalesce({self.over}, false)"""
         parts = zip(*(split_key(key) for key in keys), strict=True)
         given = {name: list(values) for name, values in zip(self.key, parts, strict=True)}
         return [self._record(row) for row in await transaction.rows(statement, **given)]

@@ -357,7 +357,7 @@ class SqliteStore:
         return await self._open().reader.run(transfer.dump, kind, after, limit, self.clock.now())
 
     async def look_up(self, kind: Kind, keys: Sequence[str]) -> list[Record]:
-        return await self._open().reader.run(transfer.look_up, kind, keys)
+        return await self._open().reader.run(transfer.look_up, kind, keys, self.clock.now())
 
     async def load(self, kind: Kind, records: Sequence[Record]) -> dict[str, str]:
         request = transfer.LoadRequest(kind, records, self.stall_grace)

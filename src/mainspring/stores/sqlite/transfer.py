@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from operator import itemgetter
 from typing import Any, Protocol
 
 from mainspring.clock import Millis
@@ -48,7 +49,7 @@ class Place(Protocol):
     """Where records of one kind are kept."""
 
     def chunk(self, connection: sqlite3.Connection, after: str | None, limit: int, now: Millis) -> Chunk: ...
-    def find(self, connection: sqlite3.Connection, keys: Sequence[str]) -> list[Record]: ...
+    def find(self, connection: sqlite3.Connection, keys: Sequence[str], now: Millis) -> list[Record]: ...
     def put(self, transaction: Transaction, request: LoadRequest) -> dict[str, str]: ...
     def size(self, connection: sqlite3.Connection) -> int: ...
 
@@ -57,8 +58,8 @@ def dump(connection: sqlite3.Connection, kind: Kind, after: str | None, limit: i
     return PLACES[kind].chunk(connection, after, limit, now)
 
 
-def look_up(connection: sqlite3.Connection, kind: Kind, keys: Sequence[str]) -> list[Record]:
-    return PLACES[kind].find(connection, keys)
+def look_up(connection: sqlite3.Connection, kind: Kind, keys: Sequence[str], now: Millis) -> list[Record]:
+    return PLACES[kind].find(connection, keys, now)
 
 
 def load(transaction: Transaction, requests: list[LoadRequest]) -> list[dict[str, str]]:
@@ -108,14 +109,13 @@ WITH wanted(key, wanted_task, wanted_key) AS (VALUES {values})
 SELECT key, id FROM wanted CROSS JOIN jobs ON task = wanted_task AND dedupe_key = wanted_key
 """
 SHARED = (
-    "id", "task", "queue", "status", "priority", "run_at", "attempts", "max_attempts", "crashes", "token", "worker",
-    "timeout", "created_at", "keep", "keep_dead", "dedupe_key", "target_type", "target_id", "tags", "options", "reason",
-    "progress", "note", "error_type", "error", "payload",
+    "id", "task", "queue", "priority", "run_at", "attempts", "max_attempts", "crashes", "token", "worker", "timeout",
+    "created_at", "keep", "keep_dead", "dedupe_key", "target_type", "target_id", "options", "reason", "progress",
+    "note", "error_type", "error",
 )  # fmt: skip
-LIVE_ONLY = ("claimed_at", "deadline", "cancel")
-FINISHED_ONLY = ("started_at", "finished_at", "expires_at", "result")
-PUT_LIVE = f"INSERT INTO jobs ({', '.join(SHARED + LIVE_ONLY)}) VALUES {{values}}"
-PUT_FINISHED = f"INSERT INTO archive ({', '.join(SHARED + FINISHED_ONLY)}) VALUES {{values}}"
+IN_BOTH = f"{', '.join(SHARED)}, status, tags, payload"
+PUT_LIVE = f"INSERT INTO jobs ({IN_BOTH}, claimed_at, deadline, cancel) VALUES {{values}}"
+PUT_FINISHED = f"INSERT INTO archive ({IN_BOTH}, started_at, finished_at, expires_at, result) VALUES {{values}}"
 PUT_RUNS = """
 INSERT OR IGNORE INTO attempts (job_id, number, worker, started_at, finished_at, move, error_type, error, traceback)
 VALUES {values}
@@ -135,7 +135,8 @@ class Jobs:
         rows, more = up_to(connection.execute(statement, (after or "", limit + 1)), limit)
         return Chunk(complete(connection, rows), rows[-1][0] if more else None)
 
-    def find(self, connection: sqlite3.Connection, keys: Sequence[str]) -> list[Record]:
+    def find(self, connection: sqlite3.Connection, keys: Sequence[str], now: Millis) -> list[Record]:
+        del now
         statement = f"{self.select} {self.condition} AND id IN (SELECT value FROM json_each(?))"
         return complete(connection, connection.execute(statement, (json.dumps(keys),)).fetchall())
 
@@ -197,14 +198,17 @@ def put_rows(transaction: Transaction, statement: str, rows: Sequence[Sequence[A
             transaction.execute(*chunk)
 
 
+SHARED_FIELDS = itemgetter(*SHARED)
+
+
 def shared_row(record: Record) -> tuple[Any, ...]:
-    values = {
-        **record,
-        "status": CODES[Status(record["status"])],
-        "tags": json.dumps(record["tags"]) if record["tags"] else None,
-        "payload": record["payload"] if len(record["payload"]) <= LONG_PAYLOAD else None,
-    }
-    return tuple([values[name] for name in SHARED])
+    """Ends with what the table has in a form of its own."""
+    return (
+        *SHARED_FIELDS(record),
+        CODES[Status(record["status"])],
+        json.dumps(record["tags"]) if record["tags"] else None,
+        record["payload"] if len(record["payload"]) <= LONG_PAYLOAD else None,
+    )
 
 
 def live_row(record: Record, stall_grace: Millis) -> tuple[Any, ...]:
@@ -256,9 +260,10 @@ class Table:
         records = [self._record(row) for row in rows]
         return Chunk(records, records[-1]["key"] if more else None)
 
-    def find(self, connection: sqlite3.Connection, keys: Sequence[str]) -> list[Record]:
+    def find(self, connection: sqlite3.Connection, keys: Sequence[str], now: Millis) -> list[Record]:
         names = " AND ".join(f"{name} = column{number}" for number, name in enumerate(self.key, 1))
-        template = f"""SELECT {", ".join(self.columns)} FROM (VALUES {{values}}) CROSS JOIN {self.name} ON {names}"""
+        template = f"""SELECT {", ".join(self.columns)} FROM (VALUES {{values}}) CROSS JOIN {self.name} ON {names}
+                       WHERE NOT coalesce({self.over.replace("{now}", str(now))}, 0)"""
         return [
             self._record(row)
             for chunk in in_values(template, [split_key(key) for key in keys])
@@ -268,7 +273,7 @@ class Table:
     def put(self, transaction: Transaction, request: LoadRequest) -> dict[str, str]:
         over = self.over.replace("{now}", str(transaction.now))
         transaction.execute(f"DELETE FROM {self.name} WHERE {over}")
-        here = self.find(transaction.connection, [record["key"] for record in request.records])
+        here = self.find(transaction.connection, [record["key"] for record in request.records], transaction.now)
         in_the_way = {record["key"]: str(record[self.owner]) for record in here}
         new = [self._row(record) for record in request.records if record["key"] not in in_the_way]
         put_rows(transaction, f"INSERT INTO {self.name} ({', '.join(self.columns)}) VALUES {{values}}", new)
