@@ -163,6 +163,17 @@ async def test_one_that_says_nothing_is_not_waited_for(store: SilentStore) -> No
     await app.close()
 
 
+async def test_whatever_goes_wrong_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Mainspring("memory://")
+
+    async def stats() -> Stats:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(app.store, "stats", stats)
+    assert (await app.health()).error == "OSError: [Errno 24] Too many open files"
+    await app.close()
+
+
 async def test_a_file_that_is_no_longer_there(tmp_path: Path) -> None:
     app = Mainspring(f"sqlite:///{tmp_path}/jobs.db")
     await send(app).enqueue()

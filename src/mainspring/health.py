@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from mainspring.clock import to_datetime
-from mainspring.errors import StoreError, StoreUnavailable
+from mainspring.errors import StoreUnavailable
 from mainspring.events import Bus, StoreBack, StoreLost
 from mainspring.stores.protocol import EVERY_QUEUE, Stats, Store
 
@@ -103,7 +103,7 @@ class Contact:
 async def examine(store: Store, contact: Contact, *, late: timedelta = LATE, timeout: float = TIMEOUT) -> Health:
     try:
         stats = await within(timeout, store.stats())
-    except StoreError as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
         contact.failed(PROBE, error)
         now, problem = datetime.now(UTC), f"the store does not answer: {error}"
         lost_at, why = contact.lost_at or now, contact.error

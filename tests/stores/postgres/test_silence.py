@@ -61,6 +61,6 @@ async def test_in_a_heartbeat(stores: Stores, frozen: PostgresStore) -> None:
     store = await stores.another(lease=LEASE)
     await join(frozen, "w1")
     held = await running(frozen, worker="w1")
-    async with silent(frozen, lambda transaction: transaction.do(upkeep.BEAT, id="w1")):
+    async with silent(frozen, lambda transaction: transaction.do(upkeep.BEAT, id="w1", polling=False)):
         (takeover,) = await eventually(store.reap)
     assert (takeover.job_id, takeover.cause) == (held.id, TakeoverCause.CRASHED)

@@ -103,7 +103,6 @@ class PostgresStore:
         self._joined: dict[str, WorkerInfo] = {}
         self._listeners: dict[str, Listener] = {}
         self._idle: set[str] = set()  # workers that are marked so in the database
-        self._said_to_poll: set[str] = set()  # likewise
         self._seen: dict[str, tuple[int, float]] = {}  # worker -> its last heartbeat and when this process first saw it
         self._dead: set[str] = set()
         self._watched: dict[tuple[str, int], float] = {}  # (job, token) -> since when this process has seen it run
@@ -337,7 +336,6 @@ class PostgresStore:
     async def join(self, worker: WorkerInfo, wake: Callable[[Wake], None]) -> None:
         await self._stop_listening(worker.id)
         await self._run(lambda transaction: upkeep.join(transaction, worker))
-        self._said_to_poll.discard(worker.id)
         self._joined[worker.id] = worker
         self._listeners[worker.id] = Listener(self._listen_links, self.schema, worker.queues, wake)
 
@@ -361,14 +359,14 @@ class PostgresStore:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(listener.stop(), listener.loop))
 
     async def heartbeat(self, worker: str, held: Mapping[str, int]) -> Pulse:
+        polling = worker in self._listeners and self._listeners[worker].polling
+
         async def beat(transaction: Transaction) -> Pulse:
-            if not await transaction.do(upkeep.BEAT, id=worker) and worker in self._joined:
+            if not await transaction.do(upkeep.BEAT, id=worker, polling=polling) and worker in self._joined:
                 await upkeep.join(transaction, self._joined[worker])  # others took us for dead
                 self._idle.discard(worker)
-                self._said_to_poll.discard(worker)
                 if worker in self._listeners:
                     self._listeners[worker].look()  # it may sleep, and nobody notifies one who is not marked as idle
-            await self._say_who_polls(transaction, worker)
             self._server_clock.set(await transaction.value(NOW))
             await self._give_back_lost(transaction, worker)
             return await upkeep.pulse(transaction, worker, held)
@@ -376,13 +374,6 @@ class PostgresStore:
         pulse = await self._run(beat)
         self._dead.discard(worker)
         return pulse
-
-    async def _say_who_polls(self, transaction: Transaction, worker: str) -> None:
-        """For whoever asks how we are: a worker that hears of nothing finds its jobs late."""
-        polls = worker in self._listeners and self._listeners[worker].polling
-        if polls != (worker in self._said_to_poll):
-            await transaction.do(upkeep.POLLS, id=worker, polls=polls)
-            (self._said_to_poll.add if polls else self._said_to_poll.discard)(worker)
 
     async def reap(self) -> list[Takeover]:
         sight = await self._look()

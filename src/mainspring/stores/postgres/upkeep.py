@@ -30,12 +30,13 @@ ON CONFLICT (id) DO UPDATE SET info = excluded.info, queues = excluded.queues, s
                                beat = workers.beat + 1
 """
 LEAVE = "DELETE FROM {s}.workers WHERE id = ANY(%(ids)s)"
-BEAT = "UPDATE {s}.workers SET beat = beat + 1, seen_at = {now} WHERE id = %(id)s"
+BEAT = """
+UPDATE {s}.workers
+SET beat = beat + 1, seen_at = {now}, info = jsonb_set(info, '{polling}', to_jsonb(%(polling)s::boolean))
+WHERE id = %(id)s
+"""
 BEATS = "SELECT id, beat FROM {s}.workers"
 IDLE = "UPDATE {s}.workers SET idle = %(idle)s WHERE id = %(id)s AND idle <> %(idle)s"
-POLLS = """
-UPDATE {s}.workers SET info = info || jsonb_build_object('polling', %(polls)s::boolean) WHERE id = %(id)s
-"""
 HELD_BY = f"SELECT id::text, token FROM {{s}}.jobs WHERE status = {RUNNING} AND worker = %(worker)s"
 TAKEN_BY = f"{HELD_BY} AND claim = ANY(%(claims)s::bigint[])"
 LOST = f"""
