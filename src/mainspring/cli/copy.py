@@ -22,9 +22,10 @@ from mainspring.stores.records import JOBS, Kind
 
 SHOWN = 20  # jobs that are named
 DETAIL = """\
-Live jobs, dead letters, dedupe keys, pauses and the audit log; with --history finished jobs too. Ids stay. The source
-is halted and refuses new jobs, what runs there may finish; then all is copied and compared, and the target goes on. The
-source stays halted, so that nothing runs twice. Interrupted at any moment, it is run again and goes on."""
+Live jobs, dead letters, schedules and other documents, dedupe keys, pauses and the audit log; with --history finished
+jobs too. Ids stay. The source is halted and refuses new jobs, what runs there may finish; then all is copied and
+compared, and the target goes on. The source stays halted, so that nothing runs twice. Interrupted at any moment, it is
+run again and goes on."""
 
 
 def add_commands(commands: Commands) -> None:

@@ -44,7 +44,18 @@ from mainspring.job import (
     TimelineEntry,
     statuses_that_allow,
 )
-from mainspring.stores.documents import Bundle, Document, Due, Key, Listing, accepted, answers, comes_soon, last_writes
+from mainspring.stores.documents import (
+    Bundle,
+    Document,
+    Due,
+    Key,
+    Listing,
+    Write,
+    accepted,
+    answers,
+    comes_soon,
+    last_writes,
+)
 from mainspring.stores.protocol import (
     DUE_CAP,
     EVERY_QUEUE,
@@ -637,6 +648,8 @@ class MemoryStore:
                 return {make_key(queue) for queue in self._standing(now) if queue is not None}
             case Kind.KEYS:
                 return {make_key(*key) for key in self._keys.kept(now)}
+            case Kind.DOCUMENTS:
+                return {make_key(*key) for key in self._shelf.keys(now)}
         return {row.id for row in self._rows.values() if kind_of(row.status) is kind}
 
     def _record(self, kind: Kind, key: str) -> Record:
@@ -647,14 +660,21 @@ class MemoryStore:
             return {"key": key, **_audit_record(parts[0], self._audit[parts[0], parts[1]])}
         if kind is Kind.PAUSES:
             return {"key": key, **_pause_record(self._halts[parts[0]])}
+        if kind is Kind.DOCUMENTS:
+            return {"key": key, **_document_record(*self._shelf.read([Key(*parts)], self.clock.now()))}
         job_id, until = self._keys.record((parts[0], parts[1]))
         expires_at = None if until == FOREVER else until
         return {"key": key, "task": parts[0], "dedupe_key": parts[1], "job_id": job_id, "expires_at": expires_at}
 
     async def load(self, kind: Kind, records: Sequence[Record]) -> dict[str, str]:
         with self._operation() as now:
-            put = {Kind.AUDIT: self._load_audit, Kind.PAUSES: self._load_pause, Kind.KEYS: self._load_key}
-            in_the_way = {record["key"]: put.get(kind, self._load_job)(record, now) for record in records}
+            put = {
+                Kind.AUDIT: self._load_audit,
+                Kind.PAUSES: self._load_pause,
+                Kind.KEYS: self._load_key,
+                Kind.DOCUMENTS: self._load_document,
+            }.get(kind, self._load_job)
+            in_the_way = {record["key"]: put(record, now) for record in records}
             return {key: who for key, who in in_the_way.items() if who is not None}
 
     def _load_job(self, record: Record, now: Millis) -> str | None:
@@ -704,6 +724,14 @@ class MemoryStore:
         if key in self._keys.kept(now):
             return self._keys.record(key)[0]
         self._keys.put(key, record["job_id"], FOREVER if record["expires_at"] is None else record["expires_at"])
+        return None
+
+    def _load_document(self, record: Record, now: Millis) -> str | None:
+        key = Key(record["collection"], record["grp"], record["id"])
+        for document in self._shelf.read([key], now):
+            return document.version
+        same = {name: record[name] for name in ("data", "version", "due_at", "expires_at")}
+        self._shelf.write(Write(key, **same))
         return None
 
     async def sizes(self) -> Mapping[Kind, int]:
@@ -1035,6 +1063,12 @@ def _run(run: Sequence[Any]) -> Attempt:
 def _audit_record(operation: str, entry: AuditEntry) -> Record:
     same = {"action": entry.action, "actor": entry.actor, "reason": entry.reason, "n": entry.count}
     return {"operation": operation, "at": to_millis(entry.at), "detail": dict(entry.detail), **same}
+
+
+def _document_record(document: Document) -> Record:
+    collection, group, name = document.key
+    same = {"version": document.version, "due_at": document.due_at, "expires_at": document.expires_at}
+    return {"collection": collection, "grp": group, "id": name, **same, "data": document.data}
 
 
 def _pause_record(halt: Halt) -> Record:

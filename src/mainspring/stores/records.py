@@ -29,6 +29,7 @@ class Kind(StrEnum):
     AUDIT = "audit"  # what was done by hand
     PAUSES = "pauses"  # of queues; the halt of the whole system belongs to its store, and is no record
     KEYS = "keys"  # dedupe keys that outlive their job
+    DOCUMENTS = "documents"  # schedules and whatever else is kept beside jobs, see documents.py
     LIVE = "live"  # jobs that wait, run or are suspended
     DEAD = "dead"  # dead letters
     HISTORY = "history"  # completed and cancelled jobs
@@ -56,6 +57,7 @@ RUN = ("number", "worker", "started_at", "finished_at", "move", "error_type", "e
 AUDIT = ("operation", "action", "at", "actor", "reason", "detail", "n")
 PAUSE = ("queue", "actor", "reason", "since", "until", "accept")
 KEY = ("task", "dedupe_key", "job_id", "expires_at")
+DOCUMENT = ("collection", "grp", "id", "version", "due_at", "expires_at", "data")
 
 
 @dataclass(frozen=True, slots=True)

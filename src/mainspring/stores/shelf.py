@@ -40,6 +40,9 @@ class Shelf:
         found = (self._documents.get(key) for key in keys)
         return [document for document in found if document is not None and is_alive(document, now)]
 
+    def keys(self, now: Millis) -> set[Key]:
+        return {key for key, document in self._documents.items() if is_alive(document, now)}
+
     def browse(self, listing: Listing, now: Millis) -> list[Document]:
         keys = self._sorted(listing.collection)
         start, end = 0, len(keys)

@@ -359,6 +359,10 @@ PAUSE = {
     "queue": "text", "actor": "text", "reason": "text", "since": "bigint", "until": "bigint", "accept": "boolean"
 }  # fmt: skip
 KEY = {"task": "text", "dedupe_key": "text", "job_id": "uuid", "expires_at": "bigint"}
+DOCUMENT = {
+    "collection": "text", "grp": "text", "id": "text", "version": "text", "due_at": "bigint", "expires_at": "bigint",
+    "data": "text",
+}  # fmt: skip
 
 PLACES: Mapping[Kind, Place] = {
     Kind.AUDIT: Table("audit", ("operation", "action"), AUDIT, "operation", write={"detail": json.dumps}),
@@ -366,6 +370,10 @@ PLACES: Mapping[Kind, Place] = {
     Kind.KEYS: Table(
         "dedupe", ("task", "dedupe_key"), KEY, "job_id", over="expires_at <= {now}",
         read={"expires_at": none_if_never}, write={"expires_at": or_never},
+    ),
+    Kind.DOCUMENTS: Table(
+        "documents", ("collection", "grp", "id"), DOCUMENT, "version", over="expires_at <= {now}",
+        read={"due_at": none_if_never, "expires_at": none_if_never}, write={"due_at": or_never, "expires_at": or_never},
     ),
     Kind.LIVE: Jobs("jobs", LIVE_RECORD, "true", tuple(range(PENDING, COMPLETED))),
     Kind.DEAD: Jobs("archive", FINISHED_RECORD, f"status = {DEAD_LETTER}", (DEAD_LETTER,)),

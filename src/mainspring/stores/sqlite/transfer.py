@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from mainspring.clock import Millis
 from mainspring.job import Status
-from mainspring.stores.records import AUDIT, JOB, KEY, PAUSE, Chunk, Kind, Record, make_key, split_key
+from mainspring.stores.records import AUDIT, DOCUMENT, JOB, KEY, PAUSE, Chunk, Kind, Record, make_key, split_key
 from mainspring.stores.sqlite.batch import in_values
 from mainspring.stores.sqlite.insertion import INSERT_PAYLOADS, INSERT_TAGS, LONG_PAYLOAD
 from mainspring.stores.sqlite.rows import PAYLOAD
@@ -308,6 +308,10 @@ PLACES: Mapping[Kind, Place] = {
     Kind.KEYS: Table(
         "dedupe", ("task", "dedupe_key"), KEY, "job_id", over="expires_at <= {now}",
         read={"expires_at": none_if_never}, write={"expires_at": or_never},
+    ),
+    Kind.DOCUMENTS: Table(
+        "documents", ("collection", "grp", "id"), DOCUMENT, "version", over="expires_at <= {now}",
+        read={"due_at": none_if_never, "expires_at": none_if_never}, write={"due_at": or_never, "expires_at": or_never},
     ),
     Kind.LIVE: Jobs(LIVE_RECORD, "1", tuple(range(PENDING, COMPLETED))),
     Kind.DEAD: Jobs(FINISHED_RECORD, f"status = {DEAD_LETTER}", (DEAD_LETTER,)),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mainspring.job import FOREVER, Failure, Inserted, Move, ProgressReport, Status
+from mainspring.stores.documents import Bundle, Document, Key, Write
 from mainspring.stores.memory import MemoryStore
 from mainspring.stores.protocol import Action, By, Filter, Store
 from mainspring.stores.records import JOB, JOBS, Chunk, Kind, Record, kind_of
@@ -231,10 +232,32 @@ class Transferring(Scene):
         assert await store.load(Kind.PAUSES, [record]) == {record["key"]: "ana"}
         assert [halt.until for halt in await store.halts()] == [at(clock, 60)]
 
+    async def test_a_document_that_is_here_stays(self, store: Store, other: MemoryStore) -> None:
+        mine, theirs = a_document("same"), a_document("same")
+        await store.write([Bundle((mine,))])
+        await other.write([Bundle((theirs, a_document("another")))])
+        records = await all_of(other, Kind.DOCUMENTS)
+        (conflict,) = (record["key"] for record in records if record["id"] == "same")
+        assert await store.load(Kind.DOCUMENTS, records) == {conflict: mine.version}
+        assert {one.version for one in await store.documents([mine.key])} == {mine.version}
+
+    async def test_a_loaded_document_is_written_by_its_version_and_comes_due(
+        self, store: Store, other: MemoryStore, clock: ManualClock
+    ) -> None:
+        write = a_document("nightly", due_at=clock.now() + 60_000)
+        await other.write([Bundle((write,))])
+        await copy(other, store)
+        clock.advance(60)
+        (document,) = (await store.due("things")).documents
+        assert document == Document(write.key, '{"n": 1}', write.version, write.due_at, None)
+        changed = a_document("nightly", expected=write.version)
+        assert await store.write([Bundle((a_document("nightly", expected="other"),)), Bundle((changed,))]) == [None, []]
+
     async def test_what_is_over_is_no_record_any_more(self, store: Store, clock: ManualClock) -> None:
         await store.halt(a_halt(clock, queue="mail", seconds=60))
         await job_in(store, Status.COMPLETED, dedupe_key="k", dedupe_for=60_000)
-        for kind in (Kind.PAUSES, Kind.KEYS):
+        await store.write([Bundle((a_document("short", expires_at=clock.now() + 60_000),))])
+        for kind in (Kind.PAUSES, Kind.KEYS, Kind.DOCUMENTS):
             (record,) = await all_of(store, kind)
             clock.advance(61)
             assert await all_of(store, kind) == []
@@ -431,8 +454,18 @@ async def fill(store: Store, clock: ManualClock) -> None:
     lasting = {"task": "once", "queue": f"keys-{clock.now()}", "dedupe_for": 30 * DAY}
     await job_in(store, Status.COMPLETED, **lasting, dedupe_key=f"k{clock.now()}")
     await job_in(store, Status.PENDING, **{**lasting, "dedupe_for": FOREVER}, dedupe_key=f"ü{clock.now()}")
+    documents = (
+        a_document(f"plain {clock.now()}"),
+        a_document(f"naïve {clock.now()}", due_at=clock.now() + 1000, expires_at=clock.now() + 30 * DAY),
+        Write(Key("people", "staff", f"p{clock.now()}"), '{"name": "Zoë"}'),
+    )
+    await store.write([Bundle(documents)])
     await store.halt(a_halt(clock, queue=f"paused{clock.now()}", accept=False))
     await store.halt(a_halt(clock, queue=f"paused until{clock.now()}", seconds=3600))
+
+
+def a_document(name: str, **options: Any) -> Write:
+    return Write(Key("things", "", name), '{"n": 1}', **options)
 
 
 async def with_a_past(store: Store, clock: ManualClock, status: Status) -> str:
