@@ -3,7 +3,10 @@
     MainspringError
     ├── ConfigurationError        the program is set up wrongly; nothing was tried
     │   ├── UnknownTask           no task of that name is registered in this process
-    │   └── UnsupportedStore      the URL names no store that is installed
+    │   ├── UnsupportedStore      the URL names no store that is installed
+    │   ├── InvalidSchedule       a rule, zone or policy that cannot be (also a ValueError)
+    │   │   └── UnknownZone       no IANA time zone has that name
+    │   └── MissingExtra          an optional package is needed for this
     ├── InvalidPayload            the arguments do not fit the task (also a ValueError)
     ├── JobNotFound               no job has that id (also a LookupError)
     ├── IllegalMove               the job's status does not allow it
@@ -50,6 +53,18 @@ class UnknownTask(ConfigurationError):
 
 class UnsupportedStore(ConfigurationError):
     """The URL names no store that is installed."""
+
+
+class InvalidSchedule(ConfigurationError, ValueError):
+    """The rule, zone or policy of a schedule cannot be."""
+
+
+class UnknownZone(InvalidSchedule):
+    """No IANA time zone has that name."""
+
+
+class MissingExtra(ConfigurationError):
+    """An optional package is needed for this."""
 
 
 class InvalidPayload(MainspringError, ValueError):

@@ -26,7 +26,7 @@ from mainspring.stores.protocol import Filter, Finding, Severity, Stats
 from mainspring.stores.sqlite import SqliteStore
 
 OLDEST_PYTHON = (3, 11)
-PACKAGES = ("mainspring", "pydantic", "cronsim", "tzdata")
+PACKAGES = ("mainspring", "pydantic", "tzdata")
 OPTIONAL_PACKAGES = ("structlog", "psycopg")
 LITTLE_ROOM, NO_ROOM = 1 << 30, 50 << 20  # bytes
 LOOKED_AT = 500  # waiting jobs, for tasks that nobody knows

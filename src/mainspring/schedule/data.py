@@ -1,0 +1,62 @@
+"""Rules and schedules as JSON, and back with errors that say what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from mainspring.errors import InvalidSchedule, MissingExtra
+from mainspring.schedule.calendar import Daily, Monthly, Once, Weekly, Yearly
+from mainspring.schedule.cron import Cron
+from mainspring.schedule.every import Every
+from mainspring.schedule.reading import did_you_mean
+from mainspring.schedule.rrule import RRule
+from mainspring.schedule.rule import Rule
+
+KINDS: dict[str, type[Rule]] = {rule.kind: rule for rule in (Cron, Every, Daily, Weekly, Monthly, Yearly, Once, RRule)}
+
+Built = TypeVar("Built")
+
+
+def rule_from_data(data: Any) -> Rule:
+    """The rule that `Rule.to_data` wrote."""
+    fields = _mapping(data, "rule")
+    kind = fields.pop("kind", None)
+    if kind not in KINDS:
+        msg = f"rule: kind {kind!r} is not one of {', '.join(KINDS)}{did_you_mean(kind, KINDS)}"
+        raise InvalidSchedule(msg)
+    known = [field.name for field in dataclasses.fields(KINDS[kind])]  # type: ignore[arg-type]
+    return build(f"rule {kind}", KINDS[kind], fields, known)
+
+
+def build(what: str, make: Callable[..., Built], data: Any, known: Iterable[str]) -> Built:
+    """Call a constructor with what JSON holds; whatever is wrong is said with the name of the thing."""
+    fields = _mapping(data, what)
+    for name in fields:
+        if name not in known:
+            msg = f"{what}: it has no {name!r}; it has {', '.join(known)}{did_you_mean(name, known)}"
+            raise InvalidSchedule(msg)
+    try:
+        return make(**fields)
+    except InvalidSchedule as error:
+        msg = f"{what}: {error}"
+        raise type(error)(msg) from None
+    except MissingExtra:
+        raise
+    except (TypeError, ValueError, AttributeError) as error:
+        msg = f"{what}: {_plainly(error)}"
+        raise InvalidSchedule(msg) from None
+
+
+def _plainly(error: Exception) -> str:
+    """`missing 1 required positional argument: 'at'` is worth telling, the name of a Python function is not."""
+    text = str(error)
+    return text.partition("() ")[2] or text
+
+
+def _mapping(data: Any, what: str) -> dict[str, Any]:
+    if isinstance(data, Mapping) and all(isinstance(name, str) for name in data):
+        return dict(data)
+    msg = f"{what}: {data!r} is no JSON object"
+    raise InvalidSchedule(msg)

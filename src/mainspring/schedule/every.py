@@ -1,0 +1,58 @@
+"""Fixed intervals of real time, whatever the clocks on the wall do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import ClassVar, Literal
+
+from mainspring.errors import InvalidSchedule
+from mainspring.schedule.reading import Length, choice, instant, length
+from mainspring.schedule.rule import Rule, fill
+from mainspring.schedule.words import span_of_time
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SHORTEST = timedelta(milliseconds=100)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Every(Rule):
+    """Every("90s"), Every(timedelta(hours=2), anchor=...), Every("10m", after="finish").
+
+    after="start": at the anchor and whole intervals from it, so that all processes agree, whenever they start. Without
+    an anchor that is 1970-01-01T00:00Z: `Every("1h")` fires on the hour.
+    after="finish": so long after the last run ended. The next time is known only then.
+    """
+
+    kind: ClassVar[str] = "every"
+    interval: timedelta
+    anchor: datetime | None
+    after: Literal["start", "finish"]
+
+    def __init__(self, interval: Length, anchor: datetime | str | None = None, after: str = "start") -> None:
+        fill(
+            self,
+            interval=length(interval, "interval"),
+            anchor=None if anchor is None else instant(anchor, "anchor"),
+            after=choice(after, ("start", "finish"), "after"),
+        )
+        if self.interval < SHORTEST:
+            msg = f"interval: {interval!r} is shorter than {SHORTEST.total_seconds()} s"
+            raise InvalidSchedule(msg)
+        if self.after == "finish" and self.anchor is not None:
+            msg = 'anchor: an interval from the last finish has none; leave it out or use after="start"'
+            raise InvalidSchedule(msg)
+
+    def next_after(self, utc: datetime) -> datetime:
+        """The first instant after this one; with after="finish", this one is the finish."""
+        if self.after == "finish":
+            return utc + self.interval
+        anchor = self.anchor or EPOCH
+        return anchor + ((utc - anchor) // self.interval + 1) * self.interval
+
+    def describe(self) -> str:
+        if self.after == "finish":
+            length = span_of_time(self.interval)
+            return f"{'1 ' if ' ' not in length else ''}{length} after the last run has ended"
+        anchor = "" if self.anchor is None else f", counted from {self.anchor:%Y-%m-%d %H:%M:%S} UTC"
+        return f"every {span_of_time(self.interval)}{anchor}"

@@ -1,0 +1,145 @@
+"""What to fire now, what to let go and why: decided from data alone, so that every process decides the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from itertools import islice, pairwise
+
+from mainspring.schedule.occurrence import Occurrence
+from mainspring.schedule.policies import MOST_CAUGHT_UP, ON_TIME, Misfire, Pause
+from mainspring.schedule.reading import write_length
+from mainspring.schedule.timeline import TICK, Timeline
+
+MOST_COUNTED = MOST_CAUGHT_UP
+"""Of more missed occurrences than this only the newest are looked at; the others are told as "at least so many"."""
+
+
+class Reason(StrEnum):
+    """Why an occurrence was not fired."""
+
+    COALESCED = "coalesced"  # a newer one was fired in its place
+    TOO_LATE = "too_late"  # beyond the misfire grace
+    TOO_MANY = "too_many"  # beyond the misfire maximum
+    MISSED = "missed"  # the policy catches nothing up
+    PAUSED = "paused"
+
+
+@dataclass(frozen=True, slots=True)
+class Fire:
+    occurrence: Occurrence
+    lateness: timedelta
+    coalesced: int = 0  # so many before it are not fired; see the plan's drops
+
+    @property
+    def late(self) -> bool:
+        return self.lateness > ON_TIME
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Occurrences in a row that are not fired, for one reason."""
+
+    reason: Reason
+    why: str
+    first: Occurrence
+    last: Occurrence
+    count: int
+    exact: bool = True  # else there are more
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    fires: tuple[Fire, ...]  # oldest first
+    drops: tuple[Drop, ...]
+    decided: Occurrence | None  # the newest of them all: where to go on from next time. None: nothing was due
+    next: Occurrence | None  # the next to fire; None if there is none, or if it depends on when a run ends
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Occurrences of a stretch of time: the newest few, and a summary of those before."""
+
+    newest: list[Occurrence]
+    older: tuple[Occurrence, Occurrence, int, bool] | None  # first, last, count, exact
+
+
+def decide(
+    timeline: Timeline, misfire: Misfire, pause: Pause | None, first: Occurrence, now: datetime
+) -> tuple[list[Fire], list[Drop]]:
+    """Everything from `first` until now, either to be fired or to be dropped."""
+    fires: list[Fire] = []
+    drops: list[Drop] = []
+    room = misfire.max if misfire.mode == "all" else 1
+    for reason, low, high in reversed(list(_stretches(misfire, pause, first.utc, now))):
+        batch = _read(timeline, low, high, room - len(fires) if reason is None else 0)
+        drop = _drop(batch, reason or _surplus(misfire), misfire, now)
+        coalesced = drop.count if drop and drop.reason is Reason.COALESCED else 0
+        new = [Fire(occurrence, now - occurrence.utc) for occurrence in batch.newest]
+        if new and coalesced:
+            new[0] = Fire(new[0].occurrence, new[0].lateness, coalesced)
+        fires, drops = new + fires, [drop, *drops] if drop else drops
+    return fires, drops
+
+
+def _stretches(
+    misfire: Misfire, pause: Pause | None, low: datetime, now: datetime
+) -> Iterator[tuple[Reason | None, datetime, datetime]]:
+    """The time since the first occurrence, cut where something else holds; None is for what may fire."""
+    high = now + TICK
+    cuts = {low, high}
+    if pause is not None:
+        cuts |= {pause.since, high if pause.until is None else pause.until}
+    if misfire.grace is not None:
+        cuts.add(now - misfire.grace)
+    inside = sorted(cut for cut in cuts if low <= cut <= high)
+    for start, end in pairwise(inside):
+        yield _fate(misfire, pause, start, now), start, end
+
+
+def _fate(misfire: Misfire, pause: Pause | None, start: datetime, now: datetime) -> Reason | None:
+    if pause is not None and pause.covers(start):
+        return Reason.PAUSED
+    if misfire.grace is not None and start < now - misfire.grace:
+        return Reason.MISSED if misfire.mode == "skip" else Reason.TOO_LATE
+    return None
+
+
+def _surplus(misfire: Misfire) -> Reason:
+    return {"latest": Reason.COALESCED, "all": Reason.TOO_MANY, "skip": Reason.MISSED}[misfire.mode]
+
+
+def _read(timeline: Timeline, low: datetime, high: datetime, keep: int) -> Batch:
+    due = list(islice(timeline.between(low, high), MOST_COUNTED + 1))
+    if len(due) <= MOST_COUNTED:
+        older = due[: len(due) - keep] if keep < len(due) else []
+        return Batch(due[len(older) :], (older[0], older[-1], len(older), True) if older else None)
+    newest: list[Occurrence] = []
+    for _ in range(keep):
+        latest = timeline.latest(low, newest[0].utc if newest else high)
+        newest = [latest, *newest] if latest else newest
+    last = timeline.latest(low, newest[0].utc if newest else high)
+    return Batch(newest, (due[0], last or due[0], MOST_COUNTED + 1 - keep, False))
+
+
+def _drop(batch: Batch, reason: Reason, misfire: Misfire, now: datetime) -> Drop | None:
+    if batch.older is None:
+        return None
+    first, last, count, exact = batch.older
+    return Drop(reason, _why(reason, misfire, last, now), first, last, count, exact)
+
+
+def _why(reason: Reason, misfire: Misfire, last: Occurrence, now: datetime) -> str:
+    if reason is Reason.TOO_LATE and misfire.grace is not None:
+        return f"{write_length(_rough(now - last.utc))} late or more, and the grace is {write_length(misfire.grace)}"
+    return {
+        Reason.COALESCED: "a newer one is fired in its place",
+        Reason.TOO_MANY: f"only the newest {misfire.max} are caught up",
+        Reason.MISSED: "missed ones are not caught up",
+    }.get(reason, "the schedule was paused")
+
+
+def _rough(length: timedelta) -> timedelta:
+    return timedelta(seconds=length // timedelta(seconds=1))

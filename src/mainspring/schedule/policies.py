@@ -1,0 +1,93 @@
+"""What a schedule does when something is in the way: downtime, a run that still goes on, a pause, a crowd."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from mainspring.errors import InvalidSchedule
+from mainspring.schedule.reading import Length, choice, instant, length, whole, write_length
+
+Overlap = Literal["allow", "skip", "cancel_old"]
+OVERLAPS: tuple[Overlap, ...] = ("allow", "skip", "cancel_old")
+MISFIRES = ("latest", "all", "skip")
+
+ON_TIME = timedelta(seconds=60)
+"""Whatever fires later than this is marked late; `skip` lets it go."""
+
+MOST_CAUGHT_UP = 1000
+MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Misfire:
+    """What becomes of occurrences that were missed.
+
+    Misfire.latest()                 the newest is fired, those before it are coalesced into it
+    Misfire.latest(grace="1d")       likewise, but nothing that is more than a day late
+    Misfire.all(max=24)              each is fired, oldest first, but only the newest 24
+    Misfire.skip()                   nothing is caught up: what is more than a minute late is let go
+    """
+
+    mode: Literal["latest", "all", "skip"]
+    grace: timedelta | None  # None: however late
+    max: int
+
+    def __init__(self, mode: str = "latest", grace: Length | None = None, max: int = 100) -> None:
+        if grace is None and mode == "skip":
+            grace = ON_TIME
+        object.__setattr__(self, "mode", choice(mode, MISFIRES, "misfire"))
+        object.__setattr__(self, "grace", None if grace is None else length(grace, "misfire grace"))
+        object.__setattr__(self, "max", whole(max, "misfire max", 1, MOST_CAUGHT_UP))
+
+    @classmethod
+    def latest(cls, grace: Length | None = None) -> Misfire:
+        return cls("latest", grace)
+
+    @classmethod
+    def all(cls, max: int = 100, grace: Length | None = None) -> Misfire:
+        return cls("all", grace, max)
+
+    @classmethod
+    def skip(cls, grace: Length = ON_TIME) -> Misfire:
+        return cls("skip", grace)
+
+    def describe(self) -> str:
+        within = "" if self.grace is None else f" if it is at most {write_length(self.grace)} late"
+        if self.mode == "all":
+            return f"every missed one is caught up{within}, up to {self.max}"
+        return {"latest": f"the last missed one is caught up{within}", "skip": "missed ones are let go"}[self.mode]
+
+    def to_data(self) -> dict[str, Any]:
+        grace = {} if self.grace is None else {"grace": write_length(self.grace)}
+        return {"mode": self.mode, **grace, **({"max": self.max} if self.mode == "all" else {})}
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Pause:
+    """Nothing fires from the one instant until the other, or until further notice; nothing of it is caught up."""
+
+    since: datetime
+    until: datetime | None
+
+    def __init__(self, since: datetime | str, until: datetime | str | None = None) -> None:
+        object.__setattr__(self, "since", instant(since, "pause since"))
+        object.__setattr__(self, "until", None if until is None else instant(until, "pause until"))
+        if self.until is not None and self.until < self.since:
+            msg = f"the pause ends ({self.until}) before it begins ({self.since})"
+            raise InvalidSchedule(msg)
+
+    def covers(self, utc: datetime) -> bool:
+        return self.since <= utc and (self.until is None or utc < self.until)
+
+    def to_data(self) -> dict[str, Any]:
+        until = {} if self.until is None else {"until": self.until.isoformat()}
+        return {"since": self.since.isoformat(), **until}
+
+
+def spread(most: timedelta, schedule: str, key: str) -> timedelta:
+    """From nothing up to `most`, the same in every process for one occurrence of one schedule."""
+    digest = hashlib.blake2b(f"{schedule}\n{key}".encode(), digest_size=8).digest()
+    return timedelta(microseconds=(most // MICROSECOND * int.from_bytes(digest)) >> 64)

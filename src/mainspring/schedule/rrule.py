@@ -1,0 +1,184 @@
+"""Recurrence rules of iCalendar (RFC 5545), expanded by python-dateutil on wall time."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+from threading import Lock
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mainspring.errors import InvalidSchedule, MissingExtra
+from mainspring.schedule.reading import local_time
+from mainspring.schedule.rrule_words import describe_rrule
+from mainspring.schedule.rule import WallRule, fill
+
+if TYPE_CHECKING:
+    from dateutil.rrule import rrule
+
+PARTS = re.compile(r"[A-Z]+=[^=;]+(;[A-Z]+=[^=;]+)*")
+FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY")
+STEPS = {
+    "WEEKLY": timedelta(weeks=1),
+    "DAILY": timedelta(days=1),
+    "HOURLY": timedelta(hours=1),
+    "MINUTELY": timedelta(minutes=1),
+    "SECONDLY": timedelta(seconds=1),
+}
+IMPLIED = {"YEARLY": ("BYMONTH", "BYMONTHDAY"), "MONTHLY": ("BYMONTHDAY",), "WEEKLY": ("BYDAY",)}
+CHOOSES_DAYS = ("BYDAY", "BYMONTHDAY", "BYYEARDAY", "BYWEEKNO", "BYEASTER")
+MOST_KEPT = 10_000
+DAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class RRule(WallRule):
+    """RRule("FREQ=MONTHLY;BYDAY=-1FR", start="2026-01-01T09:00"). Needs `pip install 'mainspring[calendar]'`.
+
+    `start` is the DTSTART: the first local time that can occur, and what intervals are counted from.
+    """
+
+    kind: ClassVar[str] = "rrule"
+    rule: str
+    start: datetime
+
+    def __init__(self, rule: str, start: datetime | str) -> None:
+        text = "".join(str(rule).upper().split()).removeprefix("RRULE:").rstrip(";")
+        fill(self, rule=text, start=local_time(start, "start"))
+        _check(rule, text)
+        if not _has_days(parts(text), self.start) or self.next_from(self.start) is None:
+            msg = f"RRULE {rule!r}: it never occurs"
+            raise InvalidSchedule(msg)
+
+    @property
+    def continuous(self) -> bool:
+        return parts(self.rule)["FREQ"] in ("HOURLY", "MINUTELY", "SECONDLY")
+
+    def next_from(self, local: datetime) -> datetime | None:
+        return expansion(self.rule, self.start).next_from(local)
+
+    def describe(self) -> str:
+        return describe_rrule(parts(self.rule), self.start)
+
+
+def parts(rule: str) -> dict[str, str]:
+    return dict(part.split("=") for part in rule.split(";"))
+
+
+def _check(given: str, text: str) -> None:
+    why = ""
+    if not PARTS.fullmatch(text):
+        why = "it is not of the form FREQ=DAILY;INTERVAL=2"
+    elif parts(text).get("FREQ") not in FREQUENCIES:
+        why = f"FREQ must be one of {', '.join(FREQUENCIES)}"
+    elif "DTSTART" in parts(text):
+        why = "the first time is given apart: start='2026-01-01T09:00'"
+    elif parts(text).get("UNTIL", "").endswith("Z"):
+        why = "UNTIL is local time here, without the Z; or leave it out and give the schedule an end"
+    elif not all(re.fullmatch(r"0*[1-9]\d{0,5}", parts(text).get(name, "1")) for name in ("INTERVAL", "COUNT")):
+        why = "INTERVAL and COUNT are whole numbers above 0"
+    if why:
+        msg = f"RRULE {given!r}: {why}"
+        raise InvalidSchedule(msg)
+
+
+def _has_days(said: dict[str, str], start: datetime) -> bool:
+    """Whether any year has such days. Dateutil looks for days that never come one by one until the year 10,000.
+
+    The calendar repeats itself after 400 years, so the last 400 have all there is.
+    """
+    chosen = {name: said[name] for name in ("BYMONTH", *CHOOSES_DAYS) if name in said}
+    if not chosen:
+        return True
+    yearly = ";".join(["FREQ=YEARLY", *(f"{name}={value}" for name, value in chosen.items())])
+    return next(iter(_parse(yearly, start.replace(year=9600))), None) is not None
+
+
+class Expansion:
+    """The times of one rule, expanded as far as they were asked for.
+
+    dateutil can only count from the start, so a rule without COUNT gets a start just before the time in question,
+    whole intervals later, which expands to the same times.
+    """
+
+    def __init__(self, text: str, start: datetime) -> None:
+        self._parts = parts(text)
+        self._start = start
+        self._endless = "COUNT" not in self._parts
+        self._explicit = self._with_what_the_start_implies()
+        self._known: list[datetime] = []
+        self._one_at_a_time = Lock()
+        self._begin(start)
+
+    def next_from(self, local: datetime) -> datetime | None:
+        with self._one_at_a_time:
+            return self._next_from(max(local, self._start))
+
+    def _next_from(self, local: datetime) -> datetime | None:
+        if self._endless and not self._window_has(local):
+            self._begin(local)
+        while not self._known or self._known[-1] < local:
+            following = next(self._times, None)
+            if following is None:
+                return None
+            self._known.append(following)
+            if self._endless and len(self._known) > MOST_KEPT:
+                del self._known[: MOST_KEPT // 2]
+        return self._known[bisect_left(self._known, local)]
+
+    def _window_has(self, local: datetime) -> bool:
+        return bool(self._known) and self._known[0] <= local <= self._known[-1] + timedelta(days=32)
+
+    def _begin(self, local: datetime) -> None:
+        moved = self._moved(local) if self._endless else self._start
+        self._times = iter(_parse(self._explicit, moved))
+        self._known = []
+
+    def _moved(self, local: datetime) -> datetime:
+        """The start, so many whole intervals later that it is about two before the time in question."""
+        frequency, interval = self._parts["FREQ"], int(self._parts.get("INTERVAL", "1"))
+        if frequency in STEPS:
+            step = STEPS[frequency] * interval
+            return self._start + max(0, (local - self._start) // step - 2) * step
+        months = interval * (12 if frequency == "YEARLY" else 1)
+        apart = (local.year - self._start.year) * 12 + local.month - self._start.month
+        periods = max(0, apart // months - 2)
+        if periods == 0:
+            return self._start
+        month = self._start.year * 12 + self._start.month - 1 + periods * months
+        return self._start.replace(year=month // 12, month=month % 12 + 1, day=1)
+
+    def _with_what_the_start_implies(self) -> str:
+        """A rule that names no days means those of its start; say so before the start is moved."""
+        said = dict(self._parts)
+        frequency = said["FREQ"]
+        implied = {
+            "BYMONTH": str(self._start.month),
+            "BYMONTHDAY": str(self._start.day),
+            "BYDAY": DAYS[self._start.weekday()],
+        }
+        if said.keys().isdisjoint(CHOOSES_DAYS):
+            for name in IMPLIED.get(frequency, ()):
+                said.setdefault(name, implied[name])
+        return ";".join(f"{name}={value}" for name, value in said.items())
+
+
+@lru_cache(maxsize=512)
+def expansion(text: str, start: datetime) -> Expansion:
+    return Expansion(text, start)
+
+
+def _parse(text: str, start: datetime) -> rrule:
+    try:
+        from dateutil.rrule import rrulestr  # noqa: PLC0415 - needed by few
+    except ImportError:
+        msg = "RRULE needs the package `python-dateutil`: pip install 'mainspring[calendar]'"
+        raise MissingExtra(msg) from None
+    try:
+        parsed: Any = rrulestr(text, dtstart=start)
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        msg = f"RRULE {text!r}: {error}"
+        raise InvalidSchedule(msg) from None
+    return parsed  # type: ignore[no-any-return]

@@ -1,0 +1,62 @@
+"""What all rules have in common: they name times, describe themselves, and are data."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from datetime import date, datetime, time, timedelta
+from typing import Any, ClassVar
+
+from mainspring.schedule.reading import write_length, write_time
+
+
+class Rule(ABC):
+    """Immutable data. What a rule is made of can be written as JSON, and its constructor takes that back."""
+
+    __slots__ = ()
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def describe(self) -> str:
+        """In plain words, to follow "it runs"."""
+
+    def to_data(self) -> dict[str, Any]:
+        assert dataclasses.is_dataclass(self)  # noqa: S101 - each rule is one
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {"kind": self.kind} | {name: _plain(value) for name, value in fields.items() if value is not None}
+
+
+class WallRule(Rule):
+    """A rule about wall time. Which instants those are, the schedule's zone and its policies say."""
+
+    __slots__ = ()
+
+    @property
+    def continuous(self) -> bool:
+        """It goes on through a change of clocks (every five minutes, each hour), rather than naming times of day.
+
+        Then gap and fold do not apply: a time that is skipped is not made up for, one that comes twice fires twice.
+        """
+        return False
+
+    @abstractmethod
+    def next_from(self, local: datetime) -> datetime | None:
+        """The first wall time that is not before this one. All are naive."""
+
+
+def fill(frozen: object, /, **values: object) -> None:
+    """Set the fields of a frozen dataclass in its own constructor."""
+    for name, value in values.items():
+        object.__setattr__(frozen, name, value)
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, timedelta):
+        return write_length(value)
+    if isinstance(value, time):
+        return write_time(value)
+    if isinstance(value, date | datetime):
+        return value.isoformat()
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return value.to_data() if hasattr(value, "to_data") else value

@@ -1,0 +1,217 @@
+"""The schedule: a rule, a zone and what to do when something is in the way. Data, and the questions one can ask it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from mainspring.errors import InvalidSchedule
+from mainspring.schedule.data import build, rule_from_data
+from mainspring.schedule.every import Every
+from mainspring.schedule.occurrence import Occurrence
+from mainspring.schedule.plan import Fire, Plan, decide
+from mainspring.schedule.policies import OVERLAPS, Misfire, Overlap, Pause, spread
+from mainspring.schedule.reading import Length, bound, choice, instant, length, write_length
+from mainspring.schedule.rule import Rule, fill
+from mainspring.schedule.text import rule_from_text
+from mainspring.schedule.timeline import TICK, Timeline
+from mainspring.schedule.words import long_moment
+from mainspring.schedule.zones import FOLDS, GAPS, PACKAGED, Fold, Gap, Zones
+
+NO_MISFIRES = Misfire()
+NONE = timedelta()
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Schedule:
+    """Schedule(Cron("0 9 * * *"), zone="Europe/London"), Schedule("every 90s"), Schedule(Yearly(12, 24), "Asia/Tokyo").
+
+    Instants that go in and come out are aware; wall times are naive. `start` is the first instant that may fire, `end`
+    the first that may not: aware, or naive for a wall time in the zone.
+    """
+
+    rule: Rule
+    zone: str
+    gap: Gap
+    fold: Fold
+    misfire: Misfire
+    overlap: Overlap
+    jitter: timedelta
+    start: datetime | None
+    end: datetime | None
+    pause: Pause | None
+
+    def __init__(
+        self,
+        rule: Rule | str,
+        zone: str = "UTC",
+        *,
+        gap: str = "shift",
+        fold: str = "first",
+        misfire: Misfire | str = NO_MISFIRES,
+        overlap: str = "allow",
+        jitter: Length = NONE,
+        start: datetime | str | None = None,
+        end: datetime | str | None = None,
+        pause: Pause | None = None,
+    ) -> None:
+        fill(
+            self,
+            rule=_rule(rule),
+            zone=PACKAGED.get(zone).key,
+            gap=choice(gap, GAPS, "gap"),
+            fold=choice(fold, FOLDS, "fold"),
+            misfire=misfire if isinstance(misfire, Misfire) else Misfire(misfire),
+            overlap=choice(overlap, OVERLAPS, "overlap"),
+            jitter=length(jitter, "jitter"),
+            start=None if start is None else bound(start, "start"),
+            end=None if end is None else bound(end, "end"),
+            pause=pause,
+        )
+        line = self._timeline(PACKAGED)
+        if line.start is not None and line.end is not None and line.end <= line.start:
+            msg = f"the schedule ends ({self.end}) before it starts ({self.start})"
+            raise InvalidSchedule(msg)
+
+    # -- when -----------------------------------------------------------------------------------------
+
+    def next_after(self, after: datetime, *, zones: Zones = PACKAGED) -> Occurrence | None:
+        """The first to fire after an instant. For an interval from the last finish, that instant is the finish."""
+        line = self._timeline(zones)
+        return self._beyond_pause(line, line.after(instant(after, "after")))
+
+    def between(self, low: datetime, high: datetime, *, zones: Zones = PACKAGED) -> Iterator[Occurrence]:
+        """Those from the one instant to before the other, one by one, without those in a pause."""
+        line = self._timeline(zones)
+        for found in line.between(instant(low, "low"), instant(high, "high")):
+            if self.pause is None or not self.pause.covers(found.utc):
+                yield found
+
+    def following(self, last: Occurrence, *, zones: Zones = PACKAGED) -> Occurrence | None:
+        """The occurrence after one that was decided, fired or not, even if tzdata or the zone has changed since.
+
+        If the zone still puts the last one's nominal time at the same instant: the next instant. If not, wall time
+        decides: the first nominal time after that one, wherever it now is, even in the past. So a wall time that moved
+        ahead of the clock does not fire again, and one that fell behind it is not lost. What goes by real time
+        (intervals, `*/5 * * * *`) goes by instants alone.
+        """
+        return self._timeline(zones).following(last)
+
+    def run_at(self, occurrence: Occurrence, schedule_id: str) -> datetime:
+        """When to run: the instant plus its share of the jitter, which every process finds to be the same."""
+        return occurrence.utc + spread(self.jitter, schedule_id, occurrence.key)
+
+    # -- what to do -----------------------------------------------------------------------------------
+
+    def plan(self, since: datetime | Occurrence, now: datetime, *, zones: Zones = PACKAGED) -> Plan:
+        """Everything after `since` until now, to be fired or dropped.
+
+        `since` is the newest occurrence that was decided, or an instant: that of the schedule's creation or of its last
+        change and, for an interval from the last finish, that finish.
+        """
+        now, line = instant(now, "now"), self._timeline(zones)
+        first = line.following(since) if isinstance(since, Occurrence) else line.after(instant(since, "since"))
+        if first is None or first.utc > now:
+            return Plan((), (), None, self._beyond_pause(line, first))
+        if self.from_finish:
+            return self._plan_from_finish(line, first, now)
+        fires, drops = decide(line, self.misfire, self.pause, first, now)
+        decided = max([*(fire.occurrence for fire in fires), *(drop.last for drop in drops)], key=lambda one: one.utc)
+        return Plan(tuple(fires), tuple(drops), decided, self._beyond_pause(line, line.after(now)))
+
+    @property
+    def from_finish(self) -> bool:
+        """Its next time is known only when its last run has ended."""
+        return isinstance(self.rule, Every) and self.rule.after == "finish"
+
+    def _plan_from_finish(self, line: Timeline, first: Occurrence, now: datetime) -> Plan:
+        """One is due, however late: if it were dropped, no run would end and there would never be a next one."""
+        if self.pause is not None and self.pause.covers(now):
+            return Plan((), (), None, self._beyond_pause(line, first))
+        return Plan((Fire(first, now - first.utc),), (), first, None)
+
+    def _beyond_pause(self, line: Timeline, found: Occurrence | None) -> Occurrence | None:
+        pause = self.pause
+        if found is None or pause is None or not pause.covers(found.utc):
+            return found
+        if pause.until is None:
+            return None
+        return line.after(pause.until - (line.rule.interval if _is_from_finish(line.rule) else TICK))  # type: ignore[attr-defined]
+
+    # -- changes --------------------------------------------------------------------------------------
+
+    def paused(self, since: datetime, until: datetime | None = None) -> Schedule:
+        return dataclasses.replace(self, pause=Pause(since, until))
+
+    def resumed(self, at: datetime) -> Schedule:
+        """The pause ends then rather than being forgotten: what it covered is not caught up."""
+        if self.pause is None or (self.pause.until is not None and self.pause.until <= at):
+            return self
+        return dataclasses.replace(self, pause=Pause(self.pause.since, max(at, self.pause.since)))
+
+    # -- words and data -------------------------------------------------------------------------------
+
+    def describe(self) -> str:
+        """`at 09:00 on the last weekday of every month, Europe/London time`."""
+        zone = "" if isinstance(self.rule, Every) else ", UTC" if self.zone == "UTC" else f", {self.zone} time"
+        start = "" if self.start is None else f", from {self._moment(self.start)}"
+        end = "" if self.end is None else f", until {self._moment(self.end)}"
+        return f"{self.rule.describe()}{zone}{start}{end}"
+
+    def _moment(self, moment: datetime) -> str:
+        return long_moment(moment) + (" UTC" if moment.tzinfo else "")
+
+    def to_data(self) -> dict[str, Any]:
+        data: dict[str, Any] = {
+            "rule": self.rule.to_data(),
+            "zone": self.zone,
+            "gap": self.gap,
+            "fold": self.fold,
+            "misfire": self.misfire.to_data(),
+            "overlap": self.overlap,
+            "jitter": write_length(self.jitter),
+            "start": None if self.start is None else self.start.isoformat(),
+            "end": None if self.end is None else self.end.isoformat(),
+            "pause": None if self.pause is None else self.pause.to_data(),
+        }
+        return {name: value for name, value in data.items() if value is not None}
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Schedule:
+        return build("schedule", _from_fields, data, [field.name for field in dataclasses.fields(cls)])
+
+    def _timeline(self, zones: Zones) -> Timeline:
+        zone = zones.get(self.zone)
+        start = self._bound(self.start, zones)
+        return Timeline(self.rule, zone, self.gap, self.fold, start, self._bound(self.end, zones))
+
+    def _bound(self, moment: datetime | None, zones: Zones) -> datetime | None:
+        if moment is None or moment.tzinfo is not None:
+            return moment
+        (found,) = zones.get(self.zone).resolve(moment)
+        return found.utc.replace(tzinfo=UTC)
+
+
+def _rule(rule: object) -> Rule:
+    if isinstance(rule, str):
+        return rule_from_text(rule)
+    if isinstance(rule, Rule):
+        return rule
+    msg = f"rule: {rule!r} is no rule; use Cron, Every, Daily, Weekly, Monthly, Yearly, Once, RRule or a text"
+    raise InvalidSchedule(msg)
+
+
+def _is_from_finish(rule: Rule) -> bool:
+    return isinstance(rule, Every) and rule.after == "finish"
+
+
+def _from_fields(rule: Any, misfire: Any = None, pause: Any = None, **others: Any) -> Schedule:
+    policies: dict[str, Any] = {}
+    if misfire is not None:
+        policies["misfire"] = build("misfire", Misfire, misfire, ["mode", "grace", "max"])
+    if pause is not None:
+        policies["pause"] = build("pause", Pause, pause, ["since", "until"])
+    return Schedule(rule if isinstance(rule, str) else rule_from_data(rule), **others, **policies)

@@ -1,0 +1,90 @@
+"""A rule as one writes it on a command line or in `@app.every(...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mainspring.errors import InvalidSchedule
+from mainspring.schedule.calendar import Daily, Monthly, Once, Weekly, Yearly
+from mainspring.schedule.cron import Cron
+from mainspring.schedule.every import Every
+from mainspring.schedule.rule import Rule
+
+FORMS = """\
+*/5 * * * *              cron, five or six fields, or @daily and the like
+every 90s                a fixed interval; `every 10m after finish` counts from the end of the last run
+daily 09:00,17:00        local times of each day
+weekly mon-fri 09:00     of days of the week
+monthly last fri 09:00   of a day of the month: 1, -1, last, 2nd tue, last business day
+yearly 12-24 09:00       of a date
+once 2026-12-24T18:00    one local time"""
+
+
+def rule_from_text(text: str) -> Rule:
+    """Cron, or a word and what belongs to it: see FORMS."""
+    word, _, rest = text.strip().partition(" ")
+    read = READERS.get(word.lower())
+    if read is None:
+        return _cron(text)
+    try:
+        return read(rest.strip())
+    except InvalidSchedule as error:
+        msg = f"{text!r}: {error}"
+        raise InvalidSchedule(msg) from None
+
+
+def _cron(text: str) -> Rule:
+    if len(text.split()) < 5 and not text.lstrip().startswith("@"):
+        msg = f"{text!r} is no schedule. These are:\n{FORMS}"
+        raise InvalidSchedule(msg)
+    return Cron(text)
+
+
+def _every(rest: str) -> Rule:
+    interval, after, which = rest.partition(" after ")
+    return Every(interval, after=which.strip() if after else "start")
+
+
+def _daily(rest: str) -> Rule:
+    return Daily(_times(rest))
+
+
+def _weekly(rest: str) -> Rule:
+    days, at = _split(rest, "weekly mon 09:00")
+    return Weekly(days, _times(at))
+
+
+def _monthly(rest: str) -> Rule:
+    day, at = _split(rest, "monthly last 09:00")
+    return Monthly(int(day) if day.lstrip("-").isdecimal() else day, _times(at))
+
+
+def _yearly(rest: str) -> Rule:
+    day, at = _split(rest, "yearly 12-24 09:00")
+    month, dash, number = day.partition("-")
+    if not (dash and month.isdecimal() and number.isdecimal()):
+        msg = f"{day!r} is no date of a year; write 12-24 for 24 December"
+        raise InvalidSchedule(msg)
+    return Yearly(int(month), int(number), _times(at))
+
+
+def _split(rest: str, example: str) -> tuple[str, str]:
+    days, space, at = rest.rpartition(" ")
+    if not space:
+        msg = f"a day and a time are needed, as in {example!r}"
+        raise InvalidSchedule(msg)
+    return days.strip(), at
+
+
+def _times(text: str) -> list[str]:
+    return [one.strip() for one in text.split(",")]
+
+
+READERS: dict[str, Callable[[str], Rule]] = {
+    "every": _every,
+    "daily": _daily,
+    "weekly": _weekly,
+    "monthly": _monthly,
+    "yearly": _yearly,
+    "once": Once,
+}

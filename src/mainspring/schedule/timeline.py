@@ -1,0 +1,119 @@
+"""The occurrences of a rule in a zone, in the order of instants. Pauses and misfires are not its business."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from mainspring.schedule.every import Every
+from mainspring.schedule.expand import Walk
+from mainspring.schedule.occurrence import Occurrence
+from mainspring.schedule.rule import Rule, WallRule
+from mainspring.schedule.zones import Fold, Gap, Instant, Zone
+
+TICK = timedelta(microseconds=1)  # the least that can lie between two instants
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    rule: Rule
+    zone: Zone
+    gap: Gap
+    fold: Fold
+    start: datetime | None  # the first instant that may be
+    end: datetime | None  # the first that may not
+
+    @property
+    def elapsed(self) -> bool:
+        """It goes by real time, so that its occurrences are known by their instant."""
+        return not isinstance(self.rule, WallRule) or self.rule.continuous
+
+    def after(self, utc: datetime) -> Occurrence | None:
+        if self.start is not None and self.start > utc and not self._from_finish:
+            utc = self.start - TICK
+        try:
+            found = self._next(utc)
+        except OverflowError:  # the year 10,000
+            return None
+        return None if found is None or (self.end is not None and found.utc >= self.end) else found
+
+    def following(self, last: Occurrence) -> Occurrence | None:
+        """See `Schedule.following`."""
+        if self.elapsed or self._still_means(last):
+            return self.after(last.utc)
+        return self._following_nominal(last.nominal)
+
+    def between(self, low: datetime, high: datetime) -> Iterator[Occurrence]:
+        """From the one instant to before the other, one by one."""
+        found = self.after(low - TICK)
+        while found is not None and found.utc < high:
+            yield found
+            found = self.after(found.utc)
+
+    def latest(self, low: datetime, high: datetime) -> Occurrence | None:
+        """The last that is not before the one instant and before the other. Found by halving, not by counting."""
+        found = self.after(low - TICK)
+        if found is None or found.utc >= high:
+            return None
+        low = found.utc
+        while high - low > TICK:
+            middle = low + (high - low) // 2
+            later = self.after(middle)
+            if later is not None and later.utc < high:
+                found, low = later, later.utc
+            else:
+                high = middle + TICK if middle == low else middle
+                if high - low <= TICK:
+                    break
+        return found
+
+    @property
+    def _from_finish(self) -> bool:
+        return isinstance(self.rule, Every) and self.rule.after == "finish"
+
+    def _next(self, utc: datetime) -> Occurrence | None:
+        if isinstance(self.rule, Every):
+            return self._of_interval(max(self.rule.next_after(utc), self.start or utc))
+        assert isinstance(self.rule, WallRule)  # noqa: S101 - there is no third kind
+        gap: Gap = "skip" if self.elapsed else self.gap
+        fold: Fold = "both" if self.elapsed else self.fold
+        found = Walk(self.rule, self.zone, gap, fold).next_from((utc + TICK).replace(tzinfo=None))
+        return None if found is None else self._of_wall(*found)
+
+    def _of_interval(self, utc: datetime) -> Occurrence:
+        offset = self.zone.offset(utc.replace(tzinfo=None))
+        return Occurrence(utc.replace(tzinfo=None) + offset, utc, offset, _instant_key(utc))
+
+    def _of_wall(self, nominal: datetime, instant: Instant) -> Occurrence:
+        utc = instant.utc.replace(tzinfo=UTC)
+        return Occurrence(nominal, utc, instant.offset, self._key(nominal, instant, utc), instant.shifted, instant.fold)
+
+    def _key(self, nominal: datetime, instant: Instant, utc: datetime) -> str:
+        if self.elapsed:
+            return _instant_key(utc)
+        again = "/2" if instant.fold == "second" and self.fold == "both" else ""
+        return nominal.isoformat() + again
+
+    def _still_means(self, last: Occurrence) -> bool:
+        """Whether the zone, as it is known today, puts that nominal time where it was."""
+        instants = self.zone.resolve(last.nominal, self.gap, self.fold)
+        return any(instant.utc == last.utc.replace(tzinfo=None) for instant in instants)
+
+    def _following_nominal(self, nominal: datetime) -> Occurrence | None:
+        assert isinstance(self.rule, WallRule)  # noqa: S101 - others go by instants
+        found = self.rule.next_from(nominal + TICK)
+        while found is not None:
+            for instant in self.zone.resolve(found, self.gap, self.fold):
+                return self._bounded(self._of_wall(found, instant))
+            found = self.rule.next_from(found + TICK)
+        return None
+
+    def _bounded(self, found: Occurrence) -> Occurrence | None:
+        if self.start is not None and found.utc < self.start:
+            return self.after(self.start - TICK)
+        return None if self.end is not None and found.utc >= self.end else found
+
+
+def _instant_key(utc: datetime) -> str:
+    return utc.replace(tzinfo=None).isoformat() + "Z"
