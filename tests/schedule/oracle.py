@@ -15,7 +15,7 @@ from pathlib import Path
 
 BEGIN, END = 946_684_800, 2_240_524_800  # 2000-01-01, 2041-01-01
 STEP = 16 * 86_400
-AROUND = (-86_400, -1, 0, 900, 3599, 86_400)
+AROUND = (-86_400, -1, 0, 900, 3599)
 
 
 def offset(instant: int) -> int:

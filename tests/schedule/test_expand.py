@@ -74,7 +74,7 @@ def test_around_every_change_of_clocks(key: str) -> None:
     zone = PACKAGED.get(key)
     walls = []
     for change in (
-        change for year in (*range(1994, 1997), *range(2009, 2020), 2026) for change in zone.transitions(year)
+        change for year in (1994, 1995, *range(2010, 2017), 2026) for change in zone.transitions(year)
     ):
         for edge in (change.at + change.before, change.at + change.after):
             walls += [edge + timedelta(minutes=step * 10) for step in range(-20, 20)]
@@ -86,7 +86,7 @@ def test_around_every_change_of_clocks(key: str) -> None:
             assert walk(listed, zone, gap, fold) == brute_force(listed, zone, gap, fold)
 
 
-@settings(PATIENT, max_examples=150)
+@settings(PATIENT, max_examples=100)
 @given(
     key=st.sampled_from(SPECIAL),
     year=st.integers(1995, 2039),

@@ -143,7 +143,7 @@ MISFIRES = [
 ]
 
 
-@settings(PATIENT, max_examples=150)
+@settings(PATIENT, max_examples=100)
 @given(
     rule=st.sampled_from(["30 2 * * *", "0 */3 * * *", "15 0,2,3 * * *", "every 5h", "daily 00:00,02:30"]),
     zone=st.sampled_from(["Europe/Berlin", "Australia/Lord_Howe", "America/Havana"]),
@@ -206,7 +206,7 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Zones]:
     return found
 
 
-@settings(PATIENT, max_examples=150)
+@settings(PATIENT, max_examples=100)
 @given(
     rule=st.sampled_from(["30 2 * * *", "0 9 * * *", "15 0,2,9,10,11 * * *", "daily 00:00,23:30"]),
     begin=st.sampled_from([datetime(2026, 3, 26, tzinfo=UTC), datetime(2026, 10, 22, tzinfo=UTC)]),

@@ -38,7 +38,7 @@ RULES = [
 ]
 
 
-@settings(PATIENT, max_examples=200)
+@settings(PATIENT, max_examples=100)
 @given(
     rule=st.sampled_from(RULES),
     start=st.datetimes(datetime(2020, 1, 1), datetime(2021, 12, 31)),

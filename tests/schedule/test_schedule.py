@@ -179,7 +179,7 @@ ZONES = [
 ]
 
 
-@settings(PATIENT, max_examples=250)
+@settings(PATIENT, max_examples=120)
 @given(
     rule=st.sampled_from(RULES),
     zone=st.sampled_from(ZONES),

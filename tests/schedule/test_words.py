@@ -155,7 +155,7 @@ FIELDS = [
 ]
 
 
-@settings(PATIENT, max_examples=300)
+@settings(PATIENT, max_examples=150)
 @given(fields=st.tuples(*FIELDS))
 def test_every_expression_has_words_and_different_days_have_different_ones(fields: tuple[str, ...]) -> None:
     try:
