@@ -73,9 +73,7 @@ def walk(walls: tuple[datetime, ...], zone: Zone, gap: Gap, fold: Fold) -> list[
 def test_around_every_change_of_clocks(key: str) -> None:
     zone = PACKAGED.get(key)
     walls = []
-    for change in (
-        change for year in (1994, 1995, *range(2010, 2017), 2026) for change in zone.transitions(year)
-    ):
+    for change in (change for year in (1994, 1995, *range(2010, 2017), 2026) for change in zone.transitions(year)):
         for edge in (change.at + change.before, change.at + change.after):
             walls += [edge + timedelta(minutes=step * 10) for step in range(-20, 20)]
             walls += [edge + timedelta(hours=step) for step in range(-27, 27)]
