@@ -1,4 +1,4 @@
-"""`python -m bench`: the whole plan in one run, as a table with ratios."""
+"""`python -m bench`: the whole plan of each field in one run, as tables with ratios."""
 
 from __future__ import annotations
 
@@ -8,15 +8,23 @@ import shutil
 import signal
 import sys
 import tempfile
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench import machine, page, plan, roster, table
+from bench.field import FIELDS, Field
+from bench.ground import Databases, Files
 from bench.result import Results
 from bench.run import Run
+from bench.server import NoServer, Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HERE = Path(__file__).parent
-LATEST = HERE / "results" / "latest.json"
+RESULTS = HERE / "results"
 WORK = HERE / ".work"
 DOCS = HERE.parent / "docs"
 
@@ -24,15 +32,22 @@ DOCS = HERE.parent / "docs"
 def main() -> None:
     options = parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started and filled is cleaned up
-    results = Results.load(LATEST) if options.no_run else measure(options)
-    show(results)
+    fields = [FIELDS[name] for name in options.field or FIELDS]
+    if not options.no_run:
+        measure_all(fields, options)
+    measured = {field.name: Results.load(path) for field in fields if (path := kept(field)).exists()}
+    if not measured:
+        raise SystemExit("no results are kept here: run it without --no-run")
+    for name, results in measured.items():
+        show(FIELDS[name], results)
     if options.write_docs:
-        page.write(results, DOCS)
+        page.write(measured, DOCS)
         say(f"wrote {DOCS / 'benchmarks.md'}")
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--field", nargs="+", choices=FIELDS, default=[], help="only these fields")
     parser.add_argument(
         "--only", nargs="+", default=[], metavar="NAME", help="only these measurements, such as drain-1 or 'claim-*'"
     )
@@ -44,9 +59,26 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def measure(options: argparse.Namespace) -> Results:
-    cases = plan.choose(options.only)
-    entries = [entry for entry in roster.read(options.peers) if can_play(entry)]
+def measure_all(fields: list[Field], options: argparse.Namespace) -> None:
+    """Each field by itself: its results are kept as soon as they are there."""
+    cases = {field.name: plan.choose(field.plan, options.only) for field in fields}
+    if not any(cases.values()):
+        names = dict.fromkeys(case.name for field in fields for case in field.plan)
+        raise SystemExit(f"no such measurement; there are {', '.join(names)}")
+    entries = {field.name: roster.read(field.name) for field in fields}
+    names = dict.fromkeys(entry.name for found in entries.values() for entry in found)
+    if unknown := set(options.peers) - set(names):
+        raise SystemExit(f"no such peer: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    for field in fields:
+        chosen = [entry for entry in entries[field.name] if not options.peers or entry.name in options.peers]
+        if chosen and cases[field.name]:
+            measure(field, cases[field.name], chosen, options).save(kept(field))
+
+
+def measure(field: Field, cases: list[plan.Case], entries: list[roster.Entry], options: argparse.Namespace) -> Results:
+    say(f"{field.title}: {len(cases)} measurements of {len(entries)} peers")
+    absent = {entry.title: reason for entry in entries if (reason := hindrance(entry))}
+    entries = [entry for entry in entries if entry.title not in absent]
     WORK.mkdir(exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="run-", dir=WORK))
     try:
@@ -54,26 +86,46 @@ def measure(options: argparse.Namespace) -> Results:
             f"{datetime.now(UTC):%Y-%m-%d}",
             shlex.join(["python", "-m", "bench", *sys.argv[1:]]),
             options.quick,
-            machine.describe(work),
+            machine.describe(work, sqlite=not field.served),
             peers=describe(entries),
+            absent=absent,
         )
-        Run(entries, results, work, say, quick=options.quick, most_rounds=options.rounds).play(cases)
+        with grounds(field, work, results) as places:
+            Run(entries, results, work, places, say, quick=options.quick, most_rounds=options.rounds).play(cases)
     finally:
         shutil.rmtree(work)
-    results.save(LATEST)
     return results
 
 
-def can_play(entry: roster.Entry) -> bool:
-    if entry.missing:
-        say(f"skipping {entry.name}: {entry.missing}")
-        return False
+@contextmanager
+def grounds(field: Field, work: Path, results: Results) -> Iterator[Files]:
+    if not field.served:
+        yield Files(work)
+        return
+    try:
+        server = Server(work / "server")
+        server.start()
+    except NoServer as reason:
+        raise SystemExit(f"{field.title} cannot be measured: {reason}") from None
+    try:
+        results.server = server.settings()
+        yield Databases(work, server)
+    finally:
+        server.stop()
+
+
+def kept(field: Field) -> Path:
+    return RESULTS / f"{field.name}.json"
+
+
+def hindrance(entry: roster.Entry) -> str:
+    """What keeps a peer from taking part; nothing if it can."""
     try:
         roster.make_environment(entry, say)
-    except roster.NoInterpreter as reason:
+    except roster.CannotTakePart as reason:
         say(f"skipping {entry.name}: {reason}")
-        return False
-    return True
+        return str(reason)
+    return ""
 
 
 def describe(entries: list[roster.Entry]) -> dict[str, dict[str, object]]:
@@ -81,18 +133,23 @@ def describe(entries: list[roster.Entry]) -> dict[str, dict[str, object]]:
         entry.name: {
             "title": entry.title,
             "durability": entry.durability,
+            "finished": entry.finished,
             "worker": entry.worker,
-            "dependencies": list(entry.dependencies),
-            "python": entry.python_version,
+            "versions": entry.versions,
+            "runs_on": entry.runs_on,
+            "jobs": entry.drain_jobs,
         }
         for entry in entries
     }
 
 
-def show(results: Results) -> None:
-    for shown in (table.comparison(results), table.backlog(results), table.goals(results)):
+def show(field: Field, results: Results) -> None:
+    print(f"\n{field.title}, {results.when}{' (quick)' if results.quick else ''}")
+    for shown in (table.comparison(results), table.backlog(field, results), table.goals(field, results)):
         if len(shown) > 1:
             print(f"\n{table.as_text(shown)}")
+    for title, reason in results.absent.items():
+        print(f"\n{title} took no part: {reason}")
     syncs = ", ".join(map(table.number, results.syncs))
     print(f"\nfdatasync/s, round by round: {syncs} (if they differ much, the machine had other things to do)")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from bench.peer import PLACE, SETTINGS
+from bench.peer import PLACE, SERVER, SETTINGS
 from bench.tally import CREW, SAMPLES, Tally
 
 if TYPE_CHECKING:
@@ -54,6 +54,10 @@ class Crew:
                 process.kill()
                 process.wait(STOP_SECONDS)
 
+    def signal(self, number: signal.Signals) -> None:
+        for pid in self._pids():
+            os.kill(pid, number)
+
     def _start(self, number: int) -> subprocess.Popen[bytes]:
         env = os.environ | {
             PLACE: str(self.peer.place),
@@ -72,9 +76,18 @@ class Crew:
     # -- what the handlers counted ------------------------------------------------------------
     async def run(self, jobs: int, timeout: float) -> None:
         """Wait until that many jobs were started in all, and none is left unfinished."""
+        await self.start(jobs, timeout)
+        await self.settle(timeout)
+
+    async def start(self, jobs: int, timeout: float) -> None:
+        """Wait until that many jobs were started in all."""
         deadline = time.monotonic() + timeout
         while self.count < jobs:
             await self._pause(deadline)
+
+    async def settle(self, timeout: float) -> None:
+        """Wait until no job that was due is left unfinished."""
+        deadline = time.monotonic() + timeout
         while not await self.peer.settled():
             await self._pause(deadline)
 
@@ -124,6 +137,15 @@ class Crew:
         return pids
 
 
+def server_cpu_seconds() -> float:
+    """Processor time of the database's server so far: of those of its processes that live, and of those that ended."""
+    pid = int(os.environ.get(SERVER, "0"))
+    if not pid:
+        return 0.0
+    ended = sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[13:15]))
+    return sum(map(_cpu_seconds, [pid, *_children(pid)])) + ended / os.sysconf("SC_CLK_TCK")
+
+
 def _children(pid: int) -> list[int]:
     threads = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for thread in threads for child in thread.read_text().split()]
@@ -131,8 +153,11 @@ def _children(pid: int) -> list[int]:
 
 def _cpu_seconds(pid: int) -> float:
     """From schedstat, in nanoseconds: the ticks in `stat` are as long as all that an idle worker uses in a second."""
-    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
+    try:
+        threads = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+    except OSError:  # it has just ended
+        return 0.0
+    return sum(int(thread.split()[0]) for thread in threads) / 1e9
 
 
 def _peak_megabytes(pid: int) -> float:

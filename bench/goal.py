@@ -1,21 +1,23 @@
-"""What we want to reach, and whether this run did."""
+"""What we want to reach in each field, and whether a run did."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bench.plan import STATISTICS
 from bench.result import Results, ratio
 from bench.roster import FLOOR, OURS
 
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure that should be at least, or stay below, some number."""
+    """A figure that should be at least, exceed, or stay below, some number."""
 
     title: str
     figure: Callable[[Results], float | None]
     least: float | None = None
+    above: float | None = None
     below: float | None = None
     unit: str = ""
 
@@ -24,10 +26,14 @@ class Goal:
         figure = self.figure(results)
         if figure is None:
             return None
-        return figure >= self.least if self.least is not None else figure < (self.below or 0)
+        if self.least is not None:
+            return figure >= self.least
+        return figure > self.above if self.above is not None else figure < (self.below or 0)
 
     def wanted(self) -> str:
-        return f"≥ {self.least:g}{self.unit}" if self.least is not None else f"< {self.below:g}{self.unit}"
+        if self.least is not None:
+            return f"≥ {self.least:g}{self.unit}"
+        return f"> {self.above:g}{self.unit}" if self.above is not None else f"< {self.below:g}{self.unit}"
 
     def got(self, results: Results) -> str:
         figure = self.figure(results)
@@ -54,15 +60,36 @@ def _ratio(case: str, peer: str, *theirs: str, scale: float = 1) -> Callable[[Re
     return find
 
 
-def _share(case: str, of: str) -> Callable[[Results], float | None]:
+def _fastest(case: str) -> Callable[[Results], float | None]:
+    """Our rate over that of the fastest peer of each round; the floor is none."""
+
     def find(results: Results) -> float | None:
-        found = ratio(results.values(case, "rate", OURS), results.values(of, "rate", OURS))
-        return None if found is None else found * 100
+        theirs = [results.values(case, "rate", peer) for peer in results.peers if peer not in (OURS, FLOOR)]
+        rounds = [max(rates) for rates in zip(*filter(None, theirs), strict=False)]
+        return ratio(results.values(case, "rate", OURS), rounds)
 
     return find
 
 
-GOALS = [
+def _share(case: str, of: str, scale: float = 100) -> Callable[[Results], float | None]:
+    def find(results: Results) -> float | None:
+        found = ratio(results.values(case, "rate", OURS), results.values(of, "rate", OURS))
+        return None if found is None else found * scale
+
+    return find
+
+
+def _least_share(pattern: str, of: str) -> Callable[[Results], float | None]:
+    """The worst of several cases; nothing unless all of them were measured."""
+
+    def find(results: Results) -> float | None:
+        shares = [_share(pattern.format(statistics), of)(results) for statistics in STATISTICS]
+        return min((share for share in shares if share is not None), default=None) if None not in shares else None
+
+    return find
+
+
+SQLITE = [
     Goal("drain, one process, against huey", _ratio("drain-1", "huey"), least=10, unit=" ×"),
     Goal("drain, one process, against litequeue", _ratio("drain-1", "litequeue"), least=6, unit=" ×"),
     Goal("drain, one process, of the raw batched floor", _ratio("drain-1", FLOOR, scale=100), least=40, unit=" %"),
@@ -83,4 +110,38 @@ GOALS = [
         least=85,
         unit=" %",
     ),
+]
+
+POSTGRES = [
+    Goal("drain, one process, against pgqueuer", _ratio("drain-1", "pgqueuer"), least=2, unit=" ×"),
+    Goal("drain, one process, of the raw batched floor", _ratio("drain-1", FLOOR, scale=100), least=60, unit=" %"),
+    Goal("drain, two processes against one", _share("drain-2", "drain-1", scale=1), above=1, unit=" ×"),
+    Goal("bulk enqueue, against the fastest peer", _fastest("enqueue-bulk"), least=1, unit=" ×"),
+    Goal("start latency across processes, p50", _figure("latency", "p50"), below=3, unit=" ms"),
+    Goal("start latency across processes, p99", _figure("latency", "p99"), below=15, unit=" ms"),
+    Goal("lateness of scheduled jobs, p99", _figure("lateness", "p99"), below=10, unit=" ms"),
+    Goal("enqueue one by one while a worker listens, of alone", _figure("heard-1", "share"), least=90, unit=" %"),
+    Goal("enqueue from 50 tasks while a worker listens, of alone", _figure("heard-50", "share"), least=90, unit=" %"),
+    Goal(
+        "drain before 200 k due, of a short queue, worst statistics",
+        _least_share("drain-200k-due-{}", "drain-empty"),
+        least=85,
+        unit=" %",
+    ),
+    Goal(
+        "drain beside 1 M waiting, of none, worst statistics",
+        _least_share("drain-1m-waiting-{}", "drain-empty"),
+        least=85,
+        unit=" %",
+    ),
+    Goal(
+        "drain beside 1 M finished, of none, worst statistics",
+        _least_share("drain-1m-finished-{}", "drain-empty"),
+        least=85,
+        unit=" %",
+    ),
+    Goal("idle worker, share of one core", _figure("idle", "percent"), below=0.5, unit=" %"),
+    Goal("idle server, share of one core", _figure("idle", "server"), below=0.5, unit=" %"),
+    Goal("idle worker beside 1 M waiting", _figure("idle-stocked", "percent"), below=0.5, unit=" %"),
+    Goal("idle server beside 1 M waiting", _figure("idle-stocked", "server"), below=0.5, unit=" %"),
 ]

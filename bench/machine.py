@@ -11,13 +11,13 @@ from pathlib import Path
 SYNC_SECONDS = 1.0
 
 
-def describe(place: Path) -> dict[str, str]:
+def describe(place: Path, *, sqlite: bool) -> dict[str, str]:
     return {
         "processor": f"{os.cpu_count()} cores, {_processor()}",
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GB",
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "Python": platform.python_version(),
-        "SQLite": sqlite3.sqlite_version,
+        **({"SQLite": sqlite3.sqlite_version} if sqlite else {}),
         "file system": _file_system(place),
         "load at the start": f"{os.getloadavg()[0]:.1f}",
     }

@@ -1,4 +1,4 @@
-"""One measurement of one peer in this process: `python -m bench.measure huey drain '{"jobs": 1000, …}'`.
+"""One measurement of one peer in this process: `python -m bench.measure sqlite.huey drain '{"jobs": 1000, …}'`.
 
 Runs with the peer's interpreter, and so needs the standard library only. Prints one line of JSON: the figures, or why
 there are none.

@@ -1,14 +1,21 @@
-"""docs/benchmarks.md and its drawings, written from results."""
+"""docs/benchmarks.md and its drawings, written from results: a section per field.
+
+A field that was not measured keeps the section that the page has.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from bench import plot, table
+from bench.field import FIELDS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
+    from bench.field import Field
     from bench.result import Results
 
 PAGE = """\
@@ -16,88 +23,159 @@ PAGE = """\
 
 # Benchmarks
 
+Mainspring beside its peers, each at the best settings that its documentation gives, on one machine: on
+[SQLite](#sqlite) and on [PostgreSQL](#postgresql). `make bench` measures both, `python -m bench --field sqlite` or
+`--field postgres` one of them; what a run left out is shown as not measured.
+
+Every figure is the median of its rounds, with the lowest and highest in brackets; in square brackets, how many times
+better Mainspring is (below 1: worse), as the median of the rounds' own ratios. In each round the peers take turns, so
+that a slow minute is shared by all.
+
+## What is measured
+
+- The job does nothing; its payload is `{"n": 123456, "s": "a small payload, as most are: an id or two"}`.
+- **enqueue**: durable jobs per second from one process: one by one, from 50 asyncio tasks (peers without asyncio are
+  called from them one after the other, which is their fastest), and with the peer's own bulk call, 1000 jobs at once.
+- **enqueue while a worker listens** (PostgreSQL): the same call with an idle worker that is to be told of new jobs, as
+  a share of the rate without one. The worker's process is stopped (SIGSTOP), so that it stays idle and takes no time
+  from the enqueuer by running them.
+- **drain**: the peer's own worker, as a process of its own, empties a queue. From the moment when every worker process
+  has its first job in hand until the last job has been acked.
+- **start latency**: one process enqueues a job every 5–20 ms, another runs it. From before the call to enqueue, so the
+  commit is included, until the first line of the handler.
+- **lateness**: jobs set for times within some seconds; from that time until the first line of the handler. A negative
+  figure is a job that started early.
+- **idle worker**, **idle server**: processor time over 10 s with nothing due, children included; of the server, all of
+  its processes. On SQLite beside 1 M jobs that wait for later, on PostgreSQL without and with them.
+- **claim** (SQLite): one call of the store's claim, its commit included, in a process that does nothing else.
+
+{sections}
+
+## On your machine
+
+Absolute figures belong to the machine; take the ratios. To measure on yours:
+
+{commands}
+
+With `--quick` it tries everything out in a few minutes.
+"""
+SECTION = """\
+<!-- field {name} -->
+## {title}
+
 One run of
 
 ```
 {command}
 ```
 
-on {when}{quick} (`make bench` measures everything; what this run left out is shown as not measured).
-Every figure is the median of its rounds, with the lowest and highest in brackets; in square brackets, how many times
-better Mainspring is (below 1: worse), as the median of the rounds' own ratios. In each round the peers take turns, so
-that a slow minute is shared by all.
+on {when}{quick}.
 
-## Goals
+### Goals on {title}
 
 {goals}
 
-## Side by side
+### Side by side on {title}
 
-![Rates, a bar per peer](benchmarks/rates.svg)
+![Rates on {title}, a bar per peer](benchmarks/{name}-rates.svg)
 
 {comparison}
 
 {gaps}
 
-## Beside other jobs
+### Beside other jobs on {title}
 
-Jobs that wait for later, at mixed priorities, or that have finished should not slow down those that are due.
+{beside}
 
-![Drain rate against the number of other jobs](benchmarks/backlog.svg)
+![Drain rate on {title} beside other jobs](benchmarks/{name}-backlog.svg)
 
 {backlog}
 
-## What is measured
-
-- The job does nothing; its payload is `{{"n": 123456, "s": "a small payload, as most are: an id or two"}}`.
-- **enqueue**: durable jobs per second from one process: one by one, from 50 asyncio tasks (peers without asyncio are
-  called from them one after the other, which is their fastest), and with the peer's own bulk call.
-- **drain**: the peer's own worker, as a process of its own, empties a queue. From the moment when every worker process
-  has its first job in hand until the last job has been acked.
-- **start latency**: one process enqueues a job every 5–20 ms, another runs it. From before the call to enqueue, so the
-  commit is included, until the first line of the handler.
-- **lateness**: 300 jobs set for times within 5 s; from that time until the first line of the handler. A negative figure
-  is a job that started early.
-- **idle worker**: processor time over 10 s with 1 M jobs waiting for later, its children included.
-- **claim**: one call of the store's claim, its commit included, in a process that does nothing else.
-
-All stores are files on the file system of the project, none in memory.
-
-## Who takes part
+### Who takes part on {title}
 
 {peers}
 
-## The machine
+{ground}
+
+### The machine of the {title} run
 
 {machine}
+<!-- end of field {name} -->"""
+UNMEASURED = """\
+<!-- field {name} -->
+## {title}
 
-Absolute figures belong to this machine; take the ratios. To measure on yours: `make bench` (about {minutes} minutes
-and 10 GB of disk; `python -m bench --quick` tries everything out in a few).
-"""
-MINUTES = 25
+Not measured yet: `python -m bench --field {name} --write-docs`.
+<!-- end of field {name} -->"""
+BESIDE = {
+    "sqlite": """\
+Jobs that wait for later, at mixed priorities, or that have finished should not slow down those that are due.""",
+    "postgres": """\
+Jobs that are due but not yet at their turn, that wait for later, or that have finished should not slow down those
+whose turn it is, whatever the planner knows. Its statistics are fresh (ANALYZE after the tables were filled), stale
+(ANALYZE of the empty tables, then filled) or absent; where they are stale or absent, autovacuum is off for these
+tables. Each figure is measured in a new copy of the filled database; in square brackets, its share of the rate beside
+nothing else. Before a backlog of due jobs it is the rate of the first 50 k jobs, without their first tenth; elsewhere
+it is a drain of 50 k jobs.""",
+}
+GROUND = {
+    "sqlite": "All stores are files on the file system of the project, none in memory.",
+    "postgres": """\
+All of them use one server, started for the run with its own defaults ({settings}), its data on the file system of the
+project; each measurement has a database of its own. They connect by TCP. Every job is one call of the handler.""",
+}
 
 
-def write(results: Results, docs: Path) -> None:
-    drawings = docs / "benchmarks"
+def write(measured: Mapping[str, Results], docs: Path) -> None:
+    """The sections of the fields that were measured; the others stay as they are."""
+    path, drawings = docs / "benchmarks.md", docs / "benchmarks"
     drawings.mkdir(parents=True, exist_ok=True)
-    (drawings / "rates.svg").write_text(plot.bars(results), "utf-8")
-    (drawings / "backlog.svg").write_text(plot.backlog(results), "utf-8")
-    (docs / "benchmarks.md").write_text(_page(results), "utf-8")
+    before = path.read_text("utf-8") if path.exists() else ""
+    sections = []
+    for field in FIELDS.values():
+        if results := measured.get(field.name):
+            (drawings / f"{field.name}-rates.svg").write_text(plot.bars(results), "utf-8")
+            (drawings / f"{field.name}-backlog.svg").write_text(plot.backlog(results, field.stocks), "utf-8")
+            sections.append(_section(field, results))
+        else:
+            sections.append(_section_of(field, before) or UNMEASURED.format(name=field.name, title=field.title))
+    page = PAGE.replace("{sections}", "\n\n".join(sections)).replace("{commands}", _commands())
+    path.write_text(page, "utf-8")
 
 
-def _page(results: Results) -> str:
-    return PAGE.format(
+def _section_of(field: Field, page: str) -> str:
+    found = re.search(rf"<!-- field {field.name} -->.*<!-- end of field {field.name} -->", page, re.DOTALL)
+    return found[0] if found else ""
+
+
+def _commands() -> str:
+    costs = [
+        f"- `python -m bench --field {field.name}`: about {field.minutes} minutes and {field.gigabytes} GB of disk"
+        for field in FIELDS.values()
+    ]
+    return "\n".join(costs)
+
+
+def _section(field: Field, results: Results) -> str:
+    return SECTION.format(
+        name=field.name,
+        title=field.title,
         when=results.when,
         command=results.command,
         quick=" (a quick one, for trying: these figures mean little)" if results.quick else "",
-        minutes=MINUTES,
-        goals=table.as_markdown(table.goals(results)),
+        goals=table.as_markdown(table.goals(field, results)),
         comparison=table.as_markdown(table.comparison(results)),
-        backlog=table.as_markdown(table.backlog(results)),
+        beside=BESIDE[field.name],
+        backlog=table.as_markdown(table.backlog(field, results)),
         gaps=_gaps(results),
         peers=table.as_markdown(_peers(results)),
+        ground=GROUND[field.name].format(settings=_settings(results)),
         machine=table.as_markdown(_machine(results)),
     )
+
+
+def _settings(results: Results) -> str:
+    return ", ".join(f"`{name}` {value}" for name, value in results.server.items())
 
 
 def _machine(results: Results) -> table.Table:
@@ -106,32 +184,46 @@ def _machine(results: Results) -> table.Table:
 
 
 def _peers(results: Results) -> table.Table:
-    header = ["", "version", "Python", "durability", "worker"]
+    """A column that says nothing about anybody is left out."""
+    header = ["", "version", "runs on", "durability", "finished jobs", "worker", "jobs drained"]
     rows = [
         [
             peer["title"],
-            ", ".join(peer["dependencies"]) or "this one",
-            peer["python"],
+            ", ".join(peer["versions"]) or "this one",
+            peer["runs_on"],
             peer["durability"],
+            peer["finished"],
             _worker(peer["worker"], peer.get("variant", ""), peer.get("tried", {})),
+            table.number(peer["jobs"]),
         ]
         for peer in results.peers.values()
     ]
-    return [header, *rows]
+    told = [i for i in range(len(header)) if i == 0 or any(row[i] for row in rows)]
+    return [[row[i] for i in told] for row in [header, *rows]]
 
 
 def _worker(words: str, variant: str, tried: dict[str, float]) -> str:
     if not variant:
         return words
+    if len(tried) == 1:
+        return f"{words}; {variant}"
     rates = ", ".join(f"{name} ({table.number(rate)}/s)" for name, rate in tried.items())
     return f"{words}; {variant}, the fastest of {rates}"
 
 
 def _gaps(results: Results) -> str:
-    """Why a cell is empty."""
+    """Why a cell is empty, or a peer is not there at all."""
     lines = [
-        f"- {results.peers[peer]['title']}, {case}: {reason.splitlines()[0]}"
+        f"- {results.peers[peer]['title']}, {case}: {_brief(reason)}"
         for case, gaps in results.gaps.items()
         for peer, reason in gaps.items()
+        if peer in results.peers
     ]
-    return "\n".join(["A dash is what a peer does not have, or what would mean nothing.", "", *lines])
+    lines += [f"- {title} took no part: {_brief(reason)}" for title, reason in results.absent.items()]
+    return "\n".join(["A dash is what a peer does not have, or what would mean nothing.", "", *lines]).strip()
+
+
+def _brief(reason: str) -> str:
+    """One line: the first of ours, or the last of a traceback."""
+    lines = reason.strip().splitlines() or ["no reason given"]
+    return lines[-1].strip() if "Traceback" in reason else lines[0].strip()

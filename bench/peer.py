@@ -1,7 +1,7 @@
 """What a peer must do to be measured.
 
-A peer is one file in `bench/peers`, called `<name>.py`. It opens with inline script metadata: what to install in its
-environment and how it is shown.
+A peer is one file in `bench/peers/<field>`, called `<name>.py`. It opens with inline script metadata: what to install
+in its environment and how it is shown.
 
     # /// script
     # requires-python = ">=3.11"
@@ -11,7 +11,8 @@ environment and how it is shown.
     # title = "huey (SQLite)"
     # durability = "fsync at each commit"
     # drain_jobs = 20_000                              # enough for a few seconds
-    # needs = "BENCH_POSTGRESQL"                       # optional: skipped unless this variable says where the server is
+    # finished = "kept"                                # what becomes of finished jobs
+    # packages = ["pg-boss@12.35.0"]                   # optional: of npm; such a peer is skipped where there is no Node
     # backlog = 1_000_000                              # optional: the most waiting jobs that it is tried with
     # history = 1_000_000                              # optional: the most finished ones
     # skip = ["latency"]                               # optional: what would mean nothing
@@ -24,20 +25,28 @@ figure means the same for every peer. What a peer cannot do raises `Unsupported`
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import time
 from abc import ABC, abstractmethod
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+MOST_JOBS = 2_000_000
 
 TEXT = "a small payload, as most are: an id or two"
 """The second argument of every job; the first is a number."""
 
 PLACE = "BENCH_PLACE"
 SETTINGS = "BENCH_SETTINGS"
+DATABASE = "BENCH_DATABASE"  # the URL of its database, where there is a server
+SERVER = "BENCH_SERVER"  # the id of the server's process
+PACKAGES = "BENCH_PACKAGES"  # where its npm packages are
 
 
 class Unsupported(Exception):
@@ -66,6 +75,10 @@ class Peer(ABC):
         """Enqueue jobs at once."""
         self.cannot("bulk enqueue")
 
+    async def enqueue_now(self) -> None:
+        """Enqueue one job whose number is the time before the call, in nanoseconds since 1970."""
+        await self.enqueue(time.time_ns())
+
     async def enqueue_at(self, number: int, when: float) -> None:
         """Enqueue one job that is due at a Unix time."""
         self.cannot("jobs for a later time")
@@ -77,6 +90,10 @@ class Peer(ABC):
     async def fill_waiting(self, jobs: int) -> None:
         """Enqueue jobs that will not be due for days, at mixed priorities, in the queue that the worker serves."""
         self.cannot("jobs for a later time")
+
+    async def fill_finished(self, jobs: int) -> None:
+        """Leave as many finished jobs as if a worker had run them."""
+        self.cannot("way to make finished jobs but to run them")
 
     async def claim(self, limit: int) -> int:
         """Take due jobs as the worker does, and say how many they were."""
@@ -94,6 +111,29 @@ class Peer(ABC):
     def worker(self) -> list[str]:
         """The command of one worker process. Its handler must call `bench.tally.mark` with the job's number."""
 
+    # -- enqueueing for some seconds: what is not written in Python overrides these with loops of its own -----------
+    async def enqueue_for(self, seconds: float, tasks: int) -> float:
+        """Jobs per second from a number of tasks, each of which waits for one job before the next."""
+        numbers = count(1)
+        begin = time.perf_counter()
+        await asyncio.gather(*(self._enqueue_until(numbers, begin + seconds) for _ in range(tasks)))
+        return (next(numbers) - 1) / (time.perf_counter() - begin)
+
+    async def _enqueue_until(self, numbers: Iterator[int], end: float) -> None:
+        for number in numbers:
+            await self.enqueue(number)
+            if time.perf_counter() > end or number > MOST_JOBS:
+                break
+
+    async def enqueue_many_for(self, seconds: float, batch: int) -> float:
+        """Jobs per second, so many at once."""
+        jobs = 0
+        begin = time.perf_counter()
+        while time.perf_counter() < begin + seconds and jobs < MOST_JOBS:
+            await self.enqueue_many(range(batch))
+            jobs += batch
+        return jobs / (time.perf_counter() - begin)
+
     def cannot(self, what: str) -> NoReturn:
         raise Unsupported(what)
 
@@ -101,3 +141,8 @@ class Peer(ABC):
 def here() -> tuple[Path, dict[str, Any]]:
     """Where the data is and which settings apply, for code that a worker process imports."""
     return Path(os.environ.get(PLACE, ".")), json.loads(os.environ.get(SETTINGS, "{}"))
+
+
+def database() -> str:
+    """The URL of the database that is measured, for peers that need one."""
+    return os.environ.get(DATABASE, "postgresql:///")

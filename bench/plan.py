@@ -1,4 +1,4 @@
-"""What is measured: the whole plan, in the order in which it is played and shown."""
+"""What is measured in each field: the whole plan, in the order in which it is played and shown."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bench.roster import Entry
 
 MILLION = 1_000_000
-QUICK = 4  # a quick run drains this many times fewer jobs
-QUICK_STOCK = 20  # and has this many times fewer in stock
+QUICK = 4  # a quick run drains this many times fewer jobs, and has so many fewer behind them
+QUICK_STOCK = 20  # of others it has this many times fewer in stock
 TIMEOUT = 120.0
 
 
@@ -19,20 +21,36 @@ TIMEOUT = 120.0
 class Stock:
     """Jobs that are in the store beforehand and take no part. Filled once, used by all rounds."""
 
-    waiting: int = 0
+    waiting: int = 0  # for later
     finished: int = 0
+    due: int = 0  # behind those whose drain is measured
+    statistics: str = ""  # what the planner knows: `fresh`, `stale` (of empty tables), `absent`
 
     @property
     def name(self) -> str:
-        if not (self.waiting or self.finished):
+        number, kind = self._kind
+        if not number:
             return "empty"
-        return f"{(self.waiting or self.finished) // MILLION}m-{'waiting' if self.waiting else 'finished'}"
+        return "-".join(filter(None, [_short(number, ""), kind, self.statistics])).lower()
 
     @property
     def title(self) -> str:
-        if not (self.waiting or self.finished):
-            return "nothing else"
-        return f"{(self.waiting or self.finished) // MILLION} M {'waiting' if self.waiting else 'finished'}"
+        number, kind = self._kind
+        return f"{_short(number, ' ')} {kind}" if number else "nothing else"
+
+    def jobs(self, *, quick: bool) -> dict[str, int]:
+        """How many of each kind are filled in."""
+        fewer, fewer_due = (QUICK_STOCK, QUICK) if quick else (1, 1)
+        return {"waiting": self.waiting // fewer, "finished": self.finished // fewer, "due": self.due // fewer_due}
+
+    @property
+    def _kind(self) -> tuple[int, str]:
+        kinds = {"waiting": self.waiting, "finished": self.finished, "due": self.due}
+        return next(((number, kind) for kind, number in kinds.items() if number), (0, ""))
+
+
+def _short(number: int, space: str) -> str:
+    return f"{number // MILLION}{space}M" if number >= MILLION else f"{number // 1000}{space}k"
 
 
 @dataclass(frozen=True)
@@ -52,16 +70,18 @@ class Case:
             return False
         if self.stock is None:
             return True
-        return entry.backlog > 0 and self.stock.waiting <= entry.backlog and self.stock.finished <= entry.history
+        most = max(self.stock.waiting, self.stock.due)
+        return entry.backlog > 0 and most <= entry.backlog and self.stock.finished <= entry.history
 
     def arguments_for(self, entry: Entry, *, quick: bool) -> dict[str, Any]:
         arguments = self.arguments | (self.quick if quick else {})
-        if self.measurement == "drain":
+        if self.measurement in ("drain", "drain_backlog"):
             jobs = min(arguments.pop("most", entry.drain_jobs), entry.drain_jobs)
             arguments["jobs"] = jobs // QUICK if quick else jobs
         return arguments
 
 
+# -- SQLite ------------------------------------------------------------------------------------
 STOCKS = (Stock(), Stock(waiting=MILLION), Stock(waiting=10 * MILLION), Stock(finished=MILLION))
 
 
@@ -74,7 +94,7 @@ def _beside(stock: Stock) -> list[Case]:
     ]
 
 
-PLAN: list[Case] = [
+SQLITE: list[Case] = [
     Case("enqueue", "enqueue", {"seconds": 3}, {"seconds": 0.5}),
     Case("enqueue-50", "enqueue_concurrently", {"seconds": 3, "tasks": 50}, {"seconds": 0.5}),
     Case("enqueue-bulk", "enqueue_in_bulk", {"seconds": 3, "batch": 1000}, {"seconds": 0.5}),
@@ -86,10 +106,43 @@ PLAN: list[Case] = [
     *(case for stock in STOCKS for case in _beside(stock)),
 ]
 
+# -- PostgreSQL: twice as many peers, so each figure gets less time -----------------------------
+STATISTICS = ("fresh", "stale", "absent")
+WAITING = Stock(waiting=MILLION, statistics="fresh")
+SERVED = tuple(
+    Stock(**{kind: number}, statistics=statistics)
+    for kind, number in (("due", 200_000), ("waiting", MILLION), ("finished", MILLION))
+    for statistics in STATISTICS
+)
 
-def choose(names: list[str]) -> list[Case]:
+
+def _drain_beside(stock: Stock) -> Case:
+    measurement = "drain_backlog" if stock.due else "drain"
+    arguments = {"most": 50_000, "workers": 1, "timeout": TIMEOUT}
+    return Case(f"drain-{stock.name}", measurement, arguments, stock=stock)
+
+
+def _heard(tasks: int) -> Case:
+    arguments = {"seconds": 2, "tasks": tasks, "timeout": TIMEOUT}
+    return Case(f"heard-{tasks}", "enqueue_heard", arguments, {"seconds": 0.5})
+
+
+POSTGRES: list[Case] = [
+    Case("enqueue", "enqueue", {"seconds": 1.5}, {"seconds": 0.5}),
+    Case("enqueue-50", "enqueue_concurrently", {"seconds": 1.5, "tasks": 50}, {"seconds": 0.5}),
+    Case("enqueue-bulk", "enqueue_in_bulk", {"seconds": 1.5, "batch": 1000}, {"seconds": 0.5}),
+    _heard(1),
+    _heard(50),
+    Case("drain-1", "drain", {"workers": 1, "timeout": TIMEOUT}),
+    Case("drain-2", "drain", {"workers": 2, "timeout": TIMEOUT}),
+    Case("latency", "latency", {"jobs": 300, "timeout": TIMEOUT}, {"jobs": 100}, rounds=2),
+    Case("lateness", "lateness", {"jobs": 200, "seconds": 3, "timeout": TIMEOUT}, {"jobs": 50, "seconds": 1}, rounds=2),
+    Case("idle", "idle", {"seconds": 10, "timeout": TIMEOUT}, {"seconds": 2}, rounds=1),
+    Case("idle-stocked", "idle", {"seconds": 10, "timeout": TIMEOUT}, {"seconds": 2}, stock=WAITING, rounds=1),
+    *(_drain_beside(stock) for stock in (Stock(), *SERVED)),
+]
+
+
+def choose(plan: Sequence[Case], names: Sequence[str]) -> list[Case]:
     """The cases that these names or patterns match; all if there are none."""
-    chosen = [case for case in PLAN if not names or any(fnmatch(case.name, name) for name in names)]
-    if not chosen:
-        raise SystemExit(f"no such measurement; there are {', '.join(case.name for case in PLAN)}")
-    return chosen
+    return [case for case in plan if not names or any(fnmatch(case.name, name) for name in names)]

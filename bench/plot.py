@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from bench.plan import STOCKS
 from bench.roster import OURS
 from bench.table import number
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bench.plan import Stock
     from bench.result import Results
 
 WIDTH = 720
@@ -70,7 +72,7 @@ def _bar(results: Results, case: str, peer: str, y: int, scale: float) -> str:
     )
 
 
-# -- a line: our drain rate beside other jobs ----------------------------------------------------
+# -- dots: our drain rate beside other jobs; a line joins those with ever more of the same ---------
 HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 260, 50, 40, 70, 40
 
 
@@ -78,15 +80,16 @@ HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 260, 50, 40, 70, 40
 class Point:
     x: float
     label: str
-    joined: bool  # by the line: the finished jobs are not more of the same
+    detail: str
+    joined: bool  # by the line
     rate: float
     low: float
     high: float
 
 
-def backlog(results: Results) -> str:
-    """Drain rate with ever more jobs in the store."""
-    points = _points(results)
+def backlog(results: Results, stocks: Sequence[Stock]) -> str:
+    """Drain rate beside each stock of other jobs."""
+    points = _points(results, stocks)
     most = max((point.high for point in points), default=1.0) * 1.1
     parts = [_text(10, 24, "Mainspring: drain, jobs per second, beside other jobs in the store", "title"), _rules(most)]
     corners = " ".join(f"{point.x:.1f},{_y(point.rate, most):.1f}" for point in points if point.joined)
@@ -95,11 +98,20 @@ def backlog(results: Results) -> str:
     return _drawing(HEIGHT, parts)
 
 
-def _points(results: Results) -> list[Point]:
-    step = (WIDTH - LEFT - RIGHT - 80) / (len(STOCKS) - 1)
-    found = [(i, stock, results.get(f"drain-{stock.name}", "rate", OURS)) for i, stock in enumerate(STOCKS)]
+def _points(results: Results, stocks: Sequence[Stock]) -> list[Point]:
+    step = (WIDTH - LEFT - RIGHT - 80) / (len(stocks) - 1)
+    served = any(stock.statistics for stock in stocks)
+    found = [(i, stock, results.get(f"drain-{stock.name}", "rate", OURS)) for i, stock in enumerate(stocks)]
     return [
-        Point(LEFT + 40 + i * step, stock.title, not stock.finished, value.median, value.low, value.high)
+        Point(
+            LEFT + 40 + i * step,
+            stock.title,
+            stock.statistics,
+            not stock.finished and not served,
+            value.median,
+            value.low,
+            value.high,
+        )
         for i, stock, value in found
         if value
     ]
@@ -111,8 +123,9 @@ def _dot(point: Point, most: float) -> str:
         [
             f'<path class="spread" d="M{point.x:.1f} {_y(point.low, most):.1f}V{_y(point.high, most):.1f}"/>',
             f'<circle class="ours" cx="{point.x:.1f}" cy="{y:.1f}" r="4"/>',
-            _text(point.x + 8, y + 18, number(point.rate)),
-            _text(point.x, HEIGHT - BOTTOM + 20, point.label, anchor="middle"),
+            _text(point.x + 6, y + 18, number(point.rate), "small" if point.detail else ""),
+            _text(point.x, HEIGHT - BOTTOM + 18, point.label, "small" if point.detail else "", anchor="middle"),
+            _text(point.x, HEIGHT - BOTTOM + 32, point.detail, "small", anchor="middle"),
         ]
     )
 
@@ -129,9 +142,11 @@ def _y(rate: float, most: float) -> float:
 
 # -- parts -------------------------------------------------------------------------------------
 def _text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> str:
+    if not words:
+        return ""
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
 def _drawing(height: float, parts: list[str]) -> str:
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" role="img">'
-    return "\n".join([head, f"<style>{STYLE}</style>", *parts, "</svg>", ""])
+    return "\n".join([head, f"<style>{STYLE}</style>", *filter(None, parts), "</svg>", ""])

@@ -1,4 +1,4 @@
-"""The figures of a run, as they are kept in bench/results/latest.json."""
+"""The figures of a run in one field, as they are kept in bench/results/<field>.json."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ class Results:
     syncs: list[float] = field(default_factory=list)  # fdatasync per second at the start of each round
     peers: dict[str, dict[str, Any]] = field(default_factory=dict)
     rounds: dict[str, dict[str, list[dict[str, float]]]] = field(default_factory=dict)  # case -> peer -> figures
+    absent: dict[str, str] = field(default_factory=dict)  # title -> why it took no part
+    server: dict[str, str] = field(default_factory=dict)  # its settings, where there is one
     gaps: dict[str, dict[str, str]] = field(default_factory=dict)  # case -> peer -> why there are none
 
     def add(self, case: str, peer: str, figures: dict[str, float]) -> None:
@@ -42,6 +44,10 @@ class Results:
 
     def leave_out(self, case: str, peer: str, reason: str) -> None:
         self.gaps.setdefault(case, {})[peer] = reason
+
+    def exclude(self, peer: str, reason: str) -> None:
+        """It took part in nothing."""
+        self.absent[self.peers.pop(peer)["title"]] = reason
 
     def left_out(self, case: str, peer: str) -> bool:
         return peer in self.gaps.get(case, {})
@@ -52,7 +58,7 @@ class Results:
 
     def values(self, case: str, figure: str, peer: str) -> list[float]:
         """Round by round."""
-        return [figures[figure] for figures in self.rounds.get(case, {}).get(peer, [])]
+        return [figures[figure] for figures in self.rounds.get(case, {}).get(peer, []) if figure in figures]
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shutil
@@ -9,12 +10,11 @@ import subprocess
 import sys
 import tomllib
 import venv
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
 HERE = Path(__file__).parent
 PEERS = HERE / "peers"
@@ -24,30 +24,32 @@ FLOOR = "floor"
 METADATA = re.compile(r"(?m)^# /// script\n((?:#(?: .*)?\n)+?)# ///$")
 
 
-class NoInterpreter(Exception):
-    """No Python that the peer's package accepts was found; put one on PATH."""
+class CannotTakePart(Exception):
+    """There is no interpreter for the peer, or its packages could not be installed; the message says which."""
 
 
-@dataclass
+@dataclasses.dataclass
 class Entry:
     """A peer, as its metadata describes it."""
 
     name: str
+    field: str
     title: str
-    durability: str
     worker: str
     drain_jobs: int
+    durability: str = ""
+    finished: str = ""  # what becomes of finished jobs
     backlog: int = 0  # the most waiting jobs that it is tried with
     requires_python: tuple[int, int] = (3, 11)
     dependencies: tuple[str, ...] = ()
     history: int = 0  # the most finished ones
     skip: tuple[str, ...] = ()  # patterns of cases that would mean nothing
-    needs: str = ""  # a variable that says where its server is
-    variants: dict[str, dict[str, Any]] = field(default_factory=dict)
+    packages: tuple[str, ...] = ()  # of npm
+    variants: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
 
     # filled in on the way
     python: str = sys.executable
-    python_version: str = ""
+    runs_on: str = ""  # which Python, or which Node
     variant: str = ""
 
     @property
@@ -55,18 +57,19 @@ class Entry:
         return self.variants.get(self.variant, {})
 
     @property
-    def missing(self) -> str:
-        """What keeps it from taking part; nothing if it can."""
-        return "" if not self.needs or self.needs in os.environ else f"{self.needs} is not set"
+    def home(self) -> Path:
+        """Of its environment."""
+        return ENVIRONMENTS / f"{self.field}-{self.name}"
+
+    @property
+    def versions(self) -> list[str]:
+        return [*self.dependencies, *self.packages]
 
 
-def read(names: Sequence[str]) -> list[Entry]:
-    """The peers of these names, or all; ours first, the floor last."""
-    entries = {path.stem: _entry(path) for path in sorted(PEERS.glob("[!_]*.py"))}
-    if unknown := set(names) - set(entries):
-        raise SystemExit(f"no such peer: {', '.join(sorted(unknown))}; there are {', '.join(entries)}")
-    chosen = [entry for name, entry in entries.items() if not names or name in names]
-    return sorted(chosen, key=lambda entry: (entry.name == FLOOR, entry.name != OURS))
+def read(field: str) -> list[Entry]:
+    """The peers of a field; ours first, the floor last."""
+    entries = [_entry(path) for path in sorted((PEERS / field).glob("[!_]*.py"))]
+    return sorted(entries, key=lambda entry: (entry.name == FLOOR, entry.name != OURS))
 
 
 def _entry(path: Path) -> Entry:
@@ -77,6 +80,7 @@ def _entry(path: Path) -> Entry:
     major, minor = data["requires-python"].removeprefix(">=").split(".")
     return Entry(
         name=path.stem,
+        field=path.parent.name,
         requires_python=(int(major), int(minor)),
         dependencies=tuple(data.get("dependencies", ())),
         **data["tool"]["bench"],
@@ -86,23 +90,41 @@ def _entry(path: Path) -> Entry:
 # -- environments -----------------------------------------------------------------------------
 def make_environment(entry: Entry, say: Callable[[str], None]) -> None:
     """Install what the peer needs where nothing else is installed. Ours and the floor run in the project's own."""
-    if entry.dependencies:
-        home = ENVIRONMENTS / entry.name
-        entry.python = str(home / "bin" / "python")
-        stamp, wanted = home / ".ready", "\n".join(entry.dependencies)
+    if entry.versions:
+        if entry.dependencies:
+            entry.python = str(entry.home / "bin" / "python")
+        stamp, wanted = entry.home / ".ready", "\n".join(entry.versions)
         if not stamp.exists() or stamp.read_text() != wanted:
-            say(f"installing {', '.join(entry.dependencies)} in {home.relative_to(HERE.parent)}")
-            _install(entry, home)
+            say(f"installing {', '.join(entry.versions)} in {entry.home.relative_to(HERE.parent)}")
+            shutil.rmtree(entry.home, ignore_errors=True)
+            _install(entry)
             stamp.write_text(wanted)
-    entry.python_version = _run([entry.python, "-c", "import platform; print(platform.python_version())"]).strip()
+    command = ["node", "--version"] if entry.packages else [entry.python, "--version"]
+    entry.runs_on = _run(command).strip().replace("v", "Node ")
 
 
-def _install(entry: Entry, home: Path) -> None:
+def _install(entry: Entry) -> None:
+    if entry.packages:
+        _install_packages(entry)
+    if entry.dependencies:
+        _install_dependencies(entry)
+
+
+def _install_packages(entry: Entry) -> None:
+    if not (shutil.which("node") and shutil.which("npm")):
+        raise CannotTakePart("Node is not installed here: put node and npm on PATH")
+    entry.home.mkdir(parents=True)
+    (entry.home / "package.json").write_text('{"private": true}')
+    quiet = ["--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error", "--save-exact"]
+    _run(["npm", "install", "--prefix", str(entry.home), *quiet, *entry.packages])
+
+
+def _install_dependencies(entry: Entry) -> None:
     base = _interpreter(entry.requires_python)
     if base == sys.executable:
-        venv.create(home, clear=True, with_pip=False, symlinks=True)
+        venv.create(entry.home, with_pip=False, symlinks=True)
     else:
-        _run([base, "-m", "venv", "--clear", "--without-pip", str(home)])
+        _run([base, "-m", "venv", "--without-pip", str(entry.home)])
     pip = [sys.executable, "-m", "pip", "--python", entry.python, "install", "--quiet", "--disable-pip-version-check"]
     _run([*pip, *entry.dependencies])
 
@@ -115,7 +137,7 @@ def _interpreter(oldest: tuple[int, int]) -> str:
     for candidate in _candidates(oldest):
         if subprocess.run([candidate, "-c", check], capture_output=True, check=False, timeout=30).returncode == 0:
             return candidate
-    raise NoInterpreter(f"Python {oldest[0]}.{oldest[1]} or newer is needed; put one on PATH")
+    raise CannotTakePart(f"Python {oldest[0]}.{oldest[1]} or newer is needed; put one on PATH")
 
 
 def _candidates(oldest: tuple[int, int]) -> Iterator[str]:
@@ -129,5 +151,5 @@ def _candidates(oldest: tuple[int, int]) -> Iterator[str]:
 def _run(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     if done.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+        raise CannotTakePart(f"{' '.join(command[:3])} … failed: {done.stderr.strip()[-1500:]}")
     return done.stdout

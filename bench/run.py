@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
-import tempfile
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.machine import syncs_per_second
-from bench.peer import PLACE, SETTINGS
-from bench.plan import QUICK_STOCK, Case, Stock
+from bench.peer import PACKAGES, SETTINGS
+from bench.plan import Case, Stock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from bench.ground import Files, Ground
     from bench.result import Results
     from bench.roster import Entry
 
@@ -37,14 +37,14 @@ class Run:
     entries: Sequence[Entry]
     results: Results
     work: Path  # on the file system of the project: a file system in memory would make every commit free
+    grounds: Files
     say: Callable[[str], None]
     quick: bool = False
     most_rounds: int = 5
-    stocks: dict[tuple[str, Stock], Path] = field(default_factory=dict)
+    stocks: dict[tuple[str, Stock], Ground] = field(default_factory=dict)
 
     def play(self, plan: Sequence[Case]) -> None:
-        for entry in self.entries:
-            self._choose_variant(entry)
+        self.entries = [entry for entry in self.entries if self._choose_variant(entry)]
         for number in range(min(self.most_rounds, max(case.rounds for case in plan))):
             self.results.syncs.append(syncs_per_second(self.work))
             for case in plan:
@@ -62,7 +62,8 @@ class Run:
             if case.stock is None:
                 figures = self._alone(entry, case.measurement, arguments)
             else:
-                figures = self._measure(entry, case.measurement, arguments, self._stocked(entry, case.stock))
+                with self.grounds.again(self._stocked(entry, case.stock)) as ground:
+                    figures = self._measure(entry, case.measurement, arguments, ground)
         except NoFigures as reason:
             self.results.leave_out(case.name, entry.name, str(reason))
             self.say(f"round {number + 1}  {case.name:22} {entry.name:16} {reason}")
@@ -70,46 +71,72 @@ class Run:
             self.results.add(case.name, entry.name, figures)
             self.say(f"round {number + 1}  {case.name:22} {entry.name:16} {_line(figures)}")
 
-    def _choose_variant(self, entry: Entry) -> None:
-        """Each peer is measured with those of its settings that drain fastest here."""
+    def _choose_variant(self, entry: Entry) -> bool:
+        """Each peer is measured with those of its settings that drain fastest here. Whether any works at all."""
         rates: dict[str, float] = {}
-        jobs = entry.drain_jobs // TRIAL_SHARE
+        failed = ""
         for variant in [*entry.variants] * (1 if self.quick else TRIALS):
             entry.variant = variant
-            figures = self._alone(entry, "drain", {"jobs": jobs, "workers": 1, "timeout": PATIENCE / 2})
-            rates[variant] = max(figures["rate"], rates.get(variant, 0))
-            self.say(f"trial    {entry.name} {variant}: {_line(figures)}")
+            try:
+                figures = self._alone(
+                    entry, "drain", {"jobs": entry.drain_jobs // TRIAL_SHARE, "workers": 1, "timeout": PATIENCE / 2}
+                )
+            except NoFigures as reason:
+                failed = str(reason)
+                self.say(f"trial    {entry.name} {variant}: {failed}")
+            else:
+                rates[variant] = max(figures["rate"], rates.get(variant, 0))
+                self.say(f"trial    {entry.name} {variant}: {_line(figures)}")
+        if failed and not rates:
+            self.results.exclude(entry.name, failed)
+            return False
         entry.variant = max(rates, key=lambda name: rates[name], default="")
         self.results.peers[entry.name]["variant"] = entry.variant
         self.results.peers[entry.name]["tried"] = rates
+        return True
 
     # -- processes ----------------------------------------------------------------------------
     def _alone(self, entry: Entry, measurement: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """In an empty store of its own."""
-        place = Path(tempfile.mkdtemp(prefix=f"{entry.name}-", dir=self.work))
+        ground = self.grounds.make(entry.name)
         try:
-            return self._measure(entry, measurement, arguments, place)
+            return self._measure(entry, measurement, arguments, ground)
         finally:
-            shutil.rmtree(place)
+            self.grounds.remove(ground)
 
-    def _stocked(self, entry: Entry, stock: Stock) -> Path:
+    def _stocked(self, entry: Entry, stock: Stock) -> Ground:
         """The store with that stock; filled when it is first wanted."""
         if (entry.name, stock) not in self.stocks:
-            place = Path(tempfile.mkdtemp(prefix=f"{entry.name}-{stock.name}-", dir=self.work))
-            share = QUICK_STOCK if self.quick else 1
-            numbers = {"waiting": stock.waiting // share, "finished": stock.finished // share}
-            self.say(f"filling  {entry.name} with {stock.title}")
-            figures = self._measure(entry, "prepare", numbers | {"timeout": PATIENCE / 2}, place)
-            self.say(f"         took {figures['seconds']:.0f} s")
-            self.stocks[entry.name, stock] = place
+            ground = self.grounds.make(f"{entry.name}-{stock.name}")
+            jobs = stock.jobs(quick=self.quick)
+            self.say(f"filling  {entry.name}: {stock.name}")
+            begin = time.perf_counter()
+            self.grounds.fill(
+                ground,
+                stock,
+                create=lambda: self._prepare(entry, {}, ground),
+                fill=lambda: self._prepare(entry, jobs, ground),
+            )
+            self.say(f"         took {time.perf_counter() - begin:.0f} s")
+            self.stocks[entry.name, stock] = ground
         return self.stocks[entry.name, stock]
 
-    def _measure(self, entry: Entry, measurement: str, arguments: dict[str, Any], place: Path) -> dict[str, Any]:
-        command = [entry.python, "-m", "bench.measure", entry.name, measurement, json.dumps(arguments)]
-        env = os.environ | {"PYTHONPATH": str(ROOT), PLACE: str(place), SETTINGS: json.dumps(entry.settings)}
+    def _prepare(self, entry: Entry, jobs: dict[str, int], ground: Ground) -> None:
+        self._measure(entry, "prepare", jobs | {"timeout": PATIENCE / 2}, ground)
+
+    def _measure(self, entry: Entry, measurement: str, arguments: dict[str, Any], ground: Ground) -> dict[str, Any]:
+        name = f"{entry.field}.{entry.name}"
+        command = [entry.python, "-m", "bench.measure", name, measurement, json.dumps(arguments)]
+        env = {"PYTHONPATH": str(ROOT), SETTINGS: json.dumps(entry.settings), PACKAGES: str(entry.home)}
         pipe = subprocess.PIPE
         process = subprocess.Popen(
-            command, cwd=place, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+            command,
+            cwd=ground.place,
+            env=os.environ | env | ground.environment,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            start_new_session=True,
         )
         try:
             out, errors = process.communicate(timeout=PATIENCE)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.goal import GOALS
-from bench.plan import STOCKS
+from bench.plan import STATISTICS
 from bench.result import Results, Value, ratio
 from bench.roster import OURS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from bench.field import Field
+    from bench.plan import Stock
 
 DASH = "–"
 MARKS = {True: "reached", False: "not reached", None: "not measured"}
@@ -27,12 +29,15 @@ class Line:
     case: str
     figure: str
     more_is_better: bool = True
+    compared: bool = True  # with ours, in brackets
 
 
 LINES = [
     Line("enqueue one by one, jobs/s", "enqueue", "rate"),
     Line("enqueue from 50 tasks, jobs/s", "enqueue-50", "rate"),
     Line("enqueue in bulk of 1000, jobs/s", "enqueue-bulk", "rate"),
+    Line("enqueue one by one while a worker listens, % of alone", "heard-1", "share", compared=False),
+    Line("enqueue from 50 tasks while a worker listens, % of alone", "heard-50", "share", compared=False),
     Line("drain, 1 process, jobs/s", "drain-1", "rate"),
     Line("drain, 2 processes, jobs/s", "drain-2", "rate"),
     Line("start latency p50, ms", "latency", "p50", more_is_better=False),
@@ -40,6 +45,9 @@ LINES = [
     Line("lateness p50, ms", "lateness", "p50", more_is_better=False),
     Line("lateness p99, ms", "lateness", "p99", more_is_better=False),
     Line("idle worker, % of a core", "idle", "percent", more_is_better=False),
+    Line("idle server, % of a core", "idle", "server", more_is_better=False),
+    Line("idle worker beside 1 M waiting, % of a core", "idle-stocked", "percent", more_is_better=False),
+    Line("idle server beside 1 M waiting, % of a core", "idle-stocked", "server", more_is_better=False),
     Line("worker's peak memory, MB", "drain-1", "megabytes", more_is_better=False),
 ]
 
@@ -58,19 +66,50 @@ def comparison(results: Results) -> Table:
     return [header, *(row for row in rows if set(row[1:]) != {DASH})]
 
 
-def backlog(results: Results) -> Table:
+def backlog(field: Field, results: Results) -> Table:
+    return _by_statistics(field, results) if field.served else _by_stock(field, results)
+
+
+def _by_stock(field: Field, results: Results) -> Table:
     """A line per figure and peer, a column per stock of other jobs."""
     rows = [
-        [f"{described['title']}: {line.title}", *(_beside(results, line, stock.name, peer) for stock in STOCKS)]
+        [f"{described['title']}: {line.title}", *(_beside(results, line, stock.name, peer) for stock in field.stocks)]
         for peer, described in results.peers.items()
         for line in BESIDE
     ]
-    return [["", *(stock.title for stock in STOCKS)], *(row for row in rows if set(row[1:]) != {DASH})]
+    return [["", *(stock.title for stock in field.stocks)], *(row for row in rows if set(row[1:]) != {DASH})]
 
 
-def goals(results: Results) -> Table:
-    rows = [[goal.title, goal.wanted(), goal.got(results), MARKS[goal.reached(results)]] for goal in GOALS]
+def _by_statistics(field: Field, results: Results) -> Table:
+    """A line per peer and state of the statistics, a column per stock."""
+    rows = [
+        [
+            f"{described['title']}, {statistics}",
+            *(_shared(results, stock, peer) for stock in field.stocks if stock.statistics in ("", statistics)),
+        ]
+        for peer, described in results.peers.items()
+        for statistics in STATISTICS
+    ]
+    header = ["drain, 1 process, jobs/s; statistics"]
+    header += [stock.title for stock in field.stocks if stock.statistics in ("", STATISTICS[0])]
+    return [header, *(row for row in rows if set(row[1:]) != {DASH})]
+
+
+def goals(field: Field, results: Results) -> Table:
+    rows = [[goal.title, goal.wanted(), goal.got(results), MARKS[goal.reached(results)]] for goal in field.goals]
     return [["goal", "wanted", "measured", ""], *rows]
+
+
+def _shared(results: Results, stock: Stock, peer: str) -> str:
+    """The rate and, in square brackets, what share it is of the rate beside nothing else."""
+    case = f"drain-{stock.name}"
+    value = results.get(case, "rate", peer)
+    if value is None:
+        return DASH
+    share = ratio(results.values(case, "rate", peer), results.values("drain-empty", "rate", peer))
+    if share is None or stock.name == "empty":
+        return _with_spread(value)
+    return f"{_with_spread(value)} [{share * 100:.0f} %]"
 
 
 def _compared(results: Results, line: Line, peer: str) -> str:
@@ -79,7 +118,7 @@ def _compared(results: Results, line: Line, peer: str) -> str:
         return DASH
     ours, theirs = (results.values(line.case, line.figure, name) for name in (OURS, peer))
     better = ratio(ours, theirs) if line.more_is_better else ratio(theirs, ours)
-    if better is None or peer == OURS:
+    if better is None or peer == OURS or not line.compared:
         return _with_spread(value)
     return f"{_with_spread(value)} [{better:.2g}×]" if better < 10 else f"{_with_spread(value)} [{better:,.0f}×]"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bench.measurements.claim import claim
-from bench.measurements.drain import drain
-from bench.measurements.enqueue import enqueue, enqueue_concurrently, enqueue_in_bulk
+from bench.measurements.drain import drain, drain_backlog
+from bench.measurements.enqueue import enqueue, enqueue_concurrently, enqueue_heard, enqueue_in_bulk
 from bench.measurements.idle import idle
 from bench.measurements.latency import latency, lateness
 from bench.measurements.prepare import prepare
@@ -20,7 +20,9 @@ MEASUREMENTS: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
         enqueue,
         enqueue_concurrently,
         enqueue_in_bulk,
+        enqueue_heard,
         drain,
+        drain_backlog,
         latency,
         lateness,
         idle,

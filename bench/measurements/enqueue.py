@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from itertools import count
+import signal
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from bench.crew import Crew
 
+if TYPE_CHECKING:
     from bench.peer import Peer
 
-MOST_JOBS = 2_000_000
+SETTLE_SECONDS = 1.0
+WARM_UP_SHARE = 4
 
 
 async def enqueue(peer: Peer, *, seconds: float) -> dict[str, float]:
@@ -23,25 +23,27 @@ async def enqueue(peer: Peer, *, seconds: float) -> dict[str, float]:
 async def enqueue_concurrently(peer: Peer, *, seconds: float, tasks: int) -> dict[str, float]:
     """From a number of asyncio tasks, each one by one."""
     await peer.enqueue(0)
-    numbers = count(1)
-    begin = time.perf_counter()
-    await asyncio.gather(*(_enqueue_until(peer, numbers, begin + seconds) for _ in range(tasks)))
-    return {"rate": (next(numbers) - 1) / (time.perf_counter() - begin)}
-
-
-async def _enqueue_until(peer: Peer, numbers: Iterator[int], end: float) -> None:
-    for number in numbers:
-        await peer.enqueue(number)
-        if time.perf_counter() > end or number > MOST_JOBS:
-            break
+    return {"rate": await peer.enqueue_for(seconds, tasks)}
 
 
 async def enqueue_in_bulk(peer: Peer, *, seconds: float, batch: int) -> dict[str, float]:
     """With the peer's own call for many jobs, if it has one."""
     await peer.enqueue_many(range(batch))
-    jobs = 0
-    begin = time.perf_counter()
-    while time.perf_counter() < begin + seconds and jobs < MOST_JOBS:
-        await peer.enqueue_many(range(batch))
-        jobs += batch
-    return {"rate": jobs / (time.perf_counter() - begin)}
+    return {"rate": await peer.enqueue_many_for(seconds, batch)}
+
+
+async def enqueue_heard(peer: Peer, *, seconds: float, tasks: int, timeout: float) -> dict[str, float]:
+    """The same with nobody there, and then with a worker that has gone idle and wants to be told.
+
+    The worker's process is stopped meanwhile: it stays idle and keeps listening, and takes no time from the enqueuer
+    by running what it is told of.
+    """
+    await peer.enqueue_for(seconds / WARM_UP_SHARE, tasks)
+    unheard = await peer.enqueue_for(seconds, tasks)
+    async with Crew(peer) as crew:
+        await crew.settle(timeout)
+        await asyncio.sleep(SETTLE_SECONDS)
+        crew.signal(signal.SIGSTOP)
+        heard = await peer.enqueue_for(seconds, tasks)
+        crew.signal(signal.SIGKILL)
+    return {"rate": heard, "unheard": unheard, "share": heard / unheard * 100}

@@ -1,12 +1,14 @@
-"""What a worker costs while nothing is due, though many jobs wait for later."""
+"""What a worker, and the server behind it, cost while nothing is due."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from typing import TYPE_CHECKING
 
-from bench.crew import Crew
+from bench.crew import Crew, server_cpu_seconds
+from bench.peer import SERVER
 
 if TYPE_CHECKING:
     from bench.peer import Peer
@@ -19,7 +21,10 @@ async def idle(peer: Peer, *, seconds: float, timeout: float) -> dict[str, float
     async with Crew(peer) as crew:
         await crew.run(1, timeout)
         await asyncio.sleep(SETTLE_SECONDS)
-        cpu, begin = crew.cpu_seconds(), time.perf_counter()
+        worker, server, begin = crew.cpu_seconds(), server_cpu_seconds(), time.perf_counter()
         await asyncio.sleep(seconds)
-        percent = (crew.cpu_seconds() - cpu) / (time.perf_counter() - begin) * 100
-        return {"percent": percent, "megabytes": crew.peak_megabytes()}
+        share = 100 / (time.perf_counter() - begin)
+        figures = {"percent": (crew.cpu_seconds() - worker) * share, "megabytes": crew.peak_megabytes()}
+        if SERVER in os.environ:
+            figures["server"] = (server_cpu_seconds() - server) * share
+        return figures

@@ -26,7 +26,7 @@ async def latency(peer: Peer, *, jobs: int, timeout: float) -> dict[str, float]:
         chance = random.Random(1)
         for _ in range(jobs):
             await asyncio.sleep(chance.uniform(0.005, 0.020))
-            await peer.enqueue(time.time_ns())
+            await peer.enqueue_now()
         await crew.run(WARM_UP + jobs, timeout)
     return _summary(crew.lags())
 

@@ -6,18 +6,28 @@ import time
 from typing import TYPE_CHECKING
 
 from bench.crew import Crew
+from bench.peer import Unsupported
 
 if TYPE_CHECKING:
     from bench.peer import Peer
 
 
-async def prepare(peer: Peer, *, waiting: int, finished: int, timeout: float) -> dict[str, float]:
-    """Leave jobs that wait for later, and jobs that a worker has finished."""
+async def prepare(peer: Peer, *, due: int = 0, waiting: int = 0, finished: int = 0, timeout: float) -> dict[str, float]:
+    """Leave jobs that are due, that wait for later, or that are finished. With none of them: only the tables."""
     begin = time.perf_counter()
+    if due:
+        await peer.fill(due)
     if waiting:
         await peer.fill_waiting(waiting)
     if finished:
-        await peer.fill(finished)
-        async with Crew(peer) as crew:
-            await crew.run(finished, timeout)
+        await _finish(peer, finished, timeout)
     return {"seconds": time.perf_counter() - begin}
+
+
+async def _finish(peer: Peer, jobs: int, timeout: float) -> None:
+    try:
+        await peer.fill_finished(jobs)
+    except Unsupported:
+        await peer.fill(jobs)
+        async with Crew(peer) as crew:
+            await crew.run(jobs, timeout)

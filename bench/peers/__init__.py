@@ -1,1 +1,1 @@
-"""One file per peer. Nothing here but in `bench.peers.<name>` may import the peer's package."""
+"""A folder per field, and in it one file per peer. Only a peer's own file may import its package."""

@@ -100,7 +100,7 @@ class Ours(Peer):
         return not any(stats.due.values()) and not any(counts[Status.RUNNING] for counts in stats.queues)
 
     def worker(self) -> list[str]:
-        return [sys.executable, "-m", "mainspring", "worker", "bench.peers.mainspring:app", "--queues", "default"]
+        return [sys.executable, "-m", "mainspring", "worker", f"{__name__}:app", "--queues", "default"]
 
 
 def _chunks(jobs: int) -> Iterator[range]:

@@ -34,7 +34,7 @@ from bench.peer import TEXT, Peer, here
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-SCHEMA = Path(__file__).parents[2] / "src/mainspring/stores/sqlite/schema.sql"
+SCHEMA = Path(__file__).parents[3] / "src/mainspring/stores/sqlite/schema.sql"
 SETTINGS = ("wal_autocheckpoint = 4000", "cache_size = -65536", "synchronous = FULL", "busy_timeout = 30000")
 NORMAL, RUNNING, COMPLETED = 2, 2, 4
 CHUNK = 10_000
@@ -117,7 +117,7 @@ class Floor(Peer):
         return not self.db.execute(UNSETTLED, (_now(),)).fetchall()
 
     def worker(self) -> list[str]:
-        return [sys.executable, "-m", "bench.peers.floor"]
+        return [sys.executable, "-m", "bench.peers.sqlite.floor"]
 
     def work(self) -> None:
         """Until the process is ended."""

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from bench.peer import here
-from bench.peers.litequeue import LiteQueue
+from bench.peers.sqlite.litequeue import LiteQueue
 
 
 class DurableLiteQueue(LiteQueue):

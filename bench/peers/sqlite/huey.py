@@ -72,7 +72,7 @@ class Huey(Peer):
 
     def worker(self) -> list[str]:
         options = self.settings.get("options", ["-k", "thread", "-w", "1"])
-        return [sys.executable, "-m", "huey.bin.huey_consumer", "bench.peers.huey.huey", "-q", *options]
+        return [sys.executable, "-m", "huey.bin.huey_consumer", "bench.peers.sqlite.huey.huey", "-q", *options]
 
 
 peer = Huey

@@ -1,0 +1,1 @@
+"""Whose jobs are in a PostgreSQL database: one server for all, a database for each measurement."""

@@ -1,0 +1,26 @@
+# /// script
+# requires-python = ">=3.11"
+#
+# [tool.bench]
+# title = "graphile-worker"
+# packages = ["graphile-worker@0.18.0", "pg@8.23.0"]
+# finished = "deleted; it cannot keep them"
+# worker = "run with a preset; its performance page's settings, and a larger local queue"
+# drain_jobs = 100_000
+#
+# [tool.bench.variants]
+# "concurrentJobs 24, localQueue 500, completeJobBatchDelay 0" = { local = 500 }
+# "the same with localQueue 5000" = { local = 5000 }
+# ///
+"""graphile-worker: see node/graphile_worker.mjs."""
+
+from __future__ import annotations
+
+from bench.peers.postgres._node import NodePeer
+
+
+class GraphileWorker(NodePeer):
+    script = "graphile_worker.mjs"
+
+
+peer = GraphileWorker

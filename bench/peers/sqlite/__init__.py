@@ -1,0 +1,1 @@
+"""Whose jobs are in a SQLite file."""

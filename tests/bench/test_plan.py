@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+
+from bench import plan, roster
+from bench.field import FIELDS
+from bench.measurements import MEASUREMENTS
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_case_has_a_name_of_its_own_and_a_measurement(name: str) -> None:
+    names = [case.name for case in FIELDS[name].plan]
+    assert len(names) == len(set(names))
+    assert {case.measurement for case in FIELDS[name].plan} <= set(MEASUREMENTS)
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_peer_can_be_read_and_ours_opens_the_table(name: str) -> None:
+    entries = roster.read(name)
+    assert entries[0].name == roster.OURS
+    assert entries[-1].name == roster.FLOOR
+    assert all("==" in pin or "@" in pin for entry in entries for pin in entry.versions)
+
+
+def test_postgres_meets_the_peers_it_is_to_be_measured_with() -> None:
+    names = {entry.name for entry in roster.read("postgres")} - {roster.OURS, roster.FLOOR}
+    assert names == {"procrastinate", "pgqueuer", "chancy", "dbos", "saq", "awa", "graphile_worker", "pg_boss"}
+
+
+def test_the_mixed_cases_are_played_by_us_by_pgqueuer_and_by_the_floor() -> None:
+    entries = {entry.name: entry for entry in roster.read("postgres")}
+    mixed = [case for case in plan.POSTGRES if case.name.startswith("drain-") and case.stock is not None]
+    assert len(mixed) == 10
+    for case in mixed:
+        assert {name for name, entry in entries.items() if case.takes(entry)} == {"mainspring", "pgqueuer", "floor"}
+
+
+def test_a_quick_run_still_has_more_due_than_it_drains() -> None:
+    entry = roster.read("postgres")[0]
+    for case in plan.POSTGRES:
+        if case.measurement == "drain_backlog" and case.stock is not None:
+            assert case.stock.jobs(quick=True)["due"] > case.arguments_for(entry, quick=True)["jobs"]
+
+
+def test_cases_are_chosen_by_pattern() -> None:
+    assert [case.name for case in plan.choose(plan.POSTGRES, ["drain-?", "idle"])] == ["drain-1", "drain-2", "idle"]
+    assert plan.choose(plan.POSTGRES, []) == plan.POSTGRES
+    assert plan.choose(plan.POSTGRES, ["nonsense"]) == []
