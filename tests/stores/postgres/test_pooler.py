@@ -13,8 +13,10 @@ import pytest
 
 from mainspring import Context, Mainspring
 from mainspring.errors import StoreError
-from mainspring.stores.postgres import PostgresStore, notices
+from mainspring.job import Status
+from mainspring.stores.postgres import PostgresStore, insertion, notices
 from mainspring.stores.postgres.links import Links
+from mainspring.stores.protocol import Filter
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance import HeartbeatConformance
 from mainspring.testing.conformance.halting import Halting
@@ -102,11 +104,17 @@ async def test_a_worker_with_a_direct_ear(pooler: Pooler, schema: str, caplog: p
             await eventually(lambda: store._listeners[worker.id].listening)
             jobs = [await task.enqueue() for _ in range(12) for task in tasks]  # after five a statement is prepared
             assert {job.status for job in await ended(app, *(job.id for job in jobs))} == {"completed"}
+            await tasks[0].enqueue_many([{}] * insertion.MANY)  # by COPY
+            await eventually(lambda: has_completed(app, len(jobs) + insertion.MANY))
             assert not (await app.stats()).workers[0].polling
     assert not fields_of(caplog, "not_listening")
     assert fields_of(caplog, "pooler_noticed") == [{"store": store.url, "prepare": "off"}]
     assert await leftovers(pooler) == []
     await app.close()
+
+
+async def has_completed(app: Mainspring, number: int) -> bool:
+    return await app.store.count(Filter(statuses=(Status.COMPLETED,))) == number
 
 
 async def test_without_one_it_polls_and_says_so_once(

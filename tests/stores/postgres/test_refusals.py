@@ -140,6 +140,7 @@ async def test_a_host_that_nobody_knows_may_be_known_soon() -> None:
     assert "is the host's name right?" in str(refused)
 
 
+@ours
 async def test_of_two_hosts_one_that_may_come_back_is_worth_waiting_for(tmp_path: Path) -> None:
     here = conninfo_to_dict(dsn()).get("host")
     both = await refusal_of(place(dbname="no_such_database", host=f"{tmp_path},{here}", port="5432"))
