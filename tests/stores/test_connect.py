@@ -9,6 +9,7 @@ import pytest
 
 from mainspring.errors import ConfigurationError, UnsupportedStore
 from mainspring.stores.connect import connect
+from mainspring.stores.dynamodb import DynamoStore
 from mainspring.stores.memory import MemoryStore
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.protocol import Migrating, Store
@@ -186,3 +187,52 @@ def test_a_wrong_postgres_url_is_told_without_its_password(url: str, told: str) 
         connect(url)
     assert told in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+# -- DynamoDB ---------------------------------------------------------------------------------------
+
+
+def dynamodb_at(url: str) -> DynamoStore:
+    store = connect(url)
+    assert isinstance(store, DynamoStore)
+    return store
+
+
+def test_a_dynamodb_url_names_a_table_and_where_it_is() -> None:
+    store = dynamodb_at("dynamodb://My.Jobs?region=eu-central-1&endpoint=http://127.0.0.1:8000&shards=4&lease=7")
+    assert (store.table.name, store.client.region, store.client.endpoint) == (
+        "My.Jobs", "eu-central-1", "http://127.0.0.1:8000/",
+    )  # fmt: skip
+    assert (store.lease, store.url) == (7, "dynamodb://My.Jobs?region=eu-central-1&endpoint=http://127.0.0.1:8000")
+    assert isinstance(store, Store)
+    assert isinstance(store, Migrating)
+
+
+def test_region_and_endpoint_are_found_as_the_sdks_find_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "cn-north-1")
+    assert dynamodb_at("dynamodb://jobs").client.endpoint == "https://dynamodb.cn-north-1.amazonaws.com.cn/"
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", "http://localhost:8000")
+    assert dynamodb_at("dynamodb://jobs?region=eu-west-1").client.endpoint == "http://localhost:8000/"
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("dynamodb://", "dynamodb://table"),
+        ("dynamodb:///jobs", "dynamodb://table"),
+        ("dynamodb://key:secret@jobs?region=x", "found as AWS"),
+        ("dynamodb://jobs?region=x&speed=1", "unknown setting 'speed'"),
+        ("dynamodb://jobs?region=x&shards=many", "whole number"),
+        ("dynamodb://jobs?region=x&shards=0", "from 1 to"),
+        ("dynamodb://jobs?region=x&lease=soon", "number of seconds"),
+        ("dynamodb://jobs?region=x&endpoint=nowhere", "no endpoint"),
+        ("dynamodb://jobs?region=x&prune=maybe", "on or off"),
+        ("dynamodb://jobs", "no AWS region"),
+    ],
+)
+def test_a_bad_dynamodb_url_is_refused_with_a_hint(url: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    with pytest.raises(ConfigurationError, match=words):
+        connect(url)

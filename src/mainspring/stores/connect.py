@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from mainspring.clock import Clock
 from mainspring.errors import ConfigurationError, UnsupportedStore
@@ -12,17 +12,23 @@ from mainspring.stores.memory import MemoryStore
 from mainspring.stores.protocol import Store
 from mainspring.stores.sqlite import SqliteStore
 
-EXAMPLES = "sqlite:///jobs.db, sqlite:////var/lib/jobs.db, postgresql://user@host/database, memory://"
+EXAMPLES = (
+    "sqlite:///jobs.db, sqlite:////var/lib/jobs.db, postgresql://user@host/database, "
+    "dynamodb://table?region=eu-central-1, memory://"
+)
 SETTINGS = {"lease": float, "busy_timeout": float, "stall_grace": float}  # all in seconds
 
 POSTGRES_SETTINGS = frozenset({"schema", "listen", "migrate", "prepare"})
+DYNAMODB_SETTINGS = ("region", "endpoint", "profile", "shards", "migrate", "prune", "lease", "stall_grace")
 
 
 def connect(url: str, clock: Clock | None = None) -> Store:
-    """`sqlite:///relative.db`, `sqlite:////absolute.db`, `postgresql://…`, `memory://`; settings follow a "?"."""
+    """`sqlite:///relative.db`, `postgresql://…`, `dynamodb://table`, `memory://`; settings follow a "?"."""
     parts = split(url)
     if parts.scheme in {"postgresql", "postgres"}:
         return connect_postgres(url, clock)
+    if parts.scheme == "dynamodb":
+        return connect_dynamodb(url, parts, clock)
     settings = parse_settings(url, parts.query)
     match parts.scheme:
         case "sqlite":
@@ -95,14 +101,46 @@ def connect_postgres(url: str, clock: Clock | None) -> Store:
     )
 
 
+def connect_dynamodb(url: str, parts: SplitResult, clock: Clock | None) -> Store:
+    try:
+        from mainspring.stores.dynamodb import DynamoStore  # noqa: PLC0415 - an extra, which few have
+    except ModuleNotFoundError as error:
+        msg = f"{error.name} is missing; install mainspring[dynamodb]"
+        raise ConfigurationError(msg) from error
+    if not parts.netloc or parts.path.strip("/") or "@" in parts.netloc or ":" in parts.netloc:
+        msg = "write dynamodb://table?region=eu-central-1: a table's name and settings; keys are found as AWS's SDKs do"
+        raise ConfigurationError(msg)
+    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    for name in given:
+        if name not in DYNAMODB_SETTINGS:
+            msg = f"{url!r} has an unknown setting {name!r}; known are {', '.join(DYNAMODB_SETTINGS)}"
+            raise ConfigurationError(msg)
+    shards = given.get("shards")
+    if shards is not None and not shards.isdecimal():
+        msg = f"shards in {url!r} must be a whole number, not {shards!r}"
+        raise ConfigurationError(msg)
+    times = urlencode([(name, text) for name, text in given.items() if name in {"lease", "stall_grace"}])
+    return DynamoStore(
+        unquote(parts.netloc),
+        region=given.get("region") or None,
+        endpoint=given.get("endpoint") or None,
+        profile=given.get("profile") or None,
+        shards=None if shards is None else int(shards),
+        clock=clock,
+        migrate=is_on("migrate", given, default="off"),
+        prune=is_on("prune", given, default="off"),
+        **parse_settings(url, times),  # type: ignore[arg-type]
+    )
+
+
 def without_secrets(place: str, query: str) -> str:
     """To be shown in a message."""
     scheme, _, rest = place.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}?{query}"
 
 
-def is_on(name: str, named: Mapping[str, str]) -> bool:
-    text = named.get(name, "on")
+def is_on(name: str, named: Mapping[str, str], default: str = "on") -> bool:
+    text = named.get(name, default)
     if text not in {"on", "off"}:
         msg = f"{name} is on or off, not {text!r}"
         raise ConfigurationError(msg)

@@ -1,0 +1,218 @@
+"""Signed calls of DynamoDB's API: tried again while that can help, within a budget, and counted.
+
+What a caller sees:
+
+    ConditionFailed      a condition of a write did not hold; brings the item as it is
+    Cancelled            a condition of a transaction did not hold; brings a reason per action
+    StoreBusy            throttled, or in conflict with others, for longer than the budget
+    StoreUnavailable     not reached, or no answer: what was asked for may have been done all the same
+    StoreError           will not pass by itself
+
+A write that is tried again after a lost answer can meet its own effect as a `ConditionFailed`. Callers know theirs by
+what they wrote (see `claims`, `endings`); transactions carry a token by which the service knows them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from mainspring.errors import ConfigurationError, StoreBusy, StoreError, StoreReadOnly, StoreUnavailable
+from mainspring.log import get_log
+from mainspring.stores.dynamodb.credentials import Credentials
+from mainspring.stores.dynamodb.sessions import Sessions
+from mainspring.stores.dynamodb.signing import Signer
+
+log = get_log("mainspring.dynamodb")
+
+BUDGET = 15.0  # seconds for one call with all its tries
+TIMEOUT = 5.0  # seconds for one try
+FIRST_PAUSE, LONGEST_PAUSE = 0.025, 1.0
+TELL_EVERY = 10.0  # seconds between two log lines about throttling
+
+THROTTLED = frozenset(
+    {
+        "ProvisionedThroughputExceededException", "ProvisionedThroughputExceeded", "ThrottlingException",
+        "ThrottlingError", "RequestLimitExceeded", "LimitExceededException",
+    }
+)  # fmt: skip
+IN_THE_WAY = frozenset({"TransactionConflictException", "TransactionConflict", "TransactionInProgressException"})
+STALE_KEYS = frozenset({"ExpiredTokenException", "UnrecognizedClientException", "InvalidSignatureException"})
+
+Item = dict[str, Any]  # attribute values as the API has them
+
+
+class ConditionFailed(Exception):
+    def __init__(self, item: Item | None) -> None:
+        super().__init__("a condition did not hold")
+        self.item = item
+
+
+class Cancelled(Exception):
+    def __init__(self, reasons: list[Mapping[str, Any]]) -> None:
+        super().__init__(f"a transaction was cancelled: {[reason.get('Code') for reason in reasons]}")
+        self.reasons = reasons
+
+    def failed(self, number: int) -> bool:
+        return number < len(self.reasons) and self.reasons[number].get("Code") == "ConditionalCheckFailed"
+
+    def item(self, number: int) -> Item | None:
+        return self.reasons[number].get("Item") if number < len(self.reasons) else None
+
+
+@dataclass(slots=True)
+class Setback(Exception):
+    """A try that failed, with what to say if it was the last."""
+
+    kind: str
+    told_as: StoreError
+
+
+class Client:
+    def __init__(
+        self, region: str | None = None, endpoint: str | None = None, profile: str | None = None, *,
+        budget: float = BUDGET, timeout: float = TIMEOUT,
+    ) -> None:  # fmt: skip
+        self._credentials = Credentials(profile)
+        self.region = region or self._credentials.region()
+        self.endpoint = checked_endpoint(endpoint or self._credentials.endpoint(self.region))
+        self._signer = Signer(self.region, urlsplit(self.endpoint).netloc)
+        self._sessions = Sessions(timeout)
+        self._budget = budget
+        self.tally: Counter[str] = Counter()  # calls, and setbacks by kind: throttled, conflict, server, network
+        self.units: Counter[str] | None = None  # set it to sum up consumed capacity
+        self._told_at = -TELL_EVERY
+
+    async def close(self) -> None:
+        await self._sessions.close()
+
+    async def call(self, operation: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        if self.units is not None and operation in COSTS:
+            request = {**request, "ReturnConsumedCapacity": "TOTAL"}
+        body = json.dumps(request, separators=(",", ":")).encode()
+        ends = time.monotonic() + self._budget
+        pause = FIRST_PAUSE
+        while True:
+            self.tally["calls"] += 1
+            try:
+                answer = await self._try(operation, body)
+            except Setback as setback:
+                wait = random.uniform(0, pause)  # noqa: S311 - full jitter: those that met are spread out
+                self._note(operation, setback)
+                if time.monotonic() + wait > ends:
+                    raise setback.told_as from setback.__cause__
+                await asyncio.sleep(wait)
+                pause = min(pause * 2, LONGEST_PAUSE)
+            else:
+                if self.units is not None:
+                    self._add_up(operation, answer)
+                return answer
+
+    def _note(self, operation: str, setback: Setback) -> None:
+        self.tally[setback.kind] += 1
+        if setback.kind == "conflict" or time.monotonic() - self._told_at < TELL_EVERY:
+            return
+        self._told_at = time.monotonic()
+        log.warning("dynamodb_setback", kind=setback.kind, operation=operation, error=str(setback.told_as),
+                    so_far=self.tally[setback.kind])  # fmt: skip
+
+    async def _try(self, operation: str, body: bytes) -> dict[str, Any]:
+        status, text = await self._send(operation, body)
+        if status == 200:
+            answer: dict[str, Any] = json.loads(text)
+            return answer
+        problem = parsed(text)
+        code = str(problem.get("__type", "")).rpartition("#")[2]
+        if code in STALE_KEYS and "Expired" in code:
+            await self._credentials.keys(renew=True)
+            raise Setback(kind="expired", told_as=StoreUnavailable(f"AWS credentials have expired: {words(problem)}"))
+        raise explain(status, code, problem)
+
+    async def _send(self, operation: str, body: bytes) -> tuple[int, bytes]:
+        keys = await self._credentials.keys()
+        headers = self._signer.headers(keys, f"DynamoDB_20120810.{operation}", body, datetime.now(UTC))
+        try:
+            async with self._sessions.mine().post(self.endpoint, data=body, headers=headers) as response:
+                return response.status, await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            reason = str(error) or type(error).__name__
+            told = StoreUnavailable(f"DynamoDB at {self.endpoint} gave no answer: {reason}")
+            raise Setback(kind="network", told_as=told) from error
+
+    def _add_up(self, operation: str, answer: Mapping[str, Any]) -> None:
+        assert self.units is not None  # noqa: S101 - for the type checker
+        given = answer.get("ConsumedCapacity") or []
+        for one in given if isinstance(given, list) else [given]:
+            self.units["write" if COSTS[operation] else "read"] += float(one.get("CapacityUnits", 0))  # type: ignore[assignment]
+
+
+COSTS = {  # operation: whether it writes
+    "PutItem": True, "UpdateItem": True, "DeleteItem": True, "BatchWriteItem": True, "TransactWriteItems": True,
+    "GetItem": False, "Query": False, "BatchGetItem": False, "Scan": False,
+}  # fmt: skip
+
+
+def explain(status: int, code: str, problem: Mapping[str, Any]) -> Exception:
+    if code == "ConditionalCheckFailedException":
+        return ConditionFailed(problem.get("Item"))
+    if code == "TransactionCanceledException":
+        return explain_cancelled(problem)
+    return explain_setback(status, {code}, problem) or explain_error(status, code, problem)
+
+
+def explain_setback(status: int, codes: Collection[str], problem: Mapping[str, Any]) -> Setback | None:
+    """What may pass."""
+    if not THROTTLED.isdisjoint(codes):
+        return Setback("throttled", StoreBusy(f"DynamoDB throttles: {words(problem)}"))
+    if not IN_THE_WAY.isdisjoint(codes):
+        return Setback("conflict", StoreBusy(f"other transactions were in the way: {words(problem)}"))
+    if status >= 500:
+        return Setback("server", StoreUnavailable(f"DynamoDB answered {status}: {words(problem)}"))
+    return None
+
+
+def explain_error(status: int, code: str, problem: Mapping[str, Any]) -> StoreError:
+    if code == "ResourceNotFoundException":
+        return StoreError(f"the table is not there; run `mainspring migrate` ({words(problem)})")
+    if code in {"AccessDeniedException", "UnrecognizedClientException", "MissingAuthenticationTokenException"}:
+        return StoreReadOnly(f"these AWS credentials may not do that: {words(problem)}")
+    return StoreError(f"{code or status}: {words(problem)}")
+
+
+def explain_cancelled(problem: Mapping[str, Any]) -> Exception:
+    """A condition that failed is an answer; anything else that cancelled it may pass."""
+    reasons = problem.get("CancellationReasons") or []
+    codes = [str(reason.get("Code") or "None") for reason in reasons]
+    if "ConditionalCheckFailed" in codes:
+        return Cancelled(reasons)
+    return explain_setback(400, codes, problem) or StoreError(words(problem))
+
+
+def parsed(text: bytes) -> dict[str, Any]:
+    try:
+        problem = json.loads(text)
+    except ValueError:
+        problem = None
+    return problem if isinstance(problem, dict) else {"message": text[:200].decode("utf-8", "replace")}
+
+
+def words(problem: Mapping[str, Any]) -> str:
+    return " ".join(str(problem.get("message") or problem.get("Message") or problem.get("__type") or "?").split())
+
+
+def checked_endpoint(endpoint: str) -> str:
+    parts = urlsplit(endpoint)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/") or parts.query:
+        msg = f"{endpoint!r} is no endpoint; write endpoint=https://host or endpoint=http://host:port"
+        raise ConfigurationError(msg)
+    return f"{parts.scheme}://{parts.netloc}/"

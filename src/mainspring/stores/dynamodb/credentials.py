@@ -1,0 +1,91 @@
+"""Where keys, region and endpoint come from: as every AWS SDK finds them, and never on the event loop's time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from typing import Any
+
+import botocore.exceptions  # type: ignore[import-untyped]
+import botocore.session  # type: ignore[import-untyped]
+
+from mainspring.errors import ConfigurationError, StoreUnavailable
+from mainspring.stores.dynamodb.signing import Keys
+
+LOOK_EVERY = 60.0  # seconds; botocore renews what ends within a quarter of an hour
+DOMAINS = {
+    "aws-cn": "amazonaws.com.cn",
+    "aws-eusc": "amazonaws.eu",
+    "aws-iso": "c2s.ic.gov",
+    "aws-iso-b": "sc2s.sgov.gov",
+}
+NO_KEYS = (
+    "no AWS credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, "
+    "log in with `aws sso login`, or give this machine or container a role"
+)
+
+
+class Credentials:
+    """Environment, profile, SSO, container or instance: whatever botocore finds, renewed in time by a thread."""
+
+    def __init__(self, profile: str | None = None) -> None:
+        self._session = botocore.session.Session(profile=profile)
+        self._found: Any = None
+        self._keys: Keys | None = None
+        self._look_at = 0.0
+        self._renewing = threading.Lock()
+
+    async def keys(self, *, renew: bool = False) -> Keys:
+        """At once if there are some; those that end soon are renewed beside the work that still uses them."""
+        if self._keys is None or renew:
+            self._keys = await asyncio.to_thread(self._look, renew=renew)
+        elif time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + LOOK_EVERY
+            asyncio.get_running_loop().run_in_executor(None, self._renew)
+        return self._keys
+
+    def _renew(self) -> None:
+        if self._renewing.acquire(blocking=False):
+            try:
+                self._keys = self._look()
+            except (ConfigurationError, StoreUnavailable):
+                self._look_at = 0.0  # the old ones may still do; the next call looks again
+            finally:
+                self._renewing.release()
+
+    def _look(self, *, renew: bool = False) -> Keys:
+        try:
+            if self._found is None or renew:
+                self._found = self._session.get_credentials()
+            if self._found is None:
+                raise ConfigurationError(NO_KEYS)
+            frozen = self._found.get_frozen_credentials()
+        except botocore.exceptions.ProfileNotFound as error:
+            raise ConfigurationError(str(error)) from error
+        except botocore.exceptions.BotoCoreError as error:
+            msg = f"AWS credentials cannot be had now: {error}"
+            raise StoreUnavailable(msg) from error
+        self._look_at = time.monotonic() + LOOK_EVERY
+        return Keys(frozen.access_key, frozen.secret_key, frozen.token)
+
+    def region(self) -> str:
+        try:
+            region: str | None = self._session.get_config_variable("region")
+        except botocore.exceptions.ProfileNotFound as error:
+            raise ConfigurationError(str(error)) from error
+        if not region:
+            msg = "no AWS region: write dynamodb://table?region=eu-central-1, or set AWS_REGION"
+            raise ConfigurationError(msg)
+        return region
+
+    def endpoint(self, region: str) -> str:
+        named = os.environ.get("AWS_ENDPOINT_URL_DYNAMODB") or os.environ.get("AWS_ENDPOINT_URL")
+        if named:
+            return named
+        try:
+            partition = self._session.get_partition_for_region(region)
+        except botocore.exceptions.BotoCoreError:  # newer than botocore, and most likely of the largest partition
+            partition = "aws"
+        return f"https://dynamodb.{region}.{DOMAINS.get(partition, 'amazonaws.com')}"

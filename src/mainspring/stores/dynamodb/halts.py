@@ -1,0 +1,74 @@
+"""Halting the whole system, or one queue.
+
+All halts are attributes of one item. A claim takes its jobs and then reads that item, consistently, before it gives any
+of them out: what has been halted by then goes back unrun. So nothing starts after `halt` has returned, for one read per
+claim; a check inside each write would be a transaction per job at twice the price, and a conflict on one item for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any
+
+from mainspring.clock import Millis, to_datetime
+from mainspring.errors import SystemHalted
+from mainspring.stores.dynamodb.items import key
+from mainspring.stores.dynamodb.table import Table
+from mainspring.stores.dynamodb.values import Row, update
+from mainspring.stores.protocol import Halt
+
+HALTS = key("system", "halts")
+ALL, ONE = "halt", "pause#"  # attributes: the system's, and a queue's
+
+
+async def standing(table: Table) -> list[Halt]:
+    """Those that are not over."""
+    return still_standing(await table.get(HALTS), table.clock.now())
+
+
+def still_standing(row: Row | None, now: Millis) -> list[Halt]:
+    found = [to_halt(name, value) for name, value in (row or {}).items() if name == ALL or name.startswith(ONE)]
+    return [halt for halt in found if halt.until is None or halt.until > to_datetime(now)]
+
+
+def attribute_of(queue: str | None) -> str:
+    return ALL if queue is None else f"{ONE}{queue}"
+
+
+def to_halt(name: str, value: Mapping[str, Any]) -> Halt:
+    return Halt(
+        actor=value["actor"],
+        reason=value["reason"],
+        since=datetime.fromisoformat(value["since"]),
+        until=datetime.fromisoformat(value["until"]) if "until" in value else None,
+        queue=None if name == ALL else name.removeprefix(ONE),
+        accept=value["accept"],
+    )
+
+
+async def write(table: Table, halt: Halt) -> None:
+    value = {
+        "actor": halt.actor,
+        "reason": halt.reason,
+        "since": halt.since.isoformat(),
+        "until": None if halt.until is None else halt.until.isoformat(),
+        "accept": halt.accept,
+    }
+    await table.update(update(HALTS, {attribute_of(halt.queue): value}))
+
+
+async def remove(table: Table, queue: str | None) -> bool:
+    """Whether there was one that stood."""
+    found = any(halt.queue == queue for halt in await standing(table))
+    await table.update(update(HALTS, {attribute_of(queue): None}))
+    return found
+
+
+def refuse(halts: Collection[Halt], queues: Collection[str]) -> None:
+    refusing = {halt.queue for halt in halts if not halt.accept}
+    if None in refusing:
+        raise SystemHalted
+    for queue in refusing.intersection(queues):
+        msg = f"Queue {queue!r} is paused and refuses new jobs. Resume it, or pause it with accept=True."
+        raise SystemHalted(msg)

@@ -1,0 +1,165 @@
+"""How jobs come in, and who holds a dedupe key.
+
+A key is an item of its own that names its job, written with the job in one transaction. That it goes when the job ends
+is a courtesy: who finds a key looks at the job it names, and takes the key over if that job is finished or gone. Each
+change of holder gives it a new `version`, so that of two who found the same state one comes second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from mainspring.clock import Millis
+from mainspring.errors import StoreBusy, StoreError
+from mainspring.job import FINISHED, FOREVER, Inserted, NewJob, Status
+from mainspring.stores.dynamodb import halts
+from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed, Item
+from mainspring.stores.dynamodb.items import dedupe_key, new_item, stamp, status_of, ttl, unstamp
+from mainspring.stores.dynamodb.table import Table, together
+from mainspring.stores.dynamodb.values import (
+    Condition,
+    Row,
+    absent,
+    delete,
+    equals,
+    put,
+    put_item,
+    size,
+    unpack,
+    update,
+)
+
+LARGEST_ITEM = 400 * 1024  # the service's limit
+LARGEST_JOB = 350 * 1024  # ours, so that a traceback and the names of those who ran it still fit
+TRIES = 20
+KEPT_FOR_EVER = "forever"
+
+Action = tuple[str, Mapping[str, Any]]
+
+
+async def insert(table: Table, jobs: Sequence[NewJob]) -> list[Inserted]:
+    """All are checked before the first is written. Those with one key or one id go one after the other."""
+    now = table.clock.now()
+    items = {id(job): checked(new_item(job, now, table.shards)) for job in jobs}
+    queues = {job.queue for job in jobs}
+    halts.refuse(await halts.standing(table), queues)
+    await write_down(table, queues)
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for number, job in enumerate(jobs):
+        groups.setdefault((job.id,) if job.dedupe_key is None else (job.task, job.dedupe_key), []).append(number)
+    answers: dict[int, Inserted] = {}
+
+    async def insert_group(numbers: list[int]) -> None:
+        for number in numbers:
+            job = jobs[number]
+            insert_one = insert_plain if job.dedupe_key is None else insert_keyed
+            answers[number] = await insert_one(table, job, items[id(job)], now)
+
+    await together([insert_group(numbers) for numbers in groups.values()])
+    table.crew.call(queues)
+    return [answers[number] for number in range(len(jobs))]
+
+
+def checked(item: Item) -> Item:
+    bytes_needed = size(item)
+    if bytes_needed > LARGEST_JOB:
+        msg = (
+            f"job {item['SK']['S']} would take {bytes_needed // 1024} KB; in DynamoDB a job may have up to "
+            f"{LARGEST_JOB // 1024} KB. Keep what is large elsewhere and let the payload say where"
+        )
+        raise StoreError(msg)
+    return item
+
+
+async def write_down(table: Table, queues: set[str]) -> None:
+    """So that who wants any queue knows which ones there are."""
+    for queue in queues - table.queues:
+        await table.put(put({"PK": "queues", "SK": queue}))
+        table.queues.add(queue)
+
+
+async def insert_plain(table: Table, job: NewJob, item: Item, now: Millis) -> Inserted:
+    del now
+    try:
+        await table.put(put_item(item, [absent("PK")]))
+    except ConditionFailed:
+        pass  # the same insert, repeated
+    else:
+        table.counts.add(job.queue, Status.PENDING, 1)
+    return Inserted(job.id, created=True)
+
+
+async def insert_keyed(table: Table, job: NewJob, item: Item, now: Millis) -> Inserted:
+    found: Row | None = None
+    for _ in range(TRIES):
+        try:
+            await table.transact(*put_keyed(job, item, found, now))
+        except Cancelled as cancelled:
+            if cancelled.failed(0):
+                return Inserted(job.id, created=True)
+            old = cancelled.item(1)
+            found = unpack(old) if old else None
+            if found is not None and await holds(table, found, now):
+                return Inserted(found["job_sk"], created=False)
+        else:
+            table.counts.add(job.queue, Status.PENDING, 1)
+            return Inserted(job.id, created=True)
+    msg = f"dedupe key {job.dedupe_key!r} changed hands too often; try again"
+    raise StoreBusy(msg)
+
+
+def put_keyed(job: NewJob, item: Item, found: Row | None, now: Millis) -> list[Action]:
+    """A job and its key, where the key is as it was found."""
+    job_put = put_item(item, [absent("PK")])
+    kept = job.dedupe_for
+    words = {
+        "PK": dedupe_key(job.task, job.dedupe_key or "")["PK"]["S"],
+        "SK": "key",
+        "job_pk": item["PK"]["S"],
+        "job_sk": job.id,
+        "version": job.id,
+        "kept_until": None if kept is None else KEPT_FOR_EVER if kept == FOREVER else stamp(now + kept),
+    }
+    return [("Put", job_put), ("Put", put(words, [as_found(found)]))]
+
+
+def as_found(found: Row | None) -> Condition:
+    return absent("PK") if found is None else equals("version", found["version"])
+
+
+async def holds(table: Table, found: Row, now: Millis) -> bool:
+    """Whether the job of a key still holds it: because it is live, or because the key is kept for longer."""
+    return is_kept(found, now) or await is_live(table, found["job_sk"])
+
+
+def is_kept(found: Row, now: Millis) -> bool:
+    until = found.get("kept_until")
+    return until is not None and (until == KEPT_FOR_EVER or until > stamp(now))
+
+
+async def is_live(table: Table, job_id: str) -> bool:
+    row = await table.get(table.job_key(job_id))
+    return row is not None and status_of(row) not in FINISHED
+
+
+async def forget_key(table: Table, row: Row) -> None:
+    """Its job is finished: only to save the room. Fails silently, as nothing depends on it.
+
+    Under its version: who brought the job back meanwhile has given the key another.
+    """
+    name = row.get("dedupe_key")
+    if name is None:
+        return
+    where = dedupe_key(row["job_type"], name)
+    ours = equals("version", row.get("dedupe_version", row["SK"]))
+    try:
+        await table.delete(delete(where, [ours, absent("kept_until")]))
+    except ConditionFailed as failed:
+        until = unpack(failed.item or {}).get("kept_until", KEPT_FOR_EVER)
+        if until != KEPT_FOR_EVER:
+            with suppress(ConditionFailed, StoreError):
+                await table.update(update(where, {"ttl": ttl(unstamp(until))}, only_if=[ours]))
+    except StoreError:
+        return

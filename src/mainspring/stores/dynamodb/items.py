@@ -1,0 +1,249 @@
+"""What is kept under which key, and how a job's item is read and written.
+
+One table, keys PK and SK, and two sparse indexes of keys: `places` (place, rank) and `targets` (target, SK).
+
+    a job by its id                 GetItem PK=job#<shard>, SK=<id>; the shard is a hash of the id
+    all jobs in the order of age    Query each PK=job#<shard>, merged by id
+    what is due in a queue          places: place=wait#<queue>#<shard>, rank=<priority>#<scheduled_for>#<id>
+    suspects of a queue             places: place=suspect#<queue>, rank as above
+    what a worker runs              places: place=run#<worker>, rank=<id>
+    dead, cancelled, suspended      places: place=<status>#<shard>, rank=<id>
+    jobs about a thing              targets: target=<type>#<id>
+    who holds a dedupe key          GetItem PK=key#<task>#<key>, SK=key
+    a job's runs, and what was      Query PK=history#<id>, SK=run#<token> or hand#<moment>#<operation>
+        done to it by hand
+    halts and pauses                GetItem PK=system, SK=halts: an attribute each
+    workers                         Query PK=workers, SK=<worker>
+    queues that there have been     Query PK=queues, SK=<queue>
+    counts                          Query PK=counts, SK=<queue>#<slot>#<day of expiry>
+    the audit log, newest first     Query PK=audit, SK=<moment>#<operation>#<action>
+    version and number of shards    GetItem PK=system, SK=table
+
+A job is one item. A claim and the end of a run change that item alone, under a condition, and the service moves its
+entry in `places` along: no job can be in the queue and not exist, or the other way round.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from hashlib import sha256
+from zlib import crc32
+
+from mainspring.clock import Millis, to_datetime, to_millis
+from mainspring.job import Attempt, Claim, Failure, Job, Move, NewJob, Priority, Progress, Status
+from mainspring.stores.dynamodb.client import Item
+from mainspring.stores.dynamodb.values import Row, pack
+from mainspring.stores.tables import NEVER
+
+PLACES, TARGETS = "places", "targets"  # the indexes
+LONGEST_NAME = 1500  # bytes of a dedupe key or target that are kept as they are in a key
+
+WORDS = {status: "in_progress" if status is Status.RUNNING else status.value for status in Status}
+"""What a status is called in the table."""
+STATUSES = {word: status for status, word in WORDS.items()}
+LISTED = frozenset({Status.DEAD_LETTER, Status.CANCELLED, Status.SUSPENDED})
+"""Rare, and asked for: these have a place in the index of their own."""
+
+# -- times ----------------------------------------------------------------------------------------------
+
+
+def stamp(moment: Millis) -> str:
+    """UTC as ISO 8601 with milliseconds: readable, and in the order of time as text."""
+    return f"{to_datetime(moment).isoformat(timespec='milliseconds')[:-6]}Z"
+
+
+def unstamp(text: str) -> Millis:
+    return to_millis(datetime.fromisoformat(text))
+
+
+def moment_of(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def ttl(moment: Millis | None) -> int | None:
+    """For the service: whole seconds, and not before the time is over."""
+    return None if moment is None or moment >= NEVER else -(-moment // 1000)
+
+
+# -- keys -----------------------------------------------------------------------------------------------
+
+
+def shard_of(job_id: str, shards: int) -> int:
+    return crc32(job_id.encode()) % shards
+
+
+def key(partition: str, sort: str) -> Item:
+    return {"PK": {"S": partition}, "SK": {"S": sort}}
+
+
+def bucket(shard: int) -> str:
+    return f"job#{shard:03d}"
+
+
+def job_key(job_id: str, shards: int) -> Item:
+    return key(bucket(shard_of(job_id, shards)), job_id)
+
+
+def history(job_id: str) -> str:
+    return f"history#{job_id}"
+
+
+def joined(first: str, second: str) -> str:
+    """Two names as one that no other two make; a long one by its hash, since a key has at most 2 KB."""
+    text = f"{first.replace('%', '%25').replace('#', '%23')}#{second}"
+    return text if len(text.encode()) <= LONGEST_NAME else f"sha256#{sha256(text.encode()).hexdigest()}"
+
+
+def dedupe_key(task: str, name: str) -> Item:
+    return key(f"key#{joined(task, name)}", "key")
+
+
+def target_key(kind: str, target_id: str) -> str:
+    return joined(kind, target_id)
+
+
+def waiting_place(queue: str, shard: int) -> str:
+    return f"wait#{queue}#{shard:03d}"
+
+
+def suspect_place(queue: str) -> str:
+    return f"suspect#{queue}"
+
+
+def running_place(worker: str) -> str:
+    return f"run#{worker}"
+
+
+def listed_place(status: Status, shard: int) -> str:
+    return f"{WORDS[status]}#{shard:03d}"
+
+
+def rank_of(priority: int, scheduled_for: str, job_id: str) -> str:
+    return f"{priority}#{scheduled_for}#{job_id}"
+
+
+def place_waiting(row: Row, shards: int) -> dict[str, str]:
+    """Where a job waits: suspects apart from the others."""
+    suspect = row.get("crashes", 0) > 0
+    place = suspect_place(row["queue"]) if suspect else waiting_place(row["queue"], shard_of(row["SK"], shards))
+    return {"place": place, "rank": rank_of(row["priority"], row["scheduled_for"], row["SK"])}
+
+
+def place_resting(row: Row, status: Status, shards: int) -> dict[str, str | None]:
+    """Where a job is found that does not wait for a worker; a completed one only among all jobs."""
+    if status not in LISTED:
+        return {"place": None, "rank": None}
+    return {"place": listed_place(status, shard_of(row["SK"], shards)), "rank": row["SK"]}
+
+
+# -- a job's item ---------------------------------------------------------------------------------------
+
+
+def new_row(job: NewJob, now: Millis, shards: int) -> Row:
+    target_type, target_id = job.target or (None, None)
+    row: Row = {
+        "PK": bucket(shard_of(job.id, shards)),
+        "SK": job.id,
+        "job_type": job.task,
+        "queue": job.queue,
+        "status": WORDS[Status.PENDING],
+        "priority": int(job.priority),
+        "payload": job.payload,
+        "scheduled_for": stamp(now + job.delay if job.run_at is None else job.run_at),
+        "created_at": stamp(now),
+        "attempts": 0,
+        "max_attempts": job.max_attempts,
+        "crashes": 0,
+        "token": 0,
+        "timeout": job.timeout or None,
+        "dedupe_key": job.dedupe_key,
+        "target_type": target_type,
+        "target_id": target_id,
+        "target": None if job.target is None else target_key(*job.target),
+        "tags": list(job.tags) or None,
+        "keep": job.keep,
+        "keep_dead": job.keep_dead,
+        "options": job.options,
+    }
+    return row | place_waiting(row, shards)
+
+
+def new_item(job: NewJob, now: Millis, shards: int) -> Item:
+    return pack(new_row(job, now, shards))
+
+
+def status_of(row: Row) -> Status:
+    return STATUSES[row["status"]]
+
+
+def failure_of(row: Row) -> Failure | None:
+    kind = row.get("error_type")
+    return None if kind is None else Failure(kind, row.get("last_error", ""), row.get("traceback", ""))
+
+
+def target_of(row: Row) -> tuple[str, str] | None:
+    return (row["target_type"], row["target_id"]) if "target_type" in row else None
+
+
+def to_job(row: Row) -> Job:
+    return Job(
+        id=row["SK"],
+        task=row["job_type"],
+        queue=row["queue"],
+        status=status_of(row),
+        priority=Priority(row["priority"]),
+        payload=json.loads(row["payload"]),
+        run_at=datetime.fromisoformat(row["scheduled_for"]),
+        created_at=datetime.fromisoformat(row["created_at"]),
+        started_at=moment_of(row.get("started_at")),
+        finished_at=moment_of(row.get("completed_at")),
+        expires_at=moment_of(row.get("expires_at")),
+        attempts=row["attempts"],
+        max_attempts=row["max_attempts"],
+        crashes=row["crashes"],
+        token=row["token"],
+        worker=row.get("locked_by"),
+        timeout=row["timeout"] / 1000 if "timeout" in row else None,
+        dedupe_key=row.get("dedupe_key"),
+        target=target_of(row),
+        tags=tuple(row.get("tags", ())),
+        progress=Progress(row["progress"], row.get("note", "")) if "progress" in row else None,
+        result=json.loads(row["result"]) if "result" in row else None,
+        failure=failure_of(row),
+        reason=row.get("reason", ""),
+        cancel_requested=row.get("cancel_requested", False),
+    )
+
+
+def to_claim(row: Row) -> Claim:
+    return Claim(
+        id=row["SK"],
+        token=row["token"],
+        task=row["job_type"],
+        queue=row["queue"],
+        payload=row["payload"],
+        priority=row["priority"],
+        attempts=row["attempts"],
+        max_attempts=row["max_attempts"],
+        crashes=row["crashes"],
+        timeout=row.get("timeout", 0),
+        run_at=unstamp(row["scheduled_for"]),
+        created_at=unstamp(row["created_at"]),
+        dedupe_key=row.get("dedupe_key"),
+        target=target_of(row),
+        tags=tuple(row.get("tags", ())),
+        options=row.get("options"),
+        ref=row,
+    )
+
+
+def to_attempt(number: int, row: Row) -> Attempt:
+    return Attempt(
+        number=number,
+        worker=row.get("locked_by", ""),
+        started_at=datetime.fromisoformat(row["started_at"]),
+        finished_at=datetime.fromisoformat(row["completed_at"]),
+        move=Move(row.get("move", Move.DONE)),
+        failure=failure_of(row),
+    )

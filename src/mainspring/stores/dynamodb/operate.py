@@ -1,0 +1,311 @@
+"""What is done to jobs by hand: cancel, retry, delete, edit, halt. Each leaves a line in the audit log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mainspring.ids import new_id
+from mainspring.job import FINISHED, TRANSITIONS, Move, Status
+from mainspring.stores.dynamodb import halts
+from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
+from mainspring.stores.dynamodb.counts import day_of
+from mainspring.stores.dynamodb.endings import finish
+from mainspring.stores.dynamodb.insertion import Action as Write
+from mainspring.stores.dynamodb.insertion import as_found, checked, forget_key, is_live, write_down
+from mainspring.stores.dynamodb.items import (
+    WORDS,
+    dedupe_key,
+    history,
+    key,
+    place_resting,
+    place_waiting,
+    stamp,
+    status_of,
+    ttl,
+)
+from mainspring.stores.dynamodb.read import Walk
+from mainspring.stores.dynamodb.table import Table, together
+from mainspring.stores.dynamodb.values import Condition, Row, absent, delete, equals, pack, put, unpack, update
+from mainspring.stores.protocol import Action, By, Changed, Edit, Halt
+from mainspring.stores.tables import ALLOWED, ChangeRequest, Effect, plain
+
+LINES_KEPT = 400 * 86_400_000  # of what was done to a job
+TRIES = 20
+
+
+async def change(table: Table, request: ChangeRequest) -> Changed:
+    walk = await Walk.start(table, request.where, newest_first=False, beyond=request.cursor)
+    found: list[Row] = []
+    while len(found) <= request.limit:
+        rows = await walk.take(request.limit + 1 - len(found))
+        if not rows:
+            break
+        found += (row for row in rows if status_of(row) in ALLOWED[request.action])
+    targets = found[: request.limit]
+    effect = await (try_out if request.dry_run else carry_out)(table, targets, request)
+    cursor = targets[-1]["SK"] if len(found) > request.limit else None
+    return Changed(tuple(effect.changed), tuple(effect.requested), effect.conflicts, cursor)
+
+
+async def carry_out(table: Table, targets: Sequence[Row], request: ChangeRequest) -> Effect:
+    """Those with a dedupe key one after the other, since one may be in the way of the next."""
+    effect = Effect()
+    await together([carry_out_one(table, row, request, effect) for row in targets if not may_conflict(row, request)])
+    for row in targets:
+        if may_conflict(row, request):
+            await carry_out_one(table, row, request, effect)
+    effect.changed.sort()
+    effect.requested.sort()
+    await write_audit(table, request, len(effect.changed) + len(effect.requested))
+    return effect
+
+
+def may_conflict(row: Row, request: ChangeRequest) -> bool:
+    return request.action is Action.REPLAY and "dedupe_key" in row
+
+
+async def try_out(table: Table, targets: Sequence[Row], request: ChangeRequest) -> Effect:
+    effect = Effect()
+    holders: dict[tuple[str, str], str] = {}
+    for row in targets:
+        if request.action is Action.CANCEL and status_of(row) is Status.RUNNING:
+            effect.requested.append(row["SK"])
+            continue
+        if may_conflict(row, request):
+            name = row["job_type"], row["dedupe_key"]
+            if name not in holders:
+                holders[name] = await holder_of(table, row) or row["SK"]
+            if holders[name] != row["SK"]:
+                effect.conflicts[row["SK"]] = holders[name]
+                continue
+        effect.changed.append(row["SK"])
+    return effect
+
+
+async def carry_out_one(table: Table, row: Row, request: ChangeRequest, effect: Effect) -> None:
+    """Under the condition that the job is as we saw it; if it moved on meanwhile, by what it is now."""
+    current: Row | None = row
+    for _ in range(TRIES):
+        if current is None or status_of(current) not in ALLOWED[request.action]:
+            return
+        try:
+            await EFFECTS[request.action](table, current, request, effect)
+        except ConditionFailed as failed:
+            current = unpack(failed.item) if failed.item else None
+        except Cancelled:
+            current = await table.get(table.job_key(row["SK"]))
+        else:
+            return
+
+
+def unchanged(row: Row) -> list[Condition]:
+    """Each claim, end of a run and change by hand shows in one of these."""
+    same = [
+        equals("status", row["status"]),
+        equals("token", row["token"]),
+        equals("scheduled_for", row["scheduled_for"]),
+    ]
+    place = [equals("place", row["place"]), equals("rank", row["rank"])] if "place" in row else [absent("place")]
+    return same + place
+
+
+def line(table: Table, row: Row, request: ChangeRequest) -> Write:
+    """For the job's own timeline."""
+    now = table.clock.now()
+    words = {
+        "PK": history(row["SK"]),
+        "SK": f"hand#{stamp(now)}#{new_id()}",
+        "at": stamp(now),
+        "actor": request.by.actor,
+        "action": request.action.value,
+        "reason": request.by.reason or None,
+        "ttl": ttl(now + LINES_KEPT),
+    }
+    return "Put", put(words)
+
+
+def count_move(table: Table, row: Row, status: Status | None, expires_at: str | None = None) -> None:
+    before = status_of(row)
+    table.counts.add(row["queue"], before, -1, day_of(before, row.get("expires_at")))
+    if status is not None:
+        table.counts.add(row["queue"], status, 1, day_of(status, expires_at))
+
+
+# -- cancel ---------------------------------------------------------------------------------------------
+
+
+async def cancel(table: Table, row: Row, request: ChangeRequest, effect: Effect) -> None:
+    """Waiting jobs end at once. A running one is asked to: its worker hears of it and ends it."""
+    changes: dict[str, Any] = {"reason": request.by.reason or None}
+    if status_of(row) is Status.RUNNING:
+        changes["cancel_requested"] = True
+        where = [equals("status", row["status"]), equals("token", row["token"])]
+        await table.transact(
+            ("Update", update(table.job_key(row["SK"]), changes, only_if=where)), line(table, row, request)
+        )
+        effect.requested.append(row["SK"])
+        table.crew.warn(row.get("locked_by", ""))
+        return
+    status = TRANSITIONS[status_of(row)][Move.CANCEL]
+    changes |= {"status": WORDS[status], **finish(row, status, table.clock.now())}
+    changes |= place_resting(row, status, table.shards)
+    await write(table, row, changes, request)
+    count_move(table, row, status, changes["expires_at"])
+    await forget_key(table, row)
+    effect.changed.append(row["SK"])
+
+
+async def write(table: Table, row: Row, changes: Mapping[str, Any], request: ChangeRequest, *more: Write) -> None:
+    change = update(table.job_key(row["SK"]), changes, only_if=unchanged(row))
+    await table.transact(("Update", change), *more, line(table, row, request))
+
+
+# -- retry ----------------------------------------------------------------------------------------------
+
+CLEARED = (
+    "error_type", "last_error", "traceback", "result", "reason", "progress", "note", "completed_at", "expires_at",
+    "ttl", "cancel_requested",
+)  # fmt: skip
+
+
+async def replay(table: Table, row: Row, request: ChangeRequest, effect: Effect) -> None:
+    """Run again now, with a full budget. Never beside another live job of the same dedupe key."""
+    changes: dict[str, Any] = dict.fromkeys(CLEARED)
+    changes |= {
+        "status": WORDS[Status.PENDING],
+        "attempts": 0,
+        "crashes": 0,
+        "scheduled_for": stamp(table.clock.now()),
+    }
+    changes |= place_waiting(row | changes, table.shards)
+    more: list[Write] = []
+    if "dedupe_key" in row and status_of(row) in FINISHED:
+        found = await table.get(dedupe_key(row["job_type"], row["dedupe_key"]))
+        if found is not None and found["job_sk"] != row["SK"] and await is_live(table, found["job_sk"]):
+            effect.conflicts[row["SK"]] = found["job_sk"]
+            return
+        changes["dedupe_version"] = new_id()
+        more.append(take_key(row, found, changes["dedupe_version"]))
+    await write(table, row, changes, request, *more)
+    count_move(table, row, Status.PENDING)
+    table.crew.call([row["queue"]])
+    effect.changed.append(row["SK"])
+
+
+def take_key(row: Row, found: Row | None, version: str) -> Write:
+    """Back from one that is finished or gone; how long it is kept stays as it was, if it was this job's."""
+    kept = found.get("kept_until") if found is not None and found["job_sk"] == row["SK"] else None
+    words = {
+        **unpack(dedupe_key(row["job_type"], row["dedupe_key"])),
+        "job_pk": row["PK"],
+        "job_sk": row["SK"],
+        "version": version,
+        "kept_until": kept,
+    }
+    return "Put", put(words, [as_found(found)])
+
+
+async def holder_of(table: Table, row: Row) -> str | None:
+    """The live job that has this one's key."""
+    found = await table.get(dedupe_key(row["job_type"], row["dedupe_key"]))
+    if found is None or not await is_live(table, found["job_sk"]):
+        return None
+    holder: str = found["job_sk"]
+    return holder
+
+
+# -- delete ---------------------------------------------------------------------------------------------
+
+
+async def remove(table: Table, row: Row, request: ChangeRequest, effect: Effect) -> None:
+    """With its history. A key that is kept stays: that is its point."""
+    del request
+    await table.delete(delete(table.job_key(row["SK"]), unchanged(row)))
+    count_move(table, row, None)
+    await forget_belongings(table, row)
+    effect.changed.append(row["SK"])
+
+
+async def forget_belongings(table: Table, row: Row) -> None:
+    await forget_key(table, row)
+    lines = await table.rows(history(row["SK"]))
+    await table.delete_many([key(one["PK"], one["SK"]) for one in lines])
+
+
+# -- edit -----------------------------------------------------------------------------------------------
+
+
+async def edit_job(table: Table, row: Row, request: ChangeRequest, effect: Effect) -> None:
+    edit = request.edit or Edit()
+    changes: dict[str, Any] = {
+        name: value for name in ("payload", "queue", "max_attempts") if (value := getattr(edit, name)) is not None
+    }
+    if edit.priority is not None:
+        changes["priority"] = int(edit.priority)
+    if edit.delay is not None:
+        changes["scheduled_for"] = stamp(table.clock.now() + edit.delay)
+    elif edit.run_at is not None:
+        changes["scheduled_for"] = stamp(edit.run_at)
+    after = row | changes
+    checked(pack(after))
+    changes |= place_waiting(after, table.shards)
+    await write_down(table, {after["queue"]})
+    await write(table, row, changes, request)
+    table.counts.add(row["queue"], status_of(row), -1)
+    table.counts.add(after["queue"], status_of(row), 1)
+    table.crew.call([after["queue"]])
+    effect.changed.append(row["SK"])
+
+
+EFFECTS = {Action.CANCEL: cancel, Action.REPLAY: replay, Action.DELETE: remove, Action.EDIT: edit_job}
+
+# -- halt -----------------------------------------------------------------------------------------------
+
+
+async def halt(table: Table, one: Halt) -> None:
+    await halts.write(table, one)
+    until = None if one.until is None else one.until.isoformat()
+    detail = {"queue": one.queue, "until": until, "accept": one.accept}
+    await write_entry(table, By(one.actor, one.reason), "pause" if one.queue else "halt", detail, 0)
+
+
+async def resume(table: Table, by: By, queue: str | None) -> bool:
+    if not await halts.remove(table, queue):
+        return False
+    await write_entry(table, by, "resume", {"queue": queue}, 0)
+    table.crew.call([queue or "*"])
+    return True
+
+
+# -- audit ----------------------------------------------------------------------------------------------
+
+
+async def write_audit(table: Table, request: ChangeRequest, number: int) -> None:
+    if not number:
+        return
+    detail: dict[str, Any] = {"filter": plain(request.where)}
+    if request.edit is not None:
+        detail["edit"] = plain(request.edit)
+    await write_entry(table, request.by, request.action.value, detail, number)
+
+
+async def write_entry(table: Table, by: By, action: str, detail: Mapping[str, Any], number: int) -> None:
+    """The chunks of one operation make one entry, under the time of the first: a second item remembers which."""
+    now = table.clock.now()
+    place = f"{stamp(now)}#{by.operation}#{action}"
+    known = key(f"operation#{by.operation}", action)
+    try:
+        await table.put(put({**unpack(known), "entry": place, "ttl": ttl(now + LINES_KEPT)}, [absent("PK")]))
+    except ConditionFailed as failed:
+        place = unpack(failed.item or {})["entry"]
+    words = {
+        "at": place[: len(stamp(now))],
+        "actor": by.actor,
+        "action": action,
+        "reason": by.reason or None,
+        "detail": json.dumps(detail, default=str),
+    }
+    given = {name: value for name, value in words.items() if value is not None}
+    await table.update(update(key("audit", place), given, add={"count": number}))

@@ -1,0 +1,250 @@
+"""Looking things up. Jobs by id come from the table, consistently; lists by status or target from the indexes."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Sequence
+from datetime import datetime
+
+from mainspring.clock import to_datetime
+from mainspring.job import Attempt, Counts, Job, Status, TimelineEntry
+from mainspring.stores.dynamodb import workers
+from mainspring.stores.dynamodb.claims import read_shelf
+from mainspring.stores.dynamodb.counts import sum_up
+from mainspring.stores.dynamodb.filters import conditions, matches, unexpired
+from mainspring.stores.dynamodb.halts import standing
+from mainspring.stores.dynamodb.items import (
+    LISTED,
+    PLACES,
+    TARGETS,
+    bucket,
+    history,
+    listed_place,
+    running_place,
+    stamp,
+    status_of,
+    suspect_place,
+    target_key,
+    to_attempt,
+    to_job,
+    unstamp,
+    waiting_place,
+)
+from mainspring.stores.dynamodb.table import Pages, Table, together
+from mainspring.stores.dynamodb.values import Condition, Row, equals
+from mainspring.stores.protocol import DUE_CAP, AuditEntry, Filter, Page, Stats
+from mainspring.stores.tables import timeline_of
+
+# -- jobs -----------------------------------------------------------------------------------------------
+
+
+def is_over(table: Table, row: Row) -> bool:
+    """Expired, and only not yet deleted by the service, which takes its time."""
+    return not table.prunes and "expires_at" in row and row["expires_at"] <= stamp(table.clock.now())
+
+
+async def rows_of(table: Table, ids: Sequence[str]) -> dict[str, Row]:
+    rows = await table.get_many([table.job_key(job_id) for job_id in ids if job_id])
+    return {row["SK"]: row for row in rows if not is_over(table, row)}
+
+
+async def get(table: Table, ids: Sequence[str]) -> list[Job]:
+    found = await rows_of(table, ids)
+    return [to_job(found[job_id]) for job_id in ids if job_id in found]
+
+
+async def find(table: Table, where: Filter, limit: int, cursor: str | None) -> Page:
+    """Newest first. Ids are made in the order of time, so the last id of a page is the cursor."""
+    walk = await Walk.start(table, where, newest_first=True, beyond=cursor, hint=limit)
+    rows = await walk.take(limit + 1)
+    page = [to_job(row) for row in rows[:limit]]
+    return Page(page, page[-1].id if len(rows) > limit else None)
+
+
+async def count(table: Table, where: Filter) -> int:
+    asked, left = conditions(where)
+    if left != Filter():
+        walk = await Walk.start(table, where, newest_first=False, beyond=None)
+        return len(await walk.take(None))
+    only = asked if table.prunes else [*asked, unexpired(table.clock.now())]
+    counts = [
+        table.query(equals("PK", bucket(shard)), only=only, count=True, consistent=True)
+        for shard in range(table.shards)
+    ]
+    await together([pages.rest() for pages in counts])
+    return sum(pages.counted for pages in counts)
+
+
+class Walk:
+    """The matching jobs in the order of their ids, read only as far as they are asked for."""
+
+    def __init__(self, table: Table, where: Filter, streams: list[Stream], *, newest_first: bool, keys: bool) -> None:
+        self._table = table
+        self._where = where
+        self._streams = streams
+        self._newest_first = newest_first
+        self._keys = keys  # the streams bring keys only
+
+    @classmethod
+    async def start(cls, table: Table, where: Filter, *, newest_first: bool, beyond: str | None, hint: int = 0) -> Walk:
+        streams, keys = await streams_for(table, where, newest_first=newest_first, beyond=beyond, hint=hint)
+        await together([stream.fill() for stream in streams])
+        return cls(table, where, streams, newest_first=newest_first, keys=keys)
+
+    async def take(self, number: int | None) -> list[Row]:
+        """The next so many; None: all."""
+        found: list[Row] = []
+        while number is None or len(found) < number:
+            rows = await self._next(max(25, (number or 100) - len(found)) if self._keys else 1)
+            if not rows:
+                break
+            if self._keys:
+                full = await rows_of(self._table, [row["SK"] for row in rows])
+                rows = [full[row["SK"]] for row in rows if row["SK"] in full]
+            found += (row for row in rows if not is_over(self._table, row) and matches(row, self._where))
+        return found if number is None else found[:number]
+
+    async def _next(self, number: int) -> list[Row]:
+        rows: list[Row] = []
+        best = max if self._newest_first else min
+        while len(rows) < number:
+            waiting = [stream for stream in self._streams if stream.rows]
+            if not waiting:
+                break
+            stream = best(waiting, key=lambda one: str(one.rows[0]["SK"]))
+            rows.append(stream.rows.popleft())
+            await stream.fill()
+        return rows
+
+
+class Stream:
+    """One partition, page by page; or rows that are there already."""
+
+    def __init__(self, pages: Pages | None, rows: Sequence[Row] = ()) -> None:
+        self._pages = pages
+        self.rows: deque[Row] = deque(rows)
+
+    async def fill(self) -> None:
+        while not self.rows and self._pages is not None and self._pages.more:
+            self.rows.extend(await self._pages.next())
+
+
+async def streams_for(
+    table: Table, where: Filter, *, newest_first: bool, beyond: str | None, hint: int
+) -> tuple[list[Stream], bool]:
+    """The narrowest way to the jobs, and whether it brings keys only."""
+
+    def bounds(name: str) -> list[Condition]:
+        sign = "<" if newest_first else ">"
+        return [] if beyond is None else [Condition(f"{{name}} {sign} {{value}}", name, beyond)]
+
+    def in_order(rows: list[Row]) -> list[Stream]:
+        further = [
+            row for row in rows if beyond is None or ((row["SK"] < beyond) is newest_first and row["SK"] != beyond)
+        ]
+        return [Stream(None, sorted(further, key=lambda row: str(row["SK"]), reverse=newest_first))]
+
+    if where.ids:
+        return in_order(list((await rows_of(table, where.ids)).values())), False
+    if where.target_type is not None and where.target_id is not None:
+        about = equals("target", target_key(where.target_type, where.target_id))
+        return [Stream(table.query(about, *bounds("SK"), index=TARGETS, newest_first=newest_first))], True
+    if where.statuses and LISTED.issuperset(where.statuses):
+        places = [listed_place(status, shard) for status in where.statuses for shard in range(table.shards)]
+        return [
+            Stream(table.query(equals("place", one), *bounds("rank"), index=PLACES, newest_first=newest_first))
+            for one in places
+        ], True
+    if set(where.statuses) == {Status.RUNNING}:
+        everyone = [row["SK"] for row in await workers.listing(table)]
+        held = await together([what_runs(table, worker) for worker in everyone])
+        return in_order([row for rows in held for row in rows]), True
+    only, _ = conditions(where)
+    size = None if only or where != Filter() else max(5, 2 * hint // table.shards + 1)
+    return [
+        Stream(
+            table.query(
+                equals("PK", bucket(shard)),
+                *bounds("SK"),
+                only=only,
+                limit=size,
+                newest_first=newest_first,
+                consistent=True,
+            )
+        )
+        for shard in range(table.shards)
+    ], False
+
+
+async def what_runs(table: Table, worker: str) -> list[Row]:
+    """What a worker has claimed, as the index knows it."""
+    return await table.query(equals("place", running_place(worker)), index=PLACES).rest()
+
+
+# -- history --------------------------------------------------------------------------------------------
+
+
+async def attempts(table: Table, job_id: str) -> list[Attempt]:
+    found = await rows_of(table, [job_id])
+    return await attempts_of(table, found[job_id]) if job_id in found else []
+
+
+async def attempts_of(table: Table, row: Row) -> list[Attempt]:
+    """Runs that did not simply succeed are written down; of one that did, the job's own item says all."""
+    begins = Condition("begins_with({name}, {value})", "SK", "run#")
+    runs = await table.rows(history(row["SK"]), begins)
+    if status_of(row) is Status.COMPLETED:
+        runs.append({name: row.get(name, "") for name in ("locked_by", "started_at", "completed_at")})
+    return [to_attempt(number, run) for number, run in enumerate(runs, 1)]
+
+
+async def timeline(table: Table, job_id: str) -> list[TimelineEntry]:
+    found = await rows_of(table, [job_id])
+    if job_id not in found:
+        return []
+    by_hand = await table.rows(history(job_id), Condition("begins_with({name}, {value})", "SK", "hand#"))
+    lines = [(unstamp(row["at"]), row["actor"], row["action"], row.get("reason", "")) for row in by_hand]
+    return timeline_of(to_job(found[job_id]), await attempts_of(table, found[job_id]), lines)
+
+
+async def audit(table: Table, limit: int) -> list[AuditEntry]:
+    pages = table.query(equals("PK", "audit"), newest_first=True, consistent=True, limit=min(limit, 1000))
+    return [
+        AuditEntry(
+            at=datetime.fromisoformat(row["at"]),
+            actor=row["actor"],
+            action=row["action"],
+            reason=row.get("reason", ""),
+            detail=json.loads(row["detail"]),
+            count=row["count"],
+        )
+        for row in await table.first(pages, limit)
+    ]
+
+
+# -- the whole ------------------------------------------------------------------------------------------
+
+
+async def stats(table: Table) -> Stats:
+    await table.write_counts()
+    now = table.clock.now()
+    counts = sum_up(await table.rows("counts"), None if table.prunes else stamp(now)[:10])
+    queues = [row["SK"] for row in await table.rows("queues")]
+    due: dict[str, int] = {}
+    oldest: dict[str, datetime] = {}
+    for queue in queues:
+        places = [suspect_place(queue), *(waiting_place(queue, shard) for shard in range(table.shards))]
+        shelf = await read_shelf(table, queue, places, DUE_CAP)
+        entries = [entry for level in shelf.due.values() for entry in level]
+        if entries:
+            due[queue] = min(len(entries), DUE_CAP)
+            oldest[queue] = to_datetime(min(entry.due for entry in entries))
+    return Stats(
+        queues=[Counts(queue, dict(numbers)) for queue, numbers in counts.items() if numbers],
+        due=due,
+        oldest_due=oldest,
+        workers=[workers.to_info(row) for row in await workers.listing(table) if "info" in row and "buried" not in row],
+        halts=await standing(table),
+        estimated=True,
+    )

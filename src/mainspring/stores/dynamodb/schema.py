@@ -1,0 +1,200 @@
+"""The table itself: made by `mainspring migrate`, or by others from the template that it prints."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from mainspring.errors import ConfigurationError, StoreError, StoreTooNew, StoreUnavailable
+from mainspring.stores.dynamodb.client import Client, ConditionFailed
+from mainspring.stores.dynamodb.items import PLACES, TARGETS, key
+from mainspring.stores.dynamodb.table import Table
+from mainspring.stores.dynamodb.values import absent, put, unpack
+
+VERSION = 1
+DEFAULT_SHARDS = 16
+MOST_SHARDS = 999
+READY_WITHIN = 120.0  # seconds
+ABOUT = key("system", "table")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How the table is to be made."""
+
+    read_units: int | None = None  # provisioned, for the table and each index; None: on demand
+    write_units: int | None = None
+    recovery: bool = False  # to any point of the last 35 days
+    expiry: bool = True  # the service deletes what has expired
+
+
+def definition(name: str, plan: Plan) -> dict[str, Any]:
+    throughput: dict[str, Any] = {}
+    if plan.read_units and plan.write_units:
+        units = {"ReadCapacityUnits": plan.read_units, "WriteCapacityUnits": plan.write_units}
+        throughput = {"ProvisionedThroughput": units}
+    indexes = [
+        index(PLACES, "place", "rank", {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["timeout", "token"]}),
+        index(TARGETS, "target", "SK", {"ProjectionType": "KEYS_ONLY"}),
+    ]
+    return {
+        "TableName": name,
+        "BillingMode": "PROVISIONED" if throughput else "PAY_PER_REQUEST",
+        "AttributeDefinitions": [
+            {"AttributeName": attribute, "AttributeType": "S"} for attribute in ("PK", "SK", "place", "rank", "target")
+        ],
+        "KeySchema": schema_of("PK", "SK"),
+        "GlobalSecondaryIndexes": [one | throughput for one in indexes],
+        **throughput,
+    }
+
+
+def index(name: str, partition: str, sort: str, projection: dict[str, Any]) -> dict[str, Any]:
+    return {"IndexName": name, "KeySchema": schema_of(partition, sort), "Projection": projection}
+
+
+def schema_of(partition: str, sort: str) -> list[dict[str, str]]:
+    return [{"AttributeName": partition, "KeyType": "HASH"}, {"AttributeName": sort, "KeyType": "RANGE"}]
+
+
+# -- making it ------------------------------------------------------------------------------------------
+
+
+async def describe(client: Client, name: str) -> dict[str, Any] | None:
+    try:
+        answer = await client.call("DescribeTable", {"TableName": name})
+    except StoreError as error:
+        if "table is not there" in str(error):
+            return None
+        raise
+    table: dict[str, Any] = answer["Table"]
+    return table
+
+
+async def migrate(table: Table, plan: Plan, shards: int) -> list[str]:
+    """Make what is missing; the names of what was done."""
+    done: list[str] = []
+    found = await describe(table.client, table.name)
+    if found is None:
+        await table.client.call("CreateTable", definition(table.name, plan))
+        done.append(f"create table {table.name}")
+    await wait_until_active(table)
+    if plan.expiry and not await expires(table):
+        wanted = {"AttributeName": "ttl", "Enabled": True}
+        await table.call("UpdateTimeToLive", {"TimeToLiveSpecification": wanted})
+        done.append("let the service delete what has expired")
+    if plan.recovery and not await recoverable(table):
+        wanted = {"PointInTimeRecoveryEnabled": True}
+        await table.call("UpdateContinuousBackups", {"PointInTimeRecoverySpecification": wanted})
+        done.append("point-in-time recovery")
+    if await about(table) is None:
+        await introduce(table, shards)
+        done.append(f"{shards} shards")
+    return done
+
+
+async def wait_until_active(table: Table) -> None:
+    for _ in range(round(READY_WITHIN)):
+        found = await describe(table.client, table.name)
+        if found is not None and found["TableStatus"] == "ACTIVE":
+            states = {one.get("IndexStatus", "ACTIVE") for one in found.get("GlobalSecondaryIndexes", ())}
+            if states == {"ACTIVE"}:
+                return
+            if not states:
+                msg = f"{table.name!r} is a table without our indexes; use another name"
+                raise ConfigurationError(msg)
+        await asyncio.sleep(1.0)
+    msg = f"table {table.name} is still being made; try again in a minute"
+    raise StoreUnavailable(msg)
+
+
+async def expires(table: Table) -> bool:
+    answer = await table.call("DescribeTimeToLive", {})
+    return str(answer["TimeToLiveDescription"].get("TimeToLiveStatus", "")) in {"ENABLED", "ENABLING"}
+
+
+async def recoverable(table: Table) -> bool:
+    answer = await table.call("DescribeContinuousBackups", {})
+    state = answer["ContinuousBackupsDescription"].get("PointInTimeRecoveryDescription") or {}
+    return bool(state.get("PointInTimeRecoveryStatus") == "ENABLED")
+
+
+# -- what it says of itself -------------------------------------------------------------------------------
+
+
+async def about(table: Table) -> dict[str, Any] | None:
+    found = await table.get(ABOUT)
+    if found is not None and found["version"] > VERSION:
+        msg = f"table {table.name} has version {found['version']}; this program knows {VERSION}. Upgrade it."
+        raise StoreTooNew(msg)
+    return found
+
+
+async def introduce(table: Table, shards: int) -> dict[str, Any]:
+    """The number of shards is the table's for good: it says where each job is."""
+    words = {"PK": "system", "SK": "table", "version": VERSION, "shards": shards}
+    try:
+        await table.put(put(words, [absent("PK")]))
+    except ConditionFailed as failed:  # another program was quicker
+        return unpack(failed.item or {})
+    return words
+
+
+async def shards_of(table: Table, wanted: int | None) -> int:
+    """As the table says; a new one is told."""
+    found = await about(table)
+    if found is None:
+        found = await introduce(table, wanted or DEFAULT_SHARDS)
+    shards = int(found["shards"])
+    if wanted is not None and wanted != shards:
+        msg = (
+            f"table {table.name} has {shards} shards, not {wanted}. Leave shards= out of the URL; for another number "
+            "make a new table and copy the jobs"
+        )
+        raise ConfigurationError(msg)
+    return shards
+
+
+# -- for those who may not make tables --------------------------------------------------------------------
+
+
+def cloudformation(name: str, plan: Plan) -> str:
+    made = definition(name, plan)
+    made["TimeToLiveSpecification"] = {"AttributeName": "ttl", "Enabled": plan.expiry}
+    made["PointInTimeRecoverySpecification"] = {"PointInTimeRecoveryEnabled": plan.recovery}
+    resource = {"Type": "AWS::DynamoDB::Table", "DeletionPolicy": "Retain", "Properties": made}
+    template = {"AWSTemplateFormatVersion": "2010-09-09", "Resources": {"MainspringTable": resource}}
+    return json.dumps(template, indent=2)
+
+
+def terraform(name: str, plan: Plan) -> str:
+    """In Terraform's JSON syntax: save it as mainspring.tf.json."""
+    made = definition(name, plan)
+    units: dict[str, int] = {}
+    if plan.read_units and plan.write_units:
+        units = {"read_capacity": plan.read_units, "write_capacity": plan.write_units}
+    resource = {
+        "name": name,
+        "billing_mode": made["BillingMode"],
+        "hash_key": "PK",
+        "range_key": "SK",
+        "attribute": [{"name": one["AttributeName"], "type": "S"} for one in made["AttributeDefinitions"]],
+        "global_secondary_index": [
+            {
+                "name": one["IndexName"],
+                "hash_key": one["KeySchema"][0]["AttributeName"],
+                "range_key": one["KeySchema"][1]["AttributeName"],
+                "projection_type": one["Projection"]["ProjectionType"],
+                **({"non_key_attributes": keys} if (keys := one["Projection"].get("NonKeyAttributes")) else {}),
+                **units,
+            }
+            for one in made["GlobalSecondaryIndexes"]
+        ],
+        "ttl": {"attribute_name": "ttl", "enabled": plan.expiry},
+        "point_in_time_recovery": {"enabled": plan.recovery},
+        "lifecycle": {"prevent_destroy": True},
+        **units,
+    }
+    return json.dumps({"resource": {"aws_dynamodb_table": {"mainspring": resource}}}, indent=2)

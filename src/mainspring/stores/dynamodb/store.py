@@ -1,0 +1,283 @@
+"""The store of one DynamoDB table: what each method of the contract asks of which module."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+from mainspring.clock import Clock, Millis, SystemClock, to_millis
+from mainspring.errors import ConfigurationError
+from mainspring.job import Attempt, Inserted, Job, Move, NewJob, Outcome, ProgressReport, Status, TimelineEntry
+from mainspring.log import get_log
+from mainspring.stores.dynamodb import claims, endings, halts, insertion, operate, read, schema, upkeep, workers
+from mainspring.stores.dynamodb.client import Client
+from mainspring.stores.dynamodb.schema import MOST_SHARDS, Plan
+from mainspring.stores.dynamodb.table import Table
+from mainspring.stores.protocol import (
+    Action,
+    AuditEntry,
+    By,
+    Changed,
+    Claims,
+    Completion,
+    Edit,
+    Filter,
+    Finding,
+    Halt,
+    Page,
+    Pulse,
+    Stats,
+    Takeover,
+    Wake,
+    Want,
+    WorkerInfo,
+)
+from mainspring.stores.tables import ChangeRequest
+
+T = TypeVar("T")
+log = get_log("mainspring.dynamodb")
+
+DOUBT = 120.0  # seconds for which what we got no answer to may still take effect
+NO_TRANSACTIONS = "DynamoDB has no transaction that your code and a job could share; use sqlite:// or postgresql://"
+
+
+class DynamoStore:
+    """Jobs in one table of DynamoDB, for any number of processes on any number of machines."""
+
+    transactional = False
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        region: str | None = None,
+        endpoint: str | None = None,
+        profile: str | None = None,
+        shards: int | None = None,
+        clock: Clock | None = None,
+        lease: float = 30.0,
+        stall_grace: Millis = 30_000,
+        patience: Millis = 60_000,
+        migrate: bool = False,
+        prune: bool = False,
+        plan: Plan | None = None,
+        client: Client | None = None,
+    ) -> None:
+        if shards is not None and not 1 <= shards <= MOST_SHARDS:
+            msg = f"shards must be from 1 to {MOST_SHARDS}, not {shards}"
+            raise ConfigurationError(msg)
+        self.clock: Clock = clock or SystemClock()
+        self.lease = lease
+        self.stall_grace = stall_grace
+        self.client = client or Client(region, endpoint, profile)
+        self.plan = plan or Plan(expiry=not prune)
+        self.table = Table(self.client, table, self.clock, lease, stall_grace, patience, prunes=prune)
+        self.url = safe_url(table, self.client, endpoint)
+        self._wanted_shards = shards
+        self._migrate = migrate
+        self._watch = upkeep.Watch()
+        self._lost: dict[str, dict[tuple[str, str], float]] = {}  # worker -> (job, claim) never answered, and when
+        self._turn = 0
+        self._is_open = False
+
+    # -- opening ------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        if self._is_open:
+            return
+        if self._migrate:
+            await self.migrate()
+        self.table.shards = await schema.shards_of(self.table, self._wanted_shards)
+        self._is_open = True
+
+    async def close(self) -> None:
+        if self._is_open:
+            await self.table.write_counts()
+        self.table.crew.close()
+        await self.client.close()
+        self._is_open = False
+
+    async def version(self) -> int:
+        """Of the table; 0: there is none, or it is not ours yet."""
+        if await schema.describe(self.client, self.table.name) is None:
+            return 0
+        found = await schema.about(self.table)
+        return 0 if found is None else int(found["version"])
+
+    async def migrate(self) -> list[str]:
+        """Make the table; the names of what was done."""
+        return await schema.migrate(self.table, self.plan, self._wanted_shards or schema.DEFAULT_SHARDS)
+
+    async def _do(self, operation: Awaitable[T]) -> T:
+        """What changes something: its counts are written down now and then."""
+        result = await operation
+        await self.table.settle()
+        return result
+
+    # -- a job's way --------------------------------------------------------------------------
+
+    async def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Inserted]:
+        if connection is not None:
+            raise ConfigurationError(NO_TRANSACTIONS)
+        await self.open()
+        return await self._do(insertion.insert(self.table, list(jobs))) if jobs else []
+
+    async def claim(
+        self, worker: str, wants: Sequence[Want], *, limit: int | None = None, solo: bool = False
+    ) -> Claims:
+        await self.open()
+        self._turn += 1
+        most = sum(want.limit for want in wants) if limit is None else limit
+        request = claims.Request(worker, wants, most, solo, self._turn, self._watch.processes)
+        try:
+            found = await claims.claim(self.table, request)
+        except BaseException:  # what was taken on the way is given back later; also if we were cancelled
+            lost = self._lost.setdefault(worker, {})
+            lost.update(dict.fromkeys(((job_id, request.number) for job_id in request.tried), self.clock.monotonic()))
+            raise
+        self.table.crew.after_claim(worker, fruitful=bool(found.jobs))
+        await self.table.settle()
+        return found
+
+    async def _give_back_lost(self, worker: str) -> None:
+        """More than once: a write that was on its way may still arrive."""
+        lost = self._lost.get(worker)
+        if not lost:
+            return
+        numbers = {number for _, number in lost}
+        rows = await claims.find_lost(self.table, [job_id for job_id, _ in lost], numbers)
+        if rows:
+            log.warning("lost_claims_given_back", worker=worker, jobs=len(rows))
+            await claims.give_back(self.table, rows)
+        before = self.clock.monotonic() - DOUBT
+        for one in [one for one, since in lost.items() if since < before]:
+            del lost[one]
+
+    async def ack(self, outcomes: Sequence[Outcome]) -> list[Status | None]:
+        await self.open()
+        return await self._do(endings.ack(self.table, list(outcomes)))
+
+    async def report(self, reports: Sequence[ProgressReport]) -> set[str]:
+        await self.open()
+        return await endings.report(self.table, list(reports))
+
+    def completion(self, outcome: Callable[[], Outcome]) -> Completion:
+        del outcome
+        raise ConfigurationError(NO_TRANSACTIONS)
+
+    # -- workers ------------------------------------------------------------------------------
+
+    async def join(self, worker: WorkerInfo, wake: Callable[[Wake], None]) -> None:
+        await self.open()
+        await workers.join(self.table, worker)
+        self.table.crew.join(worker, wake)
+
+    async def leave(self, worker: str) -> None:
+        """A worker that leaves in order gives back whatever it may still hold: nobody crashed."""
+        await self.open()
+        self.table.crew.leave(worker)
+        await self._give_back_lost(worker)
+        held = {row["SK"]: row for row in await upkeep.held_by(self.table, worker)}
+        known = self.table.held.pop(worker, {})
+        releases = [Outcome(job_id, row["token"], Move.RELEASE, ref=row) for job_id, row in held.items()]
+        releases += [Outcome(job_id, token, Move.RELEASE) for job_id, token in known.items() if job_id not in held]
+        await self._do(endings.ack(self.table, releases))
+        await workers.forget(self.table, worker)
+
+    async def heartbeat(self, worker: str, held: Mapping[str, int]) -> Pulse:
+        await self.open()
+        row = await workers.sign_of_life(self.table, worker)
+        if "info" not in row and worker in self.table.crew.members:
+            await workers.join(self.table, self.table.crew.members[worker].info)
+        await self._give_back_lost(worker)
+        return await self._do(workers.pulse(self.table, held))
+
+    async def reap(self) -> list[Takeover]:
+        await self.open()
+        return await self._do(upkeep.reap(self.table, self._watch))
+
+    async def prune(self, limit: int = 1000) -> int:
+        await self.open()
+        return await self._do(upkeep.prune(self.table, limit))
+
+    # -- reading ------------------------------------------------------------------------------
+
+    async def get(self, ids: Sequence[str]) -> list[Job]:
+        await self.open()
+        return await read.get(self.table, ids)
+
+    async def find(self, where: Filter, *, limit: int = 50, cursor: str | None = None) -> Page:
+        await self.open()
+        return await read.find(self.table, where, limit, cursor)
+
+    async def count(self, where: Filter) -> int:
+        await self.open()
+        return await read.count(self.table, where)
+
+    async def attempts(self, job_id: str) -> list[Attempt]:
+        await self.open()
+        return await read.attempts(self.table, job_id)
+
+    async def timeline(self, job_id: str) -> list[TimelineEntry]:
+        await self.open()
+        return await read.timeline(self.table, job_id)
+
+    async def audit(self, *, limit: int = 100) -> list[AuditEntry]:
+        await self.open()
+        return await read.audit(self.table, limit)
+
+    async def halts(self) -> list[Halt]:
+        await self.open()
+        return await halts.standing(self.table)
+
+    async def stats(self) -> Stats:
+        await self.open()
+        stats = await read.stats(self.table)
+        stats.workers[:] = [self._judged(info) for info in stats.workers]
+        return stats
+
+    def _judged(self, info: WorkerInfo) -> WorkerInfo:
+        """Who only looks has watched no heartbeats, and can but believe the clock that timed the last one."""
+        if info.seen_at is None or info.id in self._watch.beats:
+            return info
+        return replace(info, alive=self.clock.now() - to_millis(info.seen_at) < self.lease * 1000)
+
+    async def diagnose(self) -> list[Finding]:
+        await self.open()
+        return await upkeep.diagnose(self.table)
+
+    async def repair(self) -> None:
+        await self.open()
+        await upkeep.repair(self.table)
+
+    # -- by hand ------------------------------------------------------------------------------
+
+    async def change(
+        self,
+        action: Action,
+        where: Filter,
+        by: By,
+        *,
+        edit: Edit | None = None,
+        limit: int = 1000,
+        cursor: str | None = None,
+        dry_run: bool = False,
+    ) -> Changed:
+        await self.open()
+        request = ChangeRequest(action, where, by, edit, limit, cursor, dry_run)
+        return await self._do(operate.change(self.table, request))
+
+    async def halt(self, halt: Halt) -> None:
+        await self.open()
+        await operate.halt(self.table, halt)
+
+    async def resume(self, by: By, queue: str | None = None) -> bool:
+        await self.open()
+        return await operate.resume(self.table, by, queue)
+
+
+def safe_url(table: str, client: Client, endpoint: str | None) -> str:
+    query = {"region": client.region} | ({"endpoint": client.endpoint.rstrip("/")} if endpoint else {})
+    return f"dynamodb://{table}?{urlencode(query, safe=':/')}"

@@ -1,0 +1,220 @@
+"""One table as the other modules see it: typed reads and writes, the clock, and who is told afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from mainspring.clock import Clock, Millis
+from mainspring.errors import StoreError
+from mainspring.ids import new_id
+from mainspring.log import get_log
+from mainspring.stores.dynamodb.client import Client, Item
+from mainspring.stores.dynamodb.counts import DAY, LIVE_DAY, Counts
+from mainspring.stores.dynamodb.crew import Crew
+from mainspring.stores.dynamodb.items import job_key, key, ttl, unstamp
+from mainspring.stores.dynamodb.values import Condition, Expressions, Row, equals, unpack, update
+
+log = get_log("mainspring.dynamodb")
+
+MOST_AT_ONCE = 32  # calls under way for one operation
+BATCH_GET, BATCH_WRITE, TRANSACTION = 100, 25, 100  # what the service takes in one call
+
+
+class Pages:
+    """The answers to one query, fetched as they are asked for."""
+
+    def __init__(self, table: Table, request: dict[str, Any]) -> None:
+        self._table = table
+        self._request = request
+        self.more = True
+        self.counted = 0
+
+    async def next(self) -> list[Row]:
+        """The next page; empty ones are possible before the last."""
+        page = await self._table.call("Query", self._request)
+        self.counted += page.get("Count", 0)
+        last = page.get("LastEvaluatedKey")
+        self.more = bool(last)
+        self._request["ExclusiveStartKey"] = last
+        return [unpack(item) for item in page.get("Items", ())]
+
+    async def rest(self) -> list[Row]:
+        rows: list[Row] = []
+        while self.more:
+            rows += await self.next()
+        return rows
+
+
+@dataclass(slots=True)
+class Table:
+    client: Client
+    name: str
+    clock: Clock
+    lease: float
+    stall_grace: Millis
+    patience: Millis
+    prunes: bool  # we delete what has expired; else the service does, and reads pass over it
+    process: str = field(default_factory=new_id)  # this store object, among all that use the table
+    shards: int = 0  # known once it is open
+    queues: set[str] = field(default_factory=set)  # those that are known to be written down
+    held: dict[str, dict[str, int]] = field(default_factory=dict)  # worker of this process -> what it was given
+    doubts: dict[tuple[str, int], set[str]] = field(default_factory=dict)  # (job, token) -> acks never answered
+    counts: Counts = field(default_factory=Counts)
+    crew: Crew = field(default_factory=Crew)
+
+    async def call(self, operation: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        return await self.client.call(operation, {"TableName": self.name, **request})
+
+    def job_key(self, job_id: str) -> Item:
+        return job_key(job_id, self.shards)
+
+    # -- reading ------------------------------------------------------------------------------
+
+    async def get(self, key: Item, *, consistent: bool = True) -> Row | None:
+        answer = await self.call("GetItem", {"Key": key, "ConsistentRead": consistent})
+        return unpack(answer["Item"]) if "Item" in answer else None
+
+    async def get_many(self, keys: Sequence[Item], attributes: Sequence[str] = ()) -> list[Row]:
+        """Those that are there, in no order."""
+        unique = list({(key["PK"]["S"], key["SK"]["S"]): key for key in keys}.values())
+        parts = [unique[start : start + BATCH_GET] for start in range(0, len(unique), BATCH_GET)]
+        found = await together([self._get_part(part, attributes) for part in parts])
+        return [row for rows in found for row in rows]
+
+    async def _get_part(self, keys: list[Item], attributes: Sequence[str]) -> list[Row]:
+        request: dict[str, Any] = {"Keys": keys, "ConsistentRead": True}
+        if attributes:
+            expressions = Expressions()
+            request["ProjectionExpression"] = ", ".join(expressions.name(name) for name in attributes)
+            request |= expressions.given()
+        rows: list[Row] = []
+        pause = 0.0
+        while True:
+            answer = await self.client.call("BatchGetItem", {"RequestItems": {self.name: request}})
+            rows += map(unpack, answer["Responses"].get(self.name, ()))
+            left = (answer.get("UnprocessedKeys") or {}).get(self.name)
+            if not left:
+                return rows
+            request = left
+            pause = await self._wait_for_room(pause)
+
+    def query(
+        self,
+        partition: Condition,
+        *bounds: Condition,
+        index: str | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+        consistent: bool = False,
+        only: Sequence[Condition] = (),
+        count: bool = False,
+    ) -> Pages:
+        """Page by page; `limit` is that of one page."""
+        expressions = Expressions()
+        request: dict[str, Any] = {"KeyConditionExpression": expressions.all_of([partition, *bounds])}
+        if only:
+            request["FilterExpression"] = expressions.all_of(only)
+        if index:
+            request["IndexName"] = index
+        if limit:
+            request["Limit"] = limit
+        if newest_first:
+            request["ScanIndexForward"] = False
+        if consistent:
+            request["ConsistentRead"] = True
+        if count:
+            request["Select"] = "COUNT"
+        return Pages(self, request | expressions.given())
+
+    async def rows(self, partition: str, *bounds: Condition, **options: Any) -> list[Row]:
+        """All of one partition of the table itself."""
+        return await self.query(equals("PK", partition), *bounds, consistent=True, **options).rest()
+
+    async def first(self, pages: Pages, number: int) -> list[Row]:
+        """Up to that many rows."""
+        rows: list[Row] = []
+        while pages.more and len(rows) < number:
+            rows += await pages.next()
+        return rows[:number]
+
+    # -- writing ------------------------------------------------------------------------------
+
+    async def put(self, request: Mapping[str, Any]) -> None:
+        await self.call("PutItem", request)
+
+    async def update(self, request: Mapping[str, Any], *, then: str = "NONE") -> Row:
+        """`then`: which state of the item is wanted back."""
+        answer = await self.call("UpdateItem", {**request, "ReturnValues": then})
+        return unpack(answer.get("Attributes") or {})
+
+    async def delete(self, request: Mapping[str, Any]) -> None:
+        await self.call("DeleteItem", request)
+
+    async def delete_many(self, keys: Iterable[Item]) -> None:
+        requests = [{"DeleteRequest": {"Key": key}} for key in keys]
+        parts = [requests[start : start + BATCH_WRITE] for start in range(0, len(requests), BATCH_WRITE)]
+        await together([self._write_part(part) for part in parts])
+
+    async def _write_part(self, requests: list[dict[str, Any]]) -> None:
+        pause = 0.0
+        while requests:
+            answer = await self.client.call("BatchWriteItem", {"RequestItems": {self.name: requests}})
+            requests = (answer.get("UnprocessedItems") or {}).get(self.name) or []
+            if requests:
+                pause = await self._wait_for_room(pause)
+
+    async def _wait_for_room(self, pause: float) -> float:
+        """The service took only a part of a batch: it throttles."""
+        self.client.tally["throttled"] += 1
+        longer = min(max(pause * 2, 0.025), 1.0)
+        await asyncio.sleep(random.uniform(0, longer))  # noqa: S311 - jitter
+        return longer
+
+    async def write_counts(self) -> None:
+        """They are estimates: what cannot be written now is written later, or not at all."""
+        tally = self.counts.take()
+        for (queue, day), numbers in list(tally.items()):
+            where = key("counts", f"{queue}#{self.counts.slot}#{day}")
+            gone = None if day == LIVE_DAY else ttl(unstamp(day + "T00:00:00Z") + 3 * DAY)
+            try:
+                await self.update(update(where, {"ttl": gone} if gone else {}, add=numbers))
+            except StoreError as error:
+                log.debug("counts_not_written", error=str(error))
+                self.counts.restore(tally)
+                return
+            del tally[queue, day]
+
+    async def settle(self) -> None:
+        """After an operation."""
+        if self.counts.due():
+            await self.write_counts()
+
+    async def transact(self, *actions: tuple[str, Mapping[str, Any]]) -> None:
+        """All or nothing. The token makes a repetition after a lost answer harmless."""
+        items = [{kind: {"TableName": self.name, **request}} for kind, request in actions]
+        await self.client.call("TransactWriteItems", {"TransactItems": items, "ClientRequestToken": new_id()})
+
+
+T = TypeVar("T")
+
+
+async def together(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Side by side, but not more than a server or a pool of connections likes; the first failure waits for the rest."""
+    room = asyncio.Semaphore(MOST_AT_ONCE)
+
+    async def one(work: Coroutine[Any, Any, T]) -> T:
+        async with room:
+            return await work
+
+    if len(works) == 1:
+        return [await works[0]]
+    done: list[T] = []
+    for result in await asyncio.gather(*map(one, works), return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
+        done.append(result)
+    return done

@@ -1,0 +1,96 @@
+"""Workers: an item each, whose `beat` changes with every sign of life. Others time how long it stays the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+from mainspring.clock import Millis, to_datetime, to_millis
+from mainspring.ids import new_id
+from mainspring.job import Status
+from mainspring.stores.dynamodb.client import ConditionFailed
+from mainspring.stores.dynamodb.items import key, stamp, status_of, ttl, unstamp
+from mainspring.stores.dynamodb.table import Table
+from mainspring.stores.dynamodb.values import Row, delete, equals, exists, update
+from mainspring.stores.protocol import Pulse, WorkerInfo
+
+REMEMBERED: Millis = 86_400_000  # how long the item of a worker stays that is not heard of any more
+SEEN = ("SK", "token", "status", "cancel_requested", "reason")
+
+
+async def join(table: Table, worker: WorkerInfo) -> None:
+    info = {
+        "host": worker.host,
+        "pid": worker.pid,
+        "queues": list(worker.queues),
+        "concurrency": worker.concurrency,
+        "tasks": list(worker.tasks),
+        "version": worker.version,
+        "started_at": None if worker.started_at is None else to_millis(worker.started_at),
+    }
+    await sign_of_life(table, worker.id, {"info": json.dumps(info)})
+
+
+async def sign_of_life(table: Table, worker: str, more: Mapping[str, object] | None = None) -> Row:
+    """The item as it is then."""
+    now = table.clock.now()
+    changes = {
+        "beat": new_id(),
+        "seen_at": stamp(now),
+        "process": table.process,
+        "buried": None,
+        "ttl": ttl(now + REMEMBERED),
+        **(more or {}),
+    }
+    return await table.update(update(key("workers", worker), changes), then="ALL_NEW")
+
+
+async def revive(table: Table, worker: str) -> None:
+    """It works, though it has no item or one that says it is dead: without one nobody would notice its death."""
+    row = await sign_of_life(table, worker)
+    if "info" not in row and worker in table.crew.members:
+        await join(table, table.crew.members[worker].info)
+
+
+async def forget(table: Table, worker: str) -> None:
+    await table.delete(delete(key("workers", worker)))
+
+
+async def bury(table: Table, worker: str, beat: str) -> bool:
+    """From now on none of its claims is confirmed before it comes back. False if it gave a sign of life meanwhile."""
+    same = [exists("PK"), equals("beat", beat)]
+    try:
+        await table.update(update(key("workers", worker), {"buried": True}, only_if=same))
+    except ConditionFailed:
+        return False
+    return True
+
+
+async def pulse(table: Table, held: Mapping[str, int]) -> Pulse:
+    rows = await table.get_many([table.job_key(job_id) for job_id in held], SEEN)
+    ours = {row["SK"]: row for row in rows if row["token"] == held[row["SK"]] and status_of(row) is Status.RUNNING}
+    return Pulse(
+        lost=frozenset(held.keys() - ours.keys()),
+        cancelled={job_id: row.get("reason", "") for job_id, row in ours.items() if row.get("cancel_requested")},
+    )
+
+
+async def listing(table: Table) -> list[Row]:
+    return await table.rows("workers")
+
+
+def to_info(row: Row) -> WorkerInfo:
+    info = json.loads(row["info"])
+    started = info["started_at"]
+    known = WorkerInfo(
+        id=row["SK"],
+        host=info["host"],
+        pid=info["pid"],
+        queues=tuple(info["queues"]),
+        concurrency=info["concurrency"],
+        tasks=tuple(info["tasks"]),
+        version=info["version"],
+        started_at=None if started is None else to_datetime(started),
+    )
+    return replace(known, seen_at=to_datetime(unstamp(row["seen_at"])))

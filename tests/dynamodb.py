@@ -1,0 +1,105 @@
+"""A DynamoDB server for the tests: started when first asked for, ended with the process that started it."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import time
+from functools import cache
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from mainspring.stores.dynamodb import DynamoStore
+from mainspring.stores.dynamodb.schema import definition
+
+START_WITHIN = 60.0  # seconds
+REGION = "eu-central-1"
+KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}  # a local server believes any
+GUARD = """
+import os, signal, subprocess, sys
+server = subprocess.Popen([sys.executable, "-m", "ministack"], stdin=subprocess.DEVNULL)
+signal.signal(signal.SIGTERM, lambda *_: sys.stdin.close())
+try:
+    sys.stdin.read()  # until the one who started us ends, in whichever way
+except (OSError, ValueError):
+    pass
+server.terminate()
+server.wait()
+"""
+numbers = itertools.count()
+
+for name, value in KEYS.items():
+    os.environ.setdefault(name, value)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@cache
+def endpoint() -> str:
+    """Of the server that MAINSPRING_TEST_DYNAMODB names, or of one that is ours."""
+    named = os.environ.get("MAINSPRING_TEST_DYNAMODB")
+    return named or start()
+
+
+def start() -> str:
+    port = free_port()
+    settings = {"BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port), "SERVICES": "dynamodb", "LOG_LEVEL": "ERROR"}
+    guard = subprocess.Popen(
+        [sys.executable, "-c", GUARD],
+        env=os.environ | settings,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    atexit.register(stop, guard)
+    url = f"http://127.0.0.1:{port}"
+    end = time.monotonic() + START_WITHIN
+    while True:
+        try:
+            urlopen(f"{url}/_ministack/health", timeout=2).close()  # noqa: S310 - ours
+        except (URLError, OSError):
+            if guard.poll() is not None or time.monotonic() > end:
+                raise RuntimeError("ministack did not start") from None
+            time.sleep(0.05)
+        else:
+            return url
+
+
+def stop(guard: subprocess.Popen[bytes]) -> None:
+    assert guard.stdin is not None
+    guard.stdin.close()
+    guard.wait()
+
+
+def fresh_name() -> str:
+    """A table that no other test uses."""
+    return f"test-{os.getpid()}-{next(numbers)}"
+
+
+class FreshStore(DynamoStore):
+    """In a table of its own, which goes with it."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(
+            fresh_name(), **{"region": REGION, "endpoint": endpoint(), "shards": 2, "prune": True, **settings}
+        )
+
+    async def open(self) -> None:
+        if not self._is_open:
+            await self.client.call("CreateTable", definition(self.table.name, self.plan))
+        await super().open()
+
+    async def close(self) -> None:
+        await self.client.call("DeleteTable", {"TableName": self.table.name})
+        self.table.counts.take()
+        await super().close()
