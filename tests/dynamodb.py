@@ -15,6 +15,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from mainspring.stores.dynamodb import DynamoStore
+from mainspring.stores.dynamodb.client import Client
 from mainspring.stores.dynamodb.schema import definition
 
 START_WITHIN = 60.0  # seconds
@@ -86,13 +87,17 @@ def fresh_name() -> str:
     return f"test-{os.getpid()}-{next(numbers)}"
 
 
+@cache
+def client() -> Client:
+    """To look for credentials costs more than most tests do."""
+    return Client(REGION, endpoint())
+
+
 class FreshStore(DynamoStore):
     """In a table of its own, which goes with it."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(
-            fresh_name(), **{"region": REGION, "endpoint": endpoint(), "shards": 2, "prune": True, **settings}
-        )
+        super().__init__(fresh_name(), **{"client": client(), "shards": 2, "prune": True, **settings})
 
     async def open(self) -> None:
         if not self._is_open:

@@ -14,7 +14,6 @@ from mainspring.clock import Millis
 from mainspring.ids import new_id
 from mainspring.job import Move, Outcome, Status
 from mainspring.stores.dynamodb import halts
-from mainspring.stores.dynamodb.client import ConditionFailed
 from mainspring.stores.dynamodb.endings import ack
 from mainspring.stores.dynamodb.items import (
     PLACES,
@@ -29,8 +28,8 @@ from mainspring.stores.dynamodb.items import (
     waiting_place,
 )
 from mainspring.stores.dynamodb.shares import owned
-from mainspring.stores.dynamodb.table import Table, together
-from mainspring.stores.dynamodb.values import Condition, Row, equals, unpack, update
+from mainspring.stores.dynamodb.table import Refused, Table, together
+from mainspring.stores.dynamodb.values import Change, Condition, Row, equals, unpack
 from mainspring.stores.dynamodb.workers import revive
 from mainspring.stores.protocol import EVERY_QUEUE, Claims, Halt, Want
 from mainspring.stores.rules import Level, earliest, ends, shares
@@ -229,16 +228,18 @@ def merged(plan: Sequence[tuple[Level, int]]) -> list[tuple[list[Level], int]]:
 
 async def take(table: Table, request: Request, chosen: Sequence[Entry]) -> list[Row]:
     """Those that were to be had."""
-    rows = await together([take_one(table, request, entry) for entry in chosen])
-    taken = [row for row in rows if row is not None]
+    now = table.clock.now()
+    asked = [asked_for(table, request, entry, now) for entry in chosen]
+    request.tried.update(entry.id for entry in chosen)
+    results = zip(asked, await table.update_many(asked), strict=True)
+    taken = [row for change, before in results if (row := row_after(change, before, request)) is not None]
     for row in taken:
         table.counts.add(row["queue"], Status.FAILED if row["was"] == WORDS[Status.FAILED] else Status.PENDING, -1)
         table.counts.add(row["queue"], Status.RUNNING, 1)
     return taken
 
 
-async def take_one(table: Table, request: Request, entry: Entry) -> Row | None:
-    now = table.clock.now()
+def asked_for(table: Table, request: Request, entry: Entry, now: Millis) -> Change:
     changes = {
         "status": WORDS[Status.RUNNING],
         "locked_by": request.worker,
@@ -251,13 +252,14 @@ async def take_one(table: Table, request: Request, entry: Entry) -> Row | None:
         "note": None,
     }
     still_there = [equals("place", entry.place), equals("rank", entry.rank)]
-    asked = update(table.job_key(entry.id), changes, add={"token": 1}, only_if=still_there)
-    request.tried.add(entry.id)
-    try:
-        before = await table.update(asked, then="ALL_OLD")
-    except ConditionFailed as failed:
-        return ours(failed.item and unpack(failed.item), request.number)
-    row = {**before, **changes, "token": before["token"] + 1, "was": before["status"]}
+    return Change(table.job_key(entry.id), changes, still_there, {"token": 1})
+
+
+def row_after(change: Change, before: Row | Refused, request: Request) -> Row | None:
+    """The job as it is now that it is ours; None: it was not to be had."""
+    if isinstance(before, Refused):
+        return ours(before.item and unpack(before.item), request.number)
+    row = {**before, **change.changes, "token": before["token"] + 1, "was": before["status"]}
     return {name: value for name, value in row.items() if value is not None}
 
 

@@ -158,6 +158,7 @@ class Client:
 
 COSTS = {  # operation: whether it writes
     "PutItem": True, "UpdateItem": True, "DeleteItem": True, "BatchWriteItem": True, "TransactWriteItems": True,
+    "BatchExecuteStatement": True,
     "GetItem": False, "Query": False, "BatchGetItem": False, "Scan": False,
 }  # fmt: skip
 

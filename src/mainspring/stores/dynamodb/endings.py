@@ -38,8 +38,9 @@ from mainspring.stores.dynamodb.items import (
     ttl,
     unstamp,
 )
-from mainspring.stores.dynamodb.table import TRANSACTION, Table, together
+from mainspring.stores.dynamodb.table import TRANSACTION, Refused, Table, together
 from mainspring.stores.dynamodb.values import (
+    Change,
     Condition,
     Row,
     absent,
@@ -83,14 +84,53 @@ async def ack(table: Table, outcomes: Sequence[Outcome]) -> list[Status | None]:
     by_job: dict[str, list[int]] = {}
     for number, outcome in enumerate(outcomes):
         by_job.setdefault(outcome.job_id, []).append(number)
-    statuses: dict[int, Status | None] = {}
+    together_with = [numbers[0] for numbers in by_job.values() if len(numbers) == 1 and is_plain(outcomes[numbers[0]])]
+    statuses = await ack_plain(table, {number: outcomes[number] for number in together_with})
 
     async def ack_job(numbers: list[int]) -> None:
         for number in numbers:
-            statuses[number] = await ack_one(table, outcomes[number])
+            if number not in statuses:
+                statuses[number] = await ack_one(table, outcomes[number])
 
     await together([ack_job(numbers) for numbers in by_job.values()])
     return [statuses[number] for number in range(len(outcomes))]
+
+
+def is_plain(outcome: Outcome) -> bool:
+    """One write, of which all is known."""
+    known = isinstance(outcome.ref, dict) and outcome.ref["token"] == outcome.token
+    return known and outcome.move in {Move.DONE, Move.SNOOZE, Move.RELEASE} and not outcome.follow_ups
+
+
+async def ack_plain(table: Table, outcomes: Mapping[int, Outcome]) -> dict[int, Status | None]:
+    """In batches; of those that were not as expected nothing is said, they are looked at one by one."""
+    if len(outcomes) < 2:
+        return {}
+    mark = new_id()
+    endings = {number: decide(table, outcome.ref, outcome, mark) for number, outcome in outcomes.items()}
+    try:
+        results = await table.update_many(
+            [
+                Change(table.job_key(outcome.job_id), endings[number].changes, fence(outcome.ref))
+                for number, outcome in outcomes.items()
+            ]
+        )
+    except BaseException:
+        for outcome in outcomes.values():
+            table.doubts.setdefault((outcome.job_id, outcome.token), set()).add(mark)
+        raise
+    done = [
+        number
+        for number, result in zip(outcomes, results, strict=True)
+        if not isinstance(result, Refused) or is_ours(result, mark)
+    ]
+    await together([afterwards(table, outcomes[number].ref, endings[number], ()) for number in done])
+    return {number: endings[number].status for number in done}
+
+
+def is_ours(refused: Refused, mark: str) -> bool:
+    """Our own write, met when it was repeated after its answer got lost."""
+    return str(unpack(refused.item or {}).get("acked")).startswith(mark)
 
 
 async def ack_one(table: Table, outcome: Outcome) -> Status | None:

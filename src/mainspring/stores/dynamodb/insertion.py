@@ -53,13 +53,13 @@ async def insert(table: Table, jobs: Sequence[NewJob]) -> list[Inserted]:
 
     async def insert_group(numbers: list[int]) -> None:
         for number in numbers:
-            job = jobs[number]
-            insert_one = insert_plain if job.dedupe_key is None else insert_keyed
-            answers[number] = await insert_one(table, job, items[id(job)], now)
+            answers[number] = await insert_keyed(table, jobs[number], items[id(jobs[number])], now)
 
-    await together([insert_group(numbers) for numbers in groups.values()])
+    plain = [jobs[numbers[0]] for key, numbers in groups.items() if len(key) == 1]
+    await together([insert_group(numbers) for key, numbers in groups.items() if len(key) > 1])
+    await insert_plain(table, plain, [items[id(job)] for job in plain])
     table.crew.call(queues)
-    return [answers[number] for number in range(len(jobs))]
+    return [answers.get(number) or Inserted(job.id, created=True) for number, job in enumerate(jobs)]
 
 
 def checked(item: Item) -> Item:
@@ -80,15 +80,11 @@ async def write_down(table: Table, queues: set[str]) -> None:
         table.queues.add(queue)
 
 
-async def insert_plain(table: Table, job: NewJob, item: Item, now: Millis) -> Inserted:
-    del now
-    try:
-        await table.put(put_item(item, [absent("PK")]))
-    except ConditionFailed:
-        pass  # the same insert, repeated
-    else:
-        table.counts.add(job.queue, Status.PENDING, 1)
-    return Inserted(job.id, created=True)
+async def insert_plain(table: Table, jobs: Sequence[NewJob], items: Sequence[Item]) -> None:
+    """One that is there already is the same insert, repeated."""
+    for job, new in zip(jobs, await table.insert_many(items), strict=True):
+        if new:
+            table.counts.add(job.queue, Status.PENDING, 1)
 
 
 async def insert_keyed(table: Table, job: NewJob, item: Item, now: Millis) -> Inserted:

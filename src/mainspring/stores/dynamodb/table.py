@@ -12,16 +12,34 @@ from mainspring.clock import Clock, Millis
 from mainspring.errors import StoreError
 from mainspring.ids import new_id
 from mainspring.log import get_log
-from mainspring.stores.dynamodb.client import Client, Item
+from mainspring.stores.dynamodb.client import Client, ConditionFailed, Item
 from mainspring.stores.dynamodb.counts import DAY, LIVE_DAY, Counts
 from mainspring.stores.dynamodb.crew import Crew
 from mainspring.stores.dynamodb.items import job_key, key, ttl, unstamp
-from mainspring.stores.dynamodb.values import Condition, Expressions, Row, equals, unpack, update
+from mainspring.stores.dynamodb.values import (
+    Change,
+    Condition,
+    Expressions,
+    Row,
+    absent,
+    equals,
+    insert_in_batch,
+    put_item,
+    unpack,
+    update,
+)
 
 log = get_log("mainspring.dynamodb")
 
 MOST_AT_ONCE = 32  # calls under way for one operation
 BATCH_GET, BATCH_WRITE, TRANSACTION = 100, 25, 100  # what the service takes in one call
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A write of a batch whose condition did not hold; the item as it is."""
+
+    item: Item | None
 
 
 class Pages:
@@ -150,6 +168,61 @@ class Table:
         """`then`: which state of the item is wanted back."""
         answer = await self.call("UpdateItem", {**request, "ReturnValues": then})
         return unpack(answer.get("Attributes") or {})
+
+    async def update_many(self, changes: Sequence[Change]) -> list[Row | Refused]:
+        """Each for itself: the items as they were, or why not."""
+        parts = [changes[start : start + BATCH_WRITE] for start in range(0, len(changes), BATCH_WRITE)]
+        done = await together([self._update_part(part) for part in parts])
+        return [result for results in done for result in results]
+
+    async def _update_part(self, changes: Sequence[Change]) -> list[Row | Refused]:
+        if len(changes) == 1:
+            return [await self._update_alone(changes[0])]
+        answer = await self.client.call(
+            "BatchExecuteStatement", {"Statements": [change.in_batch(self.name) for change in changes]}
+        )
+        pairs = zip(changes, answer["Responses"], strict=True)
+        return await together([self._result(change, response) for change, response in pairs])
+
+    async def _result(self, change: Change, response: Mapping[str, Any]) -> Row | Refused:
+        error = response.get("Error")
+        if error is None:
+            return unpack(response.get("Item") or {})
+        if error["Code"] == "ConditionalCheckFailed":
+            return Refused(error.get("Item"))
+        return await self._update_alone(change)  # throttled, or in conflict: a single call knows how to wait
+
+    async def _update_alone(self, change: Change) -> Row | Refused:
+        try:
+            return await self.update(change.alone(), then="ALL_OLD")
+        except ConditionFailed as failed:
+            return Refused(failed.item)
+
+    async def insert_many(self, items: Sequence[Item]) -> list[bool]:
+        """Which of them were not there before."""
+        parts = [items[start : start + BATCH_WRITE] for start in range(0, len(items), BATCH_WRITE)]
+        done = await together([self._insert_part(part) for part in parts])
+        return [new for part in done for new in part]
+
+    async def _insert_part(self, items: Sequence[Item]) -> list[bool]:
+        if len(items) == 1:
+            return [await self._insert_alone(items[0])]
+        answer = await self.client.call(
+            "BatchExecuteStatement", {"Statements": [insert_in_batch(self.name, item) for item in items]}
+        )
+
+        async def result(item: Item, response: Mapping[str, Any]) -> bool:
+            code = response.get("Error", {}).get("Code")
+            return code is None or (code != "DuplicateItem" and await self._insert_alone(item))
+
+        return await together([result(*pair) for pair in zip(items, answer["Responses"], strict=True)])
+
+    async def _insert_alone(self, item: Item) -> bool:
+        try:
+            await self.put(put_item(item, [absent("PK")]))
+        except ConditionFailed:
+            return False
+        return True
 
     async def delete(self, request: Mapping[str, Any]) -> None:
         await self.call("DeleteItem", request)

@@ -71,18 +71,56 @@ class Condition:
     template: str
     name: str
     value: Any = None
+    in_batch: str = ""  # the same in PartiQL
 
 
 def equals(name: str, value: Any) -> Condition:
-    return Condition("{name} = {value}", name, value)
+    return Condition("{name} = {value}", name, value, '"{name}" = ?')
 
 
 def exists(name: str) -> Condition:
-    return Condition("attribute_exists({name})", name)
+    return Condition("attribute_exists({name})", name, in_batch='"{name}" IS NOT MISSING')
 
 
 def absent(name: str) -> Condition:
-    return Condition("attribute_not_exists({name})", name)
+    return Condition("attribute_not_exists({name})", name, in_batch='"{name}" IS MISSING')
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An update that can travel alone or in a batch, which is PartiQL: the API's only one with conditions."""
+
+    key: Item
+    changes: Mapping[str, Any]
+    only_if: Sequence[Condition]
+    add: Mapping[str, int] | None = None
+
+    def alone(self) -> dict[str, Any]:
+        return update(self.key, self.changes, add=self.add, only_if=self.only_if)
+
+    def in_batch(self, table: str) -> dict[str, Any]:
+        """Names are ours, values are parameters."""
+        sets = [(name, value) for name, value in self.changes.items() if value is not None]
+        adds = list((self.add or {}).items())
+        parts = [f'SET "{name}" = ?' for name, _ in sets]
+        parts += [f'SET "{name}" = "{name}" + ?' for name, _ in adds]
+        parts += [f'REMOVE "{name}"' for name, value in self.changes.items() if value is None]
+        conditions = ['"PK" = ?', '"SK" = ?', *(one.in_batch.format(name=one.name) for one in self.only_if)]
+        given = [value for _, value in sets + adds]
+        compared = [one.value for one in self.only_if if "?" in one.in_batch]
+        return {
+            "Statement": f'UPDATE "{table}" {" ".join(parts)} WHERE {" AND ".join(conditions)} RETURNING ALL OLD *',
+            "Parameters": [
+                *map(attribute, given), self.key["PK"], self.key["SK"], *map(attribute, compared),
+            ],
+            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+        }  # fmt: skip
+
+
+def insert_in_batch(table: str, item: Item) -> dict[str, Any]:
+    """Refused, as a duplicate, if there is one with its keys."""
+    names = ", ".join(f"'{name}': ?" for name in item)
+    return {"Statement": f'INSERT INTO "{table}" VALUE {{{names}}}', "Parameters": list(item.values())}
 
 
 class Expressions:
