@@ -21,7 +21,7 @@ from mainspring.stores.dynamodb.insertion import (
     Action,
     checked,
     forget_key,
-    holds,
+    holder_of,
     is_kept,
     put_keyed,
     write_down,
@@ -35,6 +35,7 @@ from mainspring.stores.dynamodb.items import (
     place_waiting,
     stamp,
     status_of,
+    text,
     ttl,
     unstamp,
 )
@@ -183,7 +184,7 @@ def decide(table: Table, row: Row, outcome: Outcome, mark: str) -> Ending:
         "status": WORDS[status],
         "attempts": row["attempts"] + (outcome.move in COUNTS_AS_ATTEMPT),
         "crashes": row["crashes"] + (outcome.move is Move.CRASH and status is not Status.CANCELLED),
-        "result": outcome.result,
+        **text("result", outcome.result),
         "reason": (asked_for and row.get("reason")) or outcome.reason or None,
         "lock_expires_at": None,
         "acked": f"{mark}#{WORDS[status]}",
@@ -229,12 +230,12 @@ def failure_of(outcome: Outcome) -> dict[str, Any]:
 
 def fitted(row: Row, changes: dict[str, Any]) -> dict[str, Any]:
     """A result that does not fit is left out, and the job says so: the work was done."""
-    result = changes["result"]
-    if result is None or size(pack(row | changes)) <= LARGEST_ITEM - 1024:
+    length = len(changes["result"] or changes["result_zlib"] or "")
+    if not length or size(pack(row | changes)) <= LARGEST_ITEM - 1024:
         return changes
-    log.warning("result_left_out", job_id=row["SK"], task=row["job_type"], bytes=len(result))
-    words = f"its result of {len(result) // 1024} KB does not fit into an item of DynamoDB and was not kept"
-    return changes | {"result": None, "reason": words}
+    log.warning("result_left_out", job_id=row["SK"], task=row["job_type"], bytes=length)
+    words = f"its result of {length // 1024} KB does not fit into an item of DynamoDB and was not kept"
+    return changes | text("result", None) | {"reason": words}
 
 
 def attempt_of(row: Row, outcome: Outcome, status: Status, now: Millis) -> Row | None:
@@ -324,7 +325,7 @@ class FollowUps:
         for job in list(self._asked):
             found = self._found[job.id]
             freed = parent_ends and found["job_sk"] == self._parent and not is_kept(found, now)
-            if not freed and await holds(self._table, found, now):
+            if not freed and await holder_of(self._table, found, now):
                 self.jobs.remove(job)
         self._asked = []
         keys = set()

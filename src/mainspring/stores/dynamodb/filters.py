@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from mainspring.clock import Millis, to_millis
-from mainspring.stores.dynamodb.items import WORDS, stamp, unstamp
+from mainspring.stores.dynamodb.items import WORDS, payload_of, stamp, unstamp
 from mainspring.stores.dynamodb.values import Condition, Row, equals
 from mainspring.stores.protocol import Filter
 
@@ -52,7 +52,7 @@ def matches(row: Row, where: Filter) -> bool:
         and within(row["created_at"], where.created_after, where.created_before)
         and within(row["scheduled_for"], where.due_after, where.due_before)
         and within(row.get("completed_at"), where.finished_after, where.finished_before)
-        and carries(row["payload"], where.payload)
+        and (not where.payload or carries(payload_of(row), where.payload))
     )
 
 
@@ -70,8 +70,6 @@ def within(text: str | None, after: datetime | None, before: datetime | None) ->
 
 
 def carries(payload: str, wanted: Mapping[str, Any]) -> bool:
-    if not wanted:
-        return True
     data = json.loads(payload)
     return all(equal(value_at(data, path.split(".")), value) for path, value in wanted.items())
 

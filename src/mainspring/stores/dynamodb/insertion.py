@@ -35,6 +35,9 @@ LARGEST_ITEM = 400 * 1024  # the service's limit
 LARGEST_JOB = 350 * 1024  # ours, so that a traceback and the names of those who ran it still fit
 TRIES = 20
 KEPT_FOR_EVER = "forever"
+KEPT = ("kept_until", "kept_job", "place", "rank")  # of a key that outlives its job
+KEPT_PLACE = "kept"
+KEPT_RANK = 500  # characters: a sort key has at most 1 KB
 
 Action = tuple[str, Mapping[str, Any]]
 
@@ -97,8 +100,8 @@ async def insert_keyed(table: Table, job: NewJob, item: Item, now: Millis) -> In
                 return Inserted(job.id, created=True)
             old = cancelled.item(1)
             found = unpack(old) if old else None
-            if found is not None and await holds(table, found, now):
-                return Inserted(found["job_sk"], created=False)
+            if found is not None and (holder := await holder_of(table, found, now)):
+                return Inserted(holder, created=False)
         else:
             table.counts.add(job.queue, Status.PENDING, 1)
             return Inserted(job.id, created=True)
@@ -108,26 +111,40 @@ async def insert_keyed(table: Table, job: NewJob, item: Item, now: Millis) -> In
 
 def put_keyed(job: NewJob, item: Item, found: Row | None, now: Millis) -> list[Action]:
     """A job and its key, where the key is as it was found."""
-    job_put = put_item(item, [absent("PK")])
-    kept = job.dedupe_for
-    words = {
-        "PK": dedupe_key(job.task, job.dedupe_key or "")["PK"]["S"],
-        "SK": "key",
-        "job_pk": item["PK"]["S"],
-        "job_sk": job.id,
-        "version": job.id,
-        "kept_until": None if kept is None else KEPT_FOR_EVER if kept == FOREVER else stamp(now + kept),
+    words = new_key(unpack(item), job.id)
+    if job.dedupe_for is not None:
+        until = KEPT_FOR_EVER if job.dedupe_for == FOREVER else stamp(now + job.dedupe_for)
+        words |= kept_as(words, job.id, until)
+    return [("Put", put_item(item, [absent("PK")])), ("Put", put(words, [as_found(found)]))]
+
+
+def new_key(row: Row, version: str) -> Row:
+    """That is held by a job for as long as it is live."""
+    return {
+        **unpack(dedupe_key(row["job_type"], row["dedupe_key"])),
+        "job_type": row["job_type"],
+        "dedupe_key": row["dedupe_key"],
+        "job_pk": row["PK"],
+        "job_sk": row["SK"],
+        "version": version,
     }
-    return [("Put", job_put), ("Put", put(words, [as_found(found)]))]
+
+
+def kept_as(key: Row, job_id: str, until: str) -> Row:
+    """Beyond the life of a job; such keys have a place in the index, so that they can be listed."""
+    return {"kept_until": until, "kept_job": job_id, "place": KEPT_PLACE, "rank": key["PK"][:KEPT_RANK]}
 
 
 def as_found(found: Row | None) -> Condition:
     return absent("PK") if found is None else equals("version", found["version"])
 
 
-async def holds(table: Table, found: Row, now: Millis) -> bool:
-    """Whether the job of a key still holds it: because it is live, or because the key is kept for longer."""
-    return is_kept(found, now) or await is_live(table, found["job_sk"])
+async def holder_of(table: Table, found: Row, now: Millis) -> str | None:
+    """The job that holds a key: because it is live, or because the key is kept for longer."""
+    kept = str(found["kept_job"]) if is_kept(found, now) else None
+    if kept == found["job_sk"] or not await is_live(table, found["job_sk"]):
+        return kept
+    return str(found["job_sk"])
 
 
 def is_kept(found: Row, now: Millis) -> bool:

@@ -28,7 +28,7 @@ from __future__ import annotations
 import json
 from datetime import datetime
 from hashlib import sha256
-from zlib import crc32
+from zlib import compress, crc32, decompress
 
 from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.job import Attempt, Claim, Failure, Job, Move, NewJob, Priority, Progress, Status
@@ -37,6 +37,7 @@ from mainspring.stores.dynamodb.values import Row, pack
 from mainspring.stores.tables import NEVER
 
 PLACES, TARGETS = "places", "targets"  # the indexes
+LONG = 16 * 1024  # characters of a payload or result from which on it is compressed
 LONGEST_NAME = 1500  # bytes of a dedupe key or target that are kept as they are in a key
 
 WORDS = {status: "in_progress" if status is Status.RUNNING else status.value for status in Status}
@@ -137,6 +138,26 @@ def place_resting(row: Row, status: Status, shards: int) -> dict[str, str | None
     return {"place": listed_place(status, shard_of(row["SK"], shards)), "rank": row["SK"]}
 
 
+# -- long texts -----------------------------------------------------------------------------------------
+
+
+def text(name: str, value: str | None) -> dict[str, str | bytes | None]:
+    """A payload or result; a long one is packed, since the service charges by the kilobyte."""
+    if value is None or len(value) < LONG:
+        return {name: value, f"{name}_zlib": None}
+    return {name: None, f"{name}_zlib": compress(value.encode())}
+
+
+def text_of(name: str, row: Row) -> str | None:
+    packed = row.get(f"{name}_zlib")
+    value: str | None = row.get(name) if packed is None else decompress(packed).decode()
+    return value
+
+
+def payload_of(row: Row) -> str:
+    return text_of("payload", row) or "null"
+
+
 # -- a job's item ---------------------------------------------------------------------------------------
 
 
@@ -149,7 +170,7 @@ def new_row(job: NewJob, now: Millis, shards: int) -> Row:
         "queue": job.queue,
         "status": WORDS[Status.PENDING],
         "priority": int(job.priority),
-        "payload": job.payload,
+        **text("payload", job.payload),
         "scheduled_for": stamp(now + job.delay if job.run_at is None else job.run_at),
         "created_at": stamp(now),
         "attempts": 0,
@@ -193,7 +214,7 @@ def to_job(row: Row) -> Job:
         queue=row["queue"],
         status=status_of(row),
         priority=Priority(row["priority"]),
-        payload=json.loads(row["payload"]),
+        payload=json.loads(payload_of(row)),
         run_at=datetime.fromisoformat(row["scheduled_for"]),
         created_at=datetime.fromisoformat(row["created_at"]),
         started_at=moment_of(row.get("started_at")),
@@ -209,7 +230,7 @@ def to_job(row: Row) -> Job:
         target=target_of(row),
         tags=tuple(row.get("tags", ())),
         progress=Progress(row["progress"], row.get("note", "")) if "progress" in row else None,
-        result=json.loads(row["result"]) if "result" in row else None,
+        result=json.loads(text_of("result", row) or "null"),
         failure=failure_of(row),
         reason=row.get("reason", ""),
         cancel_requested=row.get("cancel_requested", False),
@@ -222,7 +243,7 @@ def to_claim(row: Row) -> Claim:
         token=row["token"],
         task=row["job_type"],
         queue=row["queue"],
-        payload=row["payload"],
+        payload=payload_of(row),
         priority=row["priority"],
         attempts=row["attempts"],
         max_attempts=row["max_attempts"],

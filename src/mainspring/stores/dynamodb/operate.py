@@ -12,8 +12,8 @@ from mainspring.stores.dynamodb import halts
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.counts import day_of
 from mainspring.stores.dynamodb.endings import finish
+from mainspring.stores.dynamodb.insertion import KEPT, as_found, checked, forget_key, is_live, new_key, write_down
 from mainspring.stores.dynamodb.insertion import Action as Write
-from mainspring.stores.dynamodb.insertion import as_found, checked, forget_key, is_live, write_down
 from mainspring.stores.dynamodb.items import (
     WORDS,
     dedupe_key,
@@ -23,6 +23,7 @@ from mainspring.stores.dynamodb.items import (
     place_waiting,
     stamp,
     status_of,
+    text,
     ttl,
 )
 from mainspring.stores.dynamodb.read import Walk
@@ -116,8 +117,9 @@ def line(table: Table, row: Row, request: ChangeRequest) -> Write:
     now = table.clock.now()
     words = {
         "PK": history(row["SK"]),
-        "SK": f"hand#{stamp(now)}#{new_id()}",
+        "SK": f"hand#{stamp(now)}#{request.by.operation}#{request.action}",
         "at": stamp(now),
+        "operation": request.by.operation,
         "actor": request.by.actor,
         "action": request.action.value,
         "reason": request.by.reason or None,
@@ -165,8 +167,8 @@ async def write(table: Table, row: Row, changes: Mapping[str, Any], request: Cha
 # -- retry ----------------------------------------------------------------------------------------------
 
 CLEARED = (
-    "error_type", "last_error", "traceback", "result", "reason", "progress", "note", "completed_at", "expires_at",
-    "ttl", "cancel_requested",
+    "error_type", "last_error", "traceback", "result", "result_zlib", "reason", "progress", "note", "completed_at",
+    "expires_at", "ttl", "cancel_requested",
 )  # fmt: skip
 
 
@@ -195,16 +197,9 @@ async def replay(table: Table, row: Row, request: ChangeRequest, effect: Effect)
 
 
 def take_key(row: Row, found: Row | None, version: str) -> Write:
-    """Back from one that is finished or gone; how long it is kept stays as it was, if it was this job's."""
-    kept = found.get("kept_until") if found is not None and found["job_sk"] == row["SK"] else None
-    words = {
-        **unpack(dedupe_key(row["job_type"], row["dedupe_key"])),
-        "job_pk": row["PK"],
-        "job_sk": row["SK"],
-        "version": version,
-        "kept_until": kept,
-    }
-    return "Put", put(words, [as_found(found)])
+    """Back from one that is finished or gone; for how long it is kept, and for whom, stays as it was."""
+    kept = {name: (found or {}).get(name) for name in KEPT}
+    return "Put", put({**new_key(row, version), **kept}, [as_found(found)])
 
 
 async def holder_of(table: Table, row: Row) -> str | None:
@@ -240,8 +235,10 @@ async def forget_belongings(table: Table, row: Row) -> None:
 async def edit_job(table: Table, row: Row, request: ChangeRequest, effect: Effect) -> None:
     edit = request.edit or Edit()
     changes: dict[str, Any] = {
-        name: value for name in ("payload", "queue", "max_attempts") if (value := getattr(edit, name)) is not None
+        name: value for name in ("queue", "max_attempts") if (value := getattr(edit, name)) is not None
     }
+    if edit.payload is not None:
+        changes |= text("payload", edit.payload)
     if edit.priority is not None:
         changes["priority"] = int(edit.priority)
     if edit.delay is not None:
@@ -302,6 +299,7 @@ async def write_entry(table: Table, by: By, action: str, detail: Mapping[str, An
         place = unpack(failed.item or {})["entry"]
     words = {
         "at": place[: len(stamp(now))],
+        "operation": by.operation,
         "actor": by.actor,
         "action": action,
         "reason": by.reason or None,

@@ -11,7 +11,18 @@ from mainspring.clock import Clock, Millis, SystemClock, to_millis
 from mainspring.errors import ConfigurationError
 from mainspring.job import Attempt, Inserted, Job, Move, NewJob, Outcome, ProgressReport, Status, TimelineEntry
 from mainspring.log import get_log
-from mainspring.stores.dynamodb import claims, endings, halts, insertion, operate, read, schema, upkeep, workers
+from mainspring.stores.dynamodb import (
+    claims,
+    endings,
+    halts,
+    insertion,
+    operate,
+    read,
+    schema,
+    transfer,
+    upkeep,
+    workers,
+)
 from mainspring.stores.dynamodb.client import Client
 from mainspring.stores.dynamodb.schema import MOST_SHARDS, Plan
 from mainspring.stores.dynamodb.table import Table
@@ -34,6 +45,7 @@ from mainspring.stores.protocol import (
     Want,
     WorkerInfo,
 )
+from mainspring.stores.records import Chunk, Kind, Record
 from mainspring.stores.tables import ChangeRequest
 
 T = TypeVar("T")
@@ -276,6 +288,28 @@ class DynamoStore:
     async def resume(self, by: By, queue: str | None = None) -> bool:
         await self.open()
         return await operate.resume(self.table, by, queue)
+
+    # -- moving to another store --------------------------------------------------------------
+
+    async def dump(self, kind: Kind, *, after: str | None = None, limit: int = 1000) -> Chunk:
+        await self.open()
+        return await transfer.dump(self.table, kind, after, limit)
+
+    async def look_up(self, kind: Kind, keys: Sequence[str]) -> list[Record]:
+        await self.open()
+        return await transfer.look_up(self.table, kind, keys)
+
+    async def load(self, kind: Kind, records: Sequence[Record]) -> dict[str, str]:
+        await self.open()
+        return await self._do(transfer.load(self.table, kind, records))
+
+    async def sizes(self) -> Mapping[Kind, int]:
+        await self.open()
+        return await transfer.sizes(self.table)
+
+    async def under_way(self) -> int:
+        await self.open()
+        return await transfer.under_way(self.table)
 
 
 def safe_url(table: str, client: Client, endpoint: str | None) -> str:

@@ -51,7 +51,7 @@ async def reap(table: Table, watch: Watch) -> list[Takeover]:
     silent = [row for row in living if watch.silent(row, now, table.lease)]
     dead = [row["SK"] for row in silent if await workers.bury(table, row["SK"], row["beat"])]
     alive = [row for row in living if row["SK"] not in dead]
-    watch.processes = frozenset(row["process"] for row in alive)
+    watch.processes = frozenset(row["process"] for row in alive if row["process"])
     forget_the_absent(watch, rows)
     dead += still_watched(watch, [row["SK"] for row in rows if "buried" in row], now)
     crashed = await together([take_from_dead(table, worker) for worker in dead])

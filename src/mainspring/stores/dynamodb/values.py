@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,8 @@ def attribute(value: Any) -> dict[str, Any]:
         return {"BOOL": value}
     if isinstance(value, int | float):
         return {"N": repr(value)}
+    if isinstance(value, bytes):
+        return {"B": b64encode(value).decode()}
     if isinstance(value, Mapping):
         return {"M": pack(value)}
     return {"L": [attribute(one) for one in value]}
@@ -37,6 +40,8 @@ def plain(value: Mapping[str, Any]) -> Any:
     match kind:
         case "N":
             return int(inner) if inner.lstrip("-").isdigit() else float(inner)
+        case "B":
+            return b64decode(inner)
         case "M":
             return unpack(inner)
         case "L":
@@ -54,6 +59,8 @@ def value_size(value: Mapping[str, Any]) -> int:
     match kind:
         case "S":
             return len(inner.encode())
+        case "B":
+            return len(inner) * 3 // 4
         case "N":
             return (len(inner.strip("-0.").replace(".", "")) + 1) // 2 + 2
         case "M":

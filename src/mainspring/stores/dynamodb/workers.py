@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from mainspring.clock import Millis, to_datetime, to_millis
@@ -12,7 +13,7 @@ from mainspring.job import Status
 from mainspring.stores.dynamodb.client import ConditionFailed
 from mainspring.stores.dynamodb.items import key, stamp, status_of, ttl, unstamp
 from mainspring.stores.dynamodb.table import Table
-from mainspring.stores.dynamodb.values import Row, delete, equals, exists, update
+from mainspring.stores.dynamodb.values import Row, absent, delete, equals, exists, put, update
 from mainspring.stores.protocol import Pulse, WorkerInfo
 
 REMEMBERED: Millis = 86_400_000  # how long the item of a worker stays that is not heard of any more
@@ -51,6 +52,21 @@ async def revive(table: Table, worker: str) -> None:
     row = await sign_of_life(table, worker)
     if "info" not in row and worker in table.crew.members:
         await join(table, table.crew.members[worker].info)
+
+
+async def expect(table: Table, worker: str) -> None:
+    """Jobs came in that it runs elsewhere: unless it shows up here, it is taken for dead after a lease."""
+    now = table.clock.now()
+    words = {
+        "PK": "workers",
+        "SK": worker,
+        "beat": new_id(),
+        "seen_at": stamp(now),
+        "process": "",
+        "ttl": ttl(now + REMEMBERED),
+    }
+    with suppress(ConditionFailed):
+        await table.put(put(words, [absent("PK")]))
 
 
 async def forget(table: Table, worker: str) -> None:

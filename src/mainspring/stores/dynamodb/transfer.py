@@ -1,0 +1,421 @@
+"""Records out of the table, and into it: what `mainspring copy` moves from store to store.
+
+A batch is loaded record by record, each whole or not at all: DynamoDB writes no more than a hundred items at once.
+Should one of them fail, the batch is loaded again, and what is there by then stays as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mainspring.clock import Millis, to_datetime, to_millis
+from mainspring.ids import new_id
+from mainspring.job import FINISHED, WAITING, Status
+from mainspring.stores.dynamodb import halts, read, workers
+from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
+from mainspring.stores.dynamodb.counts import day_of, sum_up
+from mainspring.stores.dynamodb.insertion import (
+    KEPT,
+    KEPT_FOR_EVER,
+    KEPT_PLACE,
+    TRIES,
+    as_found,
+    checked,
+    is_kept,
+    is_live,
+    kept_as,
+    new_key,
+    write_down,
+)
+from mainspring.stores.dynamodb.items import (
+    PLACES,
+    WORDS,
+    bucket,
+    dedupe_key,
+    history,
+    key,
+    payload_of,
+    place_resting,
+    place_waiting,
+    running_place,
+    shard_of,
+    stamp,
+    status_of,
+    target_key,
+    text,
+    text_of,
+    ttl,
+    unstamp,
+)
+from mainspring.stores.dynamodb.operate import LINES_KEPT
+from mainspring.stores.dynamodb.table import Table, together
+from mainspring.stores.dynamodb.values import Condition, Row, absent, equals, pack, put, put_item, unpack, update
+from mainspring.stores.protocol import Halt
+from mainspring.stores.records import JOBS, Chunk, Kind, Record, job_record, kind_of, make_key, split_key
+
+MOST_BYTES = 8 * 2**20  # in one chunk: a table of long payloads must not fill the memory
+
+# -- out ------------------------------------------------------------------------------------------------
+
+
+async def dump(table: Table, kind: Kind, after: str | None, limit: int) -> Chunk:
+    if kind in JOBS:
+        return await dump_jobs(table, kind, after, limit)
+    if kind is Kind.AUDIT:
+        return await dump_audit(table, after, limit)
+    records = await (pauses if kind is Kind.PAUSES else kept_keys)(table)
+    left = sorted((one for one in records if after is None or one["key"] > after), key=lambda one: str(one["key"]))
+    return Chunk(left[:limit], left[limit - 1]["key"] if limit < len(left) else None)
+
+
+async def look_up(table: Table, kind: Kind, keys: Sequence[str]) -> list[Record]:
+    if kind in JOBS:
+        rows = await read.rows_of(table, keys)
+        return await job_records(table, [row for row in rows.values() if kind_of(status_of(row)) is kind])
+    if kind is Kind.AUDIT:
+        known = await table.get_many([pointer(*split_key(one)) for one in keys])
+        return [audit_record(row) for row in await table.get_many([key("audit", one["entry"]) for one in known])]
+    records = await (pauses if kind is Kind.PAUSES else kept_keys)(table)
+    return [record for record in records if record["key"] in set(keys)]
+
+
+async def dump_jobs(table: Table, kind: Kind, after: str | None, limit: int) -> Chunk:
+    """Shard by shard, in each by id."""
+    first = 0 if after is None else shard_of(after, table.shards)
+    chunk = Filling(limit)
+    for shard in range(first, table.shards):
+        beyond = [Condition("{name} > {value}", "SK", after)] if after is not None and shard == first else []
+        pages = table.query(equals("PK", bucket(shard)), *beyond, consistent=True)
+        while pages.more and not chunk.is_full:
+            for row in await pages.next():
+                if kind_of(status_of(row)) is kind and not read.is_over(table, row):
+                    chunk.add(row)
+    return Chunk(await job_records(table, chunk.rows), chunk.rows[-1]["SK"] if chunk.is_full else None)
+
+
+class Filling:
+    """Rows for one chunk, until one more would be too many or too much."""
+
+    def __init__(self, limit: int) -> None:
+        self.rows: list[Row] = []
+        self.is_full = False
+        self._limit = limit
+        self._bytes = 0
+
+    def add(self, row: Row) -> None:
+        self._bytes += len(payload_of(row)) + len(text_of("result", row) or "")
+        self.is_full = self.is_full or len(self.rows) == self._limit or (bool(self.rows) and self._bytes > MOST_BYTES)
+        if not self.is_full:
+            self.rows.append(row)
+
+
+async def job_records(table: Table, rows: Sequence[Row]) -> list[Record]:
+    lines = await together([table.rows(history(row["SK"])) for row in rows])
+    return [to_record(row, of_it) for row, of_it in zip(rows, lines, strict=True)]
+
+
+def to_record(row: Row, lines: Sequence[Row]) -> Record:
+    status = status_of(row)
+    live = status not in FINISHED
+    values = (
+        row["SK"], row["job_type"], row["queue"], status.value, row["priority"], unstamp(row["scheduled_for"]),
+        unstamp(row["created_at"]), row["attempts"], row["max_attempts"], row["crashes"], row["token"],
+        row.get("locked_by"), moment(row.get("started_at")), moment(row.get("completed_at")),
+        moment(row.get("expires_at")), row.get("timeout", 0), row["keep"], row["keep_dead"],
+        live and row.get("cancel_requested", False), row.get("dedupe_key"), row.get("target_type"),
+        row.get("target_id"), row.get("tags", []), row.get("options"), row.get("reason", ""),
+        float(row["progress"]) if "progress" in row else None, row.get("note", "") if "progress" in row else None,
+        row.get("error_type"), row.get("last_error") if "error_type" in row else None, payload_of(row),
+        None if live else text_of("result", row),
+    )  # fmt: skip
+    runs = [line for line in lines if line["SK"].startswith("run#")]
+    by_hand = {(line["operation"], line["action"]): None for line in lines if line["SK"].startswith("hand#")}
+    numbered = [[number, *run_values(run)] for number, run in enumerate(runs, 1)]
+    return job_record(values, numbered, [list(operation) for operation in by_hand])
+
+
+def run_values(run: Row) -> list[Any]:
+    began, ended = unstamp(run["started_at"]), unstamp(run["completed_at"])
+    why = (run.get("error_type"), run.get("last_error"), run.get("traceback"))
+    return [run.get("locked_by", ""), began, ended, run["move"], *why]
+
+
+def moment(words: str | None) -> Millis | None:
+    return None if words is None else unstamp(words)
+
+
+async def dump_audit(table: Table, after: str | None, limit: int) -> Chunk:
+    beyond = [] if after is None else [Condition("{name} > {value}", "SK", after)]
+    pages = table.query(equals("PK", "audit"), *beyond, consistent=True, limit=limit + 1)
+    rows = await table.first(pages, limit + 1)
+    return Chunk([audit_record(row) for row in rows[:limit]], rows[limit - 1]["SK"] if len(rows) > limit else None)
+
+
+def audit_record(row: Row) -> Record:
+    return {
+        "key": make_key(row["operation"], row["action"]),
+        "operation": row["operation"],
+        "action": row["action"],
+        "at": unstamp(row["at"]),
+        "actor": row["actor"],
+        "reason": row.get("reason", ""),
+        "detail": json.loads(row["detail"]),
+        "n": row["count"],
+    }
+
+
+async def pauses(table: Table) -> list[Record]:
+    return [
+        {
+            "key": make_key(halt.queue),
+            "queue": halt.queue,
+            "actor": halt.actor,
+            "reason": halt.reason,
+            "since": to_millis(halt.since),
+            "until": None if halt.until is None else to_millis(halt.until),
+            "accept": halt.accept,
+        }
+        for halt in await halts.standing(table)
+        if halt.queue is not None
+    ]
+
+
+async def kept_keys(table: Table) -> list[Record]:
+    now = table.clock.now()
+    entries = await table.query(equals("place", KEPT_PLACE), index=PLACES).rest()
+    rows = await table.get_many([key(entry["PK"], entry["SK"]) for entry in entries])
+    return [
+        {
+            "key": make_key(row["job_type"], row["dedupe_key"]),
+            "task": row["job_type"],
+            "dedupe_key": row["dedupe_key"],
+            "job_id": row["kept_job"],
+            "expires_at": None if row["kept_until"] == KEPT_FOR_EVER else unstamp(row["kept_until"]),
+        }
+        for row in rows
+        if is_kept(row, now)
+    ]
+
+
+# -- in -------------------------------------------------------------------------------------------------
+
+
+async def load(table: Table, kind: Kind, records: Sequence[Record]) -> dict[str, str]:
+    if kind in JOBS:
+        return await load_jobs(table, records)
+    load_one = {Kind.AUDIT: load_audit, Kind.PAUSES: load_pause, Kind.KEYS: load_key}[kind]
+    in_the_way = [(record["key"], await load_one(table, record)) for record in records]
+    return {name: who for name, who in in_the_way if who is not None}
+
+
+async def load_jobs(table: Table, records: Sequence[Record]) -> dict[str, str]:
+    here = {row["SK"] for row in await table.get_many([table.job_key(one["id"]) for one in records], ["SK"])}
+    new = [record for record in records if record["id"] not in here]
+    rows = [checked_row(table, record) for record in new]
+    await write_down(table, {record["queue"] for record in new})
+    lines = await lines_by_hand(table, new)
+    holders = await together([load_job(table, record, row, lines) for record, row in zip(new, rows, strict=True)])
+    for runner in {str(row["locked_by"]) for row in rows if status_of(row) is Status.RUNNING}:
+        await workers.expect(table, runner)
+    table.crew.call({row["queue"] for row in rows})
+    met = {record["id"]: who for record, who in zip(new, holders, strict=True) if who is not None}
+    return {job_id: job_id for job_id in here} | met
+
+
+def checked_row(table: Table, record: Record) -> Row:
+    row = to_row(table, record)
+    checked(pack(row))
+    return row
+
+
+def to_row(table: Table, record: Record) -> Row:
+    status = Status(record["status"])
+    tracebacks = [run[-1] for run in record["runs"] if run[5] is not None]
+    target = record["target_type"] is not None
+    row: Row = {
+        "PK": bucket(shard_of(record["id"], table.shards)),
+        "SK": record["id"],
+        "job_type": record["task"],
+        "queue": record["queue"],
+        "status": WORDS[status],
+        "priority": record["priority"],
+        **text("payload", record["payload"]),
+        "scheduled_for": stamp(record["run_at"]),
+        "created_at": stamp(record["created_at"]),
+        "started_at": None if record["started_at"] is None else stamp(record["started_at"]),
+        "completed_at": None if record["finished_at"] is None else stamp(record["finished_at"]),
+        "expires_at": None if record["expires_at"] is None else stamp(record["expires_at"]),
+        "ttl": ttl(record["expires_at"]),
+        "locked_by": record["worker"],
+        "timeout": record["timeout"] or None,
+        "target": target_key(record["target_type"], record["target_id"]) if target else None,
+        "tags": record["tags"] or None,
+        "reason": record["reason"] or None,
+        "cancel_requested": record["cancel"] or None,
+        "last_error": record["error"],
+        "traceback": tracebacks[-1] if tracebacks else None,
+        **text("result", record["result"]),
+        **{name: record[name] for name in SAME},
+    }
+    row = {name: value for name, value in row.items() if value is not None}
+    if status is Status.RUNNING:
+        row |= {"place": running_place(record["worker"]), "rank": record["id"]}
+    elif status in WAITING:
+        row |= place_waiting(row, table.shards)
+    elif (place := place_resting(row, status, table.shards))["place"]:
+        row |= place
+    return row
+
+
+SAME = (
+    "attempts", "max_attempts", "crashes", "token", "keep", "keep_dead", "dedupe_key", "target_type", "target_id",
+    "options", "progress", "note", "error_type",
+)  # fmt: skip
+
+
+async def load_job(table: Table, record: Record, row: Row, lines: Mapping[tuple[str, str], Row]) -> str | None:
+    """Its past first, so that no job is there without it. Who is in the way, if someone is."""
+    status = status_of(row)
+    keyed = "dedupe_key" in row and status not in FINISHED
+    for _ in range(TRIES):
+        found = await table.get(dedupe_key(row["job_type"], row["dedupe_key"])) if keyed else None
+        if found is not None and found["job_sk"] != row["SK"] and await is_live(table, found["job_sk"]):
+            return str(found["job_sk"])
+        await load_past(table, record, lines)
+        actions = [("Put", put_item(pack(row), [absent("PK")]))]
+        if keyed:
+            version = new_id()
+            actions[0] = ("Put", put_item(pack(row | {"dedupe_version": version}), [absent("PK")]))
+            kept = {name: (found or {}).get(name) for name in KEPT}
+            actions.append(("Put", put({**new_key(row, version), **kept}, [as_found(found)])))
+        try:
+            await table.transact(*actions)
+        except Cancelled as cancelled:
+            if cancelled.failed(0):
+                return str(row["SK"])
+            continue
+        table.counts.add(row["queue"], status, 1, day_of(status, row.get("expires_at")))
+        return None
+    return str(row["SK"])
+
+
+async def load_past(table: Table, record: Record, lines: Mapping[tuple[str, str], Row]) -> None:
+    beyond = ttl(table.clock.now() + LINES_KEPT)
+    for number, worker, began, ended, move, error_type, error, traceback in record["runs"]:
+        words = {
+            "PK": history(record["id"]),
+            "SK": f"run#{number:012d}",  # no later run has so low a token
+            "locked_by": worker or None,
+            "started_at": stamp(began),
+            "completed_at": stamp(ended),
+            "move": move,
+            "error_type": error_type,
+            "last_error": error,
+            "traceback": traceback,
+            "ttl": beyond,
+        }
+        await table.put(put(words))
+    for operation, action in record["by_hand"]:
+        entry = lines.get((operation, action), {})
+        at = entry.get("at", stamp(record["created_at"]))
+        words = {
+            "PK": history(record["id"]),
+            "SK": f"hand#{at}#{operation}#{action}",
+            "at": at,
+            "operation": operation,
+            "actor": entry.get("actor", ""),
+            "action": action,
+            "reason": entry.get("reason"),
+            "ttl": beyond,
+        }
+        await table.put(put(words))
+
+
+async def lines_by_hand(table: Table, records: Sequence[Record]) -> dict[tuple[str, str], Row]:
+    """The entries of the audit log that these jobs point at."""
+    operations = {(operation, action) for record in records for operation, action in record["by_hand"]}
+    known = await table.get_many([pointer(*one) for one in operations])
+    rows = await table.get_many([key("audit", one["entry"]) for one in known])
+    return {(row["operation"], row["action"]): row for row in rows}
+
+
+def pointer(operation: str, action: str) -> Any:
+    return key(f"operation#{operation}", action)
+
+
+async def load_audit(table: Table, record: Record) -> str | None:
+    place = f"{stamp(record['at'])}#{record['operation']}#{record['action']}"
+    entry = {
+        "PK": "audit",
+        "SK": place,
+        "at": stamp(record["at"]),
+        "operation": record["operation"],
+        "action": record["action"],
+        "actor": record["actor"],
+        "reason": record["reason"] or None,
+        "detail": json.dumps(record["detail"]),
+        "count": record["n"],
+    }
+    known = {**unpack(pointer(record["operation"], record["action"])), "entry": place}
+    try:
+        await table.transact(("Put", put(known, [absent("PK")])), ("Put", put(entry)))
+    except Cancelled:
+        return str(record["operation"])
+    return None
+
+
+async def load_pause(table: Table, record: Record) -> str | None:
+    for halt in await halts.standing(table):
+        if halt.queue == record["queue"]:
+            return halt.actor
+    until = None if record["until"] is None else to_datetime(record["until"])
+    since = to_datetime(record["since"])
+    await halts.write(table, Halt(record["actor"], record["reason"], since, until, record["queue"], record["accept"]))
+    return None
+
+
+async def load_key(table: Table, record: Record) -> str | None:
+    now = table.clock.now()
+    where = dedupe_key(record["task"], record["dedupe_key"])
+    until = KEPT_FOR_EVER if record["expires_at"] is None else stamp(record["expires_at"])
+    for _ in range(TRIES):
+        found = await table.get(where)
+        if found is not None and is_kept(found, now):
+            return str(found["kept_job"])
+        try:
+            if found is None:
+                job = {"job_type": record["task"], "dedupe_key": record["dedupe_key"], "SK": record["job_id"]}
+                words = new_key({**job, "PK": bucket(shard_of(record["job_id"], table.shards))}, new_id())
+                await table.put(put(words | kept_as(words, record["job_id"], until), [absent("PK")]))
+            else:
+                changes = {**kept_as(found, record["job_id"], until), "ttl": None}
+                await table.update(update(where, changes, only_if=[as_found(found)]))
+        except ConditionFailed:
+            continue
+        return None
+    return str(record["job_id"])
+
+
+# -- how many -------------------------------------------------------------------------------------------
+
+
+async def sizes(table: Table) -> dict[Kind, int]:
+    await table.write_counts()
+    counts = sum_up(await table.rows("counts"), None if table.prunes else stamp(table.clock.now())[:10])
+    found = dict.fromkeys(Kind, 0)
+    for numbers in counts.values():
+        for status, number in numbers.items():
+            found[kind_of(status)] += number
+    entries = table.query(equals("PK", "audit"), count=True)
+    await entries.rest()
+    found[Kind.AUDIT] = entries.counted
+    found[Kind.PAUSES] = len(await pauses(table))
+    found[Kind.KEYS] = len(await kept_keys(table))
+    return found
+
+
+async def under_way(table: Table) -> int:
+    everyone = [row["SK"] for row in await workers.listing(table)]
+    return sum(len(held) for held in await together([read.what_runs(table, worker) for worker in everyone]))
