@@ -11,11 +11,13 @@ from mainspring.clock import Clock, Millis, SystemClock, to_millis
 from mainspring.errors import ConfigurationError
 from mainspring.job import Attempt, Inserted, Job, Move, NewJob, Outcome, ProgressReport, Status, TimelineEntry
 from mainspring.log import get_log
+from mainspring.stores.documents import Bundle, Document, Due, Key, Listing
 from mainspring.stores.dynamodb import (
     claims,
     endings,
     halts,
     insertion,
+    keeping,
     operate,
     read,
     schema,
@@ -288,6 +290,24 @@ class DynamoStore:
     async def resume(self, by: By, queue: str | None = None) -> bool:
         await self.open()
         return await operate.resume(self.table, by, queue)
+
+    # -- beside jobs --------------------------------------------------------------------------
+
+    async def write(self, bundles: Sequence[Bundle]) -> list[list[Inserted] | None]:
+        await self.open()
+        return await self._do(keeping.write(self.table, bundles))
+
+    async def documents(self, keys: Sequence[Key]) -> list[Document]:
+        await self.open()
+        return await keeping.documents(self.table, keys)
+
+    async def browse(self, listing: Listing) -> list[Document]:
+        await self.open()
+        return await keeping.browse(self.table, listing)
+
+    async def due(self, collection: str, limit: int = 100) -> Due:
+        await self.open()
+        return await keeping.due(self.table, collection, limit)
 
     # -- moving to another store --------------------------------------------------------------
 

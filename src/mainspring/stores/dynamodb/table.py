@@ -79,6 +79,7 @@ class Table:
     process: str = field(default_factory=new_id)  # this store object, among all that use the table
     shards: int = 0  # known once it is open
     queues: set[str] = field(default_factory=set)  # those that are known to be written down
+    collections: set[str] = field(default_factory=set)  # likewise
     held: dict[str, dict[str, int]] = field(default_factory=dict)  # worker of this process -> what it was given
     doubts: dict[tuple[str, int], set[str]] = field(default_factory=dict)  # (job, token) -> acks never answered
     counts: Counts = field(default_factory=Counts)
@@ -130,6 +131,7 @@ class Table:
         consistent: bool = False,
         only: Sequence[Condition] = (),
         count: bool = False,
+        after: Item | None = None,
     ) -> Pages:
         """Page by page; `limit` is that of one page."""
         expressions = Expressions()
@@ -146,6 +148,8 @@ class Table:
             request["ConsistentRead"] = True
         if count:
             request["Select"] = "COUNT"
+        if after:
+            request["ExclusiveStartKey"] = after
         return Pages(self, request | expressions.given())
 
     async def rows(self, partition: str, *bounds: Condition, **options: Any) -> list[Row]:

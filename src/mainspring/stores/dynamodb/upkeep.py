@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from mainspring.errors import StoreError, WorkerCrashed
 from mainspring.job import Failure, Move, Outcome, Status
-from mainspring.stores.dynamodb import schema, workers
+from mainspring.stores.dynamodb import keeping, schema, workers
 from mainspring.stores.dynamodb.client import ConditionFailed
 from mainspring.stores.dynamodb.counts import Counts, day_of
 from mainspring.stores.dynamodb.endings import ack_one
@@ -154,7 +154,7 @@ async def prune(table: Table, limit: int) -> int:
         while pages.more and removed < limit:
             rows = (await pages.next())[: limit - removed]
             removed += sum(await together([prune_one(table, row) for row in rows]))
-    return removed
+    return removed + await keeping.prune(table, limit - removed)
 
 
 async def prune_one(table: Table, row: Row) -> bool:
