@@ -141,6 +141,19 @@ async def write_down_collections(table: Table, collections: set[str]) -> None:
         table.collections.add(name)
 
 
+def to_action(one: Write, now: Millis) -> Action:
+    """With the version that is expected; a document that has expired is not there."""
+    expected: list[Condition] = []
+    if one.expected == ABSENT:
+        expired = "(attribute_not_exists({name}) OR expires_at <= {value})"
+        expected = [Condition(expired, "PK", stamp(now))]
+    elif one.expected is not None:
+        expected = [equals("version", one.expected), unexpired(now)]
+    if one.data is None:
+        return "Delete", delete(item_key(one.key), expected)
+    return "Put", put_item(to_item(one), expected)
+
+
 class Attempt:
     """To write one bundle."""
 
@@ -148,7 +161,7 @@ class Attempt:
         self._table = table
         self._bundle = bundle
         self._now = now
-        self._documents: list[Action] = [self._action(one) for one in bundle.writes]
+        self._documents: list[Action] = [to_action(one, now) for one in bundle.writes]
         self._items = {job.id: checked(new_item(job, now, table.shards)) for job in bundle.jobs}
         self._keys: dict[str, Row] = {}  # job -> the state of its dedupe key
         self._answers: dict[int, Inserted] = {}  # of jobs that need not be written
@@ -170,18 +183,6 @@ class Attempt:
                 return self._all_answers()
         msg = "dedupe keys of a bundle's jobs changed hands too often; try again"
         raise StoreBusy(msg)
-
-    def _action(self, one: Write) -> Action:
-        """With the version that is expected; a document that has expired is not there."""
-        expected: list[Condition] = []
-        if one.expected == ABSENT:
-            expired = "(attribute_not_exists({name}) OR expires_at <= {value})"
-            expected = [Condition(expired, "PK", stamp(self._now))]
-        elif one.expected is not None:
-            expected = [equals("version", one.expected), unexpired(self._now)]
-        if one.data is None:
-            return "Delete", delete(item_key(one.key), expected)
-        return "Put", put_item(to_item(one), expected)
 
     async def _write(self) -> None:
         actions = list(self._documents)
@@ -284,13 +285,26 @@ async def due(table: Table, collection: str, limit: int) -> Due:
     return Due(found, now, next_at)
 
 
+async def collections(table: Table) -> list[str]:
+    return [row["SK"] for row in await table.rows("collections")]
+
+
+async def count(table: Table) -> int:
+    pages = [
+        table.query(equals("PK", partition(name)), only=[unexpired(table.clock.now())], count=True)
+        for name in await collections(table)
+    ]
+    await together([one.rest() for one in pages])
+    return sum(one.counted for one in pages)
+
+
 # -- retention ------------------------------------------------------------------------------------------
 
 
 async def prune(table: Table, limit: int) -> int:
     now = table.clock.now()
     removed = 0
-    for name in [row["SK"] for row in await table.rows("collections")]:
+    for name in await collections(table):
         over = Condition("{name} <= {value}", "expires_at", stamp(now))
         pages = table.query(equals("PK", partition(name)), only=[over], consistent=True)
         while pages.more and removed < limit:

@@ -13,7 +13,8 @@ from typing import Any
 from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.ids import new_id
 from mainspring.job import FINISHED, WAITING, Status
-from mainspring.stores.dynamodb import halts, read, workers
+from mainspring.stores.documents import ABSENT, Document, Key, Listing, Write
+from mainspring.stores.dynamodb import halts, keeping, read, workers
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.counts import day_of, sum_up
 from mainspring.stores.dynamodb.insertion import (
@@ -53,7 +54,7 @@ from mainspring.stores.dynamodb.operate import LINES_KEPT
 from mainspring.stores.dynamodb.table import Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, absent, equals, pack, put, put_item, unpack, update
 from mainspring.stores.protocol import Halt
-from mainspring.stores.records import JOBS, Chunk, Kind, Record, job_record, kind_of, make_key, split_key
+from mainspring.stores.records import DOCUMENT, JOBS, Chunk, Kind, Record, job_record, kind_of, make_key, split_key
 
 MOST_BYTES = 8 * 2**20  # in one chunk: a table of long payloads must not fill the memory
 
@@ -65,6 +66,8 @@ async def dump(table: Table, kind: Kind, after: str | None, limit: int) -> Chunk
         return await dump_jobs(table, kind, after, limit)
     if kind is Kind.AUDIT:
         return await dump_audit(table, after, limit)
+    if kind is Kind.DOCUMENTS:
+        return await dump_documents(table, after, limit)
     records = await (pauses if kind is Kind.PAUSES else kept_keys)(table)
     left = sorted((one for one in records if after is None or one["key"] > after), key=lambda one: str(one["key"]))
     return Chunk(left[:limit], left[limit - 1]["key"] if limit < len(left) else None)
@@ -77,6 +80,8 @@ async def look_up(table: Table, kind: Kind, keys: Sequence[str]) -> list[Record]
     if kind is Kind.AUDIT:
         known = await table.get_many([pointer(*split_key(one)) for one in keys])
         return [audit_record(row) for row in await table.get_many([key("audit", one["entry"]) for one in known])]
+    if kind is Kind.DOCUMENTS:
+        return [document_record(one) for one in await keeping.documents(table, [Key(*split_key(one)) for one in keys])]
     records = await (pauses if kind is Kind.PAUSES else kept_keys)(table)
     return [record for record in records if record["key"] in set(keys)]
 
@@ -166,6 +171,26 @@ def audit_record(row: Row) -> Record:
     }
 
 
+async def dump_documents(table: Table, after: str | None, limit: int) -> Chunk:
+    """Collection by collection, in each by group and id; few at once, as each may be large."""
+    limit = min(limit, 100)
+    last = None if after is None else Key(*split_key(after))
+    found: list[Document] = []
+    for name in await keeping.collections(table):
+        if last is None or name >= last.collection:
+            seen = (last.group, last.id) if last is not None and name == last.collection else None
+            found += await keeping.browse(table, Listing(name, after=seen, limit=limit + 1 - len(found)))
+        if len(found) > limit:
+            break
+    records = [document_record(one) for one in found[:limit]]
+    return Chunk(records, records[-1]["key"] if len(found) > limit else None)
+
+
+def document_record(document: Document) -> Record:
+    values = (*document.key, document.version, document.due_at, document.expires_at, document.data)
+    return {"key": make_key(*document.key), **dict(zip(DOCUMENT, values, strict=True))}
+
+
 async def pauses(table: Table) -> list[Record]:
     return [
         {
@@ -205,7 +230,12 @@ async def kept_keys(table: Table) -> list[Record]:
 async def load(table: Table, kind: Kind, records: Sequence[Record]) -> dict[str, str]:
     if kind in JOBS:
         return await load_jobs(table, records)
-    load_one = {Kind.AUDIT: load_audit, Kind.PAUSES: load_pause, Kind.KEYS: load_key}[kind]
+    load_one = {
+        Kind.AUDIT: load_audit,
+        Kind.PAUSES: load_pause,
+        Kind.KEYS: load_key,
+        Kind.DOCUMENTS: load_document,
+    }[kind]
     in_the_way = [(record["key"], await load_one(table, record)) for record in records]
     return {name: who for name, who in in_the_way if who is not None}
 
@@ -398,6 +428,18 @@ async def load_key(table: Table, record: Record) -> str | None:
     return str(record["job_id"])
 
 
+async def load_document(table: Table, record: Record) -> str | None:
+    where = Key(record["collection"], record["grp"], record["id"])
+    same = {name: record[name] for name in ("data", "version", "due_at", "expires_at")}
+    await keeping.write_down_collections(table, {where.collection})
+    _, request = keeping.to_action(Write(where, **same, expected=ABSENT), table.clock.now())
+    try:
+        await table.put(request)
+    except ConditionFailed as failed:
+        return str(unpack(failed.item or {}).get("version"))
+    return None
+
+
 # -- how many -------------------------------------------------------------------------------------------
 
 
@@ -411,6 +453,7 @@ async def sizes(table: Table) -> dict[Kind, int]:
     entries = table.query(equals("PK", "audit"), count=True)
     await entries.rest()
     found[Kind.AUDIT] = entries.counted
+    found[Kind.DOCUMENTS] = await keeping.count(table)
     found[Kind.PAUSES] = len(await pauses(table))
     found[Kind.KEYS] = len(await kept_keys(table))
     return found
