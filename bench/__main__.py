@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +28,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 WORK = HERE / ".work"
 DOCS = HERE.parent / "docs"
+BEGIN = time.monotonic()
 
 
 def main() -> None:
@@ -155,7 +157,9 @@ def show(field: Field, results: Results) -> None:
 
 
 def say(words: str) -> None:
-    print(words, file=sys.stderr, flush=True)
+    """With the minutes since the start: a whole run takes half an hour."""
+    minutes, seconds = divmod(int(time.monotonic() - BEGIN), 60)
+    print(f"{minutes:3}:{seconds:02}  {words}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

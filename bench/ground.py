@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from bench.server import Server
 
 
+class NoGround(Exception):
+    """The database could not be made, filled, copied or dropped; the message is the server's."""
+
+
 @dataclass(frozen=True)
 class Ground:
     place: Path
@@ -71,12 +75,17 @@ class Databases(Files):
         super().remove(ground)
 
     def fill(self, ground: Ground, stock: Stock, create: Callable[[], None], fill: Callable[[], None]) -> None:
-        if stock.statistics in ("stale", "absent"):
+        frozen = stock.statistics in ("stale", "absent")
+        if frozen:
             create()
             self._server.freeze_statistics(ground.database)
         if stock.statistics == "stale":
             self._server.analyze(ground.database)  # of empty tables
         fill()
+        if frozen:
+            self._server.freeze_statistics(
+                ground.database
+            )  # of tables that are made only when there is something in them
         if stock.statistics == "fresh":
             self._server.analyze(ground.database)
 

@@ -45,8 +45,8 @@ that a slow minute is shared by all.
   commit is included, until the first line of the handler.
 - **lateness**: jobs set for times within some seconds; from that time until the first line of the handler. A negative
   figure is a job that started early.
-- **idle worker**, **idle server**: processor time over 10 s with nothing due, children included; of the server, all of
-  its processes. On SQLite beside 1 M jobs that wait for later, on PostgreSQL without and with them.
+- **idle worker**, **idle server**: processor time over ten seconds or more with nothing due, children included; of the
+  server, all of its processes. On SQLite beside 1 M jobs that wait for later, on PostgreSQL without and with them.
 - **claim** (SQLite): one call of the store's claim, its commit included, in a process that does nothing else.
 
 {sections}
@@ -115,8 +115,8 @@ Jobs that are due but not yet at their turn, that wait for later, or that have f
 whose turn it is, whatever the planner knows. Its statistics are fresh (ANALYZE after the tables were filled), stale
 (ANALYZE of the empty tables, then filled) or absent; where they are stale or absent, autovacuum is off for these
 tables. Each figure is measured in a new copy of the filled database; in square brackets, its share of the rate beside
-nothing else. Before a backlog of due jobs it is the rate of the first 50 k jobs, without their first tenth; elsewhere
-it is a drain of 50 k jobs.""",
+nothing else. Before a backlog of due jobs it is the rate of the first 40 k jobs, without their first tenth; elsewhere
+it is a drain of 40 k jobs.""",
 }
 GROUND = {
     "sqlite": "All stores are files on the file system of the project, none in memory.",

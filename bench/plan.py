@@ -118,27 +118,27 @@ SERVED = tuple(
 
 def _drain_beside(stock: Stock) -> Case:
     measurement = "drain_backlog" if stock.due else "drain"
-    arguments = {"most": 50_000, "workers": 1, "timeout": TIMEOUT}
+    arguments = {"most": 40_000, "workers": 1, "timeout": TIMEOUT}
     return Case(f"drain-{stock.name}", measurement, arguments, stock=stock)
 
 
 def _heard(tasks: int) -> Case:
-    arguments = {"seconds": 2, "tasks": tasks, "timeout": TIMEOUT}
+    arguments = {"seconds": 1.5, "tasks": tasks, "timeout": TIMEOUT}
     return Case(f"heard-{tasks}", "enqueue_heard", arguments, {"seconds": 0.5})
 
 
 POSTGRES: list[Case] = [
-    Case("enqueue", "enqueue", {"seconds": 1.5}, {"seconds": 0.5}),
-    Case("enqueue-50", "enqueue_concurrently", {"seconds": 1.5, "tasks": 50}, {"seconds": 0.5}),
-    Case("enqueue-bulk", "enqueue_in_bulk", {"seconds": 1.5, "batch": 1000}, {"seconds": 0.5}),
+    Case("enqueue", "enqueue", {"seconds": 1}, {"seconds": 0.5}),
+    Case("enqueue-50", "enqueue_concurrently", {"seconds": 1, "tasks": 50}, {"seconds": 0.5}),
+    Case("enqueue-bulk", "enqueue_in_bulk", {"seconds": 1, "batch": 1000}, {"seconds": 0.5}),
     _heard(1),
     _heard(50),
     Case("drain-1", "drain", {"workers": 1, "timeout": TIMEOUT}),
-    Case("drain-2", "drain", {"workers": 2, "timeout": TIMEOUT}),
+    Case("drain-2", "drain", {"workers": 2, "timeout": TIMEOUT}, rounds=2),
     Case("latency", "latency", {"jobs": 300, "timeout": TIMEOUT}, {"jobs": 100}, rounds=2),
     Case("lateness", "lateness", {"jobs": 200, "seconds": 3, "timeout": TIMEOUT}, {"jobs": 50, "seconds": 1}, rounds=2),
-    Case("idle", "idle", {"seconds": 10, "timeout": TIMEOUT}, {"seconds": 2}, rounds=1),
-    Case("idle-stocked", "idle", {"seconds": 10, "timeout": TIMEOUT}, {"seconds": 2}, stock=WAITING, rounds=1),
+    Case("idle", "idle", {"seconds": 12, "timeout": TIMEOUT}, {"seconds": 2}, rounds=1),
+    Case("idle-stocked", "idle", {"seconds": 12, "timeout": TIMEOUT}, {"seconds": 2}, stock=WAITING, rounds=1),
     *(_drain_beside(stock) for stock in (Stock(), *SERVED)),
 ]
 

@@ -149,7 +149,10 @@ def _candidates(oldest: tuple[int, int]) -> Iterator[str]:
 
 
 def _run(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    except (OSError, subprocess.TimeoutExpired) as reason:
+        raise CannotTakePart(f"{' '.join(command[:3])} … failed: {reason}") from None
     if done.returncode:
         raise CannotTakePart(f"{' '.join(command[:3])} … failed: {done.stderr.strip()[-1500:]}")
     return done.stdout

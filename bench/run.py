@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.ground import NoGround
 from bench.machine import syncs_per_second
 from bench.peer import PACKAGES, SETTINGS
 from bench.plan import Case, Stock
@@ -64,7 +65,7 @@ class Run:
             else:
                 with self.grounds.again(self._stocked(entry, case.stock)) as ground:
                     figures = self._measure(entry, case.measurement, arguments, ground)
-        except NoFigures as reason:
+        except (NoFigures, NoGround) as reason:
             self.results.leave_out(case.name, entry.name, str(reason))
             self.say(f"round {number + 1}  {case.name:22} {entry.name:16} {reason}")
         else:
@@ -81,7 +82,7 @@ class Run:
                 figures = self._alone(
                     entry, "drain", {"jobs": entry.drain_jobs // TRIAL_SHARE, "workers": 1, "timeout": PATIENCE / 2}
                 )
-            except NoFigures as reason:
+            except (NoFigures, NoGround) as reason:
                 failed = str(reason)
                 self.say(f"trial    {entry.name} {variant}: {failed}")
             else:

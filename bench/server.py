@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
+from bench.ground import NoGround
 from tests.postgres import as_somebody, installed
 
 if TYPE_CHECKING:
@@ -129,9 +130,6 @@ class Server:
     def analyze(self, database: str) -> None:
         self._execute(database, [sql.SQL("ANALYZE")])
 
-    def checkpoint(self) -> None:
-        self._execute("postgres", [sql.SQL("CHECKPOINT")])
-
     def settings(self) -> dict[str, str]:
         with psycopg.connect(self.url("postgres")) as connection:
             rows = [connection.execute("SELECT current_setting(%s)", [name]).fetchone() for name in SHOWN]
@@ -142,9 +140,12 @@ class Server:
             return [name for (name,) in connection.execute(USER_TABLES)]
 
     def _execute(self, database: str, statements: Sequence[sql.Composed | sql.SQL]) -> None:
-        with psycopg.connect(self.url(database), autocommit=True) as connection:
-            for statement in statements:
-                connection.execute(statement)
+        try:
+            with psycopg.connect(self.url(database), autocommit=True) as connection:
+                for statement in statements:
+                    connection.execute(statement)
+        except psycopg.Error as error:
+            raise NoGround(f"failed: {error}") from error
 
 
 def _free_port() -> int:

@@ -44,8 +44,8 @@ def databases(place: Path) -> tuple[Databases, Recorder]:
     [
         ("", ["fill"]),
         ("fresh", ["fill", "analyze"]),
-        ("stale", ["tables", "freeze", "analyze", "fill"]),
-        ("absent", ["tables", "freeze", "fill"]),
+        ("stale", ["tables", "freeze", "analyze", "fill", "freeze"]),
+        ("absent", ["tables", "freeze", "fill", "freeze"]),
     ],
 )
 def test_what_the_planner_may_know_of_a_stock(statistics: str, steps: list[str], tmp_path: Path) -> None:

@@ -7,11 +7,11 @@
 # finished = "kept, for its default retention"
 # worker = "AsyncClient.start, one queue (a Rust core that calls a Python handler)"
 # drain_jobs = 25_000
+# skip = ["heard-*"]
 #
 # [tool.bench.variants]
 # "max_workers 256" = { workers = 256 }
 # "max_workers 1024" = { workers = 1024 }
-# "max_workers 1024, 2 claimers" = { workers = 1024, queue = { claimers = 2 } }
 # ///
 """awa-pg with its own worker."""
 
@@ -96,7 +96,7 @@ async def _work() -> None:
     async def noop(job: Any) -> None:
         tally.mark(job.args.n)
 
-    queue = {"name": QUEUE, "max_workers": settings.get("workers", 256), **settings.get("queue", {})}
+    queue = {"name": QUEUE, "max_workers": settings.get("workers", 256)}
     await client.start([queue], queue_storage_schema=SCHEMA)
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)

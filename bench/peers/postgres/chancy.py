@@ -7,11 +7,11 @@
 # finished = "kept, until its pruner deletes all but the newest"
 # worker = "Worker with the asyncio executor, eager_polling, a poll each second (its shortest)"
 # drain_jobs = 8_000
+# skip = ["heard-*"]
 #
 # [tool.bench.variants]
 # "concurrency 100" = { concurrency = 100 }
 # "concurrency 300" = { concurrency = 300 }
-# "concurrency 1000" = { concurrency = 1000 }
 # ///
 """chancy with its own worker."""
 

@@ -7,6 +7,7 @@
 # finished = "kept"
 # worker = "DBOS.launch with one queue; an asyncio workflow"
 # drain_jobs = 1_000
+# skip = ["heard-*"]
 #
 # [tool.bench.variants]
 # "its defaults (a poll each second)" = { polling = 1.0 }

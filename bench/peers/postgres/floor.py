@@ -11,7 +11,6 @@
 # skip = ["enqueue-50", "heard-*", "latency", "lateness", "idle*"]
 #
 # [tool.bench.variants]
-# "batches of 100" = { batch = 100 }
 # "batches of 500" = { batch = 500 }
 # "batches of 1000" = { batch = 1000 }
 # "batches of 2000" = { batch = 2000 }

@@ -7,6 +7,7 @@
 # finished = "deleted; it cannot keep them"
 # worker = "run with a preset; its performance page's settings, and a larger local queue"
 # drain_jobs = 100_000
+# skip = ["heard-*"]
 #
 # [tool.bench.variants]
 # "concurrentJobs 24, localQueue 500, completeJobBatchDelay 0" = { local = 500 }

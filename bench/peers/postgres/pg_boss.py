@@ -8,6 +8,7 @@
 # worker = """work with useListenNotify, burstWhenBatchFull and its shortest polls. \
 # Its handler is called with a batch; here that calls one function per job"""
 # drain_jobs = 100_000
+# skip = ["heard-*"]
 #
 # [tool.bench.variants]
 # "batchSize 1000, localConcurrency 2" = { batch = 1000, workers = 2 }

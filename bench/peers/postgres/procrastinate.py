@@ -11,7 +11,6 @@
 # [tool.bench.variants]
 # "concurrency 10" = { concurrency = 10 }
 # "concurrency 30" = { concurrency = 30 }
-# "concurrency 100" = { concurrency = 100 }
 # ///
 """procrastinate with its own worker."""
 

@@ -7,10 +7,10 @@
 # finished = "kept (ttl=0)"
 # worker = "its Worker, default timers"
 # drain_jobs = 2_000
+# skip = ["heard-*"]
 #
 # [tool.bench.variants]
 # "concurrency 10" = { concurrency = 10 }
-# "concurrency 20" = { concurrency = 20 }
 # "concurrency 50" = { concurrency = 50 }
 # ///
 """SAQ on its PostgreSQL queue, with its own worker."""
