@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
-from mainspring.errors import SystemHalted
+from mainspring.errors import StoreUnavailable, SystemHalted
 from mainspring.job import Claim, Move, Status
-from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres import PostgresStore, endings
 from mainspring.stores.postgres.partitions import DAY
+from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import Action, By, Filter, Severity, Want
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance.scene import (
@@ -29,9 +32,11 @@ from mainspring.testing.conformance.scene import (
     status_of,
 )
 from tests.stores.postgres.several import Stores
+from tests.worker.working import eventually
 
 JOBS = 500
 PROGRAMS = 8
+WAITING = "SELECT pid FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
 
 
 @pytest.fixture
@@ -129,6 +134,43 @@ async def test_the_same_job_inserted_twice_at_once_is_one(programs: list[Postgre
         answers = await asyncio.gather(*(store.insert([job]) for store in programs))
         assert [(one.id, one.created) for (one,) in answers] == [(job.id, True)] * PROGRAMS
     assert (await programs[0].stats()).queues[0].by_status == {Status.PENDING: 2}
+
+
+async def unanswered(work: Callable[[], Awaitable[Any]]) -> None:
+    """Done, and nobody hears of it."""
+    await work()
+    raise StoreUnavailable
+
+
+@pytest.mark.parametrize("options", [{}, {"dedupe_key": "a"}])
+@pytest.mark.parametrize("others", [0, 1, 300])
+async def test_a_repeated_insert_meets_the_end_of_its_job(
+    programs: list[PostgresStore], stores: Stores, monkeypatch: pytest.MonkeyPatch, others: int, options: dict[str, Any]
+) -> None:
+    """Its first try had arrived, only the answer was lost; the job was run, and its end is just being committed."""
+    ours, theirs = programs[:2]
+    job = new_job(**options)
+    with monkeypatch.context() as patch:
+        patch.setattr(ours, "_again", unanswered)
+        with pytest.raises(StoreUnavailable):
+            await ours.insert([job])
+    held = await claim_one(theirs)
+    ended, seen = asyncio.Event(), asyncio.Event()
+
+    async def end_slowly(transaction: Transaction) -> None:
+        await endings.ack(transaction, [outcome(held, Move.DONE)])
+        ended.set()
+        await seen.wait()
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(theirs._run(end_slowly))
+        await ended.wait()
+        repeating = tasks.create_task(ours.insert([job, *(new_job(delay=60_000) for _ in range(others))]))
+        await eventually(lambda: repeating.done() or stores.ask(WAITING, stores.schema))
+        seen.set()
+    assert repeating.result()[0].id == job.id
+    assert await claim(ours) == []
+    await assert_sound(ours)
 
 
 # -- halts ----------------------------------------------------------------------------------------

@@ -16,8 +16,20 @@ from mainspring import Mainspring
 from mainspring.errors import StoreUnavailable
 from mainspring.job import Move, Status
 from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres.store import BUSY
 from mainspring.stores.protocol import Filter, Severity
-from mainspring.testing.conformance.scene import claim, claim_one, end, join, new_job, outcome, put, running, status_of
+from mainspring.testing.conformance.scene import (
+    claim,
+    claim_one,
+    end,
+    join,
+    new_job,
+    outcome,
+    put,
+    put_many,
+    running,
+    status_of,
+)
 from tests.postgres import Server, installed
 from tests.stores.postgres.cutting import Line, cut_line
 from tests.stores.postgres.several import Stores
@@ -179,6 +191,20 @@ async def test_a_claim_nobody_answered_is_given_back(
     await far.heartbeat("w1", {})
     assert [held.id for held in await claim(far)] == [job]
     assert await is_sound(store)
+
+
+@ours
+async def test_a_claim_is_not_lost_because_its_worker_could_not_say_that_it_is_busy(
+    store: PostgresStore, far: PostgresStore, line: Line
+) -> None:
+    await join(far, "w1")
+    await eventually(lambda: far._is_told("w1"))
+    assert await claim(far, limit=BUSY) == []  # it is marked as idle now
+    jobs = await put_many(store, BUSY)
+    line.before = b"SET idle"
+    assert [held.id for held in await claim(far, limit=BUSY)] == jobs
+    assert line.before is None
+    await far.leave("w1")
 
 
 @ours

@@ -84,6 +84,7 @@ INSERT INTO {{s}}.dedupe (task, dedupe_key, job_id, expires_at)
 VALUES (%(task)s, %(key)s, %(id)s, CASE WHEN %(length)s < 0 THEN {NEVER} ELSE {{now}} + %(length)s END)
 ON CONFLICT (task, dedupe_key) DO UPDATE SET job_id = excluded.job_id, expires_at = excluded.expires_at
 """
+LOCK_JOBS = "SELECT 1 FROM {s}.jobs WHERE id = ANY(%(ids)s::uuid[]) ORDER BY id FOR UPDATE"
 LOCK_KEYS = "SELECT pg_advisory_xact_lock(hashtextextended(key, 1)) FROM unnest(%(keys)s::text[]) AS key"
 
 
@@ -93,6 +94,12 @@ async def insert(transaction: Transaction, jobs: list[NewJob], *, lent: bool = F
         await transaction.rows(IN_COMMON)
     refuse_while_halted(await current_halts(transaction), jobs)
     return await insert_jobs(transaction, jobs)
+
+
+async def insert_again(transaction: Transaction, jobs: list[NewJob]) -> list[Inserted]:
+    """What may be here already, and may be about to end: then its end is waited for, and found in the archive."""
+    await transaction.rows(LOCK_JOBS, ids=[job.id for job in jobs])
+    return await insert(transaction, jobs)
 
 
 async def insert_at_once(transaction: Transaction, jobs: list[NewJob]) -> list[Inserted]:

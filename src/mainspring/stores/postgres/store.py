@@ -66,6 +66,7 @@ log = get_log("mainspring.postgres")
 TRIES = 5  # of a transaction that met another, or a day without a partition
 NOW = "SELECT {now}"
 DOUBT = 120.0  # seconds for which the server may still commit what we got no answer to
+MOST_LOST_INSERTS = 100_000  # jobs
 BUSY = 10  # jobs in one claim after which a worker is no longer idle
 
 
@@ -110,6 +111,7 @@ class PostgresStore:
         self._turn = 0
         self._is_open = False
         self._lost_claims: dict[str, dict[int, float]] = {}  # worker -> claims that were never answered, and when
+        self._lost_inserts: dict[str, None] = {}  # jobs whose insert was never answered, in that order
         self._lost_acks: set[tuple[str, int]] = set()  # outcomes (job, token) that were never answered
 
     # -- opening ------------------------------------------------------------------------------
@@ -232,11 +234,17 @@ class PostgresStore:
         except StoreBusy:
             raise
         except StoreUnavailable:
+            self._remember_unanswered(jobs)
             return await self._insert_once(jobs)
 
     async def _insert_once(self, jobs: list[NewJob]) -> list[Inserted]:
         if not jobs:
             return []
+        if self._lost_inserts and any(job.id in self._lost_inserts for job in jobs):
+            inserted = await self._run(lambda transaction: insertion.insert_again(transaction, jobs))
+            for job in jobs:
+                self._lost_inserts.pop(job.id, None)
+            return inserted
         if any(job.dedupe_key is not None for job in jobs):
             return await self._run(lambda transaction: insertion.insert(transaction, jobs))
         if len(jobs) >= insertion.MANY:
@@ -246,6 +254,11 @@ class PostgresStore:
                 if not isinstance(error.__cause__, psycopg.errors.UniqueViolation):  # an insert that is repeated
                     raise
         return await self._run_alone(lambda transaction: insertion.insert_at_once(transaction, jobs))
+
+    def _remember_unanswered(self, jobs: Sequence[NewJob]) -> None:
+        self._lost_inserts.update(dict.fromkeys(job.id for job in jobs))
+        while len(self._lost_inserts) > MOST_LOST_INSERTS:  # they were given up
+            del self._lost_inserts[next(iter(self._lost_inserts))]
 
     async def _insert_on(self, connection: Any, jobs: list[NewJob]) -> list[Inserted]:
         """In the caller's transaction; its commit carries the notice along. The tables are made outside of it."""
@@ -267,12 +280,22 @@ class PostgresStore:
         self._turn += 1
         most = sum(want.limit for want in wants) if limit is None else limit
         request = claims.ClaimRequest(worker, wants, most, solo, self.stall_grace, self.patience, self._turn)
+        try:
+            return await self._claim_or_be_idle(request)
+        except BaseException:  # what it took may be committed all the same; also if we were cancelled
+            lost = self._lost_claims.setdefault(worker, {})
+            lost[request.turn] = self.clock.monotonic()
+            raise
+
+    async def _claim_or_be_idle(self, request: claims.ClaimRequest) -> Claims:
+        worker = request.worker
         found = await self._claim(request)
         if not found.jobs and self._is_told(worker) and worker not in self._idle:
             await self._mark_idle(worker, idle=True)
             found = await self._claim(request)
         if len(found.jobs) >= BUSY and worker in self._idle:
-            await self._mark_idle(worker, idle=False)
+            with contextlib.suppress(StoreError):  # it has the jobs; a notice too many does no harm
+                await self._mark_idle(worker, idle=False)
         return found
 
     def _is_told(self, worker: str) -> bool:
@@ -281,12 +304,7 @@ class PostgresStore:
 
     async def _claim(self, request: claims.ClaimRequest) -> Claims:
         water = self._waters.setdefault(request.worker, claims.LowWater(self.clock))
-        try:
-            return await self._run_alone(lambda transaction: claims.claim(transaction, request, water))
-        except BaseException:  # it may have been committed all the same; also if we were cancelled
-            lost = self._lost_claims.setdefault(request.worker, {})
-            lost[request.turn] = self.clock.monotonic()
-            raise
+        return await self._run_alone(lambda transaction: claims.claim(transaction, request, water))
 
     async def _give_back_lost(self, transaction: Transaction, worker: str) -> None:
         """More than once: a commit that was on its way may still arrive."""
