@@ -22,8 +22,11 @@ CRASHED = "SELECT worker FROM attempts WHERE job_id = ? AND move = 'crash'"
 class Crew:
     """The processes, each of which has a successor as soon as it is killed."""
 
-    def __init__(self, nursery: Nursery, rng: random.Random, settings: str | None = None) -> None:
-        self._nursery, self.rng = nursery, rng
+    def __init__(
+        self, nursery: Nursery, rng: random.Random, *, settings: str | None = None, patient: bool = False
+    ) -> None:
+        """Patient enqueuers bear it if the store cannot take a job; to the others it must not happen."""
+        self._nursery, self.rng, self._patient = nursery, rng, patient
         self._settings = nursery.database.watchful if settings is None else settings
         self.workers = [self._worker() for _ in range(WORKERS)]
         self.enqueuers = [self._enqueuer() for _ in range(ENQUEUERS)]
@@ -61,7 +64,7 @@ class Crew:
         return self._nursery.start("work:work", settings=self._settings, **WORKER)
 
     def _enqueuer(self) -> Process:
-        return self._nursery.start("enqueue:mixture", seed=self.rng.randrange(2**32), pause=0.05)
+        return self._nursery.start("enqueue:mixture", seed=self.rng.randrange(2**32), pause=0.05, patient=self._patient)
 
     def _said(self) -> str:
         return "\n".join(process.said() for process in self.workers)

@@ -19,7 +19,7 @@ SHORTEST, LONGEST = 0.01, 0.1  # seconds between two cuts
 
 @only_postgres
 def test_connections_that_are_cut_lose_nothing(nursery: Nursery, chaos: Chaos) -> None:
-    crew, cuts = Crew(nursery, chaos.rng()), 0
+    crew, cuts = Crew(nursery, chaos.rng(), patient=True), 0
     crew.wait_for_work()
     for _ in range(chaos.size(40, 3000)):
         time.sleep(crew.rng.uniform(SHORTEST, LONGEST))
@@ -30,7 +30,7 @@ def test_connections_that_are_cut_lose_nothing(nursery: Nursery, chaos: Chaos) -
 
 
 def test_a_killed_server_loses_nothing(mortal: Nursery, server: Server, chaos: Chaos) -> None:
-    crew = Crew(mortal, chaos.rng())
+    crew = Crew(mortal, chaos.rng(), patient=True)
     for _ in range(chaos.size(2, 40)):
         crew.wait_for_work(runs=30)
         server.stop(signal.SIGKILL)

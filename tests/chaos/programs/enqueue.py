@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import psycopg
 
@@ -15,6 +16,8 @@ from mainspring.job import Inserted, NewJob
 from tests.chaos.programs.own import EFFECTS, own_transaction
 from tests.chaos.programs.tasks import MIXTURE, Shop, WoundClock
 from tests.chaos.waiting import DEADLINE
+
+T = TypeVar("T")
 
 
 def some(folder: str, who: str, number: int = 1, task: str = "quick", **payload: Any) -> None:
@@ -30,36 +33,48 @@ def enqueue(shop: Shop, task: str, number: int, **payload: Any) -> None:
     acknowledge(shop, shop.app.run(shop.app.enqueue_all(shop.prepare(task, number, **payload))))
 
 
-def mixture(folder: str, who: str, seed: int, pause: float) -> None:
-    """Jobs of all kinds by all ways, for ever; what the store cannot take now is tried again."""
-    asyncio.run(_mixture(Shop(folder, who), random.Random(seed), pause))
+def mixture(folder: str, who: str, seed: int, pause: float, *, patient: bool) -> None:
+    """Jobs of all kinds by all ways, for ever; who is patient tries again what the store cannot take now."""
+    asyncio.run(_mixture(Shop(folder, who), random.Random(seed), pause, patient=patient))
 
 
-async def _mixture(shop: Shop, rng: random.Random, pause: float) -> None:
-    await shop.app.store.open()
-    with own_transaction() as own:
-        own.execute(EFFECTS)
+async def _mixture(shop: Shop, rng: random.Random, pause: float, *, patient: bool) -> None:
+    bear = patiently if patient else at_once
+    await bear(partial(make_tables, shop))
     while True:
         jobs = shop.prepare(rng.choice(MIXTURE), rng.choice((1, 1, 3, 10)))
-        await _until_taken(shop, jobs, in_own_transaction=rng.random() < 0.2)
+        enqueue = in_own_transaction if rng.random() < 0.2 else by_itself
+        acknowledge(shop, await bear(partial(enqueue, shop, jobs)))
         await asyncio.sleep(rng.uniform(0, pause))
 
 
-async def _until_taken(shop: Shop, jobs: list[NewJob], *, in_own_transaction: bool) -> None:
-    """They keep their ids, so that a try whose answer got lost does no harm."""
+async def make_tables(shop: Shop) -> None:
+    await shop.app.store.open()
+    with own_transaction() as own:
+        own.execute(EFFECTS)
+
+
+async def by_itself(shop: Shop, jobs: Sequence[NewJob]) -> Sequence[Inserted]:
+    return await shop.app.enqueue_all(jobs)
+
+
+async def in_own_transaction(shop: Shop, jobs: Sequence[NewJob]) -> Sequence[Inserted]:
+    with own_transaction() as own:
+        return await shop.app.enqueue_all(jobs, connection=own)
+
+
+async def at_once(work: Callable[[], Awaitable[T]]) -> T:
+    return await work()
+
+
+async def patiently(work: Callable[[], Awaitable[T]]) -> T:
+    """Again and again. Jobs keep their ids, so that a try whose answer got lost does no harm."""
     while True:
         try:
-            if in_own_transaction:
-                with own_transaction() as own:  # acknowledged when that is committed
-                    inserted = await shop.app.enqueue_all(jobs, connection=own)
-            else:
-                inserted = await shop.app.enqueue_all(jobs)
+            return await work()
         except (StoreUnavailable, psycopg.OperationalError) as error:
             print(f"{type(error).__name__}: {error}", flush=True)
             await asyncio.sleep(0.02)
-        else:
-            acknowledge(shop, inserted)
-            return
 
 
 def stubbornly(folder: str, who: str, settings: str = "") -> None:
