@@ -39,19 +39,27 @@ class Every(Rule):
         if self.interval < SHORTEST:
             msg = f"interval: {interval!r} is shorter than {SHORTEST.total_seconds()} s"
             raise InvalidSchedule(msg)
-        if self.after == "finish" and self.anchor is not None:
+        if self.from_finish and self.anchor is not None:
             msg = 'anchor: an interval from the last finish has none; leave it out or use after="start"'
             raise InvalidSchedule(msg)
 
+    @property
+    def continuous(self) -> bool:
+        return True
+
+    @property
+    def from_finish(self) -> bool:
+        return self.after == "finish"
+
     def next_after(self, utc: datetime) -> datetime:
         """The first instant after this one; with after="finish", this one is the finish."""
-        if self.after == "finish":
+        if self.from_finish:
             return utc + self.interval
         anchor = self.anchor or EPOCH
         return anchor + ((utc - anchor) // self.interval + 1) * self.interval
 
     def describe(self) -> str:
-        if self.after == "finish":
+        if self.from_finish:
             length = span_of_time(self.interval)
             return f"{'1 ' if ' ' not in length else ''}{length} after the last run has ended"
         anchor = "" if self.anchor is None else f", counted from {self.anchor:%Y-%m-%d %H:%M:%S} UTC"

@@ -126,15 +126,17 @@ class Expansion:
             self._known.append(following)
             if self._endless and len(self._known) > MOST_KEPT:
                 del self._known[: MOST_KEPT // 2]
+                self._from = self._known[0]
         return self._known[bisect_left(self._known, local)]
 
     def _window_has(self, local: datetime) -> bool:
-        return bool(self._known) and self._known[0] <= local <= self._known[-1] + timedelta(days=32)
+        return self._from <= local <= (self._known[-1] if self._known else self._from) + timedelta(days=32)
 
     def _begin(self, local: datetime) -> None:
         moved = self._moved(local) if self._endless else self._start
         self._times = iter(_parse(self._explicit, moved))
         self._known = []
+        self._from = moved
 
     def _moved(self, local: datetime) -> datetime:
         """The start, so many whole intervals later that it is about two before the time in question."""

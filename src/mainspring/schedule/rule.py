@@ -16,6 +16,19 @@ class Rule(ABC):
     __slots__ = ()
     kind: ClassVar[str]
 
+    @property
+    def continuous(self) -> bool:
+        """It goes on in real time through a change of clocks (every five minutes, each hour), rather than naming times.
+
+        Then gap and fold do not apply: a time that is skipped is not made up for, one that comes twice fires twice.
+        """
+        return False
+
+    @property
+    def from_finish(self) -> bool:
+        """Its next time is known only when the last run has ended."""
+        return False
+
     @abstractmethod
     def describe(self) -> str:
         """In plain words, to follow "it runs"."""
@@ -30,14 +43,6 @@ class WallRule(Rule):
     """A rule about wall time. Which instants those are, the schedule's zone and its policies say."""
 
     __slots__ = ()
-
-    @property
-    def continuous(self) -> bool:
-        """It goes on through a change of clocks (every five minutes, each hour), rather than naming times of day.
-
-        Then gap and fold do not apply: a time that is skipped is not made up for, one that comes twice fires twice.
-        """
-        return False
 
     @abstractmethod
     def next_from(self, local: datetime) -> datetime | None:

@@ -69,7 +69,7 @@ class Schedule:
             jitter=length(jitter, "jitter"),
             start=None if start is None else bound(start, "start"),
             end=None if end is None else bound(end, "end"),
-            pause=pause,
+            pause=_pause(pause),
         )
         line = self._timeline(PACKAGED)
         if line.start is not None and line.end is not None and line.end <= line.start:
@@ -116,16 +116,11 @@ class Schedule:
         first = line.following(since) if isinstance(since, Occurrence) else line.after(instant(since, "since"))
         if first is None or first.utc > now:
             return Plan((), (), None, self._beyond_pause(line, first))
-        if self.from_finish:
+        if self.rule.from_finish:
             return self._plan_from_finish(line, first, now)
         fires, drops = decide(line, self.misfire, self.pause, first, now)
         decided = max([*(fire.occurrence for fire in fires), *(drop.last for drop in drops)], key=lambda one: one.utc)
         return Plan(tuple(fires), tuple(drops), decided, self._beyond_pause(line, line.after(now)))
-
-    @property
-    def from_finish(self) -> bool:
-        """Its next time is known only when its last run has ended."""
-        return isinstance(self.rule, Every) and self.rule.after == "finish"
 
     def _plan_from_finish(self, line: Timeline, first: Occurrence, now: datetime) -> Plan:
         """One is due, however late: if it were dropped, no run would end and there would never be a next one."""
@@ -139,7 +134,9 @@ class Schedule:
             return found
         if pause.until is None:
             return None
-        return line.after(pause.until - (line.rule.interval if _is_from_finish(line.rule) else TICK))  # type: ignore[attr-defined]
+        if isinstance(self.rule, Every) and self.rule.from_finish:
+            return line.after(pause.until - self.rule.interval)
+        return line.after(pause.until - TICK)
 
     # -- changes --------------------------------------------------------------------------------------
 
@@ -204,8 +201,11 @@ def _rule(rule: object) -> Rule:
     raise InvalidSchedule(msg)
 
 
-def _is_from_finish(rule: Rule) -> bool:
-    return isinstance(rule, Every) and rule.after == "finish"
+def _pause(pause: object) -> Pause | None:
+    if pause is None or isinstance(pause, Pause):
+        return pause
+    msg = f"pause: {pause!r} is no Pause; use Pause(since, until)"
+    raise InvalidSchedule(msg)
 
 
 def _from_fields(rule: Any, misfire: Any = None, pause: Any = None, **others: Any) -> Schedule:

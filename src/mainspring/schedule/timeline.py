@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from mainspring.schedule.every import Every
+from mainspring.schedule.every import SHORTEST, Every
 from mainspring.schedule.expand import Walk
 from mainspring.schedule.occurrence import Occurrence
 from mainspring.schedule.rule import Rule, WallRule
 from mainspring.schedule.zones import Fold, Gap, Instant, Zone
 
 TICK = timedelta(microseconds=1)  # the least that can lie between two instants
+LEAST_APART = SHORTEST  # and between two occurrences: wall times are whole seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +25,8 @@ class Timeline:
     start: datetime | None  # the first instant that may be
     end: datetime | None  # the first that may not
 
-    @property
-    def elapsed(self) -> bool:
-        """It goes by real time, so that its occurrences are known by their instant."""
-        return not isinstance(self.rule, WallRule) or self.rule.continuous
-
     def after(self, utc: datetime) -> Occurrence | None:
-        if self.start is not None and self.start > utc and not self._from_finish:
+        if self.start is not None and self.start > utc and not self.rule.from_finish:
             utc = self.start - TICK
         try:
             found = self._next(utc)
@@ -40,7 +36,7 @@ class Timeline:
 
     def following(self, last: Occurrence) -> Occurrence | None:
         """See `Schedule.following`."""
-        if self.elapsed or self._still_means(last):
+        if self.rule.continuous or self._still_means(last):
             return self.after(last.utc)
         return self._following_nominal(last.nominal)
 
@@ -57,27 +53,21 @@ class Timeline:
         if found is None or found.utc >= high:
             return None
         low = found.utc
-        while high - low > TICK:
+        while high - low > LEAST_APART:
             middle = low + (high - low) // 2
             later = self.after(middle)
             if later is not None and later.utc < high:
                 found, low = later, later.utc
             else:
-                high = middle + TICK if middle == low else middle
-                if high - low <= TICK:
-                    break
+                high = middle + TICK
         return found
-
-    @property
-    def _from_finish(self) -> bool:
-        return isinstance(self.rule, Every) and self.rule.after == "finish"
 
     def _next(self, utc: datetime) -> Occurrence | None:
         if isinstance(self.rule, Every):
             return self._of_interval(max(self.rule.next_after(utc), self.start or utc))
         assert isinstance(self.rule, WallRule)  # noqa: S101 - there is no third kind
-        gap: Gap = "skip" if self.elapsed else self.gap
-        fold: Fold = "both" if self.elapsed else self.fold
+        gap: Gap = "skip" if self.rule.continuous else self.gap
+        fold: Fold = "both" if self.rule.continuous else self.fold
         found = Walk(self.rule, self.zone, gap, fold).next_from((utc + TICK).replace(tzinfo=None))
         return None if found is None else self._of_wall(*found)
 
@@ -90,7 +80,7 @@ class Timeline:
         return Occurrence(nominal, utc, instant.offset, self._key(nominal, instant, utc), instant.shifted, instant.fold)
 
     def _key(self, nominal: datetime, instant: Instant, utc: datetime) -> str:
-        if self.elapsed:
+        if self.rule.continuous:
             return _instant_key(utc)
         again = "/2" if instant.fold == "second" and self.fold == "both" else ""
         return nominal.isoformat() + again

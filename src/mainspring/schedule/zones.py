@@ -12,9 +12,9 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 from zoneinfo import ZoneInfo
 
 from mainspring.errors import UnknownZone
@@ -155,22 +155,13 @@ class Zone:
         return tuple(t for t in known if low <= t.at < high)
 
 
-class ZoneSource(Protocol):
-    """A version of the time zone database."""
-
-    @property
-    def version(self) -> str: ...
-
-    def get(self, key: str) -> Zone: ...
-
-
 class Zones:
     """The zones of one directory laid out as /usr/share/zoneinfo is, or of the `tzdata` package."""
 
     def __init__(self, directory: Path | None = None) -> None:
         self._root: Traversable = directory or importlib.resources.files("tzdata").joinpath("zoneinfo")
         self._packaged = directory is None
-        self.get = lru_cache(maxsize=None)(self._load)
+        self._known: dict[str, Zone] = {}
 
     @property
     def version(self) -> str:
@@ -183,9 +174,14 @@ class Zones:
                 return file.read_text("ascii").strip()
         return f"of {self._root}"
 
-    def _load(self, key: str) -> Zone:
-        if key not in zone_keys():
+    def get(self, key: str) -> Zone:
+        if not _is_name(key):
             raise UnknownZone(_unknown(key))
+        if key not in self._known:
+            self._known[key] = self._load(key)
+        return self._known[key]
+
+    def _load(self, key: str) -> Zone:
         try:
             with self._root.joinpath(key).open("rb") as file:
                 return Zone(key, ZoneInfo.from_file(file, key))
@@ -205,6 +201,10 @@ def zone_keys() -> frozenset[str]:
     """The names of all zones."""
     listed = importlib.resources.files("tzdata").joinpath("zones").read_text("ascii")
     return frozenset(listed.split())
+
+
+def _is_name(key: object) -> bool:
+    return isinstance(key, str) and key in zone_keys()
 
 
 def _unknown(key: object) -> str:
