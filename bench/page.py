@@ -122,7 +122,8 @@ GROUND = {
     "sqlite": "All stores are files on the file system of the project, none in memory.",
     "postgres": """\
 All of them use one server, started for the run with its own defaults ({settings}), its data on the file system of the
-project; each measurement has a database of its own. They connect by TCP. Every job is one call of the handler.""",
+project; each measurement has a database of its own. They connect by TCP. Every job is one call of the handler, but
+for the raw loop, which calls none. What is written for Node is called and timed there.""",
 }
 
 

@@ -58,11 +58,21 @@ class Server:
 
     def start(self) -> None:
         self._directory.mkdir()
+        try:
+            self._make()
+            self._serve()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _make(self) -> None:
         secret = self._directory / "password"
         secret.touch(mode=0o600)
         secret.write_text(self._password, "utf-8")
         self._run("initdb", "-D", self._data, "-U", USER, "-A", "scram-sha-256", "--pwfile", str(secret), "-E", "UTF8")
         secret.unlink()
+
+    def _serve(self) -> None:
         settings = ("listen_addresses=127.0.0.1", f"port={self._port}", "unix_socket_directories=")
         options = [word for setting in settings for word in ("-c", setting)]
         with (self._directory / "log").open("wb") as log:

@@ -4,7 +4,7 @@
 #
 # [tool.bench]
 # title = "chancy"
-# finished = "kept, until its pruner deletes all but the newest"
+# finished = "kept, for a day unless its pruner is told otherwise"
 # worker = "Worker with the asyncio executor, eager_polling, a poll each second (its shortest)"
 # drain_jobs = 8_000
 # skip = ["heard-*"]
