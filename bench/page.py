@@ -38,7 +38,7 @@ that a slow minute is shared by all.
   called from them one after the other, which is their fastest), and with the peer's own bulk call, 1000 jobs at once.
 - **enqueue while a worker listens** (PostgreSQL): the same call with an idle worker that is to be told of new jobs, as
   a share of the rate without one. The worker's process is stopped (SIGSTOP), so that it stays idle and takes no time
-  from the enqueuer by running them.
+  from the enqueuer by running them. Only for Mainspring, pgqueuer and procrastinate.
 - **drain**: the peer's own worker, as a process of its own, empties a queue. From the moment when every worker process
   has its first job in hand until the last job has been acked.
 - **start latency**: one process enqueues a job every 5–20 ms, another runs it. From before the call to enqueue, so the
