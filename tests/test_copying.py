@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from mainspring import copying
 from mainspring.copying import ACTOR, Copy, Report, Step
 from mainspring.errors import ConfigurationError, CopyFailed, StoreFull, StoreUnavailable, SystemHalted
 from mainspring.job import FOREVER, Failure, Move, Outcome, Status
+from mainspring.stores.documents import Bundle, Key, Write
 from mainspring.stores.memory import MemoryStore
 from mainspring.stores.protocol import Action, By, Filter, Halt, Store
 from mainspring.stores.records import Kind
@@ -181,7 +182,7 @@ async def test_the_target_can_be_left_halted(source: MemoryStore, target: Memory
     assert report.done
     assert await halted(target) == (ACTOR, "copied from memory://source", True)
     await Copy(source, target).run()
-    assert await claim(target) == []
+    assert await halted(target) == (ACTOR, "copied from memory://source", True)
 
 
 async def test_what_has_expired_is_left_behind(source: MemoryStore, target: MemoryStore, clock: ManualClock) -> None:
@@ -302,31 +303,104 @@ async def test_a_job_that_was_changed_in_the_target_is_told(source: MemoryStore,
     assert (await Copy(source, target).run()).done
 
 
-@pytest.mark.parametrize("action", [Action.CANCEL, Action.DELETE])
-@pytest.mark.parametrize("is_long", [False, True])
-async def test_jobs_taken_away_from_the_source_meanwhile_are_told_once(
-    source: MemoryStore, target: MemoryStore, clock: ManualClock, action: Action, is_long: bool
+class Meddler:
+    """Does something in the middle of the verification."""
+
+    def __init__(self, meddle: Callable[[], Awaitable[Any]], clock: ManualClock) -> None:
+        self._meddle = meddle
+        self._clock = clock
+        self._tasks: list[asyncio.Future[Any]] = []
+
+    def __call__(self, step: Step) -> None:
+        self._clock.advance(0.001)
+        if step.what == "verifying" and not self._tasks:
+            self._tasks.append(asyncio.ensure_future(self._meddle()))
+
+
+async def test_a_job_that_was_cancelled_in_the_source_meanwhile_is_told(
+    source: MemoryStore, target: MemoryStore, clock: ManualClock
 ) -> None:
-    """They may have been copied before, and would run in the target; by an operation that began before, or not."""
-    job_id, before = await put_many(source, 2)
-    by = By("ana")
-    await source.change(action, Filter(ids=(before,)), by)
-    clock.advance(1)
-    tasks: list[asyncio.Task[Any]] = []
-
-    def meddle(step: Step) -> None:
-        clock.advance(0.001)
-        if step.what == "verifying" and not tasks:
-            change = source.change(action, Filter(ids=(job_id,)), by if is_long else By("ana"))
-            tasks.append(asyncio.create_task(change))
-
-    with pytest.raises(CopyFailed, match=rf"taken away from it by hand \({action} by ana\)"):
-        await Copy(source, target, tell=meddle).run()
-    assert await halted(target) is not None
-    clock.advance(0.001)
-    await by_hand(target, action, job_id)
+    """It was copied before, and would run in the target."""
+    job_id = await put(source)
+    report = await Copy(source, target, tell=Meddler(lambda: by_hand(source, Action.CANCEL, job_id), clock)).run()
+    assert not report.done
+    assert report.changed == [job_id]
+    await by_hand(target, Action.DELETE, job_id)
     assert (await Copy(source, target).run()).done
     assert await claim(target) == []
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+async def test_jobs_deleted_from_the_source_meanwhile_are_told_once(
+    source: MemoryStore, target: MemoryStore, clock: ManualClock, is_long: bool
+) -> None:
+    """By an operation that began before the copy, or during it."""
+    job_id, before = await put_many(source, 2)
+    by = By("ana")
+    await source.change(Action.DELETE, Filter(ids=(before,)), by)
+    clock.advance(1)
+
+    async def delete() -> None:
+        await source.change(Action.DELETE, Filter(ids=(job_id,)), by if is_long else By("ana"))
+
+    with pytest.raises(CopyFailed, match=r"jobs were deleted from it by hand \(by ana\)"):
+        await Copy(source, target, tell=Meddler(delete, clock)).run()
+    assert await halted(target) is not None
+    clock.advance(0.001)
+    await by_hand(target, Action.DELETE, job_id)
+    assert (await Copy(source, target).run()).done
+    assert await claim(target) == []
+
+
+async def test_a_source_that_was_resumed_meanwhile_is_not_believed(
+    source: MemoryStore, target: MemoryStore, clock: ManualClock
+) -> None:
+    """Its jobs may have run, and been forgotten."""
+    await put(source)
+
+    async def go_on() -> None:
+        await source.resume(By("ana"))
+
+    with pytest.raises(CopyFailed, match="memory://source has been resumed since, and may have run them"):
+        await Copy(source, target, tell=Meddler(go_on, clock)).run()
+    assert await claim(target) == []
+    with pytest.raises(CopyFailed, match="Copy into an empty store; or delete them"):
+        await Copy(source, target).run()
+    assert await halted(source) is None
+    await by_hand(target, Action.DELETE, *(record["id"] for record in await all_of(target, Kind.LIVE)))
+    await target.resume(By("ana"))
+    assert (await Copy(source, target).run()).done
+
+
+async def test_a_job_that_ran_in_the_source_meanwhile_is_told(
+    source: MemoryStore, target: MemoryStore, clock: ManualClock
+) -> None:
+    await put(source)
+
+    async def run_one() -> None:
+        await source.resume(By("ana"))
+        await end(source, await claim_one(source), Move.DONE)
+
+    report = await Copy(source, target, tell=Meddler(run_one, clock)).run()
+    assert not report.done
+    assert len(report.changed) == 1
+    assert await claim(target) == []
+
+
+async def test_a_ledger_that_goes_on_is_no_obstacle(
+    source: MemoryStore, target: MemoryStore, clock: ManualClock
+) -> None:
+    """A scheduler of the source writes down that it did not fire."""
+    tasks: list[asyncio.Future[Any]] = []
+
+    def tell(_: Step) -> None:
+        write = Write(Key("ledger", "", str(len(tasks))), "{}")
+        tasks.append(asyncio.ensure_future(source.write([Bundle((write,))])))
+
+    await put(source)
+    report = await Copy(source, target, tell=tell).run()
+    assert report.done
+    assert report.kinds[Kind.DOCUMENTS].equal > 0
 
 
 async def test_jobs_that_come_late_are_copied_too(source: MemoryStore, target: MemoryStore, clock: ManualClock) -> None:

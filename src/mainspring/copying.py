@@ -10,7 +10,7 @@ has come:
 
 1. the source is halted and takes no new jobs ("copying to …"), the target is halted ("copying from …");
 2. what runs in the source finishes, or is taken from workers that have died;
-3. sweeps;
+3. sweeps, and a look back: no job that is live in the target may have ended in the source meanwhile;
 4. the source's halt says "copied to …" and stays: its jobs are the target's now;
 5. the target is resumed.
 """
@@ -24,6 +24,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 from mainspring.clock import to_datetime
@@ -40,7 +41,6 @@ MOST_SWEEPS = 5
 POLL = 0.2  # seconds
 AGAIN_AFTER = (0.1, 0.5, 1.0, 2.0, 5.0)  # seconds, for a store that cannot be reached
 FOR_PEOPLE = ("error", "reason", "note")  # texts of a job that no program depends on
-TAKES_AWAY = frozenset({Action.CANCEL, Action.DELETE})
 MARK = "\N{REPLACEMENT CHARACTER}"
 SHOWN = 5  # jobs or changes in a message
 
@@ -94,6 +94,7 @@ class Report:
     target: str
     kinds: dict[Kind, Tally] = field(default_factory=dict)
     loaded: dict[Kind, int] = field(default_factory=dict)  # in all sweeps of this run
+    ended: list[str] = field(default_factory=list)  # jobs that are live in the target and have ended in the source
     done: bool = False
     before: bool = False  # it had been copied by an earlier run
     replaced: Halt | None = None  # somebody's halt of the source, which is not copied
@@ -108,7 +109,7 @@ class Report:
     def changed(self) -> list[str]:
         """Jobs that are in both stores, but not the same."""
         tallies = [tally for kind, tally in self.kinds.items() if kind in JOBS]
-        return [key for tally in tallies for key in (*tally.elsewhere, *tally.differing)]
+        return [key for tally in tallies for key in (*tally.elsewhere, *tally.differing)] + self.ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,8 @@ class Copy:
         self._skip_conflicts = skip_conflicts
         self._stay_halted = stay_halted
         self._tell = tell
-        self._taken: dict[tuple[datetime, str, str], int] = {}  # by hand, before the first sweep
+        self._halted: Halt | None = None  # the source's, as long as it lasts
+        self._deleted: dict[tuple[datetime, str], int] = {}  # by hand, before the first sweep
         self._undo: list[Callable[[], Awaitable[Any]]] = []  # as long as nothing was copied
 
     async def run(self) -> Report:
@@ -158,10 +160,11 @@ class Copy:
             return await self._add_history()
         await self._halt_both()
         await self._drain()
-        self._taken = await taken_away(self.source)
         await self._sweep_until_equal([kind for kind in Kind if self._history or kind is not Kind.HISTORY])
+        await self._look_back()
         if self._is_verified():
-            await self._refuse_changes_by_hand()
+            await self._refuse_if_it_went_on()
+            await self._refuse_deletions()
             await self._finish()
         return self.report
 
@@ -171,10 +174,13 @@ class Copy:
         """Refuse what cannot end well, before anything is touched."""
         refuse_same(self.source, self.target)
         source = await system_halt(self.source)
+        target = await system_halt(self.target) if target_exists else None
         self.report.before = is_ours(source, self.words.copied_to)
         if not self.report.before:
             self._check_source(source)
-            self._check_target(await system_halt(self.target) if target_exists else None)
+            self._check_target(target)
+            if is_ours(target, self.words.copying_from) and not is_ours(source, self.words.copying_to):
+                raise self._given_up()
 
     def _check_source(self, halt: Halt | None) -> None:
         if halt is None or is_ours(halt, self.words.copying_to):
@@ -205,6 +211,14 @@ class Copy:
             raise CopyFailed(msg)
         self.report.target_halt = halt
 
+    def _given_up(self) -> CopyFailed:
+        """Jobs that were copied before may have run in the source since: nobody knows which."""
+        source, target = self.source.url, self.target.url
+        return CopyFailed(
+            f"{target} has jobs of a copy that was begun, but {source} has been resumed since, and may have run them. "
+            f"Copy into an empty store; or delete them from {target}, and then: mainspring resume --store {target}"
+        )
+
     # -- standing still -----------------------------------------------------------------------
 
     async def _halt_both(self) -> None:
@@ -219,6 +233,8 @@ class Copy:
         if await system_halt(self.target) is None:
             await halt(self.target, self.words.copying_from, accept=True)
             self._undo.append(lambda: put_back(self.target, None))
+        self._halted = await system_halt(self.source)
+        self._deleted = await deletions(self.source)
 
     async def _drain(self) -> None:
         """Until nothing runs any more; what dead workers held is taken over, as their colleagues would."""
@@ -236,16 +252,16 @@ class Copy:
     async def _give_up(self) -> None:
         page = await self.source.find(Filter(statuses=(Status.RUNNING,)), limit=SHOWN)
         listed = ", ".join(describe(job) for job in page.jobs) or "a transaction that has enqueued and is not committed"
-        for undo in self._undo:
+        for undo in reversed(self._undo):  # the source last: as long as it is halted, a copy is under way
             await undo()
-        again = "both stores go on as before" if self._undo else "both stay halted"
-        msg = f"{listed} did not end within {self._wait:g} s. Nothing was copied, {again}; try later, or --wait longer"
+        now = "both stores go on as before" if self._undo else "both stores stay halted"
+        msg = f"{listed} did not end within {self._wait:g} s. Nothing was copied, {now}; try later, or --wait longer"
         raise CopyFailed(msg)
 
     # -- sweeping -----------------------------------------------------------------------------
 
     async def _sweep_until_equal(self, kinds: Sequence[Kind]) -> None:
-        """The last sweep puts nothing in: it is the proof. Late transactions may make more of them necessary."""
+        """The last sweep puts no job in: it is the proof. Late transactions may make more of them necessary."""
         sizes = await self.source.sizes()
         total = sum(sizes[kind] for kind in kinds)
         for number in range(MOST_SWEEPS):
@@ -254,18 +270,21 @@ class Copy:
                 tally = self.report.kinds[kind] = Tally()
                 done = await self._sweep(kind, tally, done, total, "verifying" if number else "copying")
                 self.report.loaded[kind] = self.report.loaded.get(kind, 0) + tally.loaded
-            if not any(tally.loaded for tally in self.report.kinds.values()):
+            still = {kind for kind, tally in self.report.kinds.items() if tally.loaded}
+            if not still or (number and not still & JOBS):  # a scheduler may go on writing its ledger
                 return
         msg = f"{self.source.url} keeps changing although it is halted; who writes to it? Both stay halted"
         raise CopyFailed(msg)
 
     async def _sweep(self, kind: Kind, tally: Tally, done: int, total: int, what: str) -> int:
         """The next chunk is read while this one is compared and put in."""
-        reading: asyncio.Task[Chunk] | None = asyncio.create_task(self._read(kind, None))
+        reading: asyncio.Task[Chunk] | None = asyncio.create_task(self._read(self.source, kind, None))
         try:
             while reading is not None:
                 chunk = await reading
-                reading = None if chunk.cursor is None else asyncio.create_task(self._read(kind, chunk.cursor))
+                reading = None
+                if chunk.cursor is not None:
+                    reading = asyncio.create_task(self._read(self.source, kind, chunk.cursor))
                 await self._compare(kind, chunk.records, tally)
                 done += len(chunk.records)
                 self._tell(Step(what, done, max(total, done)))
@@ -274,64 +293,81 @@ class Copy:
                 reading.cancel()
         return done
 
-    async def _read(self, kind: Kind, cursor: str | None) -> Chunk:
-        return await patiently(lambda: self.source.dump(kind, after=cursor, limit=CHUNK))
+    async def _read(self, store: Store, kind: Kind, cursor: str | None) -> Chunk:
+        return await patiently(partial(store.dump, kind, after=cursor, limit=CHUNK))
 
     async def _compare(self, kind: Kind, dumped: Sequence[Record], tally: Tally) -> None:
         now = self.target.clock.now()
         records = {record["key"]: portable(record) for record in dumped if not is_over(record, now)}
         tally.expired += len(dumped) - len(records)
-        found = await patiently(lambda: self.target.look_up(kind, list(records))) if records else []
+        found = await patiently(partial(self.target.look_up, kind, list(records))) if records else []
         here = {record["key"]: record for record in found}
         missing = [record for key, record in records.items() if key not in here]
         if missing:
-            in_the_way = await patiently(lambda: self.target.load(kind, missing))
+            in_the_way = await patiently(partial(self.target.load, kind, missing))
             tally.loaded += len(missing) - len(in_the_way)
             tally.conflicts |= {key: who for key, who in in_the_way.items() if who != key}
             tally.elsewhere += [key for key, who in in_the_way.items() if who == key]
         if here:
             tally.add([records[key] for key in here], list(here.values()))
 
+    async def _look_back(self) -> None:
+        """A job that was cancelled, or ran, in the source after it was copied must not run in the target."""
+        chunk = await self._read(self.target, Kind.LIVE, None)
+        await self._find_ended(chunk)
+        while chunk.cursor is not None:
+            chunk = await self._read(self.target, Kind.LIVE, chunk.cursor)
+            await self._find_ended(chunk)
+
+    async def _find_ended(self, chunk: Chunk) -> None:
+        keys = [record["key"] for record in chunk.records]
+        for kind in (Kind.DEAD, Kind.HISTORY):
+            found = await patiently(partial(self.source.look_up, kind, keys)) if keys else []
+            self.report.ended += [record["key"] for record in found]
+
     def _is_verified(self) -> bool:
         return not self.report.changed and (self._skip_conflicts or not self.report.conflicts)
 
     # -- the end ------------------------------------------------------------------------------
 
-    async def _refuse_changes_by_hand(self) -> None:
-        """Who was cancelled or deleted in the source after it was copied would run in the target. Told once."""
-        halted = await system_halt(self.source)
-        since = halted.since if halted else now_of(self.source)
-        taken = await taken_away(self.source)
-        changes = [key for key, count in taken.items() if key[0] >= since or count > self._taken.get(key, count)]
+    async def _refuse_if_it_went_on(self) -> None:
+        if await system_halt(self.source) != self._halted:
+            raise self._given_up()
+
+    async def _refuse_deletions(self) -> None:
+        """Who was deleted in the source after it was copied would run in the target. Told once."""
+        since = self._halted.since if self._halted else now_of(self.source)
+        deleted = await deletions(self.source)
+        changes = [key for key, count in deleted.items() if key[0] >= since or count > self._deleted.get(key, count)]
         if not changes:
             return
         await halt(self.source, self.words.copying_to, accept=False)
-        listed = "; ".join(f"{action} by {actor}" for _, actor, action in changes[:SHOWN])
+        listed = ", ".join(sorted({actor for _, actor in changes}))
         msg = (
-            f"while {self.source.url} was copied, jobs were taken away from it by hand ({listed}). Do the same in "
-            f"{self.target.url}, where they may be already, then run this again. Both stay halted"
+            f"while {self.source.url} was copied, jobs were deleted from it by hand (by {listed}). Delete them from "
+            f"{self.target.url} too, where they may be already, then run this again. Both stores stay halted"
         )
         raise CopyFailed(msg)
 
     async def _finish(self) -> None:
         """First the source says that its jobs are gone: who is killed now must not find it as it was."""
-        if self._stay_halted and self.report.target_halt is None:
-            await halt(self.target, self.words.copied_from, accept=True)
         await halt(self.source, self.words.copied_to, accept=False)
-        await self._resume_target()
-        self.report.target_halt = await system_halt(self.target)
+        await self._release_target()
         self.report.done = True
 
-    async def _resume_target(self) -> None:
+    async def _release_target(self) -> None:
         if is_ours(await system_halt(self.target), self.words.copying_from):
-            await self.target.resume(By(ACTOR, self.words.copied_from))
+            if self._stay_halted:
+                await halt(self.target, self.words.copied_from, accept=True)
+            else:
+                await self.target.resume(By(ACTOR, self.words.copied_from))
+        self.report.target_halt = await system_halt(self.target)
 
     async def _add_history(self) -> Report:
         """The jobs run in the target by now, and are none of our business; what had finished can still follow."""
-        await self._resume_target()
+        await self._release_target()
         if self._history:
             await self._sweep_until_equal([Kind.AUDIT, Kind.HISTORY])
-        self.report.target_halt = await system_halt(self.target)
         self.report.done = True
         return self.report
 
@@ -371,10 +407,10 @@ def same_store(store: Store) -> ConfigurationError:
     return ConfigurationError(f"source and target are the same store, {store.url}")
 
 
-async def taken_away(store: Store) -> dict[tuple[datetime, str, str], int]:
-    """How many jobs were taken away by hand lately: by when it began, by whom and how."""
+async def deletions(store: Store) -> dict[tuple[datetime, str], int]:
+    """How many jobs were deleted by hand lately, by when it began and by whom."""
     entries = await store.audit(limit=1000)
-    return {(one.at, one.actor, one.action): one.count for one in entries if one.action in TAKES_AWAY}
+    return {(one.at, one.actor): one.count for one in entries if one.action == Action.DELETE}
 
 
 # -- records --------------------------------------------------------------------------------------

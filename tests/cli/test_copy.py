@@ -247,7 +247,7 @@ def test_under_a_working_system_every_job_runs_exactly_once(
     worker = work(start, monkeypatch, source, "--concurrency", "1")  # the slow one first
     wait_until((tmp_path / "started").exists)
     copying = start("copy", source, target)
-    wait_until(lambda: "copying to" in halt_of(source))
+    wait_for_halt(source)
     (tmp_path / "go on").touch()
     assert copying.process.wait(timeout=120) == 0, copying.log.read_text()
     stop(worker)
@@ -265,6 +265,12 @@ def halt_of(url: str) -> str:
     halts = app.run(app.halts())
     app.run(app.close())
     return "; ".join(halt.reason for halt in halts)
+
+
+def wait_for_halt(url: str) -> None:
+    app = Mainspring(url)
+    wait_until(lambda: app.run(app.halts()))
+    app.run(app.close())
 
 
 def count(url: str) -> dict[Status, int]:
@@ -287,7 +293,7 @@ def test_given_up_or_interrupted_it_leaves_the_jobs_where_they_are(
     assert "did not end within 0.3 s. Nothing was copied, both stores go on as before" in done.stderr
     assert halt_of(source) == ""
     copying = start("copy", source, TARGET)
-    wait_until(lambda: "copying to" in halt_of(source))
+    wait_for_halt(source)
     copying.process.send_signal(signal.SIGINT)
     assert copying.process.wait(timeout=30) == 130
     assert "run the same command again to go on" in copying.log.read_text()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from mainspring.app import Mainspring
@@ -55,14 +55,15 @@ def copy(args: Namespace, terminal: Terminal) -> int:
     with opened(Namespace(app=None, store=args.source, prog=args.prog)) as source:
         refuse_same(source.store, target.store)
         try:
-            return (
-                say_plan(args, terminal, source, target) if args.dry_run else carry_out(args, terminal, source, target)
-            )
+            code = (say_plan if args.dry_run else carry_out)(args, terminal, source, target)
         except KeyboardInterrupt:
             terminal.note(how_to_go_on(source, target))
             raise
-        finally:
+        except Exception:
             source.run(target.close())
+            raise
+        source.run(target.close())
+        return code
 
 
 def carry_out(args: Namespace, terminal: Terminal, source: Mainspring, target: Mainspring) -> int:
@@ -84,31 +85,25 @@ def carry_out(args: Namespace, terminal: Terminal, source: Mainspring, target: M
 
 def how_to_go_on(source: Mainspring, target: Mainspring) -> str:
     return (
-        "run the same command again to go on; until then both stores may be halted. To give up instead: "
-        f"mainspring resume --store {source.store.url}, and mainspring resume --store {target.store.url}"
+        "run the same command again to go on; until then both stores may be halted. To give up instead, remove what "
+        f"was copied from {target.store.url}, and then: mainspring resume --store {source.store.url}"
     )
 
 
 @contextmanager
-def watching(terminal: Terminal) -> Iterator[Any]:
+def watching(terminal: Terminal) -> Iterator[Callable[[Step], None]]:
     """A bar per stage."""
-    bars: dict[str, Progress] = {}
+    with ExitStack() as shown:
+        bars: dict[str, Progress] = {}
 
-    def leave() -> None:
-        for bar in bars.values():
-            bar.__exit__(None, None, None)
-        bars.clear()
+        def tell(step: Step) -> None:
+            if step.what not in bars:
+                shown.close()
+                bar = terminal.progress(f"{step.what}:", step.total, lines=not terminal.json)
+                bars[step.what] = shown.enter_context(bar)
+            bars[step.what].reach(step.done)
 
-    def tell(step: Step) -> None:
-        if step.what not in bars:
-            leave()
-            bars[step.what] = terminal.progress(f"{step.what}:", step.total, lines=not terminal.json).__enter__()
-        bars[step.what].reach(step.done)
-
-    try:
         yield tell
-    finally:
-        leave()
 
 
 # -- what would be ----------------------------------------------------------------------------------
@@ -178,8 +173,8 @@ def say_problems(terminal: Terminal, report: Report) -> None:
         for job_id in report.changed[:SHOWN]:
             terminal.complain(f"{job_id} is not the same in both stores")
         terminal.complain(
-            f"{count_jobs(len(report.changed))} differ: changed by hand meanwhile, or run in the target? If the "
-            "source's are right, delete them in the target (mainspring jobs delete)"
+            f"{count_jobs(len(report.changed))} differ: somebody changed them, or ran them. Where the source is right, "
+            "delete them in the target (mainspring jobs delete); where the target is, cancel them in the source"
         )
     for kind, tally in report.kinds.items():
         kept = len(tally.differing) + (len(tally.conflicts) if kind is not Kind.LIVE else 0)
