@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Self, TypeVar
 
@@ -16,9 +16,13 @@ from mainspring.job import Inserted, NewJob
 from mainspring.jobs import Jobs, whoami
 from mainspring.portal import Portal
 from mainspring.retry import Retry
+from mainspring.schedule import Rule, Schedule
+from mainspring.scheduling.schedules import Declared, Schedules, owner_of
+from mainspring.scheduling.timer import ScheduleTimer
 from mainspring.stores.connect import connect
 from mainspring.stores.protocol import AuditEntry, By, Halt, Stats, Store
 from mainspring.task import Ack, Isolation, Length, Options, Retention, Task, TaskDecorator
+from mainspring.timers import Timers
 
 E = TypeVar("E", bound=Event)
 T = TypeVar("T")
@@ -40,6 +44,9 @@ class Mainspring:
         self.bus = Bus()
         self.contact = Contact(self.store.url, self.bus)
         self.jobs = Jobs(self)
+        self.schedules = Schedules(self)
+        self.timers = Timers(self)
+        self.timers.add(ScheduleTimer(self))
         self.portal = Portal()
 
     def __repr__(self) -> str:
@@ -99,6 +106,30 @@ class Mainspring:
             return self._register(
                 Task(self, function, name or function.__name__, options=options, ack=ack, names=names)
             )
+
+        return decorate  # type: ignore[return-value]
+
+    def every(
+        self,
+        when: Schedule | Rule | str,
+        *,
+        tz: str = "UTC",
+        id: str | None = None,
+        args: Mapping[str, Any] | None = None,
+        **policies: Any,
+    ) -> TaskDecorator:
+        """Run a task at these times: `@app.every("*/5 * * * *", tz="Europe/London")`.
+
+        On a function, which becomes a task by it, or above `@app.task(...)` for one with options. `policies` are those
+        of `Schedule`: gap, fold, misfire, overlap, jitter, start, end. Workers put it into the store when they start.
+        """
+        schedule = when if isinstance(when, Schedule) else Schedule(when, tz, **policies)
+
+        def decorate(function: Any) -> Task[..., Any, Any]:
+            task: Task[..., Any, Any] = function if isinstance(function, Task) else self.task()(function)
+            job = task.prepare(**(args or {}))
+            self.schedules.declare(Declared(id or task.name, schedule, job, owner_of(task.function)))
+            return task
 
         return decorate  # type: ignore[return-value]
 

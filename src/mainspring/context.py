@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -66,6 +67,15 @@ class Effects:
     enqueued: tuple[NewJob, ...] = ()  # the follow-ups that it took along
 
 
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """Which time of which schedule a job is for."""
+
+    schedule: str
+    nominal: datetime  # the local time that its rule names: naive
+    utc: datetime
+
+
 class Context:
     """One run of one job."""
 
@@ -110,6 +120,15 @@ class Context:
     @property
     def queue(self) -> str:
         return self._claim.queue
+
+    @property
+    def occurrence(self) -> Scheduled | None:
+        """The schedule's time that this job is for; None for jobs that no schedule has made."""
+        given = json.loads(self._claim.options or "{}").get("occurrence")
+        if given is None:
+            return None
+        nominal, utc = (datetime.fromisoformat(given[name]) for name in ("nominal", "utc"))
+        return Scheduled(given["schedule"], nominal, utc)
 
     @property
     def attempt(self) -> int:

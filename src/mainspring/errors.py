@@ -107,6 +107,10 @@ class CopyFailed(MainspringError):
     """The store could not be copied."""
 
 
+class ScheduleNotFound(MainspringError):
+    """There is no such schedule."""
+
+
 class StoreError(MainspringError):
     """The store could not do it."""
 

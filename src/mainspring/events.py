@@ -14,6 +14,8 @@
 | JobCancelled       | a job ended as cancelled                                            |
 | JobSnoozed         | a handler asked for later                                           |
 | JobReleased        | a worker handed a job back unfinished                               |
+| ScheduleFired      | a schedule's time came and its job was made                         |
+| ScheduleSkipped    | occurrences were not fired: `reason` coalesced, overlap, paused, …  |
 | WorkerStarted      | a worker has joined                                                 |
 | WorkerStopped      | a worker has left                                                   |
 | WorkerHeartbeat    | a worker gave its sign of life                                      |
@@ -134,6 +136,21 @@ class JobReleased(RunEvent):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerEvent(Event):
     worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleFired(Event):
+    schedule: str
+    job_id: str
+    nominal: str  # the local time that its rule names
+    lateness: float  # seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleSkipped(Event):
+    schedule: str
+    reason: str
+    count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

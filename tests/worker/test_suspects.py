@@ -164,7 +164,7 @@ async def test_three_dead_workers_are_enough() -> None:
 async def test_a_stalled_job_is_taken_from_a_worker_that_is_alive(caplog: pytest.LogCaptureFixture) -> None:
     from mainspring.events import JobStalled
 
-    app = new_app(clock=ManualClock(), stall_grace=5000)
+    app = new_app(clock=ManualClock(), stall_grace=5000, lease=3600.0)  # the jump is no silence
     clock: Any = app.store.clock
     events = record(app, JobStalled, JobRetrying)
     runs: list[str] = []

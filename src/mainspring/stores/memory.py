@@ -613,7 +613,7 @@ class MemoryStore:
             for write in writes:
                 self._shelf.write(write)
             if comes_soon(writes, now):
-                self._crew.call_for_jobs(EVERY_QUEUE)
+                self._crew.call_for_documents()
             return answers(bundles, holds, [self._insert(job, now) for job in jobs])
 
     async def documents(self, keys: Sequence[Key]) -> list[Document]:
@@ -853,6 +853,7 @@ class _Crew:
         self._watch: dict[str, tuple[int, float]] = {}  # the beats a worker had when it was last seen to beat
         self._queues: set[str] = set()
         self._losers: set[str] = set()
+        self._documents = False
 
     def join(
         self, info: WorkerInfo, wake: Callable[[Wake], None], loop: asyncio.AbstractEventLoop, now: Millis
@@ -901,9 +902,14 @@ class _Crew:
     def call_about_claims(self, worker: str) -> None:
         self._losers.add(worker)
 
+    def call_for_documents(self) -> None:
+        self._documents = True
+
     def ring(self) -> None:
         for worker, member in self._members.items():
-            wake = Wake.CANCELLATIONS if worker in self._losers else Wake(0)
+            wake = Wake.DOCUMENTS if self._documents else Wake(0)
+            if worker in self._losers:
+                wake |= Wake.CANCELLATIONS
             if self._serves(member, self._queues):
                 wake |= Wake.JOBS
             if wake:
@@ -911,6 +917,7 @@ class _Crew:
                     member.loop.call_soon_threadsafe(member.wake, wake)
         self._queues.clear()
         self._losers.clear()
+        self._documents = False
 
     @staticmethod
     def _serves(member: _Member, queues: set[str]) -> bool:

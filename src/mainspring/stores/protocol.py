@@ -75,6 +75,8 @@ class WorkerInfo:
 class Wake(Flag):
     JOBS = auto()  # something may be due
     CANCELLATIONS = auto()  # a running job may have been cancelled, or a claim lost
+    DOCUMENTS = auto()  # a document may come due soon
+    ALL = JOBS | CANCELLATIONS | DOCUMENTS
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """The worker: claims due jobs, has them run, writes down how they ended.
 
-`serve` is the table of contents. Four loops run side by side, each supervised, beside the heartbeat's thread:
-claim (store → `Run`s), acks (outcomes → store), progress (reports → store), upkeep (takeovers, retention).
+`serve` is the table of contents. Five loops run side by side, each supervised, beside the heartbeat's thread:
+claim (store → `Run`s), acks (outcomes → store), progress (reports → store), timers (schedules → jobs), upkeep
+(takeovers, retention).
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ CLOCK_JUMP = 250  # milliseconds by which the wall clock may go wrong between tw
 STALE = 2.0  # seconds that a claimed job may wait here for a free slot before others get it
 PROGRESS_PAUSE = 0.1  # seconds between writes of progress; of many reports the last is written
 PRUNE_EVERY = 10.0  # seconds
+REFRESH_EVERY = 600.0  # seconds between looks whether schedules are as the code and tzdata say
 PRUNE_CHUNK = 1000  # jobs
 SAME_WISH = 0.1  # seconds between two signals that are one
 SWITCH_INTERVAL = 0.0001  # seconds after which a thread that waits for the interpreter gets it
@@ -89,6 +91,7 @@ class Worker:
         self._stopping, self._stop_now = asyncio.Event(), asyncio.Event()  # a worker that has stopped is done
         self._abandoned = 0  # threads that did not end
         self._signalled_at = float("-inf")
+        self._reconciled = False
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -147,6 +150,7 @@ class Worker:
                 asyncio.create_task(
                     supervised("progress", self._progress_step, self._outage), name="mainspring-progress"
                 ),
+                asyncio.create_task(supervised("timers", self._timer_step, self._outage), name="mainspring-timers"),
                 asyncio.create_task(supervised("upkeep", self._upkeep_step, self._outage), name="mainspring-upkeep"),
             ]
             try:
@@ -173,6 +177,7 @@ class Worker:
         self._prepare()
         await self._join()
         async with self._joined():
+            await self._reconcile()
             progress = asyncio.create_task(
                 supervised("progress", self._progress_step, self._outage), name="mainspring-progress"
             )
@@ -182,6 +187,7 @@ class Worker:
                 progress.cancel()
 
     async def _run_due(self) -> Claims:
+        next_timer = await self.app.timers.run_due()
         claims = await self._claim(self.settings.concurrency)
         if claims.suspects and not claims.jobs:
             claims = await self._claim_suspect()
@@ -189,12 +195,15 @@ class Worker:
         await self._idle.wait()
         await self._acks.flush()
         await self._write_progress()
+        if not claims.jobs:
+            claims.next_due = min((at for at in (claims.next_due, next_timer) if at is not None), default=None)
         return claims
 
     def _prepare(self) -> None:
         """What belongs to the running event loop."""
         self._wake, self._room, self._idle = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._some_progress, self._claiming = asyncio.Event(), asyncio.Lock()
+        self._some_due, self._refreshed_at = asyncio.Event(), float("-inf")
         self._idle.set()
         self._loop = asyncio.get_running_loop()
         self._lanes = Lanes(self.settings.concurrency, self._buffer, self._execute)
@@ -263,6 +272,23 @@ class Worker:
         with contextlib.suppress(RuntimeError):  # our loop is closed
             self._loop.call_soon_threadsafe(tell)
 
+    # -- timers ---------------------------------------------------------------------------------
+
+    async def _timer_step(self) -> None:
+        """Fire what is due. Others do the same; whoever comes second finds that it is done."""
+        self._some_due.clear()
+        if self._loop.time() - self._refreshed_at >= REFRESH_EVERY:
+            await self._reconcile()
+            await self.app.timers.refresh()
+            self._refreshed_at = self._loop.time()
+        await self._sleep_until(await self.app.timers.run_due(), self._some_due)
+
+    async def _reconcile(self) -> None:
+        """Once: while programs are being replaced, the last one to start has the newest code."""
+        if not self._reconciled:
+            await self.app.schedules.reconcile()
+            self._reconciled = True
+
     # -- claim ----------------------------------------------------------------------------------
 
     async def _claim_step(self) -> None:
@@ -281,7 +307,7 @@ class Worker:
             if solo:
                 await self._idle.wait()  # nothing else is claimed to run beside it
         elif not claims.suspects:
-            await self._sleep_until(claims.next_due)
+            await self._sleep_until(claims.next_due, self._wake)
         elif not solo:
             self._solo.hurry()
 
@@ -322,19 +348,21 @@ class Worker:
             self._room.clear()
             await self._room.wait()
 
-    async def _sleep_until(self, due: Millis | None) -> None:
+    async def _sleep_until(self, due: Millis | None, wake: asyncio.Event) -> None:
         seconds = LONGEST_SLEEP
         if due is not None:
             seconds = min(seconds, max(0.0, (due - self.store.clock.now()) / 1000))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._wake.wait()
+                await wake.wait()
 
     def _on_wake(self, wake: Wake) -> None:
         if Wake.JOBS in wake:
             self._wake.set()
         if Wake.CANCELLATIONS in wake:
             self._heartbeat.poke()
+        if Wake.DOCUMENTS in wake:
+            self._some_due.set()
 
     def _take(self, claims: list[Claim]) -> None:
         now = self._loop.time()

@@ -21,7 +21,7 @@ from tests.stores.postgres.processes import start
 from tests.stores.postgres.several import Ear, Stores, listening
 from tests.worker.working import all_logs, eventually, fields_of
 
-ANYTHING = Wake.JOBS | Wake.CANCELLATIONS
+ANYTHING = Wake.ALL
 
 
 async def idle(stores: Stores, store: PostgresStore, worker: str = "w1", queues: tuple[str, ...] = ("default",)) -> Ear:

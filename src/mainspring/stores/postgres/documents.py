@@ -22,7 +22,6 @@ from mainspring.stores.documents import (
 )
 from mainspring.stores.postgres import arrays, insertion
 from mainspring.stores.postgres.transaction import Transaction
-from mainspring.stores.protocol import EVERY_QUEUE
 from mainspring.stores.tables import NEVER, none_if_never, or_never
 
 COLUMNS = "collection, grp, id, data, version, due_at, expires_at"
@@ -79,7 +78,7 @@ async def write(transaction: Transaction, bundles: Sequence[Bundle]) -> list[lis
     if gone := [write.key for write in writes if write.data is None]:
         await transaction.do(DELETE, **columns_of_keys(gone))
     if puts and comes_soon(puts, await transaction.value("SELECT {now}")):
-        transaction.woken.add(EVERY_QUEUE)
+        transaction.documents = True
     return answers(bundles, holds, inserted)
 
 

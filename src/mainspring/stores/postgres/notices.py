@@ -49,8 +49,8 @@ def describe(wake: Wake, queues: Iterable[str]) -> str:
 async def tell(transaction: Transaction) -> None:
     """What a transaction that has committed means for others."""
     schema = transaction.dialect.schema
-    if transaction.cancellations:
-        message = describe(transaction.wakes(), [EVERY_QUEUE])
+    if transaction.cancellations or transaction.documents:
+        message = describe(transaction.wakes(), [EVERY_QUEUE] if transaction.cancellations else transaction.woken)
         await transaction.rows(NOTIFY, channel=channel(schema), message=message)
     elif transaction.woken:
         everyone = EVERY_QUEUE in transaction.woken
@@ -69,7 +69,7 @@ def understood(message: str) -> tuple[Wake, set[str]]:
         told = json.loads(message)
         return Wake(told["wake"]), set(told["queues"])
     except (ValueError, TypeError, KeyError):
-        return Wake.JOBS | Wake.CANCELLATIONS, {EVERY_QUEUE}
+        return Wake.ALL, {EVERY_QUEUE}
 
 
 class Deaf(StoreError):
@@ -97,7 +97,7 @@ class Listener:
     def look(self) -> None:
         """From any thread: have the worker look for itself."""
         with contextlib.suppress(RuntimeError):  # its loop has ended
-            self.loop.call_soon_threadsafe(self._wake, Wake.JOBS | Wake.CANCELLATIONS)
+            self.loop.call_soon_threadsafe(self._wake, Wake.ALL)
 
     async def _serve(self) -> None:
         while True:
@@ -140,7 +140,7 @@ class Listener:
         if self._failures:
             log.info("listening_again", failures=self._failures)
         self._failures = 0
-        self._wake(Wake.JOBS | Wake.CANCELLATIONS)  # of what came before we listened, nobody told us
+        self._wake(Wake.ALL)  # of what came before we listened, nobody told us
 
     async def _listen(self, connection: Connection) -> None:
         async for notice in connection.notifies():
@@ -156,5 +156,5 @@ class Listener:
     async def _poll(self, seconds: float) -> None:
         end = asyncio.get_running_loop().time() + seconds
         while (left := end - asyncio.get_running_loop().time()) > 0:
-            self._wake(Wake.JOBS | Wake.CANCELLATIONS)
+            self._wake(Wake.ALL)
             await asyncio.sleep(min(POLL, left))

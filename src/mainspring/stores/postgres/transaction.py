@@ -42,6 +42,7 @@ class Transaction:
         self.counts: defaultdict[tuple[str, int], int] = defaultdict(int)  # (queue, status) -> change
         self.woken: set[str] = set()  # queues that may have something due
         self.cancellations = False
+        self.documents = False  # some come due soon
 
     async def rows(self, template: str, **parameters: Any) -> list[tuple[Any, ...]]:
         statement, given = self.dialect.statement(template), self.dialect.parameters(parameters)
@@ -71,7 +72,10 @@ class Transaction:
             await self.do(ADD_COUNTS, queues=queues, statuses=statuses, numbers=numbers)
 
     def wakes(self) -> Wake:
-        return (Wake.JOBS if self.woken else Wake(0)) | (Wake.CANCELLATIONS if self.cancellations else Wake(0))
+        wake = Wake.JOBS if self.woken else Wake(0)
+        if self.cancellations:
+            wake |= Wake.CANCELLATIONS
+        return wake | Wake.DOCUMENTS if self.documents else wake
 
 
 ADD_COUNTS = """

@@ -21,7 +21,6 @@ from mainspring.stores.documents import (
     comes_soon,
     last_writes,
 )
-from mainspring.stores.protocol import EVERY_QUEUE
 from mainspring.stores.sqlite import insertion
 from mainspring.stores.sqlite.batch import in_values
 from mainspring.stores.sqlite.writer import Transaction
@@ -78,7 +77,7 @@ def write(transaction: Transaction, new: list[Ready]) -> list[list[Inserted] | N
     put(transaction, [one for one in writes if one.data is not None])
     delete(transaction, [one.key for one in writes if one.data is None])
     if comes_soon(writes, transaction.now):
-        transaction.woken.add(EVERY_QUEUE)
+        transaction.documents = True
     return answers(bundles, holds, inserted)
 
 

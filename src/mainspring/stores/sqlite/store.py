@@ -206,7 +206,7 @@ class SqliteStore:
                     seen = connection, connection.execute("PRAGMA data_version").fetchone()[0]
                 if seen != last:  # a connection that was opened anew counts from its own start
                     last = seen
-                    wake(Wake.JOBS)
+                    wake(Wake.JOBS | Wake.DOCUMENTS)
                 await asyncio.sleep(FOREIGN_WRITE_POLL)
         finally:
             link.close()

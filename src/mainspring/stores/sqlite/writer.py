@@ -45,6 +45,7 @@ class Transaction:
         self.counts: defaultdict[tuple[str, int], int] = defaultdict(int)  # (queue, status) -> change
         self.woken: set[str] = set()  # queues that may have something due
         self.cancellations = False
+        self.documents = False  # some come due soon
         self.pages_to_free = 0
         self.halts: list[Halt] | None = None  # read once per transaction
 
@@ -67,7 +68,10 @@ class Transaction:
         self.counts.clear()
 
     def wakes(self) -> Wake:
-        return (Wake.JOBS if self.woken else Wake(0)) | (Wake.CANCELLATIONS if self.cancellations else Wake(0))
+        wake = Wake.JOBS if self.woken else Wake(0)
+        if self.cancellations:
+            wake |= Wake.CANCELLATIONS
+        return wake | Wake.DOCUMENTS if self.documents else wake
 
 
 ADD_COUNTS = """

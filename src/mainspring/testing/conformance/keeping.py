@@ -182,8 +182,7 @@ class Keeping(Scene):
 
     async def test_what_comes_due_soon_wakes_workers(self, store: Store, clock: ManualClock) -> None:
         woken = asyncio.Event()
-        await join(store, "w3", lambda wake: woken.set() if Wake.JOBS in wake else None)
-        await claim(store, worker="w3")
+        await join(store, "w3", lambda wake: woken.set() if Wake.DOCUMENTS in wake else None)
         woken.clear()
         await wrote(store, a_write(due_at=clock.now() + 1000))
         await asyncio.wait_for(woken.wait(), PATIENCE)

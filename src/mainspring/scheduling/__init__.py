@@ -1,0 +1,8 @@
+"""Schedules at work: kept in the store, fired by any process, with a ledger of what became of each occurrence.
+
+stored      a schedule as it is kept: what to run, when, and how far it has come
+firing      what is to be written when one is due: pure
+timer       finds those that are due and writes it
+schedules   `app.schedules`: putting, looking, pausing, previewing
+declared    `@app.every(...)`, and how the store is brought in line with the code
+"""

@@ -1,0 +1,71 @@
+"""What is to be written when a schedule is due. Pure: every process finds the same, and one of them gets it written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from mainspring.job import Job, NewJob
+from mainspring.schedule import Fire, Occurrence
+from mainspring.scheduling import ledger
+from mainspring.scheduling.ledger import Entry
+from mainspring.scheduling.stored import StoredSchedule
+from mainspring.stores.documents import Bundle
+
+CHECK = timedelta(seconds=10)
+"""How soon to look again whether a run has ended, if the next one depends on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    after: StoredSchedule  # as it is once this is written
+    jobs: tuple[NewJob, ...] = ()
+    entries: tuple[Entry, ...] = ()
+    look_at: datetime | None = None  # before the next occurrence
+
+    def bundle(self) -> Bundle:
+        writes = self.after.write(look_at=self.look_at), *(entry.write(self.after.id) for entry in self.entries)
+        return Bundle(writes, self.jobs)
+
+
+def needs_last_job(stored: StoredSchedule) -> bool:
+    return stored.last_job is not None and (stored.schedule.from_finish or stored.schedule.overlap != "allow")
+
+
+def fire(stored: StoredSchedule, now: datetime, last: Job | None) -> Firing:
+    """`last` is its last job, if it matters and is still known."""
+    if stored.schedule.from_finish and last is not None:
+        if not last.finished:
+            return Firing(stored, look_at=now + CHECK)
+        stored = replace(stored, since=max(stored.since, last.finished_at or now))
+    plan = stored.schedule.plan(_since(stored), now)
+    busy = last if last is not None and not last.finished and stored.schedule.overlap == "skip" else None
+    fires, overlaps = _without_overlap(stored, plan.fires, busy)
+    jobs = tuple(stored.job_for(one.occurrence) for one in fires)
+    entries = [
+        *(ledger.dropped(drop, now) for drop in plan.drops),
+        *(ledger.fired(one, job.id, now) for one, job in zip(fires, jobs, strict=True)),
+        *(ledger.overlapped(one, busy.id if busy else jobs[0].id, now) for one in overlaps),
+    ]
+    after = replace(
+        stored,
+        decided=plan.decided or stored.decided,
+        next=plan.next,
+        last_job=jobs[-1].id if jobs else stored.last_job,
+        fires=stored.fires + len(jobs),
+    )
+    is_open = stored.schedule.from_finish and bool(jobs)
+    return Firing(after, jobs, tuple(entries), look_at=now + CHECK if is_open else None)
+
+
+def _since(stored: StoredSchedule) -> datetime | Occurrence:
+    return stored.since if stored.decided is None or stored.schedule.from_finish else stored.decided
+
+
+def _without_overlap(
+    stored: StoredSchedule, fires: tuple[Fire, ...], busy: Job | None
+) -> tuple[tuple[Fire, ...], tuple[Fire, ...]]:
+    """Those to fire, and those for which a run is in the way: of several at once, the first."""
+    if stored.schedule.overlap != "skip":
+        return fires, ()
+    return ((), fires) if busy else (fires[:1], fires[1:])

@@ -1,0 +1,214 @@
+"""Schedules as data: `app.schedules`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from mainspring.errors import ConfigurationError, ScheduleNotFound, StoreBusy
+from mainspring.job import Inserted, NewJob
+from mainspring.jobs import whoami
+from mainspring.schedule import Change, Row, Rule, Schedule, compare, preview
+from mainspring.scheduling import ledger
+from mainspring.scheduling.ledger import Entry
+from mainspring.scheduling.stored import COLLECTION, StoredSchedule, template_of
+from mainspring.stores.documents import ABSENT, Bundle, Key, Listing, Write
+
+if TYPE_CHECKING:
+    from mainspring.app import Mainspring
+
+TRIES = 20  # of a change that others were quicker with
+PAGE = 500
+AHEAD = timedelta(days=366)
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A schedule as the code declares it."""
+
+    id: str
+    schedule: Schedule
+    job: NewJob
+    owner: str
+
+
+class Schedules:
+    """What fires when. Each change takes effect at once, in every process."""
+
+    def __init__(self, app: Mainspring) -> None:
+        self._app = app
+        self.declared: dict[str, Declared] = {}
+
+    # -- making ---------------------------------------------------------------------------------------
+
+    async def put(self, id: str, when: Schedule | Rule | str, job: NewJob, **policies: Any) -> StoredSchedule:
+        """Make a schedule, or replace what it says: `put("nightly", "0 2 * * *", sync.prepare(), zone="Asia/Tokyo")`.
+
+        The job is one that was prepared; its arguments were checked then. With a new rule it begins anew from now. The
+        same rule in another zone goes on from what was fired last: no local time is fired twice or left out.
+        """
+        schedule = as_schedule(when, **policies)
+        refuse_bad_id(id)
+        if id in self.declared:
+            msg = f"schedule {id!r} is declared in the code; change it there, or put another under another id"
+            raise ConfigurationError(msg)
+        return await self._put(id, schedule, job, owner=None)
+
+    async def _put(self, id: str, schedule: Schedule, job: NewJob, *, owner: str | None) -> StoredSchedule:
+        for _ in range(TRIES):
+            known = await self._find(id)
+            new = self._made(known, id, schedule, job, owner)
+            if new is known:
+                return new
+            if await self._write(new):
+                return await self.get(id)
+        raise _too_busy(id)
+
+    def _made(
+        self, known: StoredSchedule | None, id: str, schedule: Schedule, job: NewJob, owner: str | None
+    ) -> StoredSchedule:
+        if known is None:
+            return StoredSchedule(id, schedule, template_of(job), self._app.now(), owner, version=ABSENT).derived()
+        schedule = with_pause(schedule, known.schedule)
+        new = replace(known, schedule=schedule, job=template_of(job), owner=owner, disabled="")
+        if new == known:
+            return known
+        if known.disabled or schedule.rule != known.schedule.rule:  # else it goes on from what was decided
+            new = replace(new, decided=None, since=self._app.now())
+        return new.derived()
+
+    # -- looking --------------------------------------------------------------------------------------
+
+    async def get(self, id: str) -> StoredSchedule:
+        found = await self._find(id)
+        if found is None:
+            msg = f"there is no schedule {id!r}"
+            raise ScheduleNotFound(msg)
+        return found
+
+    async def _find(self, id: str) -> StoredSchedule | None:
+        found = await self._app.store.documents([Key(COLLECTION, "", id)])
+        return StoredSchedule.from_document(found[0]) if found else None
+
+    async def list(self) -> list[StoredSchedule]:
+        return [stored async for stored in self.all()]
+
+    async def all(self) -> AsyncIterator[StoredSchedule]:
+        seen: tuple[str, str] | None = None
+        while page := await self._app.store.browse(Listing(COLLECTION, "", seen, PAGE)):
+            for document in page:
+                yield StoredSchedule.from_document(document)
+            seen = page[-1].key.group, page[-1].key.id
+
+    async def ledger(self, id: str, *, limit: int = 100, before: datetime | None = None) -> Sequence[Entry]:
+        """What became of its occurrences, newest first."""
+        seen = None if before is None else (id, f"{before:%Y-%m-%dT%H:%M:%S.%fZ}")
+        listing = Listing(ledger.COLLECTION, id, seen, limit, backwards=True)
+        return [Entry.from_document(document) for document in await self._app.store.browse(listing)]
+
+    async def preview(self, id: str, count: int = 10, *, reader: str = "UTC") -> Sequence[Row]:
+        """Its coming times, in its zone, in UTC and in the reader's zone."""
+        stored = await self.get(id)
+        return preview(stored.schedule, self._app.now(), count, reader=reader) if stored.enabled else []
+
+    async def compare(
+        self, id: str, when: Schedule | Rule | str, *, ahead: timedelta = AHEAD, **policies: Any
+    ) -> Sequence[Change]:
+        """What would be different if it were replaced by this."""
+        stored, now = await self.get(id), self._app.now()
+        return compare(stored.schedule, as_schedule(when, **policies), now, now + ahead)
+
+    # -- changing -------------------------------------------------------------------------------------
+
+    async def pause(self, id: str, *, until: datetime | None = None) -> StoredSchedule:
+        """It fires no more, until then or until it is resumed; what falls into the pause is not caught up."""
+        now = self._app.now()
+        return await self._change(id, lambda one: replace(one, schedule=one.schedule.paused(now, until)))
+
+    async def resume(self, id: str) -> StoredSchedule:
+        now = self._app.now()
+        return await self._change(id, lambda one: replace(one, schedule=one.schedule.resumed(now)))
+
+    async def trigger(self, id: str, *, actor: str | None = None) -> Inserted:
+        """Run it once now, beside its times."""
+        stored = await self.get(id)
+        job = stored.job_now()
+        entry = ledger.triggered(job.id, self._app.now(), actor or whoami())
+        (inserted,) = await self._app.store.write([Bundle((entry.write(id),), (job,))])
+        assert inserted is not None  # noqa: S101 - it expects nothing
+        self._app.announce([job], inserted)
+        return inserted[0]
+
+    async def delete(self, id: str) -> None:
+        """Its ledger stays until it expires; jobs that it has made stay too."""
+        await self.get(id)
+        if id in self.declared:
+            msg = f"schedule {id!r} is declared in the code and would come back; remove it there, or pause it"
+            raise ConfigurationError(msg)
+        await self._app.store.write([Bundle((Write(Key(COLLECTION, "", id), None),))])
+
+    async def _change(self, id: str, change: Callable[[StoredSchedule], StoredSchedule]) -> StoredSchedule:
+        for _ in range(TRIES):
+            if await self._write(change(await self.get(id)).derived()):
+                return await self.get(id)
+        raise _too_busy(id)
+
+    async def _write(self, stored: StoredSchedule) -> bool:
+        (answer,) = await self._app.store.write([Bundle((stored.write(),))])
+        return answer is not None
+
+    # -- in the code ----------------------------------------------------------------------------------
+
+    def declare(self, declared: Declared) -> None:
+        known = self.declared.get(declared.id)
+        if known is not None and known.job.task != declared.job.task:
+            msg = f"two schedules are called {declared.id!r}: give one of them another name with @app.every(…, id=…)"
+            raise ConfigurationError(msg)
+        self.declared[declared.id] = declared
+
+    async def reconcile(self) -> None:
+        """Bring the store in line with the code: new ones made, changed ones changed, those that are gone disabled.
+
+        Of the packages whose tasks this application has; what other programs declare is theirs.
+        """
+        for one in self.declared.values():
+            await self._put(one.id, one.schedule, one.job, owner=one.owner)
+        owners = {owner_of(task.function) for task in self._app.tasks.values()}
+        async for stored in self.all():
+            if stored.owner in owners and stored.id not in self.declared and stored.enabled:
+                await self._change(stored.id, lambda one: replace(one, disabled="it is no longer in the code"))
+
+
+def as_schedule(when: Schedule | Rule | str, **policies: Any) -> Schedule:
+    if not isinstance(when, Schedule):
+        return Schedule(when, **policies)
+    if policies:
+        msg = f"{', '.join(policies)} are part of a Schedule; give a rule with them, or a Schedule alone"
+        raise ConfigurationError(msg)
+    return when
+
+
+def with_pause(schedule: Schedule, known: Schedule) -> Schedule:
+    """A pause is made by hand, and outlives what the code says."""
+    return schedule if known.pause is None or schedule.pause is not None else replace(schedule, pause=known.pause)
+
+
+def refuse_bad_id(id: str) -> None:
+    if not id or len(id) > 200 or not id.isprintable():
+        msg = f"{id!r} cannot be a schedule's id; use up to 200 printable characters"
+        raise ConfigurationError(msg)
+
+
+def owner_of(function: Callable[..., Any]) -> str:
+    """The package that it is defined in; for a script, the script's name."""
+    package = function.__module__.partition(".")[0]
+    if package != "__main__":
+        return package
+    code = getattr(function, "__code__", None)
+    return "script " + (code.co_filename.rpartition("/")[2] if code else "")
+
+
+def _too_busy(id: str) -> StoreBusy:
+    return StoreBusy(f"others changed schedule {id!r} {TRIES} times while this tried to; try again")

@@ -1,0 +1,104 @@
+"""Finds the schedules that are due, and writes what follows from it. Any number of processes may do so at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mainspring.clock import Millis, to_datetime
+from mainspring.errors import MainspringError
+from mainspring.events import ScheduleFired, ScheduleSkipped
+from mainspring.job import Job
+from mainspring.log import get_log
+from mainspring.schedule import tzdata_version
+from mainspring.scheduling.firing import Firing, fire, needs_last_job
+from mainspring.scheduling.ledger import Became
+from mainspring.scheduling.stored import COLLECTION, StoredSchedule
+from mainspring.stores.documents import Bundle, Document, Listing, Write
+from mainspring.stores.protocol import Action, By, Filter
+
+if TYPE_CHECKING:
+    from mainspring.app import Mainspring
+
+log = get_log("mainspring.schedules")
+
+LATER: Millis = 60_000  # one that this version cannot read is left to others until then
+PAGE = 500
+
+
+class ScheduleTimer:
+    collection = COLLECTION
+
+    def __init__(self, app: Mainspring) -> None:
+        self._app = app
+        self._unreadable: set[str] = set()
+
+    async def fire(self, documents: Sequence[Document], now: Millis) -> None:
+        schedules = [stored for document in documents if (stored := self._read(document)) is not None]
+        await self._put_off([one for one in documents if one.key.id in self._unreadable], now)
+        last = await self._last_jobs(schedules)
+        moment = to_datetime(now)
+        firings = [fire(stored, moment, last.get(stored.last_job or "")) for stored in schedules]
+        await self._cancel_old(schedules, firings, last)
+        answers = await self._app.store.write([firing.bundle() for firing in firings])
+        for firing, inserted in zip(firings, answers, strict=True):
+            if inserted is not None:  # else another process was quicker
+                self._app.announce(firing.jobs, inserted)
+                self._tell(firing)
+
+    def _read(self, document: Document) -> StoredSchedule | None:
+        try:
+            stored = StoredSchedule.from_document(document)
+        except (MainspringError, ValueError, KeyError, TypeError) as error:
+            if document.key.id not in self._unreadable:
+                log.warning("schedule_unreadable", schedule=document.key.id, error=str(error))
+            self._unreadable.add(document.key.id)
+            return None
+        self._unreadable.discard(document.key.id)
+        return stored
+
+    async def _put_off(self, documents: Sequence[Document], now: Millis) -> None:
+        """Another version of us may be able to read it."""
+        writes = [Write(one.key, one.data, expected=one.version, due_at=now + LATER) for one in documents]
+        if writes:
+            await self._app.store.write([Bundle((write,)) for write in writes])
+
+    async def _last_jobs(self, schedules: Sequence[StoredSchedule]) -> dict[str, Job]:
+        ids = [stored.last_job for stored in schedules if stored.last_job and needs_last_job(stored)]
+        return {job.id: job for job in await self._app.store.get(ids)} if ids else {}
+
+    async def _cancel_old(
+        self, before: Sequence[StoredSchedule], firings: Sequence[Firing], last: dict[str, Job]
+    ) -> None:
+        """First: who is interrupted in between will find the old ones gone, and go on."""
+        for stored, firing in zip(before, firings, strict=True):
+            old = last.get(stored.last_job or "")
+            if firing.jobs and stored.schedule.overlap == "cancel_old" and old is not None and not old.finished:
+                by = By("mainspring", f"schedule {stored.id} fires again")
+                await self._app.store.change(Action.CANCEL, Filter(ids=(old.id,)), by)
+
+    def _tell(self, firing: Firing) -> None:
+        for entry in firing.entries:
+            if entry.became is Became.FIRED and entry.job_id:
+                log.info("schedule_fired", schedule=firing.after.id, job_id=entry.job_id, lateness=entry.lateness)
+                self._app.bus.emit(
+                    ScheduleFired(
+                        schedule=firing.after.id, job_id=entry.job_id, nominal=entry.nominal, lateness=entry.lateness
+                    )
+                )
+            else:
+                reason = entry.reason or entry.became
+                log.warning(
+                    "schedule_skipped", schedule=firing.after.id, reason=reason, why=entry.why, count=entry.count
+                )
+                self._app.bus.emit(ScheduleSkipped(schedule=firing.after.id, reason=reason, count=entry.count))
+
+    async def refresh(self) -> None:
+        """Find the next times anew of those that an older tzdata was used for."""
+        newest, seen = tzdata_version(), None
+        while page := await self._app.store.browse(Listing(COLLECTION, "", seen, PAGE)):
+            seen = page[-1].key[1:]
+            old = [stored for one in page if (stored := self._read(one)) is not None and stored.tzdata < newest]
+            if old:
+                log.info("schedules_derived_anew", schedules=len(old), tzdata=newest)
+                await self._app.store.write([Bundle((stored.derived().write(),)) for stored in old])

@@ -1,0 +1,65 @@
+"""Documents that come due, and who does what then: schedules, people's occasions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from mainspring.clock import Millis
+from mainspring.errors import SystemHalted
+from mainspring.log import get_log
+from mainspring.stores.documents import Document
+
+if TYPE_CHECKING:
+    from mainspring.app import Mainspring
+
+log = get_log("mainspring.timers")
+
+CHUNK = 200  # documents at a time
+PATIENCE: Millis = 5_000  # until the next try, while the system is halted and takes no new jobs
+
+
+class Timer(Protocol):
+    """Of one collection."""
+
+    collection: str
+
+    async def fire(self, documents: Sequence[Document], now: Millis) -> None:
+        """Do what these ask for, and write them so that they come due later, or not again.
+
+        Others may do the same at the same time: only what finds the version that was read may take effect.
+        """
+
+    async def refresh(self) -> None:
+        """Set right what may have become wrong by other means than time."""
+
+
+class Timers:
+    def __init__(self, app: Mainspring) -> None:
+        self._app = app
+        self._timers: list[Timer] = []
+        self._refused = False
+
+    def add(self, timer: Timer) -> None:
+        self._timers.append(timer)
+
+    async def refresh(self) -> None:
+        for timer in self._timers:
+            await timer.refresh()
+
+    async def run_due(self) -> Millis | None:
+        """Do all that is due; says when the next document is, if any is ever."""
+        moments = [await self._run(timer) for timer in self._timers]
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    async def _run(self, timer: Timer) -> Millis | None:
+        while (due := await self._app.store.due(timer.collection, CHUNK)).documents:
+            try:
+                await timer.fire(due.documents, due.now)
+            except SystemHalted as error:
+                if not self._refused:
+                    log.warning("timers_wait", collection=timer.collection, reason=str(error))
+                self._refused = True
+                return due.now + PATIENCE
+            self._refused = False
+        return due.next_at

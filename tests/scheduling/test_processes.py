@@ -1,0 +1,235 @@
+"""Several processes, stores of their own, and code that changes between their starts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mainspring import Mainspring
+from mainspring.errors import ConfigurationError
+from mainspring.schedule import Every, Schedule, tzdata_version
+from mainspring.scheduling.stored import StoredSchedule
+from mainspring.stores.documents import Bundle, Key, Write
+from mainspring.stores.memory import MemoryStore
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.protocol import Store
+from mainspring.stores.sqlite import SqliteStore
+from mainspring.testing.clock import ManualClock
+from tests.postgres import dsn, fresh_schema
+from tests.worker.working import working
+
+Make = Callable[[], Store]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(datetime(2026, 3, 1, 12, tzinfo=UTC))
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+def make(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Make:
+    """Another process's own store over the same data."""
+    if request.param == "sqlite":
+        return lambda: SqliteStore(tmp_path / "jobs.db", clock=clock)
+    schema = fresh_schema()
+    return lambda: PostgresStore(dsn(), schema_name=schema, clock=clock)
+
+
+@asynccontextmanager
+async def apps(make: Make, number: int = 1) -> AsyncIterator[list[Mainspring]]:
+    made = [Mainspring(make()) for _ in range(number)]
+    for app in made:
+        app.task(name="work")(work)
+    yield made
+    for app in made:
+        await app.close()
+
+
+async def work() -> None: ...
+
+
+def job_of(app: Mainspring) -> Any:
+    return app.tasks["work"].prepare()
+
+
+# -- at once --------------------------------------------------------------------------------------------------
+
+
+async def test_many_schedulers_fire_each_occurrence_once(make: Make, clock: ManualClock) -> None:
+    async with apps(make, 5) as several:
+        first = several[0]
+        for number in range(4):
+            await first.schedules.put(f"s{number}", Every("1m"), job_of(first))
+        for _ in range(10):
+            clock.advance(60)
+            await asyncio.gather(*(app.timers.run_due() for app in several))
+        jobs = [job async for job in first.jobs.all()]
+        assert len(jobs) == 40
+        for number in range(4):
+            entries = await first.schedules.ledger(f"s{number}")
+            assert {entry.job_id for entry in entries} == {
+                job.id for job in jobs if job.target == ("schedule", f"s{number}")
+            }
+            assert (await first.schedules.get(f"s{number}")).fires == 10
+
+
+async def test_many_who_start_at_once_declare_a_schedule_once(make: Make) -> None:
+    async with apps(make, 5) as several:
+        for app in several:
+            app.every("@daily", id="a")(app.tasks["work"])
+        await asyncio.gather(*(app.schedules.reconcile() for app in several))
+        assert [one.id for one in await several[0].schedules.list()] == ["a"]
+
+
+async def test_a_change_and_a_fire_at_once_are_both_done(make: Make, clock: ManualClock) -> None:
+    async with apps(make, 2) as (one, other):
+        await one.schedules.put("a", Every("1m"), job_of(one))
+        for _ in range(5):
+            clock.advance(60)
+            await asyncio.gather(one.timers.run_due(), other.schedules.pause("a", until=one.now()))
+        stored = await one.schedules.get("a")
+        assert stored.schedule.pause is not None
+        entries = await one.schedules.ledger("a")
+        assert sum(entry.count for entry in entries) == 5
+
+
+async def test_a_worker_fires_schedules_on_time(tmp_path: Path) -> None:
+    """By the real clock, also those that are put while it sleeps."""
+    path = tmp_path / "jobs.db"
+    app, other = Mainspring(SqliteStore(path)), Mainspring(SqliteStore(path))
+    ran = asyncio.Event()
+
+    @app.task()
+    async def ring() -> None:
+        ran.set()
+
+    async with working(app, concurrency=1):
+        await app.store.documents([])
+        await other.schedules.put("soon", Every("200ms"), ring.prepare())
+        await asyncio.wait_for(ran.wait(), 10)
+    await other.close()
+    await app.close()
+
+
+# -- what the code says ---------------------------------------------------------------------------------------
+
+
+async def declared(make: Make, *rules: tuple[str, str]) -> list[StoredSchedule]:
+    """What is in the store after a program with these has started."""
+    async with apps(make) as (app,):
+        for name, rule in rules:
+            app.every(rule, id=name)(app.tasks["work"])
+        await app.schedules.reconcile()
+        return await app.schedules.list()
+
+
+async def test_the_store_is_brought_in_line_with_the_code(make: Make) -> None:
+    first = await declared(make, ("a", "@daily"), ("b", "@hourly"))
+    again = await declared(make, ("a", "@daily"), ("b", "@hourly"))
+    assert first == again
+    changed = await declared(make, ("a", "@weekly"))
+    same = [one.describe() == before.describe() for one, before in zip(changed, first, strict=True)]
+    assert (same, [one.enabled for one in changed]) == ([False, True], [True, False])
+    assert changed[1].disabled == "it is no longer in the code"
+    assert changed[1].next is None
+    back = await declared(make, ("b", "@hourly"), ("a", "@weekly"))
+    assert all(one.enabled and one.next for one in back)
+
+
+async def test_what_was_put_by_hand_or_by_others_is_left_alone(make: Make) -> None:
+    async with apps(make) as (app,):
+        await app.schedules.put("by hand", "@daily", job_of(app))
+        theirs = StoredSchedule(
+            "theirs", Schedule("@daily"), (await app.schedules.get("by hand")).job, app.now(), owner="another"
+        )
+        await app.store.write([Bundle((theirs.derived().write(),))])
+    assert all(one.enabled for one in await declared(make, ("a", "@daily")))
+
+
+async def test_a_pause_outlives_a_start(make: Make) -> None:
+    await declared(make, ("a", "@daily"))
+    async with apps(make) as (app,):
+        await app.schedules.pause("a")
+    (after,) = await declared(make, ("a", "@hourly"))
+    assert after.schedule.pause is not None
+    assert after.next is None
+
+
+async def test_what_the_code_declares_is_changed_there(make: Make) -> None:
+    async with apps(make) as (app,):
+        app.every("@daily", id="a")(app.tasks["work"])
+        await app.schedules.reconcile()
+        with pytest.raises(ConfigurationError, match="code"):
+            await app.schedules.put("a", "@hourly", job_of(app))
+        with pytest.raises(ConfigurationError, match="code"):
+            await app.schedules.delete("a")
+
+
+def test_two_schedules_cannot_share_an_id() -> None:
+    app = Mainspring("memory://")
+
+    @app.every("@daily", id="a")
+    async def one() -> None: ...
+
+    with pytest.raises(ConfigurationError, match="two schedules"):
+
+        @app.every("@daily", id="a")
+        async def other() -> None: ...
+
+
+def test_a_declared_schedule_needs_its_arguments() -> None:
+    app = Mainspring("memory://")
+    with pytest.raises(Exception, match="name"):
+
+        @app.every("@daily")
+        async def greet(name: str) -> None: ...
+
+    @app.every("@daily", args={"name": "ana"}, id="other")
+    async def welcome(name: str) -> None: ...
+
+    assert json.loads(app.schedules.declared["other"].job.payload) == {"name": "ana"}
+
+
+# -- what goes wrong ------------------------------------------------------------------------------------------
+
+
+async def test_one_that_cannot_be_read_is_in_nobodys_way(make: Make, clock: ManualClock) -> None:
+    """Say, a newer version's."""
+    async with apps(make) as (app,):
+        await app.store.write([Bundle((Write(Key("schedules", "", "0"), '{"new": 1}', due_at=clock.now() - 1000),))])
+        await app.schedules.put("a", Every("1m"), job_of(app))
+        clock.advance(60)
+        next_at = await app.timers.run_due()
+        assert next_at is not None
+        assert next_at > clock.now()
+        assert await app.jobs.count() == 1
+
+
+async def test_next_times_follow_a_new_tzdata(make: Make, clock: ManualClock) -> None:
+    async with apps(make) as (app,):
+        stored = await app.schedules.put("a", "daily 09:00", job_of(app), zone="Europe/Berlin")
+        assert stored.next
+        wrong = replace(stored.next, utc=stored.next.utc + timedelta(hours=1), offset=timedelta(0))
+        old = replace(stored, tzdata="2000a", next=wrong)
+        await app.store.write([Bundle((old.write(),))])
+        await app.timers.refresh()
+        after = await app.schedules.get("a")
+        assert (after.next, after.tzdata) == (stored.next, tzdata_version())
+
+
+async def test_a_newer_programs_tzdata_is_left_alone(clock: ManualClock) -> None:
+    app = Mainspring(MemoryStore(clock=clock))
+    app.task(name="work")(work)
+    stored = await app.schedules.put("a", "daily 09:00", job_of(app))
+    newer = replace(stored, tzdata="9999z")
+    await app.store.write([Bundle((newer.write(),))])
+    await app.timers.refresh()
+    assert (await app.schedules.get("a")).tzdata == "9999z"

@@ -1,0 +1,320 @@
+"""Schedules on virtual time: what users see of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from mainspring import Context, Mainspring, testing
+from mainspring.errors import ConfigurationError, InvalidSchedule, ScheduleNotFound
+from mainspring.events import ScheduleFired, ScheduleSkipped
+from mainspring.job import Status
+from mainspring.schedule import Misfire, Schedule
+from mainspring.scheduling.ledger import Became, Entry
+from mainspring.task import Task
+from mainspring.testing.kit import Kit
+
+START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+Noted = list[datetime]
+Note = Task[[], None, Awaitable[None]]
+
+
+def at(year: int, month: int, day: int, hour: int = 0, minute: int = 0) -> datetime:
+    return datetime(year, month, day, hour, minute, tzinfo=UTC)
+
+
+@pytest.fixture
+def app() -> Mainspring:
+    return Mainspring("memory://")
+
+
+@pytest.fixture
+def runs() -> Noted:
+    return []
+
+
+@pytest.fixture
+def note(app: Mainspring, runs: Noted) -> Note:
+    @app.task()
+    async def note() -> None:
+        runs.append(app.now())
+
+    return note
+
+
+@pytest.fixture
+async def kit(app: Mainspring) -> AsyncIterator[Kit]:
+    async with testing.manual(app, start=START) as kit:
+        yield kit
+
+
+async def ledger(app: Mainspring, name: str = "a") -> list[tuple[str, str, int]]:
+    """Oldest first: what became of them, why, and of how many."""
+    entries = await app.schedules.ledger(name)
+    return [(entry.became.value, entry.reason, entry.count) for entry in reversed(entries)]
+
+
+# -- firing -----------------------------------------------------------------------------------------------
+
+
+async def test_a_year_of_mornings(app: Mainspring) -> None:
+    runs: Noted = []
+
+    @app.every("0 9 * * *", tz="Europe/Berlin")
+    async def greet() -> None:
+        runs.append(app.now())
+
+    async with testing.manual(app, start=START) as kit:
+        await kit.time.advance(days=365)
+        assert len(await app.schedules.ledger("greet", limit=1000)) == 90  # days that it is kept
+        targets = {job.target for job in kit.jobs(greet)}
+    assert len(runs) == 365
+    assert runs[0] == at(2026, 3, 2, 8)
+    assert runs[27:30] == [at(2026, 3, 29, 7), at(2026, 3, 30, 7), at(2026, 3, 31, 7)]
+    assert {run.hour for run in runs} == {7, 8}
+    assert targets == {("schedule", "greet")}
+
+
+async def test_a_schedule_that_is_put_as_data(app: Mainspring, kit: Kit, runs: Noted, note: Note) -> None:
+    stored = await app.schedules.put("a", "every 1h", note.prepare())
+    assert (stored.id, stored.task, stored.next and stored.next.utc) == ("a", "note", at(2026, 3, 1, 13))
+    await kit.time.advance(hours=3)
+    assert runs == [at(2026, 3, 1, 13), at(2026, 3, 1, 14), at(2026, 3, 1, 15)]
+    stored = await app.schedules.get("a")
+    assert stored.fires == 3
+    assert stored.decided
+    assert stored.decided.utc == at(2026, 3, 1, 15)
+    assert stored.last_job == kit.jobs(note)[-1].id
+    assert [one.id for one in await app.schedules.list()] == ["a"]
+
+
+async def test_each_occurrence_is_in_the_ledger(app: Mainspring, kit: Kit, note: Note) -> None:
+    await app.schedules.put("a", "30 2 * * *", note.prepare(), zone="Europe/Berlin")
+    await kit.time.advance_to(at(2026, 3, 30))
+    newest, *_ = await app.schedules.ledger("a")
+    job = kit.jobs(note)[-1]
+    assert newest == Entry(
+        became=Became.FIRED,
+        at=at(2026, 3, 29, 1, 30),
+        nominal="2026-03-29T02:30:00",
+        utc=at(2026, 3, 29, 1, 30),
+        key="2026-03-29T02:30:00",
+        job_id=job.id,
+    )
+    assert len(await app.schedules.ledger("a")) == 28
+    page = await app.schedules.ledger("a", limit=2, before=newest.utc)
+    assert [entry.utc for entry in page] == [at(2026, 3, 28, 1, 30), at(2026, 3, 27, 1, 30)]
+
+
+async def test_a_job_knows_its_occurrence(app: Mainspring, kit: Kit) -> None:
+    known = []
+
+    @app.task()
+    async def look(ctx: Context) -> None:
+        known.append(ctx.occurrence)
+
+    await app.schedules.put("a", "0 9 * * *", look.prepare(), zone="Asia/Tokyo")
+    await kit.time.advance(days=1)
+    await look.enqueue()
+    await kit.drain(raise_errors=True)
+    assert known[0] is not None
+    assert (known[0].schedule, known[0].nominal, known[0].utc) == ("a", datetime(2026, 3, 2, 9), at(2026, 3, 2))  # noqa: DTZ001
+    assert known[1] is None
+
+
+async def test_jitter_puts_the_start_off_and_not_the_occurrence(
+    app: Mainspring, kit: Kit, runs: Noted, note: Note
+) -> None:
+    await app.schedules.put("a", "0 9 * * *", note.prepare(), jitter="10m")
+    await kit.time.advance(days=5)
+    delays = {(run - run.replace(hour=9, minute=0, second=0, microsecond=0)).total_seconds() for run in runs}
+    assert len(delays) == 5
+    assert all(0 <= delay <= 600 for delay in delays)
+
+
+async def test_what_happened_is_told(app: Mainspring, kit: Kit, note: Note) -> None:
+    told: list[Any] = []
+    app.on(ScheduleFired, ScheduleSkipped)(told.append)
+    await app.schedules.put("a", "every 1h", note.prepare())
+    kit.clock.advance(timedelta(hours=3))
+    await kit.drain()
+    await app.bus.flush()
+    assert [type(event) for event in told] == [ScheduleSkipped, ScheduleFired]
+    assert (told[0].schedule, getattr(told[0], "reason", None), getattr(told[0], "count", None)) == (
+        "a",
+        "coalesced",
+        2,
+    )
+
+
+# -- what was missed ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("misfire", "entries"),
+    [
+        (Misfire.latest(), [("coalesced", "coalesced", 4), ("fired", "", 1)]),
+        (Misfire.all(), [("fired", "", 1)] * 5),
+        (Misfire.all(max=2), [("skipped", "too_many", 3), ("fired", "", 1), ("fired", "", 1)]),
+        (Misfire.skip(), [("skipped", "missed", 5)]),
+        (Misfire.latest(grace="30m"), [("skipped", "too_late", 5)]),
+    ],
+)
+async def test_after_downtime_each_occurrence_is_caught_up_or_explained(
+    app: Mainspring, kit: Kit, note: Note, misfire: Misfire, entries: list[tuple[str, str, int]]
+) -> None:
+    await app.schedules.put("a", "30 * * * *", note.prepare(), misfire=misfire)
+    kit.clock.advance(timedelta(hours=5, minutes=15))  # nobody was there
+    await kit.drain()
+    ran = sum(became == "fired" for became, _, _ in entries)
+    assert len(kit.jobs(note, status=Status.COMPLETED)) == ran
+    assert await ledger(app) == entries
+    assert all(entry.late for entry in await app.schedules.ledger("a") if entry.became is Became.FIRED)
+    await kit.time.advance(minutes=15)
+    assert len(kit.jobs(note, status=Status.COMPLETED)) == ran + 1
+
+
+async def test_a_halt_that_refuses_jobs_is_downtime(app: Mainspring, kit: Kit, runs: Noted, note: Note) -> None:
+    await app.schedules.put("a", "30 * * * *", note.prepare())
+    await app.halt("stop", accept=False)
+    await kit.time.advance(hours=2)
+    assert await ledger(app) == []
+    await app.resume()
+    await kit.drain()
+    assert await ledger(app) == [("coalesced", "coalesced", 1), ("fired", "", 1)]
+    assert len(runs) == 1
+
+
+# -- overlap --------------------------------------------------------------------------------------------------
+
+
+async def test_a_run_that_goes_on_is_not_overlapped(app: Mainspring, kit: Kit) -> None:
+    @app.task(queue="slow")
+    async def slow() -> None: ...
+
+    await app.schedules.put("a", "every 1h", slow.prepare(), overlap="skip")
+    await app.pause("slow")
+    await kit.time.advance(hours=3)
+    assert await ledger(app) == [("fired", "", 1), ("skipped", "overlap", 1), ("skipped", "overlap", 1)]
+    assert len(kit.jobs(slow)) == 1
+    await app.resume("slow")
+    await kit.time.advance(hours=1)
+    assert len(kit.jobs(slow)) == 2
+
+
+async def test_a_run_that_goes_on_can_be_cancelled_for_the_next(app: Mainspring, kit: Kit) -> None:
+    @app.task(queue="slow")
+    async def slow() -> None: ...
+
+    await app.schedules.put("a", "every 1h", slow.prepare(), overlap="cancel_old")
+    await app.pause("slow")
+    await kit.time.advance(hours=3)
+    assert [job.status for job in kit.jobs(slow)] == [Status.CANCELLED, Status.CANCELLED, Status.PENDING]
+
+
+async def test_an_interval_counts_from_the_last_finish(app: Mainspring, kit: Kit, runs: Noted) -> None:
+    @app.task()
+    async def work() -> None:
+        runs.append(app.now())
+        kit.clock.advance(timedelta(minutes=7))
+
+    await app.schedules.put("a", "every 10m after finish", work.prepare())
+    await kit.time.advance(hours=1)
+    pauses = [later - earlier for earlier, later in pairwise(runs)]
+    assert runs[0] == at(2026, 3, 1, 12, 10)
+    assert set(pauses) == {timedelta(minutes=17)}
+
+
+# -- changing -----------------------------------------------------------------------------------------------
+
+
+async def test_a_pause_is_not_caught_up(app: Mainspring, kit: Kit, runs: Noted, note: Note) -> None:
+    await app.schedules.put("a", "every 1h", note.prepare())
+    await app.schedules.pause("a")
+    await kit.time.advance(hours=5, minutes=30)
+    assert runs == []
+    await app.schedules.resume("a")
+    await kit.time.advance(hours=1)
+    assert runs == [at(2026, 3, 1, 18)]
+    assert await ledger(app) == [("skipped", "paused", 5), ("fired", "", 1)]
+
+
+async def test_a_pause_may_end_by_itself(app: Mainspring, kit: Kit, runs: Noted, note: Note) -> None:
+    await app.schedules.put("a", "every 1h", note.prepare())
+    await app.schedules.pause("a", until=at(2026, 3, 1, 14, 30))
+    await kit.time.advance(hours=4)
+    assert runs == [at(2026, 3, 1, 15), at(2026, 3, 1, 16)]
+
+
+async def test_a_trigger_is_beside_its_times(app: Mainspring, kit: Kit, runs: Noted, note: Note) -> None:
+    await app.schedules.put("a", "every 1h", note.prepare())
+    inserted = await app.schedules.trigger("a", actor="ana")
+    await kit.drain()
+    assert runs == [START]
+    (entry,) = await app.schedules.ledger("a")
+    assert (entry.became, entry.job_id, entry.why) == (Became.TRIGGERED, inserted.id, "by ana")
+    await kit.time.advance(hours=1)
+    assert len(runs) == 2
+
+
+async def test_a_new_rule_begins_anew(app: Mainspring, kit: Kit, runs: Noted, note: Note) -> None:
+    await app.schedules.put("a", "daily 11:00", note.prepare())
+    await kit.time.advance(days=1)
+    await app.schedules.put("a", "daily 11:30", note.prepare())  # at noon: not for today
+    await kit.drain()
+    assert runs == [at(2026, 3, 2, 11)]
+    await kit.time.advance(days=1)
+    assert runs[1:] == [at(2026, 3, 3, 11, 30)]
+
+
+async def test_who_moves_on_the_day_itself_is_neither_sent_twice_nor_left_out(
+    app: Mainspring, kit: Kit, runs: Noted, note: Note
+) -> None:
+    await app.schedules.put("a", "daily 09:00", note.prepare(), zone="Pacific/Auckland")
+    await kit.time.advance_to(at(2026, 3, 2, 21))  # 10:00 on the 3rd there; in Los Angeles it is 13:00 on the 2nd
+    assert runs == [at(2026, 3, 1, 20), at(2026, 3, 2, 20)]
+    await app.schedules.put("a", "daily 09:00", note.prepare(), zone="America/Los_Angeles")
+    await kit.time.advance(days=2)
+    assert runs[2:] == [at(2026, 3, 4, 17)]  # the 3rd was greeted in Auckland; now the 4th
+    await app.schedules.put("a", "daily 09:00", note.prepare(), zone="Pacific/Auckland")
+    await kit.time.advance(days=1)
+    assert runs[3:] == [at(2026, 3, 4, 21), at(2026, 3, 5, 20)]  # where it was the 5th already, at once
+
+
+async def test_what_is_deleted_fires_no_more(app: Mainspring, kit: Kit, runs: Noted, note: Note) -> None:
+    await app.schedules.put("a", "every 1h", note.prepare())
+    await app.schedules.delete("a")
+    await kit.time.advance(hours=2)
+    assert runs == []
+    with pytest.raises(ScheduleNotFound, match="'a'"):
+        await app.schedules.get("a")
+    with pytest.raises(ScheduleNotFound):
+        await app.schedules.trigger("a")
+
+
+async def test_bad_input_is_refused(app: Mainspring, kit: Kit, note: Note) -> None:
+    with pytest.raises(InvalidSchedule, match="no schedule"):
+        await app.schedules.put("a", "sometimes", note.prepare())
+    with pytest.raises(InvalidSchedule, match="Europe/Berlin"):
+        await app.schedules.put("a", "@daily", note.prepare(), zone="Europe/Berln")
+    with pytest.raises(ConfigurationError, match="id"):
+        await app.schedules.put("", "@daily", note.prepare())
+    with pytest.raises(ConfigurationError, match="zone"):
+        await app.schedules.put("a", Schedule("@daily"), note.prepare(), zone="Asia/Tokyo")
+
+
+# -- looking ahead --------------------------------------------------------------------------------------------
+
+
+async def test_a_schedule_can_be_previewed(app: Mainspring, kit: Kit, note: Note) -> None:
+    await app.schedules.put("a", "30 2 * * *", note.prepare(), zone="Europe/Berlin")
+    rows = await app.schedules.preview("a", 40, reader="Asia/Tokyo")
+    assert rows[0].utc == at(2026, 3, 2, 1, 30)
+    assert rows[0].reader.isoformat() == "2026-03-02T10:30:00+09:00"
+    assert [row.local.day for row in rows if row.notes] == [29]
+    changes = await app.schedules.compare("a", "30 3 * * *", zone="Europe/Berlin", ahead=timedelta(days=2))
+    assert {change.kind for change in changes} == {"added", "removed"}
