@@ -29,12 +29,12 @@ class Firing:
 
 
 def needs_last_job(stored: StoredSchedule) -> bool:
-    return stored.last_job is not None and (stored.schedule.from_finish or stored.schedule.overlap != "allow")
+    return stored.last_job is not None and (stored.schedule.rule.from_finish or stored.schedule.overlap != "allow")
 
 
 def fire(stored: StoredSchedule, now: datetime, last: Job | None) -> Firing:
     """`last` is its last job, if it matters and is still known."""
-    if stored.schedule.from_finish and last is not None:
+    if stored.schedule.rule.from_finish and last is not None:
         if not last.finished:
             return Firing(stored, look_at=now + CHECK)
         stored = replace(stored, since=max(stored.since, last.finished_at or now))
@@ -54,12 +54,12 @@ def fire(stored: StoredSchedule, now: datetime, last: Job | None) -> Firing:
         last_job=jobs[-1].id if jobs else stored.last_job,
         fires=stored.fires + len(jobs),
     )
-    is_open = stored.schedule.from_finish and bool(jobs)
+    is_open = stored.schedule.rule.from_finish and bool(jobs)
     return Firing(after, jobs, tuple(entries), look_at=now + CHECK if is_open else None)
 
 
 def _since(stored: StoredSchedule) -> datetime | Occurrence:
-    return stored.since if stored.decided is None or stored.schedule.from_finish else stored.decided
+    return stored.since if stored.decided is None or stored.schedule.rule.from_finish else stored.decided
 
 
 def _without_overlap(

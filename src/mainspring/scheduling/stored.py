@@ -51,7 +51,7 @@ class StoredSchedule:
     def _following(self) -> Occurrence | None:
         if self.disabled:
             return None
-        if self.decided is None or self.schedule.from_finish:
+        if self.decided is None or self.schedule.rule.from_finish:
             return self.schedule.next_after(self.since)
         first = self.schedule.following(self.decided)
         return None if first is None else self.schedule.next_after(first.utc - TICK)  # which knows of pauses
