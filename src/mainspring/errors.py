@@ -9,6 +9,7 @@
     │   └── MissingExtra          an optional package is needed for this
     ├── InvalidPayload            the arguments do not fit the task (also a ValueError)
     ├── JobNotFound               no job has that id (also a LookupError)
+    ├── ScheduleNotFound          there is no such schedule
     ├── IllegalMove               the job's status does not allow it
     ├── DedupeConflict            another live job holds the dedupe key
     ├── SystemHalted              the system is halted and refuses new jobs
