@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
+from bench.plan import STATISTICS
 from bench.roster import OURS
 from bench.table import number
 
@@ -73,6 +74,7 @@ def _bar(results: Results, case: str, peer: str, y: int, scale: float) -> str:
 
 
 # -- dots: our drain rate beside other jobs; a line joins those with ever more of the same ---------
+MIDDLE = STATISTICS[1]  # a stock's title stands once, below the middle one of its dots
 HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 260, 50, 40, 70, 40
 
 
@@ -105,7 +107,7 @@ def _points(results: Results, stocks: Sequence[Stock]) -> list[Point]:
     return [
         Point(
             LEFT + 40 + i * step,
-            stock.title,
+            stock.title if stock.statistics in ("", MIDDLE) else "",
             stock.statistics,
             not stock.finished and not served,
             value.median,
@@ -124,8 +126,8 @@ def _dot(point: Point, most: float) -> str:
             f'<path class="spread" d="M{point.x:.1f} {_y(point.low, most):.1f}V{_y(point.high, most):.1f}"/>',
             f'<circle class="ours" cx="{point.x:.1f}" cy="{y:.1f}" r="4"/>',
             _text(point.x + 6, y + 18, number(point.rate), "small" if point.detail else ""),
-            _text(point.x, HEIGHT - BOTTOM + 18, point.label, "small" if point.detail else "", anchor="middle"),
-            _text(point.x, HEIGHT - BOTTOM + 32, point.detail, "small", anchor="middle"),
+            _text(point.x, HEIGHT - BOTTOM + 16, point.detail, "small", anchor="middle"),
+            _text(point.x, HEIGHT - BOTTOM + (32 if point.detail else 18), point.label, anchor="middle"),
         ]
     )
 

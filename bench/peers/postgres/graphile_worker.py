@@ -5,13 +5,13 @@
 # title = "graphile-worker"
 # packages = ["graphile-worker@0.18.0", "pg@8.23.0"]
 # finished = "deleted; it cannot keep them"
-# worker = "run with a preset; its performance page's settings, and a larger local queue"
+# worker = "run with the preset of its performance page: concurrentJobs 24, completeJobBatchDelay 0, a local queue"
 # drain_jobs = 100_000
 # skip = ["heard-*"]
 #
 # [tool.bench.variants]
-# "concurrentJobs 24, localQueue 500, completeJobBatchDelay 0" = { local = 500 }
-# "the same with localQueue 5000" = { local = 5000 }
+# "localQueue 500, as there" = { local = 500 }
+# "localQueue 5000" = { local = 5000 }
 # ///
 """graphile-worker: see node/graphile_worker.mjs."""
 
