@@ -219,6 +219,37 @@ async def test_running_jobs_are_waited_for(source: MemoryStore, target: MemorySt
     assert [job.id for job in await claim(target)] == [follow_up.id]
 
 
+class Unsure(MemoryStore):
+    """Learns late of what runs."""
+
+    asked = 0
+
+    async def under_way(self) -> int:
+        self.asked += 1
+        return 0 if self.asked == 1 else await super().under_way()
+
+
+async def test_a_run_that_the_store_did_not_know_of_is_waited_for_all_the_same(
+    target: MemoryStore, clock: ManualClock
+) -> None:
+    source = Unsure("memory://source", clock=clock)
+    await join(source, "w1")
+    held = await running(source)
+    await put(source)
+    waited = asyncio.Event()
+
+    def tell(step: Step) -> None:
+        if step.what.startswith("waiting"):
+            waited.set()
+
+    task = asyncio.create_task(Copy(source, target, tell=tell).run())
+    await waited.wait()
+    assert await target.get([held.id]) == []
+    await end(source, held, Move.SNOOZE)
+    assert (await task).done
+    assert await status_of(target, held.id) is Status.PENDING
+
+
 async def test_jobs_of_dead_workers_are_taken_over(
     source: MemoryStore, target: MemoryStore, clock: ManualClock
 ) -> None:
@@ -238,7 +269,7 @@ async def test_what_does_not_end_in_time_is_left_alone(
     before = a_halt(clock) if was_halted else None
     if before:
         await source.halt(before)
-    with pytest.raises(CopyFailed, match=f"greet {held.id} on w1 did not end within 0 s. Nothing was copied, both sto"):
+    with pytest.raises(CopyFailed, match=f"greet {held.id} on w1 did not end within 0 s. Nothing was copied, both st"):
         await Copy(source, target, wait=0).run()
     assert await copying.system_halt(source) == before
     assert await halted(target) is None

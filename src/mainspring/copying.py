@@ -61,6 +61,7 @@ class Tally:
     equal: int = 0
     loaded: int = 0
     expired: int = 0  # not worth the way
+    running: int = 0  # not to be copied before their run has ended
     conflicts: dict[str, str] = field(default_factory=dict)  # key -> who in the target holds it
     elsewhere: list[str] = field(default_factory=list)  # jobs that the target has as another kind
     differing: list[str] = field(default_factory=list)
@@ -237,7 +238,10 @@ class Copy:
         self._deleted = await deletions(self.source)
 
     async def _drain(self) -> None:
-        """Until nothing runs any more; what dead workers held is taken over, as their colleagues would."""
+        """Until nothing runs any more; what dead workers held is taken over, as their colleagues would.
+
+        Not every store knows that for sure (an index of DynamoDB may be late), so the sweeps have an eye on it too.
+        """
         end = time.monotonic() + self._wait
         most = running = await self.source.under_way()
         while running:
@@ -254,14 +258,15 @@ class Copy:
         listed = ", ".join(describe(job) for job in page.jobs) or "a transaction that has enqueued and is not committed"
         for undo in reversed(self._undo):  # the source last: as long as it is halted, a copy is under way
             await undo()
-        now = "both stores go on as before" if self._undo else "both stores stay halted"
-        msg = f"{listed} did not end within {self._wait:g} s. Nothing was copied, {now}; try later, or --wait longer"
+        now = "Nothing was copied, both stores go on as before" if self._undo else "Both stores stay halted"
+        msg = f"{listed} did not end within {self._wait:g} s. {now}; try later, or --wait longer"
         raise CopyFailed(msg)
 
     # -- sweeping -----------------------------------------------------------------------------
 
     async def _sweep_until_equal(self, kinds: Sequence[Kind]) -> None:
         """The last sweep puts no job in: it is the proof. Late transactions may make more of them necessary."""
+        self._undo.clear()
         sizes = await self.source.sizes()
         total = sum(sizes[kind] for kind in kinds)
         for number in range(MOST_SWEEPS):
@@ -270,6 +275,10 @@ class Copy:
                 tally = self.report.kinds[kind] = Tally()
                 done = await self._sweep(kind, tally, done, total, "verifying" if number else "copying")
                 self.report.loaded[kind] = self.report.loaded.get(kind, 0) + tally.loaded
+            if any(tally.running for tally in self.report.kinds.values()):
+                await asyncio.sleep(POLL)
+                await self._drain()
+                continue
             still = {kind for kind, tally in self.report.kinds.items() if tally.loaded}
             if not still or (number and not still & JOBS):  # a scheduler may go on writing its ledger
                 return
@@ -298,8 +307,10 @@ class Copy:
 
     async def _compare(self, kind: Kind, dumped: Sequence[Record], tally: Tally) -> None:
         now = self.target.clock.now()
-        records = {record["key"]: portable(record) for record in dumped if not is_over(record, now)}
-        tally.expired += len(dumped) - len(records)
+        lasting = [record for record in dumped if not is_over(record, now)]
+        records = {record["key"]: portable(record) for record in lasting if record.get("status") != Status.RUNNING}
+        tally.expired += len(dumped) - len(lasting)
+        tally.running += len(lasting) - len(records)
         found = await patiently(partial(self.target.look_up, kind, list(records))) if records else []
         here = {record["key"]: record for record in found}
         missing = [record for key, record in records.items() if key not in here]
