@@ -21,7 +21,7 @@ from mainspring.schedule.timeline import TICK, Timeline
 from mainspring.schedule.words import long_moment
 from mainspring.schedule.zones import FOLDS, GAPS, PACKAGED, Fold, Gap, Zones
 
-NO_MISFIRES = Misfire()
+LATEST = Misfire()
 NONE = timedelta()
 
 
@@ -51,7 +51,7 @@ class Schedule:
         *,
         gap: str = "shift",
         fold: str = "first",
-        misfire: Misfire | str = NO_MISFIRES,
+        misfire: Misfire | str = LATEST,
         overlap: str = "allow",
         jitter: Length = NONE,
         start: datetime | str | None = None,
