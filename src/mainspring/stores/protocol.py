@@ -382,3 +382,14 @@ class Migrating(Protocol):
 
     async def migrate(self) -> list[str]:
         """Run what is missing; the names of what was run."""
+
+
+@runtime_checkable
+class Planned(Protocol):
+    """A store whose table can be made in several ways, also by those who make it from a template."""
+
+    def plan_table(self, *, read_units: int | None, write_units: int | None, recovery: bool) -> None:
+        """How `migrate` makes it: with provisioned units or, where None, paid by request; perhaps recoverable."""
+
+    def template(self, form: str) -> str:
+        """The same for CloudFormation or Terraform."""

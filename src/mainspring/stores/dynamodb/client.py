@@ -52,6 +52,10 @@ STALE_KEYS = frozenset({"ExpiredTokenException", "UnrecognizedClientException", 
 Item = dict[str, Any]  # attribute values as the API has them
 
 
+class TableMissing(StoreError):
+    """The table is not there."""
+
+
 class ConditionFailed(Exception):
     def __init__(self, item: Item | None) -> None:
         super().__init__("a condition did not hold")
@@ -184,7 +188,7 @@ def explain_setback(status: int, codes: Collection[str], problem: Mapping[str, A
 
 def explain_error(status: int, code: str, problem: Mapping[str, Any]) -> StoreError:
     if code == "ResourceNotFoundException":
-        return StoreError(f"the table is not there; run `mainspring migrate` ({words(problem)})")
+        return TableMissing(f"the table is not there; run `mainspring migrate` ({words(problem)})")
     if code in {"AccessDeniedException", "UnrecognizedClientException", "MissingAuthenticationTokenException"}:
         return StoreReadOnly(f"these AWS credentials may not do that: {words(problem)}")
     return StoreError(f"{code or status}: {words(problem)}")

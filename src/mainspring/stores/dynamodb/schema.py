@@ -7,8 +7,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from mainspring.errors import ConfigurationError, StoreError, StoreTooNew, StoreUnavailable
-from mainspring.stores.dynamodb.client import Client, ConditionFailed
+from mainspring.errors import ConfigurationError, StoreTooNew, StoreUnavailable
+from mainspring.stores.dynamodb.client import Client, ConditionFailed, TableMissing
 from mainspring.stores.dynamodb.items import PLACES, TARGETS, key
 from mainspring.stores.dynamodb.table import Table
 from mainspring.stores.dynamodb.values import absent, put, unpack
@@ -65,10 +65,8 @@ def schema_of(partition: str, sort: str) -> list[dict[str, str]]:
 async def describe(client: Client, name: str) -> dict[str, Any] | None:
     try:
         answer = await client.call("DescribeTable", {"TableName": name})
-    except StoreError as error:
-        if "table is not there" in str(error):
-            return None
-        raise
+    except TableMissing:
+        return None
     table: dict[str, Any] = answer["Table"]
     return table
 
@@ -198,3 +196,6 @@ def terraform(name: str, plan: Plan) -> str:
         **units,
     }
     return json.dumps({"resource": {"aws_dynamodb_table": {"mainspring": resource}}}, indent=2)
+
+
+TEMPLATES = {"cloudformation": cloudformation, "terraform": terraform}

@@ -25,7 +25,7 @@ from mainspring.stores.dynamodb import (
     upkeep,
     workers,
 )
-from mainspring.stores.dynamodb.client import Client
+from mainspring.stores.dynamodb.client import Client, TableMissing
 from mainspring.stores.dynamodb.schema import MOST_SHARDS, Plan
 from mainspring.stores.dynamodb.table import Table
 from mainspring.stores.protocol import (
@@ -115,14 +115,24 @@ class DynamoStore:
 
     async def version(self) -> int:
         """Of the table; 0: there is none, or it is not ours yet."""
-        if await schema.describe(self.client, self.table.name) is None:
+        try:
+            found = await schema.about(self.table)
+        except TableMissing:
             return 0
-        found = await schema.about(self.table)
         return 0 if found is None else int(found["version"])
 
     async def migrate(self) -> list[str]:
         """Make the table; the names of what was done."""
         return await schema.migrate(self.table, self.plan, self._wanted_shards or schema.DEFAULT_SHARDS)
+
+    def plan_table(self, *, read_units: int | None, write_units: int | None, recovery: bool) -> None:
+        if (read_units is None) != (write_units is None):
+            msg = "provisioned units are given for reads and for writes, or for neither (paid by request)"
+            raise ConfigurationError(msg)
+        self.plan = replace(self.plan, read_units=read_units, write_units=write_units, recovery=recovery)
+
+    def template(self, form: str) -> str:
+        return schema.TEMPLATES[form](self.table.name, self.plan)
 
     async def _do(self, operation: Awaitable[T]) -> T:
         """What changes something: its counts are written down now and then."""

@@ -1,0 +1,224 @@
+"""Signing, credentials, answers and connections."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.auth import SigV4Auth  # type: ignore[import-untyped]
+from botocore.awsrequest import AWSRequest  # type: ignore[import-untyped]
+from botocore.credentials import Credentials as BotocoreCredentials  # type: ignore[import-untyped]
+
+from mainspring.errors import ConfigurationError, StoreBusy, StoreError, StoreReadOnly, StoreUnavailable
+from mainspring.stores.dynamodb.client import Cancelled, Client, ConditionFailed, Setback, TableMissing, explain
+from mainspring.stores.dynamodb.credentials import Credentials
+from mainspring.stores.dynamodb.signing import Keys, Signer
+from mainspring.stores.dynamodb.values import attribute, pack, plain, size, unpack
+from tests.dynamodb import REGION, endpoint, fresh_name
+
+NOW = datetime(2026, 11, 15, 13, 4, 5, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("session", [None, "a/session+token=="])
+@pytest.mark.parametrize("body", [b"{}", '{"name":"Zoë"}'.encode()])
+def test_requests_are_signed_as_botocore_signs_them(
+    session: str | None, body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = Keys("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", session)
+    host, target = "dynamodb.eu-central-1.amazonaws.com", "DynamoDB_20120810.GetItem"
+    ours = Signer("eu-central-1", host).headers(keys, target, body, NOW)
+    sent = {"content-type": ours["content-type"], "x-amz-target": target}
+    request = AWSRequest("POST", f"https://{host}/", headers=sent, data=body)
+    monkeypatch.setattr("botocore.auth.get_current_datetime", lambda: NOW.replace(tzinfo=None))
+    SigV4Auth(BotocoreCredentials(keys.access, keys.secret, keys.session), "dynamodb", "eu-central-1").add_auth(request)
+    assert ours["authorization"] == request.headers["Authorization"]
+
+
+def test_a_key_is_derived_anew_with_the_day_and_the_secret() -> None:
+    signer = Signer("eu-central-1", "host")
+    first = signer.headers(Keys("a", "s"), "t", b"", NOW)["authorization"]
+    assert signer.headers(Keys("a", "other"), "t", b"", NOW)["authorization"] != first
+    assert signer.headers(Keys("a", "s"), "t", b"", NOW.replace(day=16))["authorization"] != first
+    assert signer.headers(Keys("a", "s"), "t", b"", NOW)["authorization"] == first
+
+
+# -- credentials ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def without_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    return tmp_path
+
+
+async def test_keys_come_from_the_environment(without_keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "A")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "S")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "T")
+    assert await Credentials().keys() == Keys("A", "S", "T")
+
+
+async def test_keys_come_from_a_profile(without_keys: Path) -> None:
+    (without_keys / "credentials").write_text("[shop]\naws_access_key_id = A\naws_secret_access_key = S\n")
+    (without_keys / "config").write_text("[profile shop]\nregion = eu-west-3\n")
+    found = Credentials("shop")
+    assert await found.keys() == Keys("A", "S")
+    assert found.region() == "eu-west-3"
+
+
+async def test_who_has_no_keys_is_told_what_to_do(without_keys: Path) -> None:
+    with pytest.raises(ConfigurationError, match="AWS_ACCESS_KEY_ID"):
+        await Credentials().keys()
+
+
+def test_a_profile_that_is_not_there_is_named(without_keys: Path) -> None:
+    with pytest.raises(ConfigurationError, match="nobody"):
+        Credentials("nobody").region()
+
+
+async def test_keys_that_end_soon_are_renewed_beside_the_work(without_keys: Path) -> None:
+    """The call that notices goes on with the old ones."""
+    found = Credentials()
+    renewed = threading.Event()
+
+    class Ending:
+        count = 0
+
+        def get_frozen_credentials(self) -> Any:
+            self.count += 1
+            if self.count > 1:
+                assert threading.current_thread() is not threading.main_thread()
+                renewed.set()
+            return BotocoreCredentials(f"A{self.count}", "S")
+
+    found._found = Ending()
+    assert (await found.keys()).access == "A1"
+    found._look_at = 0.0
+    assert (await found.keys()).access == "A1"
+    assert await asyncio.to_thread(renewed.wait, 5)
+    await asyncio.to_thread(found._renewing.acquire)  # until it has put them in place
+    assert (await found.keys()).access == "A2"
+
+
+# -- what the service says ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (400, "ProvisionedThroughputExceededException", "throttled"),
+        (400, "ThrottlingException", "throttled"),
+        (400, "TransactionConflictException", "conflict"),
+        (400, "TransactionInProgressException", "conflict"),
+        (500, "InternalServerError", "server"),
+        (503, "", "server"),
+    ],
+)
+def test_what_may_pass_is_tried_again(status: int, code: str, kind: str) -> None:
+    setback = explain(status, code, {"message": "…"})
+    assert isinstance(setback, Setback)
+    assert setback.kind == kind
+    assert isinstance(setback.told_as, StoreUnavailable)
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "words"),
+    [
+        ("ResourceNotFoundException", TableMissing, "mainspring migrate"),
+        ("AccessDeniedException", StoreReadOnly, "may not"),
+        ("ValidationException", StoreError, "ValidationException"),
+    ],
+)
+def test_what_will_not_pass_is_told(code: str, error: type[StoreError], words: str) -> None:
+    told = explain(400, code, {"message": "…"})
+    assert type(told) is error
+    assert words in str(told)
+
+
+def test_a_condition_is_an_answer_and_brings_the_item() -> None:
+    failed = explain(400, "ConditionalCheckFailedException", {"Item": {"SK": {"S": "x"}}})
+    assert isinstance(failed, ConditionFailed)
+    assert failed.item == {"SK": {"S": "x"}}
+
+
+def test_a_transaction_that_met_a_condition_and_a_conflict_met_a_condition() -> None:
+    reasons = [
+        {"Code": "None"},
+        {"Code": "ConditionalCheckFailed", "Item": {"n": {"N": "1"}}},
+        {"Code": "TransactionConflict"},
+    ]
+    cancelled = explain(400, "TransactionCanceledException", {"CancellationReasons": reasons})
+    assert isinstance(cancelled, Cancelled)
+    assert [cancelled.failed(number) for number in range(4)] == [False, True, False, False]
+    assert cancelled.item(1) == {"n": {"N": "1"}}
+    busy = explain(400, "TransactionCanceledException", {"CancellationReasons": [{"Code": "ThrottlingError"}]})
+    assert isinstance(busy, Setback)
+    assert isinstance(busy.told_as, StoreBusy)
+
+
+# -- values -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value", ["", "Zoë", 0, -7, 2**62, 0.25, -1.5e-7, True, False, b"\x00\xff", [1, "a"], {"a": [True]}]
+)
+def test_values_come_back_as_they_were(value: Any) -> None:
+    again = plain(attribute(value))
+    assert again == value
+    assert type(again) is type(value)
+
+
+def test_what_is_none_is_left_out() -> None:
+    assert unpack(pack({"a": None, "b": 1})) == {"b": 1}
+
+
+def test_the_size_is_that_of_names_and_values() -> None:
+    assert size({"name": {"S": "Zoë"}}) == 4 + 4
+    assert size({"b": {"BOOL": True}, "l": {"L": [{"S": "xx"}]}}) == 2 + (1 + 3 + 3)
+
+
+# -- connections --------------------------------------------------------------------------------------------
+
+
+async def test_a_server_that_is_not_there_is_told_within_the_budget() -> None:
+    client = Client(REGION, "http://127.0.0.1:9", budget=0.2)
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailable, match="gave no answer"):
+        await client.call("ListTables", {})
+    assert time.monotonic() - began < 5
+    assert client.tally["network"] > 1
+    await client.close()
+
+
+@pytest.mark.slow
+async def test_each_loop_has_connections_of_its_own() -> None:
+    client = Client(REGION, endpoint())
+    asked = {"TableName": fresh_name()}
+
+    async def ask() -> None:
+        with pytest.raises(StoreError, match="migrate"):
+            await client.call("DescribeTable", asked)
+
+    await ask()
+    for _ in range(2):
+        thread = threading.Thread(target=asyncio.run, args=(ask(),))
+        thread.start()
+        await asyncio.to_thread(thread.join)
+    assert len(client._sessions._by_loop) == 2  # ours and the last thread's: that of the one before was dropped
+    await client.close()
+    assert client._sessions._by_loop == {}
+
+
+def test_no_endpoint_is_guessed_from_nonsense() -> None:
+    for nonsense in ("localhost:8000", "ftp://host", "http://", "http://host/path"):
+        with pytest.raises(ConfigurationError, match="no endpoint"):
+            Client(REGION, nonsense)

@@ -1,0 +1,285 @@
+"""What is in the table: for who reads it with other tools, and what the service is left to do by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+
+from mainspring.errors import StoreError
+from mainspring.job import Failure, Move, Status
+from mainspring.stores.dynamodb.counts import Counts, sum_up
+from mainspring.stores.dynamodb.crew import LONGEST_POLL, SHORTEST_POLL
+from mainspring.stores.dynamodb.items import dedupe_key, stamp, target_key, unstamp
+from mainspring.stores.dynamodb.schema import MOST_SHARDS
+from mainspring.stores.dynamodb.shares import owned
+from mainspring.stores.protocol import Filter
+from mainspring.testing.clock import ManualClock
+from mainspring.testing.conformance.scene import claim, claim_one, end, join, look, new_job, put, put_many, running
+from tests.dynamodb import FreshStore
+from tests.stores.dynamodb.conftest import Programs, client_of
+
+slow = pytest.mark.slow  # a real server
+
+
+async def item(store: FreshStore, job_id: str) -> dict[str, Any]:
+    found = await store.table.get(store.table.job_key(job_id))
+    assert found is not None
+    return found
+
+
+# -- for a reader -----------------------------------------------------------------------------------------
+
+
+@slow
+async def test_a_job_can_be_read_in_the_table(store: FreshStore, clock: ManualClock) -> None:
+    await join(store, "w1")
+    job_id = await put(store, task="daily_summary", payload='{"user": 7}')
+    row = await item(store, job_id)
+    assert (row["status"], row["job_type"], row["payload"]) == ("pending", "daily_summary", '{"user": 7}')
+    assert row["scheduled_for"] == row["created_at"] == "2026-01-01T00:00:00.000Z"
+    assert row["rank"] == f"2#{row['scheduled_for']}#{job_id}"
+
+    held = await claim_one(store)
+    row = await item(store, job_id)
+    assert (row["status"], row["locked_by"], row["lock_expires_at"]) == (
+        "in_progress",
+        "w1",
+        "2026-01-01T00:00:30.000Z",
+    )
+
+    await end(store, held, Move.RETRY, delay=60_000, failure=Failure("ValueError", "boom", "Traceback …"))
+    row = await item(store, job_id)
+    assert (row["status"], row["attempts"], row["last_error"]) == ("failed", 1, "boom")
+    assert row["scheduled_for"] == "2026-01-01T00:01:00.000Z"
+    assert row["rank"].startswith(f"2#{row['scheduled_for']}#")
+    assert "lock_expires_at" not in row
+
+    clock.advance(60)
+    await end(store, await claim_one(store), Move.DONE)
+    row = await item(store, job_id)
+    assert (row["status"], row["completed_at"]) == ("completed", "2026-01-01T00:01:00.000Z")
+
+
+@slow
+@pytest.mark.parametrize(("move", "word"), [(Move.DEAD, "dead_letter"), (Move.CANCEL, "cancelled")])
+async def test_how_a_job_was_given_up_can_be_read_in_the_table(store: FreshStore, move: Move, word: str) -> None:
+    await join(store, "w1")
+    held = await running(store)
+    await end(store, held, move)
+    assert (await item(store, held.id))["status"] == word
+
+
+def test_times_are_in_order_as_text() -> None:
+    moments = [-1, 0, 1, 999, 1000, 1_700_000_000_000, 253_402_300_799_999]
+    assert [unstamp(stamp(moment)) for moment in moments] == moments
+    assert sorted(map(stamp, moments)) == list(map(stamp, moments))
+
+
+def test_names_that_look_alike_are_kept_apart() -> None:
+    assert dedupe_key("a#b", "c") != dedupe_key("a", "b#c")
+    assert dedupe_key("a%23b", "c") != dedupe_key("a#b", "c")
+    assert len(target_key("t", "x" * 5000)) < 100
+    assert target_key("t", "x" * 5000) != target_key("t", "x" * 5001)
+
+
+# -- sizes --------------------------------------------------------------------------------------------------
+
+
+@slow
+async def test_a_job_that_does_not_fit_is_refused_before_anything_is_written(store: FreshStore) -> None:
+    noise = json.dumps(os.urandom(200_000).hex() + "é")
+    calls = store.client.tally["calls"]
+    with pytest.raises(StoreError, match=r"would take .* KB; in DynamoDB a job may have up to 350 KB"):
+        await store.insert([new_job(), new_job(payload=json.dumps(noise * 2))])
+    assert store.client.tally["calls"] == calls
+    assert await store.count(Filter()) == 0
+
+
+@slow
+async def test_a_long_payload_and_result_are_kept_compressed(store: FreshStore) -> None:
+    await join(store, "w1")
+    long = json.dumps("Zoë " * 250_000)
+    held = await running(store, payload=long)
+    assert held.payload == long
+    await end(store, held, Move.DONE, result=long)
+    job = await look(store, held.id)
+    assert job.payload == job.result == json.loads(long)
+    assert (await item(store, held.id)).keys() >= {"payload_zlib", "result_zlib"}
+
+
+@slow
+async def test_a_result_that_does_not_fit_is_left_out_and_the_job_says_so(store: FreshStore) -> None:
+    await join(store, "w1")
+    held = await running(store)
+    assert await end(store, held, Move.DONE, result=json.dumps(os.urandom(600_000).hex())) is Status.COMPLETED
+    job = await look(store, held.id)
+    assert job.result is None
+    assert "does not fit" in job.reason
+
+
+@slow
+async def test_more_follow_ups_than_one_transaction_takes_are_refused(store: FreshStore) -> None:
+    await join(store, "w1")
+    held = await running(store)
+    with pytest.raises(StoreError, match="at most 100 items"):
+        await end(store, held, Move.DONE, follow_ups=tuple(new_job() for _ in range(100)))
+    assert (await look(store, held.id)).status is Status.RUNNING
+    assert await end(store, held, Move.DONE, follow_ups=tuple(new_job() for _ in range(99))) is Status.COMPLETED
+
+
+# -- expiry by the service ------------------------------------------------------------------------------------
+
+
+@slow
+async def test_what_the_service_has_yet_to_delete_is_not_shown(programs: Programs, clock: ManualClock) -> None:
+    store = await programs.another(prune=False)
+    await join(store, "w1")
+    held = await running(store, keep=90_500, dedupe_key="k")
+    await end(store, held, Move.RETRY)
+    await end(store, await claim_one(store), Move.DONE)
+    kept = await put(store)
+    row = await store.table.get(store.table.job_key(held.id))
+    assert row is not None
+    assert row["ttl"] == clock.now() // 1000 + 91  # whole seconds, and not before its time
+    clock.advance(90.5)
+    assert await store.get([held.id]) == []
+    assert [job.id for job in (await store.find(Filter())).jobs] == [kept]
+    assert await store.count(Filter()) == 1
+    assert await store.attempts(held.id) == []
+    assert await store.timeline(held.id) == []
+    assert await store.prune() == 0
+
+
+@slow
+async def test_finished_jobs_are_counted_until_the_day_of_their_expiry_is_over(
+    programs: Programs, clock: ManualClock
+) -> None:
+    store = await programs.another(prune=False)
+    await join(store, "w1")
+    await end(store, await running(store, keep=86_400_000), Move.DONE)
+    await put(store)
+    for days, expected in ((0, {Status.PENDING: 1, Status.COMPLETED: 1}), (2, {Status.PENDING: 1})):
+        clock.advance(86_400 * days)
+        (counts,) = (await store.stats()).queues
+        assert counts.by_status == expected
+    assert (await store.stats()).estimated
+
+
+@slow
+async def test_live_jobs_and_their_keys_never_expire(store: FreshStore) -> None:
+    await join(store, "w1")
+    held = await running(store, dedupe_key="k", dedupe_for=1000, keep=0)
+    await end(store, held, Move.RETRY)
+    assert "ttl" not in await item(store, held.id)
+    key = await store.table.get(dedupe_key("greet", "k"))
+    assert key is not None
+    assert "ttl" not in key
+    await end(store, await claim_one(store), Move.DONE)
+    key = await store.table.get(dedupe_key("greet", "k"))
+    assert key is not None
+    assert "ttl" in key
+
+
+# -- counts ---------------------------------------------------------------------------------------------------
+
+
+@slow
+async def test_counts_that_went_wrong_are_counted_anew(store: FreshStore) -> None:
+    await put_many(store, 3)
+    store.table.counts.add("default", Status.PENDING, 40)
+    assert (await store.stats()).queues[0][Status.PENDING] == 43
+    await store.repair()
+    assert (await store.stats()).queues[0][Status.PENDING] == 3
+
+
+@slow
+async def test_counts_cost_a_write_a_second_and_not_one_per_job(store: FreshStore) -> None:
+    await put(store)
+    before = dict(store.client.tally)["calls"]
+    for _ in range(10):
+        await put(store)
+    assert store.client.tally["calls"] - before <= 10 * 2 + 2  # the halts, the job; and perhaps the counts
+
+
+def test_what_could_not_be_written_is_not_forgotten() -> None:
+    counts = Counts()
+    counts.add("q", Status.PENDING, 2)
+    tally = counts.take()
+    counts.add("q", Status.PENDING, 1)
+    counts.restore(tally)
+    assert counts.take() == {("q", "live"): {"pending": 3}}
+
+
+def test_days_that_are_over_are_not_counted() -> None:
+    rows = [
+        {"SK": "a#b#1#live", "pending": 2, "running": -1},
+        {"SK": "a#b#3#2026-01-01", "completed": 5},
+        {"SK": "a#b#3#2026-01-03", "completed": 7},
+    ]
+    assert sum_up(rows, "2026-01-02") == {"a#b": {Status.PENDING: 2, Status.COMPLETED: 7}}
+    assert sum_up(rows, None) == {"a#b": {Status.PENDING: 2, Status.COMPLETED: 12}}
+
+
+# -- shards and polling -----------------------------------------------------------------------------------------
+
+
+def test_every_shard_has_one_owner_and_few_move_when_a_process_goes() -> None:
+    processes = [f"p{number}" for number in range(8)]
+    before = {shard: [one for one in processes if owned(shard, one, processes)] for shard in range(256)}
+    assert {len(owners) for owners in before.values()} == {1}
+    assert min(sum([one] == owners for owners in before.values()) for one in processes) > 10
+    after = {shard: [one for one in processes[:-1] if owned(shard, one, processes[:-1])] for shard in range(256)}
+    assert all(after[shard] == before[shard] for shard in before if before[shard] != [processes[-1]])
+
+
+def test_who_knows_of_nobody_else_looks_after_all() -> None:
+    assert all(owned(shard, "me", ()) for shard in range(MOST_SHARDS))
+
+
+@slow
+async def test_a_worker_looks_ever_more_seldom_and_soon_again_after_a_job(store: FreshStore) -> None:
+    await join(store, "w1")
+    member = store.table.crew.members["w1"]
+    pauses = []
+    for _ in range(9):
+        pauses.append(member.pause)
+        assert await claim(store) == []
+        assert member.timer is not None
+    assert pauses[0] == SHORTEST_POLL
+    assert pauses == sorted(pauses)
+    assert member.pause == LONGEST_POLL
+    await put(store)
+    assert await claim(store)
+    assert (member.pause, member.timer) == (SHORTEST_POLL, None)
+
+
+@slow
+async def test_a_claim_from_its_own_shards_asks_only_those(programs: Programs) -> None:
+    stores = [await programs.another() for _ in range(2)]
+    for number, store in enumerate(stores):
+        await join(store, f"w{number}")
+        await store.reap()
+    store = stores[1]
+    await stores[0].reap()
+    ours = [shard for shard in range(store.table.shards) if owned(shard, store.table.process, store._watch.processes)]
+    assert len(store._watch.processes) == 2
+    await put_many(store, 40)
+    asked: list[str] = []
+    whole = client_of(store).call
+
+    async def call(operation: str, request: Any) -> dict[str, Any]:
+        if operation == "Query" and request.get("IndexName") == "places":
+            asked.extend(
+                one["S"] for one in request["ExpressionAttributeValues"].values() if one["S"].startswith("wait#")
+            )
+        return await whole(operation, request)
+
+    store.client.call = call  # type: ignore[method-assign]
+    store._turn = 0
+    taken = await claim(store, 3, worker="w1")
+    assert len(taken) == 3
+    if 0 < len(ours) < store.table.shards:
+        assert {int(place[-3:]) for place in asked} == set(ours)
