@@ -10,32 +10,28 @@ async def welcome(guest_id: str) -> None: ...
 await welcome.using(delay=3600).enqueue(guest_id="g1")
 """
 
-from typing import TYPE_CHECKING, Any
-
 from mainspring.app import Mainspring
 from mainspring.context import Context
 from mainspring.errors import Cancel, Discard, MainspringError, Snooze
 from mainspring.health import Health
 from mainspring.job import Job, Priority, Status
 from mainspring.retry import Retry
+from mainspring.schedule import (
+    BusinessCalendar,
+    Cron,
+    Daily,
+    Every,
+    Misfire,
+    Monthly,
+    Once,
+    Pause,
+    RRule,
+    Schedule,
+    Weekly,
+    Yearly,
+)
 from mainspring.stores.protocol import Filter
 from mainspring.task import JobHandle, Retention, Task
-
-if TYPE_CHECKING:
-    from mainspring.schedule import (
-        BusinessCalendar,
-        Cron,
-        Daily,
-        Every,
-        Misfire,
-        Monthly,
-        Once,
-        Pause,
-        RRule,
-        Schedule,
-        Weekly,
-        Yearly,
-    )
 
 __all__ = [
     "BusinessCalendar",
@@ -66,13 +62,3 @@ __all__ = [
     "Weekly",
     "Yearly",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Schedules are imported when first named: a program without any need not wait for them."""
-    if name in __all__:
-        from mainspring import schedule  # noqa: PLC0415 - see above
-
-        return getattr(schedule, name)
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
