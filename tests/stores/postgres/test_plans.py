@@ -29,7 +29,12 @@ UNSORTED = 512  # pages of new entries that a GIN index may have put off sorting
 LEFT_ALONE = """
 ALTER TABLE {s}.jobs SET (autovacuum_enabled = off);
 CREATE TABLE {s}.archive_30000 PARTITION OF {s}.archive FOR VALUES FROM (30000) TO (30001);
-"""
+ALTER TABLE {s}.archive_30000 SET (autovacuum_enabled = off);
+ALTER TABLE {s}.archive_short SET (autovacuum_enabled = off);
+ALTER TABLE {s}.archive_forever SET (autovacuum_enabled = off);
+ALTER TABLE {s}.attempts SET (autovacuum_enabled = off);
+ALTER TABLE {s}.documents SET (autovacuum_enabled = off);
+"""  # the pages that autovacuum reads would count as ours
 MANY_WAIT = """
 INSERT INTO {s}.jobs (id, task, queue, priority, run_at, max_attempts, created_at, keep, keep_dead, payload,
                       dedupe_key, target_type, target_id, tags)
