@@ -213,7 +213,7 @@ async def test_an_ack_nobody_answered_is_known_again(
     store: PostgresStore, far: PostgresStore, line: Line, way: str
 ) -> None:
     held, failed = await running(far), await running(far)
-    setattr(line, way, {"before": b"DELETE", "after": b"SELECT 1"}[way])
+    setattr(line, way, {"before": b".complete(", "after": b"SELECT 1"}[way])
     with pytest.raises(StoreUnavailable):
         await end(far, held, Move.DONE)
     assert await end(far, held, Move.DONE) is Status.COMPLETED

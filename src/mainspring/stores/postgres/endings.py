@@ -10,45 +10,13 @@ from mainspring.clock import Millis
 from mainspring.job import FINISHED, Failure, Move, Outcome, ProgressReport, Status
 from mainspring.stores.postgres import arrays
 from mainspring.stores.postgres.insertion import insert_jobs
-from mainspring.stores.postgres.partitions import DAY, FOREVER_DAY
 from mainspring.stores.postgres.rows import is_id
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.rules import COUNTS_AS_ATTEMPT, keeps_its_time, next_status, recorded_as, refuse_illegal, shorten
-from mainspring.stores.tables import CODES, COMPLETED, DEAD_LETTER, NEVER, RUNNING, STATUSES
+from mainspring.stores.tables import CODES, DEAD_LETTER, NEVER, RUNNING, STATUSES
 
-EXPIRES = f"least({NEVER}, {{now}} + {{keep}})"
-DROP_DAY = f"""
-CASE WHEN {{keep}} < {DAY} THEN 0
-     WHEN {{keep}} >= {NEVER} OR ({{now}} + {{keep}}) / {DAY} + 1 >= {FOREVER_DAY} THEN {FOREVER_DAY}
-     ELSE ({{now}} + {{keep}}) / {DAY} + 1 END
-"""
-
-
-def kept(keep: str, expression: str) -> str:
-    return expression.replace("{keep}", keep)
-
-
-COMPLETE = f"""
-WITH ended AS (
-    SELECT * FROM unnest(%(ids)s::uuid[], %(tokens)s::bigint[], %(began)s::bigint[], %(results)s::text[])
-        AS ended(id, token, began, result)
-), gone AS (
-    DELETE FROM {{s}}.jobs AS j USING ended
-    WHERE j.id = ended.id AND j.token = ended.token AND j.status = {RUNNING}
-    RETURNING j.*, ended.began, ended.result
-), kept AS (
-    INSERT INTO {{s}}.archive
-    SELECT id, task, queue, {COMPLETED}, priority, run_at, attempts + 1, max_attempts, crashes, token, worker,
-           coalesce(began, claimed_at), {{now}}, {kept("keep", EXPIRES)}, {kept("keep", DROP_DAY)}, timeout, created_at,
-           keep, keep_dead, dedupe_key, target_type, target_id, tags, options, reason, progress, note, error_type,
-           error, payload, result
-    FROM gone
-), counted AS (
-    INSERT INTO {{s}}.counts (queue, status, n)
-    SELECT queue, change.status, change.n FROM (SELECT queue, count(*) AS n FROM gone GROUP BY queue) AS ended,
-         LATERAL (VALUES ({RUNNING}, -ended.n), ({COMPLETED}, ended.n)) AS change(status, n)
-)
-SELECT id::text, token FROM gone
+COMPLETE = """
+SELECT {s}.complete(%(ids)s::uuid[], %(tokens)s::bigint[], %(began)s::bigint[], %(results)s::text[], {now})
 """
 WRITTEN = """
 SELECT archive.id::text, archive.token, status FROM {s}.archive
@@ -76,7 +44,8 @@ WITH ended AS (
 )
 INSERT INTO {{s}}.archive
 SELECT id, task, queue, end_status, priority, run_at, attempts + is_attempt, max_attempts, crashes + is_crash, token,
-       worker, coalesce(began, claimed_at), {{now}}, {kept("keeping", EXPIRES)}, {kept("keeping", DROP_DAY)}, timeout,
+       worker, coalesce(began, claimed_at), {{now}}, least({NEVER}, {{now}} + keeping),
+       {{s}}.drop_day(keeping, {{now}}), timeout,
        created_at, keep, keep_dead, dedupe_key, target_type, target_id, tags, options, coalesce(end_reason, reason),
        progress, note, coalesce(end_error_type, error_type),
        CASE WHEN end_error_type IS NULL THEN error ELSE end_error END, payload, result
@@ -141,14 +110,16 @@ async def complete(transaction: Transaction, outcomes: Sequence[Outcome]) -> dic
     """Runs that simply succeeded, all in one statement; those whose claim held."""
     if not outcomes:
         return {}
-    rows = await transaction.rows(
+    some = await transaction.value(
         COMPLETE,
         ids=arrays.of_plain(one.job_id for one in outcomes),
         tokens=arrays.of_plain(one.token for one in outcomes),
         began=arrays.of_plain(one.started_at or None for one in outcomes),
         results=arrays.of_texts(one.result for one in outcomes),
     )
-    return dict.fromkeys(rows, True)
+    if some is None:
+        return dict.fromkeys(((one.job_id, one.token) for one in outcomes), True)
+    return {(job_id, int(token)): True for job_id, _, token in (one.partition(" ") for one in some)}
 
 
 async def settle(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[tuple[str, int], Status]:

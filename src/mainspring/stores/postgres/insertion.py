@@ -46,8 +46,8 @@ WITH given AS MATERIALIZED ({given}),
 new AS (
     INSERT INTO {{s}}.jobs (id, task, queue, priority, run_at, created_at, max_attempts, timeout, keep, keep_dead,
                             payload, dedupe_key, target_type, target_id, tags, options)
-    SELECT id, task, queue, priority, coalesce(run_at, {{now}} + delay), {{now}}, max_attempts, timeout, keep,
-           keep_dead, payload, dedupe_key, target_type, target_id, tags::text[], options
+    SELECT id, task, queue, priority, coalesce(run_at, (SELECT {{now}}) + delay), (SELECT {{now}}), max_attempts,
+           timeout, keep, keep_dead, payload, dedupe_key, target_type, target_id, tags::text[], options
     FROM given
     WHERE ((SELECT NOT {ENDED_IN_RANGE}) OR NOT EXISTS (SELECT 1 FROM {{s}}.archive WHERE archive.id = given.id))
       AND NOT EXISTS (SELECT 1 FROM {{s}}.halts

@@ -121,6 +121,13 @@ CREATE INDEX archive_dedupe ON {schema}.archive (dedupe_key) WHERE dedupe_key IS
 CREATE INDEX archive_target ON {schema}.archive (target_type, target_id, id) WHERE target_type IS NOT NULL;
 CREATE INDEX archive_tags ON {schema}.archive USING gin (tags) WHERE tags IS NOT NULL;
 
+CREATE FUNCTION {schema}.drop_day(keep bigint, at bigint) RETURNS integer LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN keep < 86400000 THEN 0
+                WHEN keep >= 4611686018427387904 OR (at + keep) / 86400000 + 1 >= 1000000 THEN 1000000
+                ELSE (at + keep) / 86400000 + 1 END::integer
+$$;
+COMMENT ON FUNCTION {schema}.drop_day IS 'The partition of archive for a job that finishes at that time.';
+
 CREATE TABLE {schema}.attempts (
     job_id        uuid     NOT NULL,
     number        integer  NOT NULL,
@@ -360,3 +367,39 @@ END $$;
 
 COMMENT ON FUNCTION {schema}.take IS 'Claims due jobs for a worker, level by level.';
 COMMENT ON FUNCTION {schema}.take_suspect IS 'Claims one job whose worker has died before: such a job runs alone.';
+
+-- Runs that simply succeeded: their jobs move to the archive. The fence: only a job that runs under the very token is touched.
+-- NULL if all were; else those that were, each as its id and token.
+CREATE FUNCTION {schema}.complete(ids uuid[], tokens bigint[], began_at bigint[], results text[], at bigint)
+RETURNS text[] LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan SET jit = off
+AS $$
+DECLARE
+    done uuid[];
+    done_tokens bigint[];
+BEGIN
+    WITH ended AS (
+        SELECT * FROM unnest(ids, tokens, began_at, results) AS ended(id, token, began, result)
+    ), gone AS (
+        DELETE FROM {schema}.jobs AS j USING ended WHERE j.id = ended.id AND j.token = ended.token AND j.status = 2
+        RETURNING j.*, ended.began, ended.result
+    ), kept AS (
+        INSERT INTO {schema}.archive
+        SELECT id, task, queue, 4, priority, run_at, attempts + 1, max_attempts, crashes, token, worker,
+               coalesce(began, claimed_at), at, least(4611686018427387904, at + keep), {schema}.drop_day(keep, at), timeout,
+               created_at, keep, keep_dead, dedupe_key, target_type, target_id, tags, options, reason, progress, note,
+               error_type, error, payload, result
+        FROM gone
+    ), counted AS (
+        INSERT INTO {schema}.counts (queue, status, n)
+        SELECT queue, change.status, change.n FROM (SELECT queue, count(*) AS n FROM gone GROUP BY queue) AS ended_,
+             LATERAL (VALUES (2, -ended_.n), (4, ended_.n)) AS change(status, n)
+    )
+    SELECT array_agg(id), array_agg(token) INTO done, done_tokens FROM gone;
+    IF cardinality(done) = cardinality(ids) THEN
+        RETURN NULL;
+    END IF;
+    RETURN ARRAY(SELECT id || ' ' || token FROM unnest(done, done_tokens) AS one(id, token));
+END $$;
+COMMENT ON FUNCTION {schema}.complete IS 'Ends runs that simply succeeded.';
