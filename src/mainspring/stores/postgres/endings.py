@@ -10,7 +10,7 @@ from mainspring.clock import Millis
 from mainspring.job import FINISHED, Failure, Move, Outcome, ProgressReport, Status
 from mainspring.stores.postgres import arrays
 from mainspring.stores.postgres.insertion import insert_jobs
-from mainspring.stores.postgres.rows import is_id
+from mainspring.stores.postgres.rows import is_id, storable
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.rules import COUNTS_AS_ATTEMPT, keeps_its_time, next_status, recorded_as, refuse_illegal, shorten
 from mainspring.stores.tables import CODES, DEAD_LETTER, NEVER, RUNNING, STATUSES
@@ -157,9 +157,9 @@ async def go_on(transaction: Transaction, job: Held, status: Status, outcome: Ou
         at=job.now,  # it was due when it was claimed, even if the clock was set back since
         attempts=int(outcome.move in COUNTS_AS_ATTEMPT),
         crashes=int(outcome.move is Move.CRASH),
-        reason=outcome.reason,
+        reason=storable(outcome.reason),
         error_type=failure.type if failure else None,
-        error=failure.message if failure else None,
+        error=storable(failure.message) if failure else None,
     )
     transaction.count(job.queue, RUNNING, -1)
     transaction.count(job.queue, CODES[status], 1)
@@ -178,9 +178,9 @@ async def end(transaction: Transaction, ended: Sequence[tuple[Held, Status, Outc
         is_attempt=[int(outcome.move in COUNTS_AS_ATTEMPT) for _, _, outcome in ended],
         is_crash=[int(o.move is Move.CRASH and status is not Status.CANCELLED) for _, status, o in ended],
         began=[outcome.started_at or None for _, _, outcome in ended],
-        reasons=[outcome.reason or None for _, _, outcome in ended],
+        reasons=[storable(outcome.reason) or None for _, _, outcome in ended],
         error_types=[failure.type if failure else None for failure in failures],
-        errors=[failure.message if failure else None for failure in failures],
+        errors=[storable(failure.message) if failure else None for failure in failures],
         results=[outcome.result for _, _, outcome in ended],
     )
     for (queue, status), number in Counter((job.queue, status) for job, status, _ in ended).items():
@@ -198,8 +198,8 @@ async def record_attempt(transaction: Transaction, job: Held, move: Move, outcom
         finished_at=outcome.finished_at or job.now,
         move=move,
         error_type=failure.type or None,
-        error=failure.message or None,
-        traceback=shorten(failure.traceback) or None,
+        error=storable(failure.message) or None,
+        traceback=storable(shorten(failure.traceback)) or None,
     )
 
 
@@ -218,7 +218,7 @@ async def report(transaction: Transaction, reports: list[ProgressReport]) -> lis
         ids=[one.job_id for one in known],
         tokens=[one.token for one in known],
         fractions=[one.fraction for one in known],
-        notes=[one.note for one in known],
+        notes=[storable(one.note) for one in known],
     )
     accepted = {job_id for (job_id,) in rows}
     return [one.job_id in accepted for one in reports]

@@ -18,6 +18,8 @@ COLUMNS = {LIVE: LIVE_COLUMNS, FINISHED: FINISHED_COLUMNS}
 
 # -- filters --------------------------------------------------------------------------------------
 
+JSON = r"(CASE WHEN payload LIKE '%%\\u0000%%' THEN NULL ELSE payload::jsonb END)"  # jsonb knows no such character
+
 
 class Conditions:
     """A filter as a WHERE clause for one of the two tables. Column names are ours, values are parameters."""
@@ -80,7 +82,7 @@ class Conditions:
 
     def _add_payload(self, where: Filter) -> None:
         for path, value in where.payload.items():
-            self.add("payload::jsonb #> ?::text[] = ?::jsonb", path.split("."), json.dumps(value))
+            self.add(f"{JSON} #> ?::text[] = ?::jsonb", path.split("."), json.dumps(value))
 
 
 # -- jobs -----------------------------------------------------------------------------------------

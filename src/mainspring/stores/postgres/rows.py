@@ -28,6 +28,11 @@ def is_id(text: str) -> bool:
     return ID.fullmatch(text) is not None
 
 
+def storable(text: str) -> str:
+    """PostgreSQL's texts have no NUL. What people write or handlers raise may have one, and must not be refused for it."""
+    return text.replace("\0", "�")
+
+
 def only_ids(texts: Iterable[str]) -> list[str]:
     """Without what cannot be one of ours: the server would refuse the whole statement."""
     return [text for text in texts if is_id(text)]

@@ -130,6 +130,19 @@ class Ending(Scene):
         job = await look(store, held.id)
         assert (job.crashes, job.finished_at, job.expires_at) == (3, at(clock), at(clock, DAY / 1000))
 
+    @pytest.mark.parametrize("move", [Move.RETRY, Move.DEAD])
+    async def test_what_is_no_text_elsewhere_is_no_hindrance(self, store: Store, move: Move) -> None:
+        """A handler may raise with bytes that a database does not take. That a run ended must be written all the same."""
+        held = await running(store)
+        await store.report([ProgressReport(held.id, held.token, 0.5, "half \0 way")])
+        failure = Failure("ValueError", "bad byte \0 in input", "Traceback \0 …")
+        assert await end(store, held, move, failure=failure, reason="so \0 be it") is not None
+        job = await look(store, held.id)
+        assert job.failure is not None
+        assert job.failure.message.startswith("bad byte")
+        (attempt,) = await store.attempts(held.id)
+        assert attempt.failure is not None
+
     async def test_the_last_failure_stays_readable(self, store: Store) -> None:
         held = await running(store)
         await end(store, held, Move.RETRY, failure=BOOM)

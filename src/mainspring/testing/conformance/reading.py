@@ -50,6 +50,7 @@ BY_FIELD: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "payload list": ({"payload": {"n": 1}}, {"payload": '{"n": 1}'}, {"payload": "[1]"}),
     "payload depth": ({"payload": {"a.b": 1}}, {"payload": '{"a": {"b": 1}}'}, {"payload": '{"a": 1}'}),
     "payload quotes": ({"payload": {"a": 'it\'s "x"'}}, {"payload": '{"a": "it\'s \\"x\\""}'}, {"payload": "{}"}),
+    "payload beside nul": ({"payload": {"a": 1}}, {"payload": '{"a": 1}'}, {"payload": '{"a": "\\u0000"}'}),
 }
 
 BY_TIME = [("created_after", "created_before"), ("due_after", "due_before"), ("finished_after", "finished_before")]

@@ -231,13 +231,13 @@ COMMENT ON COLUMN {schema}.documents.due_at IS 'something is to be done with it 
 CREATE VIEW {schema}.all_jobs AS
 SELECT id, task, queue, (ARRAY['pending', 'failed', 'running', 'suspended'])[status + 1] AS status,
        (ARRAY['urgent', 'high', 'normal', 'low'])[priority + 1] AS priority,
-       to_timestamp(run_at / 1000.0) AS run_at, attempts, worker, error_type, error, payload::jsonb AS payload,
-       NULL::jsonb AS result
+       to_timestamp(run_at / 1000.0) AS run_at, attempts, worker, error_type, error, payload::json AS payload,
+       NULL::json AS result
 FROM {schema}.jobs
 UNION ALL
 SELECT id, task, queue, (ARRAY['completed', 'dead_letter', 'cancelled'])[status - 3],
        (ARRAY['urgent', 'high', 'normal', 'low'])[priority + 1],
-       to_timestamp(run_at / 1000.0), attempts, worker, error_type, error, payload::jsonb, result::jsonb
+       to_timestamp(run_at / 1000.0), attempts, worker, error_type, error, payload::json, result::json
 FROM {schema}.archive;
 COMMENT ON VIEW {schema}.all_jobs IS 'Every job, live or finished, with names and times that people read.';
 
