@@ -29,7 +29,7 @@ def is_id(text: str) -> bool:
 
 
 def storable(text: str) -> str:
-    """PostgreSQL's texts have no NUL. What people write or handlers raise may have one, and must not be refused for it."""
+    """PostgreSQL's texts have no NUL. What handlers raise may have one, and must not be refused for it."""
     return text.replace("\0", "�")
 
 

@@ -132,7 +132,7 @@ class Ending(Scene):
 
     @pytest.mark.parametrize("move", [Move.RETRY, Move.DEAD])
     async def test_what_is_no_text_elsewhere_is_no_hindrance(self, store: Store, move: Move) -> None:
-        """A handler may raise with bytes that a database does not take. That a run ended must be written all the same."""
+        """A handler may raise with bytes that a database does not take. That its run ended must be written anyway."""
         held = await running(store)
         await store.report([ProgressReport(held.id, held.token, 0.5, "half \0 way")])
         failure = Failure("ValueError", "bad byte \0 in input", "Traceback \0 …")
