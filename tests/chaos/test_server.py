@@ -31,7 +31,7 @@ def test_connections_that_are_cut_lose_nothing(nursery: Nursery, chaos: Chaos) -
 
 def test_a_killed_server_loses_nothing(mortal: Nursery, server: Server, chaos: Chaos) -> None:
     crew = Crew(mortal, chaos.rng(), patient=True)
-    for _ in range(chaos.size(2, 40)):
+    for _ in range(chaos.size(1, 40)):
         crew.wait_for_work(runs=30)
         server.stop(signal.SIGKILL)
         time.sleep(crew.rng.uniform(0, chaos.size(1, 8)))  # the latter is longer than the lease
