@@ -45,8 +45,8 @@ class Crew:
 
     def wait_for_work(self, runs: int = 1) -> None:
         """Until so many more have been completed: whatever happened is over."""
-        done = self._nursery.ledger.count("done") + runs
-        wait_until(lambda: self._nursery.ledger.count("done") >= done, self._said, every=0.1)
+        size = self._nursery.ledger_size()
+        wait_until(lambda: self._nursery.ledger_since(size).count("done") >= runs, self._said, every=0.1)
 
     def finish(self) -> None:
         """No new jobs; the workers do what is left and stop in order."""
@@ -115,4 +115,6 @@ def check_effects(nursery: Nursery) -> None:
 
 def report(ledger: Ledger) -> None:
     numbers = f"{len(ledger.deaths)} kills, {len(ledger.acknowledged)} jobs acknowledged"
+    if ledger.stops:
+        numbers += f", {sum(map(len, ledger.stops.values()))} stops, {len(ledger.late)} started late by a zombie"
     print(f"{numbers}, runs per job: {tally(ledger.runs.values())}")

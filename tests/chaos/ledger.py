@@ -19,7 +19,7 @@ import os
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,7 @@ class Ledger:
         self.deaths = {entry.who: entry.at for entry in self.of("kill")}
         self.stops = self._moments("stop", of="who")
         self.done = self._moments("done")
+        self.late: list[Entry] = []  # starts of zombies
         self.runs = self._runs()
 
     @classmethod
@@ -111,6 +112,9 @@ class Ledger:
         ends = {(entry.job_id, entry.token, entry.who): entry for entry in self.of("end", "fail")}
         runs: dict[str, list[Run]] = defaultdict(list)
         for entry in self.of("start"):
+            if self._is_late(entry, runs[entry.job_id]):
+                self.late.append(entry)
+                continue
             last = ends.get((entry.job_id, entry.token, entry.who))
             end = last.at if last is not None and last.kind == "end" else None
             fail = last.at if last is not None and last.kind == "fail" else None
@@ -118,6 +122,11 @@ class Ledger:
             stopped = next((at for at in self.stops.get(entry.who, ()) if at > entry.at), None)
             runs[entry.job_id].append(Run(entry.job_id, entry.token, entry.who, entry.at, end, fail, killed, stopped))
         return runs
+
+    def _is_late(self, start: Entry, before: Sequence[Run]) -> bool:
+        """It was stopped when it had claimed the job, and starts it before it hears that another has it by now."""
+        stopped = any(at < start.at for at in self.stops.get(start.who, ()))
+        return stopped and any(run.token > start.token for run in before)
 
     # -- what must never be -------------------------------------------------------------------
 

@@ -69,6 +69,15 @@ def test_a_job_may_run_again_after_its_worker_was_stopped() -> None:
     assert found.problems(FINE) == []
 
 
+def test_a_zombie_may_start_late_what_it_had_claimed_and_not_complete_it() -> None:
+    lines = "stop - 0 w1", "start j 2 w2", "start j 1 w1", "end j 1 w1", "end j 2 w2"
+    found = ledger(*lines, "done j 0 w2")
+    assert found.problems(FINE) == []
+    assert [entry.token for entry in found.late] == [1]
+    assert ledger(*lines, "done j 0 w1").problems(FINE) == ["j was completed by w1 while w2 had it"]
+    assert ledger(*lines[1:], "done j 0 w2").problems(FINE) != []
+
+
 def test_an_overlap_with_a_process_that_is_stopped_later_or_was_before_is_seen() -> None:
     found = ledger("start j 1 w1", "start j 2 w2", "stop - 0 w1", "end j 2 w2")
     assert found.problems(FINE) == ["j was run by w2 (2) while w1 (1) had it"]

@@ -19,6 +19,7 @@ from tests.stores.postgres.several import Stores
 from tests.worker.working import eventually
 
 LEASE = 1.0
+IN_THE_MIDDLE = "SELECT pid FROM pg_stat_activity WHERE application_name = %s AND state = 'idle in transaction'"
 
 
 @asynccontextmanager
@@ -56,11 +57,13 @@ async def test_in_an_enqueue(stores: Stores, frozen: PostgresStore) -> None:
         await put(store, dedupe_key="a")
 
 
-async def test_in_a_heartbeat(stores: Stores, frozen: PostgresStore) -> None:
-    """Its row could not be removed, and with that none of its jobs be taken over."""
-    store = await stores.another(lease=LEASE)
+async def test_in_a_heartbeat(stores: Stores) -> None:
+    """Its row cannot be removed; its jobs are taken over all the same."""
+    frozen, store = await stores.another(lease=4 * LEASE), await stores.another(lease=LEASE)
     await join(frozen, "w1")
     held = await running(frozen, worker="w1")
     async with silent(frozen, lambda transaction: transaction.do(upkeep.BEAT, id="w1", polling=False)):
         (takeover,) = await eventually(store.reap)
+        assert stores.ask(IN_THE_MIDDLE, stores.schema), "it still holds its row"
+        await eventually(lambda: not stores.ask(IN_THE_MIDDLE, stores.schema))
     assert (takeover.job_id, takeover.cause) == (held.id, TakeoverCause.CRASHED)

@@ -405,7 +405,7 @@ class PostgresStore:
 
         async def take(transaction: Transaction) -> list[Takeover]:
             taken = await upkeep.take_over(transaction, dead, stalled)
-            await transaction.do(upkeep.LEAVE, ids=dead)
+            await transaction.do(upkeep.FORGET, ids=dead)
             return taken
 
         return await self._run(take)

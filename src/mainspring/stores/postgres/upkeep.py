@@ -30,6 +30,10 @@ ON CONFLICT (id) DO UPDATE SET info = excluded.info, queues = excluded.queues, s
                                beat = workers.beat + 1
 """
 LEAVE = "DELETE FROM {s}.workers WHERE id = ANY(%(ids)s)"
+FORGET = """
+DELETE FROM {s}.workers
+WHERE id IN (SELECT id FROM {s}.workers WHERE id = ANY(%(ids)s) ORDER BY id FOR UPDATE SKIP LOCKED)
+"""  # one that was stopped in the middle of its heartbeat has locked its row: next time
 BEAT = """
 UPDATE {s}.workers
 SET beat = beat + 1, seen_at = {now}, info = jsonb_set(info, '{polling}', to_jsonb(%(polling)s::boolean))
