@@ -15,6 +15,7 @@ from mainspring.context import Context
 from mainspring.errors import Cancel, Discard, MainspringError, Snooze
 from mainspring.health import Health
 from mainspring.job import Job, Priority, Status
+from mainspring.occasions import Occasion, Person
 from mainspring.retry import Retry
 from mainspring.schedule import (
     BusinessCalendar,
@@ -49,8 +50,10 @@ __all__ = [
     "MainspringError",
     "Misfire",
     "Monthly",
+    "Occasion",
     "Once",
     "Pause",
+    "Person",
     "Priority",
     "RRule",
     "Retention",

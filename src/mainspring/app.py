@@ -14,6 +14,8 @@ from mainspring.events import Bus, Event, Halted, JobCreated, JobDeduplicated, R
 from mainspring.health import LATE, TIMEOUT, Contact, Health, examine
 from mainspring.job import Inserted, NewJob
 from mainspring.jobs import Jobs, whoami
+from mainspring.occasions.occasions import Occasions
+from mainspring.occasions.people import People
 from mainspring.portal import Portal
 from mainspring.retry import Retry
 from mainspring.schedule import Rule, Schedule
@@ -25,6 +27,7 @@ from mainspring.task import Ack, Isolation, Length, Options, Retention, Task, Ta
 from mainspring.timers import Timers
 
 E = TypeVar("E", bound=Event)
+F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
@@ -47,6 +50,8 @@ class Mainspring:
         self.schedules = Schedules(self)
         self.timers = Timers(self)
         self.timers.add(ScheduleTimer(self))
+        self.people = People(self)
+        self.occasions = Occasions(self)
         self.portal = Portal()
 
     def __repr__(self) -> str:
@@ -132,6 +137,37 @@ class Mainspring:
             return task
 
         return decorate  # type: ignore[return-value]
+
+    def occasion(
+        self,
+        kind: str,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        priority: str = "normal",
+        retry: Retry | None = None,
+        max_attempts: int | None = None,
+        timeout: Length | None = None,
+        ack: Ack = "batched",
+        retention: Retention | None = None,
+        tags: Iterable[str] | None = None,
+    ) -> Callable[[F], F]:
+        """Call a function when people have this occasion: `@app.occasion("birthday")`.
+
+        It asks by annotation for what it wants to know: `person: Person`, `occasion: Occasion`, `ctx: Context`. It
+        stays the function that it was; a task of its name runs it, with the options given here.
+        """
+        names = sys._getframe(1).f_locals  # noqa: SLF001 - annotations may name what is local to the caller
+
+        def decorate(function: F) -> F:
+            make = self.task(
+                name=name or function.__name__, queue=queue, priority=priority, retry=retry, max_attempts=max_attempts,
+                timeout=timeout, ack=ack, retention=retention, tags=tags,
+            )  # fmt: skip
+            self.occasions.handle(kind, function, names, make)
+            return function
+
+        return decorate
 
     def _register(self, task: Task[..., Any, Any]) -> Task[..., Any, Any]:
         known = self.tasks.get(task.name)

@@ -110,8 +110,12 @@ class Context:
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every attempt: give it to the services you call, so that a repeat is recognised."""
-        return self._claim.id
+        """The same for every attempt: give it to the services you call, so that a repeat is recognised.
+
+        The job's id; for a person's occasion `{person}:{kind}:{local date}`.
+        """
+        own = json.loads(self._claim.options or "{}").get("idempotency_key")
+        return self._claim.id if own is None else str(own)
 
     @property
     def task(self) -> str:

@@ -10,6 +10,8 @@
     ├── InvalidPayload            the arguments do not fit the task (also a ValueError)
     ├── JobNotFound               no job has that id (also a LookupError)
     ├── ScheduleNotFound          there is no such schedule
+    ├── PersonNotFound            there is no such person (also a LookupError)
+    ├── InvalidPerson             a person that cannot be (also a ValueError)
     ├── IllegalMove               the job's status does not allow it
     ├── DedupeConflict            another live job holds the dedupe key
     ├── SystemHalted              the system is halted and refuses new jobs
@@ -34,6 +36,7 @@ A handler ends its own job by raising one of the three signals (not errors):
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 
 
@@ -110,6 +113,18 @@ class CopyFailed(MainspringError):
 
 class ScheduleNotFound(MainspringError):
     """There is no such schedule."""
+
+
+class PersonNotFound(MainspringError, LookupError):
+    """There is no such person."""
+
+
+class InvalidPerson(MainspringError, ValueError):
+    """A person that cannot be. `problems` are the fields and what is wrong with them."""
+
+    def __init__(self, message: str | None = None, problems: Iterable[tuple[str, str]] = ()) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
 
 
 class StoreError(MainspringError):

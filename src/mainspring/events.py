@@ -16,6 +16,8 @@
 | JobReleased        | a worker handed a job back unfinished                               |
 | ScheduleFired      | a schedule's time came and its job was made                         |
 | ScheduleSkipped    | occurrences were not fired: `reason` coalesced, overlap, paused, …  |
+| OccasionSent       | a person's occasion has come and its job was made                   |
+| OccasionSkipped    | it was not sent: `reason` too_late, repeated                        |
 | WorkerStarted      | a worker has joined                                                 |
 | WorkerStopped      | a worker has left                                                   |
 | WorkerHeartbeat    | a worker gave its sign of life                                      |
@@ -38,7 +40,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any, Literal, TypeVar
 
 from mainspring.job import Failure
@@ -151,6 +153,23 @@ class ScheduleSkipped(Event):
     schedule: str
     reason: str
     count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OccasionSent(Event):
+    person: str
+    kind: str
+    on: date  # the local date
+    job_id: str
+    lateness: float  # seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OccasionSkipped(Event):
+    person: str
+    kind: str
+    on: date
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -624,9 +624,9 @@ class MemoryStore:
         with self._operation() as now:
             return self._shelf.browse(listing, now)
 
-    async def due(self, collection: str, limit: int = 100) -> Due:
+    async def due(self, collection: str, limit: int = 100, *, ahead: Millis = 0) -> Due:
         with self._operation() as now:
-            return self._shelf.due(collection, limit, now)
+            return self._shelf.due(collection, limit, now, now + ahead)
 
     # -- moving to another store --------------------------------------------------------------
 

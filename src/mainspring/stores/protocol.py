@@ -349,8 +349,8 @@ class Store(Protocol):
     async def browse(self, listing: Listing) -> list[Document]:
         """By group and id, in the order of their characters' numbers."""
 
-    async def due(self, collection: str, limit: int = 100) -> Due:
-        """Those whose time has come, the longest overdue first."""
+    async def due(self, collection: str, limit: int = 100, *, ahead: Millis = 0) -> Due:
+        """Those whose time has come or, with `ahead`, will come within so long; the longest overdue first."""
 
     # -- moving to another store, see records.py; none of it minds a halt --------------------------------
     async def dump(self, kind: Kind, *, after: str | None = None, limit: int = 1000) -> Chunk:

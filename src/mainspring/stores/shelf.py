@@ -66,11 +66,11 @@ class Shelf:
             keys = self._in_order[collection] = sorted(key for key in self._documents if key.collection == collection)
         return keys
 
-    def due(self, collection: str, limit: int, now: Millis) -> Due:
+    def due(self, collection: str, limit: int, now: Millis, until: Millis) -> Due:
         heap = self._heaps[collection]
         taken: list[tuple[Millis, Key, str]] = []
         documents: list[Document] = []
-        while heap and len(documents) < limit and heap[0][0] <= now:
+        while heap and len(documents) < limit and heap[0][0] <= until:
             taken.append(entry := heappop(heap))
             if self._holds(entry, now):
                 documents.append(self._documents[entry[1]])

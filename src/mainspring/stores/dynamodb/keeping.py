@@ -265,7 +265,7 @@ async def browse(table: Table, listing: Listing) -> list[Document]:
     return [to_document(row) for row in await table.first(pages, listing.limit)]
 
 
-async def due(table: Table, collection: str, limit: int) -> Due:
+async def due(table: Table, collection: str, limit: int, ahead: Millis) -> Due:
     now = table.clock.now()
     pages = table.query(equals("place", due_place(collection)), index=PLACES, limit=limit + 1)
     found: list[Document] = []
@@ -278,7 +278,7 @@ async def due(table: Table, collection: str, limit: int) -> Due:
             if row is None or row.get("rank") != entry["rank"] or not is_alive(row, now):
                 continue
             document = to_document(row)
-            if len(found) < limit and (document.due_at or 0) <= now:
+            if len(found) < limit and (document.due_at or 0) <= now + ahead:
                 found.append(document)
             elif next_at is None:
                 next_at = document.due_at

@@ -315,9 +315,9 @@ class DynamoStore:
         await self.open()
         return await keeping.browse(self.table, listing)
 
-    async def due(self, collection: str, limit: int = 100) -> Due:
+    async def due(self, collection: str, limit: int = 100, *, ahead: Millis = 0) -> Due:
         await self.open()
-        return await keeping.due(self.table, collection, limit)
+        return await keeping.due(self.table, collection, limit, ahead)
 
     # -- moving to another store --------------------------------------------------------------
 

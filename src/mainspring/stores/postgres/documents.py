@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from mainspring.clock import Millis
 from mainspring.errors import StoreBusy
 from mainspring.job import Inserted
 from mainspring.stores.documents import (
@@ -136,12 +137,12 @@ async def browse(transaction: Transaction, listing: Listing) -> list[Document]:
     return [to_document(row) for row in rows]
 
 
-async def due(transaction: Transaction, collection: str, limit: int) -> Due:
+async def due(transaction: Transaction, collection: str, limit: int, ahead: Millis) -> Due:
     """One more than is wanted, which says when to look again."""
     rows = await transaction.rows(DUE, collection=collection, limit=limit + 1)
     now = rows[0][-1] if rows else await transaction.value("SELECT {now}")
     documents = [to_document(row[:-1]) for row in rows]
-    ready = [one for one in documents[:limit] if one.due_at is not None and one.due_at <= now]
+    ready = [one for one in documents[:limit] if one.due_at is not None and one.due_at <= now + ahead]
     following = documents[len(ready)].due_at if len(ready) < len(documents) else None
     return Due(ready, now, following)
 

@@ -524,8 +524,8 @@ class PostgresStore:
     async def browse(self, listing: Listing) -> list[Document]:
         return await self._read_by_index(lambda transaction: documents.browse(transaction, listing))
 
-    async def due(self, collection: str, limit: int = 100) -> Due:
-        return await self._read_by_index(lambda transaction: documents.due(transaction, collection, limit))
+    async def due(self, collection: str, limit: int = 100, *, ahead: Millis = 0) -> Due:
+        return await self._read_by_index(lambda transaction: documents.due(transaction, collection, limit, ahead))
 
     # -- moving to another store --------------------------------------------------------------
 

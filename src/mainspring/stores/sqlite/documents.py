@@ -131,8 +131,8 @@ def browse(connection: sqlite3.Connection, listing: Listing, now: Millis) -> lis
     return [to_document(row) for row in connection.execute(statement, given)]
 
 
-def due(connection: sqlite3.Connection, collection: str, limit: int, now: Millis) -> Due:
-    documents = [to_document(row) for row in connection.execute(DUE, (collection, now, now, limit))]
+def due(connection: sqlite3.Connection, collection: str, limit: int, now: Millis, ahead: Millis) -> Due:
+    documents = [to_document(row) for row in connection.execute(DUE, (collection, now + ahead, now, limit))]
     following = connection.execute(NEXT, (collection, now, len(documents))).fetchone()
     return Due(documents, now, following[0] if following else None)
 

@@ -348,8 +348,8 @@ class SqliteStore:
     async def browse(self, listing: Listing) -> list[Document]:
         return await self._open().reader.run(documents.browse, listing, self.clock.now())
 
-    async def due(self, collection: str, limit: int = 100) -> Due:
-        return await self._open().reader.run(documents.due, collection, limit, self.clock.now())
+    async def due(self, collection: str, limit: int = 100, *, ahead: Millis = 0) -> Due:
+        return await self._open().reader.run(documents.due, collection, limit, self.clock.now(), ahead)
 
     # -- moving to another store --------------------------------------------------------------
 

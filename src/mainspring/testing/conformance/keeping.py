@@ -218,6 +218,10 @@ class Keeping(Scene):
         found = await store.due("things")
         assert [one.key.id for one in found.documents] == ["overdue", "now"]
         assert (found.now, found.next_at) == (now, now + 2000)
+        soon = await store.due("things", ahead=1999)
+        assert ([one.key.id for one in soon.documents], soon.next_at) == (["overdue", "now"], now + 2000)
+        soon = await store.due("things", ahead=2000)
+        assert ([one.key.id for one in soon.documents], soon.now) == (["overdue", "now", "later"], now)
         clock.advance(2)
         assert await due(store) == ["overdue", "now", "later"]
         assert (await store.due("things")).next_at is None

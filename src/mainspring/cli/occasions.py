@@ -1,0 +1,63 @@
+"""`mainspring occasions upcoming`: who will be sent what, and when."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from datetime import timedelta
+
+from mainspring.cli.exits import Exit
+from mainspring.cli.loading import opened
+from mainspring.cli.parser import Commands, add_command, add_group, add_store_options, parse_limit, parse_positive
+from mainspring.cli.table import Column
+from mainspring.cli.terminal import Terminal
+from mainspring.occasions.occasions import Upcoming
+
+COLUMNS = [Column("LOCAL"), Column("PERSON", least=8), Column("KIND"), Column("ZONE"), Column("UTC"), Column("FOR")]
+
+
+def add_commands(commands: Commands) -> None:
+    occasions = add_group(commands, "occasions", "look ahead at people's occasions")
+    detail = (
+        "Soonest first, with what is due and was not sent yet: a kind that no worker has a handler for stays there."
+    )
+    parser = add_command(occasions, "upcoming", upcoming, "list what will be sent", detail)
+    parser.add_argument("--days", type=parse_positive, default=7, metavar="N", help="so many days ahead (default: 7)")
+    parser.add_argument("--kind", help="only of this kind")
+    parser.add_argument(
+        "--limit", type=parse_limit, default=100, metavar="N", help="at most so many, up to 1000 (default: 100)"
+    )
+    add_store_options(parser)
+
+
+def upcoming(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        found = app.run(app.occasions.upcoming(timedelta(days=args.days), kind=args.kind, limit=args.limit))
+    if terminal.json:
+        terminal.emit({"upcoming": [plain_upcoming(one) for one in found]})
+        return Exit.OK
+    say_upcoming(terminal, found)
+    if len(found) == args.limit:
+        terminal.note("there may be more: raise --limit, or choose fewer --days or a --kind")
+    return Exit.OK
+
+
+def plain_upcoming(one: Upcoming) -> dict[str, object]:
+    return {
+        "person": one.person,
+        "kind": one.kind,
+        "on": str(one.on),
+        "local": one.local.isoformat(),
+        "zone": one.zone,
+        "due": one.due,
+    }
+
+
+def say_upcoming(terminal: Terminal, found: Sequence[Upcoming]) -> None:
+    terminal.table(
+        COLUMNS,
+        [
+            [f"{one.local:%Y-%m-%d %H:%M}", one.person, one.kind, one.zone, f"{one.due:%Y-%m-%d %H:%M}", str(one.on)]
+            for one in found
+        ],
+    )

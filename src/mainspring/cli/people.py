@@ -1,0 +1,208 @@
+"""`mainspring people …`: who there is, and importing them."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError, Namespace
+from pathlib import Path
+
+from mainspring.app import Mainspring
+from mainspring.cli.exits import Exit, UsageError
+from mainspring.cli.loading import opened
+from mainspring.cli.occasions import plain_upcoming, say_upcoming
+from mainspring.cli.parser import Commands, add_actor_options, add_command, add_group, add_store_options, parse_limit
+from mainspring.cli.table import Column, Styled
+from mainspring.cli.terminal import Terminal
+from mainspring.occasions import Person
+from mainspring.occasions.ledger import Entry
+from mainspring.occasions.rows import Report
+
+SHOWN = 20  # bad rows; the rest with --json
+PEOPLE = [
+    Column("ID", least=8),
+    Column("NAME", least=8),
+    Column("ZONE"),
+    Column("OCCASIONS", least=12),
+    Column("EMAIL"),
+]
+LEDGER = [Column("ON"), Column("KIND"), Column("BECAME"), Column("LATE", right=True), Column("JOB"), Column("WHY")]
+PROBLEMS = [Column("LINE", right=True), Column("COLUMN"), Column("WHY", least=20)]
+
+
+def add_commands(commands: Commands) -> None:
+    people = add_group(commands, "people", "look at people, delete and import them")
+    add_list(people)
+    add_show(people)
+    add_delete(people)
+    add_import(people)
+
+
+def add_list(people: Commands) -> None:
+    parser = add_command(people, "list", list_people, "list people by id")
+    parser.add_argument(
+        "--limit", type=parse_limit, default=50, metavar="N", help="at most so many, up to 1000 (default: 50)"
+    )
+    parser.add_argument("--after", metavar="ID", help="those after this one")
+    add_store_options(parser)
+
+
+def add_show(people: Commands) -> None:
+    parser = add_command(people, "show", show_person, "show a person, what is coming and what was sent")
+    parser.add_argument("id", metavar="ID", help="the person")
+    add_store_options(parser)
+
+
+def add_delete(people: Commands) -> None:
+    detail = "Nothing is sent to them any more, and jobs about them that wait are cancelled."
+    parser = add_command(people, "delete", delete_people, "delete people", detail)
+    parser.add_argument("ids", nargs="+", metavar="ID", help="these people")
+    parser.add_argument("--yes", "-y", action="store_true", help="do not ask before deleting more than one")
+    add_actor_options(parser)
+    add_store_options(parser)
+
+
+def add_import(people: Commands) -> None:
+    detail = (
+        "The first line names the columns: id, zone, first_name, last_name, email, locale, quiet, address.…,\n"
+        "attribute.…, birthday, anniversary, occasion.… (a date, or with .at, .template and so on behind them).\n"
+        "Rows that cannot be are reported, the others imported. Importing again changes what is different."
+    )
+    parser = add_command(people, "import", import_people, "import people from a CSV file", detail)
+    parser.add_argument("file", type=Path, metavar="FILE", help="the file, in UTF-8")
+    parser.add_argument(
+        "--map", type=parse_mapping, action="append", default=[], metavar="COLUMN=FIELD",
+        help="a column that is called otherwise; with nothing after the = it is left out. May be given several times",
+    )  # fmt: skip
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    add_store_options(parser)
+
+
+def parse_mapping(text: str) -> tuple[str, str]:
+    column, equals, field = text.rpartition("=")
+    if not equals or not column:
+        msg = f"{text!r} renames nothing; write COLUMN=FIELD, such as E-Mail=email"
+        raise ArgumentTypeError(msg)
+    return column, field
+
+
+# -- looking --------------------------------------------------------------------------------------
+
+
+def list_people(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        people = app.run(app.people.list(limit=args.limit, after=args.after))
+    if terminal.json:
+        terminal.emit({"people": [plain_person(person) for person in people]})
+        return Exit.OK
+    terminal.table(
+        PEOPLE, [[person.id, person.name, person.zone, kinds(person), person.email or ""] for person in people]
+    )
+    if len(people) == args.limit:
+        terminal.note(f"there may be more: --after {people[-1].id}")
+    return Exit.OK
+
+
+def kinds(person: Person) -> str:
+    return ", ".join(f"{one.kind} {one.date}" for one in person.occasions)
+
+
+def plain_person(person: Person) -> object:
+    return person.model_dump(mode="json")
+
+
+def show_person(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        person = app.run(app.people.get(args.id))
+        coming = app.run(app.occasions.next(args.id))
+        entries = app.run(app.occasions.ledger(args.id))
+    if terminal.json:
+        told = [plain_entry(entry) for entry in entries]
+        terminal.emit({"person": plain_person(person), "next": [plain_upcoming(one) for one in coming], "ledger": told})
+        return Exit.OK
+    for label, value in facts(person):
+        terminal.say(f"{label:<12}{value}")
+    terminal.say()
+    say_upcoming(terminal, coming)
+    if entries:
+        terminal.say()
+        terminal.table(LEDGER, [row_of(entry) for entry in entries])
+    return Exit.OK
+
+
+def facts(person: Person) -> list[tuple[str, str]]:
+    addresses = ", ".join(f"{channel} {address}" for channel, address in person.addresses.items())
+    attributes = ", ".join(f"{name}={value}" for name, value in person.attributes.items())
+    found = [
+        ("Person", person.id), ("Name", person.name), ("E-mail", person.email), ("Addresses", addresses),
+        ("Zone", person.zone), ("Locale", person.locale), ("Quiet", person.quiet), ("Attributes", attributes),
+        ("Occasions", kinds(person)),
+    ]  # fmt: skip
+    return [(label, value) for label, value in found if value]
+
+
+def plain_entry(entry: Entry) -> dict[str, object]:
+    fields = ("became", "kind", "utc", "at", "reason", "why", "job_id", "lateness", "late")
+    return {"on": str(entry.on), **{name: getattr(entry, name) for name in fields}}
+
+
+def row_of(entry: Entry) -> list[str | Styled]:
+    late = f"{entry.lateness / 3600:.1f} h" if entry.late else ""
+    style = "green" if entry.became == "sent" else "yellow"
+    return [str(entry.on), entry.kind, Styled(entry.became, style), late, entry.job_id or "", entry.why]
+
+
+# -- changing -------------------------------------------------------------------------------------
+
+
+def delete_people(args: Namespace, terminal: Terminal) -> int:
+    if len(args.ids) > 1 and not args.yes and not agreed(args, terminal):
+        return Exit.FAILED
+    with opened(args) as app:
+        for person in args.ids:
+            app.run(app.people.delete(person, reason=args.reason, actor=args.actor))
+            if not terminal.json:
+                terminal.say(f"{person} deleted")
+    if terminal.json:
+        terminal.emit({"deleted": args.ids})
+    return Exit.OK
+
+
+def agreed(args: Namespace, terminal: Terminal) -> bool:
+    if not terminal.interactive:
+        msg = f"{len(args.ids)} people would be deleted; give --yes where nobody can be asked"
+        raise UsageError(msg, args.prog)
+    return terminal.confirm(f"Delete {len(args.ids)} people?")
+
+
+def import_people(args: Namespace, terminal: Terminal) -> int:
+    if not args.file.is_file():
+        msg = f"there is no file {args.file}"
+        raise UsageError(msg, args.prog)
+    with opened(args) as app:
+        report = imported(app, args, terminal)
+    if terminal.json:
+        counts = {name: getattr(report, name) for name in ("created", "updated", "unchanged", "bad_rows")}
+        problems = [problem._asdict() for problem in report.problems]
+        terminal.emit({"dry_run": args.dry_run, **counts, "problems": problems})
+    else:
+        say_report(report, terminal, dry_run=args.dry_run)
+    return Exit.FAILED if report.problems else Exit.OK
+
+
+def imported(app: Mainspring, args: Namespace, terminal: Terminal) -> Report:
+    with terminal.progress("importing", args.file.stat().st_size, lines=True) as bar:
+        return app.run(
+            app.people.import_csv(args.file, columns=dict(args.map), dry_run=args.dry_run, on_progress=bar.reach)
+        )
+
+
+def say_report(report: Report, terminal: Terminal, *, dry_run: bool) -> None:
+    would = "would be " if dry_run else ""
+    terminal.say(
+        f"{report.created:,} {would}created, {report.updated:,} {would}updated, {report.unchanged:,} unchanged"
+        + (f", {report.bad_rows:,} bad rows {would or 'were '}left out" if report.problems else "")
+    )
+    if report.problems:
+        terminal.say()
+        terminal.table(PROBLEMS, [[str(one.line), one.column, one.reason] for one in report.problems[:SHOWN]])
+    if len(report.problems) > SHOWN:
+        terminal.note(f"and {len(report.problems) - SHOWN:,} more; --json tells all")

@@ -1,0 +1,79 @@
+"""What became of each occasion: sent, or skipped and why."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from datetime import date, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from mainspring.clock import to_millis
+from mainspring.occasions.plan import Next, Plan
+from mainspring.schedule.reading import write_length
+from mainspring.stores.documents import Document, Key, Write
+
+COLLECTION = "occasion_ledger"
+KEPT = timedelta(days=800)
+ON_TIME = timedelta(minutes=1)
+SECOND = timedelta(seconds=1)
+
+
+class Became(StrEnum):
+    SENT = "sent"  # its job was made
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    became: Became
+    kind: str
+    on: date  # the local date
+    utc: datetime  # its time on that date
+    at: datetime  # when this was decided
+    reason: str = ""  # of what was skipped: too_late, passed, repeated
+    why: str = ""
+    job_id: str | None = None
+    lateness: float = 0.0  # seconds
+
+    @property
+    def late(self) -> bool:
+        return self.lateness > ON_TIME.total_seconds()
+
+    def write(self, person: str) -> Write:
+        data = asdict(self) | {name: getattr(self, name).isoformat() for name in ("on", "utc", "at")}
+        key = Key(COLLECTION, person, f"{self.on} {self.kind}")  # so that they are in the order of time
+        return Write(key, json.dumps(data), expires_at=to_millis(self.at + KEPT))
+
+    @classmethod
+    def from_document(cls, document: Document) -> Entry:
+        data: dict[str, Any] = json.loads(document.data)
+        moments = {name: datetime.fromisoformat(data[name]) for name in ("utc", "at")}
+        return cls(**{**data, **moments, "on": date.fromisoformat(data["on"]), "became": Became(data["became"])})
+
+
+def sent(plan: Plan, one: Next, job_id: str, now: datetime) -> Entry:
+    lateness = (now - one.utc).total_seconds()
+    return Entry(Became.SENT, plan.kind, one.on, one.utc, now, job_id=job_id, lateness=lateness)
+
+
+def too_late(plan: Plan, one: Next, now: datetime) -> Entry:
+    late = (now - one.due) // SECOND * SECOND
+    why = f"{write_length(late)} late, and its grace is {plan.times.grace}"
+    return Entry(Became.SKIPPED, plan.kind, one.on, one.utc, now, reason="too_late", why=why)
+
+
+def passed_over(before: Plan | None, after: Plan, now: datetime) -> list[Entry]:
+    """What was still to be sent and no longer is, since the date was changed to one that has passed."""
+    if before is None or before.next is None or after.gone:
+        return []
+    moment = after.times.in_year(before.next.on.year)
+    if moment is None or (after.next is not None and after.next.on.year <= moment.on.year):
+        return []
+    why = f"the date was changed to {moment.on}, which had passed"
+    return [Entry(Became.SKIPPED, after.kind, moment.on, moment.utc, now, reason="passed", why=why)]
+
+
+def repeated(entry: Entry, job_id: str) -> Entry:
+    why = "a message for this person, kind and date had been made before"
+    return Entry(Became.SKIPPED, entry.kind, entry.on, entry.utc, entry.at, "repeated", why, job_id)

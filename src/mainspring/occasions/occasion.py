@@ -1,0 +1,105 @@
+"""An occasion: a birthday, an anniversary, a day of your own. It comes back each year."""
+
+from __future__ import annotations
+
+import re
+from datetime import date as Date  # noqa: N812 - an occasion has a field of that name
+from datetime import datetime, time, timedelta
+from functools import lru_cache
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from mainspring.schedule.reading import length, times_of_day, write_length, write_time
+
+KIND = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,49}$"
+DATE = re.compile(r"(?:(?P<year>\d{4})-|--)?(?P<month>\d{2})-(?P<day>\d{2})")
+LEAP_YEAR = 2000
+LEAST_GRACE = timedelta(minutes=1)  # less than that nobody can promise
+
+
+class Day(NamedTuple):
+    year: int | None
+    month: int
+    day: int
+
+
+@lru_cache(maxsize=65536)
+def read_day(text: str) -> Day:
+    found = DATE.fullmatch(text.strip())
+    if found is None:
+        msg = f"{text!r} is no date; write 1990-12-30, or 12-30 if the year is not known"
+        raise ValueError(msg)
+    year = None if found["year"] is None else int(found["year"])
+    month, day = int(found["month"]), int(found["day"])
+    try:
+        Date(LEAP_YEAR if year is None else year, month, day)
+    except ValueError:
+        msg = f"there is no {text}"
+        raise ValueError(msg) from None
+    return Day(year, month, day)
+
+
+def _date(value: Any) -> str:
+    if isinstance(value, Date) and not isinstance(value, datetime):
+        return value.isoformat()
+    if not isinstance(value, str):
+        msg = f"{value!r} is no date; write 1990-12-30, or 12-30 if the year is not known"
+        raise ValueError(msg)  # noqa: TRY004 - Pydantic wants it so
+    year, month, day = read_day(value)
+    return f"{month:02}-{day:02}" if year is None else f"{year:04}-{month:02}-{day:02}"
+
+
+def _at(value: Any) -> str:
+    return write_time(read_time(value) if isinstance(value, str) else times_of_day(value)[0])
+
+
+def _grace(value: Any) -> str:
+    if (found := length(value, "grace")) < LEAST_GRACE:
+        msg = f"a grace of {value} cannot be kept; a minute is the least"
+        raise ValueError(msg)
+    return write_length(found)
+
+
+@lru_cache(maxsize=1024)
+def read_time(text: str) -> time:
+    return times_of_day(text)[0]
+
+
+@lru_cache(maxsize=1024)
+def read_grace(text: str) -> timedelta:
+    return length(text, "grace")
+
+
+class Occasion(BaseModel):
+    """`Occasion(kind="birthday", date="1990-12-30")`. Local times are those of the person's zone."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: str = Field(pattern=KIND)
+    date: Annotated[str, BeforeValidator(_date)]  # 1990-12-30; or 12-30: the year is not known
+    at: Annotated[str, BeforeValidator(_at)] = "09:00"  # local time
+    feb29: Literal["feb28", "mar1", "skip"] = "feb28"  # when 29 February is kept in other years
+    late: Literal["send", "skip"] = "send"  # put on the day itself, after its time: send at once, or next year
+    grace: Annotated[str, BeforeValidator(_grace)] = "3d"  # how late it may be sent after an outage
+    template: str | None = None
+    channel: str | None = None
+
+    # what a handler is told of the day it runs for; not kept
+    on: Date | None = Field(default=None, exclude=True, repr=False)  # the local date
+    due: datetime | None = Field(default=None, exclude=True, repr=False)  # the instant: its local time, in UTC
+    lateness: timedelta = Field(default=timedelta(), exclude=True, repr=False)  # of the job's making
+
+    @property
+    def day(self) -> Day:
+        return read_day(self.date)
+
+    @property
+    def year(self) -> int | None:
+        """Of birth, of the wedding; None if it is not known."""
+        return self.day.year
+
+    @property
+    def age(self) -> int | None:
+        """How many years it is, on the day a handler runs for; None if the year is not known."""
+        return None if self.on is None or self.year is None else self.on.year - self.year

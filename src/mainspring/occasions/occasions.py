@@ -1,0 +1,96 @@
+"""Occasions: `app.occasions`. Who handles which kind, what is coming, and what became of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from mainspring.clock import duration
+from mainspring.errors import ConfigurationError
+from mainspring.occasions import kinds, ledger
+from mainspring.occasions.handler import task_function
+from mainspring.occasions.ledger import Entry
+from mainspring.occasions.occasion import KIND
+from mainspring.occasions.plan import Plan, collection_of
+from mainspring.occasions.timer import OccasionTimer
+from mainspring.schedule import PACKAGED
+from mainspring.stores.documents import Key, Listing
+
+if TYPE_CHECKING:
+    from mainspring.app import Mainspring
+
+WEEK = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True)
+class Upcoming:
+    person: str
+    kind: str
+    on: date  # the local date that it is for
+    due: datetime  # when it will be sent: UTC
+    zone: str
+
+    @property
+    def local(self) -> datetime:
+        """What the person's clocks show then."""
+        return self.due.astimezone(PACKAGED.get(self.zone).info)
+
+
+class Occasions:
+    def __init__(self, app: Mainspring) -> None:
+        self._app = app
+        self._timers: dict[str, OccasionTimer] = {}
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Those with a handler here."""
+        return tuple(self._timers)
+
+    def handle(
+        self, kind: str, function: Callable[..., Any], names: Mapping[str, Any], make: Callable[..., Any]
+    ) -> None:
+        """See `app.occasion`."""
+        if not re.fullmatch(KIND, kind):
+            msg = f"{kind!r} is no kind of occasion; use letters, digits, - and _"
+            raise ConfigurationError(msg)
+        task, known = make(task_function(self._app, function, names)), self._timers.get(kind)
+        if known is None:
+            self._timers[kind] = OccasionTimer(self._app, kind, task)
+            self._app.timers.add(self._timers[kind])
+        elif known.task.name == task.name:  # a module that is loaded again
+            known.task = task
+        else:
+            msg = f"{kind!r} is handled by {known.task.name!r} already; one function handles a kind"
+            raise ConfigurationError(msg)
+
+    async def upcoming(
+        self, ahead: timedelta = WEEK, *, kind: str | None = None, limit: int = 100
+    ) -> Sequence[Upcoming]:
+        """What is to be sent until then, soonest first; also what is due and was not sent yet."""
+        wanted = [kind] if kind is not None else await kinds.known(self._app.store)
+        found: list[Upcoming] = []
+        for one in wanted:
+            due = await self._app.store.due(collection_of(one), limit, ahead=duration(ahead))
+            found += [_upcoming(plan) for plan in map(Plan.from_document, due.documents)]
+        return sorted(found, key=lambda one: (one.due, one.person, one.kind))[:limit]
+
+    async def next(self, person: str) -> Sequence[Upcoming]:
+        """Of one person, whenever it is."""
+        found = await self._app.people.get(person)
+        keys = [Key(collection_of(one.kind), "", person) for one in found.occasions]
+        plans = map(Plan.from_document, await self._app.store.documents(keys))
+        return sorted((_upcoming(plan) for plan in plans if plan.next is not None), key=lambda one: one.due)
+
+    async def ledger(self, person: str, *, limit: int = 100, before: date | None = None) -> Sequence[Entry]:
+        """What became of a person's occasions, newest first."""
+        seen = None if before is None else (person, str(before))
+        listing = Listing(ledger.COLLECTION, person, seen, limit, backwards=True)
+        return [Entry.from_document(document) for document in await self._app.store.browse(listing)]
+
+
+def _upcoming(plan: Plan) -> Upcoming:
+    assert plan.next is not None  # noqa: S101 - else it would not come due
+    return Upcoming(plan.person, plan.kind, plan.next.on, plan.next.due, plan.times.zone)

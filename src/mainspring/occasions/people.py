@@ -1,0 +1,301 @@
+"""People: `app.people`. A person and the plans of all their occasions are written together, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from mainspring.errors import ConfigurationError, InvalidPerson, PersonNotFound, StoreBusy
+from mainspring.occasions import kinds, ledger
+from mainspring.occasions.occasion import Occasion
+from mainspring.occasions.person import Person
+from mainspring.occasions.plan import Plan, collection_of, ended, planned
+from mainspring.occasions.rows import Problem, Report, read_rows
+from mainspring.stores.documents import ABSENT, Bundle, Key, Listing, Write
+from mainspring.stores.protocol import Filter, Store
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from mainspring.app import Mainspring
+
+COLLECTION = "people"
+TRIES = 20  # of a change that others were quicker with
+CHUNK = 500  # people per write
+PAGE = 500
+
+Change = Callable[[Person | None], Person | None]  # from what is known to what shall be; None: nobody
+
+
+class Became(StrEnum):
+    CREATED = "created"
+    UPDATED = "updated"
+    UNCHANGED = "unchanged"
+    DELETED = "deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    person: Person | None
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a change makes of a person as read."""
+
+    id: str
+    known: Stored
+    new: Person | InvalidPerson | None
+
+    @classmethod
+    def of(cls, id: str, change: Change, known: Stored) -> Wanted:
+        try:
+            return cls(id, known, change(known.person))
+        except InvalidPerson as error:
+            return cls(id, known, error)
+
+    @property
+    def changes_something(self) -> bool:
+        return not isinstance(self.new, InvalidPerson) and self.new != self.known.person
+
+    @property
+    def kinds(self) -> set[str]:
+        both = (self.known.person, self.new) if self.changes_something else ()
+        return {one.kind for person in both if isinstance(person, Person) for one in person.occasions}
+
+    @property
+    def became(self) -> Became | InvalidPerson:
+        if isinstance(self.new, InvalidPerson):
+            return self.new
+        if self.new == self.known.person:
+            return Became.UNCHANGED
+        if self.new is None:
+            return Became.DELETED
+        return Became.CREATED if self.known.person is None else Became.UPDATED
+
+
+class People:
+    """Who there is. A change of zone, date or send time moves what is planned, in the same write."""
+
+    def __init__(self, app: Mainspring) -> None:
+        self._app = app
+        self._noted: tuple[Store | None, set[str]] = (None, set())
+
+    # -- changing -------------------------------------------------------------------------------------
+
+    async def put(self, person: Person) -> Person:
+        """Make a person, or replace what is known of them."""
+        await self.put_many([person])
+        return person
+
+    async def put_many(self, people: Iterable[Person]) -> list[Became]:
+        """Each of them whole, in writes of hundreds. If it is interrupted, those that were written stay."""
+        everyone = iter(people)
+        became: list[Became] = []
+        while chunk := list(islice(everyone, CHUNK)):
+            answers = await self.apply([(person.id, _becomes(person)) for person in chunk])
+            became += [answer for answer in answers if isinstance(answer, Became)]
+        return became
+
+    async def update(self, id: str, **changes: Any) -> Person:
+        """`await app.people.update("p1", zone="America/Los_Angeles")`: the fields given, and no others."""
+        return await self._change(id, lambda person: person.with_changes(**changes))
+
+    async def put_occasion(self, id: str, occasion: Occasion) -> Person:
+        """Add an occasion, or replace the one of the same kind."""
+
+        def change(person: Person) -> Person:
+            others = [one for one in person.occasions if one.kind != occasion.kind]
+            return person.with_changes(occasions=[*others, occasion])
+
+        return await self._change(id, change)
+
+    async def remove_occasion(self, id: str, kind: str) -> Person:
+        """Nothing is sent for it any more; a job that waits ends as cancelled."""
+        return await self._change(
+            id, lambda person: person.with_changes(occasions=[one for one in person.occasions if one.kind != kind])
+        )
+
+    async def delete(self, id: str, *, reason: str = "", actor: str | None = None) -> None:
+        """Nothing is sent any more: plans go with the person, and jobs that wait are cancelled.
+
+        Whoever dies in between leaves jobs that find nobody, and end as cancelled too.
+        """
+        (became,) = await self.apply([(id, lambda _known: None)])
+        if became is Became.UNCHANGED:
+            raise _not_found(id)
+        where = Filter(target_type="person", target_id=id)
+        await self._app.jobs.cancel_where(where, reason=reason or "the person was deleted", actor=actor)
+
+    async def _change(self, id: str, change: Callable[[Person], Person]) -> Person:
+        changed: list[Person] = []
+
+        def checked(known: Person | None) -> Person:
+            if known is None:
+                raise _not_found(id)
+            changed.append(change(known))
+            return changed[-1]
+
+        (answer,) = await self.apply([(id, checked)])
+        if isinstance(answer, InvalidPerson):
+            raise answer
+        return changed[-1]
+
+    # -- the one write --------------------------------------------------------------------------------
+
+    async def apply(
+        self, changes: Sequence[tuple[str, Change]], *, dry_run: bool = False
+    ) -> list[Became | InvalidPerson]:
+        """Each change on what is known when it is written: if others were quicker, it is made anew.
+
+        Changes of one person take effect in the order given. One that cannot be is answered with the error.
+        """
+        answers: dict[int, Became | InvalidPerson] = {}
+        left = list(range(len(changes)))
+        for _ in range(TRIES + len(changes)):
+            if not left:
+                return [answers[number] for number in range(len(changes))]
+            batch = _first_of_each(left, changes)
+            wanted = await self._want([changes[number] for number in batch])
+            written = set(batch) if dry_run else {batch[place] for place in await self._write(wanted)}
+            answers |= {number: one.became for number, one in zip(batch, wanted, strict=True) if number in written}
+            left = [number for number in left if number not in answers]
+        msg = f"others changed person {changes[left[0]][0]!r} again and again while this tried to; try again"
+        raise StoreBusy(msg)
+
+    async def _want(self, changes: Sequence[tuple[str, Change]]) -> list[Wanted]:
+        known = await self._read([who for who, _ in changes])
+        return [Wanted.of(who, change, known[who]) for who, change in changes]
+
+    async def _write(self, wanted: Sequence[Wanted]) -> set[int]:
+        """The places of those that are done; of the others, somebody was quicker."""
+        await self._note({kind for one in wanted for kind in one.kinds})
+        plans, now = await self._plans(wanted), self._app.now()
+        places = [place for place, one in enumerate(wanted) if one.changes_something]
+        bundles = [_bundle(wanted[place], plans, now) for place in places]
+        answers = await self._app.store.write(bundles) if bundles else []
+        refused = {place for place, answer in zip(places, answers, strict=True) if answer is None}
+        return set(range(len(wanted))) - refused
+
+    async def _read(self, ids: Iterable[str]) -> dict[str, Stored]:
+        keys = [_key(who) for who in ids]
+        found = {one.key.id: one for one in await self._app.store.documents(keys)}
+        return {
+            key.id: Stored(Person.from_json(found[key.id].data), found[key.id].version)
+            if key.id in found
+            else Stored(None, ABSENT)
+            for key in keys
+        }
+
+    async def _plans(self, wanted: Sequence[Wanted]) -> Mapping[Key, Plan]:
+        keys = [Key(collection_of(kind), "", one.id) for one in wanted for kind in one.kinds]
+        found = await self._app.store.documents(keys) if keys else []
+        return {one.key: Plan.from_document(one) for one in found}
+
+    async def _note(self, found: set[str]) -> None:
+        store, noted = self._noted
+        if store is not self._app.store:  # tests put another in its place
+            self._noted = self._app.store, noted = self._app.store, set()
+        for kind in found - noted:
+            await kinds.note(self._app.store, kind)
+            noted.add(kind)
+
+    # -- looking --------------------------------------------------------------------------------------
+
+    async def get(self, id: str) -> Person:
+        found = await self.find(id)
+        if found is None:
+            raise _not_found(id)
+        return found
+
+    async def find(self, id: str) -> Person | None:
+        return (await self._read([id]))[id].person
+
+    async def list(self, *, limit: int = 100, after: str | None = None) -> list[Person]:
+        """In the order of their ids, those after that one."""
+        seen = None if after is None else ("", after)
+        page = await self._app.store.browse(Listing(COLLECTION, "", seen, limit))
+        return [Person.from_json(one.data) for one in page]
+
+    async def all(self, where: Callable[[Person], bool] = lambda _person: True) -> AsyncIterator[Person]:
+        """One by one. This reads every person, a page at a time."""
+        seen: str | None = None
+        while page := await self.list(limit=PAGE, after=seen):
+            for person in filter(where, page):
+                yield person
+            seen = page[-1].id
+
+    # -- from files -----------------------------------------------------------------------------------
+
+    async def import_csv(
+        self,
+        path: str | PathLike[str],
+        *,
+        columns: dict[str, str] | None = None,
+        dry_run: bool = False,
+        on_progress: Callable[[int], None] = lambda _bytes: None,
+    ) -> Report:
+        """Put the people of a CSV file; docs/occasions.md says which columns there are, and `columns` renames them.
+
+        Rows that cannot be are reported, and the others imported. Importing a file again changes what is different.
+        `on_progress` hears how many bytes of the file have been read.
+        """
+        report = Report()
+        rows = read_rows(path, columns or {}, self._app.occasions.kinds, report, on_progress)
+        while chunk := list(islice(rows, CHUNK)):
+            answers = await self.apply([(row.id, row.change) for row in chunk], dry_run=dry_run)
+            for row, answer in zip(chunk, answers, strict=True):
+                if isinstance(answer, InvalidPerson):
+                    report.problems += [Problem(row.line, column, why) for column, why in answer.problems]
+                else:
+                    report.count(answer.value)
+        report.problems.sort()
+        return report
+
+
+def _bundle(one: Wanted, plans: Mapping[Key, Plan], now: datetime) -> Bundle:
+    """The person's version guards them all: whoever adds or removes an occasion writes the person too."""
+    person = one.new if isinstance(one.new, Person) else None
+    writes = [Write(_key(one.id), None if person is None else person.to_json(), expected=one.known.version)]
+    for kind in sorted(one.kinds):
+        known = plans.get(Key(collection_of(kind), "", one.id))
+        after = _plan_after(known, person, kind, now)
+        if after is not None and after is not known:
+            writes.append(after.write(now))
+            writes += [entry.write(one.id) for entry in ledger.passed_over(known, after, now)]
+    return Bundle(tuple(writes))
+
+
+def _plan_after(known: Plan | None, person: Person | None, kind: str, now: datetime) -> Plan | None:
+    occasion = None if person is None else person.occasion(kind)
+    if person is not None and occasion is not None:
+        return planned(known, person, occasion, now)
+    return known if known is None or known.gone else ended(known)
+
+
+def _first_of_each(left: Sequence[int], changes: Sequence[tuple[str, Change]]) -> list[int]:
+    """Of several changes of one person, the first: the next one is of what that has made."""
+    first: dict[str, int] = {}
+    for number in left:
+        first.setdefault(changes[number][0], number)
+    return list(first.values())
+
+
+def _becomes(person: Person) -> Change:
+    if not isinstance(person, Person):
+        msg = f"{person!r} is no Person"
+        raise ConfigurationError(msg)
+    return lambda _known: person
+
+
+def _key(id: str) -> Key:
+    return Key(COLLECTION, "", id)
+
+
+def _not_found(id: str) -> PersonNotFound:
+    return PersonNotFound(f"there is no person {id!r}")

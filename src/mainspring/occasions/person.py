@@ -1,0 +1,104 @@
+"""A person: who they are, how and when to reach them, and their occasions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError
+
+from mainspring.errors import InvalidPerson
+from mainspring.occasions.occasion import Occasion
+from mainspring.occasions.quiet import quiet_hours
+from mainspring.schedule import PACKAGED
+
+MOST_OCCASIONS = 40  # a person and all their plans are written at once, which DynamoDB does for up to 100 items
+
+
+def _id(value: str) -> str:
+    if not 0 < len(value) <= 200 or not value.isprintable():
+        msg = f"{value!r} cannot be an id; use up to 200 printable characters"
+        raise ValueError(msg)
+    return value
+
+
+def _zone(value: str) -> str:
+    return PACKAGED.get(value).key
+
+
+def _email(value: str) -> str:
+    """What is surely wrong. Whether it exists, only sending tells."""
+    name, at, host = value.rpartition("@")
+    if not (name and at and host) or any(c.isspace() or not c.isprintable() for c in value):
+        msg = f"{value!r} is no e-mail address"
+        raise ValueError(msg)
+    return value
+
+
+def _quiet(value: Any) -> Any:
+    return str(quiet_hours(value)) if isinstance(value, str) else value
+
+
+def _occasions(several: Sequence[Occasion]) -> Sequence[Occasion]:
+    kinds = [one.kind for one in several]
+    if twice := next((kind for kind in kinds if kinds.count(kind) > 1), None):
+        msg = f"two occasions are of kind {twice!r}; a person has one of each kind"
+        raise ValueError(msg)
+    if len(several) > MOST_OCCASIONS:
+        msg = f"{len(several)} occasions; a person has up to {MOST_OCCASIONS}"
+        raise ValueError(msg)
+    return tuple(sorted(several, key=lambda one: one.kind))
+
+
+class Person(BaseModel):
+    """`Person(id="p1", first_name="Ana", zone="Pacific/Auckland", occasions=[Occasion(…)])`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: Annotated[str, AfterValidator(_id)]
+    zone: Annotated[str, AfterValidator(_zone)]  # IANA
+    first_name: str = ""
+    last_name: str = ""
+    email: Annotated[str, AfterValidator(_email)] | None = None
+    addresses: dict[str, str] = Field(default_factory=dict)  # others: {"sms": "+64 …", "slack": "@ana"}
+    locale: str | None = None  # such as en-NZ
+    quiet: Annotated[str | None, BeforeValidator(_quiet)] = None  # local hours without messages: 22:00-08:00
+    attributes: dict[str, JsonValue] = Field(default_factory=dict)  # whatever else you know
+    occasions: Annotated[Sequence[Occasion], AfterValidator(_occasions)] = ()
+
+    @property
+    def name(self) -> str:
+        return " ".join(filter(None, (self.first_name, self.last_name)))
+
+    def occasion(self, kind: str) -> Occasion | None:
+        return next((one for one in self.occasions if one.kind == kind), None)
+
+    def address(self, channel: str) -> str | None:
+        """Where to reach them: `person.address(occasion.channel or "email")`."""
+        return self.addresses.get(channel, self.email if channel == "email" else None)
+
+    def with_changes(self, **changes: Any) -> Person:
+        """Checked as a whole, as if it were new."""
+        given = {name: getattr(self, name) for name in type(self).model_fields}
+        return person_of({**given, **changes})
+
+    def to_json(self) -> str:
+        return self.model_dump_json(exclude_none=True)
+
+    @classmethod
+    def from_json(cls, data: str) -> Person:
+        return cls.model_validate_json(data)
+
+
+def person_of(data: Mapping[str, Any]) -> Person:
+    try:
+        return Person.model_validate(data)
+    except ValidationError as error:
+        problems = [(".".join(map(str, one["loc"])), reason_of(one["msg"])) for one in error.errors()]
+        told = "; ".join(f"{place}: {reason}" for place, reason in problems)
+        msg = f"person {data.get('id')!r}: {told}"
+        raise InvalidPerson(msg, problems) from error
+
+
+def reason_of(message: str) -> str:
+    return message.removeprefix("Value error, ")

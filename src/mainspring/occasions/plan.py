@@ -1,0 +1,164 @@
+"""What is to be sent next to one person for one occasion; and what a change of either does to it.
+
+`sent` says for which year the last one was sent: no year is sent twice, whatever is changed. What is still to be sent
+for a year stays so in another zone or at another time, even where that has passed: then it is sent at once.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime, timedelta
+from typing import Any
+
+from mainspring.clock import to_millis
+from mainspring.occasions.occasion import Occasion
+from mainspring.occasions.person import Person
+from mainspring.occasions.times import Moment, Times
+from mainspring.schedule import tzdata_version
+from mainspring.stores.documents import ABSENT, Document, Key, Write
+
+REMEMBERED = timedelta(days=800)  # what was sent, of those who were deleted: this year and the next
+
+
+def collection_of(kind: str) -> str:
+    """One for each kind: a process looks after those that it has handlers for, and is not held up by others."""
+    return f"occasions.{kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    on: date  # the local date that it is for
+    utc: datetime  # its time on that date
+    due: datetime  # when to send: that time, or later if it had passed when this was planned
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    person: str
+    kind: str
+    times: Times
+    next: Next | None = None
+    sent: date | None = None  # the local date of the last one that was sent
+    gone: bool = False  # the person or the occasion was deleted; this remembers what was sent
+    tzdata: str = field(default_factory=tzdata_version)  # that `next` was found with
+    version: str = ABSENT  # of its document
+
+    # -- as a document --------------------------------------------------------------------------------
+
+    @property
+    def key(self) -> Key:
+        return Key(collection_of(self.kind), "", self.person)
+
+    @property
+    def message_key(self) -> str:
+        """One message for each: what services recognise a repeat by."""
+        assert self.next is not None  # noqa: S101 - asked only when there is one
+        return f"{self.person}:{self.kind}:{self.next.on}"
+
+    def write(self, now: datetime) -> Write:
+        """If nobody else has written it since it was read."""
+        if self.gone and self.sent is None:
+            return Write(self.key, None, expected=self.version)
+        return Write(
+            self.key,
+            json.dumps(self.to_data()),
+            expected=self.version,
+            due_at=None if self.next is None else to_millis(self.next.due),
+            expires_at=to_millis(now + REMEMBERED) if self.gone else None,
+        )
+
+    def to_data(self) -> dict[str, Any]:
+        data: dict[str, Any] = {"times": self.times.to_data(), "tzdata": self.tzdata}
+        if self.next is not None:
+            data["next"] = [self.next.on.isoformat(), self.next.utc.isoformat(), self.next.due.isoformat()]
+        if self.sent is not None:
+            data["sent"] = self.sent.isoformat()
+        return {**data, "gone": True} if self.gone else data
+
+    @classmethod
+    def from_document(cls, document: Document) -> Plan:
+        data = json.loads(document.data)
+        given, sent = data.get("next"), data.get("sent")
+        return cls(
+            person=document.key.id,
+            kind=document.key.collection.partition(".")[2],
+            times=Times(**data["times"]),
+            next=None
+            if given is None
+            else Next(date.fromisoformat(given[0]), *(datetime.fromisoformat(one) for one in given[1:])),
+            sent=None if sent is None else date.fromisoformat(sent),
+            gone=data.get("gone", False),
+            tzdata=data["tzdata"],
+            version=document.version,
+        )
+
+    # -- what comes next ------------------------------------------------------------------------------
+
+    def beyond(self) -> Plan:
+        """With the next one's year decided, sent or not: on to a later one."""
+        assert self.next is not None  # noqa: S101 - asked only when there is one
+        later = self.times.from_year(self._first_year(self.next.on.year + 1))
+        return replace(self, next=None if later is None else on_time(later), tzdata=tzdata_version())
+
+    def derived(self) -> Plan:
+        """With the same one's instant found anew, as zones are known today."""
+        if self.next is None or (moment := self.times.in_year(self.next.on.year)) is None:
+            return replace(self, tzdata=tzdata_version())
+        put_off = self.next.due > self.next.utc
+        due = max(moment.utc, self.next.due) if put_off else moment.utc
+        return replace(self, next=Next(moment.on, moment.utc, due), tzdata=tzdata_version())
+
+    def _first_year(self, year: int) -> int:
+        return year if self.sent is None else max(year, self.sent.year + 1)
+
+
+def on_time(moment: Moment) -> Next:
+    return Next(moment.on, moment.utc, moment.utc)
+
+
+# -- what a change does -----------------------------------------------------------------------------------
+
+
+def planned(known: Plan | None, person: Person, occasion: Occasion, now: datetime) -> Plan:
+    """The plan for an occasion as it is now: `known` itself if nothing about its times has changed."""
+    times = Times.of(person, occasion)
+    if known is None or known.gone:
+        fresh = Plan(person.id, occasion.kind, times) if known is None else replace(known, times=times, gone=False)
+        return replace(fresh, next=_first(fresh, occasion, now), tzdata=tzdata_version())
+    if known.times == times:
+        return known
+    moved = replace(known, times=times, tzdata=tzdata_version())
+    candidates = [_moved(known, moved, occasion, now), _first(moved, occasion, now)]
+    found = min((one for one in candidates if one is not None), key=lambda one: one.on.year, default=None)
+    return replace(moved, next=found)
+
+
+def ended(known: Plan) -> Plan:
+    return replace(known, next=None, gone=True)
+
+
+def _first(plan: Plan, occasion: Occasion, now: datetime) -> Next | None:
+    """As of one that is new: still to come, or due today and not too late for that."""
+    today = plan.times.today(now)
+    moment = plan.times.from_year(plan._first_year(today.year - 1))  # noqa: SLF001 - of the same module
+    while moment is not None and moment.utc <= now:
+        if moment.on == today and occasion.late == "send":
+            return Next(moment.on, moment.utc, now)
+        moment = plan.times.from_year(moment.on.year + 1)
+    return None if moment is None else on_time(moment)
+
+
+def _moved(known: Plan, moved: Plan, occasion: Occasion, now: datetime) -> Next | None:
+    """What was still to be sent, at its new time: if that has passed, at once.
+
+    If it is another date that has passed, only within the grace, and not if what is late is not wanted.
+    """
+    if known.next is None or (moment := moved.times.in_year(known.next.on.year)) is None:
+        return None
+    if moment.utc > now:
+        return on_time(moment)
+    if moved.times.same_day_as(known.times):
+        return Next(moment.on, moment.utc, max(moment.utc, min(known.next.due, now)))
+    wanted = occasion.late == "send" and now - moment.utc <= moved.times.grace_length
+    return Next(moment.on, moment.utc, now) if wanted else None

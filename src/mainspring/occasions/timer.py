@@ -1,0 +1,115 @@
+"""Finds the plans of one kind that are due, and writes what follows from it. Any number of processes may do so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from mainspring.clock import Millis, duration, to_datetime
+from mainspring.errors import MainspringError
+from mainspring.events import OccasionSent, OccasionSkipped
+from mainspring.job import Inserted, NewJob
+from mainspring.log import get_log
+from mainspring.occasions import kinds, ledger
+from mainspring.occasions.firing import Firing, fire
+from mainspring.occasions.ledger import Became, Entry
+from mainspring.occasions.plan import Plan, collection_of
+from mainspring.schedule import tzdata_version
+from mainspring.stores.documents import Bundle, Document, Listing, Write
+from mainspring.task import Task
+
+if TYPE_CHECKING:
+    from mainspring.app import Mainspring
+
+log = get_log("mainspring.occasions")
+
+LATER: Millis = 60_000  # one that this version cannot read is left to others until then
+PAGE = 500
+KEY_KEPT = duration(timedelta(days=400))  # beyond the next year's
+
+
+class OccasionTimer:
+    def __init__(self, app: Mainspring, kind: str, task: Task[..., Any, Any]) -> None:
+        self._app = app
+        self.kind = kind
+        self.task = task
+        self.collection = collection_of(kind)
+        self._unreadable: set[str] = set()
+
+    async def fire(self, documents: Sequence[Document], now: Millis) -> None:
+        plans = [plan for document in documents if (plan := self._read(document)) is not None]
+        await self._put_off([one for one in documents if one.key.id in self._unreadable], now)
+        moment = to_datetime(now)
+        firings = [fire(plan, moment, self._job) for plan in plans]
+        answers = await self._app.store.write([firing.bundle(moment) for firing in firings])
+        for firing, inserted in zip(firings, answers, strict=True):
+            if inserted is not None:  # else another process was quicker
+                self._app.announce(firing.jobs, inserted)
+                await self._tell(firing, inserted)
+
+    def _job(self, plan: Plan, now: datetime) -> NewJob:
+        assert plan.next is not None  # noqa: S101 - it is due
+        lateness = (now - plan.next.utc).total_seconds()
+        job = self.task.prepare(
+            person=plan.person, kind=plan.kind, on=plan.next.on, due=plan.next.utc, lateness=lateness
+        )
+        return replace(
+            job,
+            dedupe_key=plan.message_key,
+            dedupe_for=KEY_KEPT,
+            target=("person", plan.person),
+            options=json.dumps({**json.loads(job.options or "{}"), "idempotency_key": plan.message_key}),
+        )
+
+    def _read(self, document: Document) -> Plan | None:
+        try:
+            plan = Plan.from_document(document)
+        except (MainspringError, ValueError, KeyError, TypeError) as error:
+            if document.key.id not in self._unreadable:
+                log.warning("occasion_unreadable", person=document.key.id, kind=self.kind, error=str(error))
+            self._unreadable.add(document.key.id)
+            return None
+        self._unreadable.discard(document.key.id)
+        return plan
+
+    async def _put_off(self, documents: Sequence[Document], now: Millis) -> None:
+        """Another version of us may be able to read it."""
+        writes = [Write(one.key, one.data, expected=one.version, due_at=now + LATER) for one in documents]
+        if writes:
+            await self._app.store.write([Bundle((write,)) for write in writes])
+
+    async def _tell(self, firing: Firing, inserted: Sequence[Inserted]) -> None:
+        made = iter(inserted)
+        for entry in firing.entries:
+            if entry.became is Became.SENT and not (answer := next(made)).created:
+                entry = ledger.repeated(entry, answer.id)  # noqa: PLW2901 - what really became of it
+                await self._app.store.write([Bundle((entry.write(firing.after.person),))])
+            self._say(firing.after.person, entry)
+
+    def _say(self, person: str, entry: Entry) -> None:
+        if entry.became is Became.SENT and entry.job_id:
+            log.info("occasion_sent", person=person, kind=entry.kind, on=str(entry.on), job_id=entry.job_id)
+            self._app.bus.emit(
+                OccasionSent(person=person, kind=entry.kind, on=entry.on, job_id=entry.job_id, lateness=entry.lateness)
+            )
+        else:
+            log.warning("occasion_skipped", person=person, kind=entry.kind, on=str(entry.on), why=entry.why)
+            self._app.bus.emit(OccasionSkipped(person=person, kind=entry.kind, on=entry.on, reason=entry.reason))
+
+    async def refresh(self) -> None:
+        """Find instants anew of plans that an older tzdata was used for. Looks at them all only if there is a newer."""
+        newest = tzdata_version()
+        if (known := await kinds.tzdata_of(self._app.store, self.kind)) is None or known >= newest:
+            return
+        seen, moved = None, 0
+        while page := await self._app.store.browse(Listing(self.collection, "", seen, PAGE)):
+            seen = page[-1].key[1:]
+            old = [plan for one in page if (plan := self._read(one)) is not None and plan.tzdata < newest]
+            changed = [plan.derived() for plan in old]
+            await self._app.store.write([Bundle((plan.write(self._app.now()),)) for plan in changed])
+            moved += sum(one.next != before.next for one, before in zip(changed, old, strict=True))
+        log.info("occasions_derived_anew", kind=self.kind, moved=moved, tzdata=newest)
+        await kinds.mark(self._app.store, self.kind, newest)

@@ -1,0 +1,81 @@
+"""Which instant an occasion is in a year, for one person."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from datetime import date as Date  # noqa: N812 - times have a field of that name
+from typing import Any, NamedTuple
+
+from mainspring.occasions.occasion import Occasion, read_day, read_grace, read_time
+from mainspring.occasions.person import Person
+from mainspring.occasions.quiet import quiet_hours
+from mainspring.schedule import PACKAGED, Yearly
+
+LAST_YEAR = 9998
+
+
+class Moment(NamedTuple):
+    on: Date  # the local date that it is for
+    utc: datetime  # when to send: aware
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """All that decides when. Texts, as people write them: they are compared, and kept."""
+
+    zone: str
+    date: str
+    at: str
+    feb29: str
+    grace: str
+    quiet: str | None = None
+
+    @classmethod
+    def of(cls, person: Person, occasion: Occasion) -> Times:
+        return cls(person.zone, occasion.date, occasion.at, occasion.feb29, occasion.grace, person.quiet)
+
+    @property
+    def grace_length(self) -> timedelta:
+        return read_grace(self.grace)
+
+    def same_day_as(self, other: Times) -> bool:
+        return (self.date, self.feb29) == (other.date, other.feb29)
+
+    def in_year(self, year: int) -> Moment | None:
+        """None: not kept in that year. A day is kept from the year after it happened."""
+        first, month, day = read_day(self.date)
+        if first is not None and year <= first:
+            return None
+        on = Date(year, month, day) if (month, day) != (2, 29) else Yearly(2, 29, feb29=self.feb29).in_year(year)
+        return None if on is None else Moment(on, self.clear(self._instant(datetime.combine(on, read_time(self.at)))))
+
+    def from_year(self, year: int) -> Moment | None:
+        """In that year, or the first one after it in which the day is kept."""
+        last = min(year + 9, LAST_YEAR)  # of leap years, eight lie between two at most
+        first = read_day(self.date).year
+        if first is not None and first >= year:
+            year, last = first + 1, min(first + 9, LAST_YEAR)
+        return next((found for one in range(year, last + 1) if (found := self.in_year(one)) is not None), None)
+
+    def today(self, utc: datetime) -> Date:
+        return self._wall(utc).date()
+
+    def clear(self, utc: datetime) -> datetime:
+        """That instant or, if it is in quiet hours, their end."""
+        if self.quiet is None:
+            return utc
+        end = quiet_hours(self.quiet).end_of(self._wall(utc))
+        return utc if end is None else max(utc, self._instant(end))
+
+    def _wall(self, utc: datetime) -> datetime:
+        naive = utc.replace(tzinfo=None)
+        return naive + PACKAGED.get(self.zone).offset(naive)
+
+    def _instant(self, wall: datetime) -> datetime:
+        """Skipped by clocks: as much later; twice: the first."""
+        (found,) = PACKAGED.get(self.zone).resolve(wall)
+        return found.utc.replace(tzinfo=UTC)
+
+    def to_data(self) -> dict[str, Any]:
+        return {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from mainspring import Occasion, Person
+from tests.cli.conftest import Run, Shop
+
+
+@pytest.fixture
+def people(run: Run, shop: Shop) -> Run:
+    return lambda *argv: run(*argv, "--store", shop.url)
+
+
+@pytest.fixture
+def ana(shop: Shop) -> Person:
+    day = shop.app.now() + timedelta(days=3)
+    ana = Person(
+        id="ana",
+        zone="Pacific/Kiritimati",
+        first_name="Ana",
+        email="ana@example.com",
+        addresses={"sms": "+64"},
+        attributes={"team": "blue"},
+        occasions=[Occasion(kind="birthday", date=f"{day:%m-%d}")],
+    )
+    return shop.app.run(shop.app.people.put(ana))
+
+
+def test_list(people: Run, ana: Person, shop: Shop) -> None:
+    shop.app.run(shop.app.people.put(Person(id="bob", zone="UTC")))
+    header, *rows = people("people", "list").out.splitlines()
+    assert header.split() == ["ID", "NAME", "ZONE", "OCCASIONS", "EMAIL"]
+    assert [row.split()[0] for row in rows] == ["ana", "bob"]
+    assert [one["id"] for one in people("people", "list", "--after", "ana", "--json").data["people"]] == ["bob"]
+    assert "--after ana" in people("people", "list", "--limit", "1").err
+
+
+def test_show(people: Run, ana: Person, shop: Shop) -> None:
+    out = people("people", "show", "ana").out
+    assert "ana@example.com" in out
+    assert "team=blue" in out
+    assert "birthday" in out
+    data = people("people", "show", "ana", "--json").data
+    assert data["person"]["zone"] == ana.zone
+    assert [(one["kind"], one["local"][10:]) for one in data["next"]] == [("birthday", "T09:00:00+14:00")]
+    assert data["ledger"] == []
+    missing = people("people", "show", "nobody")
+    assert (missing.code, "there is no person 'nobody'" in missing.err) == (3, True)
+
+
+def test_show_tells_what_was_sent(people: Run, shop: Shop) -> None:
+    shop.app.occasion("birthday")(greet)
+    now = shop.app.now()
+    today = Occasion(kind="birthday", date=f"{now:%m-%d}", at="00:00")
+    shop.app.run(shop.app.people.put(Person(id="bob", zone="UTC", occasions=[today])))
+    shop.work()
+    (entry,) = people("people", "show", "bob", "--json").data["ledger"]
+    assert (entry["became"], entry["on"]) == ("sent", f"{now:%Y-%m-%d}")
+    assert "sent" in people("people", "show", "bob").out
+
+
+async def greet(person: Person) -> None: ...
+
+
+def test_delete(people: Run, ana: Person, shop: Shop) -> None:
+    assert people("people", "delete", "ana").out == "ana deleted\n"
+    assert people("people", "delete", "ana").code == 3
+    assert people("people", "delete", "a", "b").code == 2  # nobody can be asked
+
+
+def test_upcoming(people: Run, ana: Person) -> None:
+    header, row = people("occasions", "upcoming").out.splitlines()
+    assert header.split() == ["LOCAL", "PERSON", "KIND", "ZONE", "UTC", "FOR"]
+    date, time, person, kind, zone, _, utc, on = row.split()
+    assert (date, time, person, kind, zone, utc, on) == (on, "09:00", "ana", "birthday", ana.zone, "19:00", on)
+    assert people("occasions", "upcoming", "--days", "1", "--json").data == {"upcoming": []}
+    assert people("occasions", "upcoming", "--kind", "other", "--json").data == {"upcoming": []}
+
+
+FILE = "id,zone,E-Mail,birthday\np1,UTC,a@b,1990-01-02\np2,Nowhere,,\n"
+
+
+def test_import(people: Run, shop: Shop, tmp_path: Path) -> None:
+    path = tmp_path / "people.csv"
+    path.write_text(FILE)
+    command = ("people", "import", str(path), "--map", "E-Mail=email")
+    dry = people(*command, "--dry-run")
+    assert dry.code == 1
+    assert dry.out.startswith("1 would be created, 0 would be updated, 0 unchanged, 1 bad rows would be left out\n")
+    assert people("people", "list", "--json").data == {"people": []}
+    done = people(*command)
+    assert done.out.startswith("1 created, 0 updated, 0 unchanged, 1 bad rows were left out\n")
+    assert "3  zone" in done.out
+    data = people(*command, "--json").data
+    assert (data["unchanged"], data["bad_rows"], data["problems"][0]["column"]) == (1, 1, "zone")
+    path.write_text(FILE.replace("Nowhere", "Asia/Tokyo"))
+    again = people(*command)
+    assert (again.code, again.out) == (0, "1 created, 0 updated, 1 unchanged\n")
+
+
+def test_import_of_what_is_not_there(people: Run, shop: Shop, tmp_path: Path) -> None:
+    assert "there is no file" in people("people", "import", "nothing.csv").err
+    path = tmp_path / "people.csv"
+    path.write_text(FILE)
+    unknown = people("people", "import", str(path))
+    assert (unknown.code, "did you mean email" in unknown.err) == (2, True)
+    assert people("people", "import", str(path), "--map", "x").code == 2

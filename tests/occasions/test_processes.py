@@ -1,0 +1,190 @@
+"""Several processes, with stores of their own, that fire, change and delete at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from mainspring import Mainspring, Occasion, Person
+from mainspring.occasions.plan import Plan
+from mainspring.schedule import tzdata_version
+from mainspring.stores.documents import Bundle, Key, Write
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.protocol import Store
+from mainspring.stores.sqlite import SqliteStore
+from mainspring.testing.clock import ManualClock
+from tests.cli.waiting import wait_until
+from tests.postgres import dsn, fresh_schema
+
+Make = Callable[[], Store]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(datetime(2026, 3, 1, 12, tzinfo=UTC))
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+def make(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Make:
+    """Another process's own store over the same data."""
+    if request.param == "sqlite":
+        return lambda: SqliteStore(tmp_path / "jobs.db", clock=clock)
+    schema = fresh_schema()
+    return lambda: PostgresStore(dsn(), schema_name=schema, clock=clock)
+
+
+@asynccontextmanager
+async def apps(make: Make, number: int = 1) -> AsyncIterator[list[Mainspring]]:
+    made = [Mainspring(make()) for _ in range(number)]
+    for app in made:
+        app.occasion("birthday")(greet)
+    yield made
+    for app in made:
+        await app.close()
+
+
+async def greet(person: Person) -> None: ...
+
+
+def a_person(number: int, zone: str = "Europe/Berlin", day: str = "1990-03-02") -> Person:
+    return Person(id=f"p{number:03}", zone=zone, occasions=[Occasion(kind="birthday", date=day)])
+
+
+async def keys(app: Mainspring) -> Counter[str | None]:
+    return Counter([job.dedupe_key async for job in app.jobs.all()])
+
+
+async def test_many_schedulers_send_each_message_once(make: Make, clock: ManualClock) -> None:
+    async with apps(make, 3) as several:
+        await several[0].people.put_many(a_person(number) for number in range(250))
+        clock.advance(timedelta(days=1))
+        await asyncio.gather(*(app.timers.run_due() for app in several))
+        assert await keys(several[0]) == {f"p{number:03}:birthday:2026-03-02": 1 for number in range(250)}
+        clock.advance(timedelta(days=365))
+        await asyncio.gather(*(app.timers.run_due() for app in several))
+        assert set((await keys(several[0])).values()) == {1}
+        assert len(await keys(several[0])) == 500
+
+
+async def test_moves_and_fires_at_once(make: Make, clock: ManualClock) -> None:
+    """One moves everybody at the very moment at which another greets them."""
+    async with apps(make, 2) as (one, other):
+        await one.people.put_many(a_person(number) for number in range(40))
+        clock.advance(timedelta(hours=20))  # 09:00 in Berlin
+        await asyncio.gather(
+            one.timers.run_due(),
+            other.people.apply(
+                [(f"p{n:03}", lambda known: known and known.with_changes(zone="America/New_York")) for n in range(40)]
+            ),
+            one.timers.run_due(),
+        )
+        for _ in range(3):
+            clock.advance(timedelta(hours=6))
+            await asyncio.gather(one.timers.run_due(), other.timers.run_due())
+        assert await keys(one) == {f"p{number:03}:birthday:2026-03-02": 1 for number in range(40)}
+        assert {person.zone for person in await one.people.list()} == {"America/New_York"}
+
+
+async def test_two_who_change_a_person_at_once_both_do(make: Make) -> None:
+    async with apps(make, 3) as (one, two, three):
+        await one.people.put(a_person(1))
+        await asyncio.gather(
+            one.people.update("p001", zone="Asia/Tokyo"),
+            two.people.put_occasion("p001", Occasion(kind="name-day", date="03-03")),
+            three.people.update("p001", first_name="Ana"),
+        )
+        person = await one.people.get("p001")
+        assert (person.zone, person.first_name, len(person.occasions)) == ("Asia/Tokyo", "Ana", 2)
+        found = await one.occasions.next("p001")
+        assert {f"{one.local:%H:%M %Z}" for one in found} == {"09:00 JST"}
+
+
+async def test_plans_follow_a_new_tzdata(make: Make) -> None:
+    async with apps(make) as (app,):
+        await app.people.put(a_person(1))
+        (document,) = await app.store.documents([Key("occasions.birthday", "", "p001")])
+        right = Plan.from_document(document)
+        assert right.next
+        hour = timedelta(hours=1)
+        wrong = replace(right.next, utc=right.next.utc + hour, due=right.next.due + hour)
+        old = replace(right, next=wrong, tzdata="2000a")
+        await app.store.write([Bundle((old.write(app.now()),))])
+        await app.timers.refresh()  # nothing says that there is a newer one
+        assert (await app.occasions.next("p001"))[0].due == wrong.due
+        await app.store.write([Bundle((Write(Key("occasion_kinds", "", "birthday"), '{"tzdata": "2000a"}'),))])
+        await app.timers.refresh()
+        assert (await app.occasions.next("p001"))[0].due == right.next.due
+        (kind,) = await app.store.documents([Key("occasion_kinds", "", "birthday")])
+        assert tzdata_version() in kind.data
+
+
+async def test_one_that_cannot_be_read_is_in_nobodys_way(make: Make, clock: ManualClock) -> None:
+    async with apps(make) as (app,):
+        odd = Write(Key("occasions.birthday", "", "0"), '{"new": 1}', due_at=clock.now() - 1000)
+        await app.store.write([Bundle((odd,))])
+        await app.people.put(a_person(1))
+        clock.advance(timedelta(days=1))
+        next_at = await app.timers.run_due()
+        assert next_at is not None
+        assert next_at > clock.now()
+        assert len(await keys(app)) == 1
+
+
+PROGRAM = """
+    import sys
+    from datetime import timedelta
+    from mainspring import Mainspring, Occasion, Person
+
+    app = Mainspring("sqlite:///{path}")
+
+    @app.occasion("birthday")
+    async def greet(person: Person) -> None:
+        with open("{path}.sent", "a") as file:
+            print(person.id, file=file)
+
+    async def fill() -> None:
+        day = app.now() + timedelta(seconds=1)
+        await app.people.put_many(
+            Person(id=f"p{{n:04}}", zone="UTC", occasions=[
+                Occasion(kind="birthday", date=f"{{day:%m-%d}}", at=f"{{day:%H:%M:%S}}")])
+            for n in range(2000))
+
+    if __name__ == "__main__":
+        app.run(fill())
+        app.run(app.close())
+"""
+
+
+@pytest.mark.slow
+def test_schedulers_that_are_killed_lose_and_double_nothing(tmp_path: Path) -> None:
+    """Two workers make jobs of 2,000 plans; one is killed in the middle of it."""
+    path = tmp_path / "jobs.db"
+    (tmp_path / "party.py").write_text(textwrap.dedent(PROGRAM.format(path=path)))
+    subprocess.run([sys.executable, "party.py"], cwd=tmp_path, check=True, timeout=60)
+    command = [sys.executable, "-m", "mainspring", "worker", "party:app"]
+    workers = [subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) for _ in range(2)]
+    app = Mainspring(f"sqlite:///{path}")
+    try:
+        wait_until(lambda: app.run(app.jobs.count()) > 100, lambda: "jobs are made")
+        os.kill(workers[0].pid, signal.SIGKILL)
+        wait_until(lambda: app.run(app.jobs.count()) == 2000, lambda: "all jobs are made")
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    made = app.run(keys(app))
+    app.run(app.close())
+    assert set(made.values()) == {1}
+    assert len(made) == 2000
