@@ -43,6 +43,7 @@ async def test_a_run_knows_its_job() -> None:
         "idempotency_key": handle.id,
         "task": "look",
         "queue": "rooms",
+        "occurrence": None,
         "attempt": 1,
         "max_attempts": 2,
         "last_attempt": False,
