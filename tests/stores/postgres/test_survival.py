@@ -179,7 +179,7 @@ async def test_an_enqueue_nobody_answered_counts_once(
 
 
 @ours
-@pytest.mark.parametrize(("way", "mark"), [("before", b".take("), ("after", b"options_")])
+@pytest.mark.parametrize(("way", "mark"), [("before", b".look_and_take("), ("after", b"options_")])
 async def test_a_claim_nobody_answered_is_given_back(
     store: PostgresStore, far: PostgresStore, line: Line, way: str, mark: bytes
 ) -> None:

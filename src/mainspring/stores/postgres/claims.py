@@ -1,7 +1,7 @@
 """Which due jobs a worker gets, and that they are its own.
 
-A look shows where the levels begin; what to take of each is decided here; `take` does it. Two journeys, each a
-transaction by itself.
+A look shows where the levels begin. If only one has due jobs, they are taken with it; else what to take of each is
+decided here, and `take` does it. One or two journeys, each a transaction by itself.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from mainspring.stores.protocol import EVERY_QUEUE, Claims, Halt, Want
 from mainspring.stores.rules import Level, earliest, ends, shares
 
 SOON: Millis = 5  # then others have finished claiming what was due and not to be had
-LOOK = """
-SELECT at, (SELECT json_agg(json_build_array(queue, actor, reason, since, until, accept)) FROM {s}.halts
-            WHERE until IS NULL OR until > at)::text, heads.*
-FROM (SELECT {now} AS at) AS clock LEFT JOIN {s}.look(%(queues)s::text[], %(since)s::bigint[]) AS heads ON true
+LOOK_AND_TAKE = """
+SELECT * FROM {s}.look_and_take(%(worker)s, %(claim)s, %(queues)s::text[], %(since)s::bigint[], %(room)s, {now},
+                                %(stall_grace)s)
 """
 TAKE = """
 SELECT * FROM {s}.take(%(worker)s, %(claim)s, %(queues)s::text[], %(priorities)s::smallint[], %(since)s::bigint[],
@@ -60,6 +59,8 @@ class Sight:
     now: Millis
     halts: list[Halt]
     heads: list[Head]
+    tried: bool  # to take jobs with it
+    taken: list[tuple[Any, ...]]
 
     @property
     def is_halted(self) -> bool:
@@ -81,7 +82,7 @@ class LowWater:
     swept_at: float = 0.0
     cost: float = 0.0
 
-    SHARE = 20.0  # a sweep's cost is at most one part in so many
+    SHARE = 10.0  # a sweep, with what it takes, costs at most one part in so many
     LONGEST = 1.0  # seconds between sweeps
 
     def known(self, queues: set[str]) -> dict[str, list[Millis]]:
@@ -105,26 +106,38 @@ class LowWater:
                 self.begins[head.queue][level.priority] = level.head
 
 
-async def look(transaction: Transaction, wants: Sequence[Want], water: LowWater) -> Sight:
-    queues = {want.queue for want in wants}
-    if begins := water.known(queues):
-        since = arrays.of_plain(begin for of_levels in begins.values() for begin in of_levels)
-        sight = to_sight(await transaction.rows(LOOK, queues=list(begins), since=since))
+async def look(transaction: Transaction, request: ClaimRequest, water: LowWater) -> Sight:
+    """And take, if it is that simple."""
+    queues = {want.queue for want in request.wants}
+    begins = water.known(queues)
+    began = water.clock.monotonic()
+    named = list(begins) if begins else None if EVERY_QUEUE in queues else list(queues)
+    is_simple = len(request.wants) == 1 and not request.solo
+    rows = await transaction.rows(
+        LOOK_AND_TAKE,
+        worker=request.worker,
+        claim=request.turn,
+        queues=named,
+        since=arrays.of_plain(begin for of_levels in begins.values() for begin in of_levels) if begins else None,
+        room=min(request.limit, request.wants[0].limit) if is_simple else 0,
+        stall_grace=request.stall_grace,
+    )
+    sight = to_sight(rows)
+    if begins:
         water.rise(sight.heads)
     else:
-        began = water.clock.monotonic()
-        named = None if EVERY_QUEUE in queues else list(queues)
-        sight = to_sight(await transaction.rows(LOOK, queues=named, since=None))
         water.swept(began, sight.heads)
     return sight
 
 
 def to_sight(rows: Sequence[tuple[Any, ...]]) -> Sight:
-    now, halts, *_ = rows[0]
+    seen = json.loads(rows[0][0])
     return Sight(
-        now,
-        [to_halt(halt) for halt in json.loads(halts)] if halts else [],
-        [to_head(*row[2:]) for row in rows if row[2] is not None],
+        seen["at"],
+        [to_halt(halt) for halt in seen["halts"] or ()],
+        [to_head(*head) for head in seen["heads"] or ()],
+        seen["tried"],
+        [row[1:] for row in rows[1:]],
     )
 
 
@@ -134,12 +147,13 @@ def to_head(queue: str, suspect: Millis | None, *heads: Millis | None) -> Head:
 
 
 async def claim(transaction: Transaction, request: ClaimRequest, water: LowWater) -> Claims:
-    sight = await look(transaction, request.wants, water)
+    sight = await look(transaction, request, water)
     if sight.is_halted:
         return Claims([], next_due=earliest(ends(sight.halts, {None})))
     paused = {halt.queue for halt in sight.halts}
     heads = [head for head in sight.heads if head.queue not in paused]
-    rows = await (take_suspect if request.solo else take_waiting)(transaction, request, heads, sight.now)
+    take = take_suspect if request.solo else take_waiting
+    rows = sight.taken if sight.tried else await take(transaction, request, heads, sight.now)
     suspects = [head.suspect for head in heads if head.suspect is not None]
     due_suspect = any(suspect <= sight.now for suspect in suspects)
     if rows:

@@ -50,8 +50,7 @@ new AS (
            timeout, keep, keep_dead, payload, dedupe_key, target_type, target_id, tags::text[], options
     FROM given
     WHERE ((SELECT NOT {ENDED_IN_RANGE}) OR NOT EXISTS (SELECT 1 FROM {{s}}.archive WHERE archive.id = given.id))
-      AND NOT EXISTS (SELECT 1 FROM {{s}}.halts
-                      WHERE NOT accept AND (until IS NULL OR until > {{now}}) AND halts.queue = ANY(%(unless)s::text[]))
+      AND (SELECT cardinality(%(unless)s::text[]) = 0 OR {{s}}.takes_new(%(unless)s::text[], {{now}}))
     ON CONFLICT DO NOTHING RETURNING queue
 ), counted AS (
     INSERT INTO {{s}}.counts (queue, status, n) SELECT queue, {PENDING}, count(*) FROM new GROUP BY queue
@@ -103,10 +102,7 @@ async def insert_again(transaction: Transaction, jobs: list[NewJob]) -> list[Ins
 
 
 async def insert_at_once(transaction: Transaction, jobs: list[NewJob]) -> list[Inserted]:
-    """Jobs without dedupe keys, in one statement, which is a transaction by itself and asks for halts too.
-
-    It needs no lock: who inserts while somebody halts may as well have come first.
-    """
+    """Jobs without dedupe keys, in one statement, which is a transaction by itself and asks for halts too."""
     ids, unless = list({job.id for job in jobs}), ["", *{job.queue for job in jobs}]
     new = known = 0
     while not new and known < len(ids):  # none: refused, or all of it a repeated insert; or the halt has ended just now

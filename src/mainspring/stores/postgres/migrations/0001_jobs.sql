@@ -174,6 +174,14 @@ CREATE TABLE {schema}.halts (
 COMMENT ON TABLE {schema}.halts IS 'The halt of the whole system (queue '''') and paused queues.';
 COMMENT ON COLUMN {schema}.halts.accept IS 'new jobs are accepted for later, or refused';
 
+CREATE FUNCTION {schema}.takes_new(queues text[], at bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(hashtextextended('{schema} halts', 0)); -- then look: with a snapshot from after it
+    RETURN NOT EXISTS (
+        SELECT 1 FROM {schema}.halts WHERE NOT accept AND (until IS NULL OR until > at) AND queue = ANY(queues));
+END $$;
+COMMENT ON FUNCTION {schema}.takes_new IS 'Whether new jobs of these queues are accepted. Who halts waits until whoever asked has ended.';
+
 CREATE FUNCTION {schema}.stands_still(queue_ text, at bigint) RETURNS boolean LANGUAGE sql VOLATILE AS $$
     SELECT EXISTS (SELECT 1 FROM {schema}.halts WHERE queue IN ('', queue_) AND (until IS NULL OR until > at))
 $$;
@@ -365,6 +373,45 @@ BEGIN
     END LOOP;
 END $$;
 
+-- A claim in one journey: the first row shows what `look` saw and what stands still; the others are jobs. They are taken at
+-- once if room is given and only one level has any that are due, so that there is nothing to decide; else only by `take`.
+CREATE FUNCTION {schema}.look_and_take(
+    worker_ text, claim_ bigint, queues text[], since bigint[], room integer, at bigint, stall_grace bigint
+) RETURNS TABLE (
+    sight_ text, id_ text, token_ bigint, task_ text, queue_ text, payload_ text, priority_ smallint, attempts_ integer,
+    max_attempts_ integer, crashes_ integer, timeout_ bigint, run_at_ bigint, created_at_ bigint, dedupe_key_ text,
+    target_type_ text, target_id_ text, tags_ text[], options_ text
+) LANGUAGE plpgsql AS $$
+DECLARE
+    heads json;
+    halts json;
+    due integer;
+    due_queue text;
+    due_priority smallint;
+    due_since bigint;
+BEGIN
+    WITH seen AS MATERIALIZED (SELECT * FROM {schema}.look(queues, since)),
+    levels AS (
+        SELECT seen.queue_ AS queue, level.priority, level.head
+        FROM seen, LATERAL (VALUES (0, urgent), (1, high), (2, normal), (3, low)) AS level(priority, head)
+        WHERE level.head <= at
+    )
+    SELECT (SELECT json_agg(json_build_array(seen.queue_, suspect, urgent, high, normal, low)) FROM seen),
+           (SELECT count(*) FROM levels), (SELECT min(queue) FROM levels), (SELECT min(priority) FROM levels),
+           (SELECT min(head) FROM levels)
+    INTO heads, due, due_queue, due_priority, due_since;
+    SELECT json_agg(json_build_array(queue, actor, reason, h.since, until, accept)) INTO halts
+    FROM {schema}.halts AS h WHERE until IS NULL OR until > at;
+    sight_ := json_build_object('at', at, 'heads', heads, 'halts', halts, 'tried', due = 1 AND room > 0);
+    RETURN NEXT;
+    IF due = 1 AND room > 0 THEN
+        RETURN QUERY SELECT NULL::text, taken.* FROM {schema}.take(
+            worker_, claim_, ARRAY[due_queue], ARRAY[due_priority], ARRAY[due_since], ARRAY[room], ARRAY[1], ARRAY[room], room,
+            at, stall_grace) AS taken;
+    END IF;
+END $$;
+
+COMMENT ON FUNCTION {schema}.look_and_take IS 'Shows where jobs wait, and claims them if there is nothing to decide.';
 COMMENT ON FUNCTION {schema}.take IS 'Claims due jobs for a worker, level by level.';
 COMMENT ON FUNCTION {schema}.take_suspect IS 'Claims one job whose worker has died before: such a job runs alone.';
 
