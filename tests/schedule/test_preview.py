@@ -6,7 +6,7 @@ import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
-from mainspring.schedule import Every, Schedule, Zones, compare, preview
+from mainspring.schedule import Every, Schedule, Zones, compare, preview, remarks
 from tests.schedule.test_zones import ZONEINFO
 
 
@@ -83,3 +83,28 @@ def test_what_a_new_tzdata_would_change(tmp_path: Path) -> None:
 def test_nothing_changes_if_nothing_is_different() -> None:
     schedule = Schedule("*/5 * * * *", "Europe/Berlin")
     assert compare(schedule, schedule, at("2026-10-25T00:00"), at("2026-10-25T04:00")) == []
+
+
+# -- days on which clocks change ------------------------------------------------------------------------------
+
+
+def told(schedule: Schedule) -> list[tuple[str, str]]:
+    return [(day.isoformat(), text) for day, text in remarks(schedule, at("2026-01-01T00:00"), at("2027-01-01T00:00"))]
+
+
+def test_what_becomes_of_times_that_clocks_skip_or_repeat() -> None:
+    skipped, twice = "2026-03-29", "2026-10-25"
+    assert told(Schedule("30 2 * * *", "Europe/Berlin")) == [
+        (skipped, "02:30 does not exist that day, so it runs at 03:30"),
+        (twice, "02:30 comes twice that day; this is the first"),
+    ]
+    assert told(Schedule("30 2 * * *", "Europe/Berlin", gap="skip", fold="second")) == [
+        (skipped, "02:30 does not exist that day and is left out"),
+        (twice, "02:30 comes twice that day; this is the second"),
+    ]
+
+
+def test_rules_that_follow_the_clock_and_other_times_have_no_remarks() -> None:
+    assert told(Schedule("*/30 * * * *", "Europe/Berlin")) == []
+    assert told(Schedule("0 9 * * *", "Europe/Berlin")) == []
+    assert told(Schedule("30 2 * * *", "Asia/Tokyo")) == []

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from mainspring.errors import ConfigurationError, JobNotFound, MainspringError, PersonNotFound, StoreError
+from mainspring.errors import (
+    ConfigurationError,
+    JobNotFound,
+    MainspringError,
+    PersonNotFound,
+    ScheduleNotFound,
+    StoreError,
+)
 
 
 class Exit(IntEnum):
@@ -20,7 +27,7 @@ MEANINGS = {
     Exit.OK: "done",
     Exit.FAILED: "the operation failed or is not allowed; for doctor: it found an error",
     Exit.USAGE: "wrong usage: unknown option, bad value, no such application",
-    Exit.NOT_FOUND: "there is no such job, or person",
+    Exit.NOT_FOUND: "there is no such job, person or schedule",
     Exit.STORE: "the store cannot be used: missing, locked, full, damaged, does not let us in",
     Exit.INTERRUPTED: "interrupted with Ctrl-C",
 }
@@ -42,7 +49,7 @@ def exit_code_of(error: MainspringError) -> Exit:
     match error:
         case ConfigurationError():
             return Exit.USAGE
-        case JobNotFound() | PersonNotFound():
+        case JobNotFound() | PersonNotFound() | ScheduleNotFound():
             return Exit.NOT_FOUND
         case StoreError():
             return Exit.STORE

@@ -38,13 +38,17 @@ def add_halt(commands: Commands) -> None:
 
 
 def add_end_options(parser: Parser) -> None:
+    add_length_options(parser)
+    add_actor_options(parser)
+    add_store_options(parser)
+
+
+def add_length_options(parser: Parser) -> None:
     end = parser.add_mutually_exclusive_group()
     end.add_argument("--until", type=parse_when, metavar="TIME", help="resume by itself then: ISO 8601")
     end.add_argument(
         "--for", type=parse_length, dest="length", metavar="LENGTH", help="resume by itself after: 15min, 2h"
     )
-    add_actor_options(parser)
-    add_store_options(parser)
 
 
 def add_resume(commands: Commands) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, date, datetime
 from itertools import islice
 from typing import Literal
 
@@ -12,7 +13,7 @@ from mainspring.schedule.occurrence import Occurrence
 from mainspring.schedule.reading import instant
 from mainspring.schedule.schedule import Schedule
 from mainspring.schedule.words import span_of_time
-from mainspring.schedule.zones import PACKAGED, Transition, Zones
+from mainspring.schedule.zones import DAY, PACKAGED, Transition, Zone, Zones
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,31 @@ def compare(
     changes += [Change("added", None, new[key]) for key in new.keys() - old.keys()]
     changes += [Change("moved", old[key], new[key]) for key in old.keys() & new.keys() if old[key].utc != new[key].utc]
     return sorted(changes, key=_when)
+
+
+def remarks(schedule: Schedule, low: datetime, high: datetime, *, zones: Zones = PACKAGED) -> list[tuple[date, str]]:
+    """What becomes of its times on the days between two instants on which clocks change. Local days, in order."""
+    found: list[tuple[date, str]] = []
+    if schedule.rule.continuous:  # goes on in real time, whatever the clocks show
+        return found
+    for change in _transitions(zones.get(schedule.zone), instant(low, "low"), instant(high, "high")):
+        near = change.at.replace(tzinfo=UTC) - DAY, change.at.replace(tzinfo=UTC) + DAY
+        found += [(one.nominal.date(), text) for one in schedule.between(*near, zones=zones) for text in _fate(one)]
+        if schedule.gap == "skip":
+            moved = dataclasses.replace(schedule, gap="shift").between(*near, zones=zones)
+            found += [(one.nominal.date(), _left_out(one)) for one in moved if one.shifted]
+    return found
+
+
+def _transitions(zone: Zone, low: datetime, high: datetime) -> Iterator[Transition]:
+    for year in range(low.year, high.year + 1):
+        for change in zone.transitions(year):
+            if low <= change.at.replace(tzinfo=UTC) < high:
+                yield change
+
+
+def _left_out(found: Occurrence) -> str:
+    return f"{found.nominal:%H:%M} does not exist that day and is left out"
 
 
 def _fires(schedule: Schedule, after: datetime, zones: Zones) -> Iterator[Occurrence]:

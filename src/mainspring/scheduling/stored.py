@@ -68,6 +68,11 @@ class StoredSchedule:
         """Beside its times, by hand."""
         return self._job(run_at=None, delay=0)
 
+    def prepared(self) -> NewJob:
+        """The job as it was given, to be put again."""
+        target = self.job.get("target")
+        return replace(self._job(), target=tuple(target) if target else None)
+
     def _job(self, **changes: Any) -> NewJob:
         fields = {**self.job, **changes}
         fields["tags"] = tuple(fields.get("tags") or ())

@@ -1,0 +1,63 @@
+"""Schedules as JSON. Local times keep their offset here: that is what they are shown for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from mainspring.cli.data import plain
+from mainspring.schedule import Change, Occurrence, Row
+from mainspring.scheduling.stored import StoredSchedule
+
+
+def plain_schedule(stored: StoredSchedule) -> dict[str, Any]:
+    pause = stored.schedule.pause
+    return {
+        "id": stored.id,
+        "words": stored.describe(),
+        "schedule": stored.schedule.to_data(),
+        "task": stored.task,
+        "queue": stored.job["queue"],
+        "args": json.loads(stored.job["payload"]),
+        "owner": stored.owner,
+        "disabled": stored.disabled or None,
+        "paused": None if pause is None else {"since": plain(pause.since), "until": plain(pause.until)},
+        "since": plain(stored.since),
+        "next": plain_occurrence(stored.next),
+        "decided": plain_occurrence(stored.decided),
+        "fires": stored.fires,
+        "last_job": stored.last_job,
+        "tzdata": stored.tzdata,
+    }
+
+
+def plain_occurrence(occurrence: Occurrence | None) -> dict[str, Any] | None:
+    if occurrence is None:
+        return None
+    return {
+        "nominal": occurrence.nominal.isoformat(),
+        "local": occurrence.local.isoformat(),
+        "utc": plain(occurrence.utc),
+        "key": occurrence.key,
+    }
+
+
+def plain_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    return [
+        {
+            "local": row.local.isoformat(),
+            "utc": plain(row.utc),
+            "reader": row.reader.isoformat(),
+            "nominal": row.occurrence.nominal.isoformat(),
+            "notes": list(row.notes),
+        }
+        for row in rows
+    ]
+
+
+def plain_changes(changes: Sequence[Change]) -> list[dict[str, Any]]:
+    return [
+        {"kind": one.kind, "before": plain_occurrence(one.before), "after": plain_occurrence(one.after)}
+        for one in changes
+    ]

@@ -1,0 +1,64 @@
+"""A schedule from options of the command line: its rule, its zone and its policies."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import replace
+from typing import Any
+
+from mainspring.cli.exits import UsageError
+from mainspring.cli.parser import Parser, parse_positive
+from mainspring.schedule import Misfire, Schedule
+from mainspring.schedule.policies import MISFIRES, OVERLAPS
+from mainspring.schedule.zones import FOLDS, GAPS
+
+PLAIN = ("rule", "zone", "gap", "fold", "overlap", "jitter", "start", "end")
+OF_MISFIRE = ("misfire", "grace", "max")
+
+
+def add_rule_options(parser: Parser) -> None:
+    parser.add_argument(
+        "--rule",
+        metavar="RULE",
+        help="when: cron such as '30 2 * * *', or 'every 90s', 'daily 09:00', 'monthly last 17:00'",
+    )
+    parser.add_argument("--tz", dest="zone", metavar="ZONE", help="whose clocks: an IANA name such as Europe/Berlin")
+    parser.add_argument("--gap", choices=GAPS, help="a time that clocks skip is moved, or left out")
+    parser.add_argument("--fold", choices=FOLDS, help="which of a time that comes twice")
+    parser.add_argument("--misfire", choices=MISFIRES, help="which of those that were missed are caught up")
+    parser.add_argument("--grace", metavar="LENGTH", help="how late one may still be fired: 15m, 2h, 1d")
+    parser.add_argument(
+        "--max", type=parse_positive, metavar="N", help="how many are caught up at most, with --misfire all"
+    )
+    parser.add_argument("--overlap", choices=OVERLAPS, help="what to do while the last run still goes on")
+    parser.add_argument("--jitter", metavar="LENGTH", help="each run starts up to this much later")
+    parser.add_argument("--start", metavar="TIME", help="the first time that may fire; without an offset local")
+    parser.add_argument("--end", metavar="TIME", help="the first time that may not")
+
+
+def is_changed(args: Namespace) -> bool:
+    return any(getattr(args, name) is not None for name in (*PLAIN, *OF_MISFIRE))
+
+
+def make_schedule(args: Namespace, known: Schedule | None = None) -> Schedule:
+    """What is not given stays as it is, or has its default."""
+    given: dict[str, Any] = {name: value for name in PLAIN if (value := getattr(args, name)) is not None}
+    if any(getattr(args, name) is not None for name in OF_MISFIRE):
+        given["misfire"] = make_misfire(args, known)
+    if known is not None:
+        return replace(known, **given)
+    if args.rule is None:
+        msg = "say when with --rule, such as --rule '30 2 * * *' or --rule 'daily 09:00'"
+        raise UsageError(msg, args.prog)
+    return Schedule(**given)
+
+
+def make_misfire(args: Namespace, known: Schedule | None) -> Misfire:
+    """Another mode begins with its own defaults; without one the known mode stays."""
+    stays = known.misfire if known is not None and args.misfire in {None, known.misfire.mode} else None
+    mode = args.misfire or (stays.mode if stays else "latest")
+    grace = args.grace if args.grace is not None or stays is None else stays.grace
+    if args.max is not None and mode != "all":
+        msg = "--max goes with --misfire all"
+        raise UsageError(msg, args.prog)
+    return Misfire(mode, grace, args.max or (stays.max if stays else 100))

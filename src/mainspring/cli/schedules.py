@@ -1,0 +1,409 @@
+"""`mainspring schedules …`: look at schedules, try changes out, and make them."""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from mainspring.app import Mainspring
+from mainspring.cli import simulate
+from mainspring.cli.exits import Exit, UsageError
+from mainspring.cli.jobs import parse_payload
+from mainspring.cli.loading import opened
+from mainspring.cli.moments import parse_moment, parse_when, show_moment
+from mainspring.cli.parser import (
+    Commands,
+    Parser,
+    add_command,
+    add_group,
+    add_store_options,
+    parse_limit,
+    parse_positive,
+)
+from mainspring.cli.schedule_data import plain_changes, plain_rows, plain_schedule
+from mainspring.cli.schedule_options import add_rule_options, is_changed, make_schedule
+from mainspring.cli.schedule_page import (
+    say_changes,
+    say_ledger,
+    say_rows,
+    say_schedule,
+    say_schedules,
+    state_of,
+    summarise,
+)
+from mainspring.cli.system import add_length_options, end_of
+from mainspring.cli.terminal import Terminal
+from mainspring.errors import MainspringError, ScheduleNotFound
+from mainspring.job import Job, NewJob
+from mainspring.schedule import PACKAGED, Schedule, Zones, compare, preview
+from mainspring.scheduling.ledger import Entry
+from mainspring.scheduling.stored import StoredSchedule
+
+AT_ONCE = 50  # ledgers that are asked for at the same time
+SHOWN_TIMES = 5
+SHOWN_ENTRIES = 10
+
+
+def add_commands(commands: Commands) -> None:
+    schedules = add_group(commands, "schedules", "look at schedules, try changes out, and make them")
+    add_list(schedules)
+    add_show(schedules)
+    add_preview(schedules)
+    add_diff(schedules)
+    add_put(schedules)
+    add_pause(schedules)
+    add_id_command(schedules, "resume", resume_schedule, "end a schedule's pause")
+    trigger = add_id_command(schedules, "trigger", trigger_schedule, "run a schedule's job once now, beside its times")
+    trigger.add_argument("--actor", help="who, for the ledger (default: your account and machine)")
+    delete = add_id_command(schedules, "delete", delete_schedule, "delete a schedule; its jobs and its ledger stay")
+    delete.add_argument("--yes", "-y", action="store_true", help="do not ask")
+    add_ledger(schedules)
+    simulate.add_simulate(schedules)
+
+
+def add_id_command(schedules: Commands, name: str, run: Any, help: str, detail: str = "") -> Parser:
+    parser = add_command(schedules, name, run, help, detail)
+    parser.add_argument("id", metavar="ID", help="the schedule")
+    add_store_options(parser)
+    return parser
+
+
+def add_list(schedules: Commands) -> None:
+    parser = add_command(schedules, "list", list_schedules, "list all schedules")
+    add_store_options(parser)
+
+
+def add_show(schedules: Commands) -> None:
+    add_id_command(schedules, "show", show_schedule, "show all there is to know about a schedule")
+
+
+def add_preview(schedules: Commands) -> None:
+    detail = (
+        "Of a stored schedule, or of any rule: that needs no store. Days on which clocks change are marked. With an\n"
+        "ID and options, the stored schedule as it would be with them."
+    )
+    parser = add_command(schedules, "preview", preview_schedule, "show coming times", detail)
+    parser.add_argument("id", metavar="ID", nargs="?", help="the schedule; else give --rule")
+    add_rule_options(parser)
+    parser.add_argument("-n", type=parse_limit, default=10, dest="count", metavar="N", help="so many (default: 10)")
+    parser.add_argument("--reader", metavar="ZONE", help="show them in this zone too, say your own")
+    parser.add_argument("--after", type=parse_moment, metavar="TIME", help="begin there rather than now: ISO 8601")
+    add_store_options(parser)
+
+
+def add_diff(schedules: Commands) -> None:
+    detail = (
+        "By options, by another tzdata or, with --app and neither, by what the code declares now. Nothing is saved."
+    )
+    parser = add_id_command(
+        schedules, "diff", diff_schedule, "show which times a change would add, remove or move", detail
+    )
+    add_rule_options(parser)
+    parser.add_argument("--days", type=parse_positive, default=90, metavar="N", help="how far to look (default: 90)")
+    parser.add_argument(
+        "--tzdata", type=Path, metavar="DIR", help="with the zones of this directory, as /usr/share/zoneinfo"
+    )
+    parser.add_argument(
+        "-n", type=parse_limit, default=50, dest="count", metavar="N", help="show so many (default: 50)"
+    )
+
+
+def add_put(schedules: Commands) -> None:
+    detail = (
+        "The coming times are shown first. What is not given stays as it was; a new schedule needs --rule, --task and\n"
+        "an application (--app), whose task says the queue, the retries and which arguments it takes."
+    )
+    parser = add_id_command(schedules, "put", put_schedule, "make a schedule, or change one", detail)
+    add_rule_options(parser)
+    parser.add_argument("--task", metavar="NAME", help="what to run")
+    parser.add_argument("--args", type=parse_payload, metavar="JSON", help="its arguments, a JSON object")
+    parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
+
+
+def add_pause(schedules: Commands) -> None:
+    detail = "What falls into the pause is not caught up."
+    parser = add_id_command(schedules, "pause", pause_schedule, "let a schedule fire no more for now", detail)
+    add_length_options(parser)
+
+
+def add_ledger(schedules: Commands) -> None:
+    parser = add_id_command(schedules, "ledger", show_ledger, "show what became of a schedule's times, newest first")
+    parser.add_argument(
+        "-n", type=parse_limit, default=50, dest="count", metavar="N", help="at most so many (default: 50)"
+    )
+    parser.add_argument("--before", type=parse_when, metavar="TIME", help="those before this: ISO 8601, or 2h, 3d ago")
+
+
+# -- looking ----------------------------------------------------------------------------------------
+
+
+def list_schedules(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        schedules, now = app.run(app.schedules.list()), app.now()
+        last = app.run(last_entries(app, schedules))
+        jobs = app.run(jobs_of(app, last.values()))
+        missing = sorted(app.schedules.declared.keys() - {one.id for one in schedules})
+    if terminal.json:
+        terminal.emit({"schedules": [with_last(one, last, jobs, now) for one in schedules], "not_stored_yet": missing})
+        return Exit.OK
+    if schedules:
+        say_schedules(terminal, schedules, last, jobs, now)
+    else:
+        terminal.note("no schedules")
+    if missing:
+        terminal.note(f"declared in the code, and stored when a worker starts: {', '.join(missing)}")
+    return Exit.OK
+
+
+def with_last(
+    stored: StoredSchedule, last: Mapping[str, Entry], jobs: Mapping[str, Job], now: datetime
+) -> dict[str, Any]:
+    entry = last.get(stored.id)
+    job = None if entry is None else jobs.get(entry.job_id or "")
+    state, _, _ = state_of(stored, now)
+    return {**plain_schedule(stored), "state": state, "last": entry, "last_status": None if job is None else job.status}
+
+
+async def last_entries(app: Mainspring, schedules: Sequence[StoredSchedule]) -> dict[str, Entry]:
+    """Per schedule, what became of its newest occurrence."""
+    found: dict[str, Entry] = {}
+    for start in range(0, len(schedules), AT_ONCE):
+        ids = [one.id for one in schedules[start : start + AT_ONCE]]
+        newest = await asyncio.gather(*(app.schedules.ledger(one, limit=1) for one in ids))
+        found |= {one: entries[0] for one, entries in zip(ids, newest, strict=True) if entries}
+    return found
+
+
+async def jobs_of(app: Mainspring, entries: Any) -> dict[str, Job]:
+    ids = [entry.job_id for entry in entries if entry.job_id]
+    return {job.id: job for job in await app.store.get(ids)} if ids else {}
+
+
+def show_schedule(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        stored, now = app.run(app.schedules.get(args.id)), app.now()
+        rows = app.run(app.schedules.preview(args.id, SHOWN_TIMES))
+        entries = app.run(app.schedules.ledger(args.id, limit=SHOWN_ENTRIES))
+    if terminal.json:
+        state, _, why = state_of(stored, now)
+        terminal.emit(
+            {
+                "schedule": {**plain_schedule(stored), "state": state, "why": why or None},
+                "coming": plain_rows(rows),
+                "ledger": entries,
+            }
+        )
+    else:
+        say_schedule(terminal, stored, rows, entries, now)
+    return Exit.OK
+
+
+def show_ledger(args: Namespace, terminal: Terminal) -> int:
+    """That of a deleted schedule can still be read."""
+    with opened(args) as app:
+        before = None if args.before is None else args.before.before(app.now())
+        entries = app.run(app.schedules.ledger(args.id, limit=args.count, before=before))
+        if not entries:
+            app.run(app.schedules.get(args.id))
+    if terminal.json:
+        terminal.emit({"ledger": entries})
+    elif entries:
+        say_ledger(terminal, entries)
+    else:
+        terminal.note("nothing became of it yet" if before is None else "nothing before that")
+    return Exit.OK
+
+
+# -- trying out -------------------------------------------------------------------------------------
+
+
+def preview_schedule(args: Namespace, terminal: Terminal) -> int:
+    if args.id is None:
+        return say_preview(args, terminal, make_schedule(args), args.after or datetime.now(UTC))
+    with opened(args) as app:
+        known, now = known_schedule(app, args.id), args.after or app.now()
+    return say_preview(args, terminal, make_schedule(args, known), now)
+
+
+def known_schedule(app: Mainspring, id: str) -> Schedule:
+    """As it is stored or, if no worker has put it there yet, as the code declares it."""
+    try:
+        return app.run(app.schedules.get(id)).schedule
+    except ScheduleNotFound:
+        if id in app.schedules.declared:
+            return app.schedules.declared[id].schedule
+        raise
+
+
+def say_preview(args: Namespace, terminal: Terminal, schedule: Schedule, after: datetime) -> int:
+    rows = preview(schedule, after, args.count, reader=args.reader or "UTC")
+    if terminal.json:
+        terminal.emit({"words": schedule.describe(), "zone": schedule.zone, "coming": plain_rows(rows)})
+        return Exit.OK
+    terminal.say(schedule.describe(), "bold")
+    if rows:
+        say_rows(terminal, rows, schedule.zone, args.reader)
+    else:
+        terminal.note("it does not fire" + (": it is paused until it is resumed" if schedule.pause else " any more"))
+    return Exit.OK
+
+
+def diff_schedule(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        before, now = app.run(app.schedules.get(args.id)).schedule, app.now()
+        after = changed_schedule(app, args, before)
+    ahead = timedelta(days=args.days)
+    zones = PACKAGED if args.tzdata is None else Zones(directory_of(args))
+    changes = compare(before, after, now, now + ahead, zones_after=zones)
+    if terminal.json:
+        counts = {kind: sum(one.kind == kind for one in changes) for kind in ("added", "removed", "moved")}
+        terminal.emit({"days": args.days, **counts, "changes": plain_changes(changes[: args.count])})
+        return Exit.OK
+    say_diff_title(terminal, before, after, zones)
+    say_changes(terminal, changes, ahead, args.count)
+    return Exit.OK
+
+
+def changed_schedule(app: Mainspring, args: Namespace, before: Schedule) -> Schedule:
+    if is_changed(args) or args.tzdata is not None:
+        return make_schedule(args, before)
+    if args.id in app.schedules.declared:
+        return app.schedules.declared[args.id].schedule
+    msg = (
+        f"say what to change: --rule, --tz, a policy or --tzdata (the code of this application declares no {args.id!r})"
+    )
+    raise UsageError(msg, args.prog)
+
+
+def directory_of(args: Namespace) -> Path:
+    directory: Path = args.tzdata
+    if directory.is_dir():
+        return directory
+    msg = f"{directory} is no directory; name one laid out as /usr/share/zoneinfo is"
+    raise UsageError(msg, args.prog)
+
+
+def say_diff_title(terminal: Terminal, before: Schedule, after: Schedule, zones: Zones) -> None:
+    terminal.say(f"before: {before.describe()}")
+    newer = "" if zones is PACKAGED else f" (tzdata {zones.version} instead of {PACKAGED.version})"
+    terminal.say(f"after:  {after.describe()}{newer}")
+
+
+# -- changing ---------------------------------------------------------------------------------------
+
+
+def put_schedule(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        known = find(app, args.id)
+        refuse_code(args, known)
+        job = make_job(app, args, known)
+        schedule = make_schedule(args, None if known is None else known.schedule)
+        consent_to_put(args, terminal, known, schedule, app.now())
+        stored = app.run(app.schedules.put(args.id, schedule, job))
+    return say_done(terminal, stored, "made" if known is None else "changed")
+
+
+def find(app: Mainspring, id: str) -> StoredSchedule | None:
+    try:
+        return app.run(app.schedules.get(id))
+    except ScheduleNotFound:
+        return None
+
+
+def refuse_code(args: Namespace, known: StoredSchedule | None) -> None:
+    if known is not None and known.owner is not None and known.enabled:
+        msg = (
+            f"schedule {args.id!r} is declared in the code of {known.owner}, which would change it back; change it "
+            "there, or delete it first if that code is gone"
+        )
+        raise UsageError(msg, args.prog)
+
+
+def make_job(app: Mainspring, args: Namespace, known: StoredSchedule | None) -> NewJob:
+    if known is not None and args.task is None and args.args is None:
+        return known.prepared()
+    task = args.task or (None if known is None else known.task)
+    if task is None:
+        msg = "say what to run with --task"
+        raise UsageError(msg, args.prog)
+    if not app.tasks:
+        msg = "give the application with --app module:attribute: its task says the queue, the retries and the arguments"
+        raise UsageError(msg, args.prog)
+    return app.find_task(task).prepare(**(args.args or {}))
+
+
+def consent_to_put(
+    args: Namespace, terminal: Terminal, known: StoredSchedule | None, schedule: Schedule, now: datetime
+) -> None:
+    """What it would do is shown before it is asked about."""
+    if not terminal.json:
+        terminal.say(schedule.describe(), "bold")
+        say_rows(terminal, preview(schedule, now, SHOWN_TIMES), schedule.zone, None)
+        if known is not None:
+            ahead = timedelta(days=90)
+            terminal.say(summarise(compare(known.schedule, schedule, now, now + ahead), ahead))
+    consent(args, terminal, "Save this?", f"this would {'make' if known is None else 'change'} schedule {args.id!r}")
+
+
+def consent(args: Namespace, terminal: Terminal, question: str, this_would: str) -> None:
+    if args.yes:
+        return
+    if not terminal.interactive:
+        msg = f"{this_would}; add --yes to do it"
+        raise UsageError(msg, args.prog)
+    if not terminal.confirm(question):
+        msg = "nothing was changed"
+        raise MainspringError(msg)
+
+
+def pause_schedule(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        stored = app.run(app.schedules.pause(args.id, until=end_of(args, app.now())))
+    return say_done(terminal, stored, "paused")
+
+
+def resume_schedule(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        stored = app.run(app.schedules.resume(args.id))
+    return say_done(terminal, stored, "resumed")
+
+
+def say_done(terminal: Terminal, stored: StoredSchedule, done: str) -> int:
+    if terminal.json:
+        terminal.emit({"schedule": plain_schedule(stored)})
+        return Exit.OK
+    then = f"next at {show_moment(stored.next.utc)}" if stored.next else "it does not fire until it is resumed"
+    if stored.next is None and done != "paused":
+        then = "no time of it is left"
+    terminal.say(f"{stored.id} {done}: {then}")
+    return Exit.OK
+
+
+def trigger_schedule(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        inserted = app.run(app.schedules.trigger(args.id, actor=args.actor))
+    if terminal.json:
+        terminal.emit({"job": inserted})
+    else:
+        terminal.say(
+            f"{args.id} triggered: job {inserted.id}" + ("" if inserted.created else ", which was there already")
+        )
+    return Exit.OK
+
+
+def delete_schedule(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        stored = app.run(app.schedules.get(args.id))
+        consent(args, terminal, f"Delete {args.id} ({stored.describe()})?", f"this would delete schedule {args.id!r}")
+        app.run(app.schedules.delete(args.id))
+    if terminal.json:
+        terminal.emit({"deleted": plain_schedule(stored)})
+        return Exit.OK
+    terminal.say(f"{args.id} deleted")
+    if stored.owner is not None and stored.enabled:
+        terminal.note(f"the code of {stored.owner} declares it: when a worker of it starts, it comes back")
+    return Exit.OK

@@ -1,0 +1,207 @@
+"""`mainspring schedules simulate`: the schedules of an application on virtual time, as a table and a calendar."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Sequence
+from datetime import date, datetime, timedelta
+from itertools import islice
+from typing import Any
+
+from mainspring.app import Mainspring
+from mainspring.cli.calendar_plot import plot
+from mainspring.cli.exits import Exit, UsageError
+from mainspring.cli.job_page import INDENT, say_heading
+from mainspring.cli.loading import choose, is_there, require_existing
+from mainspring.cli.moments import parse_moment
+from mainspring.cli.parser import Commands, add_command, add_store_options, parse_positive
+from mainspring.cli.schedule_page import show_minutes, state_of
+from mainspring.cli.table import Cell, Column, Styled
+from mainspring.cli.terminal import Terminal, on_terminal
+from mainspring.errors import ScheduleNotFound
+from mainspring.scheduling.ledger import Entry
+from mainspring.scheduling.schedules import with_pause
+from mainspring.scheduling.simulation import Course, simulate
+from mainspring.scheduling.stored import StoredSchedule, template_of
+
+MOST_FIRES = 500_000
+SHOWN_REMARKS = 12
+
+
+def add_simulate(schedules: Commands) -> None:
+    detail = (
+        "The schedules of the store and those that the code declares (--app) go through so many days in a moment.\n"
+        "Nothing is run or written: their jobs are taken to be done at once."
+    )
+    parser = add_command(schedules, "simulate", simulate_schedules, "show a year of all schedules at a glance", detail)
+    parser.add_argument("--days", type=parse_positive, default=365, metavar="N", help="how long (default: 365)")
+    parser.add_argument("--id", action="append", dest="ids", metavar="ID", help="only this schedule; may be repeated")
+    parser.add_argument("--start", type=parse_moment, metavar="TIME", help="begin there rather than now: 2026-01-01")
+    add_store_options(parser)
+
+
+def simulate_schedules(args: Namespace, terminal: Terminal) -> int:
+    schedules, now = read_schedules(args)
+    start = args.start or now
+    end = start + timedelta(days=args.days)
+    chosen = choose_schedules(schedules, args.ids)
+    refuse_too_many(args, chosen, start)
+    courses = run_all(terminal, chosen, start, end)
+    if terminal.json:
+        terminal.emit(as_data(courses, start, end))
+        return Exit.OK
+    say_courses(terminal, courses, start, end)
+    return Exit.OK
+
+
+def read_schedules(args: Namespace) -> tuple[list[StoredSchedule], datetime]:
+    """Those of the store, and those that the code declares, which count if both do.
+
+    An application whose database is not there yet can be simulated all the same; a mistyped URL cannot.
+    """
+    app = choose(args)
+    try:
+        if not app.schedules.declared:
+            require_existing(app)
+        stored = app.run(app.schedules.list()) if is_there(app) else []
+        return with_declared(app, stored), app.now()
+    finally:
+        app.run(app.close())
+
+
+def with_declared(app: Mainspring, stored: Sequence[StoredSchedule]) -> list[StoredSchedule]:
+    known = {one.id: one for one in stored}
+    for one in app.schedules.declared.values():
+        schedule = with_pause(one.schedule, known[one.id].schedule) if one.id in known else one.schedule
+        known[one.id] = StoredSchedule(one.id, schedule, template_of(one.job), app.now(), one.owner).derived()
+    return [known[name] for name in sorted(known)]
+
+
+def choose_schedules(schedules: Sequence[StoredSchedule], ids: Sequence[str] | None) -> Sequence[StoredSchedule]:
+    if not ids:
+        return schedules
+    known = {one.id: one for one in schedules}
+    for name in ids:
+        if name not in known:
+            msg = f"there is no schedule {name!r}"
+            raise ScheduleNotFound(msg)
+    return [known[name] for name in dict.fromkeys(ids)]
+
+
+def refuse_too_many(args: Namespace, schedules: Sequence[StoredSchedule], start: datetime) -> None:
+    """By what the first day brings: a schedule of every second would take hours and show nothing."""
+    for one in schedules:
+        a_day = sum(1 for _ in islice(one.schedule.between(start, start + timedelta(days=1)), MOST_FIRES))
+        if one.enabled and a_day * args.days > MOST_FIRES:
+            msg = (
+                f"schedule {one.id!r} fires {a_day:,} times a day; simulate at most {max(1, MOST_FIRES // a_day)} days "
+                "of it (--days), or choose others (--id)"
+            )
+            raise UsageError(msg, args.prog)
+
+
+def run_all(terminal: Terminal, schedules: Sequence[StoredSchedule], start: datetime, end: datetime) -> list[Course]:
+    courses, days = [], (end - start).days
+    with terminal.progress("simulating", days * len(schedules)) as bar:
+        for number, one in enumerate(schedules):
+            courses.append(
+                simulate(one, start, end, lambda at, before=number * days: bar.reach(before + (at - start).days))  # type: ignore[misc]
+            )
+    return courses
+
+
+# -- the result -------------------------------------------------------------------------------------
+
+
+def as_data(courses: Sequence[Course], start: datetime, end: datetime) -> dict[str, Any]:
+    return {
+        "start": start,
+        "end": end,
+        "schedules": [
+            {
+                "id": one.stored.id,
+                "words": one.stored.describe(),
+                "zone": one.stored.schedule.zone,
+                "state": state_of(one.stored, start)[0],
+                "why": state_of(one.stored, start)[2] or None,
+                "fires": one.fires,
+                "first": None if one.first is None else one.first.utc,
+                "last": None if one.last is None else one.last.utc,
+                "skipped": one.skipped,
+                "remarks": [{"day": day.isoformat(), "remark": text} for day, text in one.remarks],
+                "days": {day.isoformat(): number for day, number in sorted(one.days.items())},
+            }
+            for one in courses
+        ],
+        "days": {day.isoformat(): number for day, number in sorted(total(courses).items())},
+    }
+
+
+def total(courses: Sequence[Course]) -> Counter[date]:
+    return sum((one.days for one in courses), Counter())
+
+
+def say_courses(terminal: Terminal, courses: Sequence[Course], start: datetime, end: datetime) -> None:
+    if not courses:
+        terminal.note("no schedules")
+        return
+    terminal.say(
+        f"{show_minutes(start)} to {show_minutes(end)} UTC, {sum(one.fires for one in courses):,} fires", "bold"
+    )
+    terminal.say()
+    columns = (
+        Column("ID", least=10),
+        Column("FIRES", right=True),
+        Column("FIRST, LOCAL"),
+        Column("LAST, LOCAL"),
+        Column("ZONE", least=10),
+        Column("REMARKS", least=14),
+        Column("WHEN", least=14),
+    )
+    terminal.table(columns, [course_row(one, start) for one in courses])
+    say_remarks(terminal, courses)
+    say_calendar(terminal, courses, start, end)
+
+
+def course_row(course: Course, start: datetime) -> Sequence[Cell]:
+    stored = course.stored
+    state, style, why = state_of(stored, start)
+    if state == "over" and course.fires:
+        why = ""
+    skipped = [f"{count:,} {reason}" for reason, count in course.skipped.items()]
+    clocks = [f"{len(course.remarks)} on DST days"] if course.remarks else []
+    return (
+        stored.id,
+        Styled(f"{course.fires:,}", "" if course.fires else "dim"),
+        local_of(course.first),
+        local_of(course.last),
+        stored.schedule.zone,
+        Styled(", ".join([*([why] if why else []), *skipped, *clocks]), style if why else ""),
+        stored.schedule.rule.describe(),
+    )
+
+
+def local_of(entry: Entry | None) -> str:
+    return "" if entry is None else show_minutes(datetime.fromisoformat(entry.nominal))
+
+
+def say_remarks(terminal: Terminal, courses: Sequence[Course]) -> None:
+    remarks = sorted((day, one.stored.id, text) for one in courses for day, text in one.remarks)
+    if not remarks:
+        return
+    say_heading(terminal, "When clocks change")
+    columns = (Column("DAY"), Column("ID", least=10), Column("WHAT HAPPENS", least=20))
+    rows = [(day.isoformat(), name, text) for day, name, text in remarks[:SHOWN_REMARKS]]
+    terminal.table(columns, rows, indent=INDENT)
+    if len(remarks) > SHOWN_REMARKS:
+        terminal.note(f"{INDENT}and {len(remarks) - SHOWN_REMARKS} more; --json has all of them")
+
+
+def say_calendar(terminal: Terminal, courses: Sequence[Course], start: datetime, end: datetime) -> None:
+    days = total(courses)
+    first = min([start.date(), *days])
+    last = max([(end - timedelta(microseconds=1)).date(), *days])
+    say_heading(terminal, "Fires per local day")
+    for line in plot(days, first, last, width=terminal.width, plain=not on_terminal(terminal.out)):
+        terminal.say(line, "green")

@@ -1,0 +1,62 @@
+"""What a schedule would do on virtual time, were its jobs done at once: by the very decisions of firing.py."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
+
+from mainspring.schedule import remarks
+from mainspring.scheduling.firing import fire
+from mainspring.scheduling.ledger import Became, Entry
+from mainspring.scheduling.stored import StoredSchedule
+
+
+@dataclass(slots=True)
+class Course:
+    """What came of one schedule between two instants."""
+
+    stored: StoredSchedule
+    fires: int = 0
+    first: Entry | None = None
+    last: Entry | None = None
+    skipped: Counter[str] = field(default_factory=Counter)  # per reason
+    days: Counter[date] = field(default_factory=Counter)  # fires per local day
+    remarks: list[tuple[date, str]] = field(default_factory=list)  # days on which clocks change
+
+    def note(self, entry: Entry) -> None:
+        if entry.became is not Became.FIRED:
+            self.skipped[entry.reason] += entry.count
+            return
+        self.fires += 1
+        self.first, self.last = self.first or entry, entry
+        self.days[date.fromisoformat(entry.nominal[:10])] += 1
+
+
+def simulate(
+    stored: StoredSchedule, start: datetime, end: datetime, on_fire: Callable[[datetime], None] = lambda _: None
+) -> Course:
+    """From the one instant to before the other, as if it were made at the first."""
+    course = Course(stored)
+    if stored.disabled:
+        return course
+    for entry in entries(stored, start, end):
+        course.note(entry)
+        on_fire(entry.utc)
+    course.remarks = remarks(stored.schedule, start, end)
+    return course
+
+
+def entries(stored: StoredSchedule, start: datetime, end: datetime) -> Iterator[Entry]:
+    """Its ledger of that time."""
+    now = replace(stored, since=start, decided=None, last_job=None, fires=0).derived()
+    while now.next is not None and now.next.utc < end:
+        firing = fire(now, now.next.utc, None)
+        yield from firing.entries
+        now = _after_its_job(firing.after, now.next.utc)
+
+
+def _after_its_job(stored: StoredSchedule, at: datetime) -> StoredSchedule:
+    """An interval from the last finish goes on from there."""
+    return replace(stored, since=at).derived() if stored.schedule.rule.from_finish else stored
