@@ -29,7 +29,7 @@ def _zone(value: str) -> str:
 def _email(value: str) -> str:
     """What is surely wrong. Whether it exists, only sending tells."""
     name, at, host = value.rpartition("@")
-    if not (name and at and host) or any(c.isspace() or not c.isprintable() for c in value):
+    if not (name and at and host) or " " in value or not value.isprintable():
         msg = f"{value!r} is no e-mail address"
         raise ValueError(msg)
     return value

@@ -141,7 +141,8 @@ def ended(known: Plan) -> Plan:
 def _first(plan: Plan, occasion: Occasion, now: datetime) -> Next | None:
     """As of one that is new: still to come, or due today and not too late for that."""
     today = plan.times.today(now)
-    moment = plan.times.from_year(plan._first_year(today.year - 1))  # noqa: SLF001 - of the same module
+    year = (today - timedelta(days=2)).year  # quiet hours may put the last day of a year off to the next
+    moment = plan.times.from_year(plan._first_year(year))  # noqa: SLF001 - of the same module
     while moment is not None and moment.utc <= now:
         if moment.on == today and occasion.late == "send":
             return Next(moment.on, moment.utc, now)

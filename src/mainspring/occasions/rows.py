@@ -141,7 +141,9 @@ def _row(
 def _trouble(cells: Sequence[str], places: Sequence[object]) -> str:
     if len(cells) > len(places):
         return f"{len(cells)} cells, but there are {len(places)} columns; is a delimiter not quoted?"
-    if any("\udc80" <= character <= "\udcff" for cell in cells for character in cell):
+    try:
+        "".join(cells).encode()
+    except UnicodeEncodeError:  # bytes that were escaped when they were read
         return "this is not UTF-8; save the file as UTF-8"
     return ""
 
