@@ -48,18 +48,26 @@ class Timers:
             await timer.refresh()
 
     async def run_due(self) -> Millis | None:
-        """Do all that is due; says when the next document is, if any is ever."""
-        moments = [await self._run(timer) for timer in self._timers]
-        return min((moment for moment in moments if moment is not None), default=None)
+        """Do all that is due; says when the next document is, if any is ever.
 
-    async def _run(self, timer: Timer) -> Millis | None:
-        while (due := await self._app.store.due(timer.collection, CHUNK)).documents:
-            try:
-                await timer.fire(due.documents, due.now)
-            except SystemHalted as error:
-                if not self._refused:
-                    log.warning("timers_wait", collection=timer.collection, reason=str(error))
-                self._refused = True
-                return due.now + PATIENCE
-            self._refused = False
-        return due.next_at
+        In turns of a chunk each: a million birthdays hold no schedule up.
+        """
+        while True:
+            steps = [await self._step(timer) for timer in self._timers]
+            if not any(fired for fired, _ in steps):
+                return min((moment for _, moment in steps if moment is not None), default=None)
+
+    async def _step(self, timer: Timer) -> tuple[bool, Millis | None]:
+        """Whether something was due; if not, when to look again."""
+        due = await self._app.store.due(timer.collection, CHUNK)
+        if not due.documents:
+            return False, due.next_at
+        try:
+            await timer.fire(due.documents, due.now)
+        except SystemHalted as error:
+            if not self._refused:
+                log.warning("timers_wait", collection=timer.collection, reason=str(error))
+            self._refused = True
+            return False, due.now + PATIENCE
+        self._refused = False
+        return True, None

@@ -107,7 +107,7 @@ def test_from_auckland_to_los_angeles_on_the_day_itself(moves_at: datetime, sent
     assert life.due == at(2026, 12, 30, 17)
 
 
-@pytest.mark.parametrize("late", ["send", "skip"])
+@pytest.mark.parametrize("policy", [{}, {"late": "skip", "grace": "1m"}])
 @pytest.mark.parametrize(
     ("moves_at", "sent_at"),
     [
@@ -117,8 +117,11 @@ def test_from_auckland_to_los_angeles_on_the_day_itself(moves_at: datetime, sent
         (NINE_IN_LOS_ANGELES + HOUR, NINE_IN_LOS_ANGELES),  # sent: not again
     ],
 )
-def test_from_los_angeles_to_auckland_on_the_day_itself(moves_at: datetime, sent_at: datetime, late: str) -> None:
-    life = born(LOS_ANGELES, late=late)
+def test_from_los_angeles_to_auckland_on_the_day_itself(
+    moves_at: datetime, sent_at: datetime, policy: dict[str, Any]
+) -> None:
+    """Whatever the policies: a move costs nobody a message."""
+    life = born(LOS_ANGELES, **policy)
     life.pass_until(moves_at)
     life.put(zone=AUCKLAND)
     life.pass_until(at(2026, 6, 1))

@@ -18,14 +18,17 @@ from pathlib import Path
 import pytest
 
 from mainspring import Mainspring, Occasion, Person
+from mainspring.events import OccasionSent
 from mainspring.occasions.plan import Plan
 from mainspring.schedule import tzdata_version
 from mainspring.stores.documents import Bundle, Key, Write
+from mainspring.stores.memory import MemoryStore
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.protocol import Store
 from mainspring.stores.sqlite import SqliteStore
 from mainspring.testing.clock import ManualClock
 from tests.cli.waiting import wait_until
+from tests.dynamodb import FreshStore
 from tests.postgres import dsn, fresh_schema
 
 Make = Callable[[], Store]
@@ -109,6 +112,60 @@ async def test_two_who_change_a_person_at_once_both_do(make: Make) -> None:
         assert (person.zone, person.first_name, len(person.occasions)) == ("Asia/Tokyo", "Ana", 2)
         found = await one.occasions.next("p001")
         assert {f"{one.local:%H:%M %Z}" for one in found} == {"09:00 JST"}
+
+
+async def test_handlers_in_threads_find_the_person(make: Make, clock: ManualClock) -> None:
+    names: list[str] = []
+    app = Mainspring(make())
+
+    @app.occasion("birthday")
+    def greet(person: Person) -> None:
+        names.append(person.id)
+
+    await app.people.put_many(a_person(number) for number in range(5))
+    clock.advance(timedelta(days=1))
+    await app.worker().drain()
+    assert sorted(names) == [f"p{number:03}" for number in range(5)]
+    await app.close()
+
+
+@pytest.mark.slow
+async def test_on_dynamodb(clock: ManualClock) -> None:
+    app = Mainspring(FreshStore(clock=clock))
+    sent: list[tuple[str, str]] = []
+
+    @app.occasion("birthday")
+    async def greet(person: Person) -> None:
+        sent.append((person.id, person.zone))
+
+    await app.people.put_many(a_person(number) for number in range(20))
+    await app.people.update("p001", zone="Asia/Tokyo")
+    assert [one.person for one in await app.occasions.upcoming(limit=2)] == ["p001", "p000"]
+    await app.people.delete("p002")
+    clock.advance(timedelta(days=1))
+    await asyncio.gather(*(app.timers.run_due() for _ in range(3)))
+    await app.worker().drain()
+    assert len(sent) == len(set(sent)) == 19
+    assert ("p001", "Asia/Tokyo") in sent
+    assert [entry.became for entry in await app.occasions.ledger("p003")] == ["sent"]
+    await app.close()
+
+
+async def test_many_of_one_kind_do_not_hold_up_another(clock: ManualClock) -> None:
+    """What is due is done in turns."""
+    app = Mainspring(MemoryStore(clock=clock))
+    app.occasion("birthday")(greet)
+    app.occasion("name-day", name="celebrate")(greet)
+    order: list[str] = []
+    app.on(OccasionSent)(lambda event: order.append(event.kind))
+    await app.people.put_many(a_person(number) for number in range(450))
+    await app.people.put_occasion("p000", Occasion(kind="name-day", date="03-02"))
+    clock.advance(timedelta(days=1))
+    await app.timers.run_due()
+    await app.bus.flush()
+    assert len(order) == 451
+    assert order.index("name-day") < 250
+    await app.close()
 
 
 async def test_plans_follow_a_new_tzdata(make: Make) -> None:

@@ -12,7 +12,7 @@ from mainspring.occasions.occasion import Occasion
 from mainspring.occasions.quiet import quiet_hours
 from mainspring.schedule import PACKAGED
 
-MOST_OCCASIONS = 40  # a person and all their plans are written at once, which DynamoDB does for up to 100 items
+MOST_OCCASIONS = 30  # a person, plans and ledger are written at once, which DynamoDB does for up to 100 items
 
 
 def _id(value: str) -> str:
@@ -53,7 +53,7 @@ def _occasions(several: Sequence[Occasion]) -> Sequence[Occasion]:
 class Person(BaseModel):
     """`Person(id="p1", first_name="Ana", zone="Pacific/Auckland", occasions=[Occasion(…)])`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     id: Annotated[str, AfterValidator(_id)]
     zone: Annotated[str, AfterValidator(_zone)]  # IANA
