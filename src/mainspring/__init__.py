@@ -10,12 +10,13 @@ async def welcome(guest_id: str) -> None: ...
 await welcome.using(delay=3600).enqueue(guest_id="g1")
 """
 
+from typing import TYPE_CHECKING, Any
+
 from mainspring.app import Mainspring
 from mainspring.context import Context
 from mainspring.errors import Cancel, Discard, MainspringError, Snooze
 from mainspring.health import Health
 from mainspring.job import Job, Priority, Status
-from mainspring.occasions import Occasion, Person
 from mainspring.retry import Retry
 from mainspring.schedule import (
     BusinessCalendar,
@@ -33,6 +34,9 @@ from mainspring.schedule import (
 )
 from mainspring.stores.protocol import Filter
 from mainspring.task import JobHandle, Retention, Task
+
+if TYPE_CHECKING:
+    from mainspring.occasions import Occasion, Person
 
 __all__ = [
     "BusinessCalendar",
@@ -65,3 +69,13 @@ __all__ = [
     "Weekly",
     "Yearly",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """People are imported when first named: a program without any need not wait for them."""
+    if name in {"Occasion", "Person"}:
+        from mainspring import occasions  # noqa: PLC0415 - see above
+
+        return getattr(occasions, name)
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)

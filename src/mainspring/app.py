@@ -6,7 +6,8 @@ import inspect
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Self, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from mainspring.clock import Clock, to_datetime
 from mainspring.errors import ConfigurationError, UnknownTask
@@ -14,8 +15,6 @@ from mainspring.events import Bus, Event, Halted, JobCreated, JobDeduplicated, R
 from mainspring.health import LATE, TIMEOUT, Contact, Health, examine
 from mainspring.job import Inserted, NewJob
 from mainspring.jobs import Jobs, whoami
-from mainspring.occasions.occasions import Occasions
-from mainspring.occasions.people import People
 from mainspring.portal import Portal
 from mainspring.retry import Retry
 from mainspring.schedule import Rule, Schedule
@@ -25,6 +24,10 @@ from mainspring.stores.connect import connect
 from mainspring.stores.protocol import AuditEntry, By, Halt, Stats, Store
 from mainspring.task import Ack, Isolation, Length, Options, Retention, Task, TaskDecorator
 from mainspring.timers import Timers
+
+if TYPE_CHECKING:
+    from mainspring.occasions.occasions import Occasions
+    from mainspring.occasions.people import People
 
 E = TypeVar("E", bound=Event)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -50,8 +53,6 @@ class Mainspring:
         self.schedules = Schedules(self)
         self.timers = Timers(self)
         self.timers.add(ScheduleTimer(self))
-        self.people = People(self)
-        self.occasions = Occasions(self)
         self.portal = Portal()
 
     def __repr__(self) -> str:
@@ -73,6 +74,19 @@ class Mainspring:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Any coroutine of this API from code without an event loop: `app.run(app.jobs.get(job_id))`."""
         return self.portal.run(work)
+
+    @cached_property
+    def people(self) -> People:
+        """Imported when first asked for: a program without people need not wait for them."""
+        from mainspring.occasions.people import People  # noqa: PLC0415 - see above
+
+        return People(self)
+
+    @cached_property
+    def occasions(self) -> Occasions:
+        from mainspring.occasions.occasions import Occasions  # noqa: PLC0415 - as people
+
+        return Occasions(self)
 
     def now(self) -> datetime:
         return to_datetime(self.store.clock.now())

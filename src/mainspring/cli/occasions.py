@@ -5,13 +5,16 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from mainspring.cli.exits import Exit
 from mainspring.cli.loading import opened
 from mainspring.cli.parser import Commands, add_command, add_group, add_store_options, parse_limit, parse_positive
 from mainspring.cli.table import Column
 from mainspring.cli.terminal import Terminal
-from mainspring.occasions.occasions import Upcoming
+
+if TYPE_CHECKING:  # most commands need not wait for them
+    from mainspring.occasions.occasions import Upcoming
 
 COLUMNS = [Column("LOCAL"), Column("PERSON", least=8), Column("KIND"), Column("ZONE"), Column("UTC"), Column("FOR")]
 

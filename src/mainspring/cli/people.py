@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mainspring.app import Mainspring
 from mainspring.cli.exits import Exit, UsageError
@@ -12,9 +13,11 @@ from mainspring.cli.occasions import plain_upcoming, say_upcoming
 from mainspring.cli.parser import Commands, add_actor_options, add_command, add_group, add_store_options, parse_limit
 from mainspring.cli.table import Column, Styled
 from mainspring.cli.terminal import Terminal
-from mainspring.occasions import Person
-from mainspring.occasions.ledger import Entry
-from mainspring.occasions.rows import Report
+
+if TYPE_CHECKING:  # most commands need not wait for them
+    from mainspring.occasions import Person
+    from mainspring.occasions.ledger import Entry
+    from mainspring.occasions.rows import Report
 
 SHOWN = 20  # bad rows; the rest with --json
 PEOPLE = [

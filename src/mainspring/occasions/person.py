@@ -87,7 +87,11 @@ class Person(BaseModel):
 
     @classmethod
     def from_json(cls, data: str) -> Person:
-        return cls.model_validate_json(data)
+        try:
+            return cls.model_validate_json(data)
+        except ValidationError as error:  # say, a newer version's
+            msg = f"a person as stored cannot be read by this version: {data[:200]} ({error.errors()[0]['msg']})"
+            raise InvalidPerson(msg) from error
 
 
 def person_of(data: Mapping[str, Any]) -> Person:
