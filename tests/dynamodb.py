@@ -105,6 +105,7 @@ class FreshStore(DynamoStore):
         await super().open()
 
     async def close(self) -> None:
+        await self.table.finish()
         await self.client.call("DeleteTable", {"TableName": self.table.name})
         self.table.counts.take()
         await super().close()

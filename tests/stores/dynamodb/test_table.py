@@ -215,9 +215,9 @@ def test_what_could_not_be_written_is_not_forgotten() -> None:
 
 def test_days_that_are_over_are_not_counted() -> None:
     rows = [
-        {"SK": "a#b#1#live", "pending": 2, "running": -1},
-        {"SK": "a#b#3#2026-01-01", "completed": 5},
-        {"SK": "a#b#3#2026-01-03", "completed": 7},
+        {"SK": "a#b#live", "pending": 2, "running": -1},
+        {"SK": "a#b#2026-01-01", "completed": 5},
+        {"SK": "a#b#2026-01-03", "completed": 7},
     ]
     assert sum_up(rows, "2026-01-02") == {"a#b": {Status.PENDING: 2, Status.COMPLETED: 7}}
     assert sum_up(rows, None) == {"a#b": {Status.PENDING: 2, Status.COMPLETED: 12}}

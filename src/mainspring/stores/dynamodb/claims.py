@@ -18,7 +18,6 @@ from mainspring.stores.dynamodb.endings import ack
 from mainspring.stores.dynamodb.items import (
     PLACES,
     WORDS,
-    key,
     running_place,
     stamp,
     status_of,
@@ -30,7 +29,7 @@ from mainspring.stores.dynamodb.items import (
 from mainspring.stores.dynamodb.shares import owned
 from mainspring.stores.dynamodb.table import Refused, Table, together
 from mainspring.stores.dynamodb.values import Change, Condition, Row, equals, unpack
-from mainspring.stores.dynamodb.workers import revive
+from mainspring.stores.dynamodb.workers import revive, worker_key
 from mainspring.stores.protocol import EVERY_QUEUE, Claims, Halt, Want
 from mainspring.stores.rules import Level, earliest, ends, shares
 
@@ -74,7 +73,7 @@ class Shelf:
 
 
 async def claim(table: Table, request: Request) -> Claims:
-    standing = await halts.standing(table)
+    standing = await halts.standing(table, consistent=False)  # what counts is what `confirm` reads
     if any(halt.queue is None for halt in standing):
         return Claims([], next_due=earliest(ends(standing, {None})))
     paused = {halt.queue for halt in standing}
@@ -99,7 +98,7 @@ async def claim(table: Table, request: Request) -> Claims:
 async def wanted_queues(table: Table, wants: Sequence[Want]) -> list[str]:
     named = [want.queue for want in wants if want.queue != EVERY_QUEUE]
     if any(want.queue == EVERY_QUEUE for want in wants):
-        named += [row["SK"] for row in await table.rows("queues")]
+        named += [row["SK"] for row in await table.query(equals("PK", "queues")).rest()]
     return list(dict.fromkeys(named))
 
 
@@ -290,7 +289,7 @@ async def confirm(table: Table, request: Request, rows: Sequence[Row]) -> list[R
     """What was taken is given out only if, after it was taken, nothing was halted and nobody took us for dead."""
     if not rows:
         return []
-    read = await table.get_many([halts.HALTS, key("workers", request.worker)])
+    read = await table.get_many([halts.ours(table), worker_key(request.worker)])
     by_key = {row["SK"]: row for row in read}
     standing = halts.still_standing(by_key.get("halts"), table.clock.now())
     me = by_key.get(request.worker)

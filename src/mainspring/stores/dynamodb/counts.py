@@ -1,7 +1,8 @@
 """How many jobs a queue has in each status: counted beside the writes, so an estimate.
 
-Changes are added up in memory and written about once a second, into one of several items per queue, so that no item is
-written by all. A process that is killed takes up to a second of changes with it; `mainspring doctor` can count anew.
+Changes are added up in memory and written about once a second, beside the work, into one of several partitions, so that
+none is written by all. A process that is killed takes up to a second of changes with it; `mainspring doctor --repair`
+counts anew.
 Finished jobs are counted under the day on which they expire: that day's count goes with them, without another write.
 """
 
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from mainspring.clock import Millis
 from mainspring.job import FINISHED, Status
 
-SLOTS = 8
+SLOTS = 4
 FLUSH_EVERY = 1.0  # seconds
 DAY: Millis = 86_400_000
 LIVE_DAY = "live"  # for what has no day of expiry
@@ -55,7 +56,7 @@ def sum_up(rows: Iterable[Mapping[str, object]], today: str | None) -> dict[str,
     """Per queue; without the days before `today`, whose jobs are gone."""
     total: defaultdict[str, Counter[Status]] = defaultdict(Counter)
     for row in rows:
-        queue, _, day = str(row["SK"]).rsplit("#", 2)
+        queue, day = str(row["SK"]).rsplit("#", 1)
         if today is not None and day != LIVE_DAY and day < today:
             continue
         for status in Status:

@@ -56,6 +56,11 @@ class Crew:
                 member.pause = SHORTEST_POLL
                 member.tell(Wake.JOBS)
 
+    def tell_of_documents(self) -> None:
+        """One may come due before they would look."""
+        for member in self.members.values():
+            member.tell(Wake.DOCUMENTS)
+
     def warn(self, worker: str) -> None:
         """A claim of it was taken away, or is to be cancelled."""
         if worker in self.members:

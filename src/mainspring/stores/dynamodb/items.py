@@ -12,10 +12,10 @@ One table, keys PK and SK, and two sparse indexes of keys: `places` (place, rank
     who holds a dedupe key          GetItem PK=key#<task>#<key>, SK=key
     a job's runs, and what was      Query PK=history#<id>, SK=run#<token> or hand#<moment>#<operation>
         done to it by hand
-    halts and pauses                GetItem PK=system, SK=halts: an attribute each
-    workers                         Query PK=workers, SK=<worker>
+    halts and pauses                GetItem PK=halts#<copy>, SK=halts: an attribute each
+    workers                         Query each PK=workers#<part>, SK=<worker>
     queues that there have been     Query PK=queues, SK=<queue>
-    counts                          Query PK=counts, SK=<queue>#<slot>#<day of expiry>
+    counts                          Query each PK=counts#<slot>, SK=<queue>#<day of expiry>
     the audit log, newest first     Query PK=audit, SK=<moment>#<operation>#<action>
     version and number of shards    GetItem PK=system, SK=table
 

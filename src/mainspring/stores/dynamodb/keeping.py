@@ -39,7 +39,6 @@ from mainspring.stores.dynamodb.insertion import (
 from mainspring.stores.dynamodb.items import PLACES, dedupe_key, key, new_item, stamp, text, text_of, ttl, unstamp
 from mainspring.stores.dynamodb.table import TRANSACTION, Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, absent, delete, equals, pack, put, put_item, size, unpack
-from mainspring.stores.protocol import EVERY_QUEUE
 
 BETWEEN = "\0"  # before every other character: so groups keep their order
 
@@ -114,7 +113,7 @@ async def write(table: Table, bundles: Sequence[Bundle]) -> list[list[Inserted] 
     taken = [bundle for number, bundle in enumerate(bundles) if answers[number] is not None]
     table.crew.call({job.queue for bundle in taken for job in bundle.jobs})
     if comes_soon((one for bundle in taken for one in bundle.writes), now):
-        table.crew.call([EVERY_QUEUE])
+        table.crew.tell_of_documents()
     return [answers[number] for number in range(len(bundles))]
 
 

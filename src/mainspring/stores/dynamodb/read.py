@@ -227,9 +227,8 @@ async def audit(table: Table, limit: int) -> list[AuditEntry]:
 
 
 async def stats(table: Table) -> Stats:
-    await table.write_counts()
     now = table.clock.now()
-    counts = sum_up(await table.rows("counts"), None if table.prunes else stamp(now)[:10])
+    counts = sum_up(await table.read_counts(), None if table.prunes else stamp(now)[:10])
     queues = [row["SK"] for row in await table.rows("queues")]
     due: dict[str, int] = {}
     oldest: dict[str, datetime] = {}

@@ -107,6 +107,7 @@ class DynamoStore:
         self._is_open = True
 
     async def close(self) -> None:
+        await self.table.finish()
         if self._is_open:
             await self.table.write_counts()
         self.table.crew.close()
@@ -137,7 +138,7 @@ class DynamoStore:
     async def _do(self, operation: Awaitable[T]) -> T:
         """What changes something: its counts are written down now and then."""
         result = await operation
-        await self.table.settle()
+        self.table.settle()
         return result
 
     # -- a job's way --------------------------------------------------------------------------
@@ -162,7 +163,7 @@ class DynamoStore:
             lost.update(dict.fromkeys(((job_id, request.number) for job_id in request.tried), self.clock.monotonic()))
             raise
         self.table.crew.after_claim(worker, fruitful=bool(found.jobs))
-        await self.table.settle()
+        self.table.settle()
         return found
 
     async def _give_back_lost(self, worker: str) -> None:

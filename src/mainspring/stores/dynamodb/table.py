@@ -13,7 +13,7 @@ from mainspring.errors import StoreError
 from mainspring.ids import new_id
 from mainspring.log import get_log
 from mainspring.stores.dynamodb.client import Client, ConditionFailed, Item
-from mainspring.stores.dynamodb.counts import DAY, LIVE_DAY, Counts
+from mainspring.stores.dynamodb.counts import DAY, LIVE_DAY, SLOTS, Counts
 from mainspring.stores.dynamodb.crew import Crew
 from mainspring.stores.dynamodb.items import job_key, key, ttl, unstamp
 from mainspring.stores.dynamodb.values import (
@@ -83,6 +83,7 @@ class Table:
     held: dict[str, dict[str, int]] = field(default_factory=dict)  # worker of this process -> what it was given
     doubts: dict[tuple[str, int], set[str]] = field(default_factory=dict)  # (job, token) -> acks never answered
     counts: Counts = field(default_factory=Counts)
+    chores: set[asyncio.Task[None]] = field(default_factory=set)
     crew: Crew = field(default_factory=Crew)
 
     async def call(self, operation: str, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -255,20 +256,37 @@ class Table:
         """They are estimates: what cannot be written now is written later, or not at all."""
         tally = self.counts.take()
         for (queue, day), numbers in list(tally.items()):
-            where = key("counts", f"{queue}#{self.counts.slot}#{day}")
+            where = key(f"counts#{self.counts.slot}", f"{queue}#{day}")
             gone = None if day == LIVE_DAY else ttl(unstamp(day + "T00:00:00Z") + 3 * DAY)
             try:
                 await self.update(update(where, {"ttl": gone} if gone else {}, add=numbers))
-            except StoreError as error:
-                log.debug("counts_not_written", error=str(error))
+            except BaseException as error:
                 self.counts.restore(tally)
+                if not isinstance(error, StoreError):
+                    raise
+                log.debug("counts_not_written", error=str(error))
                 return
             del tally[queue, day]
 
-    async def settle(self) -> None:
-        """After an operation."""
+    async def read_counts(self) -> list[Row]:
+        """With all that this process has to add."""
+        await self.finish()
+        await self.write_counts()
+        parts = await together([self.rows(f"counts#{slot}") for slot in range(SLOTS)])
+        return [row for rows in parts for row in rows]
+
+    def settle(self) -> None:
+        """After an operation; nobody waits for it."""
         if self.counts.due():
-            await self.write_counts()
+            chore = asyncio.get_running_loop().create_task(self.write_counts())
+            self.chores.add(chore)
+            chore.add_done_callback(self.chores.discard)
+
+    async def finish(self) -> None:
+        """What was begun beside the work, as far as it is this loop's."""
+        here = asyncio.get_running_loop()
+        mine = [chore for chore in list(self.chores) if chore.get_loop() is here]
+        await asyncio.gather(*mine, return_exceptions=True)
 
     async def transact(self, *actions: tuple[str, Mapping[str, Any]]) -> None:
         """All or nothing. The token makes a repetition after a lost answer harmless."""

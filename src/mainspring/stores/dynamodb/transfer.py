@@ -444,8 +444,7 @@ async def load_document(table: Table, record: Record) -> str | None:
 
 
 async def sizes(table: Table) -> dict[Kind, int]:
-    await table.write_counts()
-    counts = sum_up(await table.rows("counts"), None if table.prunes else stamp(table.clock.now())[:10])
+    counts = sum_up(await table.read_counts(), None if table.prunes else stamp(table.clock.now())[:10])
     found = dict.fromkeys(Kind, 0)
     for numbers in counts.values():
         for status, number in numbers.items():

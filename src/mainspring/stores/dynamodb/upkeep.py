@@ -204,7 +204,7 @@ async def repair(table: Table) -> None:
             for row in await pages.next():
                 status = status_of(row)
                 fresh.add(row["queue"], status, 1, day_of(status, row.get("expires_at")))
-    await table.delete_many([key(row["PK"], row["SK"]) for row in await table.rows("counts")])
+    await table.delete_many([key(row["PK"], row["SK"]) for row in await table.read_counts()])
     table.counts.take()
     table.counts.restore(fresh.take())
     await table.write_counts()

@@ -6,18 +6,24 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from zlib import crc32
 
 from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.ids import new_id
 from mainspring.job import Status
-from mainspring.stores.dynamodb.client import ConditionFailed
+from mainspring.stores.dynamodb.client import ConditionFailed, Item
 from mainspring.stores.dynamodb.items import key, stamp, status_of, ttl, unstamp
-from mainspring.stores.dynamodb.table import Table
-from mainspring.stores.dynamodb.values import Row, absent, delete, equals, exists, put, update
+from mainspring.stores.dynamodb.table import Table, together
+from mainspring.stores.dynamodb.values import Row, absent, delete, equals, exists, put, unpack, update
 from mainspring.stores.protocol import Pulse, WorkerInfo
 
 REMEMBERED: Millis = 86_400_000  # how long the item of a worker stays that is not heard of any more
+PARTITIONS = 4  # every claim reads its worker's item
 SEEN = ("SK", "token", "status", "cancel_requested", "reason")
+
+
+def worker_key(worker: str) -> Item:
+    return key(f"workers#{crc32(worker.encode()) % PARTITIONS}", worker)
 
 
 async def join(table: Table, worker: WorkerInfo) -> None:
@@ -44,7 +50,7 @@ async def sign_of_life(table: Table, worker: str, more: Mapping[str, object] | N
         "ttl": ttl(now + REMEMBERED),
         **(more or {}),
     }
-    return await table.update(update(key("workers", worker), changes), then="ALL_NEW")
+    return await table.update(update(worker_key(worker), changes), then="ALL_NEW")
 
 
 async def revive(table: Table, worker: str) -> None:
@@ -58,8 +64,7 @@ async def expect(table: Table, worker: str) -> None:
     """Jobs came in that it runs elsewhere: unless it shows up here, it is taken for dead after a lease."""
     now = table.clock.now()
     words = {
-        "PK": "workers",
-        "SK": worker,
+        **unpack(worker_key(worker)),
         "beat": new_id(),
         "seen_at": stamp(now),
         "process": "",
@@ -70,14 +75,14 @@ async def expect(table: Table, worker: str) -> None:
 
 
 async def forget(table: Table, worker: str) -> None:
-    await table.delete(delete(key("workers", worker)))
+    await table.delete(delete(worker_key(worker)))
 
 
 async def bury(table: Table, worker: str, beat: str) -> bool:
     """From now on none of its claims is confirmed before it comes back. False if it gave a sign of life meanwhile."""
     same = [exists("PK"), equals("beat", beat)]
     try:
-        await table.update(update(key("workers", worker), {"buried": True}, only_if=same))
+        await table.update(update(worker_key(worker), {"buried": True}, only_if=same))
     except ConditionFailed:
         return False
     return True
@@ -93,7 +98,8 @@ async def pulse(table: Table, held: Mapping[str, int]) -> Pulse:
 
 
 async def listing(table: Table) -> list[Row]:
-    return await table.rows("workers")
+    parts = await together([table.rows(f"workers#{number}") for number in range(PARTITIONS)])
+    return [row for rows in parts for row in rows]
 
 
 def to_info(row: Row) -> WorkerInfo:

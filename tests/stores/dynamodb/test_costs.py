@@ -1,0 +1,147 @@
+"""What a job costs, as docs/dynamodb.md says it.
+
+Write units are what the server reports. Where the two servers differ from each other (transactions), only Amazon's own,
+DynamoDB Local, is believed. Read units follow from the requests by the service's rules: half a unit for a page of an
+index, a unit for an item that is read consistently; local servers report other things.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from mainspring.job import Move
+from mainspring.testing.conformance.scene import claim, claim_one, end, join, new_job, put, running
+from tests.dynamodb import FreshStore
+
+T = TypeVar("T")
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "dynamodb.md").read_text("utf-8")
+SOURCE = ROOT / "src" / "mainspring" / "stores" / "dynamodb"
+ROW = re.compile(r"^\| (?P<step>[a-z ]+) \| (?P<writes>\d+) \| (?P<reads>[\d.]+)(?P<per>[^|]*) \|$", re.MULTILINE)
+DOCUMENTED = {found["step"]: found for found in ROW.finditer(PAGE)}
+SHARDS = 4
+AMAZONS = "MAINSPRING_TEST_DYNAMODB" in os.environ
+
+
+class Meter:
+    """Adds up the units of what a store asks for."""
+
+    def __init__(self, store: FreshStore) -> None:
+        self._store = store
+        self._call = store.client.call
+        self.units: Counter[str] = Counter()
+
+    async def of(self, work: Awaitable[T]) -> T:
+        self.units.clear()
+        self._store.client.call = self._metered  # type: ignore[method-assign]
+        self._store.table.counts._flushed_at = float("inf")  # counts are written once a second, whatever is done
+        try:
+            return await work
+        finally:
+            self._store.client.call = self._call  # type: ignore[method-assign]
+
+    async def _metered(self, operation: str, request: Any) -> dict[str, Any]:
+        answer = await self._call(operation, {**request, "ReturnConsumedCapacity": "TOTAL"})
+        if operation in {"PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems"}:
+            given = answer["ConsumedCapacity"]
+            self.units["write"] += sum(one["CapacityUnits"] for one in (given if isinstance(given, list) else [given]))
+        elif operation == "GetItem":
+            self.units["read"] += 1 if request["ConsistentRead"] else 0.5  # type: ignore[assignment]
+        elif operation == "BatchGetItem":
+            self.units["read"] += sum(len(one["Keys"]) for one in request["RequestItems"].values())
+        else:
+            assert operation == "Query"
+            self.units["read"] += 0.5 if "IndexName" in request else 1  # type: ignore[assignment]
+        return answer
+
+    def shows(self, step: str) -> None:
+        row = DOCUMENTED[step]
+        per = float(row["per"].removeprefix(" + ").partition(" ")[0]) * SHARDS if "shard" in row["per"] else 0.0
+        assert self.units["read"] == float(row["reads"]) + per, step
+        if AMAZONS or not step.endswith(("a dedupe key", "attempt")) or step.startswith("done"):
+            assert self.units["write"] == float(row["writes"]), step
+
+
+@pytest.fixture
+async def store() -> Any:
+    store = FreshStore(shards=SHARDS)
+    await store.open()
+    await join(store, "w1")
+    await end(store, await running(store), Move.DONE)  # what is written down once is written down
+    yield store
+    await store.close()
+
+
+@pytest.mark.slow
+async def test_a_plain_job_costs_what_the_page_says(store: FreshStore) -> None:
+    meter = Meter(store)
+    await meter.of(put(store))
+    meter.shows("enqueue")
+    held = await meter.of(claim_one(store))
+    meter.shows("claim")
+    await meter.of(end(store, held, Move.DONE))
+    meter.shows("done")
+    assert sum(int(DOCUMENTED[step]["writes"]) for step in ("enqueue", "claim", "done")) == 7
+    assert "**7 write units**" in PAGE
+
+
+@pytest.mark.slow
+async def test_other_steps_cost_what_the_page_says(store: FreshStore) -> None:
+    meter = Meter(store)
+    await meter.of(claim(store))
+    meter.shows("look that finds nothing")
+    await meter.of(put(store, target=("guest", "7")))
+    meter.shows("enqueue with a target")
+    await end(store, await claim_one(store), Move.DONE)
+    await meter.of(put(store, dedupe_key="k"))
+    meter.shows("enqueue with a dedupe key")
+    held = await claim_one(store)
+    await meter.of(end(store, held, Move.DONE))
+    meter.shows("done with a dedupe key")
+    held = await running(store)
+    await meter.of(end(store, held, Move.RETRY))
+    meter.shows("a failed attempt")
+    held = await claim_one(store)
+    await meter.of(store.heartbeat("w1", {held.id: held.token}))
+    assert meter.units == {"write": 1, "read": 1}
+
+
+@pytest.mark.slow
+async def test_a_batch_costs_what_its_jobs_cost(store: FreshStore) -> None:
+    """In a batch each statement is a write of its own; what it saves is calls."""
+    before = store.client.tally["calls"]
+    await store.insert([new_job() for _ in range(50)])
+    held = await claim(store, 50)
+    assert len(held) == 50
+    assert store.client.tally["calls"] - before < 30
+
+
+# -- the other figures on the page ------------------------------------------------------------------------
+
+
+def test_the_policy_names_what_is_called_and_nothing_else() -> None:
+    code = "".join(path.read_text("utf-8") for path in sorted(SOURCE.glob("*.py")))
+    operations = r'"(GetItem|BatchGetItem|Query|Scan|PutItem|UpdateItem|DeleteItem|BatchWriteItem|DescribeTimeToLive)",'
+    called = set(re.findall(operations, code))
+    if '"BatchExecuteStatement"' in code:
+        called |= {"PartiQLInsert", "PartiQLUpdate"}
+    assert set(re.findall(r'"dynamodb:(\w+)"', PAGE)) == called
+
+
+def test_the_plan_for_fifty_thousand_adds_up() -> None:
+    rate, shards = 50_000, 256
+    assert f"7 × 50,000 = {7 * rate:,}/s" in PAGE
+    assert f"3 × 50,000 / {shards} = {3 * rate / shards:.0f} units/s" in PAGE
+    assert f"{2 * rate / shards:.0f} in each of the index's" in PAGE
+    assert 3 * rate / shards < 1000
+    assert round(7 * 0.625, 1) == 4.4
+    assert f"about {round(7 * rate * 86_400 * 0.625e-6, -3):,.0f} USD a day" in PAGE
+    looks = 86_400 * 30 / 2
+    assert f"{round((1 + 16 * 0.5) * looks * 0.125e-6, 1):.2f} USD a month in reads" in PAGE
