@@ -31,7 +31,8 @@ from mainspring.stores.protocol import Want, WorkerInfo
 WRITES, READS = 1000.0, 3000.0  # units per partition and second
 PROGRAMS, WORKERS = 4, 12  # workers in each
 BURST = 10.0  # seconds' worth; the service keeps up to 300
-WARM_UP = 4.0  # seconds
+WARM_UP = 8.0  # seconds
+SMALL = 0.002  # a scale
 SHARDS = (1, 4, 16, 64)
 Charge = tuple[str, str, float]  # write or read, the partition, units
 
@@ -110,7 +111,7 @@ class Proxy:
             if (kind, partition) not in self._buckets:
                 self._buckets[kind, partition] = Bucket(self._rates[kind])
             if not self._buckets[kind, partition].has(min(units, self._rates[kind])):
-                self.refused[f"{kind} {partition.partition('#')[0]}"] += 1
+                self.refused[kind] += 1
                 return False
         for place, units in total.items():
             self._buckets[place].take(units)
@@ -163,9 +164,13 @@ def places(values: Any) -> Iterator[str]:
 
 
 class Load:
-    def __init__(self, table: str, endpoint: str, shards: int) -> None:
-        self._batch, self._claim, self._most = min(10, shards), min(25, 4 * shards), max(8, 8 * shards)
-        self._loops = min(3, max(1, shards // 16))  # each waits for its throttled writes before it goes on
+    def __init__(self, table: str, endpoint: str, shards: int, *, small: bool) -> None:
+        if small:  # as small as the limits are: a claim must not be more than its worker's partition gives in seconds
+            self._batch, self._claim, self._most = min(4, shards), 4, max(8, 3 * shards)
+            self._loops, self._producers = (max(1, min(WORKERS, shards // 5)),) * 2
+        else:
+            self._batch, self._claim, self._most = min(10, shards), min(25, 4 * shards), max(8, 8 * shards)
+            self._loops, self._producers = min(3, max(1, shards // 16)), 1
         self._stores = [
             DynamoStore(table, client=Client("eu-central-1", endpoint, budget=60.0)) for _ in range(PROGRAMS)
         ]
@@ -181,7 +186,7 @@ class Load:
             await store.reap()  # they learn of each other
             store.table.counts._flushed_at = float("inf")  # a write per second and process, which is not scaled
             store.table.crew.close()
-        tasks = [asyncio.create_task(self._enqueue(store)) for store in self._stores]
+        tasks = [asyncio.create_task(self._enqueue(store)) for store in self._stores * self._producers]
         tasks += [
             asyncio.create_task(self._work(store, number, first))
             for number, store in enumerate(self._stores)
@@ -228,7 +233,7 @@ async def measure(server: str, shards: int, scale: float, seconds: float) -> tup
     maker = DynamoStore(name, region="eu-central-1", endpoint=server, shards=shards, prune=True)
     await maker.migrate()
     proxy = Proxy(server, scale)
-    load = Load(name, await proxy.start(), shards)
+    load = Load(name, await proxy.start(), shards, small=scale < SMALL)
     try:
         rate = await load.run(seconds)
     finally:
