@@ -46,6 +46,7 @@ async def test_what_is_put_is_there(app: Mainspring) -> None:
     assert await app.people.find("bob") is None
     with pytest.raises(PersonNotFound, match="bob"):
         await app.people.get("bob")
+    assert await app.people.find("no\0body") is None
 
 
 async def test_changes_are_told_apart(app: Mainspring) -> None:
@@ -207,6 +208,7 @@ bad;Europe/Pariss;none;31.12.1990
 long;UTC;;;;
 "multi
 line";UTC;;
+nul\0;UTC;;
 latin;UTC;caf\udce9@b;
 nozone;;;
 last;UTC;;02-29
@@ -220,14 +222,15 @@ last;UTC;;02-29
         (5, "zone"),
         (6, ""),
         (7, "Id"),
-        (9, ""),
-        (10, "zone"),
+        (9, "Id"),
+        (10, ""),
+        (11, "zone"),
     ]
-    assert report.bad_rows == 6
+    assert report.bad_rows == 7
     reasons = {(problem.line, problem.column): problem.reason for problem in report.problems}
     assert "did you mean Europe/Paris or" in reasons[5, "zone"]
     assert "there are 4 columns" in reasons[6, ""]
-    assert "UTF-8" in reasons[9, ""]
+    assert "UTF-8" in reasons[10, ""]
     assert [person.id for person in await app.people.list()] == ["good", "last"]
 
 
@@ -236,7 +239,7 @@ async def test_a_dry_run_writes_nothing(app: Mainspring, file: Write) -> None:
     path = file(FILE)
     report = await app.people.import_csv(path, dry_run=True, on_progress=seen.append)
     assert (report.created, await app.people.list()) == (2, [])
-    assert seen[-1] == path.stat().st_size
+    assert seen == [3]
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,9 @@ def import_people(args: Namespace, terminal: Terminal) -> int:
 
 
 def imported(app: Mainspring, args: Namespace, terminal: Terminal) -> Report:
-    with terminal.progress("importing", args.file.stat().st_size, lines=True) as bar:
+    with args.file.open("rb") as file:
+        lines = sum(1 for _ in file)
+    with terminal.progress("importing", lines, lines=True) as bar:
         return app.run(
             app.people.import_csv(args.file, columns=dict(args.map), dry_run=args.dry_run, on_progress=bar.reach)
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mainspring.errors import ConfigurationError, InvalidPerson, PersonNotFound, StoreBusy
 from mainspring.occasions import kinds, ledger
 from mainspring.occasions.occasion import Occasion
-from mainspring.occasions.person import Person
+from mainspring.occasions.person import Person, is_id
 from mainspring.occasions.plan import Plan, collection_of, ended, planned
 from mainspring.occasions.rows import Problem, Report, read_rows
 from mainspring.stores.documents import ABSENT, Bundle, Key, Listing, Write
@@ -42,6 +42,9 @@ class Became(StrEnum):
 class Stored:
     person: Person | None
     version: str
+
+
+NOBODY = Stored(None, ABSENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,14 +186,10 @@ class People:
         return set(range(len(wanted))) - refused
 
     async def _read(self, ids: Iterable[str]) -> dict[str, Stored]:
-        keys = [_key(who) for who in ids]
-        found = {one.key.id: one for one in await self._app.store.documents(keys)}
-        return {
-            key.id: Stored(Person.from_json(found[key.id].data), found[key.id].version)
-            if key.id in found
-            else Stored(None, ABSENT)
-            for key in keys
-        }
+        wanted = list(ids)
+        found = await self._app.store.documents([_key(who) for who in wanted if is_id(who)])
+        there = {one.key.id: Stored(Person.from_json(one.data), one.version) for one in found}
+        return {who: there.get(who, NOBODY) for who in wanted}
 
     async def _plans(self, wanted: Sequence[Wanted]) -> Mapping[Key, Plan]:
         keys = [Key(collection_of(kind), "", one.id) for one in wanted for kind in one.kinds]
@@ -238,15 +237,15 @@ class People:
         *,
         columns: dict[str, str] | None = None,
         dry_run: bool = False,
-        on_progress: Callable[[int], None] = lambda _bytes: None,
+        on_progress: Callable[[int], None] = lambda _lines: None,
     ) -> Report:
         """Put the people of a CSV file; docs/occasions.md says which columns there are, and `columns` renames them.
 
         Rows that cannot be are reported, and the others imported. Importing a file again changes what is different.
-        `on_progress` hears how many bytes of the file have been read.
+        `on_progress` hears how many lines of the file are dealt with.
         """
         report = Report()
-        rows = read_rows(path, columns or {}, self._app.occasions.kinds, report, on_progress)
+        rows = read_rows(path, columns or {}, self._app.occasions.kinds, report)
         while chunk := list(islice(rows, CHUNK)):
             answers = await self.apply([(row.id, row.change) for row in chunk], dry_run=dry_run)
             for row, answer in zip(chunk, answers, strict=True):
@@ -254,6 +253,7 @@ class People:
                     report.problems += [Problem(row.line, column, why) for column, why in answer.problems]
                 else:
                     report.count(answer.value)
+            on_progress(chunk[-1].line)
         report.problems.sort()
         return report
 

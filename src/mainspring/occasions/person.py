@@ -12,13 +12,17 @@ from mainspring.occasions.occasion import Occasion
 from mainspring.occasions.quiet import quiet_hours
 from mainspring.schedule import PACKAGED
 
+NO_ID = "{!r} cannot be an id; use up to 200 printable characters"
 MOST_OCCASIONS = 30  # a person, plans and ledger are written at once, which DynamoDB does for up to 100 items
 
 
+def is_id(value: str) -> bool:
+    return 0 < len(value) <= 200 and value.isprintable()
+
+
 def _id(value: str) -> str:
-    if not 0 < len(value) <= 200 or not value.isprintable():
-        msg = f"{value!r} cannot be an id; use up to 200 printable characters"
-        raise ValueError(msg)
+    if not is_id(value):
+        raise ValueError(NO_ID.format(value))
     return value
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from io import TextIOWrapper
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mainspring.errors import ConfigurationError, InvalidPerson
 from mainspring.occasions.occasion import Occasion
-from mainspring.occasions.person import Person, person_of
+from mainspring.occasions.person import NO_ID, Person, is_id, person_of
 from mainspring.schedule.reading import did_you_mean
 
 PLAIN = ("id", "zone", "first_name", "last_name", "email", "locale", "quiet")
@@ -79,17 +78,10 @@ class Row:
 
 
 def read_rows(
-    path: str | PathLike[str],
-    renamed: Mapping[str, str],
-    kinds: Iterable[str],
-    report: Report,
-    on_progress: Callable[[int], None],
+    path: str | PathLike[str], renamed: Mapping[str, str], kinds: Iterable[str], report: Report
 ) -> Iterator[Row]:
     """Those that can be read; what cannot goes into the report."""
-    with (
-        Path(path).open("rb") as binary,
-        TextIOWrapper(binary, encoding="utf-8-sig", errors="surrogateescape", newline="") as file,
-    ):
+    with Path(path).open("r", encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         first = file.readline()
         file.seek(0)
         lines = csv.reader(file, delimiter=_delimiter(first))
@@ -103,7 +95,6 @@ def read_rows(
         while (cells := _next(lines, report)) is not None:
             row = _row(cells, begin, places, names, report)
             begin = lines.line_num + 1
-            on_progress(binary.tell())
             if row is not None:
                 yield row
 
@@ -132,8 +123,8 @@ def _row(
         report.problems.append(Problem(line, "", problem))
         return None
     values = {place: cell.strip() for place, cell in zip(places, cells, strict=False) if place and cell.strip()}
-    if ("id",) not in values:
-        report.problems.append(Problem(line, names[("id",)], "every person needs an id"))
+    if not is_id(who := values.get(("id",), "")):
+        report.problems.append(Problem(line, names[("id",)], NO_ID.format(who)))
         return None
     return Row(line, values, names)
 
