@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from mainspring import Occasion, Person
+from mainspring.occasions.plan import Plan
+from mainspring.stores.documents import Bundle, Key
 from tests.cli.conftest import Run, Shop
 
 
@@ -108,3 +111,18 @@ def test_import_of_what_is_not_there(people: Run, shop: Shop, tmp_path: Path) ->
     unknown = people("people", "import", str(path))
     assert (unknown.code, "did you mean email" in unknown.err) == (2, True)
     assert people("people", "import", str(path), "--map", "x").code == 2
+
+
+def test_doctor_tells_of_occasions_that_nobody_sends(people: Run, ana: Person, shop: Shop) -> None:
+    assert "not sent" not in people("doctor").out
+    today = Occasion(kind="name-day", date=f"{shop.app.now():%m-%d}", at="00:00")
+    overdue = Person(id="bob", zone="UTC", occasions=[today])
+    shop.app.run(shop.app.people.put(overdue))
+    (document,) = shop.app.run(shop.app.store.documents([Key("occasions.name-day", "", "bob")]))
+    plan = Plan.from_document(document)
+    assert plan.next
+    an_hour_ago = replace(plan, next=replace(plan.next, due=shop.app.now() - timedelta(hours=1)))
+    shop.app.run(shop.app.store.write([Bundle((an_hour_ago.write(shop.app.now()),))]))
+    out = people("doctor").out
+    assert "name-day" in out
+    assert '@app.occasion("name-day")' in out

@@ -165,6 +165,7 @@ def check_open_store(app: Mainspring, *, repair: bool) -> Iterator[Finding]:
     yield check_hearing(health)
     yield check_dead(stats)
     yield check_clock(app, now)
+    yield from check_occasions(app, now)
     yield from check_tasks(app)
 
 
@@ -245,6 +246,16 @@ def check_clock(app: Mainspring, now: datetime) -> Finding:
             Severity.WARNING, "clock", shown, "the clock went back; check that this machine keeps time (NTP)"
         )
     return Finding(Severity.OK, "clock", f"{now:%Y-%m-%d %H:%M:%S} UTC")
+
+
+def check_occasions(app: Mainspring, now: datetime) -> Iterator[Finding]:
+    """A kind waits for a worker with a handler for it; nobody else would tell that there is none."""
+    overdue = [one for one in app.run(app.occasions.upcoming(timedelta())) if now - one.due > LATE]
+    if overdue:
+        kinds = ", ".join(sorted({one.kind for one in overdue}))
+        shown = f"people's occasions are due and not sent, the oldest {show_relative(overdue[0].due, now)}: {kinds}"
+        advice = f'start a worker whose application has @app.occasion("{overdue[0].kind}")'
+        yield Finding(Severity.WARNING, "occasions", shown, advice)
 
 
 def check_tasks(app: Mainspring) -> Iterator[Finding]:
