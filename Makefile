@@ -24,7 +24,7 @@ run: $(READY) ## run the demo
 	$(BIN)/python -m mainspring.demo
 
 test: lint types imports ## everything that must pass: lint, types, layers, all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 check: lint types imports ## the same with the quick tests only
 	$(BIN)/python -m pytest -q -m "not slow"

@@ -91,6 +91,7 @@ class Worker:
         self._stopping, self._stop_now = asyncio.Event(), asyncio.Event()  # a worker that has stopped is done
         self._abandoned = 0  # threads that did not end
         self._signalled_at = float("-inf")
+        self._impatience = threading.Timer(0, end_process)  # not started
         self._reconciled = False
 
     # -- life -----------------------------------------------------------------------------------
@@ -101,18 +102,20 @@ class Worker:
         Returns the process's exit code. What handlers leave behind, threads of `asyncio.to_thread` or coroutines that
         swallow their cancellation, gets a moment to end; then the process ends without it.
         """
-        with quick_switches(), asyncio.Runner() as runner:
-            code = runner.run(self._run())
-            impatience = self._end_within(LAST_WORDS)
-        impatience.cancel()
+        try:
+            with quick_switches(), asyncio.Runner() as runner:
+                code = runner.run(self._run())
+                self._end_within(LAST_WORDS)
+        finally:
+            self._impatience.cancel()
         return code
 
-    def _end_within(self, seconds: float) -> threading.Timer:
-        """End this process then, whatever still keeps it; the timer may be cancelled."""
-        impatience = threading.Timer(seconds, end_process, [self.id])
-        impatience.daemon = True
-        impatience.start()
-        return impatience
+    def _end_within(self, seconds: float) -> None:
+        """End this process then, whatever still keeps it, unless that is called off."""
+        self._impatience.cancel()
+        self._impatience = threading.Timer(seconds, end_process, [self.id])
+        self._impatience.daemon = True
+        self._impatience.start()
 
     async def _run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -122,6 +125,7 @@ class Worker:
             await self.serve()
         finally:
             await self.app.close()
+            self._impatience.cancel()
         return 1 if self._abandoned else 0
 
     def _on_signal(self) -> None:
