@@ -15,7 +15,7 @@ import pytest
 
 from mainspring import Mainspring
 from mainspring.errors import ConfigurationError
-from mainspring.schedule import Every, Schedule, tzdata_version
+from mainspring.schedule import PACKAGED, Every, Schedule, tzdata_version
 from mainspring.scheduling.stored import StoredSchedule
 from mainspring.stores.documents import Bundle, Key, Write
 from mainspring.stores.memory import MemoryStore
@@ -24,6 +24,7 @@ from mainspring.stores.protocol import Store
 from mainspring.stores.sqlite import SqliteStore
 from mainspring.testing.clock import ManualClock
 from tests.postgres import dsn, fresh_schema
+from tests.scheduling.year import CHANGED, newer_tzdata
 from tests.worker.working import working
 
 Make = Callable[[], Store]
@@ -233,3 +234,23 @@ async def test_a_newer_programs_tzdata_is_left_alone(clock: ManualClock) -> None
     await app.store.write([Bundle((newer.write(),))])
     await app.timers.refresh()
     assert (await app.schedules.get("a")).tzdata == "9999z"
+
+
+async def test_what_a_program_with_an_older_tzdata_fires_is_set_right_again(
+    make: Make, clock: ManualClock, tmp_path: Path
+) -> None:
+    """During an upgrade both run. The older one's idea of the next time must not stay."""
+    newer = newer_tzdata(tmp_path)
+    async with apps(make) as (app,):
+        clock.advance(timedelta(days=60))  # summer
+        with PACKAGED.reading(newer):
+            stored = await app.schedules.put("a", "daily 07:00", job_of(app), zone=CHANGED)
+        assert stored.tzdata == newer.version
+        clock.advance(timedelta(days=1))
+        await app.timers.run_due()
+        with PACKAGED.reading(newer):
+            await app.timers.refresh()
+        after = await app.schedules.get("a")
+        assert after.tzdata == newer.version
+        assert after.next
+        assert after.next.utc.hour == 6  # without summer time, which the older one believes in: 5

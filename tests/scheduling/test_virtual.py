@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mainspring import Context, Mainspring, testing
+from mainspring import Context, Mainspring, Snooze, testing
 from mainspring.errors import ConfigurationError, InvalidSchedule, ScheduleNotFound
 from mainspring.events import ScheduleFired, ScheduleSkipped
 from mainspring.job import Status
@@ -192,6 +192,20 @@ async def test_a_halt_that_refuses_jobs_is_downtime(app: Mainspring, kit: Kit, r
 # -- overlap --------------------------------------------------------------------------------------------------
 
 
+async def test_what_is_missed_while_a_run_goes_on_is_not_called_coalesced(app: Mainspring, kit: Kit) -> None:
+    """Nothing was fired in its place."""
+
+    @app.task()
+    async def slow() -> None:
+        raise Snooze(timedelta(days=1))
+
+    await app.schedules.put("a", "every 1h", slow.prepare(), overlap="skip")
+    await kit.time.advance(hours=1)
+    kit.clock.advance(timedelta(hours=3))
+    await kit.drain()
+    assert await ledger(app) == [("fired", "", 1), ("skipped", "overlap", 2), ("skipped", "overlap", 1)]
+
+
 async def test_a_run_that_goes_on_is_not_overlapped(app: Mainspring, kit: Kit) -> None:
     @app.task(queue="slow")
     async def slow() -> None: ...
@@ -241,6 +255,16 @@ async def test_a_pause_is_not_caught_up(app: Mainspring, kit: Kit, runs: Noted, 
     await kit.time.advance(hours=1)
     assert runs == [at(2026, 3, 1, 18)]
     assert await ledger(app) == [("skipped", "paused", 5), ("fired", "", 1)]
+
+
+async def test_what_fell_into_a_pause_is_told_when_it_ends(app: Mainspring, kit: Kit, note: Note) -> None:
+    """Not only when it fires again, which may be a year later."""
+    await app.schedules.put("a", "daily 13:00", note.prepare())
+    await app.schedules.pause("a")
+    await kit.time.advance(hours=2)
+    await app.schedules.resume("a")
+    await kit.drain()
+    assert await ledger(app) == [("skipped", "paused", 1)]
 
 
 async def test_a_pause_may_end_by_itself(app: Mainspring, kit: Kit, runs: Noted, note: Note) -> None:

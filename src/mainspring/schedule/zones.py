@@ -10,6 +10,7 @@ import importlib
 import importlib.resources
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import cache
@@ -167,12 +168,22 @@ class Zones:
     def version(self) -> str:
         """Such as 2026a."""
         if self._packaged:
-            return tzdata_version()
+            return _packaged_version()
         for name in ("+VERSION", "version"):
             file = self._root.joinpath(name)
             if file.is_file():
                 return file.read_text("ascii").strip()
         return f"of {self._root}"
+
+    @contextmanager
+    def reading(self, other: Zones) -> Iterator[None]:
+        """Within it, `PACKAGED` is what a program with another tzdata installed sees. For tests of upgrades."""
+        before = self._root, self._packaged, self._known
+        self._root, self._packaged, self._known = other._root, other._packaged, other._known
+        try:
+            yield
+        finally:
+            self._root, self._packaged, self._known = before
 
     def get(self, key: str) -> Zone:
         if not _is_name(key):
@@ -190,9 +201,13 @@ class Zones:
             raise UnknownZone(msg) from None
 
 
-@cache
 def tzdata_version() -> str:
     """The version of the IANA database in use, such as 2026a."""
+    return PACKAGED.version
+
+
+@cache
+def _packaged_version() -> str:
     return str(vars(importlib.import_module("tzdata"))["IANA_VERSION"])
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from mainspring.job import Job, NewJob
-from mainspring.schedule import Fire, Occurrence
+from mainspring.schedule import Drop, Fire, Occurrence, Reason, tzdata_version
 from mainspring.scheduling import ledger
 from mainspring.scheduling.ledger import Entry
 from mainspring.scheduling.stored import StoredSchedule
@@ -43,7 +43,7 @@ def fire(stored: StoredSchedule, now: datetime, last: Job | None) -> Firing:
     fires, overlaps = _without_overlap(stored, plan.fires, busy)
     jobs = tuple(stored.job_for(one.occurrence) for one in fires)
     entries = [
-        *(ledger.dropped(drop, now) for drop in plan.drops),
+        *(_entry_of(drop, busy, now) for drop in plan.drops),
         *(ledger.fired(one, job.id, now) for one, job in zip(fires, jobs, strict=True)),
         *(ledger.overlapped(one, busy.id if busy else jobs[0].id, now) for one in overlaps),
     ]
@@ -53,6 +53,7 @@ def fire(stored: StoredSchedule, now: datetime, last: Job | None) -> Firing:
         next=plan.next,
         last_job=jobs[-1].id if jobs else stored.last_job,
         fires=stored.fires + len(jobs),
+        tzdata=tzdata_version(),  # `next` is by this one: who has a newer finds it anew
     )
     is_open = stored.schedule.rule.from_finish and bool(jobs)
     return Firing(after, jobs, tuple(entries), look_at=now + CHECK if is_open else None)
@@ -60,6 +61,12 @@ def fire(stored: StoredSchedule, now: datetime, last: Job | None) -> Firing:
 
 def _since(stored: StoredSchedule) -> datetime | Occurrence:
     return stored.since if stored.decided is None or stored.schedule.rule.from_finish else stored.decided
+
+
+def _entry_of(drop: Drop, busy: Job | None, now: datetime) -> Entry:
+    """What would have been coalesced into one that is not fired has the same reason as that one."""
+    coalesced = drop.reason is Reason.COALESCED
+    return ledger.overlapped_in_a_row(drop, busy.id, now) if busy and coalesced else ledger.dropped(drop, now)
 
 
 def _without_overlap(

@@ -69,8 +69,15 @@ def fired(fire: Fire, job_id: str, now: datetime) -> Entry:
 
 
 def overlapped(fire: Fire, job_id: str, now: datetime) -> Entry:
-    why = f"the run before, job {job_id}, had not ended"
-    return replace(_entry(Became.SKIPPED, fire.occurrence, now), reason="overlap", why=why)
+    return replace(_entry(Became.SKIPPED, fire.occurrence, now), reason="overlap", why=_in_the_way(job_id))
+
+
+def overlapped_in_a_row(drop: Drop, job_id: str, now: datetime) -> Entry:
+    return replace(dropped(drop, now), became=Became.SKIPPED, reason="overlap", why=_in_the_way(job_id))
+
+
+def _in_the_way(job_id: str) -> str:
+    return f"the run before, job {job_id}, had not ended"
 
 
 def dropped(drop: Drop, now: datetime) -> Entry:

@@ -128,8 +128,9 @@ class Schedules:
         return await self._change(id, lambda one: replace(one, schedule=one.schedule.paused(now, until)))
 
     async def resume(self, id: str) -> StoredSchedule:
+        """It fires again from now on. What fell into the pause is told by the ledger at once."""
         now = self._app.now()
-        return await self._change(id, lambda one: replace(one, schedule=one.schedule.resumed(now)))
+        return await self._change(id, lambda one: replace(one, schedule=one.schedule.resumed(now)), look_at=now)
 
     async def trigger(self, id: str, *, actor: str | None = None) -> Inserted:
         """Run it once now, beside its times."""
@@ -149,14 +150,16 @@ class Schedules:
             raise ConfigurationError(msg)
         await self._app.store.write([Bundle((Write(Key(COLLECTION, "", id), None),))])
 
-    async def _change(self, id: str, change: Callable[[StoredSchedule], StoredSchedule]) -> StoredSchedule:
+    async def _change(
+        self, id: str, change: Callable[[StoredSchedule], StoredSchedule], *, look_at: datetime | None = None
+    ) -> StoredSchedule:
         for _ in range(TRIES):
-            if await self._write(change(await self.get(id)).derived()):
+            if await self._write(change(await self.get(id)).derived(), look_at):
                 return await self.get(id)
         raise _too_busy(id)
 
-    async def _write(self, stored: StoredSchedule) -> bool:
-        (answer,) = await self._app.store.write([Bundle((stored.write(),))])
+    async def _write(self, stored: StoredSchedule, look_at: datetime | None = None) -> bool:
+        (answer,) = await self._app.store.write([Bundle((stored.write(look_at=look_at),))])
         return answer is not None
 
     # -- in the code ----------------------------------------------------------------------------------
