@@ -14,7 +14,9 @@ from mainspring.errors import ConfigurationError, InvalidSchedule, ScheduleNotFo
 from mainspring.events import ScheduleFired, ScheduleSkipped
 from mainspring.job import Status
 from mainspring.schedule import Misfire, Schedule
+from mainspring.scheduling.halted import COLLECTION, standstills
 from mainspring.scheduling.ledger import Became, Entry
+from mainspring.stores.documents import Listing
 from mainspring.task import Task
 from mainspring.testing.kit import Kit
 
@@ -179,14 +181,83 @@ async def test_after_downtime_each_occurrence_is_caught_up_or_explained(
 
 
 async def test_a_halt_that_refuses_jobs_is_downtime(app: Mainspring, kit: Kit, runs: Noted, note: Note) -> None:
-    await app.schedules.put("a", "30 * * * *", note.prepare())
+    await app.schedules.put("a", "*/10 * * * *", note.prepare())
     await app.halt("stop", accept=False)
-    await kit.time.advance(hours=2)
+    await kit.time.advance(minutes=22)
     assert await ledger(app) == []
     await app.resume()
     await kit.drain()
     assert await ledger(app) == [("coalesced", "coalesced", 1), ("fired", "", 1)]
     assert len(runs) == 1
+
+
+async def test_the_ledger_tells_of_the_halt_that_was_in_the_way(app: Mainspring, kit: Kit, note: Note) -> None:
+    await app.schedules.put("a", "*/10 * * * *", note.prepare())
+    await app.schedules.put("skips", "*/10 * * * *", note.prepare(), misfire="skip")
+    await app.halt("moving house", accept=False, actor="ana")
+    await kit.time.advance(minutes=32)
+    await app.resume()
+    await kit.drain()
+    told = "the system was halted by ana since 2026-03-01 12:00:00 UTC (moving house)"
+    newest, older = await app.schedules.ledger("a")
+    assert (newest.became, newest.late, newest.halted, newest.why) == (Became.FIRED, True, True, told)
+    assert (older.became, older.count, older.halted) == (Became.COALESCED, 2, True)
+    assert older.why == f"a newer one is fired in its place; {told}"
+    (skipped,) = await app.schedules.ledger("skips")
+    assert (skipped.reason, skipped.halted, skipped.why) == ("missed", True, f"missed ones are not caught up; {told}")
+    await kit.time.advance(minutes=10)
+    assert not (await app.schedules.ledger("a", limit=1))[0].halted
+
+
+async def test_what_was_missed_after_a_halt_is_not_blamed_on_it(app: Mainspring, kit: Kit, note: Note) -> None:
+    await app.schedules.put("a", "*/10 * * * *", note.prepare(), misfire=Misfire.all())
+    await app.halt("moving", accept=False, actor="ana")
+    await kit.time.advance(minutes=12)
+    await app.resume()
+    kit.clock.advance(timedelta(minutes=20))  # nobody is there
+    await kit.drain()
+    assert [(entry.late, entry.halted) for entry in reversed(await app.schedules.ledger("a"))] == [
+        (True, True),
+        (True, False),
+        (True, False),
+    ]
+
+
+async def test_a_halt_is_noted_now_and_then_and_not_at_each_try(app: Mainspring, kit: Kit, note: Note) -> None:
+    await app.schedules.put("a", "30 * * * *", note.prepare())
+    await app.halt("moving", accept=False, actor="ana")
+    await kit.time.advance(minutes=30)
+    versions = set()
+    for _ in range(60):
+        await kit.time.advance(seconds=5)
+        versions |= {one.version for one in await app.store.browse(Listing(COLLECTION))}
+    assert len(versions) == 6  # refused sixty times in five minutes
+    (halt,) = await standstills(app.store)
+    assert (halt.actor, halt.since, halt.seen) == ("ana", START, at(2026, 3, 1, 12, 35))
+
+
+@pytest.mark.parametrize("queue", [None, "default"])
+async def test_the_ledger_tells_whose_jobs_wait(queue: str | None, app: Mainspring, kit: Kit, note: Note) -> None:
+    await app.schedules.put("a", "30 * * * *", note.prepare())
+    if queue is None:
+        await app.halt("moving", actor="ana")
+    else:
+        await app.pause(queue, "moving", actor="ana")
+    await kit.time.advance(hours=1)
+    (entry,) = await app.schedules.ledger("a")
+    assert (entry.became, entry.late, entry.halted) == (Became.FIRED, False, True)
+    what = "the system is halted" if queue is None else "queue default is paused"
+    assert entry.why == f"its job waits: {what} by ana since 2026-03-01 12:00:00 UTC (moving)"
+    await app.resume(queue)
+    await kit.drain()
+    assert [job.status for job in kit.jobs(note)] == [Status.COMPLETED]
+
+
+async def test_another_queues_pause_makes_nobody_wait(app: Mainspring, kit: Kit, note: Note) -> None:
+    await app.schedules.put("a", "30 * * * *", note.prepare())
+    await app.pause("another", actor="ana")
+    await kit.time.advance(hours=1)
+    assert [(entry.halted, entry.why) for entry in await app.schedules.ledger("a")] == [(False, "")]
 
 
 # -- overlap --------------------------------------------------------------------------------------------------

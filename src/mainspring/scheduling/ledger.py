@@ -41,6 +41,7 @@ class Entry:
     count: int = 1
     last: datetime | None = None  # of several: the last one's instant
     exact: bool = True  # else there were more
+    halted: bool = False  # by a halt it was late, not fired, or its job waits; `why` says by whose
 
     def write(self, schedule: str) -> Write:
         data = asdict(self) | {name: _text(getattr(self, name)) for name in ("at", "utc", "last")}

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mainspring.clock import Millis, to_datetime
-from mainspring.errors import MainspringError
+from mainspring.errors import MainspringError, SystemHalted
 from mainspring.events import ScheduleFired, ScheduleSkipped
 from mainspring.job import Job
 from mainspring.log import get_log
 from mainspring.schedule import tzdata_version
 from mainspring.scheduling.firing import Firing, fire, needs_last_job
+from mainspring.scheduling.halted import explained, is_to_explain, note_refusal, standstills, with_waiting_job
 from mainspring.scheduling.ledger import Became
 from mainspring.scheduling.stored import COLLECTION, StoredSchedule
 from mainspring.stores.documents import Bundle, Document, Listing, Write
@@ -39,12 +41,33 @@ class ScheduleTimer:
         last = await self._last_jobs(schedules)
         moment = to_datetime(now)
         firings = [fire(stored, moment, last.get(stored.last_job or "")) for stored in schedules]
+        firings = await self._with_halts(firings)
         await self._cancel_old(schedules, firings, last)
-        answers = await self._app.store.write([firing.bundle() for firing in firings])
+        try:
+            answers = await self._app.store.write([firing.bundle() for firing in firings])
+        except SystemHalted:
+            await note_refusal(self._app.store, moment)
+            raise
         for firing, inserted in zip(firings, answers, strict=True):
             if inserted is not None:  # else another process was quicker
                 self._app.announce(firing.jobs, inserted)
                 self._tell(firing)
+
+    async def _with_halts(self, firings: Sequence[Firing]) -> list[Firing]:
+        """With what the ledger says of those that were in the way, and of those that make the jobs wait."""
+        halts = await self._app.store.halts() if any(firing.jobs for firing in firings) else []
+        late = any(is_to_explain(entry) for firing in firings for entry in firing.entries)
+        past = await standstills(self._app.store) if late else []
+        return [
+            replace(
+                firing,
+                entries=tuple(
+                    with_waiting_job(explained(entry, past), str(firing.after.job["queue"]), halts)
+                    for entry in firing.entries
+                ),
+            )
+            for firing in firings
+        ]
 
     def _read(self, document: Document) -> StoredSchedule | None:
         try:
