@@ -198,3 +198,15 @@ async def test_a_job_that_was_replayed_at_the_last_moment_keeps_its_key(programs
     assert await end(store, held, Move.DEAD) is Status.DEAD_LETTER
     (inserted,) = await other.insert([new_job(dedupe_key="k")])
     assert (inserted.id, inserted.created) == (held.id, False)
+
+
+async def test_a_queues_limit_holds_when_a_claim_goes_on_to_others_shards(programs: Programs) -> None:
+    stores = [await programs.another() for _ in range(2)]
+    for number, store in enumerate(stores):
+        await join(store, f"w{number}")
+    for store in stores:
+        await store.reap()
+        store._turn = 0  # a claim that begins with its own shards
+    await put_many(stores[0], 20, queue="mail")
+    found = await stores[0].claim("w0", [Want("mail", 2), Want("sms", 5)])
+    assert len(found.jobs) == 2

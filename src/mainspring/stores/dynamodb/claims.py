@@ -155,35 +155,40 @@ def to_entry(queue: str, place: str, rank: str) -> Entry:
 async def take_waiting(table: Table, request: Request, queues: Sequence[str]) -> tuple[list[Row], list[Shelf]]:
     """From the shards that are ours first, from all when that is not enough."""
     everywhere = range(table.shards)
+    room = [want.limit for want in request.wants]  # what is left of it, want by want
     ours = [shard for shard in everywhere if owned(shard, table.process, request.processes)]
     if request.turn % LOOK_EVERYWHERE and len(ours) < table.shards:
-        rows, _ = await take_from(table, request, queues, ours, request.limit)
+        rows, _ = await take_from(table, request, queues, ours, room, limit=request.limit)
         if len(rows) >= request.limit:
             return rows, []
-        more, shelves = await take_from(table, request, queues, everywhere, request.limit - len(rows))
+        more, shelves = await take_from(table, request, queues, everywhere, room, limit=request.limit - len(rows))
         return rows + more, shelves
-    return await take_from(table, request, queues, everywhere, request.limit)
+    return await take_from(table, request, queues, everywhere, room, limit=request.limit)
 
 
 async def take_from(
-    table: Table, request: Request, queues: Sequence[str], shards: Iterable[int], limit: int
+    table: Table,
+    request: Request,
+    queues: Sequence[str],
+    shards: Iterable[int],
+    room: list[int],
+    *,
+    limit: int,
 ) -> tuple[list[Row], list[Shelf]]:
     """Again after others were quicker, unless there is nothing more."""
     taken: list[Row] = []
     shelves: list[Shelf] = []
-    room = {index: want.limit for index, want in enumerate(request.wants)}
     for _ in range(ROUNDS):
-        most = min(limit - len(taken), sum(room.values()))
+        most = min(limit - len(taken), sum(room))
         if most <= 0:
             break
         shelves = await together(
             [read_shelf(table, queue, [waiting_place(queue, s) for s in shards], most) for queue in queues]
         )
         collided = False
-        tried: set[str] = set()
         for index, want in enumerate(request.wants):
             mine = [shelf for shelf in shelves if want.queue in {EVERY_QUEUE, shelf.queue}]
-            chosen = choose(table, request, mine, min(room[index], limit - len(taken)), tried)
+            chosen = choose(table, request, mine, min(room[index], limit - len(taken)))
             rows = await take(table, request, chosen)
             taken += rows
             room[index] -= len(rows)
@@ -194,8 +199,8 @@ async def take_from(
     return taken, shelves if not taken else left
 
 
-def choose(table: Table, request: Request, shelves: Sequence[Shelf], room: int, tried: set[str]) -> list[Entry]:
-    """In the order in which they are to be given out."""
+def choose(table: Table, request: Request, shelves: Sequence[Shelf], room: int) -> list[Entry]:
+    """In the order in which they are to be given out. What was tried is gone, though the index may still have it."""
     if room <= 0:
         return []
     levels = [Level(priority, s.queue, entries[0].due) for s in shelves for priority, entries in s.due.items()]
@@ -205,11 +210,11 @@ def choose(table: Table, request: Request, shelves: Sequence[Shelf], room: int, 
     plan = shares(levels, room, now=now, patience=table.patience, turn=request.turn)
     for level, most in merged(plan):
         entries = sorted(
-            (entry for one in level for entry in by_level[one.queue, one.priority] if entry.id not in tried),
+            (entry for one in level for entry in by_level[one.queue, one.priority] if entry.id not in request.tried),
             key=lambda entry: (entry.due, entry.id),
         )
         part = entries[: min(most, room - len(chosen))]
-        tried.update(entry.id for entry in part)
+        request.tried.update(entry.id for entry in part)
         chosen += part
     return chosen
 
@@ -290,9 +295,9 @@ async def confirm(table: Table, request: Request, rows: Sequence[Row]) -> list[R
     if not rows:
         return []
     read = await table.get_many([halts.ours(table), worker_key(request.worker)])
-    by_key = {row["SK"]: row for row in read}
-    standing = halts.still_standing(by_key.get("halts"), table.clock.now())
-    me = by_key.get(request.worker)
+    by_partition = {row["PK"].partition("#")[0]: row for row in read}
+    standing = halts.still_standing(by_partition.get("halts"), table.clock.now())
+    me = by_partition.get("workers")
     buried = me is not None and "buried" in me
     if me is None or buried:
         await revive(table, request.worker)
