@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -41,7 +41,8 @@ class Entry:
         return self.lateness > ON_TIME.total_seconds()
 
     def write(self, person: str) -> Write:
-        data = asdict(self) | {name: getattr(self, name).isoformat() for name in ("on", "utc", "at")}
+        data = {name: getattr(self, name) for name in self.__slots__}
+        data |= {name: data[name].isoformat() for name in ("on", "utc", "at")}
         key = Key(COLLECTION, person, f"{self.on} {self.kind}")  # so that they are in the order of time
         return Write(key, json.dumps(data), expires_at=to_millis(self.at + KEPT))
 
