@@ -407,6 +407,20 @@ def test_handlers_ask_for_what_is_known(app: Mainspring) -> None:
         async def third(person: Person) -> None: ...
 
 
+async def test_one_function_may_handle_several_kinds(kit: Kit, app: Mainspring) -> None:
+    done: list[str] = []
+
+    @app.occasion("hired")
+    @app.occasion("name-day")
+    async def celebrate(occasion: Occasion) -> None:
+        done.append(occasion.kind)
+
+    both = [Occasion(kind=kind, date="06-07") for kind in ("hired", "name-day")]
+    await app.people.put(Person(id="p1", zone="UTC", occasions=both))
+    await kit.time.advance_to(at(2025, 6, 7, 10), raise_errors=True)
+    assert sorted(done) == ["hired", "name-day"]
+
+
 async def test_a_handler_stays_a_function() -> None:
     app = Mainspring("memory://")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from mainspring.cli.exits import Exit, UsageError
 from mainspring.cli.loading import opened
 from mainspring.cli.occasions import plain_upcoming, say_upcoming
 from mainspring.cli.parser import Commands, add_actor_options, add_command, add_group, add_store_options, parse_limit
-from mainspring.cli.table import Column, Styled
+from mainspring.cli.table import Column, Styled, printable
 from mainspring.cli.terminal import Terminal
 
 if TYPE_CHECKING:  # most commands need not wait for them
@@ -100,7 +101,7 @@ def list_people(args: Namespace, terminal: Terminal) -> int:
         PEOPLE, [[person.id, person.name, person.zone, kinds(person), person.email or ""] for person in people]
     )
     if len(people) == args.limit:
-        terminal.note(f"there may be more: --after {people[-1].id}")
+        terminal.note(f"there may be more: --after {shlex.quote(people[-1].id)}")
     return Exit.OK
 
 
@@ -139,7 +140,7 @@ def facts(person: Person) -> list[tuple[str, str]]:
         ("Zone", person.zone), ("Locale", person.locale), ("Quiet", person.quiet), ("Attributes", attributes),
         ("Occasions", kinds(person)),
     ]  # fmt: skip
-    return [(label, value) for label, value in found if value]
+    return [(label, printable(value)) for label, value in found if value]
 
 
 def plain_entry(entry: Entry) -> dict[str, object]:

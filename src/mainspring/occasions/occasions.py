@@ -56,12 +56,12 @@ class Occasions:
         if not re.fullmatch(KIND, kind):
             msg = f"{kind!r} is no kind of occasion; use letters, digits, - and _"
             raise ConfigurationError(msg)
-        task, known = make(task_function(self._app, function, names)), self._timers.get(kind)
+        runs, known = task_function(self._app, function, names), self._timers.get(kind)
         if known is None:
-            self._timers[kind] = OccasionTimer(self._app, kind, task)
+            self._timers[kind] = OccasionTimer(self._app, kind, make(runs))
             self._app.timers.add(self._timers[kind])
-        elif known.task.name == task.name:  # a module that is loaded again
-            known.task = task
+        elif _place(known.task.function) == _place(function):  # a module that is loaded again
+            known.task = make(runs)
         else:
             msg = f"{kind!r} is handled by {known.task.name!r} already; one function handles a kind"
             raise ConfigurationError(msg)
@@ -89,6 +89,10 @@ class Occasions:
         seen = None if before is None else (person, str(before))
         listing = Listing(ledger.COLLECTION, person, seen, limit, backwards=True)
         return [Entry.from_document(document) for document in await self._app.store.browse(listing)]
+
+
+def _place(function: Callable[..., Any]) -> tuple[str, str]:
+    return function.__module__, function.__qualname__
 
 
 def _upcoming(plan: Plan) -> Upcoming:
