@@ -338,6 +338,36 @@ async def test_what_fell_into_a_pause_is_told_when_it_ends(app: Mainspring, kit:
     assert await ledger(app) == [("skipped", "paused", 1)]
 
 
+async def test_a_second_pause_does_not_bring_back_what_fell_into_the_first(
+    app: Mainspring, kit: Kit, runs: Noted, note: Note
+) -> None:
+    """Even if nobody was there in between to tell the ledger."""
+    await app.schedules.put("a", "daily 13:00", note.prepare(), misfire=Misfire.all())
+    await app.schedules.pause("a")
+    kit.clock.advance(timedelta(hours=2))
+    await app.schedules.resume("a")
+    kit.clock.advance(timedelta(hours=1))
+    await app.schedules.pause("a", until=at(2026, 3, 2, 14))
+    stored = await app.schedules.get("a")
+    assert stored.next
+    assert stored.next.utc == at(2026, 3, 3, 13)
+    await kit.time.advance(days=2)
+    assert runs == [at(2026, 3, 3, 13)]
+    assert sum(count for _, reason, count in await ledger(app) if reason == "paused") == 2
+    assert (await app.schedules.get("a")).schedule.earlier == ()
+
+
+async def test_who_pauses_what_is_paused_only_says_until_when(
+    app: Mainspring, kit: Kit, runs: Noted, note: Note
+) -> None:
+    await app.schedules.put("a", "every 1h", note.prepare(), misfire=Misfire.all())
+    await app.schedules.pause("a")
+    kit.clock.advance(timedelta(hours=2))
+    await app.schedules.pause("a", until=at(2026, 3, 1, 15, 30))
+    await kit.time.advance(hours=3)
+    assert runs == [at(2026, 3, 1, 16), at(2026, 3, 1, 17)]
+
+
 async def test_a_pause_may_end_by_itself(app: Mainspring, kit: Kit, runs: Noted, note: Note) -> None:
     await app.schedules.put("a", "every 1h", note.prepare())
     await app.schedules.pause("a", until=at(2026, 3, 1, 14, 30))

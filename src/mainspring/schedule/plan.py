@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -67,13 +67,13 @@ class Batch:
 
 
 def decide(
-    timeline: Timeline, misfire: Misfire, pause: Pause | None, first: Occurrence, now: datetime
+    timeline: Timeline, misfire: Misfire, pauses: Sequence[Pause], first: Occurrence, now: datetime
 ) -> tuple[list[Fire], list[Drop]]:
     """Everything from `first` until now, either to be fired or to be dropped."""
     fires: list[Fire] = []
     drops: list[Drop] = []
     room = misfire.max if misfire.mode == "all" else 1
-    for reason, low, high in reversed(list(_stretches(misfire, pause, first.utc, now))):
+    for reason, low, high in reversed(list(_stretches(misfire, pauses, first.utc, now))):
         batch = _read(timeline, low, high, room - len(fires) if reason is None else 0)
         drop = _drop(batch, reason or _surplus(misfire), misfire, now)
         coalesced = drop.count if drop and drop.reason is Reason.COALESCED else 0
@@ -85,22 +85,22 @@ def decide(
 
 
 def _stretches(
-    misfire: Misfire, pause: Pause | None, low: datetime, now: datetime
+    misfire: Misfire, pauses: Sequence[Pause], low: datetime, now: datetime
 ) -> Iterator[tuple[Reason | None, datetime, datetime]]:
     """The time since the first occurrence, cut where something else holds; None is for what may fire."""
     high = now + TICK
     cuts = {low, high}
-    if pause is not None:
+    for pause in pauses:
         cuts |= {pause.since, high if pause.until is None else pause.until}
     if misfire.grace is not None:
         cuts.add(now - misfire.grace)
     inside = sorted(cut for cut in cuts if low <= cut <= high)
     for start, end in pairwise(inside):
-        yield _fate(misfire, pause, start, now), start, end
+        yield _fate(misfire, pauses, start, now), start, end
 
 
-def _fate(misfire: Misfire, pause: Pause | None, start: datetime, now: datetime) -> Reason | None:
-    if pause is not None and pause.covers(start):
+def _fate(misfire: Misfire, pauses: Sequence[Pause], start: datetime, now: datetime) -> Reason | None:
+    if any(pause.covers(start) for pause in pauses):
         return Reason.PAUSED
     if misfire.grace is not None and start < now - misfire.grace:
         return Reason.MISSED if misfire.mode == "skip" else Reason.TOO_LATE

@@ -43,6 +43,7 @@ class Schedule:
     start: datetime | None
     end: datetime | None
     pause: Pause | None
+    earlier: tuple[Pause, ...]  # pauses before that one, as long as something of them may be undecided
 
     def __init__(
         self,
@@ -57,6 +58,7 @@ class Schedule:
         start: datetime | str | None = None,
         end: datetime | str | None = None,
         pause: Pause | None = None,
+        earlier: tuple[Pause, ...] = (),
     ) -> None:
         fill(
             self,
@@ -70,6 +72,7 @@ class Schedule:
             start=None if start is None else bound(start, "start"),
             end=None if end is None else bound(end, "end"),
             pause=_pause(pause),
+            earlier=tuple(earlier),
         )
         line = self._timeline(PACKAGED)
         if line.start is not None and line.end is not None and line.end <= line.start:
@@ -87,7 +90,7 @@ class Schedule:
         """Those from the one instant to before the other, one by one, without those in a pause."""
         line = self._timeline(zones)
         for found in line.between(instant(low, "low"), instant(high, "high")):
-            if self.pause is None or not self.pause.covers(found.utc):
+            if not any(pause.covers(found.utc) for pause in self._pauses()):
                 yield found
 
     def following(self, last: Occurrence, *, zones: Zones = PACKAGED) -> Occurrence | None:
@@ -118,7 +121,7 @@ class Schedule:
             return Plan((), (), None, self._beyond_pause(line, first))
         if self.rule.from_finish:
             return self._plan_from_finish(line, first, now)
-        fires, drops = decide(line, self.misfire, self.pause, first, now)
+        fires, drops = decide(line, self.misfire, self._pauses(), first, now)
         decided = max([*(fire.occurrence for fire in fires), *(drop.last for drop in drops)], key=lambda one: one.utc)
         return Plan(tuple(fires), tuple(drops), decided, self._beyond_pause(line, line.after(now)))
 
@@ -129,19 +132,33 @@ class Schedule:
         return Plan((Fire(first, now - first.utc),), (), first, None)
 
     def _beyond_pause(self, line: Timeline, found: Occurrence | None) -> Occurrence | None:
-        pause = self.pause
-        if found is None or pause is None or not pause.covers(found.utc):
-            return found
-        if pause.until is None:
-            return None
-        if isinstance(self.rule, Every) and self.rule.from_finish:
-            return line.after(pause.until - self.rule.interval)
-        return line.after(pause.until - TICK)
+        for pause in self._pauses():  # in the order of time
+            if found is None or not pause.covers(found.utc):
+                continue
+            if pause.until is None:
+                return None
+            back = self.rule.interval if isinstance(self.rule, Every) and self.rule.from_finish else TICK
+            found = line.after(pause.until - back)
+        return found
+
+    def _pauses(self) -> tuple[Pause, ...]:
+        return self.earlier if self.pause is None else (*self.earlier, self.pause)
 
     # -- changes --------------------------------------------------------------------------------------
 
     def paused(self, since: datetime, until: datetime | None = None) -> Schedule:
-        return dataclasses.replace(self, pause=Pause(since, until))
+        """One that is paused already stays so from when it was; a pause that is over is kept for what it covered."""
+        if self.pause is None:
+            return dataclasses.replace(self, pause=Pause(since, until))
+        if self.pause.covers(since):
+            return dataclasses.replace(self, pause=Pause(self.pause.since, until))
+        earlier = (*self.earlier, self.pause) if self.pause.since < since else self.earlier
+        return dataclasses.replace(self, pause=Pause(since, until), earlier=earlier)
+
+    def decided_until(self, utc: datetime) -> Schedule:
+        """Without earlier pauses that can cover nothing any more."""
+        left = tuple(pause for pause in self.earlier if pause.until is None or pause.until > utc)
+        return self if left == self.earlier else dataclasses.replace(self, earlier=left)
 
     def resumed(self, at: datetime) -> Schedule:
         """The pause ends then rather than being forgotten: what it covered is not caught up."""
@@ -173,6 +190,7 @@ class Schedule:
             "start": None if self.start is None else self.start.isoformat(),
             "end": None if self.end is None else self.end.isoformat(),
             "pause": None if self.pause is None else self.pause.to_data(),
+            "earlier": [pause.to_data() for pause in self.earlier] or None,
         }
         return {name: value for name, value in data.items() if value is not None}
 
@@ -208,10 +226,11 @@ def _pause(pause: object) -> Pause | None:
     raise InvalidSchedule(msg)
 
 
-def _from_fields(rule: Any, misfire: Any = None, pause: Any = None, **others: Any) -> Schedule:
+def _from_fields(rule: Any, misfire: Any = None, pause: Any = None, earlier: Any = (), **others: Any) -> Schedule:
     policies: dict[str, Any] = {}
     if misfire is not None:
         policies["misfire"] = build("misfire", Misfire, misfire, ["mode", "grace", "max"])
     if pause is not None:
         policies["pause"] = build("pause", Pause, pause, ["since", "until"])
+    policies["earlier"] = tuple(build("pause", Pause, one, ["since", "until"]) for one in earlier)
     return Schedule(rule if isinstance(rule, str) else rule_from_data(rule), **others, **policies)

@@ -49,6 +49,7 @@ def fire(stored: StoredSchedule, now: datetime, last: Job | None) -> Firing:
     ]
     after = replace(
         stored,
+        schedule=stored.schedule if plan.decided is None else stored.schedule.decided_until(plan.decided.utc),
         decided=plan.decided or stored.decided,
         next=plan.next,
         last_job=jobs[-1].id if jobs else stored.last_job,

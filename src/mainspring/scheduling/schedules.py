@@ -195,7 +195,9 @@ def as_schedule(when: Schedule | Rule | str, **policies: Any) -> Schedule:
 
 def with_pause(schedule: Schedule, known: Schedule) -> Schedule:
     """A pause is made by hand, and outlives what the code says."""
-    return schedule if known.pause is None or schedule.pause is not None else replace(schedule, pause=known.pause)
+    if known.pause is None or schedule.pause is not None:
+        return schedule
+    return replace(schedule, pause=known.pause, earlier=known.earlier)
 
 
 def refuse_bad_id(id: str) -> None:
