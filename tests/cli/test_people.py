@@ -92,10 +92,10 @@ def test_import(people: Run, shop: Shop, tmp_path: Path) -> None:
     command = ("people", "import", str(path), "--map", "E-Mail=email")
     dry = people(*command, "--dry-run")
     assert dry.code == 1
-    assert dry.out.startswith("1 would be created, 0 would be updated, 0 unchanged, 1 bad rows would be left out\n")
+    assert dry.out.startswith("1 would be created, 0 would be updated, 0 unchanged; bad rows, left out: 1\n")
     assert people("people", "list", "--json").data == {"people": []}
     done = people(*command)
-    assert done.out.startswith("1 created, 0 updated, 0 unchanged, 1 bad rows were left out\n")
+    assert done.out.startswith("1 created, 0 updated, 0 unchanged; bad rows, left out: 1\n")
     assert "3  zone" in done.out
     data = people(*command, "--json").data
     assert (data["unchanged"], data["bad_rows"], data["problems"][0]["column"]) == (1, 1, "zone")

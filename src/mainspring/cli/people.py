@@ -205,7 +205,7 @@ def say_report(report: Report, terminal: Terminal, *, dry_run: bool) -> None:
     would = "would be " if dry_run else ""
     terminal.say(
         f"{report.created:,} {would}created, {report.updated:,} {would}updated, {report.unchanged:,} unchanged"
-        + (f", {report.bad_rows:,} bad rows {would or 'were '}left out" if report.problems else "")
+        + (f"; bad rows, left out: {report.bad_rows:,}" if report.problems else "")
     )
     if report.problems:
         terminal.say()
