@@ -102,6 +102,33 @@ async def test_a_change_and_a_fire_at_once_are_both_done(make: Make, clock: Manu
         assert sum(entry.count for entry in entries) == 5
 
 
+async def test_a_fire_just_before_a_deletion_stays_in_the_ledger(make: Make, clock: ManualClock) -> None:
+    async with apps(make, 2) as (one, other):
+        await one.schedules.put("a", Every("1m"), job_of(one))
+        clock.advance(60)
+        write = one.store.write
+        calls: list[Any] = []
+
+        async def late(bundles: Any) -> Any:
+            if not calls:
+                calls.append(await other.timers.run_due())
+            return await write(bundles)
+
+        one.store.write = late  # type: ignore[method-assign]
+        await one.schedules.delete("a")
+        assert [entry.became for entry in await other.schedules.ledger("a")] == ["fired"]
+        assert await other.schedules.list() == []
+
+
+async def test_what_is_no_longer_in_the_code_and_was_due_is_told(make: Make, clock: ManualClock) -> None:
+    await declared(make, ("a", "every 1h"))
+    clock.advance(3600)
+    await declared(make, ("b", "@daily"))
+    async with apps(make) as (app,):
+        (entry,) = await app.schedules.ledger("a")
+        assert (entry.became, entry.reason, entry.why) == ("skipped", "removed", "it is no longer in the code")
+
+
 async def test_a_worker_fires_schedules_on_time(tmp_path: Path) -> None:
     """By the real clock, also those that are put while it sleeps."""
     path = tmp_path / "jobs.db"

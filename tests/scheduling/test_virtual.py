@@ -396,6 +396,21 @@ async def test_a_new_rule_begins_anew(app: Mainspring, kit: Kit, runs: Noted, no
     assert runs[1:] == [at(2026, 3, 3, 11, 30)]
 
 
+@pytest.mark.parametrize(("change", "reason"), [("put", "changed"), ("delete", "removed")])
+async def test_what_was_due_before_a_change_and_not_fired_is_told(
+    change: str, reason: str, app: Mainspring, kit: Kit, note: Note
+) -> None:
+    await app.schedules.put("a", "every 1h", note.prepare())
+    kit.clock.advance(timedelta(hours=3))  # nobody is there
+    if change == "put":
+        await app.schedules.put("a", "daily 11:00", note.prepare())
+    else:
+        await app.schedules.delete("a")
+    await kit.drain()
+    assert kit.jobs(note) == []
+    assert await ledger(app) == [("skipped", reason, 2), ("skipped", reason, 1)]
+
+
 async def test_who_moves_on_the_day_itself_is_neither_sent_twice_nor_left_out(
     app: Mainspring, kit: Kit, runs: Noted, note: Note
 ) -> None:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from mainspring.job import Job, NewJob
 from mainspring.schedule import Drop, Fire, Occurrence, Reason, tzdata_version
 from mainspring.scheduling import ledger
-from mainspring.scheduling.ledger import Entry
+from mainspring.scheduling.ledger import Became, Entry
 from mainspring.scheduling.stored import StoredSchedule
 from mainspring.stores.documents import Bundle
 
@@ -58,6 +58,20 @@ def fire(stored: StoredSchedule, now: datetime, last: Job | None) -> Firing:
     )
     is_open = stored.schedule.rule.from_finish and bool(jobs)
     return Firing(after, jobs, tuple(entries), look_at=now + CHECK if is_open else None)
+
+
+def let_go(stored: StoredSchedule, now: datetime, reason: str, why: str) -> tuple[Entry, ...]:
+    """What is due and not decided yet, if the schedule is replaced or removed before anybody has fired it."""
+    if stored.disabled or stored.schedule.rule.from_finish:  # what comes after a finish was never promised a time
+        return ()
+    plan = stored.schedule.plan(_since(stored), now)
+    paused = [drop for drop in plan.drops if drop.reason is Reason.PAUSED]
+    others = [drop for drop in plan.drops if drop.reason is not Reason.PAUSED]
+    return (
+        *(ledger.dropped(drop, now) for drop in paused),
+        *(replace(ledger.dropped(drop, now), became=Became.SKIPPED, reason=reason, why=why) for drop in others),
+        *(ledger.skipped(one.occurrence, now, reason, why) for one in plan.fires),
+    )
 
 
 def _since(stored: StoredSchedule) -> datetime | Occurrence:

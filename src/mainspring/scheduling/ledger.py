@@ -70,7 +70,11 @@ def fired(fire: Fire, job_id: str, now: datetime) -> Entry:
 
 
 def overlapped(fire: Fire, job_id: str, now: datetime) -> Entry:
-    return replace(_entry(Became.SKIPPED, fire.occurrence, now), reason="overlap", why=_in_the_way(job_id))
+    return skipped(fire.occurrence, now, "overlap", _in_the_way(job_id))
+
+
+def skipped(occurrence: Occurrence, now: datetime, reason: str, why: str) -> Entry:
+    return replace(_entry(Became.SKIPPED, occurrence, now), reason=reason, why=why)
 
 
 def overlapped_in_a_row(drop: Drop, job_id: str, now: datetime) -> Entry:

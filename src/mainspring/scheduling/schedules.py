@@ -12,6 +12,7 @@ from mainspring.job import Inserted, NewJob
 from mainspring.jobs import whoami
 from mainspring.schedule import Change, Row, Rule, Schedule, compare, preview
 from mainspring.scheduling import ledger
+from mainspring.scheduling.firing import let_go
 from mainspring.scheduling.ledger import Entry
 from mainspring.scheduling.stored import COLLECTION, StoredSchedule, template_of
 from mainspring.stores.documents import ABSENT, Bundle, Key, Listing, Write
@@ -62,7 +63,13 @@ class Schedules:
             new = self._made(known, id, schedule, job, owner)
             if new is known:
                 return new
-            if await self._write(new):
+            anew = known is not None and new.decided is None
+            gone = (
+                let_go(known, self._app.now(), "changed", "the schedule was changed before it was fired")
+                if known is not None and anew
+                else ()
+            )
+            if await self._write(new, gone=gone):
                 return await self.get(id)
         raise _too_busy(id)
 
@@ -144,22 +151,32 @@ class Schedules:
 
     async def delete(self, id: str) -> None:
         """Its ledger stays until it expires; jobs that it has made stay too."""
-        await self.get(id)
-        if id in self.declared:
-            msg = f"schedule {id!r} is declared in the code and would come back; remove it there, or pause it"
-            raise ConfigurationError(msg)
-        await self._app.store.write([Bundle((Write(Key(COLLECTION, "", id), None),))])
+        for _ in range(TRIES):
+            stored = await self.get(id)
+            if id in self.declared:
+                msg = f"schedule {id!r} is declared in the code and would come back; remove it there, or pause it"
+                raise ConfigurationError(msg)
+            gone = let_go(stored, self._app.now(), "removed", "the schedule was deleted before it was fired")
+            writes = Write(stored.key, None, expected=stored.version), *(entry.write(id) for entry in gone)
+            (answer,) = await self._app.store.write([Bundle(writes)])
+            if answer is not None:  # else it was fired meanwhile, and `gone` is no longer true
+                return
+        raise _too_busy(id)
 
     async def _change(
         self, id: str, change: Callable[[StoredSchedule], StoredSchedule], *, look_at: datetime | None = None
     ) -> StoredSchedule:
         for _ in range(TRIES):
-            if await self._write(change(await self.get(id)).derived(), look_at):
+            known = await self.get(id)
+            new = change(known).derived()
+            gone = let_go(known, self._app.now(), "removed", new.disabled) if new.disabled else ()
+            if await self._write(new, look_at, gone):
                 return await self.get(id)
         raise _too_busy(id)
 
-    async def _write(self, stored: StoredSchedule, look_at: datetime | None = None) -> bool:
-        (answer,) = await self._app.store.write([Bundle((stored.write(look_at=look_at),))])
+    async def _write(self, stored: StoredSchedule, look_at: datetime | None = None, gone: Sequence[Entry] = ()) -> bool:
+        writes = stored.write(look_at=look_at), *(entry.write(stored.id) for entry in gone)
+        (answer,) = await self._app.store.write([Bundle(writes)])
         return answer is not None
 
     # -- in the code ----------------------------------------------------------------------------------
