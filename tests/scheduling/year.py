@@ -105,6 +105,7 @@ class World:
         self._paused_since: datetime | None = None
         self._steady_until = self.start  # the clock is not set before that
         self._nested = False
+        self._halted = False
 
     def now(self) -> datetime:
         return to_datetime(self._clock.now())
@@ -225,6 +226,18 @@ class World:
             await self._end_runs()
         if self._rng.random() < 0.06:
             await self._pause_or_resume()
+        if self._rng.random() < (0.25 if self._halted else 0.02):
+            await self._halt_or_resume()
+
+    async def _halt_or_resume(self) -> None:
+        """New jobs are refused, so nothing can be fired."""
+        async with self._reader() as app:
+            if self._halted:
+                await app.resume()
+            else:
+                self.note("the system was halted")
+                await app.halt("moving", accept=False, actor="ana")
+        self._halted = not self._halted
 
     async def _end_runs(self) -> None:
         self.note("runs ended")
@@ -251,6 +264,8 @@ class World:
 
     async def _finish(self) -> None:
         """Everybody is well again, and all that is due is decided."""
+        if self._halted:
+            await self._halt_or_resume()
         if self._paused_since is not None:
             await self._pause_or_resume()
         self._clock.advance(3 * HOUR)
