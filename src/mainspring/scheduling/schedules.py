@@ -159,8 +159,8 @@ class Schedules:
             gone = let_go(stored, self._app.now(), "removed", "the schedule was deleted before it was fired")
             writes = Write(stored.key, None, expected=stored.version), *(entry.write(id) for entry in gone)
             (answer,) = await self._app.store.write([Bundle(writes)])
-            if answer is not None:  # else it was fired meanwhile, and `gone` is no longer true
-                return
+            if answer is not None or await self._find(id) is None:  # by us after all, or by another
+                return  # else it was fired meanwhile, and `gone` is no longer true
         raise _too_busy(id)
 
     async def _change(
