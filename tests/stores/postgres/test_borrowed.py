@@ -50,7 +50,7 @@ async def names(store: PostgresStore) -> list[str]:
 # -- a connection with an event loop --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"row_factory": dict_row}, {"row_factory": namedtuple_row}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"row_factory": dict_row}, {"row_factory": namedtuple_row}])
 async def test_they_come_with_the_commit(store: PostgresStore, greet: Greet, options: dict[str, Any]) -> None:
     async with await psycopg.AsyncConnection.connect(dsn(), **options) as connection:
         handle = await greet.using(connection=connection).enqueue(name="Ana")
@@ -96,7 +96,7 @@ async def test_a_connection_that_commits_each_statement_is_fine(store: PostgresS
 # -- one without ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"row_factory": dict_row}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"row_factory": dict_row}])
 async def test_in_plain_code_too(store: PostgresStore, greet: Greet, options: dict[str, Any]) -> None:
     def work() -> None:
         with psycopg.connect(dsn(), **options) as connection:
@@ -119,7 +119,7 @@ async def test_also_from_a_coroutine(store: PostgresStore, greet: Greet, stores:
 # -- what cannot be -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("other", [object(), "postgresql://", 7], ids=str)
+@pytest.mark.parametrize("other", [object(), "postgresql://", 7])
 async def test_anything_else_is_refused(greet: Greet, other: Any) -> None:
     with pytest.raises(ConfigurationError, match="must be a psycopg connection, an SQLAlchemy session"):
         await greet.using(connection=other).enqueue(name="Ana")
