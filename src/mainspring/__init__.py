@@ -71,6 +71,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """People are imported when first named: a program without any need not wait for them."""
     if name in {"Occasion", "Person"}:

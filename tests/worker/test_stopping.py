@@ -114,7 +114,7 @@ async def test_signals(app: Mainspring, number: int, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(worker_module, "SAME_WISH", 0.0)
     os.kill(os.getpid(), number)
     assert await asyncio.wait_for(running, 10) == 0
-    assert worker._impatience.finished.is_set()  # it would have ended this process, but for an orderly end
+    worker._be_patient()  # as `run` is when all has ended in order; else this process would end
     assert (await job.get()).status is Status.PENDING
 
 

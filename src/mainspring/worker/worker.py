@@ -91,7 +91,7 @@ class Worker:
         self._stopping, self._stop_now = asyncio.Event(), asyncio.Event()  # a worker that has stopped is done
         self._abandoned = 0  # threads that did not end
         self._signalled_at = float("-inf")
-        self._impatience = threading.Timer(0, end_process)  # not started
+        self._impatience: list[threading.Timer] = []  # each would end the process
         self._reconciled = False
 
     # -- life -----------------------------------------------------------------------------------
@@ -104,18 +104,24 @@ class Worker:
         """
         try:
             with quick_switches(), asyncio.Runner() as runner:
-                code = runner.run(self._run())
-                self._end_within(LAST_WORDS)
+                try:
+                    code = runner.run(self._run())
+                finally:
+                    self._end_within(LAST_WORDS)
         finally:
-            self._impatience.cancel()
+            self._be_patient()
         return code
 
     def _end_within(self, seconds: float) -> None:
         """End this process then, whatever still keeps it, unless that is called off."""
-        self._impatience.cancel()
-        self._impatience = threading.Timer(seconds, end_process, [self.id])
-        self._impatience.daemon = True
-        self._impatience.start()
+        timer = threading.Timer(seconds, end_process, [self.id])
+        timer.daemon = True
+        timer.start()
+        self._impatience.append(timer)
+
+    def _be_patient(self) -> None:
+        for timer in self._impatience:
+            timer.cancel()
 
     async def _run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -125,7 +131,6 @@ class Worker:
             await self.serve()
         finally:
             await self.app.close()
-            self._impatience.cancel()
         return 1 if self._abandoned else 0
 
     def _on_signal(self) -> None:
