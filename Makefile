@@ -6,6 +6,7 @@ READY := $(VENV)/.ready
 LOCK := requirements/dev.txt
 LOCKER := .cache/lock
 UV := uv==0.13.7
+PYTEST_ALL_CORES = $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 TYPED := src $(foreach d,tests bench examples,$(if $(shell find $(d) -name '*.py' -print -quit 2>/dev/null),$(d)))
 
 # The newest interpreter that runs: a name on PATH may be a version manager's shim for one that is not installed.
@@ -24,10 +25,10 @@ run: $(READY) ## run the demo
 	$(BIN)/python -m mainspring.demo
 
 test: lint types imports ## everything that must pass: lint, types, layers, all tests
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+	$(PYTEST_ALL_CORES)
 
 check: lint types imports ## the same with the quick tests only
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(PYTEST_ALL_CORES) -q -m "not slow"
 
 lint: $(READY) ## ruff: rules and format
 	$(BIN)/ruff check

@@ -13,8 +13,9 @@ from mainspring.testing.conformance import HeartbeatConformance, StoreConformanc
 from mainspring.testing.machine import store_machine
 from tests.dynamodb import FreshStore
 
+pytestmark = pytest.mark.slow  # the quick gate has the same suite in memory
 
-@pytest.mark.slow
+
 class TestDynamoStore(StoreConformance, HeartbeatConformance):
     @pytest.fixture
     async def store(self, clock: ManualClock) -> AsyncIterator[DynamoStore]:
@@ -26,4 +27,3 @@ class TestDynamoStore(StoreConformance, HeartbeatConformance):
 
 TestDynamoHistories = store_machine(lambda clock: FreshStore(clock=clock)).TestCase
 TestDynamoHistories.settings = settings(max_examples=6, stateful_step_count=30, deadline=None, derandomize=True)
-TestDynamoHistories = pytest.mark.slow(TestDynamoHistories)

@@ -13,8 +13,9 @@ from mainspring.testing.conformance import HeartbeatConformance, StoreConformanc
 from mainspring.testing.machine import store_machine
 from tests.postgres import RecycledStore, servers
 
+pytestmark = pytest.mark.slow  # the quick gate has the same suite in memory
 
-@pytest.mark.slow
+
 class TestPostgresStore(StoreConformance, HeartbeatConformance):
     @pytest.fixture(params=servers())
     async def store(self, request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[PostgresStore]:
@@ -26,4 +27,3 @@ class TestPostgresStore(StoreConformance, HeartbeatConformance):
 
 TestPostgresHistories = store_machine(lambda clock: RecycledStore(clock=clock)).TestCase
 TestPostgresHistories.settings = settings(max_examples=25, stateful_step_count=30, deadline=None, derandomize=True)
-TestPostgresHistories = pytest.mark.slow(TestPostgresHistories)

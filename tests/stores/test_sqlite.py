@@ -16,8 +16,9 @@ from mainspring.testing.machine import store_machine
 from tests.stores.sqlite.forgetful import ForgetfulStore
 from tests.stores.sqlite.template import fresh_database
 
+pytestmark = pytest.mark.slow  # the quick gate has the same suite in memory
 
-@pytest.mark.slow  # the quick gate has the same suite in memory
+
 class TestSqliteStore(StoreConformance, HeartbeatConformance):
     @pytest.fixture
     async def store(self, clock: ManualClock) -> AsyncIterator[SqliteStore]:
@@ -27,7 +28,6 @@ class TestSqliteStore(StoreConformance, HeartbeatConformance):
         await store.close()
 
 
-@pytest.mark.slow
 class TestSqliteStoreWithoutRefs(Ending, TakingOver):
     @pytest.fixture
     async def store(self, clock: ManualClock) -> AsyncIterator[SqliteStore]:
@@ -39,4 +39,3 @@ class TestSqliteStoreWithoutRefs(Ending, TakingOver):
 
 TestSqliteHistories = store_machine(lambda clock: SqliteStore(fresh_database(), clock=clock)).TestCase
 TestSqliteHistories.settings = settings(max_examples=40, stateful_step_count=30, deadline=None, derandomize=True)
-TestSqliteHistories = pytest.mark.slow(TestSqliteHistories)
