@@ -143,6 +143,7 @@ def test_a_url_that_names_no_store_is_explained(url: str, error: type[Exception]
         Mainspring(url)
 
 
+@pytest.mark.slow
 def test_an_application_that_only_enqueues_does_not_load_the_worker() -> None:
     program = "import sys; from mainspring import Mainspring; print('mainspring.worker' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -69,6 +69,7 @@ def test_structlog_is_used_only_where_the_program_configured_it(caplog: pytest.L
     assert len(caplog.records) == 1
 
 
+@pytest.mark.slow
 def test_structlog_need_not_be_installed() -> None:
     program = (
         "import sys; sys.modules['structlog'] = None\n"

@@ -353,6 +353,7 @@ def test_paused_and_disabled_ones_say_so(schedules: Run, shop: Shop) -> None:
     assert schedules("simulate", "--days", "30", "--json").data["schedules"][0]["state"] == "paused"
 
 
+@pytest.mark.slow
 def test_too_many_to_simulate(schedules: Run, shop: Shop) -> None:
     put(shop, when="every 1s")
     outcome = schedules("simulate")

@@ -241,6 +241,7 @@ OTHERS = st.sampled_from([("delete", None), ("late", "skip"), ("late", "send"), 
 WAITS = st.integers(min_value=0, max_value=24 * 500)  # hours
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(DAYS), st.lists(st.tuples(WAITS, CHANGES), max_size=8))
 def test_moves_and_send_times_cost_no_year_and_double_none(day: str, changes: list[Any]) -> None:
@@ -255,6 +256,7 @@ def test_moves_and_send_times_cost_no_year_and_double_none(day: str, changes: li
     assert years[0] == (2026 if day == "01-01" else 2025)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(WAITS, st.one_of(CHANGES, DATES, OTHERS)), max_size=10))
 def test_whatever_is_changed_no_year_is_sent_twice(changes: list[Any]) -> None:

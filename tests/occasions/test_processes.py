@@ -71,6 +71,7 @@ async def keys(app: Mainspring) -> Counter[str | None]:
     return Counter([job.dedupe_key async for job in app.jobs.all()])
 
 
+@pytest.mark.slow
 async def test_many_schedulers_send_each_message_once(make: Make, clock: ManualClock) -> None:
     async with apps(make, 3) as several:
         await several[0].people.put_many(a_person(number) for number in range(250))

@@ -94,6 +94,7 @@ async def test_the_message_is_sent_at_nine_local_time(  # noqa: PLR0917 - a tabl
     assert job.dedupe_key == f"p1:birthday:{local.date()}"
 
 
+@pytest.mark.slow
 async def test_a_year_with_many_people_everywhere(app: Mainspring, kit: Kit, sent: Sent) -> None:
     """Each occasion once, at its local time, and nobody forgotten."""
     chance = random.Random(3)

@@ -187,6 +187,7 @@ def day_rules(draw: st.DrawFn) -> DayRule:
     )
 
 
+@pytest.mark.slow
 @settings(PATIENT, max_examples=100)
 @given(rule=day_rules(), start=st.datetimes(datetime(2023, 12, 1), datetime(2024, 4, 30)))
 def test_times_come_in_order_each_once_and_on_days_that_the_rule_has(rule: DayRule, start: datetime) -> None:

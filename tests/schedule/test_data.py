@@ -167,6 +167,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(PATIENT)
 @given(kind=st.sampled_from(sorted(KINDS)), data=st.data())
 def test_whatever_json_says_it_is_a_rule_or_an_invalid_schedule(kind: str, data: st.DataObject) -> None:
@@ -176,6 +177,7 @@ def test_whatever_json_says_it_is_a_rule_or_an_invalid_schedule(kind: str, data:
         assert rule_from_data(fields).kind == kind
 
 
+@pytest.mark.slow
 @settings(PATIENT)
 @given(data=st.dictionaries(st.sampled_from(sorted(SCHEDULES[-2].to_data())), JSON))
 def test_whatever_json_says_it_is_a_schedule_or_an_invalid_one(data: dict[str, Any]) -> None:

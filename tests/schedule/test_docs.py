@@ -9,6 +9,8 @@ from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 import mainspring
 from mainspring import schedule as package
 from mainspring.schedule import Misfire, Reason, Schedule
@@ -80,6 +82,7 @@ def told(cell: str) -> list[str]:
     return times * 2 if "twice" in cell else times
 
 
+@pytest.mark.slow
 def test_what_few_need_is_imported_only_by_those() -> None:
     look = "import sys, mainspring; print(sorted({'dateutil', 'holidays'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)

@@ -69,6 +69,7 @@ def walk(walls: tuple[datetime, ...], zone: Zone, gap: Gap, fold: Fold) -> list[
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", SPECIAL)
 def test_around_every_change_of_clocks(key: str) -> None:
     zone = PACKAGED.get(key)
@@ -84,6 +85,7 @@ def test_around_every_change_of_clocks(key: str) -> None:
             assert walk(listed, zone, gap, fold) == brute_force(listed, zone, gap, fold)
 
 
+@pytest.mark.slow
 @settings(PATIENT, max_examples=100)
 @given(
     key=st.sampled_from(SPECIAL),

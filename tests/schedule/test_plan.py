@@ -143,6 +143,7 @@ MISFIRES = [
 ]
 
 
+@pytest.mark.slow
 @settings(PATIENT, max_examples=100)
 @given(
     rule=st.sampled_from(["30 2 * * *", "0 */3 * * *", "15 0,2,3 * * *", "every 5h", "daily 00:00,02:30"]),
@@ -206,6 +207,7 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Zones]:
     return found
 
 
+@pytest.mark.slow
 @settings(PATIENT, max_examples=100)
 @given(
     rule=st.sampled_from(["30 2 * * *", "0 9 * * *", "15 0,2,9,10,11 * * *", "daily 00:00,23:30"]),

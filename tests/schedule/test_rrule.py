@@ -38,6 +38,7 @@ RULES = [
 ]
 
 
+@pytest.mark.slow
 @settings(PATIENT, max_examples=100)
 @given(
     rule=st.sampled_from(RULES),

@@ -179,6 +179,7 @@ ZONES = [
 ]
 
 
+@pytest.mark.slow
 @settings(PATIENT, max_examples=120)
 @given(
     rule=st.sampled_from(RULES),

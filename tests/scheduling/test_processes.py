@@ -64,6 +64,7 @@ def job_of(app: Mainspring) -> Any:
 # -- at once --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_many_schedulers_fire_each_occurrence_once(make: Make, clock: ManualClock) -> None:
     async with apps(make, 5) as several:
         first = several[0]

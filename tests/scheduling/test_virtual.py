@@ -63,6 +63,7 @@ async def ledger(app: Mainspring, name: str = "a") -> list[tuple[str, str, int]]
 # -- firing -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_year_of_mornings(app: Mainspring) -> None:
     runs: Noted = []
 

@@ -231,6 +231,7 @@ async def test_the_unique_index_guards_dedupe_keys_against_other_writers(ours: S
         connection.rollback()
 
 
+@pytest.mark.slow
 async def test_the_gate_makes_writers_wait_in_line(ours: SqliteStore, monkeypatch: Patch) -> None:
     """Without it, whoever waits for longer than SQLite's own patience is turned away."""
     await put_beside_a_long_transaction(ours)

@@ -128,6 +128,7 @@ async def test_flush_waits_for_all_that_was_added() -> None:
         assert it.confirmed == [("a", Status.COMPLETED), ("b", Status.COMPLETED)]
 
 
+@pytest.mark.slow
 async def test_a_store_that_is_away_is_tried_again_and_nothing_is_confirmed_before() -> None:
     async with scene() as it:
         it.store.errors = [StoreBusy(), StoreReadOnly(), StoreError("disk?"), asyncio.CancelledError()]

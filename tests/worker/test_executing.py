@@ -560,6 +560,7 @@ async def test_progress_is_written_while_the_job_runs(app: Mainspring) -> None:
         await job.result(10)
 
 
+@pytest.mark.slow
 async def test_a_loop_blocked_by_a_handler_keeps_the_lease() -> None:
     app = Mainspring(MemoryStore(lease=0.2))
 

@@ -26,6 +26,7 @@ async def test_backoff_ends_early_for_an_event() -> None:
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.slow
 async def test_a_loop_survives_whatever_its_step_raises() -> None:
     errors: list[BaseException] = [ValueError(), OSError(), asyncio.CancelledError(), RuntimeError()]
     seen = asyncio.Event()

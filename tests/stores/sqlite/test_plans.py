@@ -307,6 +307,7 @@ async def count_steps(store: SqliteStore, work: Callable[[], Coroutine[Any, Any,
     return steps[0]
 
 
+@pytest.mark.slow
 async def test_a_jobs_way_costs_the_same_however_many_wait_or_have_finished() -> None:
     few, many = fresh_database(), fresh_database()
     fill(few, 100, 0)

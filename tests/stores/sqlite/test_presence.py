@@ -135,6 +135,7 @@ def test_joining_again_replaces_what_was_there(here: Presence, elsewhere: Presen
     assert not here.dead("w1")
 
 
+@pytest.mark.slow
 async def test_a_worker_that_is_killed_is_dead_at_once_whatever_its_children_do(store: SqliteStore, path: Path) -> None:
     """The child has inherited all descriptors of its parent; a lock among them would live on in it."""
     with start("join_and_fork", path) as worker:
