@@ -27,6 +27,9 @@ run: $(READY) ## run the demo
 test: lint types imports ## everything that must pass: lint, types, layers, all tests
 	$(PYTEST_ALL_CORES)
 
+# Compiled modules are kept, also where the environment says otherwise: to read all tests anew takes ten seconds.
+check: export PYTHONDONTWRITEBYTECODE :=
+check: export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pyc
 check: lint types imports ## the same with the quick tests only
 	$(PYTEST_ALL_CORES) -q -m "not slow"
 
