@@ -59,7 +59,8 @@ def test_finished_jobs_only_ever_leave_by_replay() -> None:
 
 
 def test_only_waiting_jobs_are_claimed_and_edited() -> None:
-    assert statuses_that_allow(Move.CLAIM) == statuses_that_allow(Move.EDIT) == WAITING
+    assert statuses_that_allow(Move.EDIT) == WAITING
+    assert statuses_that_allow(Move.CLAIM) == WAITING | {Status.SUSPENDED}
 
 
 def test_only_a_claim_makes_a_job_run() -> None:

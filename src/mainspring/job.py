@@ -19,7 +19,7 @@ class Status(StrEnum):
     PENDING = "pending"  # waits to be claimed, perhaps for a later time
     RUNNING = "running"  # claimed by a worker
     FAILED = "failed"  # an attempt failed; waits for its retry
-    SUSPENDED = "suspended"  # sleeps, or waits for a signal or a free slot
+    SUSPENDED = "suspended"  # sleeps until its time, or waits for what it names in `waits_for`
     COMPLETED = "completed"
     DEAD_LETTER = "dead_letter"  # gave up; kept for a person to look at and replay
     CANCELLED = "cancelled"
@@ -39,7 +39,7 @@ class Move(StrEnum):
     SNOOZE = "snooze"  # the handler asked for later; no attempt burnt
     RELEASE = "release"  # the worker hands it back unfinished; no attempt burnt
     SUSPEND = "suspend"  # a durable function sleeps or waits
-    WAKE = "wake"  # its sleep or wait is over
+    WAKE = "wake"  # what it waits for has happened
     CRASH = "crash"  # the process that ran it died
     DEAD = "dead"  # out of attempts, discarded, or crashed too often
     CANCEL = "cancel"  # by its handler or by hand
@@ -70,6 +70,7 @@ TRANSITIONS: Mapping[Status, Mapping[Move, Status]] = {
         Move.CANCEL: Status.CANCELLED,
     },
     Status.SUSPENDED: {
+        Move.CLAIM: Status.RUNNING,  # its time has come
         Move.WAKE: Status.PENDING,
         Move.CANCEL: Status.CANCELLED,
     },
@@ -84,6 +85,10 @@ MAX_CRASHES = 3
 
 def statuses_that_allow(move: Move) -> frozenset[Status]:
     return frozenset(status for status, moves in TRANSITIONS.items() if move in moves)
+
+
+CLAIMABLE = statuses_that_allow(Move.CLAIM)
+"""Once their time has come."""
 
 
 class Priority(IntEnum):
@@ -142,7 +147,7 @@ class Job:
     status: Status
     priority: Priority
     payload: Any  # the decoded JSON
-    run_at: datetime  # due then, or will be
+    run_at: datetime  # due then, or will be; UNTIL_WOKEN: not by itself
     created_at: datetime
     started_at: datetime | None  # when it was last claimed or, once it finished, when its last run began
     finished_at: datetime | None
@@ -161,6 +166,7 @@ class Job:
     failure: Failure | None  # the last one
     reason: str  # why it was cancelled, discarded or snoozed
     cancel_requested: bool
+    waits_for: str | None = None  # suspended until somebody calls this key, see `Store.wake`
 
     @property
     def finished(self) -> bool:
@@ -187,6 +193,7 @@ class NewJob:
     keep: Millis = 7 * 86_400_000  # how long a completed or cancelled job stays readable
     keep_dead: Millis = 30 * 86_400_000
     options: str | None = None  # JSON: this job's own retry policy and isolation, for the worker only
+    waits_for: str | None = None  # it begins as suspended: until this key is called or, if they say so, run_at or delay
 
 
 FOREVER: Millis = -1
@@ -234,7 +241,7 @@ class Outcome:
 
     `move` is one of DONE, RETRY, SNOOZE, RELEASE, SUSPEND, CRASH, DEAD, CANCEL. DONE, RETRY, DEAD
     and CANCEL count as an attempt; CRASH counts as a crash, and the store makes it DEAD when
-    it is the job's `MAX_CRASHES`th.
+    it is the job's `MAX_CRASHES`th. SUSPEND forgets attempts and crashes: each stretch has the full budget.
     """
 
     job_id: str
@@ -242,11 +249,45 @@ class Outcome:
     move: Move
     started_at: Millis = 0  # the worker's clock; informs, never decides
     finished_at: Millis = 0
-    delay: Millis = 0  # RETRY, SNOOZE, RELEASE: run again after this long, on the store's clock
+    delay: Millis = 0  # RETRY, SNOOZE, RELEASE, SUSPEND: run again after this long, on the store's clock
     result: str | None = None  # JSON text
     failure: Failure | None = None
     reason: str = ""
     follow_ups: tuple[NewJob, ...] = ()  # inserted in the same commit, or not at all
+    ref: Any = None  # the claim's; without it the store searches
+    waits_for: str | None = None  # SUSPEND: or before that, as soon as this key is called
+    steps: tuple[Step, ...] = ()  # written in the same commit
+
+
+UNTIL_WOKEN: Millis = 253_402_214_400_000
+"""The last day that a datetime has, in the year 9999: as `delay` or `run_at` of a job that only waits to be woken."""
+
+
+def end_of(job_id: str) -> str:
+    """The key that is called when this job is finished, in whatever way, or deleted."""
+    return f"job:{job_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a durable function has behind it, so that its next run need not do it again."""
+
+    name: str  # once per job
+    number: int  # in the order in which the function asked for them, from 1
+    kind: str = "step"
+    output: str | None = None  # JSON text
+    started_at: Millis = 0  # the worker's clock; informs, never decides
+    finished_at: Millis = 0
+
+
+@dataclass(slots=True)
+class Save:
+    """Steps of a run on their way into a store, with the jobs that they spawn. Fenced like an outcome."""
+
+    job_id: str
+    token: int
+    steps: tuple[Step, ...]
+    jobs: tuple[NewJob, ...] = ()  # inserted in the same commit, or not at all
     ref: Any = None  # the claim's; without it the store searches
 
 

@@ -13,7 +13,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from datetime import datetime
 from heapq import heappop, heappush
 from itertools import count, islice
@@ -23,11 +23,12 @@ from mainspring.clock import Clock, Millis, SystemClock, to_datetime, to_millis
 from mainspring.errors import ConfigurationError, IllegalMove, SystemHalted, WorkerCrashed
 from mainspring.ids import new_id
 from mainspring.job import (
+    CLAIMABLE,
     FINISHED,
     FOREVER,
     MAX_CRASHES,
     TRANSITIONS,
-    WAITING,
+    UNTIL_WOKEN,
     Attempt,
     Claim,
     Counts,
@@ -40,8 +41,11 @@ from mainspring.job import (
     Priority,
     Progress,
     ProgressReport,
+    Save,
     Status,
+    Step,
     TimelineEntry,
+    end_of,
     statuses_that_allow,
 )
 from mainspring.stores.documents import (
@@ -124,7 +128,9 @@ class _Row:
     failure: Failure | None = None
     reason: str = ""
     cancel_requested: bool = False
+    waits_for: str | None = None
     history: list[Attempt] = field(default_factory=list)
+    steps: dict[str, Step] = field(default_factory=dict)
     by_hand: list[_Operation] = field(default_factory=list)
     place: int = 0  # grows whenever the job joins or leaves a line, which makes its older heap entries void
 
@@ -160,6 +166,7 @@ class MemoryStore:
         self._rows: dict[str, _Row] = {}
         self._running: dict[str, _Row] = {}
         self._lines = _Lines()
+        self._waiting: defaultdict[str, dict[str, _Row]] = defaultdict(dict)  # suspended jobs by what they wait for
         self._keys = _Keys()
         self._crew = _Crew()
         self._halts: dict[str | None, Halt] = {}
@@ -203,7 +210,9 @@ class MemoryStore:
     def _insert(self, job: NewJob, now: Millis) -> Inserted:
         if job.id in self._rows:
             return Inserted(job.id, created=True)
-        row = _Row(replace(job), now + job.delay if job.run_at is None else job.run_at, now)
+        row = _Row(replace(job), _first_run(job, now), now, waits_for=job.waits_for)
+        if job.waits_for is not None:
+            row.status = Status.SUSPENDED
         if row.key and (holder := self._keys.holder(row.key, now)):
             return Inserted(holder, created=False)
         self._rows[row.id] = row
@@ -215,6 +224,8 @@ class MemoryStore:
     def _put_in_line(self, row: _Row) -> None:
         """Wakes for jobs of the future too: a worker may have planned to sleep for longer."""
         self._lines.join(row)
+        if row.waits_for is not None:
+            self._waiting[row.waits_for][row.id] = row
         self._crew.call_for_jobs(row.spec.queue)
 
     # -- claiming ---------------------------------------------------------------------------------
@@ -270,8 +281,16 @@ class MemoryStore:
         overdue = [row for row in due[1:] if now - row.run_at > self.patience]
         return min(overdue, key=lambda row: row.run_at, default=None)
 
-    def _start(self, row: _Row, worker: str, now: Millis) -> Claim:
+    def _take_out_of_line(self, row: _Row) -> None:
         self._lines.leave(row)
+        if row.waits_for is not None:
+            del self._waiting[row.waits_for][row.id]
+            if not self._waiting[row.waits_for]:
+                del self._waiting[row.waits_for]
+            row.waits_for = None
+
+    def _start(self, row: _Row, worker: str, now: Millis) -> Claim:
+        self._take_out_of_line(row)
         self._running[row.id] = row
         row.status = TRANSITIONS[row.status][Move.CLAIM]
         row.token += 1
@@ -295,7 +314,7 @@ class MemoryStore:
         moments = [_end_of(halt) for queue, halt in standing.items() if _wanted(queue, wants)]
         for queue in {name for want in wants for name in self._claimable(want.queue, now)}:
             moments += [moment for moment in self._lines.head_times(queue) if moment > now]
-        return min((moment for moment in moments if moment is not None), default=None)
+        return min((moment for moment in moments if moment is not None and moment < UNTIL_WOKEN), default=None)
 
     # -- ending runs ------------------------------------------------------------------------------
 
@@ -311,6 +330,7 @@ class MemoryStore:
         row = self._held(outcome.job_id, outcome.token)
         if row is None:
             return None
+        row.steps |= {step.name: step for step in outcome.steps}
         self._end(row, outcome, now)
         for job in outcome.follow_ups:
             self._insert(job, now)
@@ -332,6 +352,9 @@ class MemoryStore:
         row.reason = (row.cancel_requested and move is Move.CANCEL and row.reason) or outcome.reason
         if move in IN_HISTORY:
             row.history.append(_attempt(row, move, outcome, now))
+        if move is Move.SUSPEND:
+            row.attempts = row.crashes = 0
+            row.waits_for = outcome.waits_for
         self._move_on(row, move, outcome.delay, now)
 
     def _move_on(self, row: _Row, move: Move, delay: Millis, now: Millis) -> None:
@@ -343,14 +366,14 @@ class MemoryStore:
         row.status = status
         if move is Move.RELEASE and not delay:
             row.run_at = min(row.run_at, now)  # it was due when it was claimed, even if the clock was set back since
-        elif move is not Move.SUSPEND:
-            row.run_at = now + delay
-        if status in WAITING:
-            self._put_in_line(row)
+        else:
+            row.run_at = min(now + delay, UNTIL_WOKEN)
+        self._put_in_line(row)
 
     def _finish(self, row: _Row, status: Status, now: Millis) -> None:
-        self._lines.leave(row)
+        self._take_out_of_line(row)
         self._keys.free(row)
+        self._wake(end_of(row.id), len(self._rows), now)
         row.status = status
         row.finished_at = now
         expires_at = now + (row.spec.keep_dead if status is Status.DEAD_LETTER else row.spec.keep)
@@ -365,6 +388,38 @@ class MemoryStore:
         if row:
             row.progress = Progress(report.fraction, report.note)
         return row is not None
+
+    # -- durable functions --------------------------------------------------------------------------
+
+    async def save(self, saves: Sequence[Save]) -> list[list[Inserted] | None]:
+        with self._operation() as now:
+            return [self._save(one, now) for one in saves]
+
+    def _save(self, save: Save, now: Millis) -> list[Inserted] | None:
+        row = self._held(save.job_id, save.token)
+        if row is None:
+            return None
+        row.steps |= {step.name: step for step in save.steps}
+        return [self._insert(job, now) for job in save.jobs]
+
+    async def steps(self, job_id: str) -> list[Step]:
+        with self._operation():
+            row = self._rows.get(job_id)
+            return sorted(row.steps.values(), key=lambda step: step.number) if row else []
+
+    async def wake(self, keys: Mapping[str, int]) -> dict[str, int]:
+        with self._operation() as now:
+            return {key: self._wake(key, number, now) for key, number in keys.items()}
+
+    def _wake(self, key: str, number: int, now: Millis) -> int:
+        waiting = self._waiting.get(key, {}).values()
+        rows = sorted(waiting, key=lambda row: (row.spec.priority, row.id))[:number]
+        for row in rows:
+            self._take_out_of_line(row)
+            row.status = TRANSITIONS[row.status][Move.WAKE]
+            row.run_at = now
+            self._put_in_line(row)
+        return len(rows)
 
     def completion(self, outcome: Callable[[], Outcome]) -> Completion:
         del outcome
@@ -459,7 +514,7 @@ class MemoryStore:
 
     async def stats(self) -> Stats:
         with self._operation() as now:
-            due = [row for row in self._rows.values() if row.status in WAITING and row.run_at <= now]
+            due = [row for row in self._rows.values() if row.status in CLAIMABLE and row.run_at <= now]
             number = Counter(row.spec.queue for row in due)
             return Stats(
                 queues=self._counts(),
@@ -530,9 +585,9 @@ class MemoryStore:
             case Action.CANCEL:
                 self._cancel(row, by, now)
             case Action.REPLAY:
-                self._replay(row, now)
+                self._replay(row, edit, now)
             case Action.DELETE:
-                self._delete(row)
+                self._delete(row, now)
             case Action.EDIT:
                 self._edit(row, edit, now)
 
@@ -544,7 +599,10 @@ class MemoryStore:
         else:
             self._finish(row, TRANSITIONS[row.status][Move.CANCEL], now)
 
-    def _replay(self, row: _Row, now: Millis) -> None:
+    def _replay(self, row: _Row, edit: Edit, now: Millis) -> None:
+        if edit.from_step in row.steps:
+            first = row.steps[edit.from_step].number
+            row.steps = {name: step for name, step in row.steps.items() if step.number < first}
         row.status = TRANSITIONS[row.status][Move.REPLAY]
         row.attempts = row.crashes = 0
         row.failure = row.result = row.progress = row.finished_at = row.expires_at = None
@@ -554,9 +612,10 @@ class MemoryStore:
         self._keys.take(row)
         self._put_in_line(row)
 
-    def _delete(self, row: _Row) -> None:
-        self._lines.leave(row)
+    def _delete(self, row: _Row, now: Millis) -> None:
+        self._take_out_of_line(row)
         self._keys.free(row)
+        self._wake(end_of(row.id), len(self._rows), now)
         del self._rows[row.id]
 
     def _edit(self, row: _Row, edit: Edit, now: Millis) -> None:
@@ -687,7 +746,7 @@ class MemoryStore:
                 return self._keys.live[row.key]
             self._keys.take(row)
         self._rows[row.id] = row
-        if row.status in WAITING:
+        if row.status in CLAIMABLE:
             self._put_in_line(row)
         if row.status is Status.RUNNING:
             row.running_since = self.clock.monotonic()
@@ -925,6 +984,12 @@ class _Crew:
         return bool(queues) and (serves_all or not queues.isdisjoint(member.info.queues))
 
 
+def _first_run(job: NewJob, now: Millis) -> Millis:
+    if job.run_at is not None:
+        return job.run_at
+    return UNTIL_WOKEN if job.waits_for is not None and not job.delay else now + job.delay
+
+
 # -- as readers and workers see a row -------------------------------------------------------------
 
 
@@ -978,6 +1043,7 @@ def _job(row: _Row) -> Job:
         failure=row.failure,
         reason=row.reason,
         cancel_requested=row.cancel_requested,
+        waits_for=row.waits_for,
     )
 
 
@@ -1000,6 +1066,8 @@ def _life(row: _Row, audit: Mapping[_Operation, AuditEntry]) -> Iterator[Timelin
         yield TimelineEntry(run.finished_at, run.move.value, detail, run.worker)
     if row.status is Status.RUNNING:
         yield TimelineEntry(to_datetime(row.claimed_at), "claimed", who=row.worker or "")
+    for step in row.steps.values():
+        yield TimelineEntry(to_datetime(step.finished_at), step.kind, step.name)
     for entry in (audit[operation] for operation in dict.fromkeys(row.by_hand) if operation in audit):
         yield TimelineEntry(entry.at, entry.action, entry.reason, entry.actor)
 
@@ -1022,10 +1090,11 @@ def _job_record(row: _Row) -> Record:
         spec.timeout, spec.keep, spec.keep_dead, row.cancel_requested and live, spec.dedupe_key, target_type, target_id,
         list(spec.tags), spec.options, row.reason, row.progress and float(row.progress.fraction),
         row.progress and row.progress.note, row.failure and row.failure.type, row.failure and row.failure.message,
-        spec.payload, None if live else row.result,
+        spec.payload, None if live else row.result, row.waits_for,
     )  # fmt: skip
     runs = [_run_record(run) for run in row.history if run is not success]
-    return job_record(values, runs, [list(operation) for operation in dict.fromkeys(row.by_hand)])
+    steps = [list(astuple(step)) for step in sorted(row.steps.values(), key=lambda step: step.number)]
+    return job_record(values, runs, steps, [list(operation) for operation in dict.fromkeys(row.by_hand)])
 
 
 def _run_record(run: Attempt) -> list[Any]:
@@ -1048,9 +1117,10 @@ def _row(record: Record) -> _Row:
         progress=None if record["progress"] is None else Progress(record["progress"], record["note"] or ""),
         cancel_requested=record["cancel"],
         history=[_run(run) for run in record["runs"]],
+        steps={step.name: step for step in (Step(*values) for values in record["steps"])},
         by_hand=[(operation, action) for operation, action in record["by_hand"]],
         **{name: record[name] for name in ("run_at", "created_at", "token", "attempts", "crashes", "worker")},
-        **{name: record[name] for name in ("finished_at", "expires_at", "result", "reason")},
+        **{name: record[name] for name in ("finished_at", "expires_at", "result", "reason", "waits_for")},
     )
     if record["error_type"] is not None:
         tracebacks = [run.failure.traceback for run in row.history if run.failure]

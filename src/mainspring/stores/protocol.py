@@ -10,6 +10,9 @@ Rules that hold for each of them:
 - A method either took effect as a whole or raises; `insert` may be repeated with the same ids.
 - `StoreUnavailable` means "not now": callers may try again. Other `StoreError`s will not pass by themselves.
 - Methods may be awaited from any thread's event loop. `heartbeat` is called from a thread of its own.
+- A suspended job waits for a time, for a key to be called (`wake`), or for whichever comes first. Who finishes or deletes a
+  job, by whatever method, calls its `end_of`. Nobody waits for what has happened already, if both sides keep to their order:
+  who suspends looks once more after that; who calls does so after what he tells of has been written.
 """
 
 from __future__ import annotations
@@ -33,7 +36,9 @@ from mainspring.job import (
     NewJob,
     Outcome,
     ProgressReport,
+    Save,
     Status,
+    Step,
     TimelineEntry,
 )
 from mainspring.stores.documents import Bundle, Document, Due, Key, Listing
@@ -156,13 +161,14 @@ class Edit:
     run_at: Millis | None = None
     delay: Millis | None = None  # run_at as the store's now plus this
     max_attempts: int | None = None
+    from_step: str | None = None  # REPLAY only: forget this step and those after it
 
 
 class Action(StrEnum):
     """What can be done to jobs by filter."""
 
     CANCEL = "cancel"  # waiting or suspended: at once; running: asked for, see Pulse.cancelled
-    REPLAY = "retry"  # failed, dead or cancelled: run now with a full budget of attempts
+    REPLAY = "retry"  # failed, dead or cancelled: run now with a full budget of attempts; steps are kept
     DELETE = "delete"  # any but running
     EDIT = "edit"  # waiting only
 
@@ -264,6 +270,8 @@ class Store(Protocol):
     ) -> Claims:
         """Take due jobs, at most `limit` in all: by priority, then by due time; none while halted or paused.
 
+        Suspended ones too, whose time has come.
+
         A level whose head has waited longer than a patience takes a share of each claim, so that low priorities
         never starve. Suspects (jobs whose worker died) are only given out with `solo`, one at a time and
         nothing beside it.
@@ -277,6 +285,21 @@ class Store(Protocol):
 
     async def report(self, reports: Sequence[ProgressReport]) -> set[str]:
         """Write progress; returns the ids whose claim still held."""
+
+    async def save(self, saves: Sequence[Save]) -> list[list[Inserted] | None]:
+        """Write steps of running jobs and insert their jobs; None: the claim was lost, and nothing of that is written.
+
+        A step of the same name is replaced. May be repeated. Jobs are taken even if a halt refuses new ones.
+        """
+
+    async def steps(self, job_id: str) -> list[Step]:
+        """By their numbers."""
+
+    async def wake(self, keys: Mapping[str, int]) -> dict[str, int]:
+        """Of the jobs that are suspended until a key is called, so many become due now: by priority, then the oldest.
+
+        Per key how many that were.
+        """
 
     def completion(self, outcome: Callable[[], Outcome]) -> Completion:
         """A transaction that ends with the outcome, which is asked for when the block is left."""

@@ -1,10 +1,11 @@
 """What a store hands over of itself when its jobs move to another: JSON data of the same shape everywhere.
 
 Every record has a `key`, a text that names it among its kind. Times and lengths are milliseconds, and None where there
-is none or it never comes. A job's record has the fields of `JOB`, and two lists:
+is none or it never comes. A job's record has the fields of `JOB`, and three lists:
 
 - `runs`, each with the fields of `RUN` in that order: those that did not simply succeed (a completed job's own fields
   tell of the last one);
+- `steps`, each with the fields of `STEP` in that order;
 - `by_hand`, each an operation and its action: the entries of the audit log that are about this job.
 
 To add a kind: name it here, in the order in which kinds are to be copied, and say in each store where it is kept.
@@ -48,11 +49,13 @@ JOB = (
     "id", "task", "queue", "status", "priority", "run_at", "created_at", "attempts", "max_attempts", "crashes", "token",
     "worker", "started_at", "finished_at", "expires_at", "timeout", "keep", "keep_dead", "cancel", "dedupe_key",
     "target_type", "target_id", "tags", "options", "reason", "progress", "note", "error_type", "error", "payload",
-    "result",
+    "result", "waits_for",
 )  # fmt: skip
 """`status` is its name, `priority` its number, `tags` a list; `payload`, `options` and `result` are JSON texts."""
 
 RUN = ("number", "worker", "started_at", "finished_at", "move", "error_type", "error", "traceback")
+
+STEP = ("name", "number", "kind", "output", "started_at", "finished_at")
 
 AUDIT = ("operation", "action", "at", "actor", "reason", "detail", "n")
 PAUSE = ("queue", "actor", "reason", "since", "until", "accept")
@@ -78,8 +81,10 @@ def split_key(key: str) -> list[str]:
     return parts
 
 
-FIELDS = ("key", *JOB, "runs", "by_hand")
+FIELDS = ("key", *JOB, "runs", "steps", "by_hand")
 
 
-def job_record(values: Sequence[Any], runs: list[list[Any]], by_hand: list[list[str]]) -> Record:
-    return dict(zip(FIELDS, (values[0], *values, runs, by_hand), strict=True))
+def job_record(
+    values: Sequence[Any], runs: list[list[Any]], steps: list[list[Any]], by_hand: list[list[str]]
+) -> Record:
+    return dict(zip(FIELDS, (values[0], *values, runs, steps, by_hand), strict=True))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mainspring.clock import Millis, to_millis
 from mainspring.errors import IllegalMove
-from mainspring.job import FINISHED, MAX_CRASHES, TRANSITIONS, Move, Outcome, Status
+from mainspring.job import FINISHED, MAX_CRASHES, TRANSITIONS, UNTIL_WOKEN, Move, Outcome, Status
 from mainspring.stores.protocol import EVERY_QUEUE, Halt
 
 LEADS_TO = TRANSITIONS[Status.RUNNING]
@@ -108,4 +108,5 @@ def ends(halts: Iterable[Halt], queues: Collection[str | None]) -> list[Millis]:
 
 
 def earliest(times: Iterable[Millis]) -> Millis | None:
-    return min(times, default=None)
+    """None: whatever there is waits to be woken."""
+    return min((moment for moment in times if moment < UNTIL_WOKEN), default=None)

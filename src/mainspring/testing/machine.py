@@ -13,6 +13,7 @@ Each history needs an empty store that takes its time from the clock it is given
 - each job has the status that `TRANSITIONS` leads to, and the attempts and crashes that its history makes;
 - a job is a dead letter exactly if its attempts are used up or it crashed three times;
 - the statistics count what is there;
+- who waits for a key, or for another job's end, waits until then and no longer;
 - a worker that lost its claim can write nothing.
 """
 
@@ -28,7 +29,22 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from mainspring.clock import Millis, to_datetime, to_millis
-from mainspring.job import FINISHED, LIVE, MAX_CRASHES, TRANSITIONS, WAITING, Claim, Move, NewJob, Outcome, Status
+from mainspring.job import (
+    CLAIMABLE,
+    FINISHED,
+    LIVE,
+    MAX_CRASHES,
+    TRANSITIONS,
+    UNTIL_WOKEN,
+    Claim,
+    Move,
+    NewJob,
+    Outcome,
+    Save,
+    Status,
+    Step,
+    end_of,
+)
 from mainspring.stores.protocol import Action, By, Filter, Halt, Store, Takeover, TakeoverCause, Want
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance.scene import by_silence, join, new_job
@@ -65,7 +81,9 @@ STEPS: dict[str, tuple[int, tuple[st.SearchStrategy[Any], ...]]] = {  # method: 
     "fail": (3, (any_of, delays)),
     "snooze": (1, (any_of, delays)),
     "release": (2, (any_of, delays)),
-    "suspend": (1, (any_of,)),
+    "suspend": (2, (any_of, delays, st.sampled_from([None, "bell", "end of another"]), any_of)),
+    "wake": (1, (st.integers(0, 3),)),
+    "save": (1, (any_of,)),
     "stale_ack": (4, (any_of, st.sampled_from(sorted(TRANSITIONS[Status.RUNNING])))),
     "heartbeat": (1, (workers,)),
     "crash": (2, (workers,)),
@@ -102,19 +120,24 @@ class ModelJob:
     claimed_at: Millis = 0
     cancel_requested: bool = False
     expires_at: Millis | None = None
+    waits_for: str | None = None
+    steps: int = 0
 
     def apply(self, move: Move) -> None:
         self.status = TRANSITIONS[self.status][move]
 
-    def end(self, move: Move, delay: Millis, now: Millis) -> None:
+    def end(self, move: Move, delay: Millis, now: Millis, waits_for: str | None = None) -> None:
         """A run ends. A cancel that was asked for is not lost, and the last crash is the end."""
         self.attempts += move in COUNTED
         cancelled = self.cancel_requested and move in YIELDS_TO_CANCEL
         self.crashes += move is Move.CRASH and not cancelled
         last_crash = move is Move.CRASH and self.crashes >= MAX_CRASHES
         self.apply(Move.CANCEL if cancelled else Move.DEAD if last_crash else move)
-        if self.status in WAITING and move is not Move.CRASH and (delay or move is not Move.RELEASE):
-            self.run_at = now + delay
+        if self.status in CLAIMABLE and move is not Move.CRASH and (delay or move is not Move.RELEASE):
+            self.run_at = min(now + delay, UNTIL_WOKEN)
+        if self.status is Status.SUSPENDED:
+            self.attempts = self.crashes = 0
+            self.waits_for = waits_for
         self.date(now)
 
     def date(self, now: Millis) -> None:
@@ -153,9 +176,22 @@ class Model:
         jobs = {
             job_id: job
             for job_id, job in self.jobs.items()
-            if job.status in WAITING and job.spec.queue not in self.halted
+            if job.status in CLAIMABLE and job.spec.queue not in self.halted
         }
         return {job_id: job for job_id, job in jobs.items() if queue in ("*", job.spec.queue)}
+
+    def wake(self, key: str, number: int, now: Millis) -> int:
+        waiting = [job for job in self.jobs.values() if job.status is Status.SUSPENDED and job.waits_for == key]
+        called = sorted(waiting, key=lambda job: (job.spec.priority, job.spec.id))[:number]
+        for job in called:
+            job.apply(Move.WAKE)
+            job.run_at = now
+        return len(called)
+
+    def wake_who_waits_for(self, job: ModelJob, now: Millis) -> None:
+        """It is finished, or gone."""
+        if job.status in FINISHED or job.spec.id not in self.jobs:
+            self.wake(end_of(job.spec.id), len(self.jobs), now)
 
     def counts(self) -> Counter[tuple[str, Status]]:
         return Counter((job.spec.queue, job.status) for job in self.jobs.values())
@@ -264,19 +300,37 @@ class StoreMachine(RuleBasedStateMachine):
     def release(self, which: int, delay: Millis) -> None:
         self.end(which, Move.RELEASE, delay)
 
-    def suspend(self, which: int) -> None:
-        self.end(which, Move.SUSPEND)
+    def suspend(self, which: int, delay: Millis, waits_for: str | None, other: int) -> None:
+        for job in self.pick(other) if waits_for == "end of another" else ():
+            waits_for = end_of(job.spec.id)
+        self.end(which, Move.SUSPEND, delay if waits_for is None else UNTIL_WOKEN, waits_for)
 
-    def end(self, which: int, move: Move, delay: Millis = 0) -> None:
+    def wake(self, number: int) -> None:
+        woken = self.model.wake("bell", number, self.clock.now())
+        assert self.run(self.store.wake({"bell": number})) == {"bell": woken}
+        self.keep_busy()
+
+    def save(self, which: int) -> None:
+        """One more step behind it."""
+        for held in self.held[which % len(self.held) :][:1] if self.held else ():
+            job = self.model.jobs[held.id]
+            job.steps += 1
+            step = Step(f"step {job.steps}", job.steps, output="1")
+            assert self.run(self.store.save([Save(held.id, held.token, (step,), ref=held.ref)])) == [[]]
+            assert len(self.run(self.store.steps(held.id))) == job.steps
+
+    def end(self, which: int, move: Move, delay: Millis = 0, waits_for: str | None = None) -> None:
         if not self.held:
             return
         held = self.held.pop(which % len(self.held))
         if move is Move.RETRY and held.attempt >= held.max_attempts:
             move = Move.DEAD
         job = self.model.jobs[held.id]
-        job.end(move, delay, self.clock.now())
-        (status,) = self.run(self.store.ack([Outcome(held.id, held.token, move, delay=delay, ref=held.ref)]))
+        job.end(move, delay, self.clock.now(), waits_for)
+        outcome = Outcome(held.id, held.token, move, delay=delay, ref=held.ref, waits_for=waits_for)
+        (status,) = self.run(self.store.ack([outcome]))
         assert status is job.status
+        self.model.wake_who_waits_for(job, self.clock.now())
         self.lost.append(held)
         self.keep_busy()
 
@@ -285,8 +339,11 @@ class StoreMachine(RuleBasedStateMachine):
         replaced = [lost for lost in self.lost if any(held.id == lost.id for held in self.held)]
         if zombies := replaced or self.lost:
             zombie = zombies[which % len(zombies)]
-            outcome = Outcome(zombie.id, zombie.token, move, follow_ups=(new_job(),), ref=zombie.ref)
+            step = Step("too late", 1)
+            outcome = Outcome(zombie.id, zombie.token, move, follow_ups=(new_job(),), ref=zombie.ref, steps=(step,))
             assert self.run(self.store.ack([outcome])) == [None]
+            save = Save(zombie.id, zombie.token, (step,), (new_job(),), zombie.ref)
+            assert self.run(self.store.save([save])) == [None]
 
     # -- workers live and die -----------------------------------------------------------------
 
@@ -333,6 +390,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert job.worker == victim
             move = Move.CRASH
         job.end(move, 0, self.clock.now())
+        self.model.wake_who_waits_for(job, self.clock.now())
         assert (takeover.status, takeover.worker) == (job.status, job.worker)
 
     # -- by hand ------------------------------------------------------------------------------
@@ -348,6 +406,7 @@ class StoreMachine(RuleBasedStateMachine):
                 if ids:
                     job.apply(Move.CANCEL)
                     job.date(self.clock.now())
+                    self.model.wake_who_waits_for(job, self.clock.now())
 
     def replay(self, which: int) -> None:
         for job in self.pick(which):
@@ -366,6 +425,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert bool(ids) is (job.status is not Status.RUNNING)
             if ids:
                 del self.model.jobs[job.spec.id]
+                self.model.wake_who_waits_for(job, self.clock.now())
 
     def pick(self, which: int) -> list[ModelJob]:
         """One job, if there are any."""
@@ -401,7 +461,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert {job.id: (job.status, job.token, job.attempts, job.crashes) for job in page.jobs} == {
             job_id: (job.status, job.token, job.attempts, job.crashes) for job_id, job in self.model.jobs.items()
         }
-        due = {job.id: to_millis(job.run_at) for job in page.jobs if job.status in WAITING and not job.crashes}
+        due = {job.id: to_millis(job.run_at) for job in page.jobs if job.status in CLAIMABLE and not job.crashes}
         assert due == {job_id: self.model.jobs[job_id].run_at for job_id in due}
         self.dead_letters_are_those_that_used_up_their_chances()
 

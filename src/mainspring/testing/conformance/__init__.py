@@ -46,6 +46,7 @@ from mainspring.testing.conformance.keeping import Keeping
 from mainspring.testing.conformance.reading import Reading
 from mainspring.testing.conformance.retention import Retention
 from mainspring.testing.conformance.scene import by_silence
+from mainspring.testing.conformance.suspending import Suspending
 from mainspring.testing.conformance.takeover import TakingOver
 from mainspring.testing.conformance.transferring import Transferring
 from mainspring.testing.conformance.transitions import Transitions
@@ -65,6 +66,7 @@ class StoreConformance(
     Retention,
     Transferring,
     Keeping,
+    Suspending,
 ):
     """The whole suite. See the module's docstring for how to use it."""
 

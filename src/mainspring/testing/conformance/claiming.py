@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from mainspring.clock import Millis
-from mainspring.job import Claim, Move, Priority, Status
+from mainspring.job import CLAIMABLE, Claim, Move, Priority, Status
 from mainspring.stores.protocol import Store, Want
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance.scene import (
@@ -338,12 +338,11 @@ class Claiming(Scene):
         await end(store, await claim_one(store, solo=True), Move.SNOOZE, delay=45_000)
         assert await next_due(store) == clock.now() + 45_000
 
-    @pytest.mark.parametrize("status", sorted(set(Status) - {Status.PENDING, Status.FAILED}))
+    @pytest.mark.parametrize("status", sorted(set(Status) - CLAIMABLE))
     async def test_next_due_does_not_count_jobs_that_no_longer_wait(self, store: Store, status: Status) -> None:
         held = await running(store)
         moves = {
             Status.COMPLETED: Move.DONE,
-            Status.SUSPENDED: Move.SUSPEND,
             Status.CANCELLED: Move.CANCEL,
             Status.DEAD_LETTER: Move.DEAD,
         }

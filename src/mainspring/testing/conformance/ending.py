@@ -107,13 +107,6 @@ class Ending(Scene):
         await end(store, held, Move.RELEASE, delay=60_000)
         assert (await look(store, held.id)).run_at == at(clock, 60)
 
-    async def test_a_suspended_job_is_not_claimed(self, store: Store, clock: ManualClock) -> None:
-        held = await running(store)
-        assert await end(store, held, Move.SUSPEND) is Status.SUSPENDED
-        clock.advance(86_400)
-        assert await claim(store, queue="*") == []
-        assert (await look(store, held.id)).attempts == 0
-
     async def test_a_crash_makes_a_suspect_and_burns_no_attempt(self, store: Store, clock: ManualClock) -> None:
         held = await running(store)
         clock.advance(5)

@@ -16,6 +16,8 @@ from mainspring.stores.protocol import Action, By, Changed, Edit, Filter, Halt, 
 from mainspring.testing.clock import ManualClock
 
 BY = By(actor="ana", reason="by hand")
+A_NAP = 60_000  # milliseconds for which a suspended job sleeps
+BELL = "bell"  # unless this key is called before
 PATIENCE = 5.0
 """Seconds of real time that a wake-up may take; only a failing test ever waits this long."""
 
@@ -110,7 +112,6 @@ async def job_in(store: Store, status: Status, **overrides: Any) -> str:
     """A job that has come to have this status."""
     ways_there = {
         Status.FAILED: Move.RETRY,
-        Status.SUSPENDED: Move.SUSPEND,
         Status.COMPLETED: Move.DONE,
         Status.DEAD_LETTER: Move.DEAD,
         Status.CANCELLED: Move.CANCEL,
@@ -118,7 +119,9 @@ async def job_in(store: Store, status: Status, **overrides: Any) -> str:
     if status is Status.PENDING:
         return await put(store, **overrides)
     held = await running(store, **overrides)
-    if status in ways_there:
+    if status is Status.SUSPENDED:
+        assert await end(store, held, Move.SUSPEND, delay=A_NAP, waits_for=BELL) is status
+    elif status in ways_there:
         assert await end(store, held, ways_there[status]) is status
     return held.id
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.job import FOREVER, Failure, Inserted, Move, ProgressReport, Status
+from mainspring.job import FOREVER, Failure, Inserted, Move, ProgressReport, Status, Step
 from mainspring.stores.documents import Bundle, Document, Key, Write
 from mainspring.stores.memory import MemoryStore
 from mainspring.stores.protocol import Action, By, Filter, Store
@@ -96,7 +96,7 @@ class Transferring(Scene):
     async def test_a_job_has_all_fields(self, store: Store) -> None:
         await put(store, **RICH, dedupe_key="k")
         (record,) = (await store.dump(Kind.LIVE)).records
-        assert set(record) == {"key", *JOB, "runs", "by_hand"}
+        assert set(record) == {"key", *JOB, "runs", "steps", "by_hand"}
         assert record["tags"] == list(RICH["tags"])
         same = RICH.keys() - {"tags", "target"}
         assert {name: record[name] for name in same} == {name: RICH[name] for name in same}
@@ -493,6 +493,9 @@ async def with_a_past(store: Store, clock: ManualClock, status: Status) -> str:
     moves = {Status.COMPLETED: Move.DONE, Status.DEAD_LETTER: Move.DEAD, Status.CANCELLED: Move.CANCEL}
     reason = "" if status is Status.COMPLETED else "because"
     result = '{"sent": 1}' if status is Status.COMPLETED else None
-    move = moves.get(status, Move.SUSPEND)
-    assert await end(store, held, move, result=result, reason=reason) is status
+    steps = (Step("fetch", 1, "step", '{"rows": 7}', began, began + 9), Step("nap", 2, "sleep"))
+    if status is Status.SUSPENDED:
+        assert await end(store, held, Move.SUSPEND, delay=5000, waits_for="a bell", steps=steps) is status
+        return held.id
+    assert await end(store, held, moves[status], result=result, reason=reason, steps=steps) is status
     return held.id

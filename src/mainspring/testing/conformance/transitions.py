@@ -7,9 +7,21 @@ import pytest
 from mainspring.errors import IllegalMove
 from mainspring.job import TRANSITIONS, Claim, Move, Outcome, Status
 from mainspring.stores.protocol import Action, Store
-from mainspring.testing.conformance.scene import Scene, by_hand, claim, end, job_in, look, outcome, put, running
+from mainspring.testing.clock import ManualClock
+from mainspring.testing.conformance.scene import (
+    A_NAP,
+    BELL,
+    Scene,
+    by_hand,
+    claim,
+    end,
+    job_in,
+    look,
+    outcome,
+    put,
+    running,
+)
 
-NO_WAY_TO_ASK = {Move.WAKE}
 BY_HAND = {Move.CANCEL: Action.CANCEL, Move.EDIT: Action.EDIT, Move.REPLAY: Action.REPLAY}
 BY_WORKER = frozenset(TRANSITIONS[Status.RUNNING])
 
@@ -17,20 +29,22 @@ LEGAL = [
     pytest.param(status, move, then, id=f"{status}-{move}")
     for status, moves in TRANSITIONS.items()
     for move, then in moves.items()
-    if move not in NO_WAY_TO_ASK
 ]
 ILLEGAL = [
     pytest.param(status, move, id=f"{status}-{move}")
     for status in Status
     for move in Move
-    if move not in TRANSITIONS[status] and move not in NO_WAY_TO_ASK
+    if move not in TRANSITIONS[status]
 ]
 
 
-async def attempt(store: Store, job_id: str, move: Move) -> None:
+async def attempt(store: Store, clock: ManualClock, job_id: str, move: Move) -> None:
     """Try the move in every way that the protocol has for it."""
     job = await look(store, job_id)
+    if move is Move.WAKE:
+        await store.wake({BELL: 10})
     if move is Move.CLAIM:
+        clock.advance(A_NAP / 1000)
         await claim(store, queue="*")
         await claim(store, queue="*", solo=True)
     if move in BY_WORKER and (job.status is Status.RUNNING or move not in TRANSITIONS[job.status]):
@@ -41,16 +55,20 @@ async def attempt(store: Store, job_id: str, move: Move) -> None:
 
 class Transitions(Scene):
     @pytest.mark.parametrize(("status", "move", "then"), LEGAL)
-    async def test_a_legal_move_is_made(self, store: Store, status: Status, move: Move, then: Status) -> None:
+    async def test_a_legal_move_is_made(
+        self, store: Store, clock: ManualClock, status: Status, move: Move, then: Status
+    ) -> None:
         job_id = await job_in(store, status)
-        await attempt(store, job_id, move)
+        await attempt(store, clock, job_id, move)
         assert (await look(store, job_id)).status is then
 
     @pytest.mark.parametrize(("status", "move"), ILLEGAL)
-    async def test_an_illegal_move_changes_nothing(self, store: Store, status: Status, move: Move) -> None:
+    async def test_an_illegal_move_changes_nothing(
+        self, store: Store, clock: ManualClock, status: Status, move: Move
+    ) -> None:
         job_id = await job_in(store, status)
         before = await look(store, job_id)
-        await attempt(store, job_id, move)
+        await attempt(store, clock, job_id, move)
         assert await look(store, job_id) == before
 
     @pytest.mark.parametrize("action", [Action.EDIT, Action.REPLAY])
@@ -71,8 +89,9 @@ class Transitions(Scene):
         assert await end(store, good, Move.DONE) is Status.COMPLETED
 
     @pytest.mark.parametrize("status", list(Status))
-    async def test_only_waiting_jobs_are_claimed(self, store: Store, status: Status) -> None:
+    async def test_only_waiting_jobs_are_claimed(self, store: Store, clock: ManualClock, status: Status) -> None:
         job_id = await job_in(store, status)
         other = await put(store)
+        clock.advance(A_NAP / 1000)
         expected = {job_id, other} if Move.CLAIM in TRANSITIONS[status] else {other}
         assert {held.id for held in await claim(store)} == expected
