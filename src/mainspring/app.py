@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from mainspring.clock import Clock, to_datetime
 from mainspring.errors import ConfigurationError, UnknownTask
 from mainspring.events import Bus, Event, Halted, JobCreated, JobDeduplicated, Resumed, Subscriber
+from mainspring.guards import Guards
 from mainspring.health import LATE, TIMEOUT, Contact, Health, examine
 from mainspring.job import Inserted, NewJob
 from mainspring.jobs import Jobs, whoami
@@ -51,6 +52,7 @@ class Mainspring:
         self.contact = Contact(self.store.url, self.bus)
         self.jobs = Jobs(self)
         self.schedules = Schedules(self)
+        self.guards = Guards()
         self.timers = Timers(self)
         self.timers.add(ScheduleTimer(self))
         self.portal = Portal()

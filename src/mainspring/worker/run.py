@@ -10,6 +10,7 @@ from typing import Any
 
 from mainspring.clock import Millis
 from mainspring.context import Context
+from mainspring.guards import LookAgain
 from mainspring.job import Claim
 from mainspring.retry import Retry
 from mainspring.task import Task
@@ -43,6 +44,8 @@ class Run:
     stop: Stop | None = None
     stop_reason = ""
     ended = False  # its outcome is on the way: nothing can be done about it any more
+    guarded = False  # it passed guards, who want to hear of its end
+    look_again: LookAgain | None = None  # if it is being suspended: whether what it waits for has happened by now
 
     def __init__(self, claim: Claim, task: Task[..., Any, Any], claimed_at: float) -> None:
         self.claim = claim

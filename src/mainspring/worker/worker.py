@@ -1,8 +1,8 @@
 """The worker: claims due jobs, has them run, writes down how they ended.
 
-`serve` is the table of contents. Five loops run side by side, each supervised, beside the heartbeat's thread:
-claim (store → `Run`s), acks (outcomes → store), progress (reports → store), timers (schedules → jobs), upkeep
-(takeovers, retention).
+`serve` is the table of contents. Six loops run side by side, each supervised, beside the heartbeat's thread:
+claim (store → `Run`s), acks (outcomes → store), aftermath (what follows from them), progress (reports → store), timers
+(schedules → jobs), upkeep (takeovers, retention).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from mainspring.stores.protocol import Claims, Completion, Pulse, Wake, WorkerIn
 from mainspring.task import Task
 from mainspring.worker import decide
 from mainspring.worker.acks import Acks
+from mainspring.worker.aftermath import Aftermath
 from mainspring.worker.announce import Announcer
 from mainspring.worker.claiming import Prefetch, SoloTurns, wants
 from mainspring.worker.heartbeat import Heartbeat
@@ -159,6 +160,9 @@ class Worker:
                 asyncio.create_task(
                     supervised("progress", self._progress_step, self._outage), name="mainspring-progress"
                 ),
+                asyncio.create_task(
+                    supervised("aftermath", self._aftermath.step, self._outage), name="mainspring-aftermath"
+                ),
                 asyncio.create_task(supervised("timers", self._timer_step, self._outage), name="mainspring-timers"),
                 asyncio.create_task(supervised("upkeep", self._upkeep_step, self._outage), name="mainspring-upkeep"),
             ]
@@ -203,6 +207,7 @@ class Worker:
         self._take(claims.jobs)
         await self._idle.wait()
         await self._acks.flush()
+        await self._aftermath.settle()
         await self._write_progress()
         if not claims.jobs:
             claims.next_due = min((at for at in (claims.next_due, next_timer) if at is not None), default=None)
@@ -218,6 +223,8 @@ class Worker:
         self._lanes = Lanes(self.settings.concurrency, self._buffer, self._execute)
         self._threads, self._processes = Threads(), Processes(self.settings.processes)
         self._acks = Acks(self.store, self.settings.ack_delay, self._confirmed, self._outage)
+        self._aftermath = Aftermath(self.store, self.app.guards)
+        self._admissions: set[asyncio.Task[None]] = set()
         self._heartbeat = Heartbeat(
             self.store, self.id, self.settings.heartbeat, self._tokens, self._on_pulse, outage=self._outage
         )
@@ -235,6 +242,8 @@ class Worker:
             for run in self._held.values():
                 run.end(Stop.SHUTDOWN)
             await self._lanes.close()
+            for admission in self._admissions:
+                admission.cancel()
             acks.cancel()
             await asyncio.gather(acks, return_exceptions=True)
             self._threads.close()
@@ -375,6 +384,7 @@ class Worker:
 
     def _take(self, claims: list[Claim]) -> None:
         now = self._loop.time()
+        guarded: list[Run] = []
         self._idle.clear()
         for claim in claims:
             task = self.app.tasks.get(claim.task)
@@ -386,10 +396,38 @@ class Worker:
                 self._end(self._held[claim.id], Stop.LOST)
             self._held[claim.id] = run
             self._in_hand[claim.queue] += 1
-            self._buffer.append(run)
+            if claim.options is not None and self.app.guards.concern(claim):
+                run.guarded = True
+                guarded.append(run)
+            else:
+                self._buffer.append(run)
+        if guarded:
+            admission = asyncio.create_task(self._admit(guarded), name="mainspring-admission")
+            self._admissions.add(admission)
+            admission.add_done_callback(self._admissions.discard)
         self._lanes.feed()
         if not self._held:
             self._idle.set()
+
+    async def _admit(self, runs: list[Run]) -> None:
+        """Let those start that pass their guards; if the guards cannot tell, others may try."""
+        try:
+            refusals = await self.app.guards.admit([run.claim for run in runs], self.store.clock.now())
+        except Exception as error:  # noqa: BLE001 - whatever it is, the jobs must not stay here
+            log.warning("admission_failed", jobs=len(runs), error=f"{type(error).__name__}: {error}")
+            for run in runs:
+                self._end(run, Stop.CROWDED)
+            return
+        for run in runs:
+            if run.ended:  # cancelled, lost or handed back meanwhile
+                continue
+            if (refusal := refusals.get(run.claim.id)) is None:
+                self._buffer.append(run)
+            else:
+                run.guarded, run.look_again, run.ended = False, refusal.look_again, True
+                self._let_go(run)
+                self._acks.add(run, refusal.outcome)
+        self._lanes.feed()
 
     # -- execute --------------------------------------------------------------------------------
 
@@ -509,6 +547,8 @@ class Worker:
         if outcome is None:
             return
         if run.context is not None and run.context.effects.committed:
+            if run.guarded:
+                self._aftermath.ended(run.claim)
             self._announce.ended(run, outcome, Status.COMPLETED)
             self._tell_of(run.context.effects.enqueued)
             return
@@ -539,6 +579,10 @@ class Worker:
                 self._released += run.stop is Stop.SHUTDOWN and outcome.move is Move.RELEASE
             if outcome.follow_ups and status is not None:
                 self._tell_of(outcome.follow_ups)
+            if run.guarded:
+                self._aftermath.ended(run.claim)
+            if run.look_again is not None and outcome.waits_for is not None and status is Status.SUSPENDED:
+                self._aftermath.suspended(outcome.waits_for, run.look_again)
             if run.written is not None and not run.written.done():
                 run.written.set_result(None)
 

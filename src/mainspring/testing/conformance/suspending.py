@@ -83,7 +83,7 @@ class Suspending(Scene):
         held = await claim_one(store)  # not as a suspect
         assert (held.attempts, held.crashes) == (0, 0)
 
-    async def test_history_goes_on_across_suspensions(self, store: Store, clock: ManualClock) -> None:
+    async def test_history_goes_on_across_suspensions(self, store: Store) -> None:
         held = await running(store)
         await end(store, held, Move.RETRY)
         await end(store, await claim_one(store), Move.SUSPEND)
@@ -199,7 +199,7 @@ class Suspending(Scene):
 
     # -- inserted as suspended ----------------------------------------------------------------------
 
-    async def test_a_job_may_begin_as_suspended(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_job_may_begin_as_suspended(self, store: Store) -> None:
         job_id = await put(store, waits_for="bell")
         job = await look(store, job_id)
         assert (job.status, job.waits_for, job.run_at.year) == (Status.SUSPENDED, "bell", 9999)

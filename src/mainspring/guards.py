@@ -1,0 +1,89 @@
+"""What a claimed job must pass before it starts: limits, quiet hours, jobs that come before it.
+
+Each guard has an option of its own: jobs that carry it are the guard's concern, all others pay nothing. What a guard
+must know of a job is in that option, put there when the job was enqueued. A job that may not start yet is given an
+`Outcome` instead of a run, and burns no attempt.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from mainspring.clock import Millis
+from mainspring.job import Claim, Move, Outcome
+
+LookAgain = Callable[[], Awaitable[bool]]
+"""Whether what a job waits for has happened by now: asked once more after it was suspended, see `Store`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A claimed job and what its option for this guard says."""
+
+    claim: Claim
+    option: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What becomes of a job that may not start now. Jobs that wait for the same may share their `look_again`."""
+
+    outcome: Outcome
+    look_again: LookAgain | None = None
+
+
+class Guard(Protocol):
+    option: str  # the key in a job's options
+
+    async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+        """Those that may not start, by their ids; the others have passed."""
+
+    async def ended(self, jobs: Sequence[Guarded]) -> None:
+        """Runs that had passed have ended, in whatever way, and the store knows it. May be told more than once.
+
+        A process that dies does not tell; a guard that gives something out must find out by itself.
+        """
+
+
+class Guards:
+    """All guards of an application, in the order in which jobs pass them."""
+
+    def __init__(self) -> None:
+        self._guards: dict[str, Guard] = {}
+
+    def add(self, guard: Guard) -> None:
+        self._guards[guard.option] = guard
+
+    def concern(self, claim: Claim) -> bool:
+        return claim.options is not None and not self._guards.keys().isdisjoint(json.loads(claim.options))
+
+    async def admit(self, claims: Sequence[Claim], now: Millis) -> dict[str, Refusal]:
+        """Those that may not start, by their ids. What had passed a guard before another refused it has ended."""
+        refused: dict[str, Refusal] = {}
+        passed: list[tuple[Guard, Guarded]] = []
+        for guard, jobs in self._jobs_of_each(claims):
+            open_ = [job for job in jobs if job.claim.id not in refused]
+            refused.update(await guard.admit(open_, now) if open_ else {})
+            passed += [(guard, job) for job in open_ if job.claim.id not in refused]
+        for guard in self._guards.values():
+            if taken_back := [job for by, job in passed if by is guard and job.claim.id in refused]:
+                await guard.ended(taken_back)
+        return refused
+
+    async def ended(self, claims: Sequence[Claim]) -> None:
+        for guard, jobs in self._jobs_of_each(claims):
+            await guard.ended(jobs)
+
+    def _jobs_of_each(self, claims: Sequence[Claim]) -> Iterable[tuple[Guard, list[Guarded]]]:
+        options = [(claim, json.loads(claim.options or "{}")) for claim in claims]
+        for name, guard in self._guards.items():
+            if jobs := [Guarded(claim, own[name]) for claim, own in options if name in own]:
+                yield guard, jobs
+
+
+def refuse(claim: Claim, move: Move, *, look_again: LookAgain | None = None, **fields: Any) -> Refusal:
+    """`move` is SNOOZE (with a delay), SUSPEND (waits_for) or CANCEL, with a reason."""
+    return Refusal(Outcome(claim.id, claim.token, move, ref=claim.ref, **fields), look_again)

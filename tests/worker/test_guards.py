@@ -1,0 +1,120 @@
+"""What claimed jobs must pass before they start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from mainspring import Mainspring
+from mainspring.clock import Millis
+from mainspring.errors import StoreUnavailable
+from mainspring.guards import Guarded, Refusal, refuse
+from mainspring.ids import new_id
+from mainspring.job import UNTIL_WOKEN, Move, NewJob, Status
+
+
+class Doorman:
+    """Lets in whom he is told to, and remembers who left."""
+
+    def __init__(self, option: str = "door", *, refuses: Mapping[str, Refusal] | None = None) -> None:
+        self.option = option
+        self.asked: list[tuple[str, object]] = []
+        self.left: list[str] = []
+        self.refuses: dict[str, Refusal] = dict(refuses or {})
+        self.broken = False
+
+    async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+        del now
+        if self.broken:
+            raise StoreUnavailable
+        self.asked += [(job.claim.id, job.option) for job in jobs]
+        return {job.claim.id: self.say(job) for job in jobs if job.option != "in"}
+
+    def say(self, job: Guarded) -> Refusal:
+        if job.option == "later":
+            return refuse(job.claim, Move.SNOOZE, delay=60_000, reason="not now")
+        return refuse(job.claim, Move.SUSPEND, delay=UNTIL_WOKEN, waits_for="door", look_again=self.is_open)
+
+    async def is_open(self) -> bool:
+        return self.option == "open"
+
+    async def ended(self, jobs: Sequence[Guarded]) -> None:
+        self.left += [job.claim.id for job in jobs]
+
+
+@pytest.fixture
+def app() -> Mainspring:
+    app = Mainspring("memory://")
+    app.ran = []  # type: ignore[attr-defined]
+
+    @app.task()
+    async def work(number: int) -> None:
+        app.ran.append(number)  # type: ignore[attr-defined]
+
+    return app
+
+
+async def put(app: Mainspring, number: int, options: str | None) -> str:
+    job = NewJob(new_id(), "work", f'{{"number": {number}}}', options=options)
+    await app.insert([job])
+    return job.id
+
+
+async def status_of(app: Mainspring, job_id: str) -> tuple[Status, int]:
+    job = await app.jobs.get(job_id)
+    return job.status, job.attempts
+
+
+async def test_who_passes_runs_and_who_does_not_burns_no_attempt(app: Mainspring) -> None:
+    door = Doorman()
+    app.guards.add(door)
+    inside, later = await put(app, 1, '{"door": "in"}'), await put(app, 2, '{"door": "later"}')
+    free, other = await put(app, 3, None), await put(app, 4, '{"retry": null}')
+    await app.worker().drain()
+    assert sorted(app.ran) == [1, 3, 4]  # type: ignore[attr-defined]
+    assert sorted(door.asked) == sorted([(inside, "in"), (later, "later")])
+    assert door.left == [inside]
+    assert await status_of(app, later) == (Status.PENDING, 0)
+    assert {await status_of(app, one) for one in (inside, free, other)} == {(Status.COMPLETED, 1)}
+
+
+async def test_what_has_happened_meanwhile_is_not_waited_for(app: Mainspring) -> None:
+    closed, opened = Doorman(), Doorman("open")
+    app.guards.add(closed)
+    app.guards.add(opened)
+    waits, passes = await put(app, 1, '{"door": "wait"}'), await put(app, 2, '{"open": "wait"}')
+
+    async def once(jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+        del now
+        opened.admit = admit_all  # type: ignore[method-assign]
+        return {job.claim.id: opened.say(job) for job in jobs}
+
+    async def admit_all(jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+        del jobs, now
+        return {}
+
+    opened.admit = once  # type: ignore[method-assign]
+    await app.worker().drain()
+    assert await status_of(app, passes) == (Status.COMPLETED, 1)
+    assert (await status_of(app, waits))[0] is not Status.COMPLETED
+
+
+async def test_who_passed_one_guard_and_not_the_next_has_left_the_first(app: Mainspring) -> None:
+    first, second = Doorman("first"), Doorman("second")
+    app.guards.add(first)
+    app.guards.add(second)
+    job_id = await put(app, 1, '{"second": "later", "first": "in"}')
+    await app.worker().drain()
+    assert (first.left, second.left) == ([job_id], [])
+
+
+async def test_if_the_guards_cannot_tell_the_job_is_given_back(app: Mainspring) -> None:
+    door = Doorman()
+    door.broken = True
+    app.guards.add(door)
+    job_id = await put(app, 1, '{"door": "in"}')
+    await app.worker().drain()
+    job = await app.jobs.get(job_id)
+    assert (job.status, job.attempts) == (Status.PENDING, 0)
+    assert app.ran == []  # type: ignore[attr-defined]
