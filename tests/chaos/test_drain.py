@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 UNTOUCHED = [(0, 0, 0)]
 LEFT = "SELECT DISTINCT status, attempts, crashes FROM jobs"
 ENDED = "SELECT status, token, attempts, crashes, worker FROM archive WHERE task <> 'child'"
-RUNNING = "SELECT id FROM jobs WHERE status = 2"
+RUNNING = "SELECT id FROM jobs WHERE status = 3"
 
 
 def start_held(nursery: Nursery, task: str, number: int = 1, **worker: Any) -> Process:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SCHEMA = Path(__file__).parents[3] / "src/mainspring/stores/sqlite/schema.sql"
 SETTINGS = ("wal_autocheckpoint = 4000", "cache_size = -65536", "synchronous = FULL", "busy_timeout = 30000")
-NORMAL, RUNNING, COMPLETED = 2, 2, 4
+NORMAL, RUNNING, COMPLETED = 2, 3, 4
 CHUNK = 10_000
 IDLE_SECONDS = 0.010
 
@@ -49,7 +49,7 @@ CLAIM = f"""
 UPDATE jobs SET status = {RUNNING}, token = token + 1, worker = 'floor', claimed_at = :now
 WHERE seq IN (
     SELECT seq FROM jobs INDEXED BY jobs_waiting
-    WHERE queue = 'default' AND priority = {NORMAL} AND run_at <= :now AND status < 2 AND crashes = 0
+    WHERE queue = 'default' AND priority = {NORMAL} AND run_at <= :now AND status < {RUNNING} AND crashes = 0
     ORDER BY run_at LIMIT :limit)
 RETURNING seq, id, token, payload
 """
@@ -65,9 +65,9 @@ CHANGED = {
 CLAIMED = "seq IN (SELECT value FROM json_each(:claimed))"
 ARCHIVE = f"INSERT INTO archive ({{columns}}) SELECT {{values}} FROM jobs WHERE {CLAIMED}"
 DELETE = f"DELETE FROM jobs WHERE {CLAIMED}"
-UNSETTLED = """
-SELECT 1 FROM jobs WHERE queue = 'default' AND priority = 2 AND run_at <= ? AND status < 2 AND crashes = 0
-UNION ALL SELECT 1 FROM jobs WHERE status = 2 LIMIT 1
+UNSETTLED = f"""
+SELECT 1 FROM jobs WHERE queue = 'default' AND priority = 2 AND run_at <= ? AND status < {RUNNING} AND crashes = 0
+UNION ALL SELECT 1 FROM jobs WHERE status = {RUNNING} LIMIT 1
 """
 
 

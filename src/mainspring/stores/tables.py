@@ -19,6 +19,7 @@ from mainspring.job import (
     Priority,
     Progress,
     Status,
+    Step,
     TimelineEntry,
     statuses_that_allow,
 )
@@ -28,14 +29,15 @@ from mainspring.stores.records import Record, job_record
 STATUSES = (
     Status.PENDING,
     Status.FAILED,
-    Status.RUNNING,
     Status.SUSPENDED,
+    Status.RUNNING,
     Status.COMPLETED,
     Status.DEAD_LETTER,
     Status.CANCELLED,
 )
 CODES = {status: code for code, status in enumerate(STATUSES)}
-PENDING, FAILED, RUNNING, SUSPENDED, COMPLETED, DEAD_LETTER, CANCELLED = range(7)
+PENDING, FAILED, SUSPENDED, RUNNING, COMPLETED, DEAD_LETTER, CANCELLED = range(7)
+"""What can be claimed comes before RUNNING, what is finished after it: indexes need one comparison."""
 
 NEVER = 2**62  # a deadline or expiry that does not come
 
@@ -47,7 +49,7 @@ def to_job(row: tuple[Any, ...], traceback: str = "") -> Job:
     (
         job_id, task, queue, status, priority, run_at, created_at, attempts, max_attempts, crashes, token, worker,
         timeout, dedupe_key, target_type, target_id, tags, progress, note, error_type, error, reason, payload,
-        started_at, finished_at, expires_at, result, cancel,
+        started_at, finished_at, expires_at, result, cancel, waits_for,
     ) = row  # fmt: skip
     return Job(
         id=job_id,
@@ -75,6 +77,7 @@ def to_job(row: tuple[Any, ...], traceback: str = "") -> Job:
         failure=None if error_type is None else Failure(error_type, error or "", traceback),
         reason=reason,
         cancel_requested=bool(cancel),
+        waits_for=waits_for if status == SUSPENDED else None,
     )
 
 
@@ -90,7 +93,9 @@ def to_attempt(row: tuple[Any, ...]) -> Attempt:
     )
 
 
-def timeline_of(job: Job, attempts: Iterable[Attempt], by_hand: Iterable[tuple[Any, ...]]) -> list[TimelineEntry]:
+def timeline_of(
+    job: Job, attempts: Iterable[Attempt], by_hand: Iterable[tuple[Any, ...]], steps: Iterable[Step] = ()
+) -> list[TimelineEntry]:
     """What happened to a job, of its history and the lines (at, actor, action, reason) of the audit log about it."""
     entries = [TimelineEntry(job.created_at, "created", f"for {job.run_at:%Y-%m-%d %H:%M:%S} UTC")]
     for attempt in attempts:
@@ -99,6 +104,7 @@ def timeline_of(job: Job, attempts: Iterable[Attempt], by_hand: Iterable[tuple[A
         entries.append(TimelineEntry(attempt.finished_at, attempt.move, detail, attempt.worker))
     if job.started_at and job.status is Status.RUNNING:
         entries.append(TimelineEntry(job.started_at, "claimed", "", job.worker or ""))
+    entries += (TimelineEntry(to_datetime(step.finished_at), step.kind, step.name) for step in steps)
     entries += (TimelineEntry(to_datetime(at), action, reason, actor) for at, actor, action, reason in by_hand)
     return sorted(entries, key=lambda entry: entry.at)
 
@@ -202,9 +208,11 @@ def stall(job: Running) -> Outcome:
 # -- records ------------------------------------------------------------------------------------------------
 
 
-def to_record(row: Sequence[Any], runs: list[list[Any]], by_hand: list[list[Any]]) -> Record:
+def to_record(row: Sequence[Any], runs: list[list[Any]], steps: list[list[Any]], by_hand: list[list[Any]]) -> Record:
     """From the columns that `records.JOB` names, the status as a code."""
-    record = job_record(row, runs, by_hand)
+    record = job_record(row, runs, steps, by_hand)
+    if record["status"] != SUSPENDED:
+        record["waits_for"] = None
     record["status"] = STATUSES[record["status"]].value
     record["cancel"] = bool(record["cancel"])
     record["tags"] = record["tags"] or []

@@ -20,14 +20,15 @@ from mainspring.stores.rules import Level, earliest, ends, shares
 from mainspring.stores.sqlite.batch import in_values
 from mainspring.stores.sqlite.halts import current_halts
 from mainspring.stores.sqlite.writer import Transaction
-from mainspring.stores.tables import FAILED, NEVER, PENDING, RUNNING
+from mainspring.stores.tables import FAILED, NEVER, PENDING, RUNNING, SUSPENDED
 
 PRIORITIES = range(4)
 
-WAITING = (
-    "FROM jobs INDEXED BY jobs_waiting WHERE queue = {queue} AND priority = {level} AND status < 2 AND crashes = 0"
-)
-SUSPECT = "FROM jobs INDEXED BY jobs_suspect WHERE queue = {queue} AND status < 2 AND crashes > 0"
+WAITING = f"""
+FROM jobs INDEXED BY jobs_waiting
+WHERE queue = {{queue}} AND priority = {{level}} AND status < {RUNNING} AND crashes = 0
+"""
+SUSPECT = f"FROM jobs INDEXED BY jobs_suspect WHERE queue = {{queue}} AND status < {RUNNING} AND crashes > 0"
 HEADS = f"""
 SELECT json_group_array(json_array(name, (SELECT run_at {SUSPECT.format(queue="name")} ORDER BY run_at LIMIT 1), {
     ", ".join(
@@ -39,21 +40,21 @@ HEADS_OF = f"WITH queues(name) AS (VALUES {{values}}) {HEADS}"
 HEADS_OF_ALL = f"""
 WITH RECURSIVE
 waiting(name) AS (
-    SELECT min(queue) FROM jobs INDEXED BY jobs_waiting WHERE status < 2 AND crashes = 0
+    SELECT min(queue) FROM jobs INDEXED BY jobs_waiting WHERE status < {RUNNING} AND crashes = 0
     UNION ALL
-    SELECT (SELECT min(queue) FROM jobs INDEXED BY jobs_waiting WHERE status < 2 AND crashes = 0 AND queue > name)
+    SELECT (SELECT min(queue) FROM jobs INDEXED BY jobs_waiting WHERE status < {RUNNING} AND crashes = 0 AND queue > name)
     FROM waiting WHERE name IS NOT NULL),
 suspect(name) AS (
-    SELECT min(queue) FROM jobs INDEXED BY jobs_suspect WHERE status < 2 AND crashes > 0
+    SELECT min(queue) FROM jobs INDEXED BY jobs_suspect WHERE status < {RUNNING} AND crashes > 0
     UNION ALL
-    SELECT (SELECT min(queue) FROM jobs INDEXED BY jobs_suspect WHERE status < 2 AND crashes > 0 AND queue > name)
+    SELECT (SELECT min(queue) FROM jobs INDEXED BY jobs_suspect WHERE status < {RUNNING} AND crashes > 0 AND queue > name)
     FROM suspect WHERE name IS NOT NULL),
 queues(name) AS (
     SELECT name FROM waiting WHERE name IS NOT NULL UNION ALL SELECT name FROM suspect WHERE name IS NOT NULL)
 {HEADS}
 """
 CHOSEN = f"""
-SELECT count(*), sum(status = {FAILED}), json_group_array(seq), json_group_array(json_array(
+SELECT count(*), sum(status = {FAILED}), sum(status = {SUSPENDED}), json_group_array(seq), json_group_array(json_array(
     jobs.id, token + 1, task, queue, coalesce(payload, (SELECT body FROM payloads WHERE job_id = jobs.id)), priority,
     attempts, max_attempts, crashes, timeout, run_at, created_at, dedupe_key, target_type, target_id, tags, options,
     seq))
@@ -194,12 +195,13 @@ def take_suspect(transaction: Transaction, request: ClaimRequest, heads: Sequenc
 def take(transaction: Transaction, request: ClaimRequest, taken: Taken, pick: str, place: dict[str, Any]) -> int:
     """Take what the statement picks there; the number of jobs."""
     now, queue = transaction.now, place["queue"]
-    number, failed, seqs, rows = transaction.execute(pick, {**place, "now": now}).fetchone()
+    number, failed, suspended, seqs, rows = transaction.execute(pick, {**place, "now": now}).fetchone()
     if number:
         given = {"worker": request.worker, "now": now, "stall_grace": request.stall_grace, "seqs": seqs}
         transaction.execute(TAKE, given)
         transaction.count(queue, FAILED, -failed)
-        transaction.count(queue, PENDING, failed - number)
+        transaction.count(queue, SUSPENDED, -suspended)
+        transaction.count(queue, PENDING, failed + suspended - number)
         transaction.count(queue, RUNNING, number)
         taken.number += number
         taken.rows.append(rows)

@@ -13,7 +13,7 @@ from mainspring.stores.protocol import DUE_CAP, AuditEntry, Filter, Halt, Page
 from mainspring.stores.sqlite.claims import PRIORITIES
 from mainspring.stores.sqlite.halts import to_halt
 from mainspring.stores.sqlite.rows import FINISHED_COLUMNS, LIVE_COLUMNS, to_job
-from mainspring.stores.tables import CODES, COMPLETED, STATUSES, timeline_of, to_attempt
+from mainspring.stores.tables import CODES, COMPLETED, RUNNING, STATUSES, timeline_of, to_attempt
 
 LIVE, FINISHED = "jobs", "archive"
 COLUMNS = {LIVE: LIVE_COLUMNS, FINISHED: FINISHED_COLUMNS}
@@ -186,14 +186,14 @@ SELECT sum(n), min(head) FROM (
     " UNION ALL ".join(
         f'''SELECT count(*) AS n, min(run_at) AS head FROM (
             SELECT run_at FROM jobs INDEXED BY jobs_waiting
-            WHERE queue = :queue AND priority = {level} AND status < 2 AND crashes = 0 AND run_at <= :now
+            WHERE queue = :queue AND priority = {level} AND status < {RUNNING} AND crashes = 0 AND run_at <= :now
             ORDER BY run_at LIMIT {DUE_CAP})'''
         for level in PRIORITIES
     )
 }
 UNION ALL SELECT count(*), min(run_at) FROM (
     SELECT run_at FROM jobs INDEXED BY jobs_suspect
-    WHERE queue = :queue AND status < 2 AND crashes > 0 AND run_at <= :now ORDER BY run_at LIMIT {DUE_CAP}))
+    WHERE queue = :queue AND status < {RUNNING} AND crashes > 0 AND run_at <= :now ORDER BY run_at LIMIT {DUE_CAP}))
 """
 
 

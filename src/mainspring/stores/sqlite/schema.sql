@@ -1,7 +1,7 @@
 -- Mainspring on SQLite, schema version 1.
 --
 -- Live jobs are in `jobs`, finished ones in `archive`: a claim never meets history. Times are milliseconds since
--- 1970 UTC. `status` is 0 pending, 1 failed (waits for its retry), 2 running, 3 suspended, 4 completed, 5 dead letter,
+-- 1970 UTC. `status` is 0 pending, 1 failed (waits for its retry), 2 suspended, 3 running, 4 completed, 5 dead letter,
 -- 6 cancelled. To look around by hand, use the view `all_jobs`.
 
 CREATE TABLE jobs (
@@ -29,6 +29,7 @@ CREATE TABLE jobs (
     target_id     TEXT,
     tags          TEXT,                    -- JSON array
     options       TEXT,                    -- JSON, for the worker: the job's own retry policy and isolation
+    waits_for     TEXT,                    -- while suspended: until this key is called, or run_at
     reason        TEXT    NOT NULL DEFAULT '',
     progress      REAL,
     note          TEXT,
@@ -38,9 +39,11 @@ CREATE TABLE jobs (
 ) STRICT;
 
 -- The claim seeks each priority level of a queue in this index and nothing else.
-CREATE INDEX jobs_waiting ON jobs (queue, priority, run_at) WHERE status < 2 AND crashes = 0;
-CREATE INDEX jobs_suspect ON jobs (queue, run_at) WHERE status < 2 AND crashes > 0;
-CREATE INDEX jobs_running ON jobs (worker, deadline) WHERE status = 2;
+CREATE INDEX jobs_waiting ON jobs (queue, priority, run_at) WHERE status < 3 AND crashes = 0;
+CREATE INDEX jobs_suspect ON jobs (queue, run_at) WHERE status < 3 AND crashes > 0;
+-- Who waits for what. A key that begins with 'job:' is called when that job has ended.
+CREATE INDEX jobs_called ON jobs (waits_for, priority, id) WHERE status = 2 AND waits_for IS NOT NULL;
+CREATE INDEX jobs_running ON jobs (worker, deadline) WHERE status = 3;
 CREATE UNIQUE INDEX jobs_dedupe ON jobs (task, dedupe_key) WHERE dedupe_key IS NOT NULL;
 CREATE INDEX jobs_target ON jobs (target_type, target_id) WHERE target_type IS NOT NULL;
 
@@ -106,6 +109,18 @@ CREATE TABLE attempts (
     error         TEXT,
     traceback     TEXT,
     PRIMARY KEY (job_id, number)
+) STRICT, WITHOUT ROWID;
+
+-- What durable functions have behind them.
+CREATE TABLE steps (
+    job_id        TEXT    NOT NULL,
+    name          TEXT    NOT NULL,
+    number        INTEGER NOT NULL,        -- in the order in which the function asked for them
+    kind          TEXT    NOT NULL,
+    output        TEXT,                    -- JSON
+    started_at    INTEGER NOT NULL,
+    finished_at   INTEGER NOT NULL,
+    PRIMARY KEY (job_id, name)
 ) STRICT, WITHOUT ROWID;
 
 -- Dedupe keys that outlive their job.
@@ -175,7 +190,7 @@ CREATE INDEX documents_expiry ON documents (expires_at) WHERE expires_at < 46116
 
 CREATE VIEW all_jobs AS
 SELECT id, task, queue,
-       CASE status WHEN 0 THEN 'pending' WHEN 1 THEN 'failed' WHEN 2 THEN 'running' ELSE 'suspended' END AS status,
+       CASE status WHEN 0 THEN 'pending' WHEN 1 THEN 'failed' WHEN 2 THEN 'suspended' ELSE 'running' END AS status,
        datetime(run_at / 1000, 'unixepoch') AS run_at, attempts, worker, error, payload, NULL AS result
 FROM jobs
 UNION ALL

@@ -81,19 +81,23 @@ def under_way(connection: sqlite3.Connection) -> int:
 RECORD = """
 SELECT id, task, queue, status, priority, run_at, created_at, attempts, max_attempts, crashes, token, worker,
        {times}, timeout, keep, keep_dead, {cancel}, dedupe_key, target_type, target_id, tags, options, reason, progress,
-       note, error_type, error, {payload}, {result}
+       note, error_type, error, {payload}, {result}, {waits_for}
 FROM {table} WHERE
 """
 LIVE_RECORD = RECORD.format(
     times="nullif(claimed_at, 0), NULL, NULL", cancel="cancel", payload=PAYLOAD.format(table="jobs"), result="NULL",
-    table="jobs",
+    waits_for="waits_for", table="jobs",
 )  # fmt: skip
 FINISHED_RECORD = RECORD.format(
     times=f"nullif(started_at, 0), finished_at, nullif(expires_at, {NEVER})", cancel="0",
-    payload=PAYLOAD.format(table="archive"), result="result", table="archive",
+    payload=PAYLOAD.format(table="archive"), result="result", waits_for="NULL", table="archive",
 )  # fmt: skip
 RUNS = """
 SELECT job_id, number, worker, started_at, finished_at, move, error_type, error, traceback FROM attempts
+WHERE job_id IN (SELECT value FROM json_each(?)) ORDER BY job_id, number
+"""
+STEPS = """
+SELECT job_id, name, number, kind, output, started_at, finished_at FROM steps
 WHERE job_id IN (SELECT value FROM json_each(?)) ORDER BY job_id, number
 """
 BY_HAND = """
@@ -114,11 +118,14 @@ SHARED = (
     "note", "error_type", "error",
 )  # fmt: skip
 IN_BOTH = f"{', '.join(SHARED)}, status, tags, payload"
-PUT_LIVE = f"INSERT INTO jobs ({IN_BOTH}, claimed_at, deadline, cancel) VALUES {{values}}"
+PUT_LIVE = f"INSERT INTO jobs ({IN_BOTH}, claimed_at, deadline, cancel, waits_for) VALUES {{values}}"
 PUT_FINISHED = f"INSERT INTO archive ({IN_BOTH}, started_at, finished_at, expires_at, result) VALUES {{values}}"
 PUT_RUNS = """
 INSERT OR IGNORE INTO attempts (job_id, number, worker, started_at, finished_at, move, error_type, error, traceback)
 VALUES {values}
+"""
+PUT_STEPS = """
+INSERT OR IGNORE INTO steps (job_id, name, number, kind, output, started_at, finished_at) VALUES {values}
 """
 PUT_BY_HAND = "INSERT OR IGNORE INTO audit_jobs (job_id, operation, action) VALUES {values}"
 
@@ -178,8 +185,11 @@ def up_to(rows: Iterable[tuple[Any, ...]], limit: int) -> tuple[list[tuple[Any, 
 def complete(connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> list[Record]:
     ids = json.dumps([row[0] for row in rows])
     runs = grouped(connection.execute(RUNS, (ids,)))
+    steps = grouped(connection.execute(STEPS, (ids,)))
     by_hand = grouped(connection.execute(BY_HAND, (ids,)))
-    return [to_record(with_tags(row), runs.get(row[0], []), by_hand.get(row[0], [])) for row in rows]
+    return [
+        to_record(with_tags(row), runs.get(row[0], []), steps.get(row[0], []), by_hand.get(row[0], [])) for row in rows
+    ]
 
 
 def with_tags(row: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -212,7 +222,8 @@ def shared_row(record: Record) -> tuple[Any, ...]:
 
 
 def live_row(record: Record, stall_grace: Millis) -> tuple[Any, ...]:
-    return (*shared_row(record), record["started_at"] or 0, deadline_of(record, stall_grace), int(record["cancel"]))
+    deadline = deadline_of(record, stall_grace)
+    return (*shared_row(record), record["started_at"] or 0, deadline, int(record["cancel"]), record["waits_for"])
 
 
 def finished_row(record: Record, _: Millis) -> tuple[Any, ...]:
@@ -225,10 +236,11 @@ def put_belongings(transaction: Transaction, records: Sequence[Record]) -> None:
     long = [(one["id"], one["payload"]) for one in records if len(one["payload"]) > LONG_PAYLOAD]
     tags = [(tag, one["id"]) for one in records for tag in one["tags"]]
     runs = [(one["id"], *run) for one in records for run in one["runs"]]
+    steps = [(one["id"], *step) for one in records for step in one["steps"]]
     by_hand = [(one["id"], *operation) for one in records for operation in one["by_hand"]]
     for chunk in chain(
         in_values(INSERT_PAYLOADS, long), in_values(INSERT_TAGS, tags), in_values(PUT_RUNS, runs),
-        in_values(PUT_BY_HAND, by_hand),
+        in_values(PUT_STEPS, steps), in_values(PUT_BY_HAND, by_hand),
     ):  # fmt: skip
         transaction.execute(*chunk)
 
