@@ -18,7 +18,7 @@ from mainspring.job import Move, Status
 from mainspring.stores import memory, rules
 from mainspring.stores.memory import MemoryStore
 from mainspring.stores.protocol import Store
-from mainspring.stores.sqlite import SqliteStore, claims, endings, insertion, upkeep, writer
+from mainspring.stores.sqlite import SqliteStore, claims, endings, insertion, upkeep, waking, writer
 from mainspring.stores.sqlite.gate import Gate
 from mainspring.stores.sqlite.presence import Presence
 from mainspring.stores.tables import RUNNING
@@ -103,6 +103,8 @@ RECLAIMED = "test_after_release_and_reclaim_the_old_claim_writes_nothing", {"wor
 SHIFTED = "test_an_ack_under_another_token_is_refused", {"shift": 1}
 ZOMBIE = "test_a_zombie_writes_nothing_while_another_runs_its_job"
 REPLAYED = "test_after_replay_and_reclaim_the_old_claim_writes_nothing"
+SAVED = "test_a_zombie_saves_nothing"
+ENDED = ("test_the_end_of_a_job_is_called", {"move": Move.DONE}), "test_many_ends_at_once"
 HALTED = "test_nothing_is_claimed_while_halted"
 REFUSED = "test_a_halted_system_can_refuse_jobs"
 PAUSED = "test_a_paused_queue_gives_out_nothing"
@@ -129,6 +131,8 @@ GUARDS = [
         without(endings, "HELD", f"status = {RUNNING}"),
         ("test_a_lost_claim_does_not_spoil_its_batch", "test_a_run_that_stalled_writes_nothing"),
     ),
+    Guard("the fence of steps", sqlite, without(endings, "HELD", "token = job_token"), (SAVED,)),
+    Guard("jobs' ends are told", sqlite, instead(waking, "SOMEBODY_WAITS_FOR_AN_END", "SELECT 0"), ENDED),
     Guard("the fence of progress", sqlite, without(endings, "REPORT", "token = ?"), (RECLAIMED, ZOMBIE)),
     Guard("the fence of heartbeats", sqlite, without(upkeep, "LOST", "token = held.value"), (HEARD,)),
     Guard("dedupe keys", sqlite, instead(insertion, "dedupe_holder", nobody), DEDUPED),
@@ -148,7 +152,7 @@ GUARDS = [
     Guard("retention", sqlite, no_expiry, (KEPT,)),
     Guard("the deadline", sqlite, instead(SqliteStore, "_overdue", lambda _, timed: timed), (STALLED,)),
     Guard("the deadline", in_memory, instead(MemoryStore, "_stalled", lambda *_: True), (STALLED,)),
-    Guard("the fence", in_memory, instead(MemoryStore, "_held", any_held), (RECLAIMED, SHIFTED, ZOMBIE, HEARD)),
+    Guard("the fence", in_memory, instead(MemoryStore, "_held", any_held), (RECLAIMED, SHIFTED, ZOMBIE, HEARD, SAVED)),
     Guard("dedupe keys", in_memory, instead(memory._Keys, "holder", nobody), DEDUPED),
     Guard("halts", in_memory, instead(MemoryStore, "_standing", lambda *_: {}), (HALTED, PAUSED, REFUSED)),
     Guard("the crash count", in_memory, instead(memory, "MAX_CRASHES", 10**6), CRASHED),

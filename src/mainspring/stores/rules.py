@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mainspring.clock import Millis, to_millis
 from mainspring.errors import IllegalMove
-from mainspring.job import FINISHED, MAX_CRASHES, TRANSITIONS, UNTIL_WOKEN, Move, Outcome, Status
+from mainspring.job import FINISHED, MAX_CRASHES, TRANSITIONS, UNTIL_WOKEN, Move, NewJob, Outcome, Status
 from mainspring.stores.protocol import EVERY_QUEUE, Halt
 
 LEADS_TO = TRANSITIONS[Status.RUNNING]
@@ -35,6 +35,10 @@ def next_status(outcome: Outcome, *, cancel: bool, crashes: int) -> Status:
     return status
 
 
+def next_time(outcome: Outcome, now: Millis) -> Millis:
+    return min(now + outcome.delay, UNTIL_WOKEN)
+
+
 def keeps_its_time(outcome: Outcome) -> bool:
     """It goes back to where it was in the queue, and is not put off."""
     return outcome.move in {Move.RELEASE, Move.CRASH} and not outcome.delay
@@ -59,6 +63,20 @@ def shorten(traceback: str) -> str:
         return traceback
     half = LONGEST_TRACEBACK // 2
     return f"{traceback[:half]}\n  … shortened …\n{traceback[-half:]}"
+
+
+# -- how a job begins -------------------------------------------------------------------------------------
+
+
+def first_status(job: NewJob) -> Status:
+    return Status.PENDING if job.waits_for is None else Status.SUSPENDED
+
+
+def first_time(job: NewJob) -> Millis | None:
+    """When it is due; None: its delay from now. Who waits for a key and says no time waits for as long as it takes."""
+    if job.run_at is None and job.waits_for is not None and not job.delay:
+        return UNTIL_WOKEN
+    return job.run_at
 
 
 # -- which jobs a claim takes -----------------------------------------------------------------------------

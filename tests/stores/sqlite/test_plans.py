@@ -12,11 +12,13 @@ from typing import Any, Self
 
 import pytest
 
-from mainspring.job import Claim, Move, Status
+from mainspring.job import UNTIL_WOKEN, Claim, Move, Save, Status, Step, end_of
 from mainspring.stores.documents import Bundle, Key, Listing, Write
 from mainspring.stores.protocol import Action, Edit, Filter, Store, Want
-from mainspring.stores.sqlite import SqliteStore, claims, endings, insertion, read, upkeep
+from mainspring.stores.sqlite import SqliteStore, claims, endings, insertion, read, upkeep, waking
+from mainspring.stores.sqlite import steps as durable
 from mainspring.stores.sqlite.batch import _statement
+from mainspring.stores.tables import SUSPENDED
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance.scene import (
     BY,
@@ -40,6 +42,15 @@ INSERT INTO jobs (id, task, queue, priority, run_at, max_attempts, created_at, k
 SELECT printf('wait-%012d', n), 'greet', iif(n % 3, 'default', 'mail'), n % 4, 9000000000000 + n, 3, 0, 0, 0, '{}'
 FROM number
 """
+MANY_ARE_SUSPENDED = f"""
+WITH RECURSIVE number(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < ?)
+INSERT INTO jobs (id, task, queue, status, priority, run_at, max_attempts, created_at, keep, keep_dead, payload,
+                  waits_for)
+SELECT printf('nap-%012d', n), 'greet', 'default', {SUSPENDED}, n % 4, {UNTIL_WOKEN}, 3, 0, 0, 0, '{{}}',
+       iif(n % 2, 'job:' || n, 'bell')
+FROM number
+"""
+THEIR_STEPS = f"INSERT INTO steps SELECT id, 'fetch', 1, 'step', NULL, 0, 0 FROM jobs WHERE status = {SUSPENDED}"
 MANY_HAVE_FINISHED = """
 WITH RECURSIVE number(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < ?)
 INSERT INTO archive (id, task, queue, status, priority, run_at, attempts, max_attempts, crashes, token, started_at,
@@ -58,6 +69,8 @@ THEIR_TAGS = "INSERT INTO tags SELECT 'old', id FROM archive"
 def fill(path: Path, waiting: int, finished: int) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(MANY_WAIT, (waiting,))
+        connection.execute(MANY_ARE_SUSPENDED, (waiting,))
+        connection.execute(THEIR_STEPS)
         connection.execute(MANY_HAVE_FINISHED, (finished,))
         connection.execute(MANY_DOCUMENTS, (waiting,))
         connection.execute(THEIR_TAGS)
@@ -87,7 +100,7 @@ def stale() -> Path:
         fill(path, 10, 10)
         analyze(path)
         with connection:
-            for table in ("jobs", "archive", "tags", "documents"):
+            for table in ("jobs", "archive", "steps", "tags", "documents"):
                 connection.execute(f"DELETE FROM {table}")
     fill(path, 20_000, 20_000)
     return path
@@ -122,10 +135,11 @@ AS_GOOD = ("INDEX sqlite_autoindex_jobs_1 (id=? AND rowid=?)", "INTEGER PRIMARY 
 LEVEL = "jobs USING INDEX jobs_waiting (queue=? AND priority=?"
 
 SUSPECT = "jobs USING INDEX jobs_suspect (queue=?"
+CALLED = "jobs USING INDEX jobs_called"
 HEADS = [f"{SUSPECT})", *[f"{LEVEL})"] * 4]
 
 INTENDED = {
-    "INSERT": (_statement(insertion.INSERT, 16, 16), ["archive USING PRIMARY KEY (id=?)"]),
+    "INSERT": (_statement(insertion.INSERT, 16, 17), ["archive USING PRIMARY KEY (id=?)"]),
     "LIVE_HOLDER": (insertion.LIVE_HOLDER, ["jobs USING INDEX jobs_dedupe (task=? AND dedupe_key=?)"]),
     "LASTING_HOLDER": (insertion.LASTING_HOLDER, ["dedupe USING PRIMARY KEY (task=? AND dedupe_key=?)"]),
     "HEADS_OF": (_statement(claims.HEADS_OF, 2, 1), HEADS),
@@ -136,6 +150,11 @@ INTENDED = {
     "ARCHIVE": (_statement(endings.ARCHIVE, 16, 10), [BY_ROW]),
     "ARCHIVE_COMPLETED": (_statement(endings.ARCHIVE_COMPLETED, 16, 5), [BY_ROW]),
     "REMOVE": (endings.REMOVE, [BY_ROW]),
+    "WAITING_FOR": (_statement(waking.WAITING_FOR, 16, 1), [f"{CALLED} (waits_for=?)"]),
+    "SOMEBODY_WAITS_FOR_AN_END": (waking.SOMEBODY_WAITS_FOR_AN_END, [f"{CALLED} (waits_for>? AND waits_for<?)"]),
+    "WAITING_FOR_ENDS": (waking.WAITING_FOR_ENDS, [f"{CALLED} (waits_for=?)"]),
+    "WAKE": (waking.WAKE, [BY_ROW]),
+    "OF_JOB": (durable.OF_JOB, ["steps USING PRIMARY KEY (job_id=?)"]),
     "LOST": (upkeep.LOST, [BY_ID]),
     "TO_CANCEL": (upkeep.TO_CANCEL, ["jobs USING INDEX jobs_running (worker=?)"]),
     "TO_TAKE_FROM": (upkeep.TO_TAKE_FROM, ["jobs USING INDEX jobs_running (worker=?)"]),
@@ -211,6 +230,7 @@ async def a_day(store: SqliteStore, clock: ManualClock) -> None:
         await by_hand(store, Action.CANCEL, held.id)
         await by_hand(store, Action.REPLAY, held.id)
         await by_hand(store, Action.DELETE, held.id)
+    await a_day_of_durable_functions(store)
     await put_many(store, 20, queue="other")
     await store.ack([outcome(held, Move.DONE) for held in await claim(store, 20, queue="*")])
     await end(store, await running(store, keep=0, tags=("c",)), Move.DONE)
@@ -228,6 +248,19 @@ async def a_day(store: SqliteStore, clock: ManualClock) -> None:
     await store.attempts(suspect)
     await store.halts()
     await a_day_of_documents(store, clock.now())
+
+
+async def a_day_of_durable_functions(store: Store) -> None:
+    child, parent = await running(store, keep=0), await running(store)
+    await store.save([Save(parent.id, parent.token, (Step("fetch", 1), Step("render", 2)), (new_job(queue="other"),))])
+    await end(store, parent, Move.SUSPEND, waits_for=end_of(child.id), delay=UNTIL_WOKEN, steps=(Step("wait", 3),))
+    await end(store, child, Move.DONE)
+    await end(store, await claim_one(store), Move.SUSPEND, waits_for="door", delay=UNTIL_WOKEN)
+    assert await store.wake({"door": 1, "bell": 0, "window": 1}) == {"door": 1, "bell": 0, "window": 0}
+    await end(store, await claim_one(store), Move.DEAD)
+    await store.change(Action.REPLAY, Filter(ids=(parent.id,)), BY, edit=Edit(from_step="render"))
+    assert [step.name for step in await store.steps(parent.id)] == ["fetch"]
+    await end(store, await claim_one(store), Move.DONE)
 
 
 async def a_day_of_documents(store: Store, now: int) -> None:
@@ -289,8 +322,10 @@ async def costs(path: Path) -> dict[str, int]:
         "claim from any queue": lambda: claim_and_keep("*"),
         "fruitless claim": lambda: claim_and_keep("default"),
         "fruitless solo claim": lambda: store.claim("w1", [Want("*", 1)], solo=True),
+        "save": lambda: store.save([Save(one.id, one.token, (Step("fetch", 1),), ref=one.ref) for one in claims[0]]),
         "ack": lambda: store.ack([outcome(held, Move.DONE) for held in claims[0]]),
         "ack of failures": lambda: store.ack([outcome(held, Move.RETRY) for held in claims[1]]),
+        "wake": lambda: store.wake({"bell": 5, "door": 5, "window": 1}),
         "cancel": lambda: by_hand(store, Action.CANCEL, claims[1][0].id),
         "delete": lambda: by_hand(store, Action.DELETE, claims[1][0].id),
     }

@@ -24,11 +24,10 @@ from mainspring.stores.tables import FAILED, NEVER, PENDING, RUNNING, SUSPENDED
 
 PRIORITIES = range(4)
 
-WAITING = f"""
-FROM jobs INDEXED BY jobs_waiting
-WHERE queue = {{queue}} AND priority = {{level}} AND status < {RUNNING} AND crashes = 0
-"""
-SUSPECT = f"FROM jobs INDEXED BY jobs_suspect WHERE queue = {{queue}} AND status < {RUNNING} AND crashes > 0"
+ALL_WAITING = f"FROM jobs INDEXED BY jobs_waiting WHERE status < {RUNNING} AND crashes = 0"
+ALL_SUSPECT = f"FROM jobs INDEXED BY jobs_suspect WHERE status < {RUNNING} AND crashes > 0"
+WAITING = f"{ALL_WAITING} AND queue = {{queue}} AND priority = {{level}}"
+SUSPECT = f"{ALL_SUSPECT} AND queue = {{queue}}"
 HEADS = f"""
 SELECT json_group_array(json_array(name, (SELECT run_at {SUSPECT.format(queue="name")} ORDER BY run_at LIMIT 1), {
     ", ".join(
@@ -40,14 +39,14 @@ HEADS_OF = f"WITH queues(name) AS (VALUES {{values}}) {HEADS}"
 HEADS_OF_ALL = f"""
 WITH RECURSIVE
 waiting(name) AS (
-    SELECT min(queue) FROM jobs INDEXED BY jobs_waiting WHERE status < {RUNNING} AND crashes = 0
+    SELECT min(queue) {ALL_WAITING}
     UNION ALL
-    SELECT (SELECT min(queue) FROM jobs INDEXED BY jobs_waiting WHERE status < {RUNNING} AND crashes = 0 AND queue > name)
+    SELECT (SELECT min(queue) {ALL_WAITING} AND queue > name)
     FROM waiting WHERE name IS NOT NULL),
 suspect(name) AS (
-    SELECT min(queue) FROM jobs INDEXED BY jobs_suspect WHERE status < {RUNNING} AND crashes > 0
+    SELECT min(queue) {ALL_SUSPECT}
     UNION ALL
-    SELECT (SELECT min(queue) FROM jobs INDEXED BY jobs_suspect WHERE status < {RUNNING} AND crashes > 0 AND queue > name)
+    SELECT (SELECT min(queue) {ALL_SUSPECT} AND queue > name)
     FROM suspect WHERE name IS NOT NULL),
 queues(name) AS (
     SELECT name FROM waiting WHERE name IS NOT NULL UNION ALL SELECT name FROM suspect WHERE name IS NOT NULL)

@@ -1,4 +1,4 @@
-"""Jobs leave their workers: the fence, the archive, the next try, and progress on the way.
+"""Jobs leave their workers: the fence, the archive, the next try, and progress and steps on the way.
 
 Rows come back from SQLite as one JSON text per batch: see writer.py for why nothing is done per row.
 """
@@ -10,15 +10,26 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from mainspring.clock import Millis
-from mainspring.job import FINISHED, Failure, Move, Outcome, ProgressReport, Status
-from mainspring.stores.rules import COUNTS_AS_ATTEMPT, keeps_its_time, next_status, recorded_as, refuse_illegal, shorten
+from mainspring.job import FINISHED, Failure, Inserted, Move, Outcome, ProgressReport, Save, Status
+from mainspring.stores.rules import (
+    COUNTS_AS_ATTEMPT,
+    keeps_its_time,
+    next_status,
+    next_time,
+    recorded_as,
+    refuse_illegal,
+    shorten,
+)
 from mainspring.stores.sqlite.batch import in_values
-from mainspring.stores.sqlite.insertion import insert_jobs, ready
+from mainspring.stores.sqlite.insertion import Ready, insert_jobs, ready
+from mainspring.stores.sqlite.steps import put_steps
+from mainspring.stores.sqlite.waking import call_ends
 from mainspring.stores.sqlite.writer import Transaction
-from mainspring.stores.tables import CANCELLED, CODES, COMPLETED, DEAD_LETTER, NEVER, RUNNING
+from mainspring.stores.tables import CANCELLED, CODES, COMPLETED, DEAD_LETTER, NEVER, RUNNING, SUSPENDED
 
 HELD = f"""
 WITH outcome(number, job_id, job_token) AS (VALUES {{values}})
@@ -46,9 +57,10 @@ SELECT id, task, queue, {COMPLETED}, priority, run_at, attempts + 1, max_attempt
        dedupe_key, target_type, target_id, tags, options, reason, progress, note, error_type, error, payload, column5
 FROM (VALUES {{values}}) CROSS JOIN jobs ON seq = column1 AND +id = column2 AND token = column3 AND status = {RUNNING}
 """
-GO_ON = """
-UPDATE jobs SET status = :status, run_at = coalesce(:run_at, min(run_at, :now)), attempts = attempts + :attempts,
-                crashes = crashes + :crashes, cancel = 0, reason = :reason,
+GO_ON = f"""
+UPDATE jobs SET status = :status, run_at = coalesce(:run_at, min(run_at, :now)), cancel = 0,
+                attempts = iif(:status = {SUSPENDED}, 0, attempts + :attempts), -- each stretch has the full budget
+                crashes = iif(:status = {SUSPENDED}, 0, crashes + :crashes), waits_for = :waits_for, reason = :reason,
                 error_type = coalesce(:error_type, error_type), error = iif(:error_type IS NULL, error, :error)
 WHERE seq = :seq
 """
@@ -85,7 +97,7 @@ class Ended:
     def of(cls, outcomes: Iterable[Outcome]) -> Ended:
         outcomes = list(outcomes)
         for outcome in outcomes:
-            if outcome.move is not Move.DONE or outcome.follow_ups or outcome.ref is None:
+            if outcome.move is not Move.DONE or outcome.follow_ups or outcome.steps or outcome.ref is None:
                 return cls(outcomes, None)
         return cls(
             outcomes,
@@ -118,10 +130,10 @@ def settle(transaction: Transaction, outcomes: list[Outcome]) -> list[Status | N
         if (move := recorded_as(outcome, status)) is not None:
             record_attempt(transaction, job, move, outcome)
     end(transaction, ended)
-    follow_ups = [
-        job for outcome, status in zip(outcomes, statuses, strict=True) if status for job in outcome.follow_ups
-    ]
-    insert_jobs(transaction, ready(follow_ups))  # last, since one may want the dedupe key that its parent held
+    accepted = [outcome for outcome, status in zip(outcomes, statuses, strict=True) if status]
+    put_steps(transaction, accepted)
+    follow_ups = ready(job for outcome in accepted for job in outcome.follow_ups)
+    insert_jobs(transaction, follow_ups)  # last, since one may want the dedupe key that its parent held
     return statuses
 
 
@@ -143,13 +155,14 @@ def complete(transaction: Transaction, ended: Ended) -> bool:
         for queue, number in Counter([outcome.ref[1] for outcome in ended.outcomes]).items():
             transaction.count(queue, RUNNING, -number)
             transaction.count(queue, COMPLETED, number)
+        call_ends(transaction, [row[1] for row in rows])
     else:
         transaction.execute("ROLLBACK TO completing")
     transaction.execute("RELEASE completing")
     return done == len(rows)
 
 
-def held_jobs(transaction: Transaction, outcomes: Sequence[Outcome]) -> Iterable[Held]:
+def held_jobs(transaction: Transaction, outcomes: Sequence[Outcome | Save]) -> Iterable[Held]:
     fences = [(number, outcome.job_id, outcome.token) for number, outcome in enumerate(outcomes)]
     for chunk in in_values(HELD, fences):
         for row in json.loads(transaction.value(*chunk)):
@@ -173,10 +186,11 @@ def go_on(transaction: Transaction, job: Held, status: int, outcome: Outcome) ->
         {
             "seq": job.seq,
             "status": status,
-            "run_at": None if keeps_its_time(outcome) else transaction.now + outcome.delay,
+            "run_at": None if keeps_its_time(outcome) else next_time(outcome, transaction.now),
             "now": transaction.now,  # it was due when it was claimed, even if the clock was set back since
             "attempts": int(outcome.move in COUNTS_AS_ATTEMPT),
             "crashes": int(outcome.move is Move.CRASH),
+            "waits_for": outcome.waits_for if status == SUSPENDED else None,
             "reason": outcome.reason,
             "error_type": failure.type if failure else None,
             "error": failure.message if failure else None,
@@ -195,6 +209,7 @@ def end(transaction: Transaction, ended: Sequence[tuple[Held, int, Outcome]]) ->
     for (queue, status), number in Counter((job.queue, status) for job, status, _ in ended).items():
         transaction.count(queue, RUNNING, -number)
         transaction.count(queue, status, number)
+    call_ends(transaction, [job.id for job, _, _ in ended])
 
 
 def archive(transaction: Transaction, rows: Sequence[Sequence[Any]]) -> None:
@@ -234,6 +249,30 @@ def record_attempt(transaction: Transaction, job: Held, move: Move, outcome: Out
             "traceback": shorten(failure.traceback) or None,
         },
     )
+
+
+# -- steps ----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Saving:
+    """Steps with the rows of the jobs that they spawn, made by the one who wants them saved."""
+
+    save: Save
+    jobs: list[Ready]
+
+
+def saving(saves: Iterable[Save]) -> list[Saving]:
+    return [Saving(save, ready(save.jobs)) for save in saves]
+
+
+def save(transaction: Transaction, new: list[Saving]) -> list[list[Inserted] | None]:
+    """The same fence as that of outcomes. A halt does not refuse the jobs: a run that has begun may end."""
+    held = {job.number for job in held_jobs(transaction, [one.save for one in new])}
+    accepted = [one for number, one in enumerate(new) if number in held]
+    put_steps(transaction, [one.save for one in accepted])
+    inserted = iter(insert_jobs(transaction, [job for one in accepted for job in one.jobs]))
+    return [list(islice(inserted, len(one.jobs))) if number in held else None for number, one in enumerate(new)]
 
 
 # -- progress -------------------------------------------------------------------------------------

@@ -33,8 +33,8 @@ NETWORK_FILE_SYSTEMS = frozenset(
 )
 MOUNTS = Path("/proc/self/mountinfo")
 TABLES = (
-    "jobs", "archive", "payloads", "tags", "attempts", "dedupe", "counts", "halts", "audit", "audit_jobs", "documents",
-    "all_jobs",
+    "jobs", "archive", "payloads", "tags", "attempts", "steps", "dedupe", "counts", "halts", "audit", "audit_jobs",
+    "documents", "all_jobs",
 )  # fmt: skip
 BUSY_TIMEOUT = 5.0  # seconds to wait for someone who holds the database without going through the gate
 CHECKPOINT_PAGES = 4000  # 16 MB of write-ahead log; each checkpoint then costs less per job

@@ -11,19 +11,21 @@ from typing import Any
 
 from mainspring.errors import SystemHalted
 from mainspring.job import FOREVER, Inserted, NewJob
+from mainspring.stores.rules import first_status, first_time
 from mainspring.stores.sqlite.batch import in_values
 from mainspring.stores.sqlite.halts import current_halts
 from mainspring.stores.sqlite.writer import Transaction
-from mainspring.stores.tables import NEVER, PENDING
+from mainspring.stores.tables import CODES, NEVER, PENDING, SUSPENDED
 
 LONG_PAYLOAD = 1024  # characters; beyond that it goes into a table of its own
 
-INSERT = """
+INSERT = f"""
 INSERT INTO jobs (id, task, queue, priority, run_at, created_at, max_attempts, timeout, keep, keep_dead,
-                  payload, dedupe_key, target_type, target_id, tags, options)
+                  payload, dedupe_key, target_type, target_id, tags, options, waits_for, status)
 SELECT column1, column2, column3, column4, coalesce(column5, ? + column6), ?, column7, column8, column9, column10,
-       column11, column12, column13, column14, column15, column16
-FROM (VALUES {values}) WHERE NOT EXISTS (SELECT 1 FROM archive WHERE id = column1)
+       column11, column12, column13, column14, column15, column16, column17,
+       iif(column17 IS NULL, {PENDING}, {SUSPENDED})
+FROM (VALUES {{values}}) WHERE NOT EXISTS (SELECT 1 FROM archive WHERE id = column1)
 ON CONFLICT DO NOTHING
 """
 INSERT_PAYLOADS = "INSERT OR IGNORE INTO payloads VALUES {values}"
@@ -56,7 +58,7 @@ def to_row(job: NewJob) -> tuple[Any, ...]:
         job.task,
         job.queue,
         int(job.priority),
-        job.run_at,
+        first_time(job),
         job.delay,
         job.max_attempts,
         job.timeout,
@@ -68,6 +70,7 @@ def to_row(job: NewJob) -> tuple[Any, ...]:
         target_id,
         json.dumps(job.tags) if job.tags else None,
         job.options,
+        job.waits_for,
     )
 
 
@@ -100,8 +103,8 @@ def insert_rows(transaction: Transaction, new: Sequence[Ready]) -> None:
     chunks = in_values(INSERT, [one.row for one in new], now, now)
     inserted = sum(transaction.execute(*chunk).rowcount for chunk in chunks)
     jobs = [one.job for one in new] if inserted == len(new) else really_new(transaction, new, inserted)
-    for queue, number in Counter(job.queue for job in jobs).items():
-        transaction.count(queue, PENDING, number)
+    for (queue, status), number in Counter((job.queue, first_status(job)) for job in jobs).items():
+        transaction.count(queue, CODES[status], number)
         transaction.woken.add(queue)
     insert_beside(transaction, jobs)
 

@@ -12,6 +12,8 @@ from mainspring.stores.sqlite.endings import archive
 from mainspring.stores.sqlite.halts import current_halts
 from mainspring.stores.sqlite.insertion import LIVE_HOLDER, LONG_PAYLOAD
 from mainspring.stores.sqlite.read import FINISHED, LIVE, Conditions
+from mainspring.stores.sqlite.steps import forget_steps
+from mainspring.stores.sqlite.waking import call_ends
 from mainspring.stores.sqlite.writer import Transaction
 from mainspring.stores.tables import (
     ALLOWED,
@@ -95,6 +97,7 @@ def cancel(transaction: Transaction, targets: Sequence[Target], request: ChangeR
         reason = request.by.reason or None
         archive(transaction, [(seq, CANCELLED, 0, 0, None, reason, None, None, None, transaction.now) for seq in seqs])
         count_moves(transaction, [t for t in targets if t.status != RUNNING], CANCELLED)
+        call_ends(transaction, effect.changed)
     if effect.requested:
         transaction.execute(ASK_TO_STOP, (request.by.reason, json.dumps(effect.requested)))
         transaction.cancellations = True
@@ -119,7 +122,6 @@ FROM archive WHERE id = ?
 
 def replay(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
     """Run again now, with a full budget. Never beside another live job of the same dedupe key."""
-    del request
     effect = Effect()
     for target in targets:
         if target.table == LIVE:
@@ -131,6 +133,8 @@ def replay(transaction: Transaction, targets: Sequence[Target], request: ChangeR
             transaction.execute(REPLAY_FINISHED, (transaction.now, target.id))
             transaction.execute("DELETE FROM archive WHERE id = ?", (target.id,))
         effect.changed.append(target.id)
+    if request.edit is not None and request.edit.from_step is not None:
+        forget_steps(transaction, effect.changed, request.edit.from_step)
     moved = set(effect.changed)
     count_moves(transaction, [t for t in targets if t.id in moved], PENDING)
     transaction.woken.update(t.queue for t in targets if t.id in moved)
@@ -139,7 +143,7 @@ def replay(transaction: Transaction, targets: Sequence[Target], request: ChangeR
 
 # -- delete ---------------------------------------------------------------------------------------
 
-BELONGINGS = ("payloads", "attempts", "audit_jobs")
+BELONGINGS = ("payloads", "attempts", "steps", "audit_jobs")
 REMOVE_TAGS = """
 DELETE FROM tags WHERE (tag, job_id) IN (
     SELECT tag.value, job.id FROM {table} AS job, json_each(job.tags) AS tag
@@ -151,6 +155,7 @@ def delete(transaction: Transaction, targets: Sequence[Target], request: ChangeR
     del request
     remove_jobs(transaction, [target.id for target in targets])
     count_moves(transaction, targets, None)
+    call_ends(transaction, [target.id for target in targets])
     return Effect([target.id for target in targets])
 
 

@@ -13,6 +13,7 @@ from mainspring.stores.protocol import DUE_CAP, AuditEntry, Filter, Halt, Page
 from mainspring.stores.sqlite.claims import PRIORITIES
 from mainspring.stores.sqlite.halts import to_halt
 from mainspring.stores.sqlite.rows import FINISHED_COLUMNS, LIVE_COLUMNS, to_job
+from mainspring.stores.sqlite.steps import steps
 from mainspring.stores.tables import CODES, COMPLETED, RUNNING, STATUSES, timeline_of, to_attempt
 
 LIVE, FINISHED = "jobs", "archive"
@@ -165,7 +166,8 @@ def timeline(connection: sqlite3.Connection, job_id: str) -> list[TimelineEntry]
     if not found:
         return []
     job = found[0]
-    return timeline_of(job, attempts(connection, job_id), connection.execute(AUDIT_OF_JOB, (job_id,)))
+    by_hand = connection.execute(AUDIT_OF_JOB, (job_id,))
+    return timeline_of(job, attempts(connection, job_id), by_hand, steps(connection, job_id))
 
 
 AUDIT = "SELECT at, actor, action, reason, detail, n FROM audit ORDER BY at DESC, operation DESC LIMIT ?"

@@ -13,7 +13,7 @@ from typing import Any
 
 from mainspring.clock import Clock, Millis, SystemClock, to_datetime
 from mainspring.errors import ConfigurationError, StoreError
-from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressReport, Status, TimelineEntry
+from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressReport, Save, Status, Step, TimelineEntry
 from mainspring.stores.documents import Bundle, Document, Due, Key, Listing
 from mainspring.stores.protocol import (
     Action,
@@ -43,8 +43,10 @@ from mainspring.stores.sqlite import (
     insertion,
     operate,
     read,
+    steps,
     transfer,
     upkeep,
+    waking,
 )
 from mainspring.stores.sqlite.completion import SqliteCompletion, refuse_inside
 from mainspring.stores.sqlite.file import BUSY_TIMEOUT, DatabaseFile
@@ -178,6 +180,13 @@ class SqliteStore:
         accepted = await self._write(endings.report, list(reports), durable=False)
         return {report.job_id for report, good in zip(reports, accepted, strict=True) if good}
 
+    async def save(self, saves: Sequence[Save]) -> list[list[Inserted] | None]:
+        return await self._write(endings.save, endings.saving(saves))
+
+    async def wake(self, keys: Mapping[str, int]) -> dict[str, int]:
+        woken: list[dict[str, int]] = await self._write(waking.wake, [keys])
+        return woken[0]
+
     def completion(self, outcome: Callable[[], Outcome]) -> SqliteCompletion:
         self._open()
         return SqliteCompletion(self.file, self.clock, outcome, self._committed)
@@ -282,6 +291,9 @@ class SqliteStore:
 
     async def attempts(self, job_id: str) -> list[Attempt]:
         return await self._open().reader.run(read.attempts, job_id)
+
+    async def steps(self, job_id: str) -> list[Step]:
+        return await self._open().reader.run(steps.steps, job_id)
 
     async def timeline(self, job_id: str) -> list[TimelineEntry]:
         return await self._open().reader.run(read.timeline, job_id)

@@ -17,6 +17,7 @@ from mainspring.stores.records import AUDIT, DOCUMENT, JOB, KEY, PAUSE, Chunk, K
 from mainspring.stores.sqlite.batch import in_values
 from mainspring.stores.sqlite.insertion import INSERT_PAYLOADS, INSERT_TAGS, LONG_PAYLOAD
 from mainspring.stores.sqlite.rows import PAYLOAD
+from mainspring.stores.sqlite.steps import PUT as PUT_STEPS
 from mainspring.stores.sqlite.writer import Transaction
 from mainspring.stores.tables import (
     CODES,
@@ -123,9 +124,6 @@ PUT_FINISHED = f"INSERT INTO archive ({IN_BOTH}, started_at, finished_at, expire
 PUT_RUNS = """
 INSERT OR IGNORE INTO attempts (job_id, number, worker, started_at, finished_at, move, error_type, error, traceback)
 VALUES {values}
-"""
-PUT_STEPS = """
-INSERT OR IGNORE INTO steps (job_id, name, number, kind, output, started_at, finished_at) VALUES {values}
 """
 PUT_BY_HAND = "INSERT OR IGNORE INTO audit_jobs (job_id, operation, action) VALUES {values}"
 

@@ -132,6 +132,7 @@ SELECT count(*) FROM {table} AS part
 WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE id = part.job_id)
   AND NOT EXISTS (SELECT 1 FROM archive WHERE id = part.job_id)
 """
+PARTS = ("payloads", "attempts", "steps", "tags")  # rows that belong to a job
 TWICE = "SELECT count(*) FROM jobs JOIN archive USING (id)"
 
 
@@ -144,7 +145,7 @@ def diagnose(connection: sqlite3.Connection, file: DatabaseFile, presence: Prese
         check_integrity(connection),
         check_counts(connection),
         check_doubles(connection),
-        *(check_orphans(connection, table) for table in ("payloads", "attempts", "tags")),
+        *(check_orphans(connection, table) for table in PARTS),
         check_holders(connection, presence),
         check_leftovers(presence),
     ]
@@ -227,7 +228,7 @@ def repair(transaction: Transaction, requests: list[None]) -> list[None]:
     """Count again, and drop rows that belong to no job."""
     transaction.execute("DELETE FROM counts")
     transaction.execute(f"INSERT INTO counts {REAL_COUNTS}")
-    for table in ("payloads", "attempts", "tags"):
+    for table in PARTS:
         orphans = ORPHANS.format(table=table).replace("count(*)", "job_id")
         transaction.execute(f"DELETE FROM {table} WHERE job_id IN ({orphans})")
     return requests

@@ -1,0 +1,41 @@
+"""What durable functions have behind them."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+
+from mainspring.job import Outcome, Save, Step
+from mainspring.stores.sqlite.batch import in_values
+from mainspring.stores.sqlite.writer import Transaction
+
+PUT = """
+INSERT OR REPLACE INTO steps (job_id, name, number, kind, output, started_at, finished_at) VALUES {values}
+"""
+OF_JOB = """
+SELECT name, number, kind, output, started_at, finished_at FROM steps WHERE job_id = ?
+"""
+FORGET = """
+DELETE FROM steps WHERE job_id IN (SELECT value FROM json_each(?))
+    AND number >= (SELECT first.number FROM steps AS first WHERE first.job_id = steps.job_id AND first.name = ?)
+"""
+
+
+def put_steps(transaction: Transaction, of: Iterable[Outcome | Save]) -> None:
+    rows = [
+        (one.job_id, step.name, step.number, step.kind, step.output, step.started_at, step.finished_at)
+        for one in of
+        for step in one.steps
+    ]
+    for chunk in in_values(PUT, rows):
+        transaction.execute(*chunk)
+
+
+def forget_steps(transaction: Transaction, ids: Sequence[str], first: str) -> None:
+    """That one and those after it, of jobs that have it."""
+    transaction.execute(FORGET, (json.dumps(ids), first))
+
+
+def steps(connection: sqlite3.Connection, job_id: str) -> list[Step]:
+    return sorted((Step(*row) for row in connection.execute(OF_JOB, (job_id,))), key=lambda step: step.number)
