@@ -241,7 +241,8 @@ class Outcome:
 
     `move` is one of DONE, RETRY, SNOOZE, RELEASE, SUSPEND, CRASH, DEAD, CANCEL. DONE, RETRY, DEAD
     and CANCEL count as an attempt; CRASH counts as a crash, and the store makes it DEAD when
-    it is the job's `MAX_CRASHES`th. SUSPEND forgets attempts and crashes: each stretch has the full budget.
+    it is the job's `MAX_CRASHES`th. SUSPEND forgets attempts and crashes: each stretch has the full budget. Unless
+    the job is `blocked`: then it has not run, and keeps them.
     """
 
     job_id: str
@@ -257,6 +258,7 @@ class Outcome:
     ref: Any = None  # the claim's; without it the store searches
     waits_for: str | None = None  # SUSPEND: or before that, as soon as this key is called
     steps: tuple[Step, ...] = ()  # written in the same commit
+    blocked: bool = False  # SUSPEND: a limit was in its way, and its handler was not called
 
 
 UNTIL_WOKEN: Millis = 253_402_214_400_000

@@ -84,6 +84,7 @@ from mainspring.stores.protocol import (
     WorkerInfo,
 )
 from mainspring.stores.records import JOBS, Chunk, Kind, Record, job_record, kind_of, make_key, split_key
+from mainspring.stores.rules import begins_anew
 from mainspring.stores.shelf import Shelf
 
 COUNTS_AS_ATTEMPT = frozenset({Move.DONE, Move.RETRY, Move.DEAD, Move.CANCEL})
@@ -353,7 +354,8 @@ class MemoryStore:
         if move in IN_HISTORY:
             row.history.append(_attempt(row, move, outcome, now))
         if move is Move.SUSPEND:
-            row.attempts = row.crashes = 0
+            if begins_anew(outcome):
+                row.attempts = row.crashes = 0
             row.waits_for = outcome.waits_for
         self._move_on(row, move, outcome.delay, now)
 

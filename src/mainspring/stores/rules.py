@@ -44,6 +44,11 @@ def keeps_its_time(outcome: Outcome) -> bool:
     return outcome.move in {Move.RELEASE, Move.CRASH} and not outcome.delay
 
 
+def begins_anew(outcome: Outcome) -> bool:
+    """It has come a stretch further, and the next one has the full budget of attempts and crashes."""
+    return outcome.move is Move.SUSPEND and not outcome.blocked
+
+
 def recorded_as(outcome: Outcome, status: Status) -> Move | None:
     """How the run shows in the history; None: not at all. A snooze or release that led back is no attempt."""
     if outcome.move is Move.DONE:

@@ -83,6 +83,21 @@ class Suspending(Scene):
         held = await claim_one(store)  # not as a suspect
         assert (held.attempts, held.crashes) == (0, 0)
 
+    async def test_a_blocked_job_keeps_its_attempts_and_crashes(self, store: Store) -> None:
+        held = await running(store, max_attempts=3)
+        await end(store, held, Move.RETRY)
+        held = await claim_one(store)
+        await end(store, held, Move.CRASH)
+        held = await claim_one(store, solo=True)
+        await end(store, held, Move.SUSPEND, delay=UNTIL_WOKEN, waits_for="bell", blocked=True, reason="full")
+        job = await look(store, held.id)
+        assert (job.status, job.attempts, job.crashes, job.waits_for, job.reason) == (
+            Status.SUSPENDED, 1, 1, "bell", "full",
+        )  # fmt: skip
+        assert await store.wake({"bell": 1}) == {"bell": 1}
+        assert await claim(store) == []  # still a suspect
+        assert (await claim_one(store, solo=True)).attempt == 2
+
     async def test_history_goes_on_across_suspensions(self, store: Store) -> None:
         held = await running(store)
         await end(store, held, Move.RETRY)
