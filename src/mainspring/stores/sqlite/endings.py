@@ -57,10 +57,10 @@ SELECT id, task, queue, {COMPLETED}, priority, run_at, attempts + 1, max_attempt
        dedupe_key, target_type, target_id, tags, options, reason, progress, note, error_type, error, payload, column5
 FROM (VALUES {{values}}) CROSS JOIN jobs ON seq = column1 AND +id = column2 AND token = column3 AND status = {RUNNING}
 """
-GO_ON = f"""
+GO_ON = """
 UPDATE jobs SET status = :status, run_at = coalesce(:run_at, min(run_at, :now)), cancel = 0,
-                attempts = iif(:status = {SUSPENDED}, 0, attempts + :attempts), -- each stretch has the full budget
-                crashes = iif(:status = {SUSPENDED}, 0, crashes + :crashes), waits_for = :waits_for, reason = :reason,
+                attempts = iif(:anew, 0, attempts + :attempts), crashes = iif(:anew, 0, crashes + :crashes),
+                waits_for = :waits_for, reason = :reason,
                 error_type = coalesce(:error_type, error_type), error = iif(:error_type IS NULL, error, :error)
 WHERE seq = :seq
 """
@@ -190,6 +190,7 @@ def go_on(transaction: Transaction, job: Held, status: int, outcome: Outcome) ->
             "now": transaction.now,  # it was due when it was claimed, even if the clock was set back since
             "attempts": int(outcome.move in COUNTS_AS_ATTEMPT),
             "crashes": int(outcome.move is Move.CRASH),
+            "anew": begins_anew(outcome),
             "waits_for": outcome.waits_for if status == SUSPENDED else None,
             "reason": outcome.reason,
             "error_type": failure.type if failure else None,
