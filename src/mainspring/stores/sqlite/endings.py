@@ -17,6 +17,7 @@ from mainspring.clock import Millis
 from mainspring.job import FINISHED, Failure, Inserted, Move, Outcome, ProgressReport, Save, Status
 from mainspring.stores.rules import (
     COUNTS_AS_ATTEMPT,
+    begins_anew,
     keeps_its_time,
     next_status,
     next_time,
