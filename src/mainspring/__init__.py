@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mainspring.app import Mainspring
 from mainspring.context import Context
 from mainspring.errors import Cancel, Discard, MainspringError, Snooze
+from mainspring.flow import Debounce, Throttle
 from mainspring.health import Health
 from mainspring.job import Job, Priority, Status
 from mainspring.retry import Retry
@@ -44,6 +45,7 @@ __all__ = [
     "Context",
     "Cron",
     "Daily",
+    "Debounce",
     "Discard",
     "Every",
     "Filter",
@@ -66,6 +68,7 @@ __all__ = [
     "Snooze",
     "Status",
     "Task",
+    "Throttle",
     "Weekly",
     "Yearly",
 ]

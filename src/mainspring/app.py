@@ -9,9 +9,12 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from mainspring.clock import Clock, to_datetime
+from mainspring.clock import Clock, Length, to_datetime
 from mainspring.errors import ConfigurationError, UnknownTask
 from mainspring.events import Bus, Event, Halted, JobCreated, JobDeduplicated, Resumed, Subscriber
+from mainspring.flow.debounce import NewestOnly
+from mainspring.flow.dependencies import Dependencies
+from mainspring.flow.expiry import Expiry
 from mainspring.guards import Guards
 from mainspring.health import LATE, TIMEOUT, Contact, Health, examine
 from mainspring.job import Inserted, NewJob
@@ -23,7 +26,7 @@ from mainspring.scheduling.schedules import Declared, Schedules, owner_of
 from mainspring.scheduling.timer import ScheduleTimer
 from mainspring.stores.connect import connect
 from mainspring.stores.protocol import AuditEntry, By, Halt, Stats, Store
-from mainspring.task import Ack, Isolation, Length, Options, Retention, Task, TaskDecorator
+from mainspring.task import Ack, Isolation, Options, Retention, Task, TaskDecorator
 from mainspring.timers import Timers
 
 if TYPE_CHECKING:
@@ -53,6 +56,8 @@ class Mainspring:
         self.jobs = Jobs(self)
         self.schedules = Schedules(self)
         self.guards = Guards()
+        for guard in (NewestOnly(self), Expiry(self), Dependencies(self)):
+            self.guards.add(guard)
         self.timers = Timers(self)
         self.timers.add(ScheduleTimer(self))
         self.portal = Portal()
@@ -108,6 +113,7 @@ class Mainspring:
         ack: Ack = "batched",
         retention: Retention | None = None,
         tags: Iterable[str] | None = None,
+        expires: Length | None = None,
     ) -> TaskDecorator:
         """Make a function a task. Its name in the store is its own name unless another is given: never an import path.
 
@@ -116,7 +122,7 @@ class Mainspring:
         """
         options = Options(
             queue=queue, priority=priority, retry=retry, max_attempts=max_attempts, timeout=timeout,
-            isolation=isolation, retention=retention, tags=tags,
+            isolation=isolation, retention=retention, tags=tags, expires=expires,
         )  # fmt: skip
         names = sys._getframe(1).f_locals  # noqa: SLF001 - annotations may name what is local to the caller
 

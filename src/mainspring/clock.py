@@ -10,6 +10,9 @@ Millis = int
 """A point in time (milliseconds since 1970, UTC) or a length of time, as stores keep it."""
 
 
+Length = timedelta | float
+"""A length of time as programs give it; a number is seconds."""
+
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -45,7 +48,7 @@ def to_datetime(millis: Millis) -> datetime:
     return EPOCH + timedelta(milliseconds=millis)
 
 
-def duration(length: timedelta | float) -> Millis:
+def duration(length: Length) -> Millis:
     """Milliseconds of a timedelta or of a number of seconds."""
     seconds = length.total_seconds() if isinstance(length, timedelta) else length
     return round(seconds * 1000)

@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec,
 
 from pydantic import BaseModel
 
-from mainspring.clock import duration, to_millis
+from mainspring.clock import Length, Millis, duration, to_millis
 from mainspring.context import Context
 from mainspring.errors import ConfigurationError, JobFailed
+from mainspring.flow import debounce as newest
+from mainspring.flow import dependencies, expiry
+from mainspring.flow.debounce import Debounce, Throttle
+from mainspring.flow.dependencies import After, OnFailed
 from mainspring.ids import new_id
-from mainspring.job import FOREVER, Job, NewJob, Priority, Status
+from mainspring.job import FOREVER, Inserted, Job, NewJob, Priority, Status
 from mainspring.payload import Payload
 from mainspring.portal import run_here
 from mainspring.retry import Retry
@@ -32,7 +36,6 @@ R_co = TypeVar("R_co", covariant=True)
 
 Isolation = Literal["auto", "process"]
 Ack = Literal["batched", "sync"]
-Length = timedelta | float
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,12 @@ class Options:
     isolation: Isolation | None = None
     retention: Retention | None = None
     connection: Any = None
+    throttle: Throttle | None = None
+    debounce: Debounce | None = None
+    replace: str | None = None
+    expires: Length | datetime | None = None
+    after: After | None = None
+    on_failed: OnFailed | None = None
 
     def __post_init__(self) -> None:
         for problem in problems_of(self):
@@ -91,6 +100,7 @@ def problems_of(options: Options) -> Iterator[str]:
     if isinstance(options.tags, str):
         yield f"tags is a list of strings, not the string {options.tags!r}"
     yield from problems_of_running(options)
+    yield from problems_of_flow(options)
 
 
 def is_pair_of_strings(value: Any) -> bool:
@@ -108,6 +118,22 @@ def problems_of_running(options: Options) -> Iterator[str]:
         yield f"timeout is {options.timeout}; it is at least a millisecond, and left out for none"
     if options.isolation not in {None, "auto", "process"}:
         yield f'isolation is "auto" or "process", not {options.isolation!r}'
+
+
+def problems_of_flow(options: Options) -> Iterator[str]:
+    given = {name for name in ("dedupe_key", "throttle", "debounce", "replace") if getattr(options, name) is not None}
+    if len(given) > 1:
+        yield f"give one of {' and '.join(sorted(given))}: each says what becomes of a second job under a key"
+    if options.debounce is not None and (options.run_at is not None or options.delay is not None):
+        yield "debounce says when the job is due; leave out run_at and delay"
+    if given & {"debounce", "replace"} and options.connection is not None:
+        yield "debounce and replace change a job that waits, and cannot do it in your transaction"
+    if options.replace is not None:
+        newest.check_key(options.replace, "replace")
+    if options.expires is not None and (problem := expiry.problem_of(options.expires)):
+        yield problem
+    if problem := dependencies.problem_of(options.after, options.on_failed):
+        yield problem
 
 
 @dataclass(slots=True)
@@ -202,12 +228,19 @@ class Task(Generic[P, R, C]):
         isolation: Isolation | None = None,
         retention: Retention | None = None,
         connection: Any = None,
+        throttle: Throttle | None = None,
+        debounce: Debounce | None = None,
+        replace: str | None = None,
+        expires: Length | datetime | None = None,
+        after: After | None = None,
+        on_failed: OnFailed | None = None,
     ) -> Enqueuer[P, R]:
         """The task with options for the next enqueue; they never mix with its arguments."""
         given = Options(
             queue=queue, priority=priority, run_at=run_at, delay=delay, dedupe_key=dedupe_key, dedupe_for=dedupe_for,
             target=target, tags=tags, max_attempts=max_attempts, retry=retry, timeout=timeout, isolation=isolation,
-            retention=retention, connection=connection,
+            retention=retention, connection=connection, throttle=throttle, debounce=debounce, replace=replace,
+            expires=expires, after=after, on_failed=on_failed,
         )  # fmt: skip
         return Enqueuer(self, given)
 
@@ -238,11 +271,10 @@ class Enqueuer(Generic[P, R]):
         self._options = options if options is task.options else options.over(task.options)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        [one] = await self._task.app.insert([self.prepare(*args, **kwargs)], self._options.connection)
-        return JobHandle(one.id, one.created, self._task)
+        return (await self._insert([self._prepared(args, kwargs)]))[0]
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        return self._run(self._insert([self.prepare(*args, **kwargs)]))[0]
+        return self._run(self._insert([self._prepared(args, kwargs)]))[0]
 
     async def enqueue_many(self, payloads: Iterable[Mapping[str, Any] | BaseModel]) -> list[JobHandle[R]]:
         return await self._insert(self._prepare_many(payloads))
@@ -251,6 +283,12 @@ class Enqueuer(Generic[P, R]):
         return self._run(self._insert(self._prepare_many(payloads)))
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
+        if self._newest_under is not None:
+            msg = "debounce and replace look for the job that waits: enqueue it, it cannot be prepared"
+            raise ConfigurationError(msg)
+        return self._prepared(args, kwargs)
+
+    def _prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
         return NewJob(new_id(), self._task.name, self._task.payload.dump(args, kwargs), *self._rest)
 
     def _prepare_many(self, payloads: Iterable[Mapping[str, Any] | BaseModel]) -> list[NewJob]:
@@ -259,8 +297,20 @@ class Enqueuer(Generic[P, R]):
         return [NewJob(new_id(), name, text, *rest) for text in texts]
 
     async def _insert(self, jobs: list[NewJob]) -> list[JobHandle[R]]:
-        inserted = await self._task.app.insert(jobs, self._options.connection)
-        return [JobHandle(one.id, one.created, self._task) for one in inserted]
+        return [JobHandle(one.id, one.created, self._task) for one in await self._put(jobs)]
+
+    async def _put(self, jobs: list[NewJob]) -> list[Inserted]:
+        app, options, key = self._task.app, self._options, self._newest_under
+        if key is not None:
+            return [await newest.Seat(app, job.task, key).put(job, options.debounce) for job in jobs]
+        if options.after is not None and options.connection is None:
+            return await dependencies.insert_after(app, jobs, dependencies.ids_of(options.after))
+        return await app.insert(jobs, options.connection)
+
+    @property
+    def _newest_under(self) -> str | None:
+        debounce = self._options.debounce
+        return self._options.replace if debounce is None else debounce.key
 
     def _run(self, work: Any) -> list[JobHandle[R]]:
         run = self._task.app.run if self._options.connection is None else run_here
@@ -283,10 +333,10 @@ class Enqueuer(Generic[P, R]):
             queue=options.queue or "default",
             priority=Priority.parse(options.priority or "normal"),
             run_at=None if options.run_at is None else to_millis(options.run_at),
-            delay=0 if options.delay is None else max(0, duration(options.delay)),
+            delay=self._delay(),
             max_attempts=options.max_attempts or retry.max_attempts,
             timeout=0 if options.timeout is None else duration(options.timeout),
-            dedupe_key=options.dedupe_key,
+            dedupe_key=options.dedupe_key if options.throttle is None else options.throttle.dedupe_key,
             dedupe_for=self._dedupe_for(),
             target=options.target,
             tags=tuple(options.tags or ()),
@@ -295,7 +345,13 @@ class Enqueuer(Generic[P, R]):
             options=self._own_options(),
         )
 
+    def _delay(self) -> Millis:
+        wanted = self._options.delay if self._options.debounce is None else self._options.debounce.wait
+        return 0 if wanted is None else max(0, duration(wanted))
+
     def _dedupe_for(self) -> int | None:
+        if self._options.throttle is not None:
+            return duration(self._options.throttle.per)
         wanted = self._options.dedupe_for
         if wanted is None or wanted == "active":
             return None
@@ -308,7 +364,19 @@ class Enqueuer(Generic[P, R]):
             own["retry"] = self._options.retry.to_data()
         if self._options.isolation is not None and self._options.isolation != self._task.options.isolation:
             own["isolation"] = self._options.isolation
+        own |= self._flow_options()
         return json.dumps(own) if own else None
+
+    def _flow_options(self) -> dict[str, Any]:
+        """What the guards must know, see guards.py."""
+        options, key = self._options, self._newest_under
+        own: dict[str, Any] = {} if key is None else {newest.OPTION: key}
+        if options.expires is not None:
+            moves = key is not None
+            own[expiry.OPTION] = expiry.option_of(options.expires, options.run_at, options.delay, moves=moves)
+        if options.after is not None:
+            own[dependencies.OPTION] = dependencies.option_of(options.after, options.on_failed)
+        return own
 
 
 class TaskDecorator(Protocol):

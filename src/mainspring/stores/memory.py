@@ -562,7 +562,8 @@ class MemoryStore:
             ids = tuple(row.id for row in able if row.status is not Status.RUNNING)
             if able and not dry_run:
                 detail = {"filter": _as_data(where)} | ({"edit": _as_data(edit)} if edit else {})
-                self._write_down(by, action.value, detail, len(able), now)
+                if by.audited:
+                    self._write_down(by, action.value, detail, len(able), now)
                 for row in able:
                     self._change(action, row, by, edit or Edit(), now)
             return Changed(ids, requested, conflicts, after)
@@ -582,7 +583,8 @@ class MemoryStore:
         return conflicts
 
     def _change(self, action: Action, row: _Row, by: By, edit: Edit, now: Millis) -> None:
-        row.by_hand.append((by.operation, action.value))
+        if by.audited:
+            row.by_hand.append((by.operation, action.value))
         match action:
             case Action.CANCEL:
                 self._cancel(row, by, now)

@@ -149,6 +149,7 @@ class By:
     actor: str
     reason: str = ""
     operation: str = field(default_factory=new_id)  # chunks of one operation make one entry
+    audited: bool = True  # False: nobody's hand, as when an enqueue replaces the job that waits; leaves no entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +350,10 @@ class Store(Protocol):
         cursor: str | None = None,
         dry_run: bool = False,
     ) -> Changed:
-        """Apply an action to one chunk of the matching jobs; if it did anything, write it into the audit log."""
+        """Apply an action to one chunk of the matching jobs; if it did anything, write it into the audit log.
+
+        Unless `by` says that nobody did it: then it is in no log, and in no job's timeline.
+        """
 
     async def halt(self, halt: Halt) -> None:
         """Halt the system or, with `halt.queue`, pause one queue. Nothing is claimed after this returns."""

@@ -75,6 +75,8 @@ class Announcer:
         elif outcome.move is Move.RELEASE:
             log.info("job_released", **fields, duration=duration, delay=delay, reason=outcome.reason)
             self._bus.emit(JobReleased(**about, reason=outcome.reason))
+        elif outcome.move is Move.SUSPEND:
+            log.debug("job_suspended", **fields, duration=duration, reason=outcome.reason)
         else:
             reason = reason_of(run, outcome)
             error = f"{outcome.failure.type}: {outcome.failure.message}" if outcome.failure else ""

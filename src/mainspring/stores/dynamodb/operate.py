@@ -112,8 +112,10 @@ def unchanged(row: Row) -> list[Condition]:
     return same + place
 
 
-def line(table: Table, row: Row, request: ChangeRequest) -> Write:
+def line(table: Table, row: Row, request: ChangeRequest) -> list[Write]:
     """For the job's own timeline."""
+    if not request.by.audited:
+        return []
     now = table.clock.now()
     words = {
         "PK": history(row["SK"]),
@@ -125,7 +127,7 @@ def line(table: Table, row: Row, request: ChangeRequest) -> Write:
         "reason": request.by.reason or None,
         "ttl": ttl(now + LINES_KEPT),
     }
-    return "Put", put(words)
+    return [("Put", put(words))]
 
 
 def count_move(table: Table, row: Row, status: Status | None, expires_at: str | None = None) -> None:
@@ -145,7 +147,7 @@ async def cancel(table: Table, row: Row, request: ChangeRequest, effect: Effect)
         changes["cancel_requested"] = True
         where = [equals("status", row["status"]), equals("token", row["token"])]
         await table.transact(
-            ("Update", update(table.job_key(row["SK"]), changes, only_if=where)), line(table, row, request)
+            ("Update", update(table.job_key(row["SK"]), changes, only_if=where)), *line(table, row, request)
         )
         effect.requested.append(row["SK"])
         table.crew.warn(row.get("locked_by", ""))
@@ -161,7 +163,7 @@ async def cancel(table: Table, row: Row, request: ChangeRequest, effect: Effect)
 
 async def write(table: Table, row: Row, changes: Mapping[str, Any], request: ChangeRequest, *more: Write) -> None:
     change = update(table.job_key(row["SK"]), changes, only_if=unchanged(row))
-    await table.transact(("Update", change), *more, line(table, row, request))
+    await table.transact(("Update", change), *more, *line(table, row, request))
 
 
 # -- retry ----------------------------------------------------------------------------------------------
@@ -280,7 +282,7 @@ async def resume(table: Table, by: By, queue: str | None) -> bool:
 
 
 async def write_audit(table: Table, request: ChangeRequest, number: int) -> None:
-    if not number:
+    if not number or not request.by.audited:
         return
     detail: dict[str, Any] = {"filter": plain(request.where)}
     if request.edit is not None:

@@ -257,7 +257,7 @@ ON CONFLICT DO NOTHING
 
 
 async def write_audit(transaction: Transaction, request: ChangeRequest, ids: Sequence[str]) -> None:
-    if not ids:
+    if not ids or not request.by.audited:
         return
     detail: dict[str, Any] = {"filter": plain(request.where)}
     if request.edit is not None:

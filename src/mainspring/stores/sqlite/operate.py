@@ -261,7 +261,7 @@ PUT_JOBS = "INSERT OR IGNORE INTO audit_jobs SELECT value, ?, ? FROM json_each(?
 
 
 def write_audit(transaction: Transaction, request: ChangeRequest, ids: Sequence[str]) -> None:
-    if not ids:
+    if not ids or not request.by.audited:
         return
     detail: dict[str, Any] = {"filter": plain(request.where)}
     if request.edit is not None:

@@ -45,6 +45,15 @@ async def chunks(store: Store, action: Action, by: By, size: int, **fields: Any)
 
 
 class Changing(Scene):
+    # -- by nobody ----------------------------------------------------------------------------
+
+    async def test_what_nobody_did_by_hand_is_in_no_log(self, store: Store) -> None:
+        job_id = await put(store)
+        by = By("mainspring", audited=False)
+        changed = await store.change(Action.EDIT, Filter(ids=(job_id,)), by, edit=Edit(payload='{"new": 1}'))
+        assert (changed.ids, (await look(store, job_id)).payload) == ((job_id,), {"new": 1})
+        assert (await store.audit(), [entry.what for entry in await store.timeline(job_id)]) == ([], ["created"])
+
     # -- cancel -------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("status", CANCELLABLE)

@@ -1,0 +1,118 @@
+"""A job that starts after others have finished.
+
+It is suspended until the last of them ends, and then looks which are left. That it was not called, as a process died in
+between, is noticed by a second look after a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from mainspring.clock import Millis
+from mainspring.errors import JobNotFound
+from mainspring.guards import Guarded, Refusal, refuse
+from mainspring.job import Claim, Inserted, Job, Move, NewJob, Status, end_of
+
+if TYPE_CHECKING:
+    from mainspring.app import Mainspring
+
+OPTION = "after"
+MOST = 1000  # jobs that one waits for
+FIRST_LOOK: Millis = 60_000  # by itself, if nobody calls
+LONGEST_LOOK: Millis = 3_600_000
+
+OnFailed = Literal["cancel", "run"]
+
+
+class HasId(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+After = Iterable[HasId | str]
+
+
+def ids_of(after: After) -> tuple[str, ...]:
+    """Of handles, jobs, prepared jobs, or ids as they are."""
+    return tuple(dict.fromkeys(one if isinstance(one, str) else one.id for one in after))
+
+
+def problem_of(after: Any, on_failed: Any) -> str | None:
+    if on_failed not in {None, "cancel", "run"}:
+        return f'on_failed is "cancel" or "run", not {on_failed!r}'
+    if after is None:
+        return "on_failed needs after, the jobs that come before" if on_failed is not None else None
+    if isinstance(after, str) or not hasattr(after, "__iter__"):
+        return f"after is a list of jobs or their ids, not {after!r}"
+    if len(ids_of(after)) > MOST:
+        return f"a job waits for up to {MOST} others, not {len(ids_of(after))}; for more there is app.batch(…)"
+    return None
+
+
+def option_of(after: After, on_failed: OnFailed | None) -> dict[str, Any]:
+    return {"jobs": list(ids_of(after)), "on_failed": on_failed or "cancel"}
+
+
+async def insert_after(app: Mainspring, jobs: list[NewJob], ids: Sequence[str]) -> list[Inserted]:
+    """Jobs that have no time of their own are suspended from the start: no worker looks at them in vain."""
+    last = await last_unfinished(app, ids)
+    if last is None:
+        return await app.insert(jobs)
+    inserted = await app.insert([suspended_until(last, job) for job in jobs])
+    if await has_ended(app, last):
+        await app.store.wake({end_of(last): len(jobs)})
+    return inserted
+
+
+async def last_unfinished(app: Mainspring, ids: Sequence[str]) -> str | None:
+    found = {job.id: job for job in await app.store.get(ids)}
+    if missing := [one for one in ids if one not in found]:
+        msg = f"there is no job {', '.join(missing)} to come after; enqueue it first, or leave it out"
+        raise JobNotFound(msg)
+    return next((one for one in reversed(ids) if not found[one].finished), None)
+
+
+def suspended_until(other: str, job: NewJob) -> NewJob:
+    if job.run_at is not None or job.delay:
+        return job
+    return replace(job, waits_for=end_of(other), delay=FIRST_LOOK)
+
+
+async def has_ended(app: Mainspring, job_id: str) -> bool:
+    return all(job.finished for job in await app.store.get([job_id]))
+
+
+class Dependencies:
+    option = OPTION
+
+    def __init__(self, app: Mainspring) -> None:
+        self._app = app
+
+    async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+        del now
+        wanted = list(dict.fromkeys(one for job in jobs for one in job.option["jobs"]))
+        found = {job.id: job for job in await self._app.store.get(wanted)}
+        refusals = {job.claim.id: self._refusal(job, found) for job in jobs}
+        return {job_id: refusal for job_id, refusal in refusals.items() if refusal is not None}
+
+    def _refusal(self, job: Guarded, found: Mapping[str, Job]) -> Refusal | None:
+        """None: all are finished, or gone by now."""
+        others = [found[one] for one in job.option["jobs"] if one in found]
+        failed = next((one for one in others if one.finished and one.status is not Status.COMPLETED), None)
+        if failed is not None and job.option["on_failed"] == "cancel":
+            return refuse(job.claim, Move.CANCEL, reason=f"job {failed.id}, which comes before, is {failed.status}")
+        last = next((one for one in reversed(others) if not one.finished), None)
+        return None if last is None else self._wait_for(job.claim, last.id)
+
+    def _wait_for(self, claim: Claim, other: str) -> Refusal:
+        delay = min(FIRST_LOOK << min(claim.token, 16), LONGEST_LOOK)
+        return refuse(
+            claim, Move.SUSPEND, delay=delay, waits_for=end_of(other), reason=f"waits for job {other}", blocked=True,
+            look_again=partial(has_ended, self._app, other),
+        )  # fmt: skip
+
+    async def ended(self, jobs: Sequence[Guarded]) -> None:
+        """Nothing was given out."""

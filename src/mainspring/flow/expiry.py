@@ -1,0 +1,69 @@
+"""A job that was not started by a certain time is dropped. Once it has begun, it goes on to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from mainspring.clock import Length, Millis, duration, to_datetime, to_millis
+from mainspring.flow.resumption import goes_on, was_tried
+from mainspring.guards import Guarded, Refusal, refuse
+from mainspring.job import Claim, Move
+
+if TYPE_CHECKING:
+    from mainspring.app import Mainspring
+
+OPTION = "start_by"
+
+
+def problem_of(expires: Any) -> str | None:
+    if isinstance(expires, datetime):
+        return f"expires is {expires!r}, which has no time zone" if expires.tzinfo is None else None
+    if duration(expires) <= 0:
+        return f"expires is {expires}; it is a time, or a length of time from when the job is due"
+    return None
+
+
+def option_of(expires: Length | datetime, run_at: datetime | None, delay: Length | None, *, moves: bool) -> Any:
+    """A time; or a length, with what is needed to know from when on, as a job's time may change before it starts."""
+    if isinstance(expires, datetime):
+        return to_millis(expires)
+    option: dict[str, Any] = {"within": duration(expires)}
+    if run_at is not None:
+        option["run_at"] = to_millis(run_at)
+    if delay is not None:
+        option["delay"] = max(0, duration(delay))
+    return option | ({"moves": True} if moves else {})
+
+
+def start_by(claim: Claim, option: Any) -> Millis:
+    """A length counts from when the job was first due; or last, if newer enqueues move it."""
+    if isinstance(option, int):
+        return option
+    first_due = max(claim.created_at + option.get("delay", 0), option.get("run_at", 0))
+    is_its_time = claim.token == 1 or "moves" in option
+    within: Millis = option["within"]
+    return (max(claim.created_at, claim.run_at) if is_its_time else first_due) + within
+
+
+class Expiry:
+    option = OPTION
+
+    def __init__(self, app: Mainspring) -> None:
+        self._app = app
+
+    async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+        refused: dict[str, Refusal] = {}
+        for job in jobs:
+            claim, end = job.claim, start_by(job.claim, job.option)
+            if now > end and not was_tried(claim) and not await goes_on(self._app.store, claim):
+                refused[claim.id] = refuse(claim, Move.CANCEL, reason=f"expired: not started by {shown(end)}")
+        return refused
+
+    async def ended(self, jobs: Sequence[Guarded]) -> None:
+        """Nothing was given out."""
+
+
+def shown(moment: Millis) -> str:
+    return f"{to_datetime(moment):%Y-%m-%d %H:%M:%S} UTC"
