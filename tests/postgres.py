@@ -166,7 +166,7 @@ def fresh_schema() -> str:
 # -- schemas that are used again: to make one costs more than most tests do ------------------------------
 
 spare: defaultdict[str, list[str]] = defaultdict(list)
-TABLES = "jobs archive attempts dedupe counts halts workers audit audit_jobs documents"
+TABLES = "jobs archive attempts steps dedupe counts halts workers audit audit_jobs documents"
 CLEAR = "".join(f"DELETE FROM {{schema}}.{table};" for table in TABLES.split())
 
 

@@ -14,10 +14,11 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from mainspring import Mainspring, Retention
 from mainspring.errors import StoreReadOnly
-from mainspring.job import Status
+from mainspring.job import Status, end_of
 from mainspring.stores.connect import POSTGRES_SETTINGS
 from mainspring.stores.postgres import PostgresStore
 from mainspring.task import Task
+from mainspring.testing.conformance.scene import new_job
 from tests.postgres import dsn, fresh_schema
 
 pytestmark = pytest.mark.slow  # a real server
@@ -79,6 +80,8 @@ async def test_the_rights_that_are_printed_are_enough(shop: Shop) -> None:
     web, greet = shop.open(shop.web)
     job = await greet.enqueue(name="Ada")
     await greet.using(dedupe_key="b", dedupe_for=60).enqueue(name="Ben")
+    await web.store.insert([new_job(waits_for=end_of(job.id)), new_job(waits_for="bell")])
+    assert await web.store.wake({"bell": 1}) == {"bell": 1}
     with pytest.raises(StoreReadOnly):
         await web.jobs.cancel(job.id)
     working, _ = shop.open(shop.worker)

@@ -19,8 +19,8 @@ UNION ALL SELECT queue, status, count(*) FROM {s}.archive GROUP BY queue, status
 KEPT_COUNTS = "SELECT queue, status, sum(n)::bigint FROM {s}.counts GROUP BY queue, status"
 TWICE = "SELECT count(*) FROM {s}.jobs JOIN {s}.archive USING (id)"
 ORPHANS = """
-FROM {s}.attempts AS part WHERE NOT EXISTS (SELECT 1 FROM {s}.jobs WHERE id = part.job_id)
-                            AND NOT EXISTS (SELECT 1 FROM {s}.archive WHERE id = part.job_id)
+FROM {s}.%s AS part WHERE NOT EXISTS (SELECT 1 FROM {s}.jobs WHERE id = part.job_id)
+                      AND NOT EXISTS (SELECT 1 FROM {s}.archive WHERE id = part.job_id)
 """
 
 
@@ -33,7 +33,8 @@ async def diagnose(transaction: Transaction, lease: Millis) -> list[Finding]:
         await check_version(transaction),
         await check_counts(transaction),
         await check_doubles(transaction),
-        await check_orphans(transaction),
+        await check_orphans(transaction, "attempts"),
+        await check_orphans(transaction, "steps"),
         await check_holders(transaction, lease),
         await check_partitions(transaction),
         *await surroundings.check_all(transaction),
@@ -70,12 +71,12 @@ async def check_doubles(transaction: Transaction) -> Finding:
     return ok("doubles", "no job is both live and finished")
 
 
-async def check_orphans(transaction: Transaction) -> Finding:
-    number = await transaction.value(f"SELECT count(*) {ORPHANS}")
+async def check_orphans(transaction: Transaction, table: str) -> Finding:
+    number = await transaction.value(f"SELECT count(*) {ORPHANS % table}")
     if number:
         advice = "run `mainspring doctor --repair`"
-        return Finding(Severity.WARNING, "attempts", f"{number} rows belong to no job", advice)
-    return ok("attempts", "every row belongs to a job")
+        return Finding(Severity.WARNING, table, f"{number} rows belong to no job", advice)
+    return ok(table, "every row belongs to a job")
 
 
 async def check_holders(transaction: Transaction, lease: Millis) -> Finding:
@@ -113,4 +114,5 @@ async def repair(transaction: Transaction) -> None:
     await transaction.do("LOCK TABLE {s}.jobs IN SHARE ROW EXCLUSIVE MODE")
     await transaction.do("DELETE FROM {s}.counts")
     await transaction.do(f"INSERT INTO {{s}}.counts {REAL_COUNTS}")
-    await transaction.do(f"DELETE FROM {{s}}.attempts WHERE job_id IN (SELECT job_id {ORPHANS})")
+    for table in ("attempts", "steps"):
+        await transaction.do(f"DELETE FROM {{s}}.{table} WHERE job_id IN (SELECT job_id {ORPHANS % table})")

@@ -8,15 +8,25 @@ from dataclasses import dataclass
 
 from mainspring.clock import Millis
 from mainspring.job import FINISHED, Failure, Move, Outcome, ProgressReport, Status
-from mainspring.stores.postgres import arrays
+from mainspring.stores.postgres import arrays, steps
 from mainspring.stores.postgres.insertion import insert_jobs
 from mainspring.stores.postgres.rows import is_id, storable
 from mainspring.stores.postgres.transaction import Transaction
-from mainspring.stores.rules import COUNTS_AS_ATTEMPT, keeps_its_time, next_status, recorded_as, refuse_illegal, shorten
+from mainspring.stores.postgres.waiting import is_end, wake_for_ends, watch
+from mainspring.stores.rules import (
+    COUNTS_AS_ATTEMPT,
+    begins_anew,
+    keeps_its_time,
+    next_status,
+    next_time,
+    recorded_as,
+    refuse_illegal,
+    shorten,
+)
 from mainspring.stores.tables import CODES, DEAD_LETTER, NEVER, RUNNING, STATUSES
 
 COMPLETE = """
-SELECT {s}.complete(%(ids)s::uuid[], %(tokens)s::bigint[], %(began)s::bigint[], %(results)s::text[], {now})
+SELECT * FROM {s}.complete(%(ids)s::uuid[], %(tokens)s::bigint[], %(began)s::bigint[], %(results)s::text[], {now})
 """
 WRITTEN = """
 SELECT archive.id::text, archive.token, status FROM {s}.archive
@@ -53,7 +63,9 @@ FROM gone
 """
 GO_ON = """
 UPDATE {s}.jobs SET status = %(status)s, run_at = coalesce(%(run_at)s, least(run_at, %(at)s)),
-                    attempts = attempts + %(attempts)s, crashes = crashes + %(crashes)s, cancel = false,
+                    attempts = CASE WHEN %(anew)s THEN 0 ELSE attempts + %(attempts)s END,
+                    crashes = CASE WHEN %(anew)s THEN 0 ELSE crashes + %(crashes)s END,
+                    cancel = false, waits_for = %(waits_for)s,
                     reason = %(reason)s, error_type = coalesce(%(error_type)s, error_type),
                     error = CASE WHEN %(error_type)s::text IS NULL THEN error ELSE %(error)s END
 WHERE id = %(id)s
@@ -84,9 +96,8 @@ class Held:
 async def ack(transaction: Transaction, outcomes: list[Outcome]) -> list[Status | None]:
     """The fence: only a job that runs under the outcome's very token is touched. A zombie's outcome finds none."""
     refuse_illegal(outcomes)
-    plain = [one for one in outcomes if one.move is Move.DONE and not one.follow_ups and is_id(one.job_id)]
-    done = await complete(transaction, plain)
-    rest = [one for one in outcomes if one.move is not Move.DONE or one.follow_ups]
+    done = await complete(transaction, [one for one in outcomes if is_plain(one) and is_id(one.job_id)])
+    rest = [one for one in outcomes if not is_plain(one)]
     settled = await settle(transaction, [one for one in rest if is_id(one.job_id)]) if rest else {}
     statuses: list[Status | None] = []
     for one in outcomes:
@@ -103,23 +114,29 @@ async def written_before(transaction: Transaction, keys: Sequence[tuple[str, int
 
 def all_plain(outcomes: Sequence[Outcome]) -> bool:
     """Whether one statement does it all, and needs no transaction around it."""
-    return all(one.move is Move.DONE and not one.follow_ups for one in outcomes)
+    return all(is_plain(one) for one in outcomes)
+
+
+def is_plain(outcome: Outcome) -> bool:
+    return outcome.move is Move.DONE and not outcome.follow_ups and not outcome.steps
 
 
 async def complete(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[tuple[str, int], bool]:
     """Runs that simply succeeded, all in one statement; those whose claim held."""
     if not outcomes:
         return {}
-    some = await transaction.value(
+    row = await transaction.row(
         COMPLETE,
         ids=arrays.of_plain(one.job_id for one in outcomes),
         tokens=arrays.of_plain(one.token for one in outcomes),
         began=arrays.of_plain(one.started_at or None for one in outcomes),
         results=arrays.of_texts(one.result for one in outcomes),
     )
-    if some is None:
+    accepted, woken = row or ([], None)
+    transaction.woken.update(woken or ())
+    if accepted is None:
         return dict.fromkeys(((one.job_id, one.token) for one in outcomes), True)
-    return {(job_id, int(token)): True for job_id, _, token in (one.partition(" ") for one in some)}
+    return {(job_id, int(token)): True for job_id, _, token in (one.partition(" ") for one in accepted)}
 
 
 async def settle(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[tuple[str, int], Status]:
@@ -141,8 +158,11 @@ async def settle(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[
         if (move := recorded_as(outcome, status)) is not None:
             await record_attempt(transaction, job, move, outcome)
     await end(transaction, ended)
-    follow_ups = [job for key, outcome in first.items() if key in statuses for job in outcome.follow_ups]
+    accepted = [outcome for key, outcome in first.items() if key in statuses]
+    await steps.put(transaction, [(outcome.job_id, step) for outcome in accepted for step in outcome.steps])
+    follow_ups = [job for outcome in accepted for job in outcome.follow_ups]
     await insert_jobs(transaction, follow_ups)  # last, since one may want the dedupe key that its parent held
+    await watch(transaction, {one.job_id: one.waits_for for one in accepted if is_end(one.waits_for)})
     return statuses
 
 
@@ -153,10 +173,12 @@ async def go_on(transaction: Transaction, job: Held, status: Status, outcome: Ou
         GO_ON,
         id=job.id,
         status=CODES[status],
-        run_at=None if keeps_its_time(outcome) else job.now + outcome.delay,
+        run_at=None if keeps_its_time(outcome) else next_time(outcome, job.now),
         at=job.now,  # it was due when it was claimed, even if the clock was set back since
         attempts=int(outcome.move in COUNTS_AS_ATTEMPT),
         crashes=int(outcome.move is Move.CRASH),
+        anew=begins_anew(outcome),
+        waits_for=outcome.waits_for if outcome.move is Move.SUSPEND else None,
         reason=storable(outcome.reason),
         error_type=failure.type if failure else None,
         error=storable(failure.message) if failure else None,
@@ -186,6 +208,7 @@ async def end(transaction: Transaction, ended: Sequence[tuple[Held, Status, Outc
     for (queue, status), number in Counter((job.queue, status) for job, status, _ in ended).items():
         transaction.count(queue, RUNNING, -number)
         transaction.count(queue, CODES[status], number)
+    await wake_for_ends(transaction, [job.id for job, _, _ in ended])
 
 
 async def record_attempt(transaction: Transaction, job: Held, move: Move, outcome: Outcome) -> None:

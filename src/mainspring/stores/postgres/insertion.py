@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mainspring.clock import Millis
@@ -12,11 +12,14 @@ from mainspring.job import FOREVER, Inserted, NewJob
 from mainspring.stores.postgres import arrays
 from mainspring.stores.postgres.halts import IN_COMMON, current_halts
 from mainspring.stores.postgres.transaction import Transaction
+from mainspring.stores.postgres.waiting import is_end, watch
 from mainspring.stores.protocol import Halt
-from mainspring.stores.tables import NEVER, PENDING
+from mainspring.stores.rules import first_status, first_time
+from mainspring.stores.tables import CODES, NEVER, PENDING
 
 MANY = 200  # jobs from which on COPY is the quickest way
 COPIED_AT_ONCE = 200  # rows: while the server takes them in, we write the next
+PLAIN = f"\\N\t\\N\t\\N\t\\N\t{PENDING}\t\\N"  # neither target nor tags nor options, and due by itself
 COLUMNS = {
     "id": "uuid",
     "task": "text",
@@ -34,6 +37,8 @@ COLUMNS = {
     "target_id": "text",
     "tags": "text",
     "options": "text",
+    "status": "smallint",
+    "waits_for": "text",
 }
 ENDED_IN_RANGE = "EXISTS (SELECT 1 FROM {s}.archive WHERE id BETWEEN %(first)s::uuid AND %(last)s::uuid)"
 """Jobs that are new have ids close together, and none of them has finished: one look instead of one for each."""
@@ -45,15 +50,16 @@ def inserting(given: str) -> str:
 WITH given AS MATERIALIZED ({given}),
 new AS (
     INSERT INTO {{s}}.jobs (id, task, queue, priority, run_at, created_at, max_attempts, timeout, keep, keep_dead,
-                            payload, dedupe_key, target_type, target_id, tags, options)
+                            payload, dedupe_key, target_type, target_id, tags, options, status, waits_for)
     SELECT id, task, queue, priority, coalesce(run_at, (SELECT {{now}}) + delay), (SELECT {{now}}), max_attempts,
-           timeout, keep, keep_dead, payload, dedupe_key, target_type, target_id, tags::text[], options
+           timeout, keep, keep_dead, payload, dedupe_key, target_type, target_id, tags::text[], options, status,
+           waits_for
     FROM given
     WHERE ((SELECT NOT {ENDED_IN_RANGE}) OR NOT EXISTS (SELECT 1 FROM {{s}}.archive WHERE archive.id = given.id))
       AND (SELECT cardinality(%(unless)s::text[]) = 0 OR {{s}}.takes_new(%(unless)s::text[], {{now}}))
-    ON CONFLICT DO NOTHING RETURNING queue
+    ON CONFLICT DO NOTHING RETURNING queue, status
 ), counted AS (
-    INSERT INTO {{s}}.counts (queue, status, n) SELECT queue, {PENDING}, count(*) FROM new GROUP BY queue
+    INSERT INTO {{s}}.counts (queue, status, n) SELECT queue, status, count(*) FROM new GROUP BY queue, status
 )
 SELECT queue, count(*) FROM new GROUP BY queue
 """
@@ -65,7 +71,7 @@ INSERT_SOME = inserting(f"SELECT * FROM unnest({ARRAYS}) AS given({', '.join(COL
 BEFORE_COPY = f"SELECT {{now}}, {ENDED_IN_RANGE}"
 COPY = """
 COPY {s}.jobs (id, task, queue, priority, run_at, created_at, max_attempts, timeout, keep, keep_dead, payload,
-               target_type, target_id, tags, options) FROM STDIN
+               target_type, target_id, tags, options, status, waits_for) FROM STDIN
 """
 KNOWN = """
 SELECT EXISTS (SELECT 1 FROM {s}.jobs WHERE id = %(id)s) OR EXISTS (SELECT 1 FROM {s}.archive WHERE id = %(id)s)
@@ -124,20 +130,23 @@ async def copy(transaction: Transaction, jobs: list[NewJob]) -> list[Inserted]:
     async with transaction.connection.cursor().copy(transaction.dialect.statement(COPY)) as writer:
         for start in range(0, len(jobs), COPIED_AT_ONCE):
             await writer.write("".join([line_of(job, now) for job in jobs[start : start + COPIED_AT_ONCE]]))
-    for queue, number in Counter(job.queue for job in jobs).items():
-        transaction.count(queue, PENDING, number)
+    for (queue, status), number in Counter((job.queue, first_status(job)) for job in jobs).items():
+        transaction.count(queue, CODES[status], number)
         transaction.woken.add(queue)
+    await watch_ends(transaction, jobs)
     return [Inserted(job.id, created=True) for job in jobs]
 
 
 def line_of(job: NewJob, now: Millis) -> str:
     """As COPY reads it: tabs between the columns."""
-    run_at = now + job.delay if job.run_at is None else job.run_at
+    run_at = first_time(job)
+    run_at = now + job.delay if run_at is None else run_at
     start = f"{job.id}\t{escaped(job.task)}\t{escaped(job.queue)}\t{int(job.priority)}\t{run_at}\t{now}"
     numbers = f"{job.max_attempts}\t{job.timeout}\t{job.keep}\t{job.keep_dead}"
-    rest = "\\N\t\\N\t\\N\t\\N"
-    if job.target or job.tags or job.options:
-        texts = (*(job.target or (None, None)), arrays.of_texts(job.tags) if job.tags else None, job.options)
+    rest = PLAIN
+    if job.target or job.tags or job.options or job.waits_for is not None:
+        tags = arrays.of_texts(job.tags) if job.tags else None
+        texts = (*(job.target or (None, None)), tags, job.options, str(CODES[first_status(job)]), job.waits_for)
         rest = "\t".join("\\N" if text is None else escaped(text) for text in texts)
     return f"{start}\t{numbers}\t{escaped(job.payload)}\t{rest}\n"
 
@@ -164,10 +173,21 @@ async def insert_jobs(transaction: Transaction, jobs: Sequence[NewJob]) -> list[
     await insert_rows(transaction, [job for job in jobs if job.dedupe_key is None])
     if keys := {f"{job.task}\n{job.dedupe_key}" for job in jobs if job.dedupe_key is not None}:
         await transaction.rows(LOCK_KEYS, keys=sorted(keys))  # always in this order, else two batches could deadlock
-    return [
+    inserted = [
         Inserted(job.id, created=True) if job.dedupe_key is None else await insert_unique(transaction, job)
         for job in jobs
     ]
+    await watch_ends(transaction, jobs)
+    return inserted
+
+
+async def watch_ends(transaction: Transaction, jobs: Sequence[NewJob]) -> None:
+    await watch(transaction, {job.id: job.waits_for for job in jobs if is_end(job.waits_for)})
+
+
+def waits_for_an_end(jobs: Iterable[NewJob]) -> bool:
+    """Then it takes more than one statement, see waiting.py."""
+    return any(is_end(job.waits_for) for job in jobs)
 
 
 async def insert_rows(transaction: Transaction, jobs: Sequence[NewJob], unless: Sequence[str] = ()) -> int:
@@ -199,7 +219,7 @@ def values_of(job: NewJob) -> tuple[Any, ...]:
         job.task,
         job.queue,
         int(job.priority),
-        job.run_at,
+        first_time(job),
         job.delay,
         job.max_attempts,
         job.timeout,
@@ -210,6 +230,8 @@ def values_of(job: NewJob) -> tuple[Any, ...]:
         *(job.target or (None, None)),
         arrays.of_texts(job.tags) if job.tags else None,  # as text: unnest takes no arrays of unequal arrays
         job.options,
+        CODES[first_status(job)],
+        job.waits_for,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from mainspring.clock import to_millis
+from mainspring.stores.postgres import steps, waiting
 from mainspring.stores.postgres.endings import ARCHIVE
 from mainspring.stores.postgres.halts import ALONE, current_halts
 from mainspring.stores.postgres.insertion import LIVE_HOLDER
@@ -106,6 +107,7 @@ async def cancel(transaction: Transaction, targets: Sequence[Target], request: C
             results=nothing,
         )
         count_moves(transaction, [t for t in targets if t.status != RUNNING], CANCELLED)
+        await waiting.wake_for_ends(transaction, effect.changed)
     if effect.requested:
         await transaction.do(ASK_TO_STOP, reason=request.by.reason, ids=effect.requested)
         transaction.cancellations = True
@@ -131,7 +133,6 @@ FROM gone
 
 async def replay(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
     """Run again now, with a full budget. Never beside another live job of the same dedupe key."""
-    del request
     effect = Effect()
     for target in targets:
         if target.table == LIVE:
@@ -142,6 +143,8 @@ async def replay(transaction: Transaction, targets: Sequence[Target], request: C
         else:
             await transaction.do(REPLAY_FINISHED, id=target.id)
         effect.changed.append(target.id)
+    if request.edit is not None and request.edit.from_step is not None:
+        await steps.forget(transaction, effect.changed, request.edit.from_step)
     moved = set(effect.changed)
     count_moves(transaction, [t for t in targets if t.id in moved], PENDING)
     transaction.woken.update(t.queue for t in targets if t.id in moved)
@@ -157,14 +160,16 @@ async def live_holder(transaction: Transaction, target: Target) -> str | None:
 
 # -- delete ---------------------------------------------------------------------------------------
 
-BELONGINGS = ("attempts", "audit_jobs")
+BELONGINGS = ("attempts", "steps", "audit_jobs")
 
 
 async def delete(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
     del request
-    await remove_jobs(transaction, [target.id for target in targets])
+    ids = [target.id for target in targets]
+    await remove_jobs(transaction, ids)
+    await waiting.wake_for_ends(transaction, ids)
     count_moves(transaction, targets, None)
-    return Effect([target.id for target in targets])
+    return Effect(ids)
 
 
 async def remove_jobs(transaction: Transaction, ids: Sequence[str]) -> None:

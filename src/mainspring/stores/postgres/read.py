@@ -8,10 +8,11 @@ from typing import Any
 
 from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.job import Attempt, Counts, Job, Move, Priority, TimelineEntry
+from mainspring.stores.postgres import steps
 from mainspring.stores.postgres.rows import FINISHED_COLUMNS, LIVE_COLUMNS, is_id, only_ids
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import DUE_CAP, AuditEntry, Filter, Page, Stats, WorkerInfo
-from mainspring.stores.tables import CODES, COMPLETED, STATUSES, timeline_of, to_attempt, to_job
+from mainspring.stores.tables import CODES, COMPLETED, RUNNING, STATUSES, timeline_of, to_attempt, to_job
 
 LIVE, FINISHED = "jobs", "archive"
 COLUMNS = {LIVE: LIVE_COLUMNS, FINISHED: FINISHED_COLUMNS}
@@ -168,7 +169,8 @@ async def timeline(transaction: Transaction, job_id: str) -> list[TimelineEntry]
     if not found:
         return []
     job = found[0]
-    return timeline_of(job, await attempts(transaction, job_id), await transaction.rows(AUDIT_OF_JOB, id=job_id))
+    by_hand = await transaction.rows(AUDIT_OF_JOB, id=job_id)
+    return timeline_of(job, await attempts(transaction, job_id), by_hand, await steps.of_job(transaction, job_id))
 
 
 AUDIT = "SELECT at, actor, action, reason, detail, n FROM {s}.audit ORDER BY at DESC, operation DESC LIMIT %(limit)s"
@@ -190,14 +192,14 @@ SELECT sum(n)::bigint, min(head) FROM (
     " UNION ALL ".join(
         f'''SELECT count(*) AS n, min(run_at) AS head FROM (
             SELECT run_at FROM {{s}}.jobs
-            WHERE queue = %(queue)s AND priority = {level} AND status < 2 AND crashes = 0 AND run_at <= {{now}}
+            WHERE queue = %(queue)s AND priority = {level} AND status < {RUNNING} AND crashes = 0 AND run_at <= {{now}}
             ORDER BY run_at LIMIT {DUE_CAP}) AS level_{level}'''
         for level in range(len(Priority))
     )
 }
 UNION ALL SELECT count(*), min(run_at) FROM (
     SELECT run_at FROM {{s}}.jobs
-    WHERE queue = %(queue)s AND status < 2 AND crashes > 0 AND run_at <= {{now}}
+    WHERE queue = %(queue)s AND status < {RUNNING} AND crashes > 0 AND run_at <= {{now}}
     ORDER BY run_at LIMIT {DUE_CAP}) AS suspects) AS levels
 """
 WORKERS = "SELECT id, info, seen_at FROM {s}.workers ORDER BY id"

@@ -14,7 +14,7 @@ import psycopg
 
 from mainspring.clock import Clock, Millis, to_millis
 from mainspring.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
-from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressReport, Status, TimelineEntry
+from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressReport, Save, Status, Step, TimelineEntry
 from mainspring.log import get_log
 from mainspring.stores.documents import Bundle, Document, Due, Key, Listing
 from mainspring.stores.postgres import (
@@ -27,8 +27,10 @@ from mainspring.stores.postgres import (
     partitions,
     read,
     schema,
+    steps,
     transfer,
     upkeep,
+    waiting,
 )
 from mainspring.stores.postgres.batches import Batches
 from mainspring.stores.postgres.borrowed import borrow
@@ -101,6 +103,7 @@ class PostgresStore:
         self._unless_pooled = prepare is None
         self._listen_links = Links(checked_dsn(listen_dsn), prepare=False) if listen_dsn else self._links
         self._inserts = Batches(self._insert_all)
+        self._saves = Batches(self._save_all)
         self._joined: dict[str, WorkerInfo] = {}
         self._listeners: dict[str, Listener] = {}
         self._idle: set[str] = set()  # workers that are marked so in the database
@@ -253,6 +256,8 @@ class PostgresStore:
             except StoreError as error:
                 if not isinstance(error.__cause__, psycopg.errors.UniqueViolation):  # an insert that is repeated
                     raise
+        if insertion.waits_for_an_end(jobs):
+            return await self._run(lambda transaction: insertion.insert(transaction, jobs))
         return await self._run_alone(lambda transaction: insertion.insert_at_once(transaction, jobs))
 
     def _remember_unanswered(self, jobs: Sequence[NewJob]) -> None:
@@ -345,6 +350,31 @@ class PostgresStore:
         given = list(reports)
         accepted = await self._run(lambda transaction: endings.report(transaction, given))
         return {report.job_id for report, good in zip(given, accepted, strict=True) if good}
+
+    async def save(self, saves: Sequence[Save]) -> list[list[Inserted] | None]:
+        return await self._saves.run(list(saves))
+
+    async def _save_all(self, saves: list[Save]) -> list[list[Inserted] | None]:
+        """May be repeated, since steps have names and jobs ids: also when nobody knows how far it came."""
+        try:
+            return await self._save_once(saves)
+        except StoreBusy:
+            raise
+        except StoreUnavailable:
+            return await self._save_once(saves)
+
+    async def _save_once(self, saves: list[Save]) -> list[list[Inserted] | None]:
+        if not saves:
+            return []
+        run = self._run if any(one.jobs for one in saves) else self._run_alone
+        return await run(lambda transaction: steps.save(transaction, saves))
+
+    async def steps(self, job_id: str) -> list[Step]:
+        return await self._read(lambda transaction: steps.of_job(transaction, job_id))
+
+    async def wake(self, keys: Mapping[str, int]) -> dict[str, int]:
+        """Never repeated here if the answer got lost. Who does so may wake others too: they look, and wait on."""
+        return await self._run_alone(lambda transaction: waiting.wake(transaction, keys))
 
     def completion(self, outcome: Callable[[], Outcome]) -> PostgresCompletion:
         return PostgresCompletion(self._links, self._dialect, outcome)

@@ -9,12 +9,12 @@ from operator import itemgetter
 from typing import Any, Protocol
 
 from mainspring.clock import Millis
-from mainspring.job import Status
-from mainspring.stores.postgres import arrays
+from mainspring.job import Status, Step
+from mainspring.stores.postgres import arrays, steps
 from mainspring.stores.postgres.partitions import DAY, FOREVER_DAY
 from mainspring.stores.postgres.rows import only_ids
 from mainspring.stores.postgres.transaction import Transaction
-from mainspring.stores.records import Chunk, Kind, Record, make_key, split_key
+from mainspring.stores.records import STEP, Chunk, Kind, Record, make_key, split_key
 from mainspring.stores.tables import (
     CODES,
     COMPLETED,
@@ -88,7 +88,7 @@ SHARED = {
     "target_type": "text", "target_id": "text", "tags": "text[]", "options": "text", "reason": "text",
     "progress": "float8", "note": "text", "error_type": "text", "error": "text", "payload": "text",
 }  # fmt: skip
-LIVE = {**SHARED, "claimed_at": "bigint", "deadline": "bigint", "cancel": "boolean"}
+LIVE = {**SHARED, "claimed_at": "bigint", "deadline": "bigint", "cancel": "boolean", "waits_for": "text"}
 FINISHED = {
     **SHARED, "started_at": "bigint", "finished_at": "bigint", "expires_at": "bigint", "drop_day": "integer",
     "result": "text",
@@ -99,16 +99,20 @@ encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 RECORD = """
 SELECT id::text, task, queue, status, priority, run_at, created_at, attempts, max_attempts, crashes, token, worker,
        {times}, timeout, keep, keep_dead, {cancel}, dedupe_key, target_type, target_id, tags, options, reason, progress,
-       note, error_type, error, payload, {result}
+       note, error_type, error, payload, {result}, {waits_for}
 """
 LIVE_RECORD = RECORD.replace("{times}", "nullif(claimed_at, 0), NULL::bigint, NULL::bigint").replace(
-    "{cancel}", "cancel").replace("{result}", "NULL::text")  # fmt: skip
+    "{cancel}", "cancel").replace("{result}", "NULL::text").replace("{waits_for}", "waits_for")  # fmt: skip
 FINISHED_RECORD = RECORD.replace(
     "{times}", f"nullif(started_at, 0), finished_at, nullif(expires_at, {NEVER})").replace(
-    "{cancel}", "false").replace("{result}", "result")  # fmt: skip
+    "{cancel}", "false").replace("{result}", "result").replace("{waits_for}", "NULL::text")  # fmt: skip
 RUNS = """
 SELECT job_id::text, number, worker, started_at, finished_at, move, error_type, error, traceback FROM {s}.attempts
 WHERE job_id = ANY(%(ids)s::uuid[]) ORDER BY attempts.job_id, number
+"""
+STEPS = f"""
+SELECT job_id::text, {", ".join(STEP)} FROM {{s}}.steps
+WHERE job_id = ANY(%(ids)s::uuid[]) ORDER BY steps.job_id, number
 """
 BY_HAND = """
 SELECT job_id::text, operation, action FROM {s}.audit_jobs WHERE job_id = ANY(%(ids)s::uuid[])
@@ -165,11 +169,12 @@ class Jobs:
 
     async def chunk(self, transaction: Transaction, after: str | None, limit: int) -> Chunk:
         """Sizes are known without reading what is long: that is fetched only for rows that fit."""
+        of_steps = "coalesce((SELECT sum(octet_length(output)) FROM {s}.steps WHERE job_id = next.id), 0)"
         result = "coalesce(octet_length(result), 0)" if self.table == "archive" else "0"
         beyond = "AND id > %(after)s::uuid" if after is not None else ""
         statement = f"""
             WITH page AS (
-                SELECT *, sum(octet_length(payload) + {result}) OVER (ORDER BY id) AS so_far,
+                SELECT *, sum(octet_length(payload) + {result} + {of_steps}) OVER (ORDER BY id) AS so_far,
                        count(*) OVER (ORDER BY id) AS place
                 FROM (SELECT * FROM {{s}}.{self.table} WHERE {self.condition} {beyond}
                       ORDER BY {self.table}.id LIMIT %(limit)s) AS next
@@ -213,8 +218,9 @@ class Jobs:
 async def complete(transaction: Transaction, rows: Sequence[tuple[Any, ...]]) -> list[Record]:
     ids = arrays.of_plain([row[0] for row in rows])
     runs = grouped(await transaction.rows(RUNS, ids=ids)) if rows else {}
+    steps = grouped(await transaction.rows(STEPS, ids=ids)) if rows else {}
     by_hand = grouped(await transaction.rows(BY_HAND, ids=ids)) if rows else {}
-    return [to_record(row, runs.get(row[0], []), by_hand.get(row[0], [])) for row in rows]
+    return [to_record(row, *(part.get(row[0], []) for part in (runs, steps, by_hand))) for row in rows]
 
 
 async def holders(transaction: Transaction, records: Sequence[Record]) -> dict[str, str]:
@@ -234,6 +240,7 @@ def live_row(record: Record, stall_grace: Millis) -> dict[str, Any]:
         "claimed_at": record["started_at"] or 0,
         "deadline": deadline_of(record, stall_grace),
         "cancel": record["cancel"],
+        "waits_for": record["waits_for"],
     }
 
 
@@ -273,6 +280,7 @@ def days_of(kind: Kind, records: Sequence[Record]) -> set[int]:
 async def put_belongings(transaction: Transaction, records: Sequence[Record]) -> None:
     """What stands in tables of its own."""
     runs = [(record["id"], *run) for record in records for run in record["runs"]]
+    await steps.put(transaction, [(record["id"], Step(*step)) for record in records for step in record["steps"]])
     by_hand = [(record["id"], *operation) for record in records for operation in record["by_hand"]]
     names = ("ids", "numbers", "workers", "began", "ended", "moves", "error_types", "errors", "tracebacks")
     for statement, parts, rows in (

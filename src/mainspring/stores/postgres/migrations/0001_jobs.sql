@@ -33,7 +33,8 @@ CREATE TABLE {schema}.jobs (
     note          text,
     error_type    text,
     error         text,
-    payload       text     NOT NULL
+    payload       text     NOT NULL,
+    waits_for     text COLLATE "C"
 ) WITH (
     fillfactor = 70,                          -- room for the row as it is claimed, beside the row as it was
     autovacuum_vacuum_scale_factor = 0.0,     -- a queue is dead rows for the most part: vacuum by number, not by share
@@ -46,9 +47,9 @@ CREATE TABLE {schema}.jobs (
 
 COMMENT ON TABLE {schema}.jobs IS 'Live jobs: waiting, running or suspended. Finished ones are in archive.';
 COMMENT ON COLUMN {schema}.jobs.id IS 'UUIDv7, made by the client, so ids are in the order of creation';
-COMMENT ON COLUMN {schema}.jobs.status IS '0 pending, 1 failed (waits for its retry), 2 running, 3 suspended';
+COMMENT ON COLUMN {schema}.jobs.status IS '0 pending, 1 failed (waits for its retry), 2 suspended, 3 running';
 COMMENT ON COLUMN {schema}.jobs.priority IS '0 urgent, 1 high, 2 normal, 3 low';
-COMMENT ON COLUMN {schema}.jobs.run_at IS 'due at this time (ms since 1970 UTC)';
+COMMENT ON COLUMN {schema}.jobs.run_at IS 'due at this time (ms since 1970 UTC); on the last day of 9999: not by itself';
 COMMENT ON COLUMN {schema}.jobs.attempts IS 'runs that ended in success or failure';
 COMMENT ON COLUMN {schema}.jobs.crashes IS 'workers that died while they held it; above 0 it is a suspect and runs alone';
 COMMENT ON COLUMN {schema}.jobs.token IS 'the fence: grows with each claim, never shrinks; every write about a run carries it';
@@ -61,10 +62,13 @@ COMMENT ON COLUMN {schema}.jobs.keep_dead IS 'ms that it stays readable as a dea
 COMMENT ON COLUMN {schema}.jobs.cancel IS 'it runs and was asked to stop';
 COMMENT ON COLUMN {schema}.jobs.options IS 'JSON for the worker: the job''s own retry policy and isolation';
 COMMENT ON COLUMN {schema}.jobs.payload IS 'JSON: the task''s arguments';
+COMMENT ON COLUMN {schema}.jobs.waits_for IS
+    'suspended until somebody calls this key, or until run_at; job:<id> is called when that job has ended';
 
-CREATE INDEX jobs_waiting ON {schema}.jobs (queue, priority, run_at, id) WHERE status < 2 AND crashes = 0;
-CREATE INDEX jobs_suspect ON {schema}.jobs (queue, run_at, id) WHERE status < 2 AND crashes > 0;
-CREATE INDEX jobs_running ON {schema}.jobs (worker, deadline) WHERE status = 2;
+CREATE INDEX jobs_waiting ON {schema}.jobs (queue, priority, run_at, id) WHERE status < 3 AND crashes = 0;
+CREATE INDEX jobs_suspect ON {schema}.jobs (queue, run_at, id) WHERE status < 3 AND crashes > 0;
+CREATE INDEX jobs_running ON {schema}.jobs (worker, deadline) WHERE status = 3;
+CREATE INDEX jobs_to_wake ON {schema}.jobs (waits_for, priority, id) WHERE waits_for IS NOT NULL;
 CREATE UNIQUE INDEX jobs_dedupe ON {schema}.jobs (dedupe_key, task) WHERE dedupe_key IS NOT NULL;
 CREATE INDEX jobs_target ON {schema}.jobs (target_type, target_id, id) WHERE target_type IS NOT NULL;
 CREATE INDEX jobs_tags ON {schema}.jobs USING gin (tags) WHERE tags IS NOT NULL;
@@ -142,6 +146,20 @@ CREATE TABLE {schema}.attempts (
 );
 COMMENT ON TABLE {schema}.attempts IS
     'Runs that did not simply succeed; the successful one is in its job''s own row of archive.';
+
+CREATE TABLE {schema}.steps (
+    job_id        uuid     NOT NULL,
+    name          text     NOT NULL,
+    number        integer  NOT NULL,
+    kind          text     NOT NULL,
+    output        text,
+    started_at    bigint   NOT NULL,
+    finished_at   bigint   NOT NULL,
+    PRIMARY KEY (job_id, name)
+);
+COMMENT ON TABLE {schema}.steps IS 'What durable functions have behind them: their next run does not do it again.';
+COMMENT ON COLUMN {schema}.steps.number IS 'in the order in which the function asked for them';
+COMMENT ON COLUMN {schema}.steps.output IS 'JSON';
 
 CREATE TABLE {schema}.dedupe (
     task          text     NOT NULL,
@@ -237,15 +255,15 @@ COMMENT ON COLUMN {schema}.documents.version IS 'another one after each write: w
 COMMENT ON COLUMN {schema}.documents.due_at IS 'something is to be done with it then (ms since 1970 UTC); 2^62: never';
 
 CREATE VIEW {schema}.all_jobs AS
-SELECT id, task, queue, (ARRAY['pending', 'failed', 'running', 'suspended'])[status + 1] AS status,
+SELECT id, task, queue, (ARRAY['pending', 'failed', 'suspended', 'running'])[status + 1] AS status,
        (ARRAY['urgent', 'high', 'normal', 'low'])[priority + 1] AS priority,
        to_timestamp(run_at / 1000.0) AS run_at, attempts, worker, error_type, error, payload::json AS payload,
-       NULL::json AS result
+       NULL::json AS result, waits_for
 FROM {schema}.jobs
 UNION ALL
 SELECT id, task, queue, (ARRAY['completed', 'dead_letter', 'cancelled'])[status - 3],
        (ARRAY['urgent', 'high', 'normal', 'low'])[priority + 1],
-       to_timestamp(run_at / 1000.0), attempts, worker, error_type, error, payload::json, result::json
+       to_timestamp(run_at / 1000.0), attempts, worker, error_type, error, payload::json, result::json, NULL
 FROM {schema}.archive;
 COMMENT ON VIEW {schema}.all_jobs IS 'Every job, live or finished, with names and times that people read.';
 
@@ -263,9 +281,9 @@ BEGIN
     FOR i IN 1 .. coalesce(cardinality(queues), 2147483647) LOOP
         IF queues IS NULL THEN
             queue_ := least(
-                (SELECT queue FROM {schema}.jobs WHERE status < 2 AND crashes = 0 AND queue > coalesce(queue_, '')
+                (SELECT queue FROM {schema}.jobs WHERE status < 3 AND crashes = 0 AND queue > coalesce(queue_, '')
                  ORDER BY queue LIMIT 1),
-                (SELECT queue FROM {schema}.jobs WHERE status < 2 AND crashes > 0 AND queue > coalesce(queue_, '')
+                (SELECT queue FROM {schema}.jobs WHERE status < 3 AND crashes > 0 AND queue > coalesce(queue_, '')
                  ORDER BY queue LIMIT 1));
             EXIT WHEN queue_ IS NULL;
         ELSE
@@ -275,12 +293,12 @@ BEGIN
             heads[level] := (
                 SELECT run_at FROM {schema}.jobs
                 WHERE queue = queue_ AND priority = level - 1 AND run_at >= coalesce(since[4 * (i - 1) + level], 0)
-                  AND status < 2 AND crashes = 0
+                  AND status < 3 AND crashes = 0
                 ORDER BY run_at LIMIT 1);
         END LOOP;
         urgent := heads[1]; high := heads[2]; normal := heads[3]; low := heads[4];
         suspect := (
-            SELECT run_at FROM {schema}.jobs WHERE queue = queue_ AND status < 2 AND crashes > 0
+            SELECT run_at FROM {schema}.jobs WHERE queue = queue_ AND status < 3 AND crashes > 0
             ORDER BY run_at LIMIT 1);
         RETURN NEXT;
     END LOOP;
@@ -312,12 +330,13 @@ BEGIN
             WITH picked AS MATERIALIZED (
                 SELECT ctid AS place, status FROM {schema}.jobs
                 WHERE queue = queues[i] AND priority = priorities[i] AND run_at BETWEEN since[i] AND at
-                  AND status < 2 AND crashes = 0
-                ORDER BY run_at, id LIMIT least(most[i], rooms[wants[i]], room) FOR UPDATE SKIP LOCKED
+                  AND status < 3 AND crashes = 0
+                ORDER BY run_at, id LIMIT least(most[i], rooms[wants[i]], room) FOR NO KEY UPDATE SKIP LOCKED
             ), taken AS (
                 UPDATE {schema}.jobs AS j
-                SET status = 2, token = j.token + 1, worker = worker_, claim = claim_, claimed_at = at, progress = NULL,
-                    note = NULL, deadline = CASE WHEN j.timeout > 0 THEN at + j.timeout + stall_grace ELSE 4611686018427387904 END
+                SET status = 3, token = j.token + 1, worker = worker_, claim = claim_, claimed_at = at, progress = NULL,
+                    note = NULL, waits_for = NULL,
+                    deadline = CASE WHEN j.timeout > 0 THEN at + j.timeout + stall_grace ELSE 4611686018427387904 END
                 FROM picked WHERE j.ctid = picked.place
                 RETURNING j.id, j.token, j.task, j.payload, j.attempts, j.max_attempts, j.crashes, j.timeout, j.run_at,
                           j.created_at, j.dedupe_key, j.target_type, j.target_id, j.tags, j.options, picked.status AS was
@@ -325,7 +344,7 @@ BEGIN
                 INSERT INTO {schema}.counts (queue, status, n)
                 SELECT queues[i], change.status, change.n
                 FROM (SELECT was, count(*) AS n FROM taken GROUP BY was) AS left_,
-                     LATERAL (VALUES (left_.was, -left_.n), (2, left_.n)) AS change(status, n)
+                     LATERAL (VALUES (left_.was, -left_.n), (3, left_.n)) AS change(status, n)
             )
             SELECT id::text, token, task, queues[i], payload, priorities[i], attempts, max_attempts, crashes, timeout,
                    run_at, created_at, dedupe_key, target_type, target_id, tags, options
@@ -353,18 +372,19 @@ BEGIN
         RETURN QUERY
             WITH picked AS MATERIALIZED (
                 SELECT ctid AS place, status FROM {schema}.jobs
-                WHERE queue = queues[i] AND run_at <= at AND status < 2 AND crashes > 0
-                ORDER BY run_at, id LIMIT 1 FOR UPDATE SKIP LOCKED
+                WHERE queue = queues[i] AND run_at <= at AND status < 3 AND crashes > 0
+                ORDER BY run_at, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
             ), taken AS (
                 UPDATE {schema}.jobs AS j
-                SET status = 2, token = j.token + 1, worker = worker_, claim = claim_, claimed_at = at, progress = NULL,
-                    note = NULL, deadline = CASE WHEN j.timeout > 0 THEN at + j.timeout + stall_grace ELSE 4611686018427387904 END
+                SET status = 3, token = j.token + 1, worker = worker_, claim = claim_, claimed_at = at, progress = NULL,
+                    note = NULL, waits_for = NULL,
+                    deadline = CASE WHEN j.timeout > 0 THEN at + j.timeout + stall_grace ELSE 4611686018427387904 END
                 FROM picked WHERE j.ctid = picked.place
                 RETURNING j.*, picked.status AS was
             ), counted AS (
                 INSERT INTO {schema}.counts (queue, status, n)
                 SELECT queues[i], change.status, change.n
-                FROM taken AS t, LATERAL (VALUES (t.was, -1), (2, 1)) AS change(status, n)
+                FROM taken AS t, LATERAL (VALUES (t.was, -1), (3, 1)) AS change(status, n)
             )
             SELECT id::text, token, task, queue, payload, priority, attempts, max_attempts, crashes, timeout, run_at,
                    created_at, dedupe_key, target_type, target_id, tags, options
@@ -415,10 +435,76 @@ COMMENT ON FUNCTION {schema}.look_and_take IS 'Shows where jobs wait, and claims
 COMMENT ON FUNCTION {schema}.take IS 'Claims due jobs for a worker, level by level.';
 COMMENT ON FUNCTION {schema}.take_suspect IS 'Claims one job whose worker has died before: such a job runs alone.';
 
+-- Of the jobs that wait for a key so many become due (NULL: all), for each of several keys: by priority, then the oldest.
+-- First those that nobody has locked, so that several who call need not wait for each other. If these are too few it waits
+-- for the others: who has them locked may let them be, and nobody would call again.
+CREATE FUNCTION {schema}.wake(keys text[], numbers integer[], at bigint)
+RETURNS TABLE (key_ text, queue_ text, woken_ bigint) LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
+SET jit = off
+AS $$
+DECLARE
+    wanted bigint;
+BEGIN
+    FOR i IN 1 .. cardinality(keys) LOOP
+        wanted := coalesce(numbers[i], 4611686018427387904);
+        WHILE wanted > 0 LOOP
+            FOR queue_, woken_ IN
+                WITH picked AS MATERIALIZED (
+                    SELECT ctid AS place FROM {schema}.jobs WHERE waits_for = keys[i]
+                    ORDER BY waits_for, priority, id LIMIT wanted FOR NO KEY UPDATE SKIP LOCKED
+                ), woken AS (
+                    UPDATE {schema}.jobs AS j SET status = 0, run_at = at, waits_for = NULL
+                    FROM picked WHERE j.ctid = picked.place
+                    RETURNING j.queue
+                ), by_queue AS (
+                    SELECT queue, count(*) AS n FROM woken GROUP BY queue
+                ), counted AS (
+                    INSERT INTO {schema}.counts (queue, status, n)
+                    SELECT queue, change.status, change.n
+                    FROM by_queue, LATERAL (VALUES (2, -by_queue.n), (0, by_queue.n)) AS change(status, n)
+                )
+                SELECT queue, n FROM by_queue
+            LOOP
+                key_ := keys[i];
+                wanted := wanted - woken_;
+                RETURN NEXT;
+            END LOOP;
+            EXIT WHEN wanted <= 0;
+            PERFORM 1 FROM {schema}.jobs WHERE waits_for = keys[i]
+            ORDER BY waits_for, priority, id LIMIT wanted FOR NO KEY UPDATE;
+            EXIT WHEN NOT FOUND;
+        END LOOP;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION {schema}.wake IS 'Makes due what waits for keys: of each so many.';
+
+-- Those who wait for the end of jobs that have just ended become due; their queues. In the same transaction as the end, and
+-- after it, see also waiting.py. If there are none, that is one look into an index: it is asked for all keys at once, and in
+-- its own order, since a planner who takes the table to be empty would rather read any other index from end to end.
+CREATE FUNCTION {schema}.wake_for_ends(ids uuid[], at bigint) RETURNS text[] LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
+SET jit = off
+AS $$
+DECLARE
+    keys text[];
+BEGIN
+    keys := ARRAY(
+        SELECT DISTINCT waits_for FROM {schema}.jobs
+        WHERE waits_for = ANY(ARRAY(SELECT 'job:' || id FROM unnest(ids) AS id))
+        ORDER BY waits_for);
+    IF cardinality(keys) = 0 THEN
+        RETURN keys;
+    END IF;
+    RETURN ARRAY(SELECT queue_ FROM {schema}.wake(keys, NULL, at));
+END $$;
+COMMENT ON FUNCTION {schema}.wake_for_ends IS 'Makes due who waits for the end of these jobs.';
+
 -- Runs that simply succeeded: their jobs move to the archive. The fence: only a job that runs under the very token is touched.
--- NULL if all were; else those that were, each as its id and token.
-CREATE FUNCTION {schema}.complete(ids uuid[], tokens bigint[], began_at bigint[], results text[], at bigint)
-RETURNS text[] LANGUAGE plpgsql
+-- accepted: NULL if all were; else those that were, each as its id and token. woken: queues in which somebody waited for them.
+CREATE FUNCTION {schema}.complete(
+    ids uuid[], tokens bigint[], began_at bigint[], results text[], at bigint, OUT accepted text[], OUT woken text[]
+) LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
@@ -429,7 +515,7 @@ BEGIN
     WITH ended AS (
         SELECT * FROM unnest(ids, tokens, began_at, results) AS ended(id, token, began, result)
     ), gone AS (
-        DELETE FROM {schema}.jobs AS j USING ended WHERE j.id = ended.id AND j.token = ended.token AND j.status = 2
+        DELETE FROM {schema}.jobs AS j USING ended WHERE j.id = ended.id AND j.token = ended.token AND j.status = 3
         RETURNING j.*, ended.began, ended.result
     ), kept AS (
         INSERT INTO {schema}.archive
@@ -441,12 +527,12 @@ BEGIN
     ), counted AS (
         INSERT INTO {schema}.counts (queue, status, n)
         SELECT queue, change.status, change.n FROM (SELECT queue, count(*) AS n FROM gone GROUP BY queue) AS ended_,
-             LATERAL (VALUES (2, -ended_.n), (4, ended_.n)) AS change(status, n)
+             LATERAL (VALUES (3, -ended_.n), (4, ended_.n)) AS change(status, n)
     )
     SELECT array_agg(id), array_agg(token) INTO done, done_tokens FROM gone;
-    IF cardinality(done) = cardinality(ids) THEN
-        RETURN NULL;
+    woken := {schema}.wake_for_ends(done, at);
+    IF cardinality(done) IS DISTINCT FROM cardinality(ids) THEN
+        accepted := ARRAY(SELECT id || ' ' || token FROM unnest(done, done_tokens) AS one(id, token));
     END IF;
-    RETURN ARRAY(SELECT id || ' ' || token FROM unnest(done, done_tokens) AS one(id, token));
 END $$;
 COMMENT ON FUNCTION {schema}.complete IS 'Ends runs that simply succeeded.';

@@ -1,0 +1,105 @@
+"""What durable functions have behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from mainspring.job import Inserted, Save, Step
+from mainspring.stores.postgres import arrays
+from mainspring.stores.postgres.insertion import LOCK_JOBS, insert_jobs
+from mainspring.stores.postgres.rows import is_id
+from mainspring.stores.postgres.transaction import Transaction
+from mainspring.stores.tables import RUNNING
+
+COLUMNS = "job_id, name, number, kind, output, started_at, finished_at"
+GIVEN = f"""
+unnest(%(ids)s::uuid[], %(names)s::text[], %(numbers)s::integer[], %(kinds)s::text[], %(outputs)s::text[],
+       %(began)s::bigint[], %(ended)s::bigint[], %(tokens)s::bigint[]) AS given({COLUMNS}, token)
+"""
+REPLACE = """
+ON CONFLICT (job_id, name) DO UPDATE SET number = excluded.number, kind = excluded.kind, output = excluded.output,
+                                         started_at = excluded.started_at, finished_at = excluded.finished_at
+"""
+PUT = f"INSERT INTO {{s}}.steps ({COLUMNS}) SELECT {COLUMNS} FROM {GIVEN} {REPLACE}"
+SAVE = f"""
+WITH held AS MATERIALIZED (
+    SELECT j.id, j.token FROM {{s}}.jobs AS j
+    JOIN unnest(%(held)s::uuid[], %(held_as)s::bigint[]) AS run(id, token) ON j.id = run.id AND j.token = run.token
+    WHERE status = {RUNNING} ORDER BY j.id FOR NO KEY UPDATE OF j
+), put AS (
+    INSERT INTO {{s}}.steps ({COLUMNS})
+    SELECT {", ".join(f"given.{name}" for name in COLUMNS.split(", "))} FROM {GIVEN}
+    JOIN held ON held.id = given.job_id AND held.token = given.token {REPLACE}
+)
+SELECT id::text, token FROM held
+"""
+OF_JOB = """
+SELECT name, number, kind, output, started_at, finished_at FROM {s}.steps WHERE job_id = %(id)s ORDER BY number
+"""
+FORGET = """
+DELETE FROM {s}.steps USING {s}.steps AS first
+WHERE steps.job_id = ANY(%(ids)s::uuid[]) AND first.job_id = steps.job_id AND first.name = %(name)s
+  AND steps.number >= first.number
+"""
+
+Run = tuple[str, int]  # a job's id and the token of its claim
+
+
+async def save(transaction: Transaction, saves: Sequence[Save]) -> list[list[Inserted] | None]:
+    """The fence: only a job that runs under the very token is saved for, and nobody takes it over meanwhile."""
+    known = [one for one in saves if is_id(one.job_id)]
+    runs = {(one.job_id, one.token) for one in known}
+    rows = await transaction.rows(
+        SAVE,
+        held=arrays.of_plain(job_id for job_id, _ in runs),
+        held_as=arrays.of_plain(token for _, token in runs),
+        **columns_of(((one.job_id, one.token), step) for one in known for step in one.steps),
+    )
+    held = set(rows)
+    accepted = [one for one in saves if (one.job_id, one.token) in held]
+    inserted = iter(await insert(transaction, accepted))
+    return [
+        [next(inserted) for _ in one.jobs] if (one.job_id, one.token) in held else None
+        for one in saves
+    ]  # fmt: skip
+
+
+async def insert(transaction: Transaction, saves: Sequence[Save]) -> list[Inserted]:
+    """They may be here already, if this is a repetition, and about to end: then that is waited for."""
+    jobs = [job for one in saves for job in one.jobs]
+    if not jobs:
+        return []
+    await transaction.rows(LOCK_JOBS, ids=[job.id for job in jobs])
+    return await insert_jobs(transaction, jobs)
+
+
+async def put(transaction: Transaction, steps: Iterable[tuple[str, Step]]) -> None:
+    """Of jobs that the transaction holds."""
+    given = [((job_id, 0), step) for job_id, step in steps]
+    if given:
+        await transaction.do(PUT, **columns_of(given))
+
+
+def columns_of(steps: Iterable[tuple[Run, Step]]) -> dict[str, str]:
+    """Of several with one name the last one counts; the server would refuse to write both in one statement."""
+    last = {(run, step.name): step for run, step in steps}
+    return {
+        "ids": arrays.of_plain(job_id for (job_id, _), _ in last),
+        "tokens": arrays.of_plain(token for (_, token), _ in last),
+        "names": arrays.of_texts(step.name for step in last.values()),
+        "numbers": arrays.of_plain(step.number for step in last.values()),
+        "kinds": arrays.of_texts(step.kind for step in last.values()),
+        "outputs": arrays.of_texts(step.output for step in last.values()),
+        "began": arrays.of_plain(step.started_at for step in last.values()),
+        "ended": arrays.of_plain(step.finished_at for step in last.values()),
+    }
+
+
+async def of_job(transaction: Transaction, job_id: str) -> list[Step]:
+    rows = await transaction.rows(OF_JOB, id=job_id) if is_id(job_id) else []
+    return [Step(*row) for row in rows]
+
+
+async def forget(transaction: Transaction, ids: Sequence[str], name: str) -> None:
+    """This one and those after it, of each job that has it."""
+    await transaction.do(FORGET, ids=list(ids), name=name)
