@@ -20,11 +20,20 @@ LookAgain = Callable[[], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended, and what its handler raised, if it did: at its timeout a TimeoutError."""
+
+    outcome: Outcome
+    error: BaseException | None
+
+
+@dataclass(frozen=True, slots=True)
 class Guarded:
     """A claimed job and what its option for this guard says."""
 
     claim: Claim
     option: Any
+    ending: Ending | None = None  # when it has ended; None: it did not even start
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +82,17 @@ class Guards:
                 await guard.ended(taken_back)
         return refused
 
-    async def ended(self, claims: Sequence[Claim]) -> None:
-        for guard, jobs in self._jobs_of_each(claims):
+    async def ended(self, claims: Sequence[Claim], endings: Mapping[str, Ending] | None = None) -> None:
+        for guard, jobs in self._jobs_of_each(claims, endings):
             await guard.ended(jobs)
 
-    def _jobs_of_each(self, claims: Sequence[Claim]) -> Iterable[tuple[Guard, list[Guarded]]]:
+    def _jobs_of_each(
+        self, claims: Sequence[Claim], endings: Mapping[str, Ending] | None = None
+    ) -> Iterable[tuple[Guard, list[Guarded]]]:
+        endings = endings or {}
         options = [(claim, json.loads(claim.options or "{}")) for claim in claims]
         for name, guard in self._guards.items():
-            if jobs := [Guarded(claim, own[name]) for claim, own in options if name in own]:
+            if jobs := [Guarded(claim, own[name], endings.get(claim.id)) for claim, own in options if name in own]:
                 yield guard, jobs
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -21,6 +22,7 @@ class Doorman:
         self.option = option
         self.asked: list[tuple[str, object]] = []
         self.left: list[str] = []
+        self.how: list[tuple[Move, type[BaseException]] | None] = []
         self.refuses: dict[str, Refusal] = dict(refuses or {})
         self.broken = False
 
@@ -41,6 +43,7 @@ class Doorman:
 
     async def ended(self, jobs: Sequence[Guarded]) -> None:
         self.left += [job.claim.id for job in jobs]
+        self.how += [job.ending and (job.ending.outcome.move, type(job.ending.error)) for job in jobs]
 
 
 @pytest.fixture
@@ -77,6 +80,24 @@ async def test_who_passes_runs_and_who_does_not_burns_no_attempt(app: Mainspring
     assert door.left == [inside]
     assert await status_of(app, later) == (Status.PENDING, 0)
     assert {await status_of(app, one) for one in (inside, free, other)} == {(Status.COMPLETED, 1)}
+
+
+@pytest.mark.parametrize(
+    ("number", "how"), [(0, (Move.DONE, type(None))), (-1, (Move.RETRY, OSError)), (-2, (Move.RETRY, TimeoutError))]
+)
+async def test_guards_hear_how_a_run_ended(number: int, how: object) -> None:
+    app, door = Mainspring("memory://"), Doorman()
+    app.guards.add(door)
+
+    @app.task()
+    async def work(number: int) -> None:
+        if number == -1:
+            raise OSError
+        await asyncio.sleep(-3 * number - 1)
+
+    await app.insert([NewJob(new_id(), "work", f'{{"number": {number}}}', timeout=5, options='{"door": "in"}')])
+    await app.worker().drain()
+    assert door.how == [how]
 
 
 async def test_what_has_happened_meanwhile_is_not_waited_for(app: Mainspring) -> None:

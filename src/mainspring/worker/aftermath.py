@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from mainspring.guards import Guards, LookAgain
+from mainspring.guards import Ending, Guards, LookAgain
 from mainspring.job import Claim
 from mainspring.stores.protocol import Store
 
@@ -16,13 +16,13 @@ class Aftermath:
     def __init__(self, store: Store, guards: Guards) -> None:
         self._store = store
         self._guards = guards
-        self._ended: list[Claim] = []
+        self._ended: list[tuple[Claim, Ending]] = []
         self._suspended: dict[str, set[LookAgain]] = {}
         self._some = asyncio.Event()
 
-    def ended(self, claim: Claim) -> None:
+    def ended(self, claim: Claim, ending: Ending) -> None:
         """A run that had passed guards."""
-        self._ended.append(claim)
+        self._ended.append((claim, ending))
         self._some.set()
 
     def suspended(self, key: str, look_again: LookAgain) -> None:
@@ -41,7 +41,7 @@ class Aftermath:
             suspended, self._suspended = self._suspended, {}
             self._some.clear()
             try:
-                await self._guards.ended(ended)
+                await self._guards.ended([claim for claim, _ in ended], {claim.id: ending for claim, ending in ended})
                 ended = []
                 if happened := [key for key, looks in suspended.items() if await any_of(looks)]:
                     await self._store.wake(dict.fromkeys(happened, EVERYBODY))

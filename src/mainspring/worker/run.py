@@ -44,6 +44,7 @@ class Run:
     stop: Stop | None = None
     stop_reason = ""
     ended = False  # its outcome is on the way: nothing can be done about it any more
+    error: BaseException | None = None  # what its handler raised; at its timeout a TimeoutError
     guarded = False  # it passed guards, who want to hear of its end
     look_again: LookAgain | None = None  # if it is being suspended: whether what it waits for has happened by now
 

@@ -29,6 +29,7 @@ from mainspring.clock import Millis
 from mainspring.context import Context
 from mainspring.errors import ConfigurationError, StoreError, StoreUnavailable
 from mainspring.events import WorkerHeartbeat, WorkerStarted, WorkerStopped
+from mainspring.guards import Ending
 from mainspring.job import Claim, Inserted, Move, NewJob, Outcome, ProgressReport, Status
 from mainspring.log import get_log
 from mainspring.stores.protocol import Claims, Completion, Pulse, Wake, WorkerInfo
@@ -466,6 +467,8 @@ class Worker:
     def _raised(self, run: Run, error: BaseException) -> Outcome | None:
         if run.context is not None and run.context.effects.committed:
             log.warning("raised_after_commit", job_id=run.claim.id, task=run.claim.task, error=repr(error))
+        if run.guarded:
+            run.error = TimeoutError() if run.stop is Stop.TIMEOUT else error
         return decide.raised(run, error, self.store.clock.now())
 
     async def _call(self, run: Run) -> Any:
@@ -548,7 +551,7 @@ class Worker:
             return
         if run.context is not None and run.context.effects.committed:
             if run.guarded:
-                self._aftermath.ended(run.claim)
+                self._aftermath.ended(run.claim, Ending(outcome, run.error))
             self._announce.ended(run, outcome, Status.COMPLETED)
             self._tell_of(run.context.effects.enqueued)
             return
@@ -580,7 +583,7 @@ class Worker:
             if outcome.follow_ups and status is not None:
                 self._tell_of(outcome.follow_ups)
             if run.guarded:
-                self._aftermath.ended(run.claim)
+                self._aftermath.ended(run.claim, Ending(outcome, run.error))
             if run.look_again is not None and outcome.waits_for is not None and status is Status.SUSPENDED:
                 self._aftermath.suspended(outcome.waits_for, run.look_again)
             if run.written is not None and not run.written.done():
