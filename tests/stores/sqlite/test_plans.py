@@ -139,7 +139,8 @@ CALLED = "jobs USING INDEX jobs_called"
 HEADS = [f"{SUSPECT})", *[f"{LEVEL})"] * 4]
 
 INTENDED = {
-    "INSERT": (_statement(insertion.INSERT, 16, 17), ["archive USING PRIMARY KEY (id=?)"]),
+    "INSERT": (_statement(insertion.INSERT, 16, 16), ["archive USING PRIMARY KEY (id=?)"]),
+    "INSERT_SUSPENDED": (_statement(insertion.INSERT_SUSPENDED, 16, 17), ["archive USING PRIMARY KEY (id=?)"]),
     "LIVE_HOLDER": (insertion.LIVE_HOLDER, ["jobs USING INDEX jobs_dedupe (task=? AND dedupe_key=?)"]),
     "LASTING_HOLDER": (insertion.LASTING_HOLDER, ["dedupe USING PRIMARY KEY (task=? AND dedupe_key=?)"]),
     "HEADS_OF": (_statement(claims.HEADS_OF, 2, 1), HEADS),

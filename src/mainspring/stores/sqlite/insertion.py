@@ -11,23 +11,24 @@ from typing import Any
 
 from mainspring.errors import SystemHalted
 from mainspring.job import FOREVER, Inserted, NewJob
-from mainspring.stores.rules import first_status, first_time
+from mainspring.stores.rules import first_time
 from mainspring.stores.sqlite.batch import in_values
 from mainspring.stores.sqlite.halts import current_halts
 from mainspring.stores.sqlite.writer import Transaction
-from mainspring.stores.tables import CODES, NEVER, PENDING, SUSPENDED
+from mainspring.stores.tables import NEVER, PENDING, SUSPENDED
 
 LONG_PAYLOAD = 1024  # characters; beyond that it goes into a table of its own
 
-INSERT = f"""
+INTO = """
 INSERT INTO jobs (id, task, queue, priority, run_at, created_at, max_attempts, timeout, keep, keep_dead,
-                  payload, dedupe_key, target_type, target_id, tags, options, waits_for, status)
+                  payload, dedupe_key, target_type, target_id, tags, options{columns})
 SELECT column1, column2, column3, column4, coalesce(column5, ? + column6), ?, column7, column8, column9, column10,
-       column11, column12, column13, column14, column15, column16, column17,
-       iif(column17 IS NULL, {PENDING}, {SUSPENDED})
+       column11, column12, column13, column14, column15, column16{values}
 FROM (VALUES {{values}}) WHERE NOT EXISTS (SELECT 1 FROM archive WHERE id = column1)
 ON CONFLICT DO NOTHING
 """
+INSERT = INTO.format(columns="", values="")  # what most jobs do not have costs them nothing: 0.35 µs of 4 per column
+INSERT_SUSPENDED = INTO.format(columns=", waits_for, status", values=f", column17, {SUSPENDED}")
 INSERT_PAYLOADS = "INSERT OR IGNORE INTO payloads VALUES {values}"
 INSERT_TAGS = "INSERT OR IGNORE INTO tags VALUES {values}"
 KNOWN = """
@@ -51,7 +52,7 @@ def ready(jobs: Iterable[NewJob]) -> list[Ready]:
 
 
 def to_row(job: NewJob) -> tuple[Any, ...]:
-    """The columns of INSERT: when it is due and created is for the transaction to say."""
+    """The columns of INSERT, or INSERT_SUSPENDED: when it is due and created is for the transaction to say."""
     target_type, target_id = job.target or (None, None)
     return (
         job.id,
@@ -70,7 +71,7 @@ def to_row(job: NewJob) -> tuple[Any, ...]:
         target_id,
         json.dumps(job.tags) if job.tags else None,
         job.options,
-        job.waits_for,
+        *(() if job.waits_for is None else (job.waits_for,)),
     )
 
 
@@ -99,14 +100,20 @@ def refuse_while_halted(transaction: Transaction, new: Sequence[Ready]) -> None:
 
 
 def insert_rows(transaction: Transaction, new: Sequence[Ready]) -> None:
-    now = transaction.now
-    chunks = in_values(INSERT, [one.row for one in new], now, now)
-    inserted = sum(transaction.execute(*chunk).rowcount for chunk in chunks)
+    inserted = insert_all(transaction, INSERT, [one.row for one in new if one.job.waits_for is None])
+    inserted += insert_all(transaction, INSERT_SUSPENDED, [one.row for one in new if one.job.waits_for is not None])
     jobs = [one.job for one in new] if inserted == len(new) else really_new(transaction, new, inserted)
-    for (queue, status), number in Counter((job.queue, first_status(job)) for job in jobs).items():
-        transaction.count(queue, CODES[status], number)
+    suspended = Counter([job.queue for job in jobs if job.waits_for is not None])
+    for queue, number in Counter([job.queue for job in jobs]).items():
+        transaction.count(queue, PENDING, number - suspended[queue])
+        transaction.count(queue, SUSPENDED, suspended[queue])
         transaction.woken.add(queue)
     insert_beside(transaction, jobs)
+
+
+def insert_all(transaction: Transaction, statement: str, rows: Sequence[tuple[Any, ...]]) -> int:
+    chunks = in_values(statement, rows, transaction.now, transaction.now)
+    return sum(transaction.execute(*chunk).rowcount for chunk in chunks)
 
 
 def really_new(transaction: Transaction, new: Sequence[Ready], inserted: int) -> list[NewJob]:
