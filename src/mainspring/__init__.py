@@ -13,6 +13,7 @@ await welcome.using(delay=3600).enqueue(guest_id="g1")
 from typing import TYPE_CHECKING, Any
 
 from mainspring.app import Mainspring
+from mainspring.batched import Batch, Item
 from mainspring.context import Context
 from mainspring.errors import Cancel, Discard, MainspringError, Snooze
 from mainspring.flow import Debounce, Throttle
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from mainspring.occasions import Occasion, Person
 
 __all__ = [
+    "Batch",
     "BusinessCalendar",
     "Cancel",
     "Context",
@@ -50,6 +52,7 @@ __all__ = [
     "Every",
     "Filter",
     "Health",
+    "Item",
     "Job",
     "JobHandle",
     "Mainspring",

@@ -6,9 +6,11 @@ import inspect
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
+from mainspring.batch_task import BatchDecorator, BatchTask
+from mainspring.batched import Batch
 from mainspring.clock import Clock, Length, to_datetime
 from mainspring.errors import ConfigurationError, UnknownTask
 from mainspring.events import Bus, Event, Halted, JobCreated, JobDeduplicated, Resumed, Subscriber
@@ -26,7 +28,7 @@ from mainspring.scheduling.schedules import Declared, Schedules, owner_of
 from mainspring.scheduling.timer import ScheduleTimer
 from mainspring.stores.connect import connect
 from mainspring.stores.protocol import AuditEntry, By, Halt, Stats, Store
-from mainspring.task import Ack, Isolation, Options, Retention, Task, TaskDecorator
+from mainspring.task import Ack, Isolation, Options, Retention, Task, TaskDecorator, TaskOptions
 from mainspring.timers import Timers
 
 if TYPE_CHECKING:
@@ -100,6 +102,10 @@ class Mainspring:
 
     # -- tasks --------------------------------------------------------------------------------
 
+    @overload
+    def task(self, *, batch: Batch, **options: Unpack[TaskOptions]) -> BatchDecorator: ...
+    @overload
+    def task(self, *, batch: None = None, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
     def task(
         self,
         *,
@@ -114,11 +120,13 @@ class Mainspring:
         retention: Retention | None = None,
         tags: Iterable[str] | None = None,
         expires: Length | None = None,
-    ) -> TaskDecorator:
+        batch: Batch | None = None,
+    ) -> Any:
         """Make a function a task. Its name in the store is its own name unless another is given: never an import path.
 
         Coroutines run on the worker's event loop, plain functions in its threads, and either in a process of its own
-        with isolation="process": the only kind whose timeout can really stop the work.
+        with isolation="process": the only kind whose timeout can really stop the work. With `batch` the function
+        takes a list, and each job is one item of it.
         """
         options = Options(
             queue=queue, priority=priority, retry=retry, max_attempts=max_attempts, timeout=timeout,
@@ -130,11 +138,11 @@ class Mainspring:
             if not inspect.isroutine(function):  # a partial or another object: it has no name and no annotations
                 msg = f"a task is a function or a method, not {function!r}; write a function that calls it"
                 raise ConfigurationError(msg)
-            return self._register(
-                Task(self, function, name or function.__name__, options=options, ack=ack, names=names)
-            )
+            make: Callable[..., Task[..., Any, Any]] = Task if batch is None else partial(BatchTask, batch=batch)
+            task = make(self, function, name or function.__name__, options=options, ack=ack, names=names)
+            return self._register(task)
 
-        return decorate  # type: ignore[return-value]
+        return decorate
 
     def every(
         self,

@@ -39,32 +39,37 @@ class Payload:
         self._takes = {key: parameter for key, parameter in self._signature.parameters.items() if key != self.context}
         self._check_kinds()
         self._model = self._only_model(hints)
+        self._adapt(self._shape(hints), hints.get("return", Any))
+
+    def _adapt(self, shape: Any, returned: Any) -> None:
         try:
-            self._adapter: TypeAdapter[Any] = TypeAdapter(self._shape(hints))
+            self._adapter: TypeAdapter[Any] = TypeAdapter(shape)
             self._validate = self._adapter.validator.validate_json  # these three without the adapter's detour,
             self._check = self._adapter.validator.validate_python  # which would double their cost
             self._serialize = self._adapter.serializer.to_json
-            returned = hints.get("return", Any)
             self._result: TypeAdapter[Any] = TypeAdapter(Any if returned is type(None) else returned)
         except (PydanticSchemaGenerationError, PydanticUserError) as error:
-            msg = f"task {name!r}: an argument or the result has a type that cannot be JSON: {error}"
+            msg = f"task {self.task!r}: an argument or the result has a type that cannot be JSON: {error}"
             raise ConfigurationError(msg) from error
 
     def dump(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The JSON of a call's arguments; raises InvalidPayload if the function would not take them."""
-        try:
-            given: Any = kwargs if not args and self._model is None else self._bind(args, kwargs)
-            return self._dump(self._check(given))
-        except (ValidationError, PydanticSerializationError) as error:
-            raise InvalidPayload(self._explain(error)) from error
+        return self._checked(kwargs if not args and self._model is None else self._bind(args, kwargs))
+
+    def dump_one(self, payload: Mapping[str, Any] | BaseModel) -> str:
+        """The same of arguments that come as one object."""
+        return self.dump((payload,), {}) if isinstance(payload, BaseModel) else self.dump((), dict(payload))
 
     def load(self, text: str) -> Arguments:
         """The arguments for the function."""
+        value = self.load_one(text)
+        return (), value if self._model is None else {self._model: value}
+
+    def load_one(self, text: str) -> Any:
         try:
-            value = self._validate(text)
+            return self._validate(text)
         except ValidationError as error:
             raise InvalidPayload(self._explain(error)) from error
-        return (), value if self._model is None else {self._model: value}
 
     def check(self, text: str) -> str:
         """A payload that came as JSON (an edit), in the form in which it is stored."""
@@ -84,6 +89,12 @@ class Payload:
 
     def load_result(self, value: Any) -> Any:
         return None if value is None else self._result.validate_json(json.dumps(value))
+
+    def _checked(self, given: Any) -> str:
+        try:
+            return self._dump(self._check(given))
+        except (ValidationError, PydanticSerializationError) as error:
+            raise InvalidPayload(self._explain(error)) from error
 
     def _dump(self, value: Any) -> str:
         """In the form that `load` takes: by alias, without computed fields."""

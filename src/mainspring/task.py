@@ -9,10 +9,11 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, overload
 
 from pydantic import BaseModel
 
+from mainspring.batched import Batch
 from mainspring.clock import Length, Millis, duration, to_millis
 from mainspring.context import Context
 from mainspring.errors import ConfigurationError, JobFailed
@@ -172,6 +173,8 @@ class JobHandle(Generic[R_co]):
 class Task(Generic[P, R, C]):
     """Made by `@app.task(...)`. Calling it calls the function; enqueuing it makes a job."""
 
+    batch: Batch | None = None  # only a `BatchTask` has one
+
     def __init__(
         self,
         app: Mainspring,
@@ -185,14 +188,18 @@ class Task(Generic[P, R, C]):
         self.app = app
         self.name = name
         self.function = function
+        self.check(options)
         self.options = options
         self.ack = ack
         self.is_async = inspect.iscoroutinefunction(function)
-        self.payload = Payload(name, function, Context, names or {})
+        self.payload = self._payload_of(function, names or {})
         self.retry = options.retry or Retry(max_attempts=options.max_attempts or Retry().max_attempts)
         self.is_plain = self.is_async and self.payload.context is None and options.isolation != "process"
         self._enqueuer: Enqueuer[P, R] = Enqueuer(self, options)
         functools.update_wrapper(self, function)
+
+    def _payload_of(self, function: Callable[..., Any], names: Mapping[str, Any]) -> Payload:
+        return Payload(self.name, function, Context, names)
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
@@ -242,7 +249,11 @@ class Task(Generic[P, R, C]):
             retention=retention, connection=connection, throttle=throttle, debounce=debounce, replace=replace,
             expires=expires, after=after, on_failed=on_failed,
         )  # fmt: skip
+        self.check(given)
         return Enqueuer(self, given)
+
+    def check(self, options: Options) -> None:
+        """Refuse options that this kind of task cannot keep."""
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         return await self._enqueuer.enqueue(*args, **kwargs)
@@ -264,7 +275,7 @@ class Task(Generic[P, R, C]):
 
 
 class Enqueuer(Generic[P, R]):
-    """A task and the options of one enqueue."""
+    """A task and the options of one enqueue. Payloads are of the types that the task's own `enqueue_many` takes."""
 
     def __init__(self, task: Task[P, R, Any], options: Options) -> None:
         self._task = task
@@ -276,10 +287,10 @@ class Enqueuer(Generic[P, R]):
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         return self._run(self._insert([self._prepared(args, kwargs)]))[0]
 
-    async def enqueue_many(self, payloads: Iterable[Mapping[str, Any] | BaseModel]) -> list[JobHandle[R]]:
+    async def enqueue_many(self, payloads: Iterable[Any]) -> list[JobHandle[R]]:
         return await self._insert(self._prepare_many(payloads))
 
-    def enqueue_many_sync(self, payloads: Iterable[Mapping[str, Any] | BaseModel]) -> list[JobHandle[R]]:
+    def enqueue_many_sync(self, payloads: Iterable[Any]) -> list[JobHandle[R]]:
         return self._run(self._insert(self._prepare_many(payloads)))
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
@@ -291,10 +302,9 @@ class Enqueuer(Generic[P, R]):
     def _prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
         return NewJob(new_id(), self._task.name, self._task.payload.dump(args, kwargs), *self._rest)
 
-    def _prepare_many(self, payloads: Iterable[Mapping[str, Any] | BaseModel]) -> list[NewJob]:
-        name, dump, rest = self._task.name, self._task.payload.dump, self._rest
-        texts = (dump((one,), {}) if isinstance(one, BaseModel) else dump((), dict(one)) for one in payloads)
-        return [NewJob(new_id(), name, text, *rest) for text in texts]
+    def _prepare_many(self, payloads: Iterable[Any]) -> list[NewJob]:
+        name, dump, rest = self._task.name, self._task.payload.dump_one, self._rest
+        return [NewJob(new_id(), name, dump(one), *rest) for one in payloads]
 
     async def _insert(self, jobs: list[NewJob]) -> list[JobHandle[R]]:
         return [JobHandle(one.id, one.created, self._task) for one in await self._put(jobs)]
@@ -377,6 +387,22 @@ class Enqueuer(Generic[P, R]):
         if options.after is not None:
             own[dependencies.OPTION] = dependencies.option_of(options.after, options.on_failed)
         return own
+
+
+class TaskOptions(TypedDict, total=False):
+    """What `@app.task(…)` takes beside `batch`, for the two ways in which it is typed."""
+
+    name: str | None
+    queue: str
+    priority: str
+    retry: Retry | None
+    max_attempts: int | None
+    timeout: Length | None
+    isolation: Isolation
+    ack: Ack
+    retention: Retention | None
+    tags: Iterable[str] | None
+    expires: Length | None
 
 
 class TaskDecorator(Protocol):

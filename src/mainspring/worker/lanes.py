@@ -11,22 +11,21 @@ import contextvars
 import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, TypeVar, cast
-
-from mainspring.worker.run import Run
+from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
+W = TypeVar("W")  # what one call of `execute` runs
 
 CALLED = 2  # lanes by each that has to wait, so that many are soon there
 LAST_WORDS = 1.0  # seconds that cancelled lanes have to end
 TURN = 0.0005  # seconds that jobs which never wait may run in a row, before the event loop gets its turn
 
 
-class Lanes:
+class Lanes(Generic[W]):
     """At most `limit` lanes, started when needed. They take from the buffer, in its order."""
 
     def __init__(
-        self, limit: int, buffer: deque[Run], execute: Callable[[Run, asyncio.Task[None]], Coroutine[Any, Any, None]]
+        self, limit: int, buffer: deque[W], execute: Callable[[W, asyncio.Task[None]], Coroutine[Any, Any, None]]
     ) -> None:
         self._limit = limit
         self._buffer = buffer

@@ -25,6 +25,7 @@ from importlib.metadata import version
 from typing import Any, cast
 
 from mainspring.app import Mainspring
+from mainspring.batched import LARGEST
 from mainspring.clock import Millis
 from mainspring.context import Context
 from mainspring.errors import ConfigurationError, StoreError, StoreUnavailable
@@ -38,7 +39,9 @@ from mainspring.worker import decide
 from mainspring.worker.acks import Acks
 from mainspring.worker.aftermath import Aftermath
 from mainspring.worker.announce import Announcer
+from mainspring.worker.batches import RunningBatch
 from mainspring.worker.claiming import Prefetch, SoloTurns, wants
+from mainspring.worker.gathering import Gathering, Gatherings
 from mainspring.worker.heartbeat import Heartbeat
 from mainspring.worker.lanes import Lanes, uncancel
 from mainspring.worker.outage import Outage
@@ -82,7 +85,7 @@ class Worker:
         self._prefetch = Prefetch(self.settings.prefetch)
         self._random = random.Random()  # noqa: S311 - shares of the queues
         self._held: dict[str, Run] = {}  # claimed, and its outcome not decided yet
-        self._buffer: deque[Run] = deque()  # claimed ahead; not started
+        self._buffer: deque[Run | Gathering] = deque()  # claimed ahead; not started
         self._in_hand: Counter[str] = Counter()  # per queue, buffered or running
         self._slots = 0  # in use
         self._progress: dict[str, ProgressReport] = {}
@@ -206,6 +209,7 @@ class Worker:
         if claims.suspects and not claims.jobs:
             claims = await self._claim_suspect()
         self._take(claims.jobs)
+        await self._fill_batches(claims)
         await self._idle.wait()
         await self._acks.flush()
         await self._aftermath.settle()
@@ -213,6 +217,16 @@ class Worker:
         if not claims.jobs:
             claims.next_due = min((at for at in (claims.next_due, next_timer) if at is not None), default=None)
         return claims
+
+    async def _fill_batches(self, claims: Claims) -> None:
+        """What else is due may go along; then they go as they are, since nobody knows when more will come."""
+        more = claims
+        while more.jobs and len(claims.jobs) < LARGEST:  # jobs that enqueue each other for ever must not hold it up
+            await asyncio.gather(*self._admissions)
+            more = await self._claim(self._gathered.missing)
+            self._take(more.jobs)
+            claims.jobs += more.jobs
+        self._gathered.flush()
 
     def _prepare(self) -> None:
         """What belongs to the running event loop."""
@@ -222,6 +236,7 @@ class Worker:
         self._idle.set()
         self._loop = asyncio.get_running_loop()
         self._lanes = Lanes(self.settings.concurrency, self._buffer, self._execute)
+        self._gathered = Gatherings(self._post)
         self._threads, self._processes = Threads(), Processes(self.settings.processes)
         self._acks = Acks(self.store, self.settings.ack_delay, self._confirmed, self._outage)
         self._aftermath = Aftermath(self.store, self.app.guards)
@@ -324,6 +339,7 @@ class Worker:
             self._take(claims.jobs)
             await asyncio.sleep(0)  # let them begin before we look for more
             if solo:
+                self._gathered.flush()
                 await self._idle.wait()  # nothing else is claimed to run beside it
         elif not claims.suspects:
             await self._sleep_until(claims.next_due, self._wake)
@@ -346,6 +362,8 @@ class Worker:
                 return Claims([])
             claims = await self.store.claim(self.id, wanted, limit=limit, solo=solo)
             self._outage.worked("claim")
+            if not claims.jobs:
+                self._gathered.claimed([], of=0)
             return claims
 
     async def _alone(self) -> bool:
@@ -359,7 +377,12 @@ class Worker:
         return self._idle.is_set()
 
     def _free(self) -> int:
-        return self.settings.concurrency + self._prefetch.ahead - len(self._held)
+        """How many more jobs we can use: in free slots, ahead of those, or to fill batches that could go."""
+        singly = len(self._held) - self._gathered.together
+        room = self.settings.concurrency + self._prefetch.ahead - singly
+        if self._buffer or singly - len(self._gathered) >= self.settings.concurrency:
+            return room
+        return max(room, self._gathered.lacking)
 
     async def _wait_for_room(self) -> None:
         """Until a slot is free or half of what we hold ahead is used up."""
@@ -386,6 +409,7 @@ class Worker:
     def _take(self, claims: list[Claim]) -> None:
         now = self._loop.time()
         guarded: list[Run] = []
+        batched: list[Run] = []
         self._idle.clear()
         for claim in claims:
             task = self.app.tasks.get(claim.task)
@@ -397,18 +421,32 @@ class Worker:
                 self._end(self._held[claim.id], Stop.LOST)
             self._held[claim.id] = run
             self._in_hand[claim.queue] += 1
+            if task.batch is not None:
+                batched.append(run)
             if claim.options is not None and self.app.guards.concern(claim):
                 run.guarded = True
                 guarded.append(run)
             else:
-                self._buffer.append(run)
+                self._ready(run)
+        self._gathered.claimed(batched, of=len(claims))
         if guarded:
             admission = asyncio.create_task(self._admit(guarded), name="mainspring-admission")
             self._admissions.add(admission)
             admission.add_done_callback(self._admissions.discard)
+        self._gathered.settle()
         self._lanes.feed()
         if not self._held:
             self._idle.set()
+
+    def _ready(self, run: Run) -> None:
+        if run.task.batch is None:
+            self._buffer.append(run)
+        else:
+            self._gathered.add(run)
+
+    def _post(self, gathering: Gathering) -> None:
+        self._buffer.append(gathering)
+        self._lanes.feed()
 
     async def _admit(self, runs: list[Run]) -> None:
         """Let those start that pass their guards; if the guards cannot tell, others may try."""
@@ -423,17 +461,21 @@ class Worker:
             if run.ended:  # cancelled, lost or handed back meanwhile
                 continue
             if (refusal := refusals.get(run.claim.id)) is None:
-                self._buffer.append(run)
+                self._ready(run)
             else:
                 run.guarded, run.look_again, run.ended = False, refusal.look_again, True
                 self._let_go(run)
                 self._acks.add(run, refusal.outcome)
+        self._gathered.settle()
         self._lanes.feed()
 
     # -- execute --------------------------------------------------------------------------------
 
-    async def _execute(self, run: Run, lane: asyncio.Task[None]) -> None:
+    async def _execute(self, run: Run | Gathering, lane: asyncio.Task[None]) -> None:
         """One run, in one lane, from its start to where its outcome is on the way."""
+        if isinstance(run, Gathering):
+            await self._execute_batch(run.take(), lane)
+            return
         if self._stopping.is_set():  # claimed when we were told to stop
             self._end(run, Stop.SHUTDOWN)
         if run.ended:  # handed back while it waited
@@ -454,6 +496,43 @@ class Worker:
         self._finish(run, outcome)
         if run.written is not None:
             await run.written
+
+    async def _execute_batch(self, runs: list[Run], lane: asyncio.Task[None]) -> None:
+        """The same for several at once."""
+        if self._stopping.is_set():
+            for run in runs:
+                self._end(run, Stop.SHUTDOWN)
+        runs = [run for run in runs if not run.ended]
+        if not runs:  # all of them were taken away while they waited for this lane
+            self._room.set()
+            return
+        self._gathered.together += len(runs) - 1
+        for run in runs:
+            self._begin(run, lane)
+        batch = RunningBatch(runs, lane, self._context)
+        try:
+            endings = batch.returned(await self._call_batch(batch))
+        except BaseException as error:  # noqa: BLE001 - whatever it is decides the outcomes
+            endings = batch.raised(error)
+        if lane.cancelling():
+            uncancel(lane)
+        self._gathered.together -= len(runs) - 1
+        for run, (value, failure) in endings:
+            self._finish(run, self._ended(run, value, failure))
+        for run in runs:
+            if run.written is not None:
+                await run.written
+
+    async def _call_batch(self, batch: RunningBatch) -> Any:
+        if not batch.runs:
+            return None
+        call = partial(batch.task.function, batch.argument)
+        with batch.deadline():
+            value = call() if batch.task.is_async else await self._threads.run(call)
+            return await value if inspect.iscoroutine(value) else value
+
+    def _ended(self, run: Run, value: Any, error: BaseException | None) -> Outcome | None:
+        return self._raised(run, error) if error is not None else decide.returned(run, value, self.store.clock.now())
 
     def _begin(self, run: Run, lane: asyncio.Task[None]) -> None:
         self._slots += 1
@@ -527,6 +606,7 @@ class Worker:
         return await work
 
     def _context(self, run: Run) -> Context:
+        """Also from a thread: the handler of a batch asks for those that it needs."""
         if run.context is None:
             run.context = Context(
                 run.claim,
@@ -534,6 +614,8 @@ class Worker:
                 report=lambda fraction, note: self._report(run, fraction, note),
                 transact=lambda _context: self._transact(run),
             )
+            if run.stop is not None:
+                run.context.stop(run.stop_reason or run.stop)
         return run.context
 
     def _transact(self, run: Run) -> Completion:
@@ -613,8 +695,9 @@ class Worker:
         """Stop a run, wherever it is: one that waits here never starts."""
         run.end(stop, reason)
         if run.lane is None and not run.ended:
-            with contextlib.suppress(ValueError):  # just taken out to be started
-                self._buffer.remove(run)
+            if not self._gathered.discard(run):
+                with contextlib.suppress(ValueError):  # just taken out to be started
+                    self._buffer.remove(run)
             run.ended = True
             self._let_go(run)
             outcome = decide.raised(run, asyncio.CancelledError(), self.store.clock.now())
@@ -694,8 +777,9 @@ class Worker:
     def _hand_back_stale(self) -> None:
         """What we claimed ahead and cannot start soon is for others; to a store it looks as if it ran."""
         before = self._loop.time() - STALE
-        waiting = [*self._buffer, *(run for run in self._held.values() if run.waits_for_child)]
-        for run in [run for run in waiting if run.claimed_at < before]:
+        singly = (run for run in self._buffer if isinstance(run, Run))
+        waiting = [*singly, *(run for run in self._held.values() if run.waits_for_child)]
+        for run in [*(run for run in waiting if run.claimed_at < before), *self._gathered.stale(before)]:
             self._end(run, Stop.CROWDED)
             self._prefetch.overestimated()
 
@@ -715,7 +799,7 @@ class Worker:
 
     async def _drain(self) -> None:
         """Hand back what has not begun, wait for the rest within the grace, then stop and hand back what is left."""
-        for run in list(self._buffer):
+        for run in [*(run for run in self._buffer if isinstance(run, Run)), *self._gathered.waiting]:
             self._end(run, Stop.SHUTDOWN)
         await self._wait_idle(self.settings.grace, unless=self._stop_now)
         for run in list(self._held.values()):
