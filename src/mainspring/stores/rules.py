@@ -73,6 +73,10 @@ def shorten(traceback: str) -> str:
 # -- how a job begins -------------------------------------------------------------------------------------
 
 
+def first_status(job: NewJob) -> Status:
+    return Status.PENDING if job.waits_for is None else Status.SUSPENDED
+
+
 def first_time(job: NewJob) -> Millis | None:
     """When it is due; None: its delay from now. Who waits for a key and says no time waits for as long as it takes."""
     if job.run_at is None and job.waits_for is not None and not job.delay:
