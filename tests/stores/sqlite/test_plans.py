@@ -148,6 +148,7 @@ INTENDED = {
     "PICK_SUSPECT": (claims.PICK_SUSPECT, [f"{SUSPECT} AND run_at<?)", BY_ROW]),
     "TAKE": (claims.TAKE, [BY_ROW]),
     "HELD": (_statement(endings.HELD, 16, 3), [BY_ID]),
+    "GO_ON": (_statement(endings.GO_ON, 16, 11), [BY_ROW]),
     "ARCHIVE": (_statement(endings.ARCHIVE, 16, 10), [BY_ROW]),
     "ARCHIVE_COMPLETED": (_statement(endings.ARCHIVE_COMPLETED, 16, 5), [BY_ROW]),
     "REMOVE": (endings.REMOVE, [BY_ROW]),
@@ -193,7 +194,7 @@ recorded: dict[str, Any] = {}
 SCANS_OF_FEW_ROWS = re.compile(
     r"SCAN jobs USING (COVERING )?INDEX jobs_running$"  # as many as run
     r"|SCAN \d+ CONSTANT ROWS?|SCAN CONSTANT ROW|VIRTUAL TABLE|SCAN \(subquery-\d+\)|SCAN \(join-\d+\)"
-    r"|SCAN (ended|outcome|queues|waiting|suspect|halts|counts)\b"
+    r"|SCAN (ended|going|outcome|queues|waiting|suspect|halts|counts)\b"
 )
 
 

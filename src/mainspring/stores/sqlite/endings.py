@@ -59,11 +59,14 @@ SELECT id, task, queue, {COMPLETED}, priority, run_at, attempts + 1, max_attempt
 FROM (VALUES {{values}}) CROSS JOIN jobs ON seq = column1 AND +id = column2 AND token = column3 AND status = {RUNNING}
 """
 GO_ON = """
-UPDATE jobs SET status = :status, run_at = coalesce(:run_at, min(run_at, :now)), cancel = 0,
-                attempts = iif(:anew, 0, attempts + :attempts), crashes = iif(:anew, 0, crashes + :crashes),
-                waits_for = :waits_for, reason = :reason,
-                error_type = coalesce(:error_type, error_type), error = iif(:error_type IS NULL, error, :error)
-WHERE seq = :seq
+WITH going(
+    going_seq, next_status, next_run_at, anew, is_attempt, is_crash, awaited, why, new_error_type, new_error, now
+) AS (VALUES {values})
+UPDATE jobs SET status = next_status, run_at = coalesce(next_run_at, min(run_at, now)), cancel = 0,
+                attempts = iif(anew, 0, attempts + is_attempt), crashes = iif(anew, 0, crashes + is_crash),
+                waits_for = awaited, reason = why,
+                error_type = coalesce(new_error_type, error_type), error = iif(new_error_type IS NULL, error, new_error)
+FROM going WHERE seq = going_seq
 """
 RECORD_ATTEMPT = """
 INSERT INTO attempts (job_id, number, worker, started_at, finished_at, move, error_type, error, traceback)
@@ -120,16 +123,15 @@ def settle(transaction: Transaction, outcomes: list[Outcome]) -> list[Status | N
     refuse_illegal(outcomes)
     statuses: list[Status | None] = [None] * len(outcomes)
     ended: list[tuple[Held, int, Outcome]] = []
+    going: list[tuple[Held, int, Outcome]] = []
     for job in first_of_each(held_jobs(transaction, outcomes)):
         outcome = outcomes[job.number]
         status = next_status(outcome, cancel=bool(job.cancel), crashes=job.crashes)
         statuses[job.number] = status
-        if status in FINISHED:
-            ended.append((job, CODES[status], outcome))
-        else:
-            go_on(transaction, job, CODES[status], outcome)
+        (ended if status in FINISHED else going).append((job, CODES[status], outcome))
         if (move := recorded_as(outcome, status)) is not None:
             record_attempt(transaction, job, move, outcome)
+    go_on(transaction, going)
     end(transaction, ended)
     accepted = [outcome for outcome, status in zip(outcomes, statuses, strict=True) if status]
     put_steps(transaction, accepted)
@@ -179,28 +181,32 @@ def first_of_each(held: Iterable[Held]) -> Iterable[Held]:
             yield job
 
 
-def go_on(transaction: Transaction, job: Held, status: int, outcome: Outcome) -> None:
-    """The job stays live: it waits for its next run."""
+def go_on(transaction: Transaction, going: Sequence[tuple[Held, int, Outcome]]) -> None:
+    """The jobs stay live: they wait for their next run."""
+    rows = [to_go_on(job, status, outcome, transaction.now) for job, status, outcome in going]
+    for chunk in in_values(GO_ON, rows):
+        transaction.execute(*chunk)
+    for (queue, status), number in Counter((job.queue, status) for job, status, _ in going).items():
+        transaction.count(queue, RUNNING, -number)
+        transaction.count(queue, status, number)
+        transaction.woken.add(queue)
+
+
+def to_go_on(job: Held, status: int, outcome: Outcome, now: Millis) -> tuple[Any, ...]:
     failure = outcome.failure
-    transaction.execute(
-        GO_ON,
-        {
-            "seq": job.seq,
-            "status": status,
-            "run_at": None if keeps_its_time(outcome) else next_time(outcome, transaction.now),
-            "now": transaction.now,  # it was due when it was claimed, even if the clock was set back since
-            "attempts": int(outcome.move in COUNTS_AS_ATTEMPT),
-            "crashes": int(outcome.move is Move.CRASH),
-            "anew": begins_anew(outcome),
-            "waits_for": outcome.waits_for if status == SUSPENDED else None,
-            "reason": outcome.reason,
-            "error_type": failure.type if failure else None,
-            "error": failure.message if failure else None,
-        },
+    return (
+        job.seq,
+        status,
+        None if keeps_its_time(outcome) else next_time(outcome, now),
+        int(begins_anew(outcome)),
+        int(outcome.move in COUNTS_AS_ATTEMPT),
+        int(outcome.move is Move.CRASH),
+        outcome.waits_for if status == SUSPENDED else None,
+        outcome.reason,
+        failure.type if failure else None,
+        failure.message if failure else None,
+        now,  # it was due when it was claimed, even if the clock was set back since
     )
-    transaction.count(job.queue, RUNNING, -1)
-    transaction.count(job.queue, status, 1)
-    transaction.woken.add(job.queue)
 
 
 def end(transaction: Transaction, ended: Sequence[tuple[Held, int, Outcome]]) -> None:
