@@ -41,6 +41,8 @@ that a slow minute is shared by all.
   from the enqueuer by running them. Only for Mainspring, pgqueuer and procrastinate.
 - **drain**: the peer's own worker, as a process of its own, empties a queue. From the moment when every worker process
   has its first job in hand until the last job has been acked.
+- **drain in batches** (PostgreSQL): the same with a handler that is called once for up to 1000 jobs. Only for
+  Mainspring and pg-boss.
 - **start latency**: one process enqueues a job every 5–20 ms, another runs it. From before the call to enqueue, so the
   commit is included, until the first line of the handler.
 - **lateness**: jobs set for times within some seconds; from that time until the first line of the handler. A negative
@@ -123,7 +125,7 @@ GROUND = {
     "postgres": """\
 All of them use one server, started for the run with its own defaults ({settings}), its data on the file system of the
 project; each measurement has a database of its own. They connect by TCP. Every job is one call of the handler, but
-for the raw loop, which calls none. What is written for Node is called and timed there.""",
+in the drain in batches and for the raw loop, which calls none. What is written for Node is called and timed there.""",
 }
 
 

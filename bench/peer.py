@@ -103,6 +103,10 @@ class Peer(ABC):
         """Finish what was claimed: left alone, it would look like the work of a crashed worker."""
         self.cannot("claims apart from its worker")
 
+    def in_batches(self, size: int) -> None:
+        """From now on fill in jobs whose handler is called once for so many, and start workers that do so."""
+        self.cannot("handler of batches here")
+
     @abstractmethod
     async def settled(self) -> bool:
         """Whether every job that was due has been finished and acked."""

@@ -63,10 +63,13 @@ class Case:
     quick: dict[str, Any] = field(default_factory=dict)  # arguments of a quick run
     stock: Stock | None = None
     rounds: int = 3
+    peers: tuple[str, ...] = ()  # only these; none: all
 
     def takes(self, entry: Entry) -> bool:
         """Peers say how large a backlog they are tried with; not all of them could fill ten million in a day."""
         if any(fnmatch(self.name, pattern) for pattern in entry.skip):
+            return False
+        if self.peers and entry.name not in self.peers:
             return False
         if self.stock is None:
             return True
@@ -75,7 +78,7 @@ class Case:
 
     def arguments_for(self, entry: Entry, *, quick: bool) -> dict[str, Any]:
         arguments = self.arguments | (self.quick if quick else {})
-        if self.measurement in ("drain", "drain_backlog"):
+        if self.measurement in ("drain", "drain_backlog", "drain_in_batches"):
             jobs = min(arguments.pop("most", entry.drain_jobs), entry.drain_jobs)
             arguments["jobs"] = jobs // QUICK if quick else jobs
         return arguments
@@ -135,6 +138,12 @@ POSTGRES: list[Case] = [
     _heard(50),
     Case("drain-1", "drain", {"workers": 1, "timeout": TIMEOUT}),
     Case("drain-2", "drain", {"workers": 2, "timeout": TIMEOUT}, rounds=2),
+    Case(
+        "drain-batch",
+        "drain_in_batches",
+        {"size": 1000, "workers": 1, "timeout": TIMEOUT},
+        peers=("mainspring", "pg_boss"),
+    ),
     Case("latency", "latency", {"jobs": 300, "timeout": TIMEOUT}, {"jobs": 100}, rounds=2),
     Case("lateness", "lateness", {"jobs": 200, "seconds": 3, "timeout": TIMEOUT}, {"jobs": 50, "seconds": 1}, rounds=2),
     Case("idle", "idle", {"seconds": 12, "timeout": TIMEOUT}, {"seconds": 2}, rounds=1),

@@ -26,6 +26,12 @@ async def drain(peer: Peer, *, jobs: int, workers: int, timeout: float) -> dict[
     return {"rate": jobs * 1e9 / (end - crew.first), "megabytes": memory}
 
 
+async def drain_in_batches(peer: Peer, *, jobs: int, size: int, workers: int, timeout: float) -> dict[str, float]:
+    """The same with a handler that is called once for so many jobs."""
+    peer.in_batches(size)
+    return await drain(peer, jobs=jobs, workers=workers, timeout=timeout)
+
+
 async def drain_backlog(peer: Peer, *, jobs: int, workers: int, timeout: float) -> dict[str, float]:
     """How fast the first of many due jobs go, once a worker is at it; most of them are still there at the end."""
     async with Crew(peer, workers) as crew:

@@ -18,10 +18,11 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 import psycopg
+from typing_extensions import TypedDict
 
 from bench import tally
-from bench.peer import TEXT, Peer, database
-from mainspring import Mainspring, Status
+from bench.peer import TEXT, Peer, database, here
+from mainspring import Batch, Mainspring, Status
 
 CHUNK = 5_000
 DAY = 86_400_000  # milliseconds
@@ -66,6 +67,17 @@ async def noop(n: int, s: str) -> None:
     tally.mark(n)
 
 
+class Arguments(TypedDict):
+    n: int
+    s: str
+
+
+@app.task(batch=Batch(here()[1].get("batch", 1)))
+async def noops(jobs: list[Arguments]) -> None:
+    for job in jobs:
+        tally.mark(job["n"])
+
+
 class Ours(Peer):
     async def open(self) -> None:
         await app.store.open()
@@ -77,7 +89,8 @@ class Ours(Peer):
         await noop.enqueue(n=number, s=TEXT)
 
     async def enqueue_many(self, numbers: Sequence[int]) -> None:
-        await noop.enqueue_many({"n": number, "s": TEXT} for number in numbers)
+        task = noops if "batch" in self.settings else noop
+        await task.enqueue_many({"n": number, "s": TEXT} for number in numbers)
 
     async def enqueue_at(self, number: int, when: float) -> None:
         await noop.using(run_at=datetime.fromtimestamp(when, UTC)).enqueue(n=number, s=TEXT)
@@ -105,6 +118,9 @@ class Ours(Peer):
     async def settled(self) -> bool:
         stats = await app.stats()
         return not any(stats.due.values()) and not any(counts[Status.RUNNING] for counts in stats.queues)
+
+    def in_batches(self, size: int) -> None:
+        self.settings = {**self.settings, "batch": size}
 
     def worker(self) -> list[str]:
         return [sys.executable, "-m", "mainspring", "worker", f"{__name__}:app", "--queues", "default"]
