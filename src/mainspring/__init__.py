@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from mainspring.app import Mainspring
 from mainspring.batched import Batch, Item
 from mainspring.context import Context
+from mainspring.durable.children import Child
+from mainspring.durable.signals import Signal
 from mainspring.errors import Cancel, Discard, MainspringError, Snooze
 from mainspring.flow import Debounce, Throttle
 from mainspring.health import Health
@@ -44,6 +46,7 @@ __all__ = [
     "Batch",
     "BusinessCalendar",
     "Cancel",
+    "Child",
     "Context",
     "Cron",
     "Daily",
@@ -68,6 +71,7 @@ __all__ = [
     "Retention",
     "Retry",
     "Schedule",
+    "Signal",
     "Snooze",
     "Status",
     "Task",

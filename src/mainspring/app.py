@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from mainspring.batch_task import BatchDecorator, BatchTask
 from mainspring.batched import Batch
 from mainspring.clock import Clock, Length, to_datetime
+from mainspring.durable import signals
+from mainspring.durable.family import ParentGuard
+from mainspring.durable.signals import Signal, SignalTimer
 from mainspring.errors import ConfigurationError, UnknownTask
 from mainspring.events import Bus, Event, Halted, JobCreated, JobDeduplicated, Resumed, Subscriber
 from mainspring.flow.debounce import NewestOnly
@@ -58,10 +61,11 @@ class Mainspring:
         self.jobs = Jobs(self)
         self.schedules = Schedules(self)
         self.guards = Guards()
-        for guard in (NewestOnly(self), Expiry(self), Dependencies(self)):
+        for guard in (ParentGuard(self), NewestOnly(self), Expiry(self), Dependencies(self)):
             self.guards.add(guard)
         self.timers = Timers(self)
         self.timers.add(ScheduleTimer(self))
+        self.timers.add(SignalTimer(self))
         self.portal = Portal()
 
     def __repr__(self) -> str:
@@ -121,12 +125,15 @@ class Mainspring:
         tags: Iterable[str] | None = None,
         expires: Length | None = None,
         batch: Batch | None = None,
+        version: int = 1,
+        steps: Sequence[str] = (),
     ) -> Any:
         """Make a function a task. Its name in the store is its own name unless another is given: never an import path.
 
         Coroutines run on the worker's event loop, plain functions in its threads, and either in a process of its own
         with isolation="process": the only kind whose timeout can really stop the work. With `batch` the function
-        takes a list, and each job is one item of it.
+        takes a list, and each job is one item of it. `version` keeps the functions of jobs under way beside newer ones,
+        `steps` tells readers what is to come: see docs/durable.md.
         """
         options = Options(
             queue=queue, priority=priority, retry=retry, max_attempts=max_attempts, timeout=timeout,
@@ -139,8 +146,9 @@ class Mainspring:
                 msg = f"a task is a function or a method, not {function!r}; write a function that calls it"
                 raise ConfigurationError(msg)
             make: Callable[..., Task[..., Any, Any]] = Task if batch is None else partial(BatchTask, batch=batch)
-            task = make(self, function, name or function.__name__, options=options, ack=ack, names=names)
-            return self._register(task)
+            called = versioned(name or function.__name__, version)
+            task = make(self, function, called, options=options, ack=ack, names=names, steps=steps)
+            return self._register(task, exactly=version > 1)
 
         return decorate
 
@@ -199,10 +207,10 @@ class Mainspring:
 
         return decorate
 
-    def _register(self, task: Task[..., Any, Any]) -> Task[..., Any, Any]:
+    def _register(self, task: Task[..., Any, Any], *, exactly: bool = False) -> Task[..., Any, Any]:
         known = self.tasks.get(task.name)
-        if known is not None and place_of(known) != place_of(task):
-            msg = f"two tasks are named {task.name!r}: give one of them another with @app.task(name=…)"
+        if known is not None and (place_of(known) != place_of(task) or (exactly and line_of(known) != line_of(task))):
+            msg = f"two tasks are named {task.name!r}: give one of them another with @app.task(name=…) or version=…"
             raise ConfigurationError(msg)
         self.tasks[task.name] = task
         return task
@@ -243,6 +251,15 @@ class Mainspring:
         if job.run_at is not None:
             return to_datetime(job.run_at)
         return to_datetime(self.store.clock.now() + job.delay) if job.delay else None
+
+    # -- signals --------------------------------------------------------------------------------
+
+    async def signal(self, key: str, payload: Any = None, *, keep: Length = signals.KEPT) -> Signal:
+        """Tell all jobs that wait for this key, and those that will within the time it is kept (`ctx.wait_for`)."""
+        return await signals.send(self.store, key, payload, keep)
+
+    def signal_sync(self, key: str, payload: Any = None, *, keep: Length = signals.KEPT) -> Signal:
+        return self.run(self.signal(key, payload, keep=keep))
 
     # -- the whole system ---------------------------------------------------------------------
 
@@ -310,3 +327,16 @@ class Mainspring:
 def place_of(task: Task[..., Any, Any]) -> tuple[str, str]:
     """Where its function is defined: a module that is loaded again may define its tasks again."""
     return task.function.__module__, task.function.__qualname__
+
+
+def line_of(task: Task[..., Any, Any]) -> int:
+    """Versions of a function often have one name in one module."""
+    code = getattr(inspect.unwrap(task.function), "__code__", None)
+    return code.co_firstlineno if code is not None else 0
+
+
+def versioned(name: str, version: object) -> str:
+    if not isinstance(version, int) or version < 1:
+        msg = f"version is a whole number from 1, not {version!r}"
+        raise ConfigurationError(msg)
+    return name if version == 1 else f"{name}@{version}"

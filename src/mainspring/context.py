@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,6 +12,8 @@ from types import TracebackType
 from typing import Any
 
 from mainspring.clock import to_datetime
+from mainspring.durable.calls import Durable, DurableCalls, NoCalls
+from mainspring.durable.detached import Detached
 from mainspring.errors import Cancel, ConfigurationError
 from mainspring.job import Claim, NewJob
 from mainspring.stores.protocol import Completion
@@ -76,7 +78,10 @@ class Scheduled:
     utc: datetime
 
 
-class Context:
+NOT_HERE = "durable functions do not run in processes of their own: leave isolation='process' out, and spawn a child that has it"
+
+
+class Context(DurableCalls):
     """One run of one job."""
 
     def __init__(
@@ -86,23 +91,31 @@ class Context:
         worker: str = "",
         report: Callable[[float, str], None] = lambda _fraction, _note: None,
         transact: Callable[[Context], Completion] | None = None,
+        durable: Durable | None = None,
     ) -> None:
         self._claim = claim
         self.worker = worker
         self._report = report
         self._transact = transact
+        self._durable = durable or NoCalls(NOT_HERE)
         self._stop = threading.Event()
         self._stop_reason = ""
         self.effects = Effects()
 
     @classmethod
-    def detached(cls, **fields: Any) -> Context:
-        """For calling a handler directly, in unit tests: nothing it does reaches a store."""
+    def detached(
+        cls, *, signals: Mapping[str, Any] | None = None, results: Mapping[str, Any] | None = None, **fields: Any
+    ) -> Context:
+        """For calling a handler directly, in unit tests: nothing it does reaches a store.
+
+        Steps just run, sleeps are over at once, a wait gets what `signals` has under its key (or None), a child gives
+        what `results` has under the name of its task; see docs/durable.md.
+        """
         values = {
             "id": "00000000-0000-7000-8000-000000000000", "token": 0, "task": "", "queue": "default", "payload": "{}",
             "priority": 2, "attempts": 0, "max_attempts": 1, "crashes": 0, "timeout": 0, "run_at": 0, "created_at": 0,
         }  # fmt: skip
-        return cls(Claim(**{**values, **fields}))
+        return cls(Claim(**{**values, **fields}), durable=Detached(signals or {}, results or {}))
 
     @property
     def job_id(self) -> str:
@@ -112,10 +125,12 @@ class Context:
     def idempotency_key(self) -> str:
         """The same for every attempt: give it to the services you call, so that a repeat is recognised.
 
-        The job's id; for a person's occasion `{person}:{kind}:{local date}`.
+        The job's id; for a person's occasion `{person}:{kind}:{local date}`. Within a step, with the step's name.
         """
         own = json.loads(self._claim.options or "{}").get("idempotency_key")
-        return self._claim.id if own is None else str(own)
+        key = self._claim.id if own is None else str(own)
+        step = self._durable.step_here()
+        return key if step is None else f"{key}:{step}"
 
     @property
     def task(self) -> str:
@@ -195,10 +210,12 @@ class Context:
 
         ctx.follow_up(send_invoice.prepare(order_id=7))
         """
+        self._durable.refuse_within_step("ctx.follow_up")
         self.effects.follow_ups += jobs
 
     def set_result(self, value: Any) -> None:
         """The job's result, where it must be known before the handler returns (see `transaction`)."""
+        self._durable.refuse_within_step("ctx.set_result")
         self.effects.result = value
 
     def transaction(self) -> JobTransaction:
@@ -206,6 +223,7 @@ class Context:
 
         async with ctx.transaction() as connection: ...    (plain `with` in a thread)
         """
+        self._durable.refuse_within_step("ctx.transaction")
         if self._transact is None:
             msg = "ctx.transaction() needs a worker and a store with transactions, and no process isolation"
             raise ConfigurationError(msg)

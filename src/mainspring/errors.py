@@ -17,7 +17,11 @@
     ├── SystemHalted              the system is halted and refuses new jobs
     ├── ClaimLost                 this run's claim was taken over; nothing it writes counts
     ├── JobFailed                 a job whose result was awaited did not complete
-    ├── CannotStoreResult         the handler returned something that is not JSON
+    ├── CannotStoreResult         the handler, or a step of it, returned something that is not JSON
+    ├── StepsChanged              a durable function asks for other steps than the one that began the job
+    ├── DuplicateStep             a durable function asks for two things under one name
+    ├── StepNotFound              the job has no such step behind it (also a LookupError)
+    ├── StepFailed                a step failed in an earlier run, by an error that is not known here any more
     ├── WorkerCrashed             the process that ran the job died
     ├── CopyFailed                a store could not be copied to another; what was copied stays, and can be gone on with
     └── StoreError                the store could not do it
@@ -30,7 +34,7 @@
         ├── StoreCorrupt          the file is damaged or is no database
         └── StoreTooNew           a newer Mainspring wrote this database
 
-A handler ends its own job by raising one of the three signals (not errors):
+A handler ends its own job by raising one of three wishes (not errors):
 `Discard` (no retry), `Snooze` (again later, no attempt burnt), `Cancel`.
 """
 
@@ -96,11 +100,32 @@ class ClaimLost(MainspringError):
 
 
 class JobFailed(MainspringError):
-    """The job did not complete."""
+    """The job did not complete. `job_id` says which."""
+
+    def __init__(self, message: str | None = None, *, job_id: str = "", status: str = "") -> None:
+        super().__init__(message)
+        self.job_id = job_id
+        self.status = status
 
 
 class CannotStoreResult(MainspringError):
     """The handler returned something that is not JSON; the work itself was done."""
+
+
+class StepsChanged(MainspringError):
+    """The function asks for other steps than the one that began this job."""
+
+
+class DuplicateStep(MainspringError):
+    """Two things in one job have the same name."""
+
+
+class StepNotFound(MainspringError, LookupError):
+    """The job has no such step behind it."""
+
+
+class StepFailed(MainspringError):
+    """A step failed in an earlier run, by an error that is not known here any more."""
 
 
 class WorkerCrashed(MainspringError):
@@ -163,7 +188,7 @@ class StoreTooNew(StoreError):
     """A newer Mainspring wrote this database. Upgrade this program."""
 
 
-class Signal(Exception):
+class Wish(Exception):
     """Raised by a handler to end its run in a way of its choosing."""
 
     def __init__(self, reason: str = "") -> None:
@@ -171,15 +196,15 @@ class Signal(Exception):
         self.reason = reason
 
 
-class Discard(Signal):
+class Discard(Wish):
     """Give up at once: the job becomes a dead letter whatever attempts are left."""
 
 
-class Cancel(Signal):
+class Cancel(Wish):
     """End the job as cancelled."""
 
 
-class Snooze(Signal):
+class Snooze(Wish):
     """Run again after a delay; this run burns no attempt."""
 
     def __init__(self, delay: timedelta | float, reason: str = "") -> None:

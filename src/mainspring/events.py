@@ -13,6 +13,7 @@
 | JobDeadLettered    | a job gave up                                                       |
 | JobCancelled       | a job ended as cancelled                                            |
 | JobSnoozed         | a handler asked for later                                           |
+| JobSuspended       | a durable function sleeps (`until`), or waits (`waits_for`)         |
 | JobReleased        | a worker handed a job back unfinished                               |
 | ScheduleFired      | a schedule's time came and its job was made                         |
 | ScheduleSkipped    | occurrences were not fired: `reason` coalesced, overlap, paused, …  |
@@ -127,6 +128,15 @@ class JobCancelled(JobEvent):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSnoozed(RunEvent):
     delay: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSuspended(RunEvent):
+    """It left its worker; nothing of it runs until then, or until what it waits for happens."""
+
+    until: datetime | None = None  # None: no time is set
+    waits_for: str | None = None  # "signal:<key>", "job:<id>", or what holds it back
     reason: str = ""
 
 

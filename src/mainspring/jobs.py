@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from mainspring.clock import duration, to_millis
+from mainspring.durable.family import cancel_children
 from mainspring.errors import ConfigurationError, DedupeConflict, IllegalMove, JobNotFound
 from mainspring.events import JobCancelled
 from mainspring.job import Attempt, Job, Priority, Status, TimelineEntry
@@ -155,7 +156,7 @@ class Jobs:
             job = await self.get(job_id)
             msg = f"job {job_id} is {job.status}: it cannot be changed by {action}"
             raise IllegalMove(msg)
-        await self._emit(action, changed, reason)
+        await self._follow(action, changed, by)
         return changed
 
     # -- many ---------------------------------------------------------------------------------
@@ -199,11 +200,16 @@ class Jobs:
             result.conflicts.update(changed.conflicts)
             on_progress(result.count)
             if not dry_run:
-                await self._emit(action, changed, reason)
+                await self._follow(action, changed, by)
             if (cursor := changed.cursor) is None:
                 return result
 
-    async def _emit(self, action: Action, changed: Changed, reason: str) -> None:
-        if action is Action.CANCEL and changed.ids and self._app.bus.wants(JobCancelled):
-            for job in await self._app.store.get(changed.ids):
-                self._app.bus.emit(JobCancelled(job_id=job.id, task=job.task, queue=job.queue, reason=reason))
+    async def _follow(self, action: Action, changed: Changed, by: By) -> None:
+        """What a change brings with it, once it is written."""
+        if action is not Action.CANCEL or not changed.ids:
+            return
+        jobs = await self._app.store.get(changed.ids)
+        if self._app.bus.wants(JobCancelled):
+            for job in jobs:
+                self._app.bus.emit(JobCancelled(job_id=job.id, task=job.task, queue=job.queue, reason=by.reason))
+        await cancel_children(self._app, [job.id for job in jobs if job.token > 0], by.actor)  # others have none

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, overload
@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from mainspring.batched import Batch
 from mainspring.clock import Length, Millis, duration, to_millis
 from mainspring.context import Context
+from mainspring.durable.journal import check_name
 from mainspring.errors import ConfigurationError, JobFailed
 from mainspring.flow import debounce as newest
 from mainspring.flow import dependencies, expiry
@@ -184,6 +185,7 @@ class Task(Generic[P, R, C]):
         options: Options,
         ack: Ack = "batched",
         names: Mapping[str, Any] | None = None,
+        steps: Iterable[str] = (),
     ) -> None:
         self.app = app
         self.name = name
@@ -191,6 +193,7 @@ class Task(Generic[P, R, C]):
         self.check(options)
         self.options = options
         self.ack = ack
+        self.steps = checked_steps(name, steps, options)
         self.is_async = inspect.iscoroutinefunction(function)
         self.payload = self._payload_of(function, names or {})
         self.retry = options.retry or Retry(max_attempts=options.max_attempts or Retry().max_attempts)
@@ -369,10 +372,11 @@ class Enqueuer(Generic[P, R]):
 
     def _own_options(self) -> str | None:
         """What the worker must know of this one job and could not know from its task."""
-        own: dict[str, Any] = {}
+        own: dict[str, Any] = {"steps": self._task.steps} if self._task.steps else {}
         if self._options.retry is not None and self._options.retry is not self._task.options.retry:
             own["retry"] = self._options.retry.to_data()
         if self._options.isolation is not None and self._options.isolation != self._task.options.isolation:
+            checked_steps(self._task.name, self._task.steps, self._options)
             own["isolation"] = self._options.isolation
         own |= self._flow_options()
         return json.dumps(own) if own else None
@@ -389,6 +393,23 @@ class Enqueuer(Generic[P, R]):
         return own
 
 
+def checked_steps(name: str, steps: Iterable[str], options: Options) -> tuple[str, ...]:
+    """Those that a durable function declares ahead."""
+    if isinstance(steps, str):
+        msg = f"task {name!r}: steps is a list of names, not the text {steps!r}"
+        raise ConfigurationError(msg)
+    declared = tuple(steps)
+    for step in declared:
+        check_name(step)
+    if len(set(declared)) < len(declared):
+        msg = f"task {name!r}: a step is declared twice among {', '.join(declared)}"
+        raise ConfigurationError(msg)
+    if declared and options.isolation == "process":
+        msg = f"task {name!r}: durable functions do not run in processes of their own; leave isolation or steps out"
+        raise ConfigurationError(msg)
+    return declared
+
+
 class TaskOptions(TypedDict, total=False):
     """What `@app.task(…)` takes beside `batch`, for the two ways in which it is typed."""
 
@@ -403,6 +424,8 @@ class TaskOptions(TypedDict, total=False):
     retention: Retention | None
     tags: Iterable[str] | None
     expires: Length | None
+    version: int
+    steps: Sequence[str]
 
 
 class TaskDecorator(Protocol):

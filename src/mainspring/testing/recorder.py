@@ -11,7 +11,7 @@ from typing import Any
 
 from mainspring.app import Mainspring
 from mainspring.errors import JobFailed
-from mainspring.job import Job, Outcome, Status
+from mainspring.job import Job, Move, Outcome, Status
 from mainspring.stores.protocol import Claims
 from mainspring.worker import Worker
 from mainspring.worker.run import Run
@@ -83,7 +83,9 @@ class Recorder(Worker):
     def _finish(self, run: Run, outcome: Outcome | None) -> None:
         self._finished.append(run.claim.id)
         if outcome is not None:
-            self.followed([job.id for job in outcome.follow_ups])
+            spawned = run.durable.spawned if run.durable is not None else []
+            again = [run.claim.id] if outcome.move is Move.SUSPEND else []  # if its children are all it waits for
+            self.followed([*(job.id for job in outcome.follow_ups), *spawned, *again])
         super()._finish(run, outcome)
 
 

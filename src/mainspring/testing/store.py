@@ -8,7 +8,7 @@ from typing import Any
 
 from mainspring.clock import Clock, Millis
 from mainspring.errors import ConfigurationError
-from mainspring.job import WAITING, Claim, Inserted, NewJob, Outcome
+from mainspring.job import CLAIMABLE, Claim, Inserted, NewJob, Outcome
 from mainspring.stores.memory import MemoryStore
 from mainspring.stores.protocol import Claims, Completion, Want
 
@@ -40,7 +40,7 @@ class KitStore(MemoryStore):
         ids, standing = self._assigned[worker], self._standing(now)
         while ids and None not in standing:
             row = self._rows.get(ids.popleft())
-            if row and row.status in WAITING and row.run_at <= now and row.spec.queue not in standing:
+            if row and row.status in CLAIMABLE and row.run_at <= now and row.spec.queue not in standing:
                 return self._start(row, worker, now)
         return None
 

@@ -1,21 +1,27 @@
-"""What is left to do once the store has an outcome: tell the guards, and look again at what suspended jobs wait for."""
+"""What is left to do once the store has an outcome.
+
+The guards are told, what suspended jobs wait for is looked at again, children of cancelled jobs are cancelled.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
 
-from mainspring.guards import Ending, Guards, LookAgain
+from mainspring.app import Mainspring
+from mainspring.durable.family import cancel_children
+from mainspring.guards import Ending, LookAgain
 from mainspring.job import Claim
-from mainspring.stores.protocol import Store
 
 EVERYBODY = 1_000_000
 
 
 class Aftermath:
-    def __init__(self, store: Store, guards: Guards) -> None:
-        self._store = store
-        self._guards = guards
+    def __init__(self, app: Mainspring) -> None:
+        self._app = app
+        self._store = app.store
+        self._guards = app.guards
+        self._cancelled: list[str] = []
         self._ended: list[tuple[Claim, Ending]] = []
         self._suspended: dict[str, set[LookAgain]] = {}
         self._some = asyncio.Event()
@@ -29,6 +35,11 @@ class Aftermath:
         self._suspended.setdefault(key, set()).add(look_again)
         self._some.set()
 
+    def cancelled(self, job_id: str) -> None:
+        """A job that may have children."""
+        self._cancelled.append(job_id)
+        self._some.set()
+
     async def step(self) -> None:
         """One turn of a supervised loop."""
         await self._some.wait()
@@ -36,8 +47,9 @@ class Aftermath:
 
     async def settle(self) -> None:
         """All that is there; what fails is kept for the next time."""
-        while self._ended or self._suspended:
+        while self._ended or self._suspended or self._cancelled:
             ended, self._ended = self._ended, []
+            cancelled, self._cancelled = self._cancelled, []
             suspended, self._suspended = self._suspended, {}
             self._some.clear()
             try:
@@ -45,8 +57,11 @@ class Aftermath:
                 ended = []
                 if happened := [key for key, looks in suspended.items() if await any_of(looks)]:
                     await self._store.wake(dict.fromkeys(happened, EVERYBODY))
+                suspended = {}
+                await cancel_children(self._app, cancelled, "mainspring")
             except BaseException:
                 self._ended = ended + self._ended
+                self._cancelled = cancelled + self._cancelled
                 for key, looks in suspended.items():
                     self._suspended.setdefault(key, set()).update(looks)
                 self._some.set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from mainspring.clock import to_datetime
 from mainspring.events import (
     Bus,
     JobCancelled,
@@ -16,9 +17,10 @@ from mainspring.events import (
     JobSnoozed,
     JobStalled,
     JobStarted,
+    JobSuspended,
     RetryReason,
 )
-from mainspring.job import Claim, Move, Outcome, ProgressReport, Status
+from mainspring.job import UNTIL_WOKEN, Claim, Move, Outcome, ProgressReport, Status
 from mainspring.log import get_log
 from mainspring.stores.protocol import Takeover, TakeoverCause
 from mainspring.worker.run import Run, Stop
@@ -72,11 +74,11 @@ class Announcer:
         if outcome.move is Move.SNOOZE:
             log.info("job_snoozed", **fields, duration=duration, delay=delay, reason=outcome.reason)
             self._bus.emit(JobSnoozed(**about, delay=delay, reason=outcome.reason))
+        elif outcome.move is Move.SUSPEND:
+            self._suspended(run, outcome, fields, duration)
         elif outcome.move is Move.RELEASE:
             log.info("job_released", **fields, duration=duration, delay=delay, reason=outcome.reason)
             self._bus.emit(JobReleased(**about, reason=outcome.reason))
-        elif outcome.move is Move.SUSPEND:
-            log.debug("job_suspended", **fields, duration=duration, reason=outcome.reason)
         else:
             reason = reason_of(run, outcome)
             error = f"{outcome.failure.type}: {outcome.failure.message}" if outcome.failure else ""
@@ -86,6 +88,16 @@ class Announcer:
                     **about, reason=reason, max_attempts=run.claim.max_attempts, delay=delay, failure=outcome.failure
                 )
             )
+
+    def _suspended(self, run: Run, outcome: Outcome, fields: dict[str, Any], duration: float) -> None:
+        """A debug line: a system may have hundreds of thousands that wait."""
+        due = outcome.finished_at + outcome.delay
+        until = to_datetime(due) if outcome.finished_at and due < UNTIL_WOKEN else None
+        log.debug("job_suspended", **fields, duration=duration, until=until, waits_for=outcome.waits_for)
+        if self._bus.wants(JobSuspended):
+            about = self._about(run.claim)
+            told = JobSuspended(**about, until=until, waits_for=outcome.waits_for, reason=outcome.reason)
+            self._bus.emit(told)
 
     def taken_over(self, takeover: Takeover) -> None:
         """A claim that this worker took from another."""

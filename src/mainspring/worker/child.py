@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from mainspring.context import UNSET, Context
-from mainspring.errors import Cancel, Discard, Signal, Snooze
+from mainspring.errors import Cancel, Discard, Snooze, Wish
 from mainspring.job import Claim
 from mainspring.task import Task
 from mainspring.worker import decide
@@ -49,8 +49,8 @@ def perform(order: dict[str, Any], connection: Connection) -> dict[str, Any]:
             value = context.effects.result
         follow_ups = [{name: getattr(job, name) for name in job.__slots__} for job in context.effects.follow_ups]
         return {"result": task.payload.dump_result(value), "follow_ups": follow_ups}
-    except Signal as wish:
-        return {"signal": kind_of(wish), "reason": wish.reason, "delay": delay_of(wish)}
+    except Wish as wish:
+        return {"wish": kind_of(wish), "reason": wish.reason, "delay": delay_of(wish)}
     except BaseException as error:  # noqa: BLE001 - all of it is the parent's to judge
         return {
             "error": type(error).__name__,
@@ -91,9 +91,9 @@ def to_claim(data: dict[str, Any]) -> Claim:
     return Claim(**{**data, "target": target, "tags": tuple(data["tags"])})
 
 
-def kind_of(wish: Signal) -> str:
+def kind_of(wish: Wish) -> str:
     return next(kind.__name__ for kind in (Snooze, Cancel, Discard) if isinstance(wish, kind))
 
 
-def delay_of(wish: Signal) -> float:
+def delay_of(wish: Wish) -> float:
     return wish.delay.total_seconds() if isinstance(wish, Snooze) else 0.0

@@ -8,7 +8,8 @@ from typing import Any
 
 from mainspring.clock import Millis, duration
 from mainspring.context import UNSET
-from mainspring.errors import Cancel, CannotStoreResult, Discard, InvalidPayload, Signal, Snooze, WorkerCrashed
+from mainspring.durable.suspension import is_suspended
+from mainspring.errors import Cancel, CannotStoreResult, Discard, InvalidPayload, Snooze, Wish, WorkerCrashed
 from mainspring.job import Failure, Move, Outcome
 from mainspring.retry import Retry
 from mainspring.worker.run import Dumped, Run, Stop
@@ -17,8 +18,15 @@ CROWDED_DELAY: Millis = 500  # for others to be quicker than the worker that han
 UNKNOWN_TASK_DELAY: Millis = 15_000  # until a worker that does not know a task looks at its job again
 
 
-def returned(run: Run, value: Any, now: Millis) -> Outcome:
-    """The handler came to its end. Even past its timeout: the work is done, and undoing it is nobody's wish."""
+def returned(run: Run, value: Any, now: Millis) -> Outcome | None:
+    """The handler came to its end. Even past its timeout: the work is done, and undoing it is nobody's wish.
+
+    Unless it has swallowed what should have unwound it: a lost claim (None) or a suspension.
+    """
+    if run.durable is not None and run.durable.lost:
+        return None
+    if run.durable is not None and run.durable.suspension is not None:
+        return suspended(run, now)
     try:
         return completed(run, now, value)
     except Exception as error:  # noqa: BLE001 - CannotStoreResult; or a type of the user's that cannot be dumped at all
@@ -42,27 +50,38 @@ def raised(run: Run, error: BaseException, now: Millis) -> Outcome | None:
     Whatever a handler raises once its worker has told it to stop is taken as an answer to that, and burns no attempt:
     libraries turn a cancellation into errors of their own.
     """
-    if run.stop is Stop.LOST:
+    if run.stop is Stop.LOST or (run.durable is not None and run.durable.lost):
         return None
     if run.stop is Stop.CANCEL:
         return end(run, Move.CANCEL, now, reason=run.stop_reason)
     if run.stop is Stop.CROWDED:
         return end(run, Move.RELEASE, now, delay=CROWDED_DELAY, reason="its worker had no room for it")
+    if run.durable is not None and run.durable.suspension is not None and is_suspended(error):
+        return suspended(run, now)
     if run.stop is Stop.SHUTDOWN and not isinstance(error, (Snooze, Discard)):
         return end(run, Move.RELEASE, now, reason="its worker stopped")
     if run.stop is Stop.TIMEOUT:
         error = TimeoutError(f"ran longer than its timeout of {run.claim.timeout / 1000:g} s").with_traceback(
             error.__traceback__
         )
-    return by_signal(run, error, now) if isinstance(error, Signal) else failed(run, error, now)
+    return by_wish(run, error, now) if isinstance(error, Wish) else failed(run, error, now)
 
 
-def by_signal(run: Run, signal: Signal, now: Millis) -> Outcome:
-    if isinstance(signal, Snooze):
-        return end(run, Move.SNOOZE, now, delay=max(0, duration(signal.delay)), reason=signal.reason)
-    if isinstance(signal, Cancel):
-        return end(run, Move.CANCEL, now, reason=signal.reason)
-    return end(run, Move.DEAD, now, failure=failure_of(signal), reason=signal.reason)
+def suspended(run: Run, now: Millis) -> Outcome:
+    """Its function sleeps or waits; the record of that is written in the same commit."""
+    assert run.durable is not None  # noqa: S101 - asked before
+    assert run.durable.suspension is not None  # noqa: S101
+    pause = run.durable.suspension
+    run.look_again = pause.look_again
+    return end(run, Move.SUSPEND, now, delay=pause.delay(run.durable.now()), waits_for=pause.key, steps=pause.steps)
+
+
+def by_wish(run: Run, wish: Wish, now: Millis) -> Outcome:
+    if isinstance(wish, Snooze):
+        return end(run, Move.SNOOZE, now, delay=max(0, duration(wish.delay)), reason=wish.reason)
+    if isinstance(wish, Cancel):
+        return end(run, Move.CANCEL, now, reason=wish.reason)
+    return end(run, Move.DEAD, now, failure=failure_of(wish), reason=wish.reason)
 
 
 def failed(run: Run, error: BaseException, now: Millis) -> Outcome:

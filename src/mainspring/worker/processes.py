@@ -14,14 +14,14 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from mainspring.context import Context
-from mainspring.errors import Cancel, Discard, Signal, Snooze, WorkerCrashed
+from mainspring.errors import Cancel, Discard, Snooze, Wish, WorkerCrashed
 from mainspring.job import Claim, Failure, NewJob
 from mainspring.task import Task
 from mainspring.worker import child as child_side
 from mainspring.worker import decide
 from mainspring.worker.run import Dumped
 
-SIGNALS: dict[str, Callable[[str, float], Signal]] = {
+WISHES: dict[str, Callable[[str, float], Wish]] = {
     "Snooze": lambda reason, delay: Snooze(delay, reason),
     "Cancel": lambda reason, _: Cancel(reason),
     "Discard": lambda reason, _: Discard(reason),
@@ -138,8 +138,8 @@ class Processes:
         return message
 
     def _interpret(self, answer: dict[str, Any], context: Context) -> Any:
-        if "signal" in answer:
-            raise SIGNALS[answer["signal"]](answer["reason"], answer["delay"])
+        if "wish" in answer:
+            raise WISHES[answer["wish"]](answer["reason"], answer["delay"])
         if "error" in answer:
             raise told_error(answer)
         for fields in answer["follow_ups"]:

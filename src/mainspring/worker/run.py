@@ -10,6 +10,7 @@ from typing import Any
 
 from mainspring.clock import Millis
 from mainspring.context import Context
+from mainspring.durable.run import DurableRun
 from mainspring.guards import LookAgain
 from mainspring.job import Claim
 from mainspring.retry import Retry
@@ -38,6 +39,7 @@ class Dumped:
 class Run:
     started_at: Millis = 0
     context: Context | None = None
+    durable: DurableRun | None = None  # of what may be a durable function
     lane: asyncio.Task[None] | None = None  # the task that runs it
     written: asyncio.Future[None] | None = None  # if its slot is to wait for that
     kill: Callable[[], object] | None = None  # ends its process, if it has one

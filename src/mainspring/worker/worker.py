@@ -28,6 +28,8 @@ from mainspring.app import Mainspring
 from mainspring.batched import LARGEST
 from mainspring.clock import Millis
 from mainspring.context import Context
+from mainspring.durable.calls import LastingCalls
+from mainspring.durable.run import DurableRun
 from mainspring.errors import ConfigurationError, StoreError, StoreUnavailable
 from mainspring.events import WorkerHeartbeat, WorkerStarted, WorkerStopped
 from mainspring.guards import Ending
@@ -239,7 +241,7 @@ class Worker:
         self._gathered = Gatherings(self._post)
         self._threads, self._processes = Threads(), Processes(self.settings.processes)
         self._acks = Acks(self.store, self.settings.ack_delay, self._confirmed, self._outage)
-        self._aftermath = Aftermath(self.store, self.app.guards)
+        self._aftermath = Aftermath(self.app)
         self._admissions: set[asyncio.Task[None]] = set()
         self._heartbeat = Heartbeat(
             self.store, self.id, self.settings.heartbeat, self._tokens, self._on_pulse, outage=self._outage
@@ -594,6 +596,8 @@ class Worker:
         """A thread cannot be stopped: at its timeout it is told through the context, and waited for."""
         self._context(run)
         with self._deadline(run) if run.claim.timeout else contextlib.nullcontext():
+            if run.durable is not None:
+                function = partial(run.durable.in_its_thread, function)
             value = await self._threads.run(function)
             return await self._await(run, value) if inspect.iscoroutine(value) else value
 
@@ -608,15 +612,29 @@ class Worker:
     def _context(self, run: Run) -> Context:
         """Also from a thread: the handler of a batch asks for those that it needs."""
         if run.context is None:
+            if run.task.payload.context is not None and not run.isolated:
+                run.durable = self._durable(run)
             run.context = Context(
                 run.claim,
                 worker=self.id,
                 report=lambda fraction, note: self._report(run, fraction, note),
                 transact=lambda _context: self._transact(run),
+                durable=None if run.durable is None else LastingCalls(run.durable),
             )
             if run.stop is not None:
                 run.context.stop(run.stop_reason or run.stop)
         return run.context
+
+    def _durable(self, run: Run) -> DurableRun:
+        return DurableRun(
+            self.app,
+            run.claim,
+            in_thread=self._threads.run,
+            progressed=lambda fraction, note: self._report(run, fraction, note),
+            write_progress=self._write_progress,
+            stopped=lambda: run.stop is not None,
+            declared=run.task.steps,
+        )
 
     def _transact(self, run: Run) -> Completion:
         return self.store.completion(lambda: decide.completed(run, self.store.clock.now()))
@@ -666,6 +684,8 @@ class Worker:
                 self._tell_of(outcome.follow_ups)
             if run.guarded:
                 self._aftermath.ended(run.claim, Ending(outcome, run.error))
+            if status is Status.CANCELLED and (run.claim.token > 1 or (run.durable and run.durable.spawned)):
+                self._aftermath.cancelled(run.claim.id)
             if run.look_again is not None and outcome.waits_for is not None and status is Status.SUSPENDED:
                 self._aftermath.suspended(outcome.waits_for, run.look_again)
             if run.written is not None and not run.written.done():
@@ -744,6 +764,8 @@ class Worker:
         self._notice_clock_jump()
         for takeover in await self.store.reap():
             self._announce.taken_over(takeover)
+            if takeover.status is Status.CANCELLED:
+                self._aftermath.cancelled(takeover.job_id)
         self._hand_back_stale()
         await self._look_for_halt()
         await self._prune()

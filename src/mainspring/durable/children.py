@@ -1,0 +1,149 @@
+"""Children: jobs that a durable function spawns and whose results it may wait for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from mainspring.durable.journal import Asked
+from mainspring.durable.run import DurableRun
+from mainspring.durable.suspension import Wait, next_look
+from mainspring.errors import JobFailed
+from mainspring.job import Job, NewJob, Status, end_of
+
+R_co = TypeVar("R_co", covariant=True)
+
+CHUNK = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Child(Generic[R_co]):
+    """A job that this one has spawned. Give it to `ctx.gather` to wait for what it results in."""
+
+    id: str
+    task: str
+    name: str = field(default="", repr=False)  # of the step that spawned it
+
+
+async def spawn(run: DurableRun, job: NewJob, name: str | None, *, cancel: bool) -> Child[Any]:
+    asker = run.asker()
+    name = run.journal.called(name) if name else run.journal.derive(f"spawn {job.task}", main=asker is None)
+    asked = await run.ask(name, "spawn", asker)
+    if asked.record is not None:
+        (child_id,) = json.loads(asked.record.output or "{}")["ids"]
+        if not job.dedupe_key or child_id in await read(run, [child_id]):
+            return Child(child_id, job.task, name)
+        job = replace(job, id=child_id)  # the run before died before it knew who held the key
+    (child_id,) = (await put_in(run, asked, [job], [job.id], cancel=cancel))["ids"]
+    return Child(child_id, job.task, name)
+
+
+async def put_in(
+    run: DurableRun, asked: Asked, jobs: Sequence[NewJob], ids: Sequence[str], *, cancel: bool
+) -> dict[str, list[str]]:
+    """The jobs and the step that knows their ids are one commit; with a dedupe key, another job may be the child."""
+    state = {"ids": list(ids), "children": [job.id for job in jobs] if cancel else []}
+    jobs = [as_child(run, job, cancel=cancel) for job in jobs]
+    inserted = await run.save(asked.step(json.dumps(state), run.now()), jobs)
+    run.spawned += [one.id for one in inserted if one.created]
+    run.app.announce(jobs, inserted)
+    others = {job.id: one.id for job, one in zip(jobs, inserted, strict=True) if not one.created}
+    if others:  # not ours: they do not end with this job
+        children = [child for child in state["children"] if child not in others]
+        state = {"ids": [others.get(child, child) for child in ids], "children": children}
+        await run.save(asked.step(json.dumps(state), run.now()))
+    return state
+
+
+def as_child(run: DurableRun, job: NewJob, *, cancel: bool) -> NewJob:
+    own = json.loads(job.options or "{}")
+    return replace(job, options=json.dumps({**own, "parent": {"id": run.claim.id, "cancel": cancel}}))
+
+
+# -- waiting for them -------------------------------------------------------------------------------
+
+
+async def gather(
+    run: DurableRun, children: Sequence[Child[Any] | NewJob], name: str | None, *, return_exceptions: bool, cancel: bool
+) -> list[Any]:
+    """Waits for all of them; what comes out is recorded, unless it is an error: then a child may be retried."""
+    asker = run.asker()
+    name = run.journal.called(name) if name else run.journal.derive("gather", main=asker is None)
+    asked = await run.ask(name, "gather", asker)
+    state = json.loads(asked.record.output or "{}") if asked.record is not None else {}
+    if "ends" not in state:
+        state = state or await begin(run, asked, children, cancel=cancel)
+        state["ends"] = await ends_of(run, asked, state)
+        if return_exceptions or not any(failed(end) for end in state["ends"]):
+            await run.save(asked.step(json.dumps(state), run.now()))
+    outcomes = [outcome_of(run, end) for end in state["ends"]]
+    if not return_exceptions:
+        for outcome in outcomes:
+            if isinstance(outcome, JobFailed):
+                raise outcome
+    return outcomes
+
+
+async def begin(
+    run: DurableRun, asked: Asked, children: Sequence[Child[Any] | NewJob], *, cancel: bool
+) -> dict[str, Any]:
+    jobs = [child for child in children if isinstance(child, NewJob)]
+    ids = [child.id for child in children]
+    return await put_in(run, asked, jobs, ids, cancel=cancel) if jobs else {"ids": ids, "children": []}
+
+
+async def ends_of(run: DurableRun, asked: Asked, state: dict[str, Any]) -> list[dict[str, Any]]:
+    """Suspends until all are finished: for the last of them, as the others will probably be by then."""
+    ids: list[str] = state["ids"]
+    jobs = await read(run, ids)
+    unfinished = [one for one in ids if one in jobs and not jobs[one].finished]
+    if unfinished:
+        last = unfinished[-1]
+
+        async def look_again() -> bool:
+            return (await read(run, [last])).get(last, DELETED).finished
+
+        now = run.now()
+        looks = int(state.get("looks", 0))
+        step = asked.step(json.dumps({**state, "looks": looks + 1}), now)
+        await run.suspend(Wait(now + next_look(looks), step, end_of(last), look_again))
+    return [end_data(one, jobs.get(one)) for one in ids]
+
+
+class _Deleted:
+    finished = True
+
+
+DELETED = _Deleted()
+
+
+async def read(run: DurableRun, ids: Sequence[str]) -> dict[str, Job]:
+    found: dict[str, Job] = {}
+    for start in range(0, len(ids), CHUNK):
+        jobs = await run.patiently(partial(run.store.get, ids[start : start + CHUNK]))
+        found |= {job.id: job for job in jobs}
+    return found
+
+
+def end_data(job_id: str, job: Job | None) -> dict[str, Any]:
+    if job is None:
+        return {"id": job_id, "task": "", "status": "gone", "error": "it was deleted, or its retention is over"}
+    if job.status is Status.COMPLETED:
+        return {"id": job_id, "task": job.task, "status": job.status, "result": job.result}
+    error = f"{job.failure.type}: {job.failure.message}" if job.failure else job.reason
+    return {"id": job_id, "task": job.task, "status": job.status, "error": error}
+
+
+def failed(end: dict[str, Any]) -> bool:
+    return bool(end["status"] != Status.COMPLETED)
+
+
+def outcome_of(run: DurableRun, end: dict[str, Any]) -> Any:
+    if failed(end):
+        msg = f"child {end['id']} of task {end['task']!r} ended as {end['status']}: {end['error']}"
+        return JobFailed(msg, job_id=end["id"], status=end["status"])
+    task = run.app.tasks.get(end["task"])
+    return end["result"] if task is None else task.payload.load_result(end["result"])
