@@ -78,7 +78,7 @@ class Scheduled:
     utc: datetime
 
 
-NOT_HERE = "durable functions do not run in processes of their own: leave isolation='process' out, and spawn a child that has it"
+NOT_HERE = "a durable function runs neither in batches nor in a process of its own; it may spawn children that do"
 
 
 class Context(DurableCalls):

@@ -25,7 +25,7 @@ T = TypeVar("T")
 class Detached:
     """What happens around the handler is given.
 
-    `signals`: per key a payload, or a list of them for waits one after the other. `results`: per task what its jobs give,
+    `signals`: per key a payload, or a list of them for several waits. `results`: per task what its jobs give,
     or a function of their arguments; an exception is raised.
     """
 

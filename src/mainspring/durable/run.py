@@ -30,6 +30,7 @@ T = TypeVar("T")
 InThread = Callable[[Callable[[], Any]], "asyncio.Future[Any]"]
 Asker = int | asyncio.Task[Any] | None
 
+WAITS = frozenset({"sleep", "wait"})  # of several branches they are joined; work is not begun beside them
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # seconds between tries while the store is away
 
 within: ContextVar[tuple[int, str] | None] = ContextVar("mainspring_step", default=None)
@@ -112,7 +113,7 @@ class DurableRun:
         if (failure := self._failures.pop(asker, None)) is not None:  # it was caught, for here it goes on
             self._unwritten = (*self._unwritten, failure)
         asked = self.journal.ask(name, kind, self.store.clock.now(), main=asker is None)
-        if asked.record is None and self.suspension is not None:
+        if asked.record is None and self.suspension is not None and kind not in WAITS:
             raise Suspended
         return asked
 
