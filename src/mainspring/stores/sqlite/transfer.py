@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from mainspring.clock import Millis
 from mainspring.job import Status
-from mainspring.stores.records import AUDIT, DOCUMENT, JOB, KEY, PAUSE, Chunk, Kind, Record, make_key, split_key
+from mainspring.stores.records import AUDIT, DOCUMENT, JOB, KEY, PAUSE, STEP, Chunk, Kind, Record, make_key, split_key
 from mainspring.stores.sqlite.batch import in_values
 from mainspring.stores.sqlite.insertion import INSERT_PAYLOADS, INSERT_TAGS, LONG_PAYLOAD
 from mainspring.stores.sqlite.rows import PAYLOAD
@@ -82,7 +82,9 @@ def under_way(connection: sqlite3.Connection) -> int:
 RECORD = """
 SELECT id, task, queue, status, priority, run_at, created_at, attempts, max_attempts, crashes, token, worker,
        {times}, timeout, keep, keep_dead, {cancel}, dedupe_key, target_type, target_id, tags, options, reason, progress,
-       note, error_type, error, {payload}, {result}, {waits_for}
+       note, error_type, error, {payload}, {result}, {waits_for},
+       (SELECT json_group_array(json_array(name, number, kind, output, started_at, finished_at)) FROM steps
+        WHERE job_id = {table}.id) -- as a column, so that their outputs count among the chunk's bytes
 FROM {table} WHERE
 """
 LIVE_RECORD = RECORD.format(
@@ -95,10 +97,6 @@ FINISHED_RECORD = RECORD.format(
 )  # fmt: skip
 RUNS = """
 SELECT job_id, number, worker, started_at, finished_at, move, error_type, error, traceback FROM attempts
-WHERE job_id IN (SELECT value FROM json_each(?)) ORDER BY job_id, number
-"""
-STEPS = """
-SELECT job_id, name, number, kind, output, started_at, finished_at FROM steps
 WHERE job_id IN (SELECT value FROM json_each(?)) ORDER BY job_id, number
 """
 BY_HAND = """
@@ -183,14 +181,18 @@ def up_to(rows: Iterable[tuple[Any, ...]], limit: int) -> tuple[list[tuple[Any, 
 def complete(connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> list[Record]:
     ids = json.dumps([row[0] for row in rows])
     runs = grouped(connection.execute(RUNS, (ids,)))
-    steps = grouped(connection.execute(STEPS, (ids,)))
     by_hand = grouped(connection.execute(BY_HAND, (ids,)))
     return [
-        to_record(with_tags(row), runs.get(row[0], []), steps.get(row[0], []), by_hand.get(row[0], [])) for row in rows
+        to_record(with_tags(row), runs.get(row[0], []), by_number(steps), by_hand.get(row[0], []))
+        for *row, steps in rows
     ]
 
 
-def with_tags(row: tuple[Any, ...]) -> tuple[Any, ...]:
+def by_number(steps: str) -> list[list[Any]]:
+    return sorted(json.loads(steps), key=itemgetter(STEP.index("number")))
+
+
+def with_tags(row: Sequence[Any]) -> Sequence[Any]:
     """A JSON array in the table."""
     return (*row[:TAGS], json.loads(row[TAGS]), *row[TAGS + 1 :]) if row[TAGS] else row
 
