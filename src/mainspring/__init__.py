@@ -18,7 +18,7 @@ from mainspring.context import Context
 from mainspring.durable.children import Child
 from mainspring.durable.signals import Signal
 from mainspring.errors import Cancel, Discard, MainspringError, Snooze
-from mainspring.flow import Debounce, Throttle
+from mainspring.flow import Breaker, Debounce, Throttle
 from mainspring.health import Health
 from mainspring.job import Job, Priority, Status
 from mainspring.retry import Retry
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Batch",
+    "Breaker",
     "BusinessCalendar",
     "Cancel",
     "Child",

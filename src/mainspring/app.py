@@ -17,6 +17,7 @@ from mainspring.durable.family import ParentGuard
 from mainspring.durable.signals import Signal, SignalTimer
 from mainspring.errors import ConfigurationError, UnknownTask
 from mainspring.events import Bus, Event, Halted, JobCreated, JobDeduplicated, Resumed, Subscriber
+from mainspring.flow.breakers import BreakerGuard, Breakers
 from mainspring.flow.debounce import NewestOnly
 from mainspring.flow.dependencies import Dependencies
 from mainspring.flow.expiry import Expiry
@@ -61,7 +62,10 @@ class Mainspring:
         self.jobs = Jobs(self)
         self.schedules = Schedules(self)
         self.guards = Guards()
-        for guard in (ParentGuard(self), NewestOnly(self), Expiry(self), Dependencies(self)):
+        self.breakers = Breakers(self)
+        for guard in (
+            ParentGuard(self), NewestOnly(self), Expiry(self), Dependencies(self), BreakerGuard(self),
+        ):  # fmt: skip
             self.guards.add(guard)
         self.timers = Timers(self)
         self.timers.add(ScheduleTimer(self))
@@ -127,6 +131,7 @@ class Mainspring:
         batch: Batch | None = None,
         version: int = 1,
         steps: Sequence[str] = (),
+        breaker: str | None = None,
     ) -> Any:
         """Make a function a task. Its name in the store is its own name unless another is given: never an import path.
 
@@ -137,7 +142,7 @@ class Mainspring:
         """
         options = Options(
             queue=queue, priority=priority, retry=retry, max_attempts=max_attempts, timeout=timeout,
-            isolation=isolation, retention=retention, tags=tags, expires=expires,
+            isolation=isolation, retention=retention, tags=tags, expires=expires, breaker=breaker,
         )  # fmt: skip
         names = sys._getframe(1).f_locals  # noqa: SLF001 - annotations may name what is local to the caller
 

@@ -15,6 +15,7 @@ from mainspring.clock import to_datetime
 from mainspring.durable.calls import Durable, DurableCalls, NoCalls
 from mainspring.durable.detached import Detached
 from mainspring.errors import Cancel, ConfigurationError
+from mainspring.flow.passage import DetachedPassage, Passage
 from mainspring.job import Claim, NewJob
 from mainspring.stores.protocol import Completion
 
@@ -92,12 +93,14 @@ class Context(DurableCalls):
         report: Callable[[float, str], None] = lambda _fraction, _note: None,
         transact: Callable[[Context], Completion] | None = None,
         durable: Durable | None = None,
+        passage: Callable[[str, Callable[[], bool]], Passage] | None = None,
     ) -> None:
         self._claim = claim
         self.worker = worker
         self._report = report
         self._transact = transact
         self._durable = durable or NoCalls(NOT_HERE)
+        self._passage = passage
         self._stop = threading.Event()
         self._stop_reason = ""
         self.effects = Effects()
@@ -228,6 +231,15 @@ class Context(DurableCalls):
             msg = "ctx.transaction() needs a worker and a store with transactions, and no process isolation"
             raise ConfigurationError(msg)
         return JobTransaction(self._transact(self), self.effects)
+
+    def breaker(self, name: str) -> Passage | DetachedPassage:
+        """Around calls of a service that may fail: while its circuit breaker is open, this run ends, to be run later.
+
+        async with ctx.breaker("email-api"): ...    (plain `with` in a thread)
+        """
+        if self._passage is None:
+            return DetachedPassage()
+        return self._passage(name, lambda: self._stop_reason == "timeout")
 
     def stop(self, reason: str) -> None:
         """Called by the worker."""

@@ -24,6 +24,9 @@
 | WorkerHeartbeat    | a worker gave its sign of life                                      |
 | StoreLost          | the store did not answer a worker, or whoever asked for its health  |
 | StoreBack          | it answers again                                                    |
+| BreakerOpened      | a circuit breaker opened: too many errors, a failed probe, by hand  |
+| BreakerHalfOpened  | it lets probes through                                              |
+| BreakerClosed      | it is closed again                                                  |
 | Halted, Resumed    | the system, or with `queue` one queue, was halted or resumed        |
 
 Subscribers run beside the work: coroutines on the event loop that emitted the event, plain functions in one
@@ -208,6 +211,24 @@ class StoreLost(Event):
 class StoreBack(Event):
     store: str
     gone_for: float  # seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerOpened(Event):
+    breaker: str
+    reason: str
+    until: datetime | None  # probes are let through from then on; None: until it is closed by hand
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerHalfOpened(Event):
+    breaker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerClosed(Event):
+    breaker: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,8 @@ from mainspring.clock import Length, Millis, duration, to_millis
 from mainspring.context import Context
 from mainspring.durable.journal import check_name
 from mainspring.errors import ConfigurationError, JobFailed
+from mainspring.flow import breakers, dependencies, expiry
 from mainspring.flow import debounce as newest
-from mainspring.flow import dependencies, expiry
 from mainspring.flow.debounce import Debounce, Throttle
 from mainspring.flow.dependencies import After, OnFailed
 from mainspring.ids import new_id
@@ -72,6 +72,7 @@ class Options:
     expires: Length | datetime | None = None
     after: After | None = None
     on_failed: OnFailed | None = None
+    breaker: str | None = None
 
     def __post_init__(self) -> None:
         for problem in problems_of(self):
@@ -132,6 +133,8 @@ def problems_of_flow(options: Options) -> Iterator[str]:
         yield "debounce and replace change a job that waits, and cannot do it in your transaction"
     if options.replace is not None:
         newest.check_key(options.replace, "replace")
+    if options.breaker is not None:
+        breakers.check_name(options.breaker)
     if options.expires is not None and (problem := expiry.problem_of(options.expires)):
         yield problem
     if problem := dependencies.problem_of(options.after, options.on_failed):
@@ -244,13 +247,14 @@ class Task(Generic[P, R, C]):
         expires: Length | datetime | None = None,
         after: After | None = None,
         on_failed: OnFailed | None = None,
+        breaker: str | None = None,
     ) -> Enqueuer[P, R]:
         """The task with options for the next enqueue; they never mix with its arguments."""
         given = Options(
             queue=queue, priority=priority, run_at=run_at, delay=delay, dedupe_key=dedupe_key, dedupe_for=dedupe_for,
             target=target, tags=tags, max_attempts=max_attempts, retry=retry, timeout=timeout, isolation=isolation,
             retention=retention, connection=connection, throttle=throttle, debounce=debounce, replace=replace,
-            expires=expires, after=after, on_failed=on_failed,
+            expires=expires, after=after, on_failed=on_failed, breaker=breaker,
         )  # fmt: skip
         self.check(given)
         return Enqueuer(self, given)
@@ -390,6 +394,8 @@ class Enqueuer(Generic[P, R]):
             own[expiry.OPTION] = expiry.option_of(options.expires, options.run_at, options.delay, moves=moves)
         if options.after is not None:
             own[dependencies.OPTION] = dependencies.option_of(options.after, options.on_failed)
+        if options.breaker is not None:
+            own[breakers.OPTION] = options.breaker
         return own
 
 
@@ -426,6 +432,7 @@ class TaskOptions(TypedDict, total=False):
     expires: Length | None
     version: int
     steps: Sequence[str]
+    breaker: str | None
 
 
 class TaskDecorator(Protocol):

@@ -22,7 +22,7 @@ class Doorman:
         self.option = option
         self.asked: list[tuple[str, object]] = []
         self.left: list[str] = []
-        self.how: list[tuple[Move, type[BaseException]] | None] = []
+        self.how: list[object] = []
         self.refuses: dict[str, Refusal] = dict(refuses or {})
         self.broken = False
 
@@ -43,7 +43,7 @@ class Doorman:
 
     async def ended(self, jobs: Sequence[Guarded]) -> None:
         self.left += [job.claim.id for job in jobs]
-        self.how += [job.ending and (job.ending.outcome.move, type(job.ending.error)) for job in jobs]
+        self.how += [(job.ending.outcome.move, type(job.ending.error)) if job.ending else None for job in jobs]
 
 
 @pytest.fixture

@@ -14,7 +14,21 @@ from argparse import Namespace
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from mainspring.cli import bench, copy, dead, doctor, jobs, logs, migrate, occasions, people, schedules, system, worker
+from mainspring.cli import (
+    bench,
+    breakers,
+    copy,
+    dead,
+    doctor,
+    jobs,
+    logs,
+    migrate,
+    occasions,
+    people,
+    schedules,
+    system,
+    worker,
+)
 from mainspring.cli.exits import Exit, UsageError, exit_code_of
 from mainspring.cli.parser import EXIT_CODES, Commands, Parser, add_command
 from mainspring.cli.terminal import Terminal
@@ -58,7 +72,7 @@ def build_parser() -> Parser:
     parser = Parser(prog="mainspring", description="Durable jobs for Python.", epilog=EXIT_CODES)
     parser.add_argument("--version", action="version", version=f"mainspring {version('mainspring')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
-    for module in (worker, jobs, dead, schedules, people, occasions, system, migrate, copy, doctor, bench):
+    for module in (worker, jobs, dead, schedules, people, occasions, breakers, system, migrate, copy, doctor, bench):
         module.add_commands(commands)
     add_version(commands)
     return parser

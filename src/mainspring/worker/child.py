@@ -12,11 +12,13 @@ import signal
 import sys
 import threading
 import traceback
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 from mainspring.context import UNSET, Context
 from mainspring.errors import Cancel, Discard, Snooze, Wish
+from mainspring.flow.passage import Passage
 from mainspring.job import Claim
 from mainspring.task import Task
 from mainspring.worker import decide
@@ -43,7 +45,12 @@ def listen(connection: Connection, inbox: queue.SimpleQueue[dict[str, Any]]) -> 
 def perform(order: dict[str, Any], connection: Connection) -> dict[str, Any]:
     try:
         task = find_task(order["module"], order["name"])
-        context = Context(to_claim(order["claim"]), worker=order["worker"], report=reporter(connection))
+        context = Context(
+            to_claim(order["claim"]),
+            worker=order["worker"],
+            report=reporter(connection),
+            passage=partial(Passage, task.app),
+        )
         value = call(task, context, order["claim"]["payload"])
         if context.effects.result is not UNSET:
             value = context.effects.result

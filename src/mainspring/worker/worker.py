@@ -32,6 +32,7 @@ from mainspring.durable.calls import LastingCalls
 from mainspring.durable.run import DurableRun
 from mainspring.errors import ConfigurationError, StoreError, StoreUnavailable
 from mainspring.events import WorkerHeartbeat, WorkerStarted, WorkerStopped
+from mainspring.flow.passage import Passage
 from mainspring.guards import Ending
 from mainspring.job import Claim, Inserted, Move, NewJob, Outcome, ProgressReport, Status
 from mainspring.log import get_log
@@ -620,6 +621,7 @@ class Worker:
                 report=lambda fraction, note: self._report(run, fraction, note),
                 transact=lambda _context: self._transact(run),
                 durable=None if run.durable is None else LastingCalls(run.durable),
+                passage=partial(Passage, self.app),
             )
             if run.stop is not None:
                 run.context.stop(run.stop_reason or run.stop)

@@ -1,0 +1,107 @@
+"""`mainspring breakers …`: how circuit breakers stand, and opening or closing one by hand."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from datetime import datetime
+
+from mainspring.cli.exits import Exit
+from mainspring.cli.loading import opened
+from mainspring.cli.moments import parse_length, show_both
+from mainspring.cli.parser import Commands, Parser, add_command, add_group, add_store_options
+from mainspring.cli.table import Column, Styled
+from mainspring.cli.terminal import Terminal
+from mainspring.flow.breakers import BreakerStatus
+from mainspring.flow.circuit import Phase
+
+COLUMNS = [
+    Column("BREAKER", least=8),
+    Column("STATE"),
+    Column("SINCE"),
+    Column("PROBES FROM"),
+    Column("CALLS", right=True),
+    Column("FAILED", right=True),
+    Column("WHY", least=12),
+]
+STYLES = {Phase.OPEN: "red", Phase.HALF_OPEN: "yellow", Phase.CLOSED: "green"}
+
+
+def add_commands(commands: Commands) -> None:
+    breakers = add_group(commands, "breakers", "look at circuit breakers, open and close them")
+    add_store_options(add_command(breakers, "list", list_breakers, "list all circuit breakers"))
+    add_open(breakers)
+    add_close(breakers)
+
+
+def add_open(breakers: Commands) -> None:
+    detail = "What runs is left to finish. Jobs that need it wait, and burn no attempt."
+    parser = add_command(breakers, "open", open_breaker, "let nothing through", detail)
+    add_name(parser)
+    parser.add_argument(
+        "--for", type=parse_length, dest="length", metavar="LENGTH", help="then let probes through: 15min, 2h"
+    )
+    add_why(parser)
+
+
+def add_close(breakers: Commands) -> None:
+    detail = "Jobs that wait for it start."
+    parser = add_command(breakers, "close", close_breaker, "let everything through again", detail)
+    add_name(parser)
+    add_why(parser)
+
+
+def add_name(parser: Parser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the circuit breaker")
+
+
+def add_why(parser: Parser) -> None:
+    parser.add_argument("--reason", default="", help="why, for those who look at it")
+    add_store_options(parser)
+
+
+def list_breakers(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        found, now = app.run(app.breakers.list()), app.now()
+    if terminal.json:
+        terminal.emit({"breakers": [plain_status(one) for one in found]})
+        return Exit.OK
+    terminal.table(COLUMNS, [row_of(one, now) for one in found])
+    return Exit.OK
+
+
+def open_breaker(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        app.run(app.breakers.open(args.name, reason=args.reason, lasting=args.length))
+        say(terminal, app.run(app.breakers.get(args.name)), app.now())
+    return Exit.OK
+
+
+def close_breaker(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        app.run(app.breakers.close(args.name, reason=args.reason))
+        say(terminal, app.run(app.breakers.get(args.name)), app.now())
+    return Exit.OK
+
+
+def say(terminal: Terminal, status: BreakerStatus, now: datetime) -> None:
+    if terminal.json:
+        terminal.emit({"breaker": plain_status(status)})
+    else:
+        terminal.table(COLUMNS, [row_of(status, now)])
+
+
+def row_of(status: BreakerStatus, now: datetime) -> list[str | Styled]:
+    is_open = status.phase is Phase.OPEN
+    return [
+        status.name,
+        Styled(status.phase.replace("_", " "), STYLES[status.phase]),
+        show_both(status.since, now),
+        show_both(status.until, now) if is_open else "",
+        str(status.good + status.bad),
+        str(status.bad),
+        status.reason,
+    ]
+
+
+def plain_status(status: BreakerStatus) -> dict[str, object]:
+    return {name: getattr(status, name) for name in status.__slots__}

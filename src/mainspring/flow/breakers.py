@@ -1,0 +1,394 @@
+"""Circuit breakers by name, shared by all processes: `app.breakers`, `ctx.breaker(…)`, `@app.task(breaker=…)`.
+
+Each is a document (circuit.py says what is in it and how it changes). A process knows it for a second, and counts
+results in memory; it writes them together once a second, if there are errors among them, or at once if they would open
+the breaker or tell of a probe. So a service that is well costs a read per second, and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mainspring.clock import Length, Millis, duration, to_datetime
+from mainspring.errors import ConfigurationError, InvalidPayload, StoreUnavailable, Wish
+from mainspring.events import BreakerClosed, BreakerHalfOpened, BreakerOpened
+from mainspring.flow import circuit
+from mainspring.flow.circuit import Breaker, Circuit, Phase, Slice
+from mainspring.guards import Guarded, LookAgain, Refusal, refuse
+from mainspring.job import Move
+from mainspring.log import get_log
+from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Listing, Write
+
+if TYPE_CHECKING:
+    from mainspring.app import Mainspring
+
+log = get_log("mainspring.breakers")
+T = TypeVar("T")
+
+COLLECTION = "breakers"
+OPTION = "breaker"
+FRESH: Millis = 1_000  # for which a process goes by what it has read
+ASK_AGAIN: Millis = 1_000  # while others probe
+BY_HAND: Millis = 600_000  # until a job looks again by itself at what only a hand will close
+SPACING: Millis = 20  # between jobs that come back: all at once they would be in everybody's way
+WIDEST: Millis = 600_000
+EVERYBODY = 1_000_000
+LONGEST_NAME = 200
+
+
+def check_name(name: Any) -> str:
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
+        msg = f"{name!r} is no name for a circuit breaker; use up to {LONGEST_NAME} printable characters"
+        raise ConfigurationError(msg)
+    return name
+
+
+def key_of(name: str) -> str:
+    """What jobs wait for while it is open."""
+    return f"breaker:{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerStatus:
+    """A breaker as a reader sees it."""
+
+    name: str
+    phase: Phase
+    since: datetime | None  # None: it never was anything but closed
+    until: datetime | None  # open: probes are let through from then on
+    good: int  # results within the window
+    bad: int
+    probing: int  # probes under way
+    passed: int  # probes that succeeded
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Who may go through, and when the others may ask again."""
+
+    granted: frozenset[str]
+    delay: Callable[[], Millis]  # another one for each who asks
+
+
+@dataclass(slots=True)
+class View:
+    """What this process knows of a breaker, and what it has not told yet."""
+
+    circuit: Circuit | None = None
+    read_at: Millis = 0
+    results: dict[Millis, Slice] = field(default_factory=dict)
+    probes: set[str] = field(default_factory=set)  # let through as such
+    deferred: int = 0  # jobs since it was last seen to change
+    syncing: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def saw(self, seen: Circuit, now: Millis) -> None:
+        with self.lock:
+            if self.circuit is not None and self.circuit.phase is not seen.phase:
+                self.deferred = 0
+            if seen.phase is not Phase.CLOSED:
+                self.results.clear()
+            self.circuit, self.read_at = seen, now
+
+    def count(self, start: Millis, *, well: bool, oldest: Millis) -> None:
+        with self.lock:
+            if start not in self.results:
+                self.results = {at: one for at, one in self.results.items() if at > oldest}
+            before = self.results.get(start, Slice(start, 0, 0))
+            self.results[start] = Slice(start, before.good + well, before.bad + (not well))
+
+    def take(self) -> list[Slice]:
+        with self.lock:
+            taken, self.results = list(self.results.values()), {}
+            return taken
+
+    def put_back(self, results: Sequence[Slice]) -> None:
+        with self.lock:
+            for one in results:
+                since = self.results.get(one.start, Slice(one.start, 0, 0))
+                self.results[one.start] = Slice(one.start, one.good + since.good, one.bad + since.bad)
+
+    def has_errors(self) -> bool:
+        """Here or elsewhere: without any, nobody need know how many calls went well."""
+        elsewhere = self.circuit.slices if self.circuit is not None else ()
+        return any(one.bad for one in (*list(self.results.values()), *elsewhere))
+
+    def defer(self) -> Millis:
+        with self.lock:
+            self.deferred += 1
+            return min(self.deferred * SPACING, WIDEST) + random.randrange(SPACING)  # noqa: S311 - spreads load
+
+
+class Breakers:
+    def __init__(self, app: Mainspring) -> None:
+        self._app = app
+        self._settings: dict[str, Breaker] = {}
+        self._views: dict[tuple[int, str], View] = {}
+
+    # -- by hand ----------------------------------------------------------------------------------
+
+    def configure(self, name: str, breaker: Breaker) -> None:
+        """How the breaker of this name decides. Give it in the program's code, where every worker has it."""
+        self._settings[check_name(name)] = breaker
+
+    async def get(self, name: str) -> BreakerStatus:
+        """One that nobody has used yet is closed."""
+        found = await self._look(check_name(name))
+        return self._status(name, Circuit() if found is None else Circuit.from_json(found.data))
+
+    async def list(self) -> list[BreakerStatus]:
+        """All that were ever used or set, by name."""
+        known: dict[str, Circuit] = dict.fromkeys(self._settings, Circuit())
+        after = None
+        while page := await self._app.store.browse(Listing(COLLECTION, "", after)):
+            known |= {one.key.id: Circuit.from_json(one.data) for one in page}
+            after = page[-1].key[1:]
+        return [self._status(name, known[name]) for name in sorted(known)]
+
+    async def open(self, name: str, *, reason: str = "", lasting: Length | None = None) -> None:
+        """Nothing goes through any more: for so long, or until it is closed by hand."""
+
+        def decide(before: Circuit, now: Millis) -> tuple[Circuit, None]:
+            until = None if lasting is None else now + duration(lasting)
+            return Circuit(Phase.OPEN, now, until=until, times=before.times, reason=reason or "opened by hand"), None
+
+        await self._change(check_name(name), decide)
+
+    async def close(self, name: str, *, reason: str = "") -> None:
+        """All goes through, and jobs that wait for it start."""
+
+        def decide(before: Circuit, now: Millis) -> tuple[Circuit, None]:
+            is_it = before.phase is Phase.CLOSED and not before.slices
+            return before if is_it else Circuit(since=now, reason=reason or "closed by hand"), None
+
+        await self._change(check_name(name), decide)
+
+    def _status(self, name: str, known: Circuit) -> BreakerStatus:
+        now = self._app.store.clock.now()
+        good, bad = known.counted(self._of(name), now)
+        return BreakerStatus(
+            name=name,
+            phase=known.phase_at(now),
+            since=to_datetime(known.since) if known.since else None,
+            until=None if known.until is None else to_datetime(known.until),
+            good=good,
+            bad=bad,
+            probing=sum(end > now for end in known.probes.values()),
+            passed=known.passed,
+            reason=known.reason,
+        )
+
+    # -- around calls -----------------------------------------------------------------------------
+
+    async def admit(self, name: str, who: Sequence[str]) -> Admission:
+        """Who of these may call it now. Each must be heard of again by `note`."""
+        view, now = self._view(name), self._app.store.clock.now()
+        current = await self._current(name, view, now)
+        if current.phase_at(now) is Phase.CLOSED:
+            return Admission(frozenset(who), view.defer)
+        granted: frozenset[str] = frozenset()
+        if current.phase_at(now) is Phase.HALF_OPEN:
+            granted = await self._probe(name, view, who)
+            current = view.circuit or current
+        return Admission(granted, lambda: wait_of(current, now) + view.defer())
+
+    async def _probe(self, name: str, view: View, who: Sequence[str]) -> frozenset[str]:
+        def decide(before: Circuit, now: Millis) -> tuple[Circuit, tuple[Phase, frozenset[str]]]:
+            after, granted = circuit.ask(before, who, self._of(name), now)
+            return after, (after.phase, granted)
+
+        phase, granted = await self._change(name, decide)
+        if phase is Phase.HALF_OPEN:
+            with view.lock:
+                view.probes |= granted
+        return granted
+
+    def admits_at_once(self, name: str) -> bool:
+        """Whether it is known to be closed, without asking anybody."""
+        view, now = self._view(name), self._app.store.clock.now()
+        return is_fresh(view, now) and view.circuit is not None and view.circuit.phase is Phase.CLOSED
+
+    async def note(self, name: str, who: str, *, well: bool | None) -> None:
+        """How a call went; None: it says nothing about the service. Never fails: a result less is no harm."""
+        if self.must_tell(name, who, well=well):
+            await self.tell(name, who, well=well)
+
+    def must_tell(self, name: str, who: str, *, well: bool | None) -> bool:
+        """Note it here; whether the others should hear of it now."""
+        view = self._view(name)
+        return who in view.probes or (well is not None and self._count(name, view, well=well))
+
+    def _count(self, name: str, view: View, *, well: bool) -> bool:
+        breaker, now = self._of(name), self._app.store.clock.now()
+        if view.circuit is not None and view.circuit.phase is not Phase.CLOSED:
+            return False
+        view.count(breaker.slice_of(now), well=well, oldest=now - duration(breaker.window))
+        if not is_fresh(view, now) and view.has_errors():
+            return True
+        return not well and self._would_open(name, view, now)
+
+    async def tell(self, name: str, who: str, *, well: bool | None) -> None:
+        view = self._view(name)
+        with view.lock:
+            is_probe = who in view.probes
+            view.probes.discard(who)
+        with suppress(StoreUnavailable):
+            if is_probe:
+                answers = {who: well}
+                await self._change(name, lambda before, at: (self._answer(name, before, answers, at), None))
+            else:
+                await self._sync(name, view)
+
+    def _answer(self, name: str, before: Circuit, answers: Mapping[str, bool | None], now: Millis) -> Circuit:
+        return circuit.answer(before, answers, self._of(name), now)
+
+    def _would_open(self, name: str, view: View, now: Millis) -> bool:
+        known = view.circuit or Circuit()
+        return circuit.merge(known, list(view.results.values()), self._of(name), now).phase is Phase.OPEN
+
+    def verdict(self, name: str, error: BaseException | None, *, timed_out: bool = False) -> bool | None:
+        """Whether a call went well; None: what it raised was not the service's fault, or cannot be told."""
+        if error is None:
+            return True
+        if isinstance(error, asyncio.CancelledError) and timed_out:
+            error = TimeoutError()
+        if isinstance(error, (Wish, InvalidPayload)) or not isinstance(error, self._of(name).counts):
+            return None
+        return False
+
+    # -- the document -----------------------------------------------------------------------------
+
+    def _of(self, name: str) -> Breaker:
+        return self._settings.get(name, DEFAULT)
+
+    def _view(self, name: str) -> View:
+        """By store: a test may put another in its place."""
+        return self._views.setdefault((id(self._app.store), name), View())
+
+    async def _current(self, name: str, view: View, now: Millis) -> Circuit:
+        if is_fresh(view, now) and view.circuit is not None:
+            return view.circuit
+        try:
+            return await self._sync(name, view)
+        except StoreUnavailable:
+            if view.circuit is None:
+                raise
+            return view.circuit
+
+    async def _sync(self, name: str, view: View) -> Circuit:
+        """Tell what was counted, if it matters, and hear how things stand. One at a time does it for all."""
+        with view.lock:
+            if view.syncing and view.circuit is not None:
+                return view.circuit
+            view.syncing = True
+        told = view.take() if view.has_errors() else []
+        try:
+            return await self._change(name, lambda before, at: self._merged(name, before, told, at))
+        except BaseException:
+            view.put_back(told)
+            raise
+        finally:
+            view.syncing = False
+
+    def _merged(self, name: str, before: Circuit, results: Sequence[Slice], now: Millis) -> tuple[Circuit, Circuit]:
+        after = circuit.merge(before, results, self._of(name), now) if results else before
+        return after, after
+
+    async def _change(self, name: str, decide: Callable[[Circuit, Millis], tuple[Circuit, T]]) -> T:
+        """Read, decide, write; and again if another was quicker."""
+        while True:
+            found, now = await self._look(name), self._app.store.clock.now()
+            before = Circuit() if found is None else Circuit.from_json(found.data)
+            after, answer = decide(before, now)
+            if after != before and not await self._write(name, after, found):
+                continue
+            self._view(name).saw(after, now)
+            if after.phase is not before.phase:
+                await self._changed(name, before, after)
+            return answer
+
+    async def _look(self, name: str) -> Document | None:
+        return next(iter(await self._app.store.documents([Key(COLLECTION, "", name)])), None)
+
+    async def _write(self, name: str, after: Circuit, found: Document | None) -> bool:
+        expected = ABSENT if found is None else found.version
+        write = Write(Key(COLLECTION, "", name), after.to_json(), expected=expected)
+        return (await self._app.store.write([Bundle((write,))]))[0] is not None
+
+    async def _changed(self, name: str, before: Circuit, after: Circuit) -> None:
+        """Told by the one process that wrote it. Jobs that are not woken, as it died, come back by themselves."""
+        say = log.warning if after.times > before.times else log.info
+        say("breaker_changed", breaker=name, phase=after.phase, reason=after.reason)
+        if after.phase is Phase.OPEN:
+            until = None if after.until is None else to_datetime(after.until)
+            self._app.bus.emit(BreakerOpened(breaker=name, reason=after.reason, until=until))
+        elif after.phase is Phase.HALF_OPEN:
+            self._app.bus.emit(BreakerHalfOpened(breaker=name))
+        else:
+            self._app.bus.emit(BreakerClosed(breaker=name, reason=after.reason))
+            await self._app.store.wake({key_of(name): EVERYBODY})
+
+
+DEFAULT = Breaker()
+
+
+def is_fresh(view: View, now: Millis) -> bool:
+    return 0 <= now - view.read_at < FRESH
+
+
+def wait_of(current: Circuit, now: Millis) -> Millis:
+    """How long it surely is before one who was not let through can be."""
+    if current.phase is Phase.OPEN:
+        return BY_HAND if current.until is None else max(0, current.until - now)
+    return ASK_AGAIN
+
+
+def reason_of(name: str) -> str:
+    return f"the circuit breaker {name!r} is open"
+
+
+class BreakerGuard:
+    """Jobs of a task that declares a breaker do not even start while it is open."""
+
+    option = OPTION
+
+    def __init__(self, app: Mainspring) -> None:
+        self._app = app
+
+    async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+        del now
+        refused: dict[str, Refusal] = {}
+        for name in dict.fromkeys(job.option for job in jobs):
+            ours = [job.claim for job in jobs if job.option == name]
+            admission = await self._app.breakers.admit(name, [claim.id for claim in ours])
+            look_again: LookAgain = partial(self._is_closed, name)
+            for claim in ours:
+                if claim.id not in admission.granted:
+                    refused[claim.id] = refuse(
+                        claim, Move.SUSPEND, delay=admission.delay(), waits_for=key_of(name), blocked=True,
+                        reason=reason_of(name), look_again=look_again,
+                    )  # fmt: skip
+        return refused
+
+    async def _is_closed(self, name: str) -> bool:
+        return (await self._app.breakers.get(name)).phase is Phase.CLOSED
+
+    async def ended(self, jobs: Sequence[Guarded]) -> None:
+        for job in jobs:
+            await self._app.breakers.note(job.option, job.claim.id, well=self._verdict(job))
+
+    def _verdict(self, job: Guarded) -> bool | None:
+        if job.ending is None or job.ending.outcome.move not in {Move.DONE, Move.RETRY, Move.DEAD}:
+            return None
+        if job.ending.error is None and job.ending.outcome.move is not Move.DONE:
+            return None  # say, a result that could not be stored
+        return self._app.breakers.verdict(job.option, job.ending.error)

@@ -1,0 +1,163 @@
+"""When a circuit breaker opens, lets probes through and closes again. Pure: every process decides the same.
+
+Closed, results are counted in slices of the window. If enough of them are errors, it opens. After a while it is half
+open: so many probes at a time go through, each with a lease, should its process die. Once as many have succeeded it is
+closed; if one fails, it is open again, for longer each time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from mainspring.clock import Length, Millis, duration
+from mainspring.errors import ConfigurationError
+
+SLICES = 10  # of a window
+PROBE_LEASE: Millis = 60_000  # others may try after that
+SLOWEST_PROBE: Millis = 86_400_000  # whose answer is still heard
+MOST_DOUBLINGS = 20
+
+
+class Phase(StrEnum):
+    CLOSED = "closed"  # calls go through
+    OPEN = "open"  # none does
+    HALF_OPEN = "half_open"  # some do, to see how they fare
+
+
+@dataclass(frozen=True, slots=True)
+class Breaker:
+    """When to stop calling something that fails, and how to find out that it is well again."""
+
+    error_rate: float = 0.5  # opens at this share of errors
+    window: Length = 60  # among the results of the last so many seconds
+    at_least: int = 10  # if there are so many of them
+    open_for: Length = 30  # then nothing is called; doubled each time that a probe fails
+    longest: Length = 600  # but no longer than this
+    probes: int = 3  # that are let through at a time, and must all succeed
+    counts: tuple[type[BaseException], ...] = (Exception,)  # errors of the service; others say nothing about it
+
+    def __post_init__(self) -> None:
+        for problem in problems_of(self):
+            raise ConfigurationError(problem)
+
+    def slice_of(self, moment: Millis) -> Millis:
+        length = max(1, duration(self.window) // SLICES)
+        return moment - moment % length
+
+    def open_length(self, times: int) -> Millis:
+        doubled = duration(self.open_for) << min(max(times - 1, 0), MOST_DOUBLINGS)
+        return min(doubled, max(duration(self.longest), duration(self.open_for)))
+
+
+def problems_of(breaker: Breaker) -> Iterable[str]:
+    if not 0 < breaker.error_rate <= 1:
+        yield f"error_rate is {breaker.error_rate}; it is a share of all calls, above 0 and up to 1"
+    if breaker.at_least < 1 or breaker.probes < 1:
+        yield "at_least and probes are numbers of at least 1"
+    if duration(breaker.window) <= 0 or duration(breaker.open_for) <= 0:
+        yield "window and open_for are lengths of time"
+    counts: Any = breaker.counts
+    if not isinstance(counts, tuple) or not all(isinstance(kind, type) for kind in counts):
+        yield f"counts is a tuple of exception types, not {counts!r}"
+
+
+class Slice(NamedTuple):
+    """What was counted in one part of the window."""
+
+    start: Millis
+    good: int
+    bad: int
+
+
+@dataclass(frozen=True, slots=True)
+class Circuit:
+    """One breaker's state, as all processes share it."""
+
+    phase: Phase = Phase.CLOSED
+    since: Millis = 0
+    slices: tuple[Slice, ...] = ()  # while it is closed
+    until: Millis | None = None  # open: half open from then on; None: only by hand
+    times: int = 0  # it has opened since it was last closed
+    passed: int = 0  # probes that succeeded
+    probes: Mapping[str, Millis] = field(default_factory=dict)  # under way, and until when they are waited for
+    reason: str = ""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self) | {"slices": [list(one) for one in self.slices]})
+
+    @classmethod
+    def from_json(cls, text: str) -> Circuit:
+        data: dict[str, Any] = json.loads(text)
+        known = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
+        slices = tuple(Slice(*one) for one in data.get("slices", ()))
+        return cls(**known | {"phase": Phase(data["phase"]), "slices": slices})
+
+    def phase_at(self, now: Millis) -> Phase:
+        is_over = self.phase is Phase.OPEN and self.until is not None and now >= self.until
+        return Phase.HALF_OPEN if is_over else self.phase
+
+    def counted(self, breaker: Breaker, now: Millis) -> tuple[int, int]:
+        """Good and bad results within the window."""
+        fresh = recent(self.slices, breaker, now)
+        return sum(one.good for one in fresh), sum(one.bad for one in fresh)
+
+
+def recent(slices: Iterable[Slice], breaker: Breaker, now: Millis) -> list[Slice]:
+    return [one for one in slices if one.start > now - duration(breaker.window)]
+
+
+def merge(circuit: Circuit, results: Iterable[Slice], breaker: Breaker, now: Millis) -> Circuit:
+    """Count results, and open if they are too bad. What comes from before it was closed says nothing any more."""
+    if circuit.phase is not Phase.CLOSED:
+        return circuit
+    sums: dict[Millis, Slice] = {}
+    since = breaker.slice_of(circuit.since)
+    for start, good, bad in (*circuit.slices, *(one for one in results if one.start >= since)):
+        before = sums.get(start, Slice(start, 0, 0))
+        sums[start] = Slice(start, before.good + good, before.bad + bad)
+    counted = replace(circuit, slices=tuple(sorted(recent(sums.values(), breaker, now))))
+    good, bad = counted.counted(breaker, now)
+    if good + bad >= breaker.at_least and bad >= breaker.error_rate * (good + bad):
+        return opened(counted, breaker, now, f"{bad} of {good + bad} calls failed")
+    return counted
+
+
+def opened(circuit: Circuit, breaker: Breaker, now: Millis, reason: str) -> Circuit:
+    times = circuit.times + 1
+    return Circuit(Phase.OPEN, now, until=now + breaker.open_length(times), times=times, reason=reason)
+
+
+def ask(circuit: Circuit, who: Iterable[str], breaker: Breaker, now: Millis) -> tuple[Circuit, frozenset[str]]:
+    """Who may go through now; when half open, as probes."""
+    phase = circuit.phase_at(now)
+    if phase is Phase.CLOSED:
+        return circuit, frozenset(who)
+    if phase is Phase.OPEN:
+        return circuit, frozenset()
+    if circuit.phase is Phase.OPEN:
+        circuit = Circuit(Phase.HALF_OPEN, now, times=circuit.times, reason=circuit.reason)
+    waited_for = sum(end > now for end in circuit.probes.values())
+    room = max(0, breaker.probes - circuit.passed - waited_for)
+    let_in = [one for one in who if one not in circuit.probes][:room]
+    if not let_in:
+        return circuit, frozenset()
+    known = {one: end for one, end in circuit.probes.items() if end > now - SLOWEST_PROBE}
+    return replace(circuit, probes=known | dict.fromkeys(let_in, now + PROBE_LEASE)), frozenset(let_in)
+
+
+def answer(circuit: Circuit, answers: Mapping[str, bool | None], breaker: Breaker, now: Millis) -> Circuit:
+    """How probes fared; None: it could not be told, and another may try."""
+    ours = {one: well for one, well in answers.items() if one in circuit.probes}
+    if circuit.phase is not Phase.HALF_OPEN or not ours:
+        return circuit
+    if False in ours.values():
+        return opened(circuit, breaker, now, "a probe failed")
+    passed = circuit.passed + sum(well is True for well in ours.values())
+    if passed >= breaker.probes:
+        return Circuit(since=now, reason=f"{passed} probes succeeded")
+    left = {one: end for one, end in circuit.probes.items() if one not in ours}
+    return replace(circuit, passed=passed, probes=left)
