@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
-from mainspring.stores.dynamodb import DynamoStore
+from mainspring.stores.dynamodb import DynamoStore, read
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance import HeartbeatConformance, StoreConformance
 from mainspring.testing.machine import store_machine
 from tests.dynamodb import FreshStore
 
 pytestmark = pytest.mark.slow  # the quick gate has the same suite in memory
+
+PAGE = 15
 
 
 class TestDynamoStore(StoreConformance, HeartbeatConformance):
@@ -23,6 +26,19 @@ class TestDynamoStore(StoreConformance, HeartbeatConformance):
         await store.open()
         yield store
         await store.close()
+
+    @pytest.fixture
+    def due_cap(self, store: DynamoStore, monkeypatch: pytest.MonkeyPatch) -> int:
+        """Ten thousand jobs take ten seconds. So fewer, in as many pages as a hundred thousand would have."""
+        monkeypatch.setattr(read, "DUE_CAP", 200)
+        whole = store.table.client.call
+
+        async def in_small_pages(operation: str, request: Any) -> dict[str, Any]:
+            small = {"Limit": min(request.get("Limit", PAGE), PAGE)} if operation == "Query" else {}
+            return await whole(operation, {**request, **small})
+
+        monkeypatch.setattr(store.client, "call", in_small_pages)
+        return 200
 
 
 TestDynamoHistories = store_machine(lambda clock: FreshStore(clock=clock)).TestCase

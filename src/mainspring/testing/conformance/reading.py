@@ -298,11 +298,16 @@ class Reading(Scene):
         await put(store, queue="later", delay=60_000)
         assert dict((await store.stats()).oldest_due) == {"default": at(clock, -5)}
 
-    async def test_due_is_capped(self, store: Store) -> None:
-        await put_many(store, DUE_CAP + 1)
+    @pytest.fixture
+    def due_cap(self) -> int:
+        """A store that takes long to be filled may be given a lower one."""
+        return DUE_CAP
+
+    async def test_due_is_capped(self, store: Store, due_cap: int) -> None:
+        await put_many(store, due_cap + 1)
         stats = await store.stats()
-        assert stats.due["default"] == DUE_CAP
-        assert await store.count(Filter()) == DUE_CAP + 1
+        assert stats.due["default"] == due_cap
+        assert await store.count(Filter()) == due_cap + 1
 
     async def test_statistics_list_the_halts(self, store: Store, clock: ManualClock) -> None:
         halt = a_halt(clock, queue="mail")
