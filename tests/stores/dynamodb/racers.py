@@ -1,6 +1,6 @@
-"""Twenty processes that want the same job: run by test_races.py as a program of its own.
+"""Twenty processes that want the same job, and then call the same key: run by test_races.py as a program of its own.
 
-Each child writes a line per round: the round's number and how many jobs it got.
+Each child writes a line per round: the round's number and how many jobs it got; in the last, how many it woke.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ async def race(table: str, endpoint: str, rounds: int, starts: float) -> None:
     for number in range(rounds):
         claims = await store.claim(worker, [Want(f"race-{number}", 5)])
         os.write(1, f"{number} {len(claims.jobs)}\n".encode())  # one write, so that lines stay whole
+    woken = await store.wake({"race": 1})
+    os.write(1, f"{rounds} {woken['race']}\n".encode())
     await store.close()  # without leaving, which would give back what was won
 
 

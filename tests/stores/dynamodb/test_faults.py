@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mainspring.errors import StoreBusy, StoreUnavailable
-from mainspring.job import Claim, Inserted, Move, Status
+from mainspring.job import UNTIL_WOKEN, Claim, Inserted, Move, Save, Status, Step, end_of
 from mainspring.stores.dynamodb import DynamoStore
 from mainspring.stores.protocol import Action, By, Filter, Severity, Want
 from mainspring.testing.clock import ManualClock
@@ -20,6 +20,7 @@ from tests.stores.dynamodb.faults import Fault, once
 pytestmark = pytest.mark.slow  # a real server
 
 JOBS = 24
+PARENTS = 8
 
 
 # -- one call -------------------------------------------------------------------------------------------
@@ -228,6 +229,52 @@ async def work(store: DynamoStore, worker: str, hands: Hands, chance: random.Ran
         if status is Status.COMPLETED:
             hands.done.append(one.id)
     await insist(store, "heartbeat", worker, {})
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_whoever_waits_is_called_among_random_faults(programs: Programs, seed: int) -> None:
+    """Parents spawn a child each and wait for its end; nobody has a time at which he would wake by himself."""
+    chance = random.Random(seed)
+    stores = [await programs.another(budget=0.2) for _ in range(2)]
+    for number, store in enumerate(stores):
+        await join(store, f"w{number}")
+        client_of(store).plan = lambda *_: chance.choice(list(Fault)) if chance.random() < 0.15 else None
+    parents = [new_job(queue="parents") for _ in range(PARENTS)]
+    await insist(stores[0], "insert", parents)
+    done: set[str] = set()
+    for _ in range(100):
+        for number, store in enumerate(stores):
+            done |= await live_a_while(store, f"w{number}")
+        if len(done) == 2 * PARENTS:
+            break
+    assert {parent.id for parent in parents} <= done
+    assert len(done) == 2 * PARENTS
+
+
+async def live_a_while(store: DynamoStore, worker: str) -> set[str]:
+    """What was done."""
+    try:
+        claims = (await store.claim(worker, [Want("parents", 3), Want("children", 3)])).jobs
+    except StoreUnavailable:
+        claims = []
+    done: set[str] = set()
+    for one in claims:
+        steps = await insist(store, "steps", one.id) if one.queue == "parents" else []
+        if one.queue == "children" or steps:
+            if (await insist(store, "ack", [outcome(one, Move.DONE)])) == [Status.COMPLETED]:
+                done.add(one.id)
+            continue
+        child = new_job(queue="children")
+        save = Save(one.id, one.token, (Step("spawn", 1),), (child,), one.ref)
+        assert await insist(store, "save", [save]) == [[Inserted(child.id, created=True)]]
+        waits = outcome(one, Move.SUSPEND, delay=UNTIL_WOKEN, waits_for=end_of(child.id))
+        assert await insist(store, "ack", [waits]) == [Status.SUSPENDED]
+        (job,) = await insist(store, "get", [child.id])
+        if job.finished:
+            await insist(store, "wake", {end_of(child.id): 1})
+    await insist(store, "heartbeat", worker, {})
+    await insist(store, "reap")
+    return done
 
 
 async def insist(store: DynamoStore, name: str, *arguments: Any) -> Any:

@@ -37,7 +37,10 @@ pytestmark = pytest.mark.slow  # a real server
 RACERS, ROUNDS = 20, 3
 
 
-async def test_of_twenty_processes_one_gets_the_job(store: FreshStore) -> None:
+async def test_of_twenty_processes_one_gets_the_job_and_each_wakes_another(store: FreshStore) -> None:
+    """Of thirty that wait, twenty are woken: none twice, and none before one that has waited for longer."""
+    waiting = [new_job(queue="other", waits_for="race") for _ in range(RACERS + 10)]
+    await store.insert(waiting)
     for number in range(ROUNDS):
         await put(store, queue=f"race-{number}")
     program = [sys.executable, str(Path(__file__).with_name("racers.py"))]
@@ -45,9 +48,12 @@ async def test_of_twenty_processes_one_gets_the_job(store: FreshStore) -> None:
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=120, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     lines = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
-    won = Counter({number: sum(jobs for at, jobs in lines if at == number) for number in range(ROUNDS)})
-    assert len(lines) == RACERS * ROUNDS
-    assert won == dict.fromkeys(range(ROUNDS), 1)
+    won = Counter({number: sum(jobs for at, jobs in lines if at == number) for number in range(ROUNDS + 1)})
+    assert len(lines) == RACERS * (ROUNDS + 1)
+    assert won == dict.fromkeys(range(ROUNDS), 1) | {ROUNDS: RACERS}
+    statuses = [job.status for job in await store.get([job.id for job in waiting])]
+    assert statuses == [Status.PENDING] * RACERS + [Status.SUSPENDED] * 10
+    assert await store.wake({"race": 99}) == {"race": 10}
 
 
 @pytest.mark.parametrize("limit", [1, 10])

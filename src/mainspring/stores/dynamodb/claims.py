@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from mainspring.clock import Millis
 from mainspring.ids import new_id
 from mainspring.job import Move, Outcome, Status
-from mainspring.stores.dynamodb import halts
+from mainspring.stores.dynamodb import halts, waiting
 from mainspring.stores.dynamodb.endings import ack
 from mainspring.stores.dynamodb.items import (
     PLACES,
+    STATUSES,
     WORDS,
     running_place,
     stamp,
@@ -235,11 +236,14 @@ async def take(table: Table, request: Request, chosen: Sequence[Entry]) -> list[
     now = table.clock.now()
     asked = [asked_for(table, request, entry, now) for entry in chosen]
     request.tried.update(entry.id for entry in chosen)
-    results = zip(asked, await table.update_many(asked), strict=True)
-    taken = [row for change, before in results if (row := row_after(change, before, request)) is not None]
+    before = await table.update_many(asked)
+    results = zip(asked, before, strict=True)
+    taken = [row for change, one in results if (row := row_after(change, one, request)) is not None]
     for row in taken:
-        table.counts.add(row["queue"], Status.FAILED if row["was"] == WORDS[Status.FAILED] else Status.PENDING, -1)
+        table.counts.add(row["queue"], STATUSES[row["was"]], -1)
         table.counts.add(row["queue"], Status.RUNNING, 1)
+    waited = [one for one in before if not isinstance(one, Refused) and "waits_for" in one]
+    await waiting.forget(table, [waiting.waiter_key(one) for one in waited])
     return taken
 
 
@@ -254,6 +258,7 @@ def asked_for(table: Table, request: Request, entry: Entry, now: Millis) -> Chan
         "rank": entry.id,
         "progress": None,
         "note": None,
+        "waits_for": None,
     }
     still_there = [equals("place", entry.place), equals("rank", entry.rank)]
     return Change(table.job_key(entry.id), changes, still_there, {"token": 1})

@@ -15,6 +15,7 @@ what they wrote (see `claims`, `endings`); transactions carry a token by which t
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import random
 import time
@@ -38,6 +39,7 @@ log = get_log("mainspring.dynamodb")
 BUDGET = 15.0  # seconds for one call with all its tries
 TIMEOUT = 5.0  # seconds for one try
 FIRST_PAUSE, LONGEST_PAUSE = 0.025, 1.0
+LARGE = 2**20  # bytes of a request that would hold up the event loop if they were sent at once
 TELL_EVERY = 10.0  # seconds between two log lines about throttling
 
 THROTTLED = frozenset(
@@ -145,8 +147,9 @@ class Client:
     async def _send(self, operation: str, body: bytes) -> tuple[int, bytes]:
         keys = await self._credentials.keys()
         headers = self._signer.headers(keys, f"DynamoDB_20120810.{operation}", body, datetime.now(UTC))
+        data = body if len(body) <= LARGE else io.BytesIO(body)  # which aiohttp sends bit by bit
         try:
-            async with self._sessions.mine().post(self.endpoint, data=body, headers=headers) as response:
+            async with self._sessions.mine().post(self.endpoint, data=data, headers=headers) as response:
                 return response.status, await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             reason = str(error) or type(error).__name__

@@ -1,45 +1,36 @@
 """How runs end. Every write is fenced: it changes the job only while it runs under the outcome's very token.
 
-A run that simply ended is one write. One that is kept in the history, or brings follow-ups, is a transaction.
+A run that simply ended is one write. One that is kept in the history, brings follow-ups or steps, waits for a key, or
+whose end is waited for, is a transaction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mainspring.clock import Millis
 from mainspring.errors import StoreError, StoreUnavailable
 from mainspring.ids import new_id
-from mainspring.job import FINISHED, WAITING, Move, NewJob, Outcome, ProgressReport, Status
+from mainspring.job import CLAIMABLE, FINISHED, Move, Outcome, ProgressReport, Status
 from mainspring.log import get_log
+from mainspring.stores.dynamodb import steps, waiting
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.counts import day_of
-from mainspring.stores.dynamodb.insertion import (
-    LARGEST_ITEM,
-    Action,
-    checked,
-    forget_key,
-    holder_of,
-    is_kept,
-    put_keyed,
-    write_down,
-)
+from mainspring.stores.dynamodb.insertion import LARGEST_ITEM, Newcomers, forget_key, write_down
 from mainspring.stores.dynamodb.items import (
     STATUSES,
     WORDS,
     history,
-    new_item,
-    place_resting,
-    place_waiting,
+    place_of,
     stamp,
     status_of,
     text,
     ttl,
     unstamp,
 )
-from mainspring.stores.dynamodb.table import TRANSACTION, Refused, Table, together
+from mainspring.stores.dynamodb.table import TRANSACTION, Action, Refused, Table, together
 from mainspring.stores.dynamodb.values import (
     Change,
     Condition,
@@ -49,15 +40,16 @@ from mainspring.stores.dynamodb.values import (
     exists,
     pack,
     put,
-    put_item,
     size,
     unpack,
     update,
 )
 from mainspring.stores.rules import (
     COUNTS_AS_ATTEMPT,
+    begins_anew,
     keeps_its_time,
     next_status,
+    next_time,
     recorded_as,
     refuse_illegal,
     shorten,
@@ -67,6 +59,7 @@ from mainspring.stores.tables import NEVER
 log = get_log("mainspring.dynamodb")
 
 TRIES = 20
+MARKS = ("cancel_requested", "awaited", "steps")  # that others may have put on a job since it was claimed
 LONGEST_ERROR = 4_096  # characters of a message
 HISTORY_BEYOND: Millis = 30 * 86_400_000  # that a line of history is kept for, beyond what its job would be
 
@@ -78,6 +71,8 @@ class Ending:
     status: Status
     changes: dict[str, Any]
     attempt: Row | None
+    call: waiting.Call | None = None  # to those who wait for the job's end
+    more: list[Action] = field(default_factory=list)  # what goes into the same transaction
 
 
 async def ack(table: Table, outcomes: Sequence[Outcome]) -> list[Status | None]:
@@ -99,8 +94,11 @@ async def ack(table: Table, outcomes: Sequence[Outcome]) -> list[Status | None]:
 
 def is_plain(outcome: Outcome) -> bool:
     """One write, of which all is known."""
-    known = isinstance(outcome.ref, dict) and outcome.ref["token"] == outcome.token
-    return known and outcome.move in {Move.DONE, Move.SNOOZE, Move.RELEASE} and not outcome.follow_ups
+    if not isinstance(outcome.ref, dict) or outcome.ref["token"] != outcome.token:
+        return False
+    simple = outcome.move in {Move.DONE, Move.SNOOZE, Move.RELEASE, Move.SUSPEND}
+    brings = outcome.follow_ups or outcome.steps or outcome.waits_for
+    return simple and not brings and not any(outcome.ref.get(mark) for mark in MARKS)
 
 
 async def ack_plain(table: Table, outcomes: Mapping[int, Outcome]) -> dict[int, Status | None]:
@@ -112,7 +110,7 @@ async def ack_plain(table: Table, outcomes: Mapping[int, Outcome]) -> dict[int, 
     try:
         results = await table.update_many(
             [
-                Change(table.job_key(outcome.job_id), endings[number].changes, fence(outcome.ref))
+                Change(table.job_key(outcome.job_id), endings[number].changes, fence(outcome.ref, endings[number]))
                 for number, outcome in outcomes.items()
             ]
         )
@@ -120,12 +118,13 @@ async def ack_plain(table: Table, outcomes: Mapping[int, Outcome]) -> dict[int, 
         for outcome in outcomes.values():
             table.doubts.setdefault((outcome.job_id, outcome.token), set()).add(mark)
         raise
-    done = [
-        number
-        for number, result in zip(outcomes, results, strict=True)
-        if not isinstance(result, Refused) or is_ours(result, mark)
-    ]
-    await together([afterwards(table, outcomes[number].ref, endings[number], ()) for number in done])
+    done: list[int] = []
+    for number, result in zip(outcomes, results, strict=True):
+        if not isinstance(result, Refused) or is_ours(result, mark):
+            done.append(number)
+        elif result.item:
+            outcomes[number].ref = unpack(result.item)
+    await together([afterwards(table, outcomes[number].ref, endings[number]) for number in done])
     return {number: endings[number].status for number in done}
 
 
@@ -137,16 +136,21 @@ def is_ours(refused: Refused, mark: str) -> bool:
 async def ack_one(table: Table, outcome: Outcome) -> Status | None:
     """The new status, or None: the claim was lost."""
     mark = new_id()
+    newcomers = Newcomers(table, outcome.follow_ups)
+    await write_down(table, {job.queue for job in outcome.follow_ups})
+    lighter = await steps.save_beforehand(table, outcome)
+    if lighter is None:
+        return written_before(table, await table.get(table.job_key(outcome.job_id)), outcome, mark)
+    outcome = lighter
     row: Row | None = outcome.ref if isinstance(outcome.ref, dict) else None
     if row is None or row["token"] != outcome.token:
         row = await table.get(table.job_key(outcome.job_id))
-    follow_ups = FollowUps(table, outcome)
     for _ in range(TRIES):
         if row is None or row["token"] != outcome.token or status_of(row) is not Status.RUNNING:
             return written_before(table, row, outcome, mark)
         ending = decide(table, row, outcome, mark)
         try:
-            await write(table, row, ending, await follow_ups.actions(ending))
+            await write(table, row, ending, newcomers)
         except ConditionFailed as failed:
             row = unpack(failed.item) if failed.item else None
         except Cancelled as cancelled:
@@ -154,12 +158,14 @@ async def ack_one(table: Table, outcome: Outcome) -> Status | None:
                 item = cancelled.item(0)
                 row = unpack(item) if item else None
             else:
-                follow_ups.learn(cancelled)
+                ends = outcome.job_id if ending.status in FINISHED else None
+                await newcomers.learn(cancelled, ends=ends)
         except StoreUnavailable:
             table.doubts.setdefault((outcome.job_id, outcome.token), set()).add(mark)
             raise
         else:
-            await afterwards(table, row, ending, follow_ups.jobs)
+            newcomers.have_come()
+            await afterwards(table, row, ending)
             return ending.status
     msg = f"job {outcome.job_id} changed too often to be acked"
     raise StoreUnavailable(msg)
@@ -190,17 +196,33 @@ def decide(table: Table, row: Row, outcome: Outcome, mark: str) -> Ending:
         "acked": f"{mark}#{WORDS[status]}",
         **failure_of(outcome),
     }
+    if outcome.steps:
+        changes["steps"] = True
     if status in FINISHED:
         changes |= finish(row, status, now)
         if outcome.started_at:
             changes["started_at"] = stamp(outcome.started_at)
-        changes |= place_resting(row, status, table.shards)
-    elif status in WAITING:
-        changes["scheduled_for"] = due_again(row, outcome, now)
-        changes |= place_waiting(row | changes, table.shards)
     else:
-        changes |= place_resting(row, status, table.shards)
-    return Ending(status, fitted(row, changes), attempt_of(row, outcome, status, now))
+        changes["scheduled_for"] = due_again(row, outcome, now)
+    if status is Status.SUSPENDED:
+        changes |= {"waits_for": outcome.waits_for} | ({"attempts": 0, "crashes": 0} if begins_anew(outcome) else {})
+        if waiting.named_by(outcome.waits_for) == row["SK"]:
+            changes["awaited"] = True
+    changes |= place_of(row | changes, status, table.shards)
+    ending = Ending(status, fitted(row, changes), attempt_of(row, outcome, status, now))
+    ending.more = steps.puts(row["SK"], outcome.steps)
+    if status in FINISHED:
+        ending.call = waiting.call_for(row)
+        ending.more += leavings(row | {"steps": changes.get("steps", row.get("steps"))}, ending)
+    elif changes.get("waits_for") is not None:
+        ending.more.append(waiting.waiter(row | changes))
+    return ending
+
+
+def leavings(row: Row, ending: Ending) -> list[Action]:
+    """What is left to be done after a job's end, written down with it: whoever dies on the way is stood in for."""
+    call = [] if ending.call is None else [ending.call.action()]
+    return call + steps.note_of_end(row, ending.changes.get("expires_at"))
 
 
 def finish(row: Row, status: Status, now: Millis) -> dict[str, Any]:
@@ -209,13 +231,15 @@ def finish(row: Row, status: Status, now: Millis) -> dict[str, Any]:
         "completed_at": stamp(now),
         "expires_at": stamp(expires) if expires < NEVER else None,
         "ttl": ttl(expires),
+        "waits_for": None,
+        "awaited": None,
     }
 
 
 def due_again(row: Row, outcome: Outcome, now: Millis) -> str:
     if keeps_its_time(outcome):
         return min(str(row["scheduled_for"]), stamp(now))  # due when claimed, even if the clock was set back since
-    return stamp(now + outcome.delay)
+    return stamp(next_time(outcome, now))
 
 
 def failure_of(outcome: Outcome) -> dict[str, Any]:
@@ -250,7 +274,7 @@ def attempt_of(row: Row, outcome: Outcome, status: Status, now: Millis) -> Row |
         "started_at": stamp(outcome.started_at or unstamp(row["started_at"])),
         "completed_at": stamp(outcome.finished_at or now),
         "move": move.value,
-        "ttl": ttl(now + outcome.delay + kept + HISTORY_BEYOND),
+        "ttl": ttl(next_time(outcome, now) + kept + HISTORY_BEYOND),
         **failure_of(outcome),
     }
 
@@ -258,15 +282,23 @@ def attempt_of(row: Row, outcome: Outcome, status: Status, now: Millis) -> Row |
 # -- writing --------------------------------------------------------------------------------------------
 
 
-def fence(row: Row) -> list[Condition]:
-    """Only while it runs under this token; and with a cancel asked for, or not, as we decided by."""
-    asked = exists("cancel_requested") if row.get("cancel_requested") else absent("cancel_requested")
-    return [equals("token", row["token"]), equals("status", WORDS[Status.RUNNING]), asked]
+def fence(row: Row, ending: Ending) -> list[Condition]:
+    """Only while it runs under this token; and with a cancel asked for, or not, as we decided by.
+
+    An end has to know of those who wait for it and of the steps that it leaves.
+    """
+    marks = MARKS if ending.status in FINISHED else MARKS[:1]
+    as_decided = [exists(mark) if row.get(mark) else absent(mark) for mark in marks]
+    return [equals("token", row["token"]), equals("status", WORDS[Status.RUNNING]), *as_decided]
 
 
-async def write(table: Table, row: Row, ending: Ending, more: Sequence[Action]) -> None:
-    change = update(table.job_key(row["SK"]), ending.changes, only_if=fence(row))
-    actions: list[Action] = [("Update", change), *more]
+async def write(table: Table, row: Row, ending: Ending, newcomers: Newcomers) -> None:
+    waits_for = ending.changes.get("waits_for")
+    new = newcomers.actions(1, writer=row["SK"], waits_for=waits_for)
+    if ending.status not in FINISHED and newcomers.await_end_of(row["SK"]):
+        ending.changes["awaited"] = True
+    change = update(table.job_key(row["SK"]), ending.changes, only_if=fence(row, ending))
+    actions: list[Action] = [("Update", change), *new, *ending.more]
     if ending.attempt is not None:
         actions.append(("Put", put(ending.attempt)))
     if len(actions) == 1:
@@ -278,74 +310,17 @@ async def write(table: Table, row: Row, ending: Ending, more: Sequence[Action]) 
     await table.transact(*actions)
 
 
-async def afterwards(table: Table, row: Row, ending: Ending, follow_ups: Sequence[NewJob]) -> None:
+async def afterwards(table: Table, row: Row, ending: Ending) -> None:
     """What need not be in the same write: counts, wake-ups, and a key that nobody needs."""
     table.counts.add(row["queue"], Status.RUNNING, -1)
     table.counts.add(row["queue"], ending.status, 1, day_of(ending.status, ending.changes.get("expires_at")))
     table.held.get(row.get("locked_by", ""), {}).pop(row["SK"], None)
-    for job in follow_ups:
-        table.counts.add(job.queue, Status.PENDING, 1)
-        table.crew.call([job.queue])
-    if ending.status in WAITING:
+    if ending.status in CLAIMABLE:
         table.crew.call([row["queue"]])
     if ending.status in FINISHED:
         await forget_key(table, row)
-
-
-class FollowUps:
-    """The jobs that an outcome brings, as actions of its transaction; those whose key is taken are left out."""
-
-    def __init__(self, table: Table, outcome: Outcome) -> None:
-        self._table = table
-        self._parent = outcome.job_id
-        self.jobs = list({job.id: job for job in outcome.follow_ups}.values())
-        self._found: dict[str, Row] = {}  # job -> the state of its key
-        self._written: list[tuple[NewJob, int]] = []  # with the number of its first action
-        self._asked: list[NewJob] = []
-        self._ready = False
-
-    async def actions(self, ending: Ending) -> list[Action]:
-        now = self._table.clock.now()
-        if self.jobs and not self._ready:
-            await write_down(self._table, {job.queue for job in self.jobs})
-            self._ready = True
-        await self._drop_those_whose_key_is_held(now, parent_ends=ending.status in FINISHED)
-        self._written = []
-        actions: list[Action] = []
-        for job in self.jobs:
-            item = checked(new_item(job, now, self._table.shards))
-            self._written.append((job, 1 + len(actions)))
-            if job.dedupe_key is None:
-                actions.append(("Put", put_item(item, [absent("PK")])))
-            else:
-                actions += put_keyed(job, item, self._found.get(job.id), now)
-        return actions
-
-    async def _drop_those_whose_key_is_held(self, now: Millis, *, parent_ends: bool) -> None:
-        for job in list(self._asked):
-            found = self._found[job.id]
-            freed = parent_ends and found["job_sk"] == self._parent and not is_kept(found, now)
-            if not freed and await holder_of(self._table, found, now):
-                self.jobs.remove(job)
-        self._asked = []
-        keys = set()
-        for job in list(self.jobs):
-            if job.dedupe_key is not None and (job.task, job.dedupe_key) in keys:
-                self.jobs.remove(job)  # of two with one key the first
-            keys.add((job.task, job.dedupe_key))
-
-    def learn(self, cancelled: Cancelled) -> None:
-        """From a transaction that failed: which jobs are there already, and who has which key."""
-        for job, number in self._written:
-            if cancelled.failed(number):
-                self.jobs.remove(job)
-            elif job.dedupe_key is not None and cancelled.failed(number + 1):
-                item = cancelled.item(number + 1)
-                if item:
-                    self._found[job.id] = unpack(item)
-                    self._asked.append(job)
-                else:
-                    self._found.pop(job.id, None)
+    if ending.call is not None:
+        await ending.call.make(table)
 
 
 # -- progress -------------------------------------------------------------------------------------------

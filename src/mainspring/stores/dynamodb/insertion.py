@@ -7,29 +7,30 @@ change of holder gives it a new `version`, so that of two who found the same sta
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 from mainspring.clock import Millis
 from mainspring.errors import StoreBusy, StoreError
 from mainspring.job import FINISHED, FOREVER, Inserted, NewJob, Status
-from mainspring.stores.dynamodb import halts
+from mainspring.stores.dynamodb import halts, waiting
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed, Item
-from mainspring.stores.dynamodb.items import dedupe_key, new_item, stamp, status_of, ttl, unstamp
-from mainspring.stores.dynamodb.table import Table, together
+from mainspring.stores.dynamodb.items import dedupe_key, new_row, stamp, status_of, ttl, unstamp
+from mainspring.stores.dynamodb.table import Action, Table, together
 from mainspring.stores.dynamodb.values import (
     Condition,
     Row,
     absent,
     delete,
     equals,
+    pack,
     put,
     put_item,
     size,
     unpack,
     update,
 )
+from mainspring.stores.rules import first_status
 
 LARGEST_ITEM = 400 * 1024  # the service's limit
 LARGEST_JOB = 350 * 1024  # ours, so that a traceback and the names of those who ran it still fit
@@ -39,30 +40,43 @@ KEPT = ("kept_until", "kept_job", "place", "rank")  # of a key that outlives its
 KEPT_PLACE = "kept"
 KEPT_RANK = 500  # characters: a sort key has at most 1 KB
 
-Action = tuple[str, Mapping[str, Any]]
-
 
 async def insert(table: Table, jobs: Sequence[NewJob]) -> list[Inserted]:
     """All are checked before the first is written. Those with one key or one id go one after the other."""
     now = table.clock.now()
-    items = {id(job): checked(new_item(job, now, table.shards)) for job in jobs}
+    awaited = named_among(jobs)
+    alone = {number: Newcomers(table, [job], awaited) for number, job in enumerate(jobs) if not is_one_item(job)}
+    items = {job.id: to_item(table, job, now, awaited) for job in jobs if is_one_item(job)}
     queues = {job.queue for job in jobs}
     halts.refuse(await halts.standing(table), queues)
     await write_down(table, queues)
     groups: dict[tuple[str, ...], list[int]] = {}
-    for number, job in enumerate(jobs):
+    for number in alone:
+        job = jobs[number]
         groups.setdefault((job.id,) if job.dedupe_key is None else (job.task, job.dedupe_key), []).append(number)
     answers: dict[int, Inserted] = {}
 
     async def insert_group(numbers: list[int]) -> None:
         for number in numbers:
-            answers[number] = await insert_keyed(table, jobs[number], items[id(jobs[number])], now)
+            answers[number] = await insert_alone(table, alone[number])
 
-    plain = [jobs[numbers[0]] for key, numbers in groups.items() if len(key) == 1]
-    await together([insert_group(numbers) for key, numbers in groups.items() if len(key) > 1])
-    await insert_plain(table, plain, [items[id(job)] for job in plain])
+    await together([insert_group(numbers) for numbers in groups.values()])
+    await insert_plain(table, list({job.id: job for job in jobs if is_one_item(job)}.values()), items)
     table.crew.call(queues)
     return [answers.get(number) or Inserted(job.id, created=True) for number, job in enumerate(jobs)]
+
+
+def is_one_item(job: NewJob) -> bool:
+    return job.dedupe_key is None and job.waits_for is None
+
+
+def named_among(jobs: Iterable[NewJob]) -> frozenset[str]:
+    """The jobs whose end these wait for."""
+    return frozenset(named for job in jobs if (named := waiting.named_by(job.waits_for)))
+
+
+def to_item(table: Table, job: NewJob, now: Millis, awaited: Collection[str] = ()) -> Item:
+    return checked(pack(new_row(job, now, table.shards) | {"awaited": job.id in awaited or None}))
 
 
 def checked(item: Item) -> Item:
@@ -83,39 +97,138 @@ async def write_down(table: Table, queues: set[str]) -> None:
         table.queues.add(queue)
 
 
-async def insert_plain(table: Table, jobs: Sequence[NewJob], items: Sequence[Item]) -> None:
+async def insert_plain(table: Table, jobs: Sequence[NewJob], items: Mapping[str, Item]) -> None:
     """One that is there already is the same insert, repeated."""
-    for job, new in zip(jobs, await table.insert_many(items), strict=True):
+    for job, new in zip(jobs, await table.insert_many([items[job.id] for job in jobs]), strict=True):
         if new:
             table.counts.add(job.queue, Status.PENDING, 1)
 
 
-async def insert_keyed(table: Table, job: NewJob, item: Item, now: Millis) -> Inserted:
-    found: Row | None = None
+async def insert_alone(table: Table, newcomer: Newcomers) -> Inserted:
     for _ in range(TRIES):
+        if not (actions := newcomer.actions(0)):
+            return newcomer.answers()[0]
         try:
-            await table.transact(*put_keyed(job, item, found, now))
+            await table.transact(*actions)
         except Cancelled as cancelled:
-            if cancelled.failed(0):
-                return Inserted(job.id, created=True)
-            old = cancelled.item(1)
-            found = unpack(old) if old else None
-            if found is not None and (holder := await holder_of(table, found, now)):
-                return Inserted(holder, created=False)
+            await newcomer.learn(cancelled)
         else:
-            table.counts.add(job.queue, Status.PENDING, 1)
-            return Inserted(job.id, created=True)
-    msg = f"dedupe key {job.dedupe_key!r} changed hands too often; try again"
+            newcomer.have_come()
+            return newcomer.answers()[0]
+    msg = f"dedupe key {newcomer.jobs[0].dedupe_key!r} changed hands too often; try again"
     raise StoreBusy(msg)
 
 
-def put_keyed(job: NewJob, item: Item, found: Row | None, now: Millis) -> list[Action]:
-    """A job and its key, where the key is as it was found."""
-    words = new_key(unpack(item), job.id)
+class Newcomers:
+    """Jobs that come in with one transaction, beside other writes perhaps: each with its key and what it waits for."""
+
+    def __init__(self, table: Table, jobs: Sequence[NewJob], awaited: Collection[str] = ()) -> None:
+        self._table = table
+        self._now = table.clock.now()
+        self.jobs = list(jobs)
+        self._awaited = awaited  # by others that come beside them
+        self._items = [to_item(table, job, self._now) for job in jobs]
+        self._twins = twins_of(jobs)
+        self._answers: dict[int, Inserted] = {}  # of those that are not to be put in
+        self._keys: dict[int, Row] = {}  # the state of their dedupe keys
+        self._gone: set[str] = set()  # jobs that are waited for and not there
+        self._put: dict[int, int] = {}  # job -> the number of its first action
+        self._marks: dict[str, int] = {}  # job that is waited for -> the number of its action
+
+    def actions(self, first: int, *, writer: str | None = None, waits_for: str | None = None) -> list[Action]:
+        """The first of them has that number in the transaction. `writer` is a job that it writes in any case.
+
+        `waits_for`: what that job suspends itself for.
+        """
+        new = [number for number in range(len(self.jobs)) if number not in self._answers | self._twins]
+        inside = {self.jobs[number].id for number in new}
+        named = named_among(self.jobs[number] for number in new)
+        if own := waiting.named_by(waits_for):
+            named |= {own}
+        actions: list[Action] = []
+        self._put, self._marks = {}, {}
+        for number in new:
+            self._put[number] = first + len(actions)
+            actions += self._actions_for(number, awaited=self.jobs[number].id in named.union(self._awaited))
+        for job_id in sorted(named - inside - self._gone - {writer}):
+            self._marks[job_id] = first + len(actions)
+            actions.append(waiting.mark(self._table, job_id))
+        return actions
+
+    def _actions_for(self, number: int, *, awaited: bool) -> list[Action]:
+        job, item = self.jobs[number], self._items[number]
+        row = unpack(item)
+        actions: list[Action] = [("Put", put_item(item | pack({"awaited": awaited or None}), [absent("PK")]))]
+        if job.dedupe_key is not None:
+            actions.append(put_key(job, row, self._keys.get(number), self._now))
+        if job.waits_for is not None:
+            actions.append(waiting.waiter(row))
+        return actions
+
+    def await_end_of(self, job_id: str) -> bool:
+        return job_id in named_among(self.jobs[number] for number in self._put)
+
+    async def learn(self, cancelled: Cancelled, *, ends: str | None = None) -> None:
+        """From a transaction that failed: who is there already, who has which key, and who is not there to be marked.
+
+        A key that is held by the job which `ends` in the same transaction is free.
+        """
+        self._gone |= {job_id for job_id, place in self._marks.items() if cancelled.failed(place)}
+        for number, place in self._put.items():
+            job = self.jobs[number]
+            if cancelled.failed(place):
+                self._answers[number] = Inserted(job.id, created=True)
+            elif job.dedupe_key is not None and cancelled.failed(place + 1):
+                await self._learn_of_key(number, unpack(cancelled.item(place + 1) or {}), ends)
+
+    async def _learn_of_key(self, number: int, found: Row, ends: str | None) -> None:
+        if not found:
+            self._keys.pop(number, None)
+            return
+        freed = found["job_sk"] == ends and not is_kept(found, self._now)
+        if not freed and (holder := await holder_of(self._table, found, self._now)):
+            self._answers[number] = Inserted(holder, created=False)
+        else:
+            self._keys[number] = found
+
+    def have_come(self) -> None:
+        """What need not be in the same write."""
+        for number in self._put:
+            self._table.counts.add(self.jobs[number].queue, first_status(self.jobs[number]), 1)
+        self._table.crew.call(self.jobs[number].queue for number in self._put)
+
+    def answers(self) -> list[Inserted]:
+        return [self._answer(number) for number in range(len(self.jobs))]
+
+    def _answer(self, number: int) -> Inserted:
+        job = self.jobs[number]
+        if number in self._twins:
+            first = self._answer(self._twins[number])
+            return first if self.jobs[self._twins[number]].id == job.id else Inserted(first.id, created=False)
+        return self._answers.get(number) or Inserted(job.id, created=True)
+
+
+def twins_of(jobs: Sequence[NewJob]) -> dict[int, int]:
+    """Of those with one id, or one key, only the first is put in."""
+    first: dict[tuple[str, ...], int] = {}
+    twins: dict[int, int] = {}
+    for number, job in enumerate(jobs):
+        names = [(job.id,)] if job.dedupe_key is None else [(job.id,), (job.task, job.dedupe_key)]
+        other = next((first[name] for name in names if name in first), None)
+        if other is not None:
+            twins[number] = other
+        else:
+            first |= dict.fromkeys(names, number)
+    return twins
+
+
+def put_key(job: NewJob, row: Row, found: Row | None, now: Millis) -> Action:
+    """The job's key, where it is as it was found."""
+    words = new_key(row, job.id)
     if job.dedupe_for is not None:
         until = KEPT_FOR_EVER if job.dedupe_for == FOREVER else stamp(now + job.dedupe_for)
         words |= kept_as(words, job.id, until)
-    return [("Put", put_item(item, [absent("PK")])), ("Put", put(words, [as_found(found)]))]
+    return "Put", put(words, [as_found(found)])
 
 
 def new_key(row: Row, version: str) -> Row:

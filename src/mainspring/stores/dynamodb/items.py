@@ -4,14 +4,18 @@ One table, keys PK and SK, and two sparse indexes of keys: `places` (place, rank
 
     a job by its id                 GetItem PK=job#<shard>, SK=<id>; the shard is a hash of the id
     all jobs in the order of age    Query each PK=job#<shard>, merged by id
-    what is due in a queue          places: place=wait#<queue>#<shard>, rank=<priority>#<scheduled_for>#<id>
+    what is due in a queue          places: place=wait#<queue>#<shard>, rank=<priority>#<scheduled_for>#<id>;
+        or sleeps                       one that only waits to be woken has no place
     suspects of a queue             places: place=suspect#<queue>, rank as above
     what a worker runs              places: place=run#<worker>, rank=<id>
-    dead, cancelled, suspended      places: place=<status>#<shard>, rank=<id>
+    dead, cancelled                 places: place=<status>#<shard>, rank=<id>
     jobs about a thing              targets: target=<type>#<id>
     who holds a dedupe key          GetItem PK=key#<task>#<key>, SK=key
-    a job's runs, and what was      Query PK=history#<id>, SK=run#<token> or hand#<moment>#<operation>
-        done to it by hand
+    a job's runs, its steps, and    Query PK=history#<id>, SK=run#<token>, step#<name> or
+        what was done to it by hand     hand#<moment>#<operation>
+    who waits for a key             Query PK=waits#<key>, SK=<priority>#<id>#<token>
+    ends that were not called yet   Query each PK=calls#<part>, SK=<id>
+    whose steps are to be removed   places: place=over#<part>, rank=<moment>#<id>
     halts and pauses                GetItem PK=halts#<copy>, SK=halts: an attribute each
     workers                         Query each PK=workers#<part>, SK=<worker>
     queues that there have been     Query PK=queues, SK=<queue>
@@ -31,9 +35,22 @@ from hashlib import sha256
 from zlib import compress, crc32, decompress
 
 from mainspring.clock import Millis, to_datetime, to_millis
-from mainspring.job import Attempt, Claim, Failure, Job, Move, NewJob, Priority, Progress, Status
+from mainspring.job import (
+    CLAIMABLE,
+    UNTIL_WOKEN,
+    Attempt,
+    Claim,
+    Failure,
+    Job,
+    Move,
+    NewJob,
+    Priority,
+    Progress,
+    Status,
+)
 from mainspring.stores.dynamodb.client import Item
-from mainspring.stores.dynamodb.values import Row, pack
+from mainspring.stores.dynamodb.values import Row
+from mainspring.stores.rules import first_status, first_time
 from mainspring.stores.tables import NEVER
 
 PLACES, TARGETS = "places", "targets"  # the indexes
@@ -43,7 +60,7 @@ LONGEST_NAME = 1500  # bytes of a dedupe key or target that are kept as they are
 WORDS = {status: "in_progress" if status is Status.RUNNING else status.value for status in Status}
 """What a status is called in the table."""
 STATUSES = {word: status for status, word in WORDS.items()}
-LISTED = frozenset({Status.DEAD_LETTER, Status.CANCELLED, Status.SUSPENDED})
+LISTED = frozenset({Status.DEAD_LETTER, Status.CANCELLED})
 """Rare, and asked for: these have a place in the index of their own."""
 
 # -- times ----------------------------------------------------------------------------------------------
@@ -91,9 +108,13 @@ def history(job_id: str) -> str:
 
 
 def joined(first: str, second: str) -> str:
-    """Two names as one that no other two make; a long one by its hash, since a key has at most 2 KB."""
-    text = f"{first.replace('%', '%25').replace('#', '%23')}#{second}"
-    return text if len(text.encode()) <= LONGEST_NAME else f"sha256#{sha256(text.encode()).hexdigest()}"
+    """Two names as one that no other two make."""
+    return short(f"{first.replace('%', '%25').replace('#', '%23')}#{second}")
+
+
+def short(name: str, longest: int = LONGEST_NAME) -> str:
+    """A long one by its hash, since a key has at most 2 KB, and a sort key 1 KB."""
+    return name if len(name.encode()) <= longest else f"sha256#{sha256(name.encode()).hexdigest()}"
 
 
 def dedupe_key(task: str, name: str) -> Item:
@@ -131,11 +152,13 @@ def place_waiting(row: Row, shards: int) -> dict[str, str]:
     return {"place": place, "rank": rank_of(row["priority"], row["scheduled_for"], row["SK"])}
 
 
-def place_resting(row: Row, status: Status, shards: int) -> dict[str, str | None]:
-    """Where a job is found that does not wait for a worker; a completed one only among all jobs."""
-    if status not in LISTED:
-        return {"place": None, "rank": None}
-    return {"place": listed_place(status, shard_of(row["SK"], shards)), "rank": row["SK"]}
+def place_of(row: Row, status: Status, shards: int) -> dict[str, str | None]:
+    """Where the index has a job that does not run: none for one that is completed, or only waits to be woken."""
+    if status in CLAIMABLE and row["scheduled_for"] < stamp(UNTIL_WOKEN):
+        return {**place_waiting(row, shards)}
+    if status in LISTED:
+        return {"place": listed_place(status, shard_of(row["SK"], shards)), "rank": row["SK"]}
+    return {"place": None, "rank": None}
 
 
 # -- long texts -----------------------------------------------------------------------------------------
@@ -163,15 +186,17 @@ def payload_of(row: Row) -> str:
 
 def new_row(job: NewJob, now: Millis, shards: int) -> Row:
     target_type, target_id = job.target or (None, None)
+    moment = first_time(job)
     row: Row = {
         "PK": bucket(shard_of(job.id, shards)),
         "SK": job.id,
         "job_type": job.task,
         "queue": job.queue,
-        "status": WORDS[Status.PENDING],
+        "status": WORDS[first_status(job)],
         "priority": int(job.priority),
         **text("payload", job.payload),
-        "scheduled_for": stamp(now + job.delay if job.run_at is None else job.run_at),
+        "scheduled_for": stamp(now + job.delay if moment is None else moment),
+        "waits_for": job.waits_for,
         "created_at": stamp(now),
         "attempts": 0,
         "max_attempts": job.max_attempts,
@@ -187,11 +212,7 @@ def new_row(job: NewJob, now: Millis, shards: int) -> Row:
         "keep_dead": job.keep_dead,
         "options": job.options,
     }
-    return row | place_waiting(row, shards)
-
-
-def new_item(job: NewJob, now: Millis, shards: int) -> Item:
-    return pack(new_row(job, now, shards))
+    return row | place_of(row, first_status(job), shards)
 
 
 def status_of(row: Row) -> Status:
@@ -234,6 +255,7 @@ def to_job(row: Row) -> Job:
         failure=failure_of(row),
         reason=row.get("reason", ""),
         cancel_requested=row.get("cancel_requested", False),
+        waits_for=row.get("waits_for"),
     )
 
 

@@ -12,7 +12,7 @@ from itertools import chain
 
 from mainspring.clock import Millis
 from mainspring.errors import StoreBusy, StoreError
-from mainspring.job import Inserted, NewJob, Status
+from mainspring.job import Inserted
 from mainspring.stores.documents import (
     ABSENT,
     Bundle,
@@ -27,18 +27,10 @@ from mainspring.stores.documents import (
 from mainspring.stores.dynamodb import halts
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed, Item
 from mainspring.stores.dynamodb.filters import unexpired
-from mainspring.stores.dynamodb.insertion import (
-    LARGEST_ITEM,
-    TRIES,
-    Action,
-    checked,
-    holder_of,
-    put_keyed,
-    write_down,
-)
-from mainspring.stores.dynamodb.items import PLACES, dedupe_key, key, new_item, stamp, text, text_of, ttl, unstamp
-from mainspring.stores.dynamodb.table import TRANSACTION, Table, together
-from mainspring.stores.dynamodb.values import Condition, Row, absent, delete, equals, pack, put, put_item, size, unpack
+from mainspring.stores.dynamodb.insertion import LARGEST_ITEM, TRIES, Newcomers, holder_of, write_down
+from mainspring.stores.dynamodb.items import PLACES, dedupe_key, key, stamp, text, text_of, ttl, unstamp
+from mainspring.stores.dynamodb.table import TRANSACTION, Action, Table, together
+from mainspring.stores.dynamodb.values import Condition, Row, delete, equals, pack, put, put_item, size
 
 BETWEEN = "\0"  # before every other character: so groups keep their order
 
@@ -111,7 +103,6 @@ async def write(table: Table, bundles: Sequence[Bundle]) -> list[list[Inserted] 
     for part in await together([in_turn(numbers) for numbers in apart(bundles)]):
         answers |= part
     taken = [bundle for number, bundle in enumerate(bundles) if answers[number] is not None]
-    table.crew.call({job.queue for bundle in taken for job in bundle.jobs})
     if comes_soon((one for bundle in taken for one in bundle.writes), now):
         table.crew.tell_of_documents()
     return [answers[number] for number in range(len(bundles))]
@@ -161,10 +152,7 @@ class Attempt:
         self._bundle = bundle
         self._now = now
         self._documents: list[Action] = [to_action(one, now) for one in bundle.writes]
-        self._items = {job.id: checked(new_item(job, now, table.shards)) for job in bundle.jobs}
-        self._keys: dict[str, Row] = {}  # job -> the state of its dedupe key
-        self._answers: dict[int, Inserted] = {}  # of jobs that need not be written
-        self._put: list[tuple[int, NewJob]] = []
+        self._newcomers = Newcomers(table, bundle.jobs)
 
     async def run(self) -> list[Inserted] | None:
         for _ in range(TRIES):
@@ -175,48 +163,23 @@ class Attempt:
             except Cancelled as cancelled:
                 if any(cancelled.failed(number) for number in range(len(self._documents))):
                     return await self._answer_again() if await self._is_there() else None
-                await self._learn(cancelled)
+                await self._newcomers.learn(cancelled)
             else:
-                for _, job in self._put:
-                    self._table.counts.add(job.queue, Status.PENDING, 1)
-                return self._all_answers()
+                self._newcomers.have_come()
+                return self._newcomers.answers()
         msg = "dedupe keys of a bundle's jobs changed hands too often; try again"
         raise StoreBusy(msg)
 
     async def _write(self) -> None:
-        actions = list(self._documents)
-        self._put = []
-        for number, job in enumerate(self._bundle.jobs):
-            if number in self._answers:
-                continue
-            self._put.append((number, job))
-            if job.dedupe_key is None:
-                actions.append(("Put", put_item(self._items[job.id], [absent("PK")])))
-            else:
-                actions += put_keyed(job, self._items[job.id], self._keys.get(job.id), self._now)
+        actions = [*self._documents, *self._newcomers.actions(len(self._documents))]
         if len(actions) > TRANSACTION:
             msg = f"a bundle of {len(actions)} items: DynamoDB writes at most {TRANSACTION} at once; make it smaller"
             raise StoreError(msg)
-        if len(actions) == 1:
+        if len(actions) == 1 and not self._bundle.jobs:
             kind, request = actions[0]
             await (self._table.put(request) if kind == "Put" else self._table.delete(request))
         elif actions:
             await self._table.transact(*actions)
-
-    async def _learn(self, cancelled: Cancelled) -> None:
-        """Which jobs are there already, and whose keys are held."""
-        place = len(self._documents)
-        for number, job in self._put:
-            if cancelled.failed(place):
-                self._answers[number] = Inserted(job.id, created=True)
-            elif job.dedupe_key is not None and cancelled.failed(place + 1):
-                found = unpack(cancelled.item(place + 1) or {})
-                holder = await holder_of(self._table, found, self._now) if found else None
-                if holder is not None:
-                    self._answers[number] = Inserted(holder, created=False)
-                elif found:
-                    self._keys[job.id] = found
-            place += 1 if job.dedupe_key is None else 2
 
     async def _is_there(self) -> bool:
         """It was written before, and only the answer got lost."""
@@ -225,19 +188,16 @@ class Attempt:
 
     async def _answer_again(self) -> list[Inserted]:
         """As it was answered the first time: what is not there was refused for its key."""
-        here = {row["SK"] for row in await self._table.get_many([self._table.job_key(i) for i in self._items], ["SK"])}
-        for number, job in enumerate(self._bundle.jobs):
+        jobs = self._bundle.jobs
+        here = {row["SK"] for row in await self._table.get_many([self._table.job_key(job.id) for job in jobs], ["SK"])}
+        answers: list[Inserted] = []
+        for job in jobs:
             holder: str | None = None
             if job.id not in here and job.dedupe_key is not None:
                 found = await self._table.get(dedupe_key(job.task, job.dedupe_key))
                 holder = await holder_of(self._table, found, self._now) if found else None
-            self._answers[number] = Inserted(holder or job.id, created=holder is None)
-        return self._all_answers()
-
-    def _all_answers(self) -> list[Inserted]:
-        return [
-            self._answers.get(number) or Inserted(job.id, created=True) for number, job in enumerate(self._bundle.jobs)
-        ]
+            answers.append(Inserted(holder or job.id, created=holder is None))
+        return answers
 
 
 # -- reading --------------------------------------------------------------------------------------------

@@ -8,18 +8,17 @@ from typing import Any
 
 from mainspring.ids import new_id
 from mainspring.job import FINISHED, TRANSITIONS, Move, Status
-from mainspring.stores.dynamodb import halts
+from mainspring.stores.dynamodb import halts, steps, waiting
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.counts import day_of
 from mainspring.stores.dynamodb.endings import finish
 from mainspring.stores.dynamodb.insertion import KEPT, as_found, checked, forget_key, is_live, new_key, write_down
-from mainspring.stores.dynamodb.insertion import Action as Write
 from mainspring.stores.dynamodb.items import (
     WORDS,
     dedupe_key,
     history,
     key,
-    place_resting,
+    place_of,
     place_waiting,
     stamp,
     status_of,
@@ -27,13 +26,15 @@ from mainspring.stores.dynamodb.items import (
     ttl,
 )
 from mainspring.stores.dynamodb.read import Walk
+from mainspring.stores.dynamodb.table import Action as Write
 from mainspring.stores.dynamodb.table import Table, together
-from mainspring.stores.dynamodb.values import Condition, Row, absent, delete, equals, pack, put, unpack, update
+from mainspring.stores.dynamodb.values import Condition, Row, absent, delete, equals, exists, pack, put, unpack, update
 from mainspring.stores.protocol import Action, By, Changed, Edit, Halt
 from mainspring.stores.tables import ALLOWED, ChangeRequest, Effect, plain
 
 LINES_KEPT = 400 * 86_400_000  # of what was done to a job
 TRIES = 20
+MOST_STEPS = 90  # that are removed at once
 
 
 async def change(table: Table, request: ChangeRequest) -> Changed:
@@ -102,14 +103,15 @@ async def carry_out_one(table: Table, row: Row, request: ChangeRequest, effect: 
 
 
 def unchanged(row: Row) -> list[Condition]:
-    """Each claim, end of a run and change by hand shows in one of these."""
+    """Each claim, end of a run and change by hand shows in one of these, and so does who waits for its end."""
     same = [
         equals("status", row["status"]),
         equals("token", row["token"]),
         equals("scheduled_for", row["scheduled_for"]),
     ]
     place = [equals("place", row["place"]), equals("rank", row["rank"])] if "place" in row else [absent("place")]
-    return same + place
+    marks = [exists(name) if name in row else absent(name) for name in ("awaited", "steps")]
+    return same + place + marks
 
 
 def line(table: Table, row: Row, request: ChangeRequest) -> list[Write]:
@@ -154,11 +156,26 @@ async def cancel(table: Table, row: Row, request: ChangeRequest, effect: Effect)
         return
     status = TRANSITIONS[status_of(row)][Move.CANCEL]
     changes |= {"status": WORDS[status], **finish(row, status, table.clock.now())}
-    changes |= place_resting(row, status, table.shards)
-    await write(table, row, changes, request)
+    changes |= place_of(row, status, table.shards)
+    call = waiting.call_for(row)
+    await write(table, row, changes, request, *left_by(call, steps.note_of_end(row, changes["expires_at"])))
     count_move(table, row, status, changes["expires_at"])
     await forget_key(table, row)
+    await part_with(table, row, call)
     effect.changed.append(row["SK"])
+
+
+def left_by(call: waiting.Call | None, note: Sequence[Write]) -> list[Write]:
+    """What is left to be done after a job's end, in the same transaction: see endings.py."""
+    return [*([] if call is None else [call.action()]), *note]
+
+
+async def part_with(table: Table, row: Row, call: waiting.Call | None) -> None:
+    """It waits for nothing any more, and nobody for its end."""
+    if "waits_for" in row:
+        await waiting.forget(table, [waiting.waiter_key(row)])
+    if call is not None:
+        await call.make(table)
 
 
 async def write(table: Table, row: Row, changes: Mapping[str, Any], request: ChangeRequest, *more: Write) -> None:
@@ -192,10 +209,22 @@ async def replay(table: Table, row: Row, request: ChangeRequest, effect: Effect)
             return
         changes["dedupe_version"] = new_id()
         more.append(take_key(row, found, changes["dedupe_version"]))
+    if request.edit is not None and request.edit.from_step is not None:
+        more += await forget_steps(table, row, request.edit.from_step)
     await write(table, row, changes, request, *more)
     count_move(table, row, Status.PENDING)
     table.crew.call([row["queue"]])
     effect.changed.append(row["SK"])
+
+
+async def forget_steps(table: Table, row: Row, name: str) -> list[Write]:
+    """From this one on, for the transaction that replays the job; of very many the last ones before it."""
+    gone = await steps.those_from(table, row["SK"], name)
+    while len(gone) > MOST_STEPS:
+        still = update(table.job_key(row["SK"]), {"steps": True}, only_if=unchanged(row))
+        await table.transact(("Update", still), *gone[:MOST_STEPS])
+        gone = gone[MOST_STEPS:]
+    return gone
 
 
 def take_key(row: Row, found: Row | None, version: str) -> Write:
@@ -219,9 +248,15 @@ async def holder_of(table: Table, row: Row) -> str | None:
 async def remove(table: Table, row: Row, request: ChangeRequest, effect: Effect) -> None:
     """With its history. A key that is kept stays: that is its point."""
     del request
-    await table.delete(delete(table.job_key(row["SK"]), unchanged(row)))
+    call = waiting.call_for(row)
+    gone = delete(table.job_key(row["SK"]), unchanged(row))
+    if left := left_by(call, steps.note(row, table.clock.now())):
+        await table.transact(("Delete", gone), *left)
+    else:
+        await table.delete(gone)
     count_move(table, row, None)
     await forget_belongings(table, row)
+    await part_with(table, row, call)
     effect.changed.append(row["SK"])
 
 

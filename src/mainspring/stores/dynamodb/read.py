@@ -9,7 +9,7 @@ from datetime import datetime
 
 from mainspring.clock import to_datetime
 from mainspring.job import Attempt, Counts, Job, Status, TimelineEntry
-from mainspring.stores.dynamodb import workers
+from mainspring.stores.dynamodb import steps, workers
 from mainspring.stores.dynamodb.claims import read_shelf
 from mainspring.stores.dynamodb.counts import sum_up
 from mainspring.stores.dynamodb.filters import conditions, matches, unexpired
@@ -205,7 +205,8 @@ async def timeline(table: Table, job_id: str) -> list[TimelineEntry]:
         return []
     by_hand = await table.rows(history(job_id), Condition("begins_with({name}, {value})", "SK", "hand#"))
     lines = [(unstamp(row["at"]), row["actor"], row["action"], row.get("reason", "")) for row in by_hand]
-    return timeline_of(to_job(found[job_id]), await attempts_of(table, found[job_id]), lines)
+    runs = await attempts_of(table, found[job_id])
+    return timeline_of(to_job(found[job_id]), runs, lines, await steps.read(table, job_id))
 
 
 async def audit(table: Table, limit: int) -> list[AuditEntry]:

@@ -9,7 +9,19 @@ from urllib.parse import urlencode
 
 from mainspring.clock import Clock, Millis, SystemClock, to_millis
 from mainspring.errors import ConfigurationError
-from mainspring.job import Attempt, Inserted, Job, Move, NewJob, Outcome, ProgressReport, Status, TimelineEntry
+from mainspring.job import (
+    Attempt,
+    Inserted,
+    Job,
+    Move,
+    NewJob,
+    Outcome,
+    ProgressReport,
+    Save,
+    Status,
+    Step,
+    TimelineEntry,
+)
 from mainspring.log import get_log
 from mainspring.stores.documents import Bundle, Document, Due, Key, Listing
 from mainspring.stores.dynamodb import (
@@ -21,8 +33,10 @@ from mainspring.stores.dynamodb import (
     operate,
     read,
     schema,
+    steps,
     transfer,
     upkeep,
+    waiting,
     workers,
 )
 from mainspring.stores.dynamodb.client import Client, TableMissing
@@ -187,6 +201,18 @@ class DynamoStore:
     async def report(self, reports: Sequence[ProgressReport]) -> set[str]:
         await self.open()
         return await endings.report(self.table, list(reports))
+
+    async def save(self, saves: Sequence[Save]) -> list[list[Inserted] | None]:
+        await self.open()
+        return await self._do(steps.save(self.table, list(saves)))
+
+    async def steps(self, job_id: str) -> list[Step]:
+        await self.open()
+        return await steps.read(self.table, job_id)
+
+    async def wake(self, keys: Mapping[str, int]) -> dict[str, int]:
+        await self.open()
+        return await self._do(waiting.wake(self.table, keys))
 
     def completion(self, outcome: Callable[[], Outcome]) -> Completion:
         del outcome

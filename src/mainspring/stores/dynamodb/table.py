@@ -31,6 +31,8 @@ from mainspring.stores.dynamodb.values import (
 
 log = get_log("mainspring.dynamodb")
 
+Action = tuple[str, Mapping[str, Any]]  # of a transaction: its kind and the request
+
 MOST_AT_ONCE = 32  # calls under way for one operation
 BATCH_GET, BATCH_WRITE, TRANSACTION = 100, 25, 100  # what the service takes in one call
 
@@ -82,6 +84,7 @@ class Table:
     collections: set[str] = field(default_factory=set)  # likewise
     held: dict[str, dict[str, int]] = field(default_factory=dict)  # worker of this process -> what it was given
     doubts: dict[tuple[str, int], set[str]] = field(default_factory=dict)  # (job, token) -> acks never answered
+    swept_at: float | None = None  # when we last looked for what is left of jobs that are gone
     counts: Counts = field(default_factory=Counts)
     chores: set[asyncio.Task[None]] = field(default_factory=set)
     crew: Crew = field(default_factory=Crew)
@@ -288,7 +291,7 @@ class Table:
         mine = [chore for chore in list(self.chores) if chore.get_loop() is here]
         await asyncio.gather(*mine, return_exceptions=True)
 
-    async def transact(self, *actions: tuple[str, Mapping[str, Any]]) -> None:
+    async def transact(self, *actions: Action) -> None:
         """All or nothing. The token makes a repetition after a lost answer harmless."""
         items = [{kind: {"TableName": self.name, **request}} for kind, request in actions]
         await self.client.call("TransactWriteItems", {"TransactItems": items, "ClientRequestToken": new_id()})

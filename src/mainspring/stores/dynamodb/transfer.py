@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from typing import Any
 
 from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.ids import new_id
-from mainspring.job import FINISHED, WAITING, Status
+from mainspring.job import FINISHED, Status, Step, end_of
 from mainspring.stores.documents import ABSENT, Document, Key, Listing, Write
-from mainspring.stores.dynamodb import halts, keeping, read, workers
+from mainspring.stores.dynamodb import halts, keeping, read, steps, waiting, workers
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.counts import day_of, sum_up
 from mainspring.stores.dynamodb.insertion import (
@@ -38,8 +39,7 @@ from mainspring.stores.dynamodb.items import (
     history,
     key,
     payload_of,
-    place_resting,
-    place_waiting,
+    place_of,
     running_place,
     shard_of,
     stamp,
@@ -51,11 +51,12 @@ from mainspring.stores.dynamodb.items import (
     unstamp,
 )
 from mainspring.stores.dynamodb.operate import LINES_KEPT
-from mainspring.stores.dynamodb.table import Table, together
+from mainspring.stores.dynamodb.table import Action, Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, absent, equals, pack, put, put_item, unpack, update
 from mainspring.stores.protocol import Halt
 from mainspring.stores.records import DOCUMENT, JOBS, Chunk, Kind, Record, job_record, kind_of, make_key, split_key
 
+STEPS = 64 * 1024  # bytes of them that we think a job has
 MOST_BYTES = 8 * 2**20  # in one chunk: a table of long payloads must not fill the memory
 
 # -- out ------------------------------------------------------------------------------------------------
@@ -110,7 +111,7 @@ class Filling:
         self._bytes = 0
 
     def add(self, row: Row) -> None:
-        self._bytes += len(payload_of(row)) + len(text_of("result", row) or "")
+        self._bytes += len(payload_of(row)) + len(text_of("result", row) or "") + STEPS * bool(row.get("steps"))
         self.is_full = self.is_full or len(self.rows) == self._limit or (bool(self.rows) and self._bytes > MOST_BYTES)
         if not self.is_full:
             self.rows.append(row)
@@ -133,12 +134,13 @@ def to_record(row: Row, lines: Sequence[Row]) -> Record:
         row.get("target_id"), row.get("tags", []), row.get("options"), row.get("reason", ""),
         float(row["progress"]) if "progress" in row else None, row.get("note", "") if "progress" in row else None,
         row.get("error_type"), row.get("last_error") if "error_type" in row else None, payload_of(row),
-        None if live else text_of("result", row),
+        None if live else text_of("result", row), row.get("waits_for"),
     )  # fmt: skip
     runs = [line for line in lines if line["SK"].startswith("run#")]
     by_hand = {(line["operation"], line["action"]): None for line in lines if line["SK"].startswith("hand#")}
     numbered = [[number, *run_values(run)] for number, run in enumerate(runs, 1)]
-    return job_record(values, numbered, [list(operation) for operation in by_hand])
+    done = [list(astuple(step)) for step in steps.in_order(lines)]
+    return job_record(values, numbered, done, [list(operation) for operation in by_hand])
 
 
 def run_values(run: Row) -> list[Any]:
@@ -246,6 +248,7 @@ async def load_jobs(table: Table, records: Sequence[Record]) -> dict[str, str]:
     rows = [checked_row(table, record) for record in new]
     await write_down(table, {record["queue"] for record in new})
     lines = await lines_by_hand(table, new)
+    await note_who_waits(table, rows)
     holders = await together([load_job(table, record, row, lines) for record, row in zip(new, rows, strict=True)])
     for runner in {str(row["locked_by"]) for row in rows if status_of(row) is Status.RUNNING}:
         await workers.expect(table, runner)
@@ -257,6 +260,8 @@ async def load_jobs(table: Table, records: Sequence[Record]) -> dict[str, str]:
 def checked_row(table: Table, record: Record) -> Row:
     row = to_row(table, record)
     checked(pack(row))
+    for step in record["steps"]:
+        steps.to_item(record["id"], Step(*step))
     return row
 
 
@@ -286,22 +291,21 @@ def to_row(table: Table, record: Record) -> Row:
         "cancel_requested": record["cancel"] or None,
         "last_error": record["error"],
         "traceback": tracebacks[-1] if tracebacks else None,
+        "steps": bool(record["steps"]) or None,
         **text("result", record["result"]),
         **{name: record[name] for name in SAME},
     }
     row = {name: value for name, value in row.items() if value is not None}
     if status is Status.RUNNING:
         row |= {"place": running_place(record["worker"]), "rank": record["id"]}
-    elif status in WAITING:
-        row |= place_waiting(row, table.shards)
-    elif (place := place_resting(row, status, table.shards))["place"]:
+    elif (place := place_of(row, status, table.shards))["place"]:
         row |= place
     return row
 
 
 SAME = (
     "attempts", "max_attempts", "crashes", "token", "keep", "keep_dead", "dedupe_key", "target_type", "target_id",
-    "options", "progress", "note", "error_type",
+    "options", "progress", "note", "error_type", "waits_for",
 )  # fmt: skip
 
 
@@ -314,7 +318,7 @@ async def load_job(table: Table, record: Record, row: Row, lines: Mapping[tuple[
         if found is not None and found["job_sk"] != row["SK"] and await is_live(table, found["job_sk"]):
             return str(found["job_sk"])
         await load_past(table, record, lines)
-        actions = [("Put", put_item(pack(row), [absent("PK")]))]
+        actions = [("Put", put_item(pack(row), [absent("PK")])), *await relations(table, row)]
         if keyed:
             version = new_id()
             actions[0] = ("Put", put_item(pack(row | {"dedupe_version": version}), [absent("PK")]))
@@ -329,6 +333,32 @@ async def load_job(table: Table, record: Record, row: Row, lines: Mapping[tuple[
         table.counts.add(row["queue"], status, 1, day_of(status, row.get("expires_at")))
         return None
     return str(row["SK"])
+
+
+async def relations(table: Table, row: Row) -> list[Action]:
+    """What goes in with a job: what it waits for, and how long its steps are kept."""
+    actions = steps.note_of_end(row, row.get("expires_at"))
+    if "waits_for" in row:
+        actions.append(waiting.waiter(row))
+        named = waiting.named_by(row["waits_for"])
+        if named and named != row["SK"] and await table.get(table.job_key(named)):
+            actions.append(waiting.mark(table, named))
+    return actions
+
+
+async def note_who_waits(table: Table, rows: Sequence[Row]) -> None:
+    """One that waits for another's end may come in before that other, or after it, or beside it.
+
+    So its item under the key goes in first of all, and again with the job itself, should a call have removed it as
+    void; and each live job looks whether somebody waits for its end.
+    """
+    waiters = [waiting.waiter(row) for row in rows if "waits_for" in row]
+    await together([table.put(request) for _, request in waiters])
+    live = [row for row in rows if status_of(row) not in FINISHED]
+    awaited = await together([waiting.somebody_waits(table, end_of(row["SK"])) for row in live])
+    for row, waited_for in zip(live, awaited, strict=True):
+        if waited_for:
+            row["awaited"] = True
 
 
 async def load_past(table: Table, record: Record, lines: Mapping[tuple[str, str], Row]) -> None:
@@ -347,6 +377,8 @@ async def load_past(table: Table, record: Record, lines: Mapping[tuple[str, str]
             "ttl": beyond,
         }
         await table.put(put(words))
+    for step in record["steps"]:
+        await table.put(put_item(steps.to_item(record["id"], Step(*step))))
     for operation, action in record["by_hand"]:
         entry = lines.get((operation, action), {})
         at = entry.get("at", stamp(record["created_at"]))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from mainspring.errors import StoreError, WorkerCrashed
 from mainspring.job import Failure, Move, Outcome, Status
-from mainspring.stores.dynamodb import keeping, schema, workers
+from mainspring.stores.dynamodb import keeping, schema, steps, waiting, workers
 from mainspring.stores.dynamodb.client import ConditionFailed
 from mainspring.stores.dynamodb.counts import Counts, day_of
 from mainspring.stores.dynamodb.endings import ack_one
@@ -20,6 +20,7 @@ from mainspring.stores.dynamodb.values import Condition, Row, delete, equals
 from mainspring.stores.protocol import Finding, Severity, Takeover, TakeoverCause
 from mainspring.stores.tables import Running, stall
 
+SWEEP_EVERY = 600.0  # seconds
 BURIED_FOR = 600.0  # seconds for which we look whether the index still brings up something of a dead worker
 
 
@@ -31,6 +32,7 @@ class Watch:
     runs: dict[tuple[str, int], float] = field(default_factory=dict)  # (job, token) -> since when it runs
     buried: dict[str, float] = field(default_factory=dict)
     processes: frozenset[str] = frozenset()  # those with a worker that is not dead
+    calls: set[waiting.Call] = field(default_factory=set)  # that were left to be made when we last looked
 
     def silent(self, row: Row, now: float, lease: float) -> bool:
         """Its beat has not changed for a lease."""
@@ -56,6 +58,7 @@ async def reap(table: Table, watch: Watch) -> list[Takeover]:
     dead += still_watched(watch, [row["SK"] for row in rows if "buried" in row], now)
     crashed = await together([take_from_dead(table, worker) for worker in dead])
     stalled = await take_stalled(table, watch, [row["SK"] for row in alive], now)
+    watch.calls = await waiting.call_again(table, watch.calls)
     return [takeover for taken in crashed for takeover in taken] + stalled
 
 
@@ -144,17 +147,29 @@ async def take_over(table: Table, row: Row, outcome: Outcome, cause: TakeoverCau
 
 
 async def prune(table: Table, limit: int) -> int:
-    """Only for a table whose service does not: it reads all there is."""
+    """Jobs only in a table whose service does not delete them: it reads all there is."""
+    swept = await sweep(table, limit)
     if not table.prunes:
-        return 0
+        return swept
     over = Condition("{name} <= {value}", "expires_at", stamp(table.clock.now()))
-    removed = 0
+    removed = swept
     for shard in range(table.shards):
         pages = table.query(equals("PK", bucket(shard)), only=[over], consistent=True)
         while pages.more and removed < limit:
             rows = (await pages.next())[: limit - removed]
             removed += sum(await together([prune_one(table, row) for row in rows]))
     return removed + await keeping.prune(table, limit - removed)
+
+
+async def sweep(table: Table, limit: int) -> int:
+    """Now and then: what is left of jobs that are gone. It is little, and nobody looks at it."""
+    now = table.clock.monotonic()
+    if table.swept_at is not None and now - table.swept_at < SWEEP_EVERY:
+        return 0
+    swept = await steps.sweep(table, limit)
+    if swept < limit:
+        table.swept_at = now
+    return swept
 
 
 async def prune_one(table: Table, row: Row) -> bool:
@@ -166,6 +181,8 @@ async def prune_one(table: Table, row: Row) -> bool:
         return False
     table.counts.add(row["queue"], status_of(row), -1, day_of(status_of(row), row["expires_at"]))
     await forget_belongings(table, row)
+    if "awaited" in row:
+        await waiting.Call(row["SK"]).make(table)
     return True
 
 
