@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from mainspring.job import Claim, Move, Status
+from mainspring.job import UNTIL_WOKEN, Claim, Move, Save, Status, Step, end_of
 from mainspring.stores.documents import Bundle, Key, Listing, Write
 from mainspring.stores.postgres import PostgresStore, upkeep
 from mainspring.stores.postgres.transaction import PLAN_FREELY, Dialect, Transaction
@@ -21,7 +21,7 @@ from tests.worker.working import eventually
 
 pytestmark = pytest.mark.slow
 
-WAITING, FINISHED = 100_000, 50_000
+WAITING, SUSPENDED, FINISHED = 60_000, 60_000, 50_000
 TIMES = 8  # more than the five after which a statement is prepared, and may be planned for any values
 MOST_PAGES = 250  # of 8 kB, for the work of ten jobs; the tables have thousands
 UNSORTED = 512  # pages of new entries that a GIN index may have put off sorting in
@@ -33,6 +33,7 @@ ALTER TABLE {s}.archive_30000 SET (autovacuum_enabled = off);
 ALTER TABLE {s}.archive_short SET (autovacuum_enabled = off);
 ALTER TABLE {s}.archive_forever SET (autovacuum_enabled = off);
 ALTER TABLE {s}.attempts SET (autovacuum_enabled = off);
+ALTER TABLE {s}.steps SET (autovacuum_enabled = off);
 ALTER TABLE {s}.documents SET (autovacuum_enabled = off);
 """  # the pages that autovacuum reads would count as ours
 MANY_WAIT = """
@@ -42,6 +43,18 @@ SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n + %(from)s), 12, '0'))::uuid
        CASE WHEN n %% 3 = 0 THEN 'mail' ELSE 'default' END, n %% 4, 9000000000000 + n, 3, 0, 0, 0, '{}',
        'wait-' || (n + %(from)s), 'guest', (n + %(from)s)::text, '{old}'
 FROM generate_series(1, %(number)s) AS n
+"""
+MANY_ARE_SUSPENDED = """
+INSERT INTO {s}.jobs (id, task, queue, status, priority, run_at, max_attempts, created_at, keep, keep_dead, payload,
+                      waits_for)
+SELECT ('00000000-0002-7000-8000-' || lpad(to_hex(n + %(from)s), 12, '0'))::uuid, 'greet', 'default', 2, n %% 4,
+       253402214400000, 3, 0, 0, 0, '{}',
+       CASE WHEN n %% 2 = 0 THEN 'crowd' ELSE 'job:00000000-0003-7000-8000-' || lpad(to_hex(n + %(from)s), 12, '0') END
+FROM generate_series(1, %(number)s) AS n
+"""
+THEIR_STEPS = """
+INSERT INTO {s}.steps (job_id, name, number, kind, output, started_at, finished_at)
+SELECT id, 'first', 1, 'step', '1', 1, 2 FROM {s}.jobs WHERE waits_for = 'crowd' ON CONFLICT DO NOTHING
 """
 MANY_HAVE_FINISHED = """
 INSERT INTO {s}.archive (id, task, queue, status, priority, run_at, attempts, max_attempts, crashes, token, started_at,
@@ -65,38 +78,44 @@ THEIR_NUMBERS = """
 INSERT INTO {s}.counts SELECT queue, status, count(*) FROM {s}.jobs GROUP BY queue, status
 UNION ALL SELECT queue, status, count(*) FROM {s}.archive GROUP BY queue, status
 """
-ANALYZE = "ANALYZE {s}.jobs, {s}.archive, {s}.documents, {s}.attempts, {s}.counts, {s}.dedupe"
+ANALYZE = "ANALYZE {s}.jobs, {s}.archive, {s}.documents, {s}.attempts, {s}.steps, {s}.counts, {s}.dedupe"
 SMALL = ("halts", "workers", "migrations", "counts")  # as many rows as there are queues or workers, or a few hundred
 
 
-def fill(stores: Stores, waiting: int, finished: int, start: int = 0) -> None:
+def fill(stores: Stores, waiting: int, suspended: int, finished: int, start: int = 0) -> None:
     with stores.connect() as connection:
-        several = ((MANY_WAIT, waiting), (MANY_HAVE_FINISHED, finished), (MANY_DOCUMENTS, waiting))
+        several = (
+            (MANY_WAIT, waiting),
+            (MANY_ARE_SUSPENDED, suspended),
+            (MANY_HAVE_FINISHED, finished),
+            (MANY_DOCUMENTS, waiting),
+        )
         for statement, number in several:
             parameters = {"from": start, "number": number}
             connection.execute(statement.replace("{s}", stores.schema).encode(), parameters)
-        connection.execute(THEIR_FAILURES.replace("{s}", stores.schema).encode())
+        for statement in (THEIR_FAILURES, THEIR_STEPS):
+            connection.execute(statement.replace("{s}", stores.schema).encode())
 
 
 def unknown(stores: Stores) -> None:
-    fill(stores, WAITING, FINISHED)
+    fill(stores, WAITING, SUSPENDED, FINISHED)
 
 
 def fresh(stores: Stores) -> None:
-    fill(stores, WAITING, FINISHED)
+    fill(stores, WAITING, SUSPENDED, FINISHED)
     stores.ask(ANALYZE)
 
 
 def stale(stores: Stores) -> None:
     """From when there was next to nothing: what a planner believes who was told once and never again."""
-    fill(stores, 10, 10)
+    fill(stores, 10, 10, 10)
     stores.ask(ANALYZE)
-    fill(stores, WAITING, FINISHED, start=10)
+    fill(stores, WAITING, SUSPENDED, FINISHED, start=10)
 
 
 def empty(stores: Stores) -> None:
     stores.ask(ANALYZE)
-    fill(stores, WAITING, FINISHED)
+    fill(stores, WAITING, SUSPENDED, FINISHED)
 
 
 @pytest.fixture(scope="module", params=[unknown, fresh, stale, empty], ids=lambda param: param.__name__)
@@ -155,6 +174,33 @@ async def ack_the_dead(store: PostgresStore, held: Held) -> None:
     assert None not in await store.ack([outcome(held.pop(), Move.DEAD) for _ in range(2)])
 
 
+async def suspend(store: PostgresStore, held: Held) -> None:
+    for waits_for in ("crowd", "job:" + new_job().id, end_of(await put(store, delay=10**9))):
+        assert await end(store, held.pop(), Move.SUSPEND, waits_for=waits_for, delay=UNTIL_WOKEN) is Status.SUSPENDED
+
+
+async def wake(store: PostgresStore, held: Held) -> None:
+    assert await store.wake({"crowd": 2, "nobody": 3}) == {"crowd": 2, "nobody": 0}
+
+
+async def ack_for_whom_one_waits(store: PostgresStore, held: Held) -> None:
+    await store.insert([new_job(waits_for=end_of(held[-1].id))])
+    assert await store.ack([outcome(held.pop(), Move.DONE)]) == [Status.COMPLETED]
+    assert len(await claim(store, 1)) == 1
+
+
+async def insert_suspended(store: PostgresStore, held: Held) -> None:
+    await store.insert([new_job(waits_for="crowd") for _ in range(5)])
+
+
+async def save(store: PostgresStore, held: Held) -> None:
+    one = held[0]
+    steps = tuple(Step(f"{n}", n) for n in range(5))
+    assert None not in await store.save([Save(one.id, one.token, steps, (new_job(delay=10**9),))])
+    assert None not in await store.save([Save(one.id, one.token, steps)])
+    assert len(await store.steps(one.id)) == 5
+
+
 async def heartbeat(store: PostgresStore, held: Held) -> None:
     assert not (await store.heartbeat("w1", {one.id: one.token for one in held[:5]})).lost
 
@@ -190,7 +236,13 @@ WORK: Mapping[str, Work] = {
     "claim from any queue": claim_from_any_queue,
     "fruitless claim": lambda store, _: store.claim("w1", [Want("nothing", 5), Want("mail", 5)]),
     "fruitless solo claim": lambda store, _: store.claim("w1", [Want("*", 1)], solo=True),
+    "suspend": suspend,
+    "insert suspended": insert_suspended,
+    "wake": wake,
+    "claim who was woken": claim_from_any_queue,
+    "save steps": save,
     "heartbeat": heartbeat,
+    "ack for whom one waits": ack_for_whom_one_waits,
     "ack": ack,
     "ack of failures": ack_failures,
     "ack of dead letters": ack_the_dead,
@@ -251,7 +303,7 @@ async def test_everyday_work_reads_a_bounded_number_of_pages(full: Stores) -> No
 
 # -- plans ----------------------------------------------------------------------------------------
 
-BIG = ("jobs", "documents", "archive", "archive_short", "archive_forever", "archive_30000")
+BIG = ("jobs", "steps", "documents", "archive", "archive_short", "archive_forever", "archive_30000")
 INTENDED = {"jobs_waiting", "jobs_suspect", "jobs_running", "jobs_pkey", "jobs_dedupe", "jobs_target", "jobs_tags"}
 
 

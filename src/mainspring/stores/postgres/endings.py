@@ -39,7 +39,7 @@ WITH ended AS (
 )
 SELECT j.id::text, j.token, queue, cancel, attempts, crashes, worker, claimed_at, {{now}}
 FROM {{s}}.jobs AS j JOIN ended ON j.id = ended.id AND j.token = ended.token
-WHERE status = {RUNNING} ORDER BY j.id FOR UPDATE OF j
+WHERE status = {RUNNING} ORDER BY j.id FOR NO KEY UPDATE OF j
 """
 ARCHIVE = f"""
 WITH ended AS (

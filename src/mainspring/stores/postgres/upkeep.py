@@ -95,10 +95,10 @@ TO_TAKE = f"""
 SELECT id::text, token, task, queue, worker, attempts, max_attempts, crashes, claimed_at, timeout FROM {{s}}.jobs
 WHERE status = {RUNNING} AND
 """
-TO_TAKE_FROM = f"{TO_TAKE} worker = %(worker)s ORDER BY jobs.id FOR UPDATE SKIP LOCKED"
+TO_TAKE_FROM = f"{TO_TAKE} worker = %(worker)s ORDER BY jobs.id FOR NO KEY UPDATE SKIP LOCKED"
 TO_TAKE_STALLED = f"""
 {TO_TAKE} (id, token) IN (SELECT * FROM unnest(%(ids)s::uuid[], %(tokens)s::bigint[]))
-ORDER BY jobs.id FOR UPDATE SKIP LOCKED
+ORDER BY jobs.id FOR NO KEY UPDATE SKIP LOCKED
 """
 TIMED = f"SELECT id::text, token, deadline - claimed_at FROM {{s}}.jobs WHERE status = {RUNNING} AND timeout > 0"
 
@@ -175,11 +175,11 @@ async def prune(transaction: Transaction, limit: int) -> int:
         await transaction.do(FOLD_COUNTS)
     await transaction.rows(PLAN_FREELY, freely="off")
     rows = await transaction.rows(EXPIRED, limit=limit)
-    await transaction.rows(PLAN_FREELY, freely="on")
     if rows:
         await remove_jobs(transaction, [job_id for job_id, _, _ in rows])
         for (queue, status), number in Counter((queue, status) for _, queue, status in rows).items():
             transaction.count(queue, status, -number)
+    await transaction.rows(PLAN_FREELY, freely="on")
     forgotten = await transaction.do(FORGET_KEYS, limit=limit) + await transaction.do(documents.PRUNE, limit=limit)
     return len(rows) + forgotten + await drop_days(transaction)
 
