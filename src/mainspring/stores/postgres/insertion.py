@@ -14,8 +14,8 @@ from mainspring.stores.postgres.halts import IN_COMMON, current_halts
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.postgres.waiting import is_end, watch
 from mainspring.stores.protocol import Halt
-from mainspring.stores.rules import first_status, first_time
-from mainspring.stores.tables import CODES, NEVER, PENDING
+from mainspring.stores.rules import first_time
+from mainspring.stores.tables import NEVER, PENDING, SUSPENDED
 
 MANY = 200  # jobs from which on COPY is the quickest way
 COPIED_AT_ONCE = 200  # rows: while the server takes them in, we write the next
@@ -37,7 +37,6 @@ COLUMNS = {
     "target_id": "text",
     "tags": "text",
     "options": "text",
-    "status": "smallint",
     "waits_for": "text",
 }
 ENDED_IN_RANGE = "EXISTS (SELECT 1 FROM {s}.archive WHERE id BETWEEN %(first)s::uuid AND %(last)s::uuid)"
@@ -52,8 +51,8 @@ new AS (
     INSERT INTO {{s}}.jobs (id, task, queue, priority, run_at, created_at, max_attempts, timeout, keep, keep_dead,
                             payload, dedupe_key, target_type, target_id, tags, options, status, waits_for)
     SELECT id, task, queue, priority, coalesce(run_at, (SELECT {{now}}) + delay), (SELECT {{now}}), max_attempts,
-           timeout, keep, keep_dead, payload, dedupe_key, target_type, target_id, tags::text[], options, status,
-           waits_for
+           timeout, keep, keep_dead, payload, dedupe_key, target_type, target_id, tags::text[], options,
+           CASE WHEN waits_for IS NULL THEN {PENDING} ELSE {SUSPENDED} END, waits_for
     FROM given
     WHERE ((SELECT NOT {ENDED_IN_RANGE}) OR NOT EXISTS (SELECT 1 FROM {{s}}.archive WHERE archive.id = given.id))
       AND (SELECT cardinality(%(unless)s::text[]) = 0 OR {{s}}.takes_new(%(unless)s::text[], {{now}}))
@@ -130,8 +129,10 @@ async def copy(transaction: Transaction, jobs: list[NewJob]) -> list[Inserted]:
     async with transaction.connection.cursor().copy(transaction.dialect.statement(COPY)) as writer:
         for start in range(0, len(jobs), COPIED_AT_ONCE):
             await writer.write("".join([line_of(job, now) for job in jobs[start : start + COPIED_AT_ONCE]]))
-    for (queue, status), number in Counter((job.queue, first_status(job)) for job in jobs).items():
-        transaction.count(queue, CODES[status], number)
+    suspended = Counter([job.queue for job in jobs if job.waits_for is not None])
+    for queue, number in Counter([job.queue for job in jobs]).items():
+        transaction.count(queue, PENDING, number - suspended[queue])
+        transaction.count(queue, SUSPENDED, suspended[queue])
         transaction.woken.add(queue)
     await watch_ends(transaction, jobs)
     return [Inserted(job.id, created=True) for job in jobs]
@@ -146,7 +147,8 @@ def line_of(job: NewJob, now: Millis) -> str:
     rest = PLAIN
     if job.target or job.tags or job.options or job.waits_for is not None:
         tags = arrays.of_texts(job.tags) if job.tags else None
-        texts = (*(job.target or (None, None)), tags, job.options, str(CODES[first_status(job)]), job.waits_for)
+        status = PENDING if job.waits_for is None else SUSPENDED
+        texts = (*(job.target or (None, None)), tags, job.options, str(status), job.waits_for)
         rest = "\t".join("\\N" if text is None else escaped(text) for text in texts)
     return f"{start}\t{numbers}\t{escaped(job.payload)}\t{rest}\n"
 
@@ -230,7 +232,6 @@ def values_of(job: NewJob) -> tuple[Any, ...]:
         *(job.target or (None, None)),
         arrays.of_texts(job.tags) if job.tags else None,  # as text: unnest takes no arrays of unequal arrays
         job.options,
-        CODES[first_status(job)],
         job.waits_for,
     )
 
