@@ -16,6 +16,7 @@ from mainspring.errors import ConfigurationError, DedupeConflict, IllegalMove, J
 from mainspring.events import JobCancelled
 from mainspring.job import Attempt, Job, Priority, Status, TimelineEntry
 from mainspring.stores.protocol import Action, By, Changed, Edit, Filter, Page
+from mainspring.why import Why, explain, inquire
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
@@ -85,6 +86,10 @@ class Jobs:
 
     async def timeline(self, job_id: str) -> list[TimelineEntry]:
         return await self._app.store.timeline(job_id)
+
+    async def why(self, job_id: str) -> Why:
+        """Why it does not run (or that it does, or how it ended), in plain words and as data."""
+        return explain(await inquire(self._app.store, await self.get(job_id)))
 
     # -- one job ------------------------------------------------------------------------------
 

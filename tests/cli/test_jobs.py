@@ -398,3 +398,24 @@ def test_an_application_checks_the_payload(
     outcome = run("jobs", "edit", job_id, "--payload", '{"day": 7}', "--app", "checking_app:app")
     assert outcome.code == 1
     assert "does not take this payload: day" in outcome.err
+
+
+# -- why ------------------------------------------------------------------------------------------
+
+
+def test_why_says_all_reasons_in_words_and_as_data(jobs: Run, shop: Shop) -> None:
+    job = shop.enqueue()
+    shop.app.run(shop.app.pause("mail", "wrong template", actor="ann"))
+    said = jobs("why", job).out.splitlines()
+    assert said[0].split() == ["welcome", "pending", job]
+    assert "Its queue 'mail' is paused by ann since" in said[1]
+    assert said[2] == "No worker is alive to take it from queue 'mail'."
+    data = jobs("why", job, "--json").data
+    assert data["job"]["id"] == job
+    assert [reason["cause"] for reason in data["reasons"]] == ["paused", "no worker"]
+    assert data["reasons"][0]["detail"] == {"actor": "ann", "reason": "wrong template"}
+    assert data["reasons"][0]["since"].endswith("Z")
+
+
+def test_why_of_no_job(jobs: Run) -> None:
+    assert jobs("why", "0190b2c4-0000-7000-8000-000000000000").code == 3

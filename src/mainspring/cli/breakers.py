@@ -7,12 +7,13 @@ from datetime import datetime
 
 from mainspring.cli.exits import Exit
 from mainspring.cli.loading import opened
-from mainspring.cli.moments import parse_length, show_both
+from mainspring.cli.moments import parse_length
 from mainspring.cli.parser import Commands, Parser, add_command, add_group, add_store_options
 from mainspring.cli.table import Column, Styled
 from mainspring.cli.terminal import Terminal
 from mainspring.flow.breakers import BreakerStatus
 from mainspring.flow.circuit import Phase
+from mainspring.moments import show_both
 
 COLUMNS = [
     Column("BREAKER", least=8),

@@ -15,13 +15,13 @@ from importlib import metadata
 from mainspring.app import Mainspring
 from mainspring.cli.exits import Exit, UsageError
 from mainspring.cli.loading import choose, require_existing
-from mainspring.cli.moments import show_length, show_relative
 from mainspring.cli.parser import Commands, add_command, add_store_options
 from mainspring.cli.table import printable
 from mainspring.cli.terminal import Terminal
 from mainspring.errors import MainspringError
 from mainspring.health import LATE, Health
 from mainspring.job import WAITING, Status
+from mainspring.moments import show_length, show_relative
 from mainspring.stores.protocol import Filter, Finding, Severity, Stats
 from mainspring.stores.sqlite import SqliteStore
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from mainspring.cli.moments import show_both, show_exactly, show_length
 from mainspring.cli.progress import draw_bar
 from mainspring.cli.table import Column, Styled, printable
 from mainspring.cli.terminal import STATUS_STYLES, Terminal, has_colour
 from mainspring.job import WAITING, Attempt, Job, Status, TimelineEntry
+from mainspring.moments import show_both, show_exactly, show_length
 
 INDENT = "  "
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from mainspring.cli.moments import show_length, show_relative
 from mainspring.cli.table import Cell, Column, Styled
 from mainspring.cli.terminal import STATUS_STYLES, Terminal
 from mainspring.job import Job, Status
+from mainspring.moments import show_length, show_relative
 
 
 @dataclass(frozen=True, slots=True)

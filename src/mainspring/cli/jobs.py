@@ -13,10 +13,10 @@ from mainspring.app import Mainspring
 from mainspring.cli.changes import Change, add_change_options, run_change
 from mainspring.cli.exits import Exit, UsageError
 from mainspring.cli.filters import add_filter_options, make_filter
-from mainspring.cli.job_page import say_job
+from mainspring.cli.job_page import say_job, say_title
 from mainspring.cli.job_table import COLUMNS, JobColumn, say_jobs
 from mainspring.cli.loading import opened
-from mainspring.cli.moments import parse_length, parse_when, show_moment, show_relative
+from mainspring.cli.moments import parse_length, parse_when
 from mainspring.cli.parser import (
     Commands,
     Parser,
@@ -27,9 +27,11 @@ from mainspring.cli.parser import (
     parse_limit,
     parse_positive,
 )
+from mainspring.cli.table import printable
 from mainspring.cli.terminal import Terminal
 from mainspring.job import Job, Priority
 from mainspring.jobs import Jobs
+from mainspring.moments import show_moment, show_relative
 from mainspring.stores.protocol import Filter, Page
 
 CANCEL = Change("cancel", "cancelled", Jobs.cancel, Jobs.cancel_where)
@@ -41,6 +43,7 @@ def add_commands(commands: Commands) -> None:
     jobs = add_group(commands, "jobs", "look at jobs and change them")
     add_list(jobs)
     add_show(jobs)
+    add_why(jobs)
     cancel = "waiting ones end at once; running ones are asked to stop, and their worker ends them"
     add_change(jobs, "cancel", CANCEL, "cancel jobs", f"By id, or by filter: {cancel}.")
     retry = "failed, dead or cancelled ones run again now, with a full budget of attempts"
@@ -66,6 +69,12 @@ def add_page_options(parser: Parser) -> None:
 
 def add_show(jobs: Commands) -> None:
     parser = add_command(jobs, "show", show_job, "show all there is to know about a job")
+    parser.add_argument("id", metavar="ID", help="the job")
+    add_store_options(parser)
+
+
+def add_why(jobs: Commands) -> None:
+    parser = add_command(jobs, "why", say_why, "say why a job does not run", "The decisive reason first.")
     parser.add_argument("id", metavar="ID", help="the job")
     add_store_options(parser)
 
@@ -139,6 +148,18 @@ def show_job(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
         job = app.run(app.jobs.get(args.id))
         present_job(app, job, terminal)
+    return Exit.OK
+
+
+def say_why(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        why = app.run(app.jobs.why(args.id))
+    if terminal.json:
+        terminal.emit({"job": why.job, "reasons": why.reasons})
+        return Exit.OK
+    say_title(terminal, why.job)
+    for number, reason in enumerate(why.reasons):
+        terminal.say(printable(reason.text), "bold" if number == 0 else "")
     return Exit.OK
 
 

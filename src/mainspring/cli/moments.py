@@ -7,11 +7,25 @@ from argparse import ArgumentTypeError
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from mainspring.moments import show_both, show_exactly, show_length, show_moment, show_relative
+
+__all__ = [
+    "When",
+    "parse_length",
+    "parse_moment",
+    "parse_seconds",
+    "parse_when",
+    "show_both",
+    "show_exactly",
+    "show_length",
+    "show_moment",
+    "show_relative",
+]
+
 SECONDS = {"ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 LENGTH = re.compile(r"(?:(\d+(?:\.\d+)?)\s*(ms|sec|s|min|m|h|d|w)\s*)")
 NUMBER = re.compile(r"\d+(\.\d+)?")
 LONGEST = timedelta(days=36_500)
-UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 # -- reading --------------------------------------------------------------------------------------
@@ -68,39 +82,3 @@ def parse_length(text: str) -> timedelta:
 
 def parse_seconds(text: str) -> float:
     return parse_length(text).total_seconds()
-
-
-# -- showing --------------------------------------------------------------------------------------
-
-
-def show_relative(moment: datetime | None, now: datetime) -> str:
-    if moment is None:
-        return ""
-    seconds = (moment - now).total_seconds()
-    if abs(seconds) < 1:
-        return "now"
-    shown = show_length(float(int(abs(seconds))))
-    return f"in {shown}" if seconds > 0 else f"{shown} ago"
-
-
-def show_length(seconds: float) -> str:
-    """One unit is enough to act on: 12 ms, 1.5 s, 3 min, 2 h, 3 d."""
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 10 and seconds != int(seconds):
-        return f"{seconds:.1f} s"
-    unit, size = next((unit, size) for unit, size in UNITS if seconds >= size)
-    return f"{int(seconds // size)} {unit}"
-
-
-def show_moment(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def show_exactly(moment: datetime) -> str:
-    """For tables whose column says UTC, and where milliseconds tell what came first."""
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03}"
-
-
-def show_both(moment: datetime | None, now: datetime) -> str:
-    return "" if moment is None else f"{show_moment(moment)} ({show_relative(moment, now)})"

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from mainspring.cli.job_page import INDENT, say_block, say_heading
-from mainspring.cli.moments import show_both, show_length, show_moment, show_relative
 from mainspring.cli.table import Cell, Column, Styled, printable
 from mainspring.cli.terminal import STATUS_STYLES, Terminal
 from mainspring.job import Job
+from mainspring.moments import show_both, show_length, show_moment, show_relative
 from mainspring.schedule import Change, Occurrence, Row, Schedule
 from mainspring.schedule.reading import write_length
 from mainspring.scheduling.ledger import Became, Entry

@@ -14,7 +14,7 @@ from mainspring.cli import simulate
 from mainspring.cli.exits import Exit, UsageError
 from mainspring.cli.jobs import parse_payload
 from mainspring.cli.loading import opened
-from mainspring.cli.moments import parse_moment, parse_when, show_moment
+from mainspring.cli.moments import parse_moment, parse_when
 from mainspring.cli.parser import (
     Commands,
     Parser,
@@ -39,6 +39,7 @@ from mainspring.cli.system import add_length_options, end_of
 from mainspring.cli.terminal import Terminal
 from mainspring.errors import MainspringError, ScheduleNotFound
 from mainspring.job import Job, NewJob
+from mainspring.moments import show_moment
 from mainspring.schedule import PACKAGED, Schedule, Zones, compare, preview
 from mainspring.scheduling.ledger import Entry
 from mainspring.scheduling.stored import StoredSchedule

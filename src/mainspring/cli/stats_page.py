@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from mainspring.cli.moments import show_length, show_moment, show_relative
 from mainspring.cli.table import Cell, Column, Styled
 from mainspring.cli.terminal import STATUS_STYLES, Terminal
 from mainspring.job import Counts, Status
+from mainspring.moments import show_length, show_moment, show_relative
 from mainspring.stores.protocol import DUE_CAP, Halt, Stats, WorkerInfo
 
 ALWAYS = (Status.PENDING, Status.RUNNING, Status.COMPLETED, Status.DEAD_LETTER)

@@ -11,11 +11,12 @@ from typing import Any
 from mainspring.app import Mainspring
 from mainspring.cli.exits import Exit
 from mainspring.cli.loading import opened
-from mainspring.cli.moments import When, parse_length, parse_when, show_both, show_exactly, show_moment
+from mainspring.cli.moments import When, parse_length, parse_when
 from mainspring.cli.parser import Commands, Parser, add_actor_options, add_command, add_store_options, parse_limit
 from mainspring.cli.stats_page import say_stats
 from mainspring.cli.table import Column, Styled
 from mainspring.cli.terminal import Terminal, on_terminal
+from mainspring.moments import show_both, show_exactly, show_moment
 from mainspring.stores.protocol import AuditEntry
 
 WATCH_EVERY = 1.0  # seconds

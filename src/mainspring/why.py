@@ -1,0 +1,284 @@
+"""Why a job does not run: `await app.jobs.why(job_id)`. Asks the store only, so it needs nothing of the job's code.
+
+`Inquiry` is what was found, `reasons_of` decides what it means: a pure function. Of several reasons the decisive one
+comes first: that which must pass before the others matter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from mainspring.clock import to_datetime
+from mainspring.durable.journal import kind_of
+from mainspring.job import MAX_CRASHES, WAITING, Job, Move, Status, Step
+from mainspring.moments import show_both
+from mainspring.stores.protocol import EVERY_QUEUE, Halt, Stats, Store, WorkerInfo
+
+AFTER_JOB, FOR_SIGNAL, FOR_LIMIT = "job:", "signal:", "limit:"  # what `waits_for` begins with
+
+
+class Cause(StrEnum):
+    FINISHED = "finished"
+    RUNNING = "running"
+    LATER = "later"  # its time has not come
+    RETRY = "retry"  # it failed, and its next attempt is not due
+    SLEEP = "sleep"  # a durable function that sleeps
+    SIGNAL = "signal"  # it waits for one
+    JOB = "job"  # it waits for the end of another
+    LIMIT = "limit"  # no more of its kind may run now
+    KEY = "key"  # it waits for something else to be called
+    HALTED = "halted"  # the whole system
+    PAUSED = "paused"  # its queue
+    NO_WORKER = "no worker"  # lives and takes from its queue
+    UNKNOWN_TASK = "unknown task"  # to all who take from its queue
+    SUSPECT = "suspect"  # its worker died: it runs alone
+    TURN = "turn"  # nothing is in its way but others
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    cause: Cause
+    text: str  # one sentence, in plain words
+    since: datetime | None = None
+    until: datetime | None = None
+    detail: Mapping[str, Any] = field(default_factory=dict)  # names and ids in it, for programs
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """`str()` of it is the reasons, a line each."""
+
+    job: Job
+    at: datetime
+    reasons: tuple[Reason, ...]  # the decisive one first; never empty
+
+    def __str__(self) -> str:
+        return "\n".join(reason.text for reason in self.reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class Inquiry:
+    job: Job
+    now: datetime
+    stats: Stats
+    other: Job | None = None  # the one that it waits for
+    suspended_at: datetime | None = None
+    steps: tuple[Step, ...] = ()
+
+
+async def inquire(store: Store, job: Job) -> Inquiry:
+    now = to_datetime(store.clock.now())
+    stats = await store.stats()
+    if job.status not in {Status.SUSPENDED, Status.RUNNING}:
+        return Inquiry(job, now, stats)
+    other = next(iter(await store.get([other_of(job)])), None) if other_of(job) else None
+    return Inquiry(job, now, stats, other, await suspended_at(store, job), tuple(await store.steps(job.id)))
+
+
+def other_of(job: Job) -> str:
+    return (job.waits_for or "").removeprefix(AFTER_JOB) if (job.waits_for or "").startswith(AFTER_JOB) else ""
+
+
+async def suspended_at(store: Store, job: Job) -> datetime | None:
+    """When its last stretch ended; a job that was suspended from the start has waited since it was created."""
+    if job.status is not Status.SUSPENDED:
+        return None
+    ends = [entry.at for entry in await store.timeline(job.id) if entry.what == Move.SUSPEND]
+    return max(ends, default=job.created_at)
+
+
+# -- what it means ----------------------------------------------------------------------------------------
+
+
+def explain(inquiry: Inquiry) -> Why:
+    return Why(inquiry.job, inquiry.now, tuple(reasons_of(inquiry)))
+
+
+def reasons_of(inquiry: Inquiry) -> Iterator[Reason]:
+    job = inquiry.job
+    if job.finished:
+        yield finished(inquiry)
+    elif job.status is Status.RUNNING:
+        yield from running(inquiry)
+    else:
+        own = list(of_its_own(inquiry))
+        around = list(of_its_surroundings(inquiry))
+        yield from own or around or [turn(inquiry)]
+        yield from around if own else ()
+
+
+def of_its_own(inquiry: Inquiry) -> Iterator[Reason]:
+    """What the job itself waits for."""
+    if inquiry.job.run_at <= inquiry.now:  # also if it waits for something: it has waited long enough
+        return
+    of_status = {Status.SUSPENDED: suspended, Status.FAILED: retry, Status.PENDING: later}
+    yield of_status[inquiry.job.status](inquiry)
+
+
+def of_its_surroundings(inquiry: Inquiry) -> Iterator[Reason]:
+    """What would be in its way were it due."""
+    for halt in sorted(inquiry.stats.halts, key=lambda halt: halt.queue is not None):
+        if halt.queue in {None, inquiry.job.queue}:
+            yield halted(halt, inquiry.now)
+    yield from unserved(inquiry)
+    if inquiry.job.crashes:
+        yield suspect(inquiry.job)
+
+
+def finished(inquiry: Inquiry) -> Reason:
+    job = inquiry.job
+    when = show_both(job.finished_at, inquiry.now)
+    how = {
+        Status.COMPLETED: f"It is done: it completed {when}.",
+        Status.CANCELLED: f"It was cancelled {when}{because(job.reason)}. It runs again if it is retried.",
+        Status.DEAD_LETTER: f"It is a dead letter since {when}{because(job.reason)}, after {attempts_of(job)}"
+        f"{last_error(job)}. It runs again if it is retried.",
+    }
+    return Reason(Cause.FINISHED, how[job.status], since=job.finished_at, detail={"status": job.status.value})
+
+
+def running(inquiry: Inquiry) -> Iterator[Reason]:
+    job, now = inquiry.job, inquiry.now
+    worker = next((one for one in inquiry.stats.workers if one.id == job.worker), None)
+    text = f"It is running, on {place_of(worker, job)}, since {show_both(job.started_at, now)}"
+    if job.progress is not None:
+        text += f", and is {job.progress.fraction:.0%} through{f' ({job.progress.note})' if job.progress.note else ''}"
+    text += f". It has done step {done!r}" if (done := last_step(inquiry)) else ""
+    if job.cancel_requested:
+        text += ". It was asked to stop"
+    if worker is None or not worker.alive:
+        text += ". Its worker gives no sign of life: another will take it over"
+    yield Reason(Cause.RUNNING, f"{text}.", since=job.started_at, detail={"worker": job.worker})
+
+
+def place_of(worker: WorkerInfo | None, job: Job) -> str:
+    return f"worker {job.worker}" if worker is None else f"worker {worker.id} (process {worker.pid} of {worker.host})"
+
+
+def later(inquiry: Inquiry) -> Reason:
+    job, when = inquiry.job, show_both(inquiry.job.run_at, inquiry.now)
+    if job.reason:
+        return Reason(Cause.LATER, f"It was put off until {when}{because(job.reason)}.", until=job.run_at)
+    return Reason(Cause.LATER, f"It is for later: due {when}.", until=job.run_at)
+
+
+def retry(inquiry: Inquiry) -> Reason:
+    job = inquiry.job
+    text = (
+        f"It waits for its retry, due {show_both(job.run_at, inquiry.now)}: {attempts_of(job)} failed{last_error(job)}."
+    )
+    return Reason(Cause.RETRY, text, until=job.run_at, detail={"attempts": job.attempts, "of": job.max_attempts})
+
+
+def suspended(inquiry: Inquiry) -> Reason:
+    job, key = inquiry.job, inquiry.job.waits_for or ""
+    since = inquiry.suspended_at
+    for_ = f", since {show_both(since, inquiry.now)}" if since else ""
+    after = f" It has done step {done!r}." if (done := last_step(inquiry)) else ""
+    if not key:
+        text = f"It sleeps until {show_both(job.run_at, inquiry.now)}{for_}.{after}"
+        return Reason(Cause.SLEEP, text, since, job.run_at)
+    if key.startswith(AFTER_JOB):
+        return Reason(
+            Cause.JOB,
+            f"It waits for {described(inquiry.other, key)}{for_}.{after}",
+            since,
+            detail={"job": other_of(job)},
+        )
+    if key.startswith(FOR_LIMIT):
+        name = key.removeprefix(FOR_LIMIT)
+        text = f"It is blocked by limit {name!r}{for_}{because(job.reason)}.{after}"
+        return Reason(Cause.LIMIT, text, since, detail={"limit": name})
+    if key.startswith(FOR_SIGNAL):
+        name = key.removeprefix(FOR_SIGNAL)
+        until = end_of_wait(inquiry, name)
+        ends = f", and not longer than until {show_both(until, inquiry.now)}" if until else ""
+        return Reason(Cause.SIGNAL, f"It waits for signal {name!r}{for_}{ends}.{after}", since, until, {"signal": name})
+    return Reason(Cause.KEY, f"It waits for {key!r}{for_}{because(job.reason)}.{after}", since, detail={"key": key})
+
+
+def described(other: Job | None, key: str) -> str:
+    if other is None:
+        return f"the end of job {key.removeprefix(AFTER_JOB)}, which is gone"
+    status = f"{other.status}, as {other.reason!r}" if other.reason else str(other.status)
+    return f"the end of job {other.id} (task {other.task!r}, {status})"
+
+
+def halted(halt: Halt, now: datetime) -> Reason:
+    what = "The system is halted" if halt.queue is None else f"Its queue {halt.queue!r} is paused"
+    until = f" until {show_both(halt.until, now)}" if halt.until else ""
+    text = f"{what} by {halt.actor} since {show_both(halt.since, now)}{until}{because(halt.reason)}."
+    cause = Cause.HALTED if halt.queue is None else Cause.PAUSED
+    return Reason(cause, text, halt.since, halt.until, {"actor": halt.actor, "reason": halt.reason})
+
+
+def unserved(inquiry: Inquiry) -> Iterator[Reason]:
+    job = inquiry.job
+    alive = [worker for worker in inquiry.stats.workers if worker.alive]
+    serving = [worker for worker in alive if EVERY_QUEUE in worker.queues or job.queue in worker.queues]
+    if not alive:
+        yield Reason(Cause.NO_WORKER, f"No worker is alive to take it from queue {job.queue!r}.")
+    elif not serving:
+        queues = sorted({queue for worker in alive for queue in worker.queues})
+        text = f"No living worker takes from its queue {job.queue!r}; there are {len(alive)}, for {', '.join(queues)}."
+        yield Reason(Cause.NO_WORKER, text, detail={"queue": job.queue, "served": queues})
+    elif all(worker.tasks and job.task not in worker.tasks for worker in serving):
+        text = (
+            f"None of the {len(serving)} workers of its queue {job.queue!r} knows task {job.task!r}: is the code that"
+            " defines it deployed, and imported by their application?"
+        )
+        yield Reason(Cause.UNKNOWN_TASK, text, detail={"task": job.task, "workers": [one.id for one in serving]})
+
+
+def suspect(job: Job) -> Reason:
+    times = "once" if job.crashes == 1 else f"{job.crashes} times"
+    text = (
+        f"Its worker died {times} while it ran, so it runs alone, when a worker of its queue is idle; after"
+        f" {MAX_CRASHES} times it is a dead letter."
+    )
+    return Reason(Cause.SUSPECT, text, detail={"crashes": job.crashes})
+
+
+def turn(inquiry: Inquiry) -> Reason:
+    job, stats = inquiry.job, inquiry.stats
+    due, oldest = stats.due.get(job.queue, 0), stats.oldest_due.get(job.queue)
+    text = f"Nothing is in its way: it is due since {show_both(job.run_at, inquiry.now)} and waits for its turn"
+    if due > 1 and oldest is not None:
+        text += f", one of {due} in its queue, of which the oldest is due since {show_both(oldest, inquiry.now)}"
+    return Reason(Cause.TURN, f"{text}.", since=job.run_at, detail={"due": due, "priority": job.priority.name.lower()})
+
+
+# -- what a durable function has recorded -----------------------------------------------------------------
+
+
+def last_step(inquiry: Inquiry) -> str:
+    return next((step.name for step in reversed(inquiry.steps) if kind_of(step) == "step"), "")
+
+
+def end_of_wait(inquiry: Inquiry, key: str) -> datetime | None:
+    """Its own: the job's time may be an earlier one, at which it only looks by itself."""
+    states = [json.loads(step.output or "{}") for step in inquiry.steps if kind_of(step) == "wait"]
+    ends = [state.get("until") for state in states if state.get("key") == key and "signal" not in state]
+    return None if not ends or ends[-1] is None else to_datetime(ends[-1])
+
+
+# -- words ------------------------------------------------------------------------------------------------
+
+
+def because(reason: str) -> str:
+    return f": {reason}" if reason else ""
+
+
+def attempts_of(job: Job) -> str:
+    if job.status in WAITING:
+        return f"attempt {job.attempts} of {job.max_attempts}"
+    return "one attempt" if job.attempts == 1 else f"{job.attempts} attempts"
+
+
+def last_error(job: Job) -> str:
+    return "" if job.failure is None else f", last with {job.failure.type}: {job.failure.message}"
