@@ -18,7 +18,7 @@ from mainspring.context import Context
 from mainspring.durable.children import Child
 from mainspring.durable.signals import Signal
 from mainspring.errors import Cancel, Discard, MainspringError, Snooze
-from mainspring.flow import Breaker, Debounce, Throttle
+from mainspring.flow import Breaker, Debounce, Throttle, Window
 from mainspring.health import Health
 from mainspring.job import Job, Priority, Status
 from mainspring.retry import Retry
@@ -78,6 +78,7 @@ __all__ = [
     "Task",
     "Throttle",
     "Weekly",
+    "Window",
     "Yearly",
 ]
 

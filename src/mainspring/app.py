@@ -21,6 +21,7 @@ from mainspring.flow.breakers import BreakerGuard, Breakers
 from mainspring.flow.debounce import NewestOnly
 from mainspring.flow.dependencies import Dependencies
 from mainspring.flow.expiry import Expiry
+from mainspring.flow.quiet import AnyWindow, DeliveryGuard
 from mainspring.guards import Guards
 from mainspring.health import LATE, TIMEOUT, Contact, Health, examine
 from mainspring.job import Inserted, NewJob
@@ -64,7 +65,8 @@ class Mainspring:
         self.guards = Guards()
         self.breakers = Breakers(self)
         for guard in (
-            ParentGuard(self), NewestOnly(self), Expiry(self), Dependencies(self), BreakerGuard(self),
+            ParentGuard(self), NewestOnly(self), Expiry(self), Dependencies(self), DeliveryGuard(self),
+            BreakerGuard(self),
         ):  # fmt: skip
             self.guards.add(guard)
         self.timers = Timers(self)
@@ -132,6 +134,7 @@ class Mainspring:
         version: int = 1,
         steps: Sequence[str] = (),
         breaker: str | None = None,
+        deliver: AnyWindow | None = None,
     ) -> Any:
         """Make a function a task. Its name in the store is its own name unless another is given: never an import path.
 
@@ -143,6 +146,7 @@ class Mainspring:
         options = Options(
             queue=queue, priority=priority, retry=retry, max_attempts=max_attempts, timeout=timeout,
             isolation=isolation, retention=retention, tags=tags, expires=expires, breaker=breaker,
+            deliver=deliver,
         )  # fmt: skip
         names = sys._getframe(1).f_locals  # noqa: SLF001 - annotations may name what is local to the caller
 

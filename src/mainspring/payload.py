@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any, Literal, NotRequired, get_type_hints
 
 from pydantic import (
@@ -37,6 +38,7 @@ class Payload:
         hints = self._hints(function, names)
         self.context = next((key for key, hint in hints.items() if hint is context_type and key != "return"), None)
         self._takes = {key: parameter for key, parameter in self._signature.parameters.items() if key != self.context}
+        self._defaults = {key: one.default for key, one in self._takes.items() if one.default is not one.empty}
         self._check_kinds()
         self._model = self._only_model(hints)
         self._adapt(self._shape(hints), hints.get("return", Any))
@@ -70,6 +72,13 @@ class Payload:
             return self._validate(text)
         except ValidationError as error:
             raise InvalidPayload(self._explain(error)) from error
+
+    def view(self, text: str) -> Any:
+        """What key functions see: the model, or an object with the arguments as attributes."""
+        _, arguments = self.load(text)
+        if self._model is not None:
+            return arguments[self._model]
+        return SimpleNamespace(**self._defaults | arguments)
 
     def check(self, text: str) -> str:
         """A payload that came as JSON (an edit), in the form in which it is stored."""

@@ -18,10 +18,11 @@ from mainspring.clock import Length, Millis, duration, to_millis
 from mainspring.context import Context
 from mainspring.durable.journal import check_name
 from mainspring.errors import ConfigurationError, JobFailed
-from mainspring.flow import breakers, dependencies, expiry
+from mainspring.flow import breakers, dependencies, expiry, quiet
 from mainspring.flow import debounce as newest
 from mainspring.flow.debounce import Debounce, Throttle
 from mainspring.flow.dependencies import After, OnFailed
+from mainspring.flow.quiet import AnyWindow
 from mainspring.ids import new_id
 from mainspring.job import FOREVER, Inserted, Job, NewJob, Priority, Status
 from mainspring.payload import Payload
@@ -73,6 +74,7 @@ class Options:
     after: After | None = None
     on_failed: OnFailed | None = None
     breaker: str | None = None
+    deliver: AnyWindow | None = None
 
     def __post_init__(self) -> None:
         for problem in problems_of(self):
@@ -248,13 +250,14 @@ class Task(Generic[P, R, C]):
         after: After | None = None,
         on_failed: OnFailed | None = None,
         breaker: str | None = None,
+        deliver: AnyWindow | None = None,
     ) -> Enqueuer[P, R]:
         """The task with options for the next enqueue; they never mix with its arguments."""
         given = Options(
             queue=queue, priority=priority, run_at=run_at, delay=delay, dedupe_key=dedupe_key, dedupe_for=dedupe_for,
             target=target, tags=tags, max_attempts=max_attempts, retry=retry, timeout=timeout, isolation=isolation,
             retention=retention, connection=connection, throttle=throttle, debounce=debounce, replace=replace,
-            expires=expires, after=after, on_failed=on_failed, breaker=breaker,
+            expires=expires, after=after, on_failed=on_failed, breaker=breaker, deliver=deliver,
         )  # fmt: skip
         self.check(given)
         return Enqueuer(self, given)
@@ -318,6 +321,8 @@ class Enqueuer(Generic[P, R]):
 
     async def _put(self, jobs: list[NewJob]) -> list[Inserted]:
         app, options, key = self._task.app, self._options, self._newest_under
+        if options.deliver is not None and options.debounce is None:
+            jobs = await quiet.Deliveries(app).moved(jobs, options.deliver)
         if key is not None:
             return [await newest.Seat(app, job.task, key).put(job, options.debounce) for job in jobs]
         if options.after is not None and options.connection is None:
@@ -396,6 +401,8 @@ class Enqueuer(Generic[P, R]):
             own[dependencies.OPTION] = dependencies.option_of(options.after, options.on_failed)
         if options.breaker is not None:
             own[breakers.OPTION] = options.breaker
+        if options.deliver is not None:
+            own[quiet.OPTION] = None if options.deliver is self._task.options.deliver else options.deliver.to_data()
         return own
 
 
@@ -433,6 +440,7 @@ class TaskOptions(TypedDict, total=False):
     version: int
     steps: Sequence[str]
     breaker: str | None
+    deliver: AnyWindow | None
 
 
 class TaskDecorator(Protocol):

@@ -215,6 +215,10 @@ class People:
     async def find(self, id: str) -> Person | None:
         return (await self._read([id]))[id].person
 
+    async def find_all(self, ids: Iterable[str]) -> Sequence[Person]:
+        """Those of them that there are."""
+        return [stored.person for stored in (await self._read(ids)).values() if stored.person is not None]
+
     async def list(self, *, limit: int = 100, after: str | None = None) -> list[Person]:
         """In the order of their ids, those after that one."""
         seen = None if after is None else ("", after)

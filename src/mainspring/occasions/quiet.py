@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, time, timedelta
+from datetime import time
 from functools import lru_cache
 
 from mainspring.errors import InvalidSchedule
+from mainspring.schedule.hours import Hours
 from mainspring.schedule.reading import times_of_day, write_time
 
 
@@ -18,14 +19,10 @@ class QuietHours:
     def __str__(self) -> str:
         return f"{write_time(self.start)}-{write_time(self.end)}"
 
-    def end_of(self, wall: datetime) -> datetime | None:
-        """When the quiet hours end that this wall time (naive) is in; None if it is in none."""
-        at = wall.time()
-        if self.start < self.end:
-            return datetime.combine(wall, self.end) if self.start <= at < self.end else None
-        if at >= self.start:
-            return datetime.combine(wall + timedelta(days=1), self.end)
-        return datetime.combine(wall, self.end) if at < self.end else None
+    @property
+    def others(self) -> Hours:
+        """In which something may be sent."""
+        return Hours(self.end, self.start)
 
 
 @lru_cache(maxsize=1024)

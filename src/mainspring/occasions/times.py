@@ -65,8 +65,8 @@ class Times:
         """That instant or, if it is in quiet hours, their end."""
         if self.quiet is None:
             return utc
-        end = quiet_hours(self.quiet).end_of(self._wall(utc))
-        return utc if end is None else max(utc, self._instant(end))
+        found = quiet_hours(self.quiet).others.opening(PACKAGED.get(self.zone), utc.replace(tzinfo=None))
+        return found.replace(tzinfo=UTC)
 
     def _wall(self, utc: datetime) -> datetime:
         naive = utc.replace(tzinfo=None)

@@ -1,0 +1,166 @@
+"""Delivered only within local hours: of a zone, or of the person whom it is about. Else deferred until they begin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mainspring.clock import Millis, to_datetime, to_millis
+from mainspring.errors import ConfigurationError, InvalidSchedule
+from mainspring.guards import Guarded, Refusal, refuse
+from mainspring.job import Claim, Move, NewJob
+from mainspring.schedule.hours import Hours
+from mainspring.schedule.reading import WEEKDAYS, TimeOfDay, Weekday, times_of_day, weekdays, write_time
+from mainspring.schedule.zones import PACKAGED, Zone
+
+if TYPE_CHECKING:
+    from mainspring.app import Mainspring
+
+OPTION = "deliver"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """`Window("08:00", "22:00", tz="Europe/London", days="mon-fri")`; from 22:00 to 06:00 it is over midnight."""
+
+    start: TimeOfDay
+    end: TimeOfDay  # the first moment that is not within
+    tz: str = "UTC"
+    days: Weekday | Sequence[Weekday] = "mon-sun"  # on which it opens
+
+    def __post_init__(self) -> None:
+        try:
+            self.local()
+        except InvalidSchedule as error:
+            msg = f"a window for delivery: {error}"
+            raise ConfigurationError(msg) from error
+
+    @staticmethod
+    def of_person(who: str | Callable[[Any], str]) -> PersonWindow:
+        """Whenever it is not quiet for a person of `app.people`: an id or, on a task, how to find it in a payload."""
+        return PersonWindow(who)
+
+    def local(self) -> LocalHours:
+        (start,), (end,) = times_of_day(self.start, "start"), times_of_day(self.end, "end")
+        if start == end:
+            msg = f"from {start} to {end} is the whole day or nothing; leave the window out, or make it shorter"
+            raise InvalidSchedule(msg)
+        days = weekdays(self.days, "days")
+        if not days:
+            msg = "days: at least one day of the week is needed"
+            raise InvalidSchedule(msg)
+        return LocalHours(Hours(start, end, days), PACKAGED.get(self.tz))
+
+    def to_data(self) -> dict[str, Any]:
+        hours = self.local().hours
+        days = " ".join(WEEKDAYS[day] for day in hours.days)
+        return {"start": write_time(hours.start), "end": write_time(hours.end), "tz": self.tz, "days": days}
+
+
+@dataclass(frozen=True, slots=True)
+class PersonWindow:
+    who: str | Callable[[Any], str]
+
+    def to_data(self) -> dict[str, Any]:
+        if not isinstance(self.who, str):
+            msg = "deliver: give the person's id here; how to find it in a payload belongs on the task"
+            raise ConfigurationError(msg)
+        return {"person": self.who}
+
+
+class LocalHours(NamedTuple):
+    hours: Hours
+    zone: Zone
+
+    def opening(self, now: Millis) -> Millis:
+        """That moment, if it is within them, else when they begin."""
+        found = self.hours.opening(self.zone, to_datetime(now).replace(tzinfo=None)).replace(tzinfo=UTC)
+        return max(now, to_millis(found))
+
+
+AnyWindow = Window | PersonWindow
+
+
+def window_of(data: Mapping[str, Any]) -> AnyWindow:
+    return PersonWindow(data["person"]) if "person" in data else Window(**data)
+
+
+class Deliveries:
+    """When jobs may be delivered."""
+
+    def __init__(self, app: Mainspring) -> None:
+        self._app = app
+
+    async def moved(self, jobs: Sequence[NewJob], window: AnyWindow) -> list[NewJob]:
+        """Jobs on their way in, each at a time at which it may be delivered."""
+        now = self._app.store.clock.now()
+        local = await self.hours_of([(window, job.task, job.payload) for job in jobs])
+        return [job if hours is None else move(job, hours, now) for job, hours in zip(jobs, local, strict=True)]
+
+    async def hours_of(self, wanted: Sequence[tuple[AnyWindow, str, str]]) -> list[LocalHours | None]:
+        """By window, task and payload; None: at any time."""
+        whose = [self._person(*one) for one in wanted]
+        known = await self._of_people({person for person in whose if person is not None})
+        return [
+            window.local() if isinstance(window, Window) else known.get(person or "")
+            for (window, _, _), person in zip(wanted, whose, strict=True)
+        ]
+
+    def _person(self, window: AnyWindow, task: str, payload: str) -> str | None:
+        if isinstance(window, Window):
+            return None
+        return window.who if isinstance(window.who, str) else window.who(self._app.tasks[task].payload.view(payload))
+
+    async def _of_people(self, ids: set[str]) -> dict[str, LocalHours]:
+        """Those who have quiet hours. A person who is not there any more is the handler's concern."""
+        if not ids:
+            return {}
+        from mainspring.occasions.quiet import quiet_hours  # noqa: PLC0415 - a program without people need not wait
+
+        people = await self._app.people.find_all(ids)
+        return {
+            person.id: LocalHours(quiet_hours(person.quiet).others, PACKAGED.get(person.zone))
+            for person in people
+            if person.quiet is not None
+        }
+
+
+def move(job: NewJob, hours: LocalHours, now: Millis) -> NewJob:
+    due = now + job.delay if job.run_at is None else max(now, job.run_at)
+    opening = hours.opening(due)
+    return job if opening == due else replace(job, run_at=opening, delay=0)
+
+
+class DeliveryGuard:
+    option = OPTION
+
+    def __init__(self, app: Mainspring) -> None:
+        self._app = app
+        self._deliveries = Deliveries(app)
+
+    async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+        windows = [(window, job.claim) for job in jobs if (window := self._window(job)) is not None]
+        local = await self._deliveries.hours_of([(window, claim.task, claim.payload) for window, claim in windows])
+        refused: dict[str, Refusal] = {}
+        for (_, claim), hours in zip(windows, local, strict=True):
+            if hours is not None and (opening := hours.opening(now)) > now:
+                refused[claim.id] = put_off(claim, opening, now, hours)
+        return refused
+
+    def _window(self, job: Guarded) -> AnyWindow | None:
+        """The job's own, or what its task says now."""
+        if job.option is not None:
+            return window_of(job.option)
+        task = self._app.tasks.get(job.claim.task)
+        return None if task is None else task.options.deliver
+
+    async def ended(self, jobs: Sequence[Guarded]) -> None:
+        """Nothing was given out."""
+
+
+def put_off(claim: Claim, opening: Millis, now: Millis, hours: LocalHours) -> Refusal:
+    wall: datetime = to_datetime(opening).astimezone(hours.zone.info)
+    reason = f"outside of the hours for delivery; put off until {wall:%Y-%m-%d %H:%M} in {hours.zone.key}"
+    return refuse(claim, Move.SNOOZE, delay=opening - now, reason=reason)

@@ -1,0 +1,37 @@
+"""Part of each day, or of some days of the week: from 08:00 until 22:00, or over midnight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+
+from mainspring.schedule.zones import Zone
+
+WEEK = 7  # days
+
+
+@dataclass(frozen=True, slots=True)
+class Hours:
+    start: time
+    end: time  # the first moment after them; if it is before the start, on the next day
+    days: tuple[int, ...] = tuple(range(WEEK))  # on which they begin, Monday being 0
+
+    def opening(self, zone: Zone, utc: datetime) -> datetime:
+        """That instant, if it is within them; else when they begin next. Both are naive UTC.
+
+        A time that clocks skip is as much later, one that comes twice is the first.
+        """
+        today = (utc + zone.offset(utc)).date()
+        for ahead in range(-1, 2 * WEEK + 1):  # of two weeks, as clocks may skip one day's
+            day = today + timedelta(days=ahead)
+            start, end = self._instant(zone, day, self.start), self._closing(zone, day)
+            if day.weekday() in self.days and utc < end and start < end:
+                return max(utc, start)
+        return utc  # cannot be: some day of every week is ours
+
+    def _closing(self, zone: Zone, day: date) -> datetime:
+        return self._instant(zone, day if self.start < self.end else day + timedelta(days=1), self.end)
+
+    def _instant(self, zone: Zone, day: date, at: time) -> datetime:
+        (found,) = zone.resolve(datetime.combine(day, at))
+        return found.utc
