@@ -313,6 +313,24 @@ def test_delete(schedules: Run, shop: Shop) -> None:
     assert schedules("list", "--json").data["schedules"] == []
 
 
+def test_who_did_it_is_in_the_audit_log(schedules: Run, in_code: Run, shop: Shop) -> None:
+    by = ("--actor", "ana", "--reason", "ticket 42")
+    task = ("--task", "greet", "--args", '{"name": "Li"}')
+    assert in_code("put", "t7", "--rule", "@daily", *task, "--yes", *by).code == 0
+    for command in ("pause", "resume", "trigger"):
+        assert schedules(command, "t7", *by).code == 0
+    assert schedules("delete", "t7", "--yes", *by).code == 0
+    entries = shop.app.run(shop.app.audit())
+    assert [one.action.partition(".")[2] for one in reversed(entries)] == [
+        "put",
+        "pause",
+        "resume",
+        "trigger",
+        "delete",
+    ]
+    assert {(one.actor, one.reason, one.detail["schedule"]) for one in entries} == {("ana", "ticket 42", "t7")}
+
+
 # -- simulating -------------------------------------------------------------------------------------
 
 

@@ -325,6 +325,14 @@ async def test_deletion_cancels(app: Mainspring, kit: Kit, sent: Sent) -> None:
         await app.people.delete("p1")
 
 
+async def test_a_deletion_is_in_the_audit_log_without_who_it_was(app: Mainspring, kit: Kit) -> None:
+    await app.people.put(a_person("UTC", "06-07").with_changes(first_name="Ana"))
+    await app.people.delete("p1", reason="they asked", actor="ben")
+    (entry,) = await app.audit()
+    assert (entry.at, entry.actor, entry.action, entry.reason) == (app.now(), "ben", "person.delete", "they asked")
+    assert entry.detail == {"person": "p1"}
+
+
 async def test_a_job_that_finds_nobody_ends_as_cancelled(app: Mainspring, kit: Kit, sent: Sent) -> None:
     """Say, its process died between deleting the person and cancelling jobs."""
     await app.people.put(a_person("UTC", "06-07"))

@@ -173,6 +173,20 @@ async def test_the_store_is_brought_in_line_with_the_code(make: Make) -> None:
     assert all(one.enabled and one.next for one in back)
 
 
+async def test_what_a_start_changes_is_in_the_audit_log(make: Make) -> None:
+    for rule in ("@daily", "@daily", "@weekly"):
+        await declared(make, ("a", rule), ("b", "@hourly"))
+    await declared(make, ("b", "@hourly"))
+    async with apps(make) as (app,):
+        entries = [(one.actor, one.action, one.detail["schedule"]) for one in await app.audit()]
+    assert entries == [
+        ("code of tests", "schedule.disable", "a"),
+        ("code of tests", "schedule.put", "a"),
+        ("code of tests", "schedule.put", "b"),
+        ("code of tests", "schedule.put", "a"),
+    ]
+
+
 async def test_what_was_put_by_hand_or_by_others_is_left_alone(make: Make) -> None:
     async with apps(make) as (app,):
         await app.schedules.put("by hand", "@daily", job_of(app))

@@ -18,6 +18,7 @@ from mainspring.cli.moments import parse_moment, parse_when
 from mainspring.cli.parser import (
     Commands,
     Parser,
+    add_actor_options,
     add_command,
     add_group,
     add_store_options,
@@ -57,11 +58,12 @@ def add_commands(commands: Commands) -> None:
     add_diff(schedules)
     add_put(schedules)
     add_pause(schedules)
-    add_id_command(schedules, "resume", resume_schedule, "end a schedule's pause")
+    add_actor_options(add_id_command(schedules, "resume", resume_schedule, "end a schedule's pause"))
     trigger = add_id_command(schedules, "trigger", trigger_schedule, "run a schedule's job once now, beside its times")
-    trigger.add_argument("--actor", help="who, for the ledger (default: your account and machine)")
+    add_actor_options(trigger)
     delete = add_id_command(schedules, "delete", delete_schedule, "delete a schedule; its jobs and its ledger stay")
     delete.add_argument("--yes", "-y", action="store_true", help="do not ask")
+    add_actor_options(delete)
     add_ledger(schedules)
     simulate.add_simulate(schedules)
 
@@ -123,12 +125,14 @@ def add_put(schedules: Commands) -> None:
     parser.add_argument("--task", metavar="NAME", help="what to run")
     parser.add_argument("--args", type=parse_payload, metavar="JSON", help="its arguments, a JSON object")
     parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
+    add_actor_options(parser)
 
 
 def add_pause(schedules: Commands) -> None:
     detail = "What falls into the pause is not caught up."
     parser = add_id_command(schedules, "pause", pause_schedule, "let a schedule fire no more for now", detail)
     add_length_options(parser)
+    add_actor_options(parser)
 
 
 def add_ledger(schedules: Commands) -> None:
@@ -304,7 +308,7 @@ def put_schedule(args: Namespace, terminal: Terminal) -> int:
         job = make_job(app, args, known)
         schedule = make_schedule(args, None if known is None else known.schedule)
         consent_to_put(args, terminal, known, schedule, app.now())
-        stored = app.run(app.schedules.put(args.id, schedule, job))
+        stored = app.run(app.schedules.put(args.id, schedule, job, **by_hand(args)))
     return say_done(terminal, stored, "made" if known is None else "changed")
 
 
@@ -361,15 +365,19 @@ def consent(args: Namespace, terminal: Terminal, question: str, this_would: str)
         raise MainspringError(msg)
 
 
+def by_hand(args: Namespace) -> dict[str, Any]:
+    return {"reason": args.reason, "actor": args.actor}
+
+
 def pause_schedule(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
-        stored = app.run(app.schedules.pause(args.id, until=end_of(args, app.now())))
+        stored = app.run(app.schedules.pause(args.id, until=end_of(args, app.now()), **by_hand(args)))
     return say_done(terminal, stored, "paused")
 
 
 def resume_schedule(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
-        stored = app.run(app.schedules.resume(args.id))
+        stored = app.run(app.schedules.resume(args.id, **by_hand(args)))
     return say_done(terminal, stored, "resumed")
 
 
@@ -386,7 +394,7 @@ def say_done(terminal: Terminal, stored: StoredSchedule, done: str) -> int:
 
 def trigger_schedule(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
-        inserted = app.run(app.schedules.trigger(args.id, actor=args.actor))
+        inserted = app.run(app.schedules.trigger(args.id, **by_hand(args)))
     if terminal.json:
         terminal.emit({"job": inserted})
     else:
@@ -400,7 +408,7 @@ def delete_schedule(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
         stored = app.run(app.schedules.get(args.id))
         consent(args, terminal, f"Delete {args.id} ({stored.describe()})?", f"this would delete schedule {args.id!r}")
-        app.run(app.schedules.delete(args.id))
+        app.run(app.schedules.delete(args.id, **by_hand(args)))
     if terminal.json:
         terminal.emit({"deleted": plain_schedule(stored)})
         return Exit.OK

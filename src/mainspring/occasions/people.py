@@ -10,13 +10,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from mainspring.errors import ConfigurationError, InvalidPerson, PersonNotFound, StoreBusy
+from mainspring.jobs import whoami
 from mainspring.occasions import kinds, ledger
 from mainspring.occasions.occasion import Occasion
 from mainspring.occasions.person import Person, is_id
 from mainspring.occasions.plan import Plan, collection_of, ended, planned
 from mainspring.occasions.rows import Problem, Report, read_rows
-from mainspring.stores.documents import ABSENT, Bundle, Key, Listing, Write
-from mainspring.stores.protocol import Filter, Store
+from mainspring.stores.documents import ABSENT, Bundle, Key, Listing, Note, Write
+from mainspring.stores.protocol import By, Filter, Store
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -129,11 +130,12 @@ class People:
 
         Whoever dies in between leaves jobs that find nobody, and end as cancelled too.
         """
-        (became,) = await self.apply([(id, lambda _known: None)])
+        who = actor or whoami()
+        (became,) = await self.apply([(id, lambda _known: None)], by=By(who, reason))
         if became is Became.UNCHANGED:
             raise _not_found(id)
         where = Filter(target_type="person", target_id=id)
-        await self._app.jobs.cancel_where(where, reason=reason or "the person was deleted", actor=actor)
+        await self._app.jobs.cancel_where(where, reason=reason or "the person was deleted", actor=who)
 
     async def _change(self, id: str, change: Callable[[Person], Person]) -> Person:
         changed: list[Person] = []
@@ -152,11 +154,12 @@ class People:
     # -- the one write --------------------------------------------------------------------------------
 
     async def apply(
-        self, changes: Sequence[tuple[str, Change]], *, dry_run: bool = False
+        self, changes: Sequence[tuple[str, Change]], *, dry_run: bool = False, by: By | None = None
     ) -> list[Became | InvalidPerson]:
         """Each change on what is known when it is written: if others were quicker, it is made anew.
 
-        Changes of one person take effect in the order given. One that cannot be is answered with the error.
+        Changes of one person take effect in the order given. One that cannot be is answered with the error. Deletions
+        by somebody are noted in the audit log.
         """
         answers: dict[int, Became | InvalidPerson] = {}
         left = list(range(len(changes)))
@@ -165,7 +168,7 @@ class People:
                 return [answers[number] for number in range(len(changes))]
             batch = _first_of_each(left, changes)
             wanted = await self._want([changes[number] for number in batch])
-            written = set(batch) if dry_run else {batch[place] for place in await self._write(wanted)}
+            written = set(batch) if dry_run else {batch[place] for place in await self._write(wanted, by)}
             answers |= {number: one.became for number, one in zip(batch, wanted, strict=True) if number in written}
             left = [number for number in left if number not in answers]
         msg = f"others changed person {changes[left[0]][0]!r} again and again while this tried to; try again"
@@ -175,12 +178,12 @@ class People:
         known = await self._read([who for who, _ in changes])
         return [Wanted.of(who, change, known[who]) for who, change in changes]
 
-    async def _write(self, wanted: Sequence[Wanted]) -> set[int]:
+    async def _write(self, wanted: Sequence[Wanted], by: By | None) -> set[int]:
         """The places of those that are done; of the others, somebody was quicker."""
         await self._note({kind for one in wanted for kind in one.kinds})
         plans, now = await self._plans(wanted), self._app.now()
         places = [place for place, one in enumerate(wanted) if one.changes_something]
-        bundles = [_bundle(wanted[place], plans, now) for place in places]
+        bundles = [_bundle(wanted[place], plans, now, by) for place in places]
         answers = await self._app.store.write(bundles) if bundles else []
         refused = {place for place, answer in zip(places, answers, strict=True) if answer is None}
         return set(range(len(wanted))) - refused
@@ -262,7 +265,7 @@ class People:
         return report
 
 
-def _bundle(one: Wanted, plans: Mapping[Key, Plan], now: datetime) -> Bundle:
+def _bundle(one: Wanted, plans: Mapping[Key, Plan], now: datetime, by: By | None) -> Bundle:
     """The person's version guards them all: whoever adds or removes an occasion writes the person too."""
     person = one.new if isinstance(one.new, Person) else None
     writes = [Write(_key(one.id), None if person is None else person.to_json(), expected=one.known.version)]
@@ -272,7 +275,14 @@ def _bundle(one: Wanted, plans: Mapping[Key, Plan], now: datetime) -> Bundle:
         if after is not None and after is not known:
             writes.append(after.write(now))
             writes += [entry.write(one.id) for entry in ledger.passed_over(known, after, now)]
-    return Bundle(tuple(writes))
+    return Bundle(tuple(writes), note=_note(one, by))
+
+
+def _note(one: Wanted, by: By | None) -> Note | None:
+    """By the id alone: who asks to be forgotten does not stay in the log with name and address."""
+    if by is None or one.became is not Became.DELETED:
+        return None
+    return Note(by, "person.delete", {"person": one.id})
 
 
 def _plan_after(known: Plan | None, person: Person | None, kind: str, now: datetime) -> Plan | None:

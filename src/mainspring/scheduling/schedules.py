@@ -14,8 +14,10 @@ from mainspring.schedule import Change, Row, Rule, Schedule, compare, preview
 from mainspring.scheduling import ledger
 from mainspring.scheduling.firing import let_go
 from mainspring.scheduling.ledger import Entry
+from mainspring.scheduling.noted import note_change, note_trigger
 from mainspring.scheduling.stored import COLLECTION, StoredSchedule, template_of
-from mainspring.stores.documents import ABSENT, Bundle, Key, Listing, Write
+from mainspring.stores.documents import ABSENT, Bundle, Key, Listing, Note, Write
+from mainspring.stores.protocol import By
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 TRIES = 20  # of a change that others were quicker with
 PAGE = 500
 AHEAD = timedelta(days=366)
+NOT_IN_CODE = "it is no longer in the code"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,16 @@ class Schedules:
 
     # -- making ---------------------------------------------------------------------------------------
 
-    async def put(self, id: str, when: Schedule | Rule | str, job: NewJob, **policies: Any) -> StoredSchedule:
+    async def put(
+        self,
+        id: str,
+        when: Schedule | Rule | str,
+        job: NewJob,
+        *,
+        reason: str = "",
+        actor: str | None = None,
+        **policies: Any,
+    ) -> StoredSchedule:
         """Make a schedule, or replace what it says: `put("nightly", "0 2 * * *", sync.prepare(), zone="Asia/Tokyo")`.
 
         The job is one that was prepared; its arguments were checked then. With a new rule it begins anew from now. The
@@ -55,9 +67,9 @@ class Schedules:
         if id in self.declared:
             msg = f"schedule {id!r} is declared in the code; change it there, or put another under another id"
             raise ConfigurationError(msg)
-        return await self._put(id, schedule, job, owner=None)
+        return await self._put(id, schedule, job, By(actor or whoami(), reason), owner=None)
 
-    async def _put(self, id: str, schedule: Schedule, job: NewJob, *, owner: str | None) -> StoredSchedule:
+    async def _put(self, id: str, schedule: Schedule, job: NewJob, by: By, *, owner: str | None) -> StoredSchedule:
         for _ in range(TRIES):
             known = await self._find(id)
             new = self._made(known, id, schedule, job, owner)
@@ -69,7 +81,7 @@ class Schedules:
                 if known is not None and anew
                 else ()
             )
-            if await self._write(new, gone=gone):
+            if await self._write(new, note_change(by, "put", known, new), gone=gone):
                 return await self.get(id)
         raise _too_busy(id)
 
@@ -129,28 +141,33 @@ class Schedules:
 
     # -- changing -------------------------------------------------------------------------------------
 
-    async def pause(self, id: str, *, until: datetime | None = None) -> StoredSchedule:
+    async def pause(
+        self, id: str, *, until: datetime | None = None, reason: str = "", actor: str | None = None
+    ) -> StoredSchedule:
         """It fires no more, until then or until it is resumed; what falls into the pause is not caught up."""
-        now = self._app.now()
-        return await self._change(id, lambda one: replace(one, schedule=one.schedule.paused(now, until)))
+        now, by = self._app.now(), By(actor or whoami(), reason)
+        return await self._change(id, "pause", by, lambda one: replace(one, schedule=one.schedule.paused(now, until)))
 
-    async def resume(self, id: str) -> StoredSchedule:
+    async def resume(self, id: str, *, reason: str = "", actor: str | None = None) -> StoredSchedule:
         """It fires again from now on. What fell into the pause is told by the ledger at once."""
-        now = self._app.now()
-        return await self._change(id, lambda one: replace(one, schedule=one.schedule.resumed(now)), look_at=now)
+        now, by = self._app.now(), By(actor or whoami(), reason)
+        return await self._change(
+            id, "resume", by, lambda one: replace(one, schedule=one.schedule.resumed(now)), look_at=now
+        )
 
-    async def trigger(self, id: str, *, actor: str | None = None) -> Inserted:
+    async def trigger(self, id: str, *, reason: str = "", actor: str | None = None) -> Inserted:
         """Run it once now, beside its times."""
-        stored = await self.get(id)
+        stored, by = await self.get(id), By(actor or whoami(), reason)
         job = stored.job_now()
-        entry = ledger.triggered(job.id, self._app.now(), actor or whoami())
-        (inserted,) = await self._app.store.write([Bundle((entry.write(id),), (job,))])
+        entry = ledger.triggered(job.id, self._app.now(), by.actor)
+        (inserted,) = await self._app.store.write([Bundle((entry.write(id),), (job,), note_trigger(by, id, job.id))])
         assert inserted is not None  # noqa: S101 - it expects nothing
         self._app.announce([job], inserted)
         return inserted[0]
 
-    async def delete(self, id: str) -> None:
+    async def delete(self, id: str, *, reason: str = "", actor: str | None = None) -> None:
         """Its ledger stays until it expires; jobs that it has made stay too."""
+        by = By(actor or whoami(), reason)
         for _ in range(TRIES):
             stored = await self.get(id)
             if id in self.declared:
@@ -158,25 +175,37 @@ class Schedules:
                 raise ConfigurationError(msg)
             gone = let_go(stored, self._app.now(), "removed", "the schedule was deleted before it was fired")
             writes = Write(stored.key, None, expected=stored.version), *(entry.write(id) for entry in gone)
-            (answer,) = await self._app.store.write([Bundle(writes)])
+            (answer,) = await self._app.store.write([Bundle(writes, note=note_change(by, "delete", stored, None))])
             if answer is not None or await self._find(id) is None:  # by us after all, or by another
                 return  # else it was fired meanwhile, and `gone` is no longer true
         raise _too_busy(id)
 
     async def _change(
-        self, id: str, change: Callable[[StoredSchedule], StoredSchedule], *, look_at: datetime | None = None
+        self,
+        id: str,
+        action: str,
+        by: By,
+        change: Callable[[StoredSchedule], StoredSchedule],
+        *,
+        look_at: datetime | None = None,
     ) -> StoredSchedule:
         for _ in range(TRIES):
             known = await self.get(id)
             new = change(known).derived()
             gone = let_go(known, self._app.now(), "removed", new.disabled) if new.disabled else ()
-            if await self._write(new, look_at, gone):
+            if await self._write(new, note_change(by, action, known, new), look_at, gone):
                 return await self.get(id)
         raise _too_busy(id)
 
-    async def _write(self, stored: StoredSchedule, look_at: datetime | None = None, gone: Sequence[Entry] = ()) -> bool:
+    async def _write(
+        self,
+        stored: StoredSchedule,
+        note: Note | None,
+        look_at: datetime | None = None,
+        gone: Sequence[Entry] = (),
+    ) -> bool:
         writes = stored.write(look_at=look_at), *(entry.write(stored.id) for entry in gone)
-        (answer,) = await self._app.store.write([Bundle(writes)])
+        (answer,) = await self._app.store.write([Bundle(writes, note=note)])
         return answer is not None
 
     # -- in the code ----------------------------------------------------------------------------------
@@ -194,11 +223,12 @@ class Schedules:
         Of the packages whose tasks this application has; what other programs declare is theirs.
         """
         for one in self.declared.values():
-            await self._put(one.id, one.schedule, one.job, owner=one.owner)
+            await self._put(one.id, one.schedule, one.job, _code_of(one.owner), owner=one.owner)
         owners = {owner_of(task.function) for task in self._app.tasks.values()}
         async for stored in self.all():
             if stored.owner in owners and stored.id not in self.declared and stored.enabled:
-                await self._change(stored.id, lambda one: replace(one, disabled="it is no longer in the code"))
+                by = _code_of(stored.owner)
+                await self._change(stored.id, "disable", by, lambda one: replace(one, disabled=NOT_IN_CODE))
 
 
 def as_schedule(when: Schedule | Rule | str, **policies: Any) -> Schedule:
@@ -230,6 +260,11 @@ def owner_of(function: Callable[..., Any]) -> str:
         return package
     code = getattr(function, "__code__", None)
     return "script " + (code.co_filename.rpartition("/")[2] if code else "")
+
+
+def _code_of(owner: str | None) -> By:
+    """Nobody's hand, but worth a line if it changes something."""
+    return By(f"code of {owner}")
 
 
 def _too_busy(id: str) -> StoreBusy:

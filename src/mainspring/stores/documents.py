@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mainspring.clock import Millis
 from mainspring.ids import new_id
 from mainspring.job import Inserted, NewJob
+
+if TYPE_CHECKING:
+    from mainspring.stores.protocol import By
 
 ABSENT = ""
 """The version of a document that is not there."""
@@ -47,11 +50,21 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
+class Note:
+    """A line for the audit log: who does what by hand, to what, and why."""
+
+    by: By
+    action: str  # "schedule.pause"
+    detail: Mapping[str, Any]  # JSON data
+
+
+@dataclass(frozen=True, slots=True)
 class Bundle:
-    """Writes and new jobs that take effect together, or not at all."""
+    """Writes, new jobs and a line of the audit log that take effect together, or not at all."""
 
     writes: tuple[Write, ...]
     jobs: tuple[NewJob, ...] = ()
+    note: Note | None = None
 
 
 @dataclass(frozen=True, slots=True)

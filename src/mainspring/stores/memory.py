@@ -675,6 +675,8 @@ class MemoryStore:
             writes = last_writes(taken)
             for write in writes:
                 self._shelf.write(write)
+            for note in (bundle.note for bundle in taken if bundle.note is not None):
+                self._write_down(note.by, note.action, note.detail, 0, now)
             if comes_soon(writes, now):
                 self._crew.call_for_documents()
             return answers(bundles, holds, [self._insert(job, now) for job in jobs])

@@ -29,6 +29,7 @@ from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed, Item
 from mainspring.stores.dynamodb.filters import unexpired
 from mainspring.stores.dynamodb.insertion import LARGEST_ITEM, TRIES, Newcomers, holder_of, write_down
 from mainspring.stores.dynamodb.items import PLACES, dedupe_key, key, stamp, text, text_of, ttl, unstamp
+from mainspring.stores.dynamodb.operate import note_actions
 from mainspring.stores.dynamodb.table import TRANSACTION, Action, Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, delete, equals, pack, put, put_item, size
 
@@ -152,6 +153,7 @@ class Attempt:
         self._bundle = bundle
         self._now = now
         self._documents: list[Action] = [to_action(one, now) for one in bundle.writes]
+        self._note: list[Action] = [] if bundle.note is None else note_actions(bundle.note, now)
         self._newcomers = Newcomers(table, bundle.jobs)
 
     async def run(self) -> list[Inserted] | None:
@@ -164,6 +166,8 @@ class Attempt:
                 if any(cancelled.failed(number) for number in range(len(self._documents))):
                     return await self._answer_again() if await self._is_there() else None
                 await self._newcomers.learn(cancelled)
+                if self._note and cancelled.failed(len(self._documents)):  # it is in the audit log
+                    self._note = []
             else:
                 self._newcomers.have_come()
                 return self._newcomers.answers()
@@ -171,7 +175,8 @@ class Attempt:
         raise StoreBusy(msg)
 
     async def _write(self) -> None:
-        actions = [*self._documents, *self._newcomers.actions(len(self._documents))]
+        before = [*self._documents, *self._note]
+        actions = [*before, *self._newcomers.actions(len(before))]
         if len(actions) > TRANSACTION:
             msg = f"a bundle of {len(actions)} items: DynamoDB writes at most {TRANSACTION} at once; make it smaller"
             raise StoreError(msg)

@@ -6,8 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mainspring.clock import Millis
 from mainspring.ids import new_id
 from mainspring.job import FINISHED, TRANSITIONS, Move, Status
+from mainspring.stores.documents import Note
 from mainspring.stores.dynamodb import halts, steps, waiting
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.counts import day_of
@@ -328,19 +330,37 @@ async def write_audit(table: Table, request: ChangeRequest, number: int) -> None
 async def write_entry(table: Table, by: By, action: str, detail: Mapping[str, Any], number: int) -> None:
     """The chunks of one operation make one entry, under the time of the first: a second item remembers which."""
     now = table.clock.now()
-    place = f"{stamp(now)}#{by.operation}#{action}"
-    known = key(f"operation#{by.operation}", action)
+    place = entry_place(by, action, now)
     try:
-        await table.put(put({**unpack(known), "entry": place, "ttl": ttl(now + LINES_KEPT)}, [absent("PK")]))
+        await table.put(remember_entry(by, action, place, now))
     except ConditionFailed as failed:
         place = unpack(failed.item or {})["entry"]
+    await table.update(update(key("audit", place), entry_words(by, action, detail, place), add={"count": number}))
+
+
+def note_actions(note: Note, now: Millis) -> list[Write]:
+    """Such an entry as part of a transaction; the first of them fails if it is there."""
+    place = entry_place(note.by, note.action, now)
+    entry = {**unpack(key("audit", place)), **entry_words(note.by, note.action, note.detail, place), "count": 0}
+    return [("Put", remember_entry(note.by, note.action, place, now)), ("Put", put(entry))]
+
+
+def entry_place(by: By, action: str, now: Millis) -> str:
+    return f"{stamp(now)}#{by.operation}#{action}"
+
+
+def remember_entry(by: By, action: str, place: str, now: Millis) -> dict[str, Any]:
+    known = unpack(key(f"operation#{by.operation}", action))
+    return put({**known, "entry": place, "ttl": ttl(now + LINES_KEPT)}, [absent("PK")])
+
+
+def entry_words(by: By, action: str, detail: Mapping[str, Any], place: str) -> Row:
     words = {
-        "at": place[: len(stamp(now))],
+        "at": place.partition("#")[0],
         "operation": by.operation,
         "actor": by.actor,
         "action": action,
         "reason": by.reason or None,
         "detail": json.dumps(detail, default=str),
     }
-    given = {name: value for name, value in words.items() if value is not None}
-    await table.update(update(key("audit", place), given, add={"count": number}))
+    return {name: value for name, value in words.items() if value is not None}

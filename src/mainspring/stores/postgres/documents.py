@@ -22,6 +22,7 @@ from mainspring.stores.documents import (
     last_writes,
 )
 from mainspring.stores.postgres import arrays, insertion
+from mainspring.stores.postgres.operate import write_entry
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.tables import NEVER, none_if_never, or_never
 
@@ -78,6 +79,8 @@ async def write(transaction: Transaction, bundles: Sequence[Bundle]) -> list[lis
     await update(transaction, [write for write in puts if write.key in there])
     if gone := [write.key for write in writes if write.data is None]:
         await transaction.do(DELETE, **columns_of_keys(gone))
+    for note in (bundle.note for bundle in taken if bundle.note is not None):
+        await write_entry(transaction, note.by, note.action, note.detail, 0)
     if puts and comes_soon(puts, await transaction.value("SELECT {now}")):
         transaction.documents = True
     return answers(bundles, holds, inserted)

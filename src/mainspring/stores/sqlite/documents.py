@@ -23,6 +23,7 @@ from mainspring.stores.documents import (
 )
 from mainspring.stores.sqlite import insertion
 from mainspring.stores.sqlite.batch import in_values
+from mainspring.stores.sqlite.operate import write_entry
 from mainspring.stores.sqlite.writer import Transaction
 from mainspring.stores.tables import NEVER, none_if_never, or_never
 
@@ -76,6 +77,8 @@ def write(transaction: Transaction, new: list[Ready]) -> list[list[Inserted] | N
     writes = last_writes(one.bundle for one in taken)
     put(transaction, [one for one in writes if one.data is not None])
     delete(transaction, [one.key for one in writes if one.data is None])
+    for note in (one.bundle.note for one in taken if one.bundle.note is not None):
+        write_entry(transaction, note.by, note.action, note.detail, 0)
     if comes_soon(writes, transaction.now):
         transaction.documents = True
     return answers(bundles, holds, inserted)

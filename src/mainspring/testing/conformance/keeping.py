@@ -9,10 +9,10 @@ import pytest
 
 from mainspring.errors import SystemHalted
 from mainspring.job import Inserted
-from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Listing, Write
-from mainspring.stores.protocol import Store, Wake
+from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Listing, Note, Write
+from mainspring.stores.protocol import By, Store, Wake
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import PATIENCE, Scene, a_halt, claim, join, new_job
+from mainspring.testing.conformance.scene import PATIENCE, Scene, a_halt, at, claim, join, new_job
 
 ODD = 'naïve "quotes" \\ back, tab\t and \n line, {braces}, 日本'
 
@@ -24,6 +24,10 @@ def key(name: str = "a", group: str = "", collection: str = "things") -> Key:
 def a_write(name: str = "a", data: str | None = '{"n": 1}', **options: Any) -> Write:
     group, collection = options.pop("group", ""), options.pop("collection", "things")
     return Write(key(name, group, collection), data, **options)
+
+
+def a_note(action: str = "thing.put", **detail: Any) -> Note:
+    return Note(By("ben", "ticket 42"), action, {"thing": ODD, **detail})
 
 
 async def wrote(store: Store, *writes: Write) -> bool:
@@ -172,6 +176,43 @@ class Keeping(Scene):
         assert await read(store) is None
         assert await wrote(store, a_write())
 
+    # -- by hand --------------------------------------------------------------------------------------
+
+    async def test_what_a_bundle_notes_is_in_the_audit_log(self, store: Store, clock: ManualClock) -> None:
+        await store.write([Bundle((a_write(),), (new_job(),), a_note("thing.put", n=1)), Bundle((a_write("b"),))])
+        await store.write([Bundle((a_write(data=None),), note=a_note("thing.delete"))])
+        deleted, made = await store.audit()
+        assert (made.at, made.actor, made.action, made.reason) == (at(clock), "ben", "thing.put", "ticket 42")
+        assert (made.detail, made.count) == ({"thing": ODD, "n": 1}, 0)
+        assert (deleted.action, deleted.detail) == ("thing.delete", {"thing": ODD})
+
+    async def test_a_bundle_that_is_not_written_leaves_no_note(self, store: Store, clock: ManualClock) -> None:
+        await wrote(store, a_write())
+        assert await store.write([Bundle((a_write(expected=ABSENT),), note=a_note())]) == [None]
+        await store.halt(a_halt(clock, accept=False))
+        with pytest.raises(SystemHalted):
+            await store.write([Bundle((a_write("b"),), (new_job(),), a_note())])
+        assert [entry.action for entry in await store.audit()] == ["halt"]
+
+    @pytest.mark.parametrize("expected", [None, ABSENT])
+    async def test_a_bundle_that_is_repeated_is_noted_once(
+        self, store: Store, clock: ManualClock, expected: str | None
+    ) -> None:
+        bundle = Bundle((a_write(expected=expected),), (new_job(), new_job(dedupe_key="k")), a_note())
+        first = await store.write([bundle])
+        clock.advance(1)
+        assert await store.write([bundle]) == first
+        (entry,) = await store.audit()
+        assert entry.at == at(clock, -1)
+
+    async def test_bundles_of_one_operation_are_noted_once(self, store: Store) -> None:
+        note = a_note()
+        await store.write([Bundle((a_write(name),), note=note) for name in "abc"])
+        assert await names(store, "things") == [("", "a"), ("", "b"), ("", "c")]
+        assert len(await store.audit()) == 1
+
+    # -- waking ---------------------------------------------------------------------------------------
+
     async def test_jobs_of_a_bundle_wake_workers(self, store: Store) -> None:
         woken = asyncio.Event()
         await join(store, "w3", lambda wake: woken.set() if Wake.JOBS in wake else None)
@@ -212,8 +253,8 @@ class Keeping(Scene):
 
     async def test_documents_come_due(self, store: Store, clock: ManualClock) -> None:
         now = clock.now()
-        for name, at in {"later": 2000, "now": 0, "overdue": -5000, "never": None}.items():
-            await wrote(store, a_write(name, due_at=None if at is None else now + at))
+        for name, moment in {"later": 2000, "now": 0, "overdue": -5000, "never": None}.items():
+            await wrote(store, a_write(name, due_at=None if moment is None else now + moment))
         await wrote(store, a_write("elsewhere", due_at=now, collection="others"))
         found = await store.due("things")
         assert [one.key.id for one in found.documents] == ["overdue", "now"]

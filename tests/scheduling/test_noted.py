@@ -1,0 +1,114 @@
+"""Who changed a schedule by hand, when, how and why: the audit log."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from mainspring import Mainspring, testing
+from mainspring.errors import SystemHalted
+from mainspring.jobs import whoami
+from mainspring.stores.protocol import AuditEntry
+from mainspring.testing.kit import Kit
+
+START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+BY = {"reason": "ticket 42", "actor": "ana"}
+
+
+@pytest.fixture
+def app() -> Mainspring:
+    app = Mainspring("memory://")
+
+    @app.task(name="work")
+    async def work(day: str = "monday") -> None: ...
+
+    return app
+
+
+@pytest.fixture(autouse=True)
+async def kit(app: Mainspring) -> AsyncIterator[Kit]:
+    async with testing.manual(app, start=START) as kit:
+        yield kit
+
+
+def work(app: Mainspring, **arguments: str) -> Any:
+    return app.tasks["work"].prepare(**arguments)
+
+
+async def newest(app: Mainspring) -> AuditEntry:
+    (entry,) = await app.audit(limit=1)
+    return entry
+
+
+async def test_a_new_schedule(app: Mainspring) -> None:
+    await app.schedules.put("a", "daily 11:00", work(app), zone="Asia/Tokyo", **BY)
+    entry = await newest(app)
+    assert (entry.at, entry.actor, entry.action, entry.reason) == (START, "ana", "schedule.put", "ticket 42")
+    assert (entry.detail["schedule"], entry.detail["after"]["zone"]) == ("a", "Asia/Tokyo")
+    assert (entry.detail["after"]["task"], "before" in entry.detail) == ("work", False)
+
+
+async def test_a_change_tells_what_is_different(app: Mainspring) -> None:
+    await app.schedules.put("a", "daily 11:00", work(app), zone="Asia/Tokyo")
+    assert (await newest(app)).actor == whoami()
+    await app.schedules.put("a", "daily 11:00", work(app, day="friday"), zone="Asia/Seoul", **BY)
+    assert (await newest(app)).detail == {
+        "schedule": "a",
+        "before": {"zone": "Asia/Tokyo", "payload": "{}"},
+        "after": {"zone": "Asia/Seoul", "payload": '{"day":"friday"}'},
+    }
+
+
+async def test_what_changes_nothing_is_not_noted(app: Mainspring) -> None:
+    for _ in range(2):
+        await app.schedules.put("a", "daily 11:00", work(app))
+    await app.schedules.resume("a")
+    assert [entry.action for entry in await app.audit()] == ["schedule.put"]
+
+
+async def test_a_pause_and_its_end(app: Mainspring, kit: Kit) -> None:
+    await app.schedules.put("a", "daily 11:00", work(app))
+    await app.schedules.pause("a", until=START + timedelta(days=3), **BY)
+    entry = await newest(app)
+    assert (entry.actor, entry.action, entry.reason) == ("ana", "schedule.pause", "ticket 42")
+    assert entry.detail["after"]["pause"]["until"] == "2026-03-04T12:00:00+00:00"
+    await kit.time.advance(days=1)
+    await app.schedules.resume("a", **BY)
+    entry = await newest(app)
+    assert (entry.at, entry.action) == (START + timedelta(days=1), "schedule.resume")
+    assert entry.detail["before"]["pause"]["until"] == "2026-03-04T12:00:00+00:00"
+
+
+async def test_a_trigger(app: Mainspring) -> None:
+    await app.schedules.put("a", "daily 11:00", work(app))
+    inserted = await app.schedules.trigger("a", **BY)
+    entry = await newest(app)
+    assert (entry.actor, entry.action, entry.reason) == ("ana", "schedule.trigger", "ticket 42")
+    assert entry.detail == {"schedule": "a", "job": inserted.id}
+
+
+async def test_a_trigger_that_is_refused_is_not_noted(app: Mainspring) -> None:
+    await app.schedules.put("a", "daily 11:00", work(app))
+    await app.halt("moving", accept=False)
+    with pytest.raises(SystemHalted):
+        await app.schedules.trigger("a")
+    assert (await newest(app)).action == "halt"
+
+
+async def test_a_deletion_tells_what_there_was(app: Mainspring) -> None:
+    await app.schedules.put("a", "daily 11:00", work(app), zone="Asia/Tokyo")
+    made = (await newest(app)).detail["after"]
+    await app.schedules.delete("a", **BY)
+    entry = await newest(app)
+    assert (entry.actor, entry.action, entry.reason) == ("ana", "schedule.delete", "ticket 42")
+    assert entry.detail == {"schedule": "a", "before": made}
+
+
+async def test_firing_is_nobodys_hand(app: Mainspring, kit: Kit) -> None:
+    await app.schedules.put("a", "every 1h", work(app))
+    await kit.time.advance(hours=5)
+    assert len(await app.schedules.ledger("a")) == 5
+    assert len(await app.audit()) == 1
