@@ -10,8 +10,7 @@ import subprocess
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,15 +24,10 @@ from mainspring.occasions.plan import Plan
 from mainspring.schedule import tzdata_version
 from mainspring.stores.documents import Bundle, Key, Write
 from mainspring.stores.memory import MemoryStore
-from mainspring.stores.postgres import PostgresStore
-from mainspring.stores.protocol import Store
-from mainspring.stores.sqlite import SqliteStore
 from mainspring.testing.clock import ManualClock
 from tests.cli.waiting import wait_until
 from tests.dynamodb import FreshStore
-from tests.postgres import dsn, fresh_schema
-
-Make = Callable[[], Store]
+from tests.shared import KINDS, Make, applications, stores
 
 
 @pytest.fixture
@@ -41,23 +35,13 @@ def clock() -> ManualClock:
     return ManualClock(datetime(2026, 3, 1, 12, tzinfo=UTC))
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+@pytest.fixture(params=KINDS)
 def make(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Make:
-    """Another process's own store over the same data."""
-    if request.param == "sqlite":
-        return lambda: SqliteStore(tmp_path / "jobs.db", clock=clock)
-    schema = fresh_schema()
-    return lambda: PostgresStore(dsn(), schema_name=schema, clock=clock)
+    return stores(request.param, tmp_path, clock)
 
 
-@asynccontextmanager
-async def apps(make: Make, number: int = 1) -> AsyncIterator[list[Mainspring]]:
-    made = [Mainspring(make()) for _ in range(number)]
-    for app in made:
-        app.occasion("birthday")(greet)
-    yield made
-    for app in made:
-        await app.close()
+def apps(make: Make, number: int = 1) -> AbstractAsyncContextManager[list[Mainspring]]:
+    return applications(make, number, lambda app: app.occasion("birthday")(greet))
 
 
 async def greet(person: Person) -> None: ...

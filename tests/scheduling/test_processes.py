@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,15 +18,11 @@ from mainspring.schedule import PACKAGED, Every, Schedule, tzdata_version
 from mainspring.scheduling.stored import StoredSchedule
 from mainspring.stores.documents import Bundle, Key, Write
 from mainspring.stores.memory import MemoryStore
-from mainspring.stores.postgres import PostgresStore
-from mainspring.stores.protocol import Store
 from mainspring.stores.sqlite import SqliteStore
 from mainspring.testing.clock import ManualClock
-from tests.postgres import dsn, fresh_schema
 from tests.scheduling.year import CHANGED, newer_tzdata
+from tests.shared import KINDS, Make, applications, stores
 from tests.worker.working import working
-
-Make = Callable[[], Store]
 
 
 @pytest.fixture
@@ -35,23 +30,13 @@ def clock() -> ManualClock:
     return ManualClock(datetime(2026, 3, 1, 12, tzinfo=UTC))
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+@pytest.fixture(params=KINDS)
 def make(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Make:
-    """Another process's own store over the same data."""
-    if request.param == "sqlite":
-        return lambda: SqliteStore(tmp_path / "jobs.db", clock=clock)
-    schema = fresh_schema()
-    return lambda: PostgresStore(dsn(), schema_name=schema, clock=clock)
+    return stores(request.param, tmp_path, clock)
 
 
-@asynccontextmanager
-async def apps(make: Make, number: int = 1) -> AsyncIterator[list[Mainspring]]:
-    made = [Mainspring(make()) for _ in range(number)]
-    for app in made:
-        app.task(name="work")(work)
-    yield made
-    for app in made:
-        await app.close()
+def apps(make: Make, number: int = 1) -> AbstractAsyncContextManager[list[Mainspring]]:
+    return applications(make, number, lambda app: app.task(name="work")(work))
 
 
 async def work() -> None: ...

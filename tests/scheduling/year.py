@@ -19,13 +19,11 @@ from mainspring.job import Status
 from mainspring.schedule import PACKAGED, Misfire, Zones
 from mainspring.scheduling.ledger import COLLECTION, Entry
 from mainspring.stores.documents import Listing
-from mainspring.stores.postgres import PostgresStore
-from mainspring.stores.protocol import Filter, Store
-from mainspring.stores.sqlite import SqliteStore
+from mainspring.stores.protocol import Filter
 from mainspring.task import Retention
 from mainspring.testing.clock import ManualClock
-from tests.postgres import dsn, fresh_schema
 from tests.scheduling.year_oracle import Made, Record, Times, by_changing_rules, in_real_time, on_the_wall
+from tests.shared import Make, stores
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
@@ -92,7 +90,7 @@ class Process:
 
 
 class World:
-    def __init__(self, make: Callable[[], Store], clock: ManualClock, newer: Zones, rng: random.Random) -> None:
+    def __init__(self, make: Make, clock: ManualClock, newer: Zones, rng: random.Random) -> None:
         self._make, self._clock, self._newer, self._rng = make, clock, newer, rng
         self.start = self.now()
         self.processes: list[Process] = []
@@ -337,7 +335,7 @@ async def work() -> None: ...
 async def live(kind: str, folder: Path, seed: int, *, start: datetime, days: int, changes_after: int) -> World:
     """A stretch of such a life, on a store of this kind; a new tzdata comes after some days."""
     clock = ManualClock(start)
-    world = World(make_store(kind, folder, clock), clock, newer_tzdata(folder), random.Random(seed))
+    world = World(stores(kind, folder, clock), clock, newer_tzdata(folder), random.Random(seed))
     await world.begin()
     try:
         await world.live_until(start + days * DAY, start + changes_after * DAY)
@@ -345,13 +343,6 @@ async def live(kind: str, folder: Path, seed: int, *, start: datetime, days: int
         await world.close()
     print(world.happened)  # pytest shows it when the test fails
     return world
-
-
-def make_store(kind: str, folder: Path, clock: ManualClock) -> Callable[[], Store]:
-    if kind == "sqlite":
-        return lambda: SqliteStore(folder / "jobs.db", clock=clock)
-    schema = fresh_schema()
-    return lambda: PostgresStore(dsn(), schema_name=schema, clock=clock)
 
 
 WITHOUT_SUMMER = "Africa/Lagos"
