@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.clock import duration, to_millis
 from mainspring.durable.family import cancel_children
-from mainspring.errors import ConfigurationError, DedupeConflict, IllegalMove, JobNotFound
+from mainspring.durable.states import StepState, declared_by, states_of
+from mainspring.errors import ConfigurationError, DedupeConflict, IllegalMove, JobNotFound, StepNotFound
 from mainspring.events import JobCancelled
 from mainspring.job import Attempt, Job, Priority, Status, TimelineEntry
 from mainspring.stores.protocol import Action, By, Changed, Edit, Filter, Page
@@ -91,6 +92,16 @@ class Jobs:
         """Why it does not run (or that it does, or how it ended), in plain words and as data."""
         return explain(await inquire(self._app.store, await self.get(job_id)))
 
+    async def steps(self, job_id: str) -> list[StepState]:
+        """How far a durable function is: what is behind it, and what it has declared that is to come."""
+        job = await self.get(job_id)
+        steps = await self._app.store.steps(job_id)
+        return states_of(job, steps, await declared_by(self._app.store, job), self._app.now())
+
+    async def step_state(self, job_id: str) -> dict[str, str]:
+        """The same in short: the state of each step by its name."""
+        return {step.name: step.state for step in await self.steps(job_id)}
+
     # -- one job ------------------------------------------------------------------------------
 
     async def cancel(self, job_id: str, *, reason: str = "", actor: str | None = None) -> bool:
@@ -98,12 +109,28 @@ class Jobs:
         changed = await self._change_one(Action.CANCEL, job_id, reason, actor)
         return bool(changed.ids)
 
-    async def retry(self, job_id: str, *, reason: str = "", actor: str | None = None) -> None:
-        """Run a failed, dead or cancelled job now, with a full budget of attempts."""
-        changed = await self._change_one(Action.REPLAY, job_id, reason, actor)
+    async def retry(
+        self, job_id: str, *, from_step: str | None = None, reason: str = "", actor: str | None = None
+    ) -> None:
+        """Run a failed, dead or cancelled job now, with a full budget of attempts.
+
+        A durable function goes on where it was or, with `from_step`, begins again there: that step and what came after
+        it is forgotten, what came before is kept.
+        """
+        if from_step is not None:
+            await self._require_step(job_id, from_step)
+        edit = None if from_step is None else Edit(from_step=from_step)
+        changed = await self._change_one(Action.REPLAY, job_id, reason, actor, edit)
         if changed.conflicts:
             msg = f"job {job_id} is not retried: {changed.conflicts[job_id]} is live and holds its dedupe key"
             raise DedupeConflict(msg)
+
+    async def _require_step(self, job_id: str, name: str) -> None:
+        await self.get(job_id)
+        names = [step.name for step in await self._app.store.steps(job_id)]
+        if name not in names:
+            msg = f"job {job_id} has no step {name!r} behind it; it has: {', '.join(names) or 'none'}"
+            raise StepNotFound(msg)
 
     async def delete(self, job_id: str, *, reason: str = "", actor: str | None = None) -> None:
         await self._change_one(Action.DELETE, job_id, reason, actor)

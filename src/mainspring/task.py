@@ -17,6 +17,7 @@ from mainspring.batched import Batch
 from mainspring.clock import Length, Millis, duration, to_millis
 from mainspring.context import Context
 from mainspring.durable.journal import check_name
+from mainspring.durable.states import StepState
 from mainspring.errors import ConfigurationError, JobFailed
 from mainspring.flow import breakers, dependencies, expiry, quiet
 from mainspring.flow import debounce as newest
@@ -153,6 +154,10 @@ class JobHandle(Generic[R_co]):
 
     async def get(self) -> Job:
         return await self._task.app.jobs.get(self.id)
+
+    async def steps(self) -> list[StepState]:
+        """Of a durable function."""
+        return await self._task.app.jobs.steps(self.id)
 
     async def result(self, timeout: Length | None = None) -> R_co:
         """Wait until the job has finished. Raises JobFailed if it did not complete, TimeoutError if it took longer."""

@@ -10,6 +10,7 @@ from mainspring.errors import (
     MainspringError,
     PersonNotFound,
     ScheduleNotFound,
+    StepNotFound,
     StoreError,
 )
 
@@ -27,7 +28,7 @@ MEANINGS = {
     Exit.OK: "done",
     Exit.FAILED: "the operation failed or is not allowed; for doctor: it found an error",
     Exit.USAGE: "wrong usage: unknown option, bad value, no such application",
-    Exit.NOT_FOUND: "there is no such job, person or schedule",
+    Exit.NOT_FOUND: "there is no such job, step, person or schedule",
     Exit.STORE: "the store cannot be used: missing, locked, full, damaged, does not let us in",
     Exit.INTERRUPTED: "interrupted with Ctrl-C",
 }
@@ -49,7 +50,7 @@ def exit_code_of(error: MainspringError) -> Exit:
     match error:
         case ConfigurationError():
             return Exit.USAGE
-        case JobNotFound() | PersonNotFound() | ScheduleNotFound():
+        case JobNotFound() | PersonNotFound() | ScheduleNotFound() | StepNotFound():
             return Exit.NOT_FOUND
         case StoreError():
             return Exit.STORE

@@ -10,19 +10,36 @@ from typing import Any
 from mainspring.cli.progress import draw_bar
 from mainspring.cli.table import Column, Styled, printable
 from mainspring.cli.terminal import STATUS_STYLES, Terminal, has_colour
-from mainspring.job import WAITING, Attempt, Job, Status, TimelineEntry
+from mainspring.clock import to_millis
+from mainspring.durable.states import State, StepState
+from mainspring.job import UNTIL_WOKEN, WAITING, Attempt, Job, Status, TimelineEntry
 from mainspring.moments import show_both, show_exactly, show_length
 
 INDENT = "  "
+STEP_STYLES = {
+    State.DONE: STATUS_STYLES[Status.COMPLETED],
+    State.RUNNING: STATUS_STYLES[Status.RUNNING],
+    State.WAITING: STATUS_STYLES[Status.SUSPENDED],
+    State.FAILED: STATUS_STYLES[Status.FAILED],
+    State.TO_COME: "dim",
+    State.SKIPPED: "dim",
+}
 
 
 def say_job(
-    terminal: Terminal, job: Job, attempts: Sequence[Attempt], timeline: Sequence[TimelineEntry], now: datetime
+    terminal: Terminal,
+    job: Job,
+    steps: Sequence[StepState],
+    attempts: Sequence[Attempt],
+    timeline: Sequence[TimelineEntry],
+    *,
+    now: datetime,
 ) -> None:
     say_title(terminal, job)
     say_fields(terminal, job, now)
     say_data(terminal, "Payload", job.payload)
     say_data(terminal, "Result", job.result)
+    say_steps(terminal, steps)
     say_attempts(terminal, attempts)
     say_timeline(terminal, timeline)
     say_traceback(terminal, job)
@@ -51,7 +68,8 @@ def list_fields(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
     yield "attempts", f"{job.attempts} of {job.max_attempts}"
     yield "crashes", str(job.crashes) if job.crashes else ""
     yield "created", show_both(job.created_at, now)
-    yield "due", show_both(job.run_at, now)
+    yield "due", "" if to_millis(job.run_at) >= UNTIL_WOKEN else show_both(job.run_at, now)
+    yield "waits for", job.waits_for or ""
     yield "started", show_both(job.started_at, now)
     yield "finished", show_both(job.finished_at, now)
     yield "kept until", show_both(job.expires_at, now)
@@ -68,6 +86,28 @@ def list_fields(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
 def say_data(terminal: Terminal, title: str, value: Any) -> None:
     if value is not None:
         say_block(terminal, title, json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def say_steps(terminal: Terminal, steps: Sequence[StepState]) -> None:
+    if not steps:
+        return
+    say_heading(terminal, "Steps")
+    columns = (
+        Column("STEP", least=12),
+        Column("KIND"),
+        Column("STATE"),
+        Column("TOOK", right=True),
+        Column("OUTPUT", least=12),
+    )
+    terminal.table(columns, [step_row(step) for step in steps], indent=INDENT)
+
+
+def step_row(step: StepState) -> Sequence[str | Styled]:
+    took = ""
+    if step.started_at is not None and step.finished_at is not None:
+        took = show_length((step.finished_at - step.started_at).total_seconds())
+    output = "" if step.output is None else json.dumps(step.output, ensure_ascii=False)
+    return (step.name, step.kind, Styled(step.state, STEP_STYLES[step.state]), took, output)
 
 
 def say_attempts(terminal: Terminal, attempts: Sequence[Attempt]) -> None:

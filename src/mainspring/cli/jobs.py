@@ -6,7 +6,9 @@ import json
 import shlex
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from mainspring.app import Mainspring
@@ -47,7 +49,9 @@ def add_commands(commands: Commands) -> None:
     cancel = "waiting ones end at once; running ones are asked to stop, and their worker ends them"
     add_change(jobs, "cancel", CANCEL, "cancel jobs", f"By id, or by filter: {cancel}.")
     retry = "failed, dead or cancelled ones run again now, with a full budget of attempts"
-    add_change(jobs, "retry", RETRY, "run jobs again", f"By id, or by filter: {retry}.")
+    add_change(jobs, "retry", RETRY, "run jobs again", f"By id, or by filter: {retry}.").add_argument(
+        "--from-step", metavar="NAME", help="a durable function: begin again at this step, and keep what came before it"
+    )
     add_change(jobs, "delete", DELETE, "remove jobs and their history", "By id, or by filter: any but running ones.")
     add_reschedule(jobs)
     add_edit(jobs)
@@ -79,11 +83,22 @@ def add_why(jobs: Commands) -> None:
     add_store_options(parser)
 
 
-def add_change(jobs: Commands, name: str, change: Change, help: str, detail: str) -> None:
+def add_change(jobs: Commands, name: str, change: Change, help: str, detail: str) -> Parser:
     def run(args: Namespace, terminal: Terminal) -> int:
-        return run_change(args, terminal, change, lambda app: make_filter(args, app.now()), check=lambda *_: None)
+        chosen = from_step(args, change) if getattr(args, "from_step", None) else change
+        return run_change(args, terminal, chosen, lambda app: make_filter(args, app.now()), check=lambda *_: None)
 
-    add_change_options(add_command(jobs, name, run, help, detail))
+    parser = add_command(jobs, name, run, help, detail)
+    add_change_options(parser)
+    return parser
+
+
+def from_step(args: Namespace, change: Change) -> Change:
+    """Steps are named by functions: those of many jobs at once have nothing in common."""
+    if not args.ids:
+        msg = "--from-step is for jobs that are named by their ids"
+        raise UsageError(msg, args.prog)
+    return replace(change, one=partial(Jobs.retry, from_step=args.from_step))
 
 
 def add_reschedule(jobs: Commands) -> None:
@@ -165,10 +180,11 @@ def say_why(args: Namespace, terminal: Terminal) -> int:
 
 def present_job(app: Mainspring, job: Job, terminal: Terminal) -> None:
     attempts, timeline = app.run(app.jobs.attempts(job.id)), app.run(app.jobs.timeline(job.id))
+    steps = app.run(app.jobs.steps(job.id))
     if terminal.json:
-        terminal.emit({"job": job, "attempts": attempts, "timeline": timeline})
+        terminal.emit({"job": job, "steps": steps, "attempts": attempts, "timeline": timeline})
     else:
-        say_job(terminal, job, attempts, timeline, app.now())
+        say_job(terminal, job, steps, attempts, timeline, now=app.now())
 
 
 # -- changing one ---------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from mainspring.durable.failures import dump_failure, load_failure
 from mainspring.durable.journal import FAILED, Asked, Journal, kind_of
 from mainspring.durable.outputs import Output
 from mainspring.durable.suspension import Suspended, Suspension, Wait
-from mainspring.errors import ClaimLost, ConfigurationError, StoreUnavailable
+from mainspring.errors import ClaimLost, ConfigurationError, StoreError, StoreUnavailable
 from mainspring.job import Claim, Inserted, NewJob, Save, Step
 
 if TYPE_CHECKING:
@@ -153,11 +153,17 @@ class DurableRun:
         self.suspension.waits.append(wait)
         self.suspension.failures = self._unwritten
         if self._reported:
-            await self._write_progress()
+            await self._tell_progress()
         while self._busy:
             self._quiet.clear()
             await self._quiet.wait()
         raise Suspended
+
+    async def _tell_progress(self) -> None:
+        """Before it leaves: of a job that does not run, nothing can be reported any more."""
+        await asyncio.sleep(0)  # for the last report to come in
+        with contextlib.suppress(StoreError):
+            await self._write_progress()
 
     async def patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         """While the store is away, what has been done waits for it: to fail would mean to do it again."""

@@ -234,7 +234,8 @@ class Worker:
     def _prepare(self) -> None:
         """What belongs to the running event loop."""
         self._wake, self._room, self._idle = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._some_progress, self._claiming = asyncio.Event(), asyncio.Lock()
+        self._some_progress, self._writing_progress = asyncio.Event(), asyncio.Lock()
+        self._claiming = asyncio.Lock()
         self._some_due, self._refreshed_at = asyncio.Event(), float("-inf")
         self._idle.set()
         self._loop = asyncio.get_running_loop()
@@ -744,6 +745,11 @@ class Worker:
         await asyncio.sleep(PROGRESS_PAUSE)
 
     async def _write_progress(self) -> None:
+        """When it returns, all that was reported before is written."""
+        async with self._writing_progress:
+            await self._write_reports()
+
+    async def _write_reports(self) -> None:
         self._some_progress.clear()
         reports, self._progress = list(self._progress.values()), {}
         if not reports:

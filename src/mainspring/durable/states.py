@@ -1,0 +1,107 @@
+"""How far a durable function is, for readers: what it has behind it, what it does, what is to come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from mainspring.clock import to_datetime, to_millis
+from mainspring.durable.journal import FAILED, kind_of
+from mainspring.job import Job, Status, Step
+from mainspring.stores.records import Kind
+from mainspring.stores.records import kind_of as kind_of_record
+
+if TYPE_CHECKING:
+    from mainspring.stores.protocol import Store
+
+
+class State(StrEnum):
+    DONE = "done"
+    RUNNING = "running"
+    WAITING = "waiting"  # it sleeps there, or waits for a signal or children
+    FAILED = "failed"  # in the last run; or it failed and the function went on without it
+    TO_COME = "to come"  # declared ahead, and not begun
+    SKIPPED = "skipped"  # declared ahead, and the function went another way
+
+
+@dataclass(frozen=True, slots=True)
+class StepState:
+    """One step, sleep, wait or child of a job."""
+
+    name: str
+    state: State
+    kind: str = "step"  # step, sleep, wait, spawn, gather
+    output: Any = None  # of a step; when a sleep ends; a signal's payload; the ids of children, or their results
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+
+
+def states_of(job: Job, steps: Sequence[Step], declared: Sequence[str], now: datetime) -> list[StepState]:
+    recorded = [recorded_state(job, step, steps[-1], now) for step in steps]
+    return [*recorded, *declared_states(job, recorded, declared)]
+
+
+def recorded_state(job: Job, step: Step, last: Step, now: datetime) -> StepState:
+    kind, value = kind_of(step), json.loads(step.output or "null")
+    started_at, finished_at = to_datetime(step.started_at), to_datetime(step.finished_at)
+    if kind == FAILED:
+        return StepState(step.name, State.FAILED, "step", value["args"], started_at, finished_at)
+    waits, output, ended = interpretation(kind, value, is_last=step is last, now=now, finished_at=finished_at)
+    if waits and not job.finished:
+        return StepState(step.name, State.WAITING, kind, output, started_at)
+    return StepState(step.name, State.SKIPPED if waits else State.DONE, kind, output, started_at, ended)
+
+
+def interpretation(
+    kind: str, value: Any, *, is_last: bool, now: datetime, finished_at: datetime
+) -> tuple[bool, Any, datetime]:
+    """Whether it waits there, what came out so far, and when that was."""
+    match kind:
+        case "sleep":
+            until = to_datetime(value)
+            return is_last and value > to_millis(now), until.isoformat(), until
+        case "wait":
+            return "signal" not in value, (value.get("signal") or {}).get("payload"), finished_at
+        case "spawn":
+            return False, value["ids"][0], finished_at
+        case "gather":
+            results = [end.get("result", end.get("error")) for end in value.get("ends", [])]
+            return "ends" not in value, results or value["ids"], finished_at
+    return False, value, finished_at
+
+
+def declared_states(job: Job, recorded: Sequence[StepState], declared: Sequence[str]) -> Iterator[StepState]:
+    """The first that is not behind it is the one that it is at, unless it waits."""
+    there = {state.name for state in recorded}
+    places = [place for place, name in enumerate(declared) if name in there]
+    reached = max(places, default=-1)
+    at = state_at(job, recorded)
+    for place, name in enumerate(declared):
+        if name in there:
+            continue
+        if place < reached or job.status is Status.COMPLETED:
+            yield StepState(name, State.SKIPPED)
+        else:
+            yield StepState(name, at)
+            at = State.TO_COME
+
+
+def state_at(job: Job, recorded: Sequence[StepState]) -> State:
+    if any(state.state is State.WAITING for state in recorded):
+        return State.TO_COME
+    if job.status is Status.RUNNING:
+        return State.RUNNING
+    return State.FAILED if job.status in {Status.FAILED, Status.DEAD_LETTER} else State.TO_COME
+
+
+async def declared_by(store: Store, job: Job) -> list[str]:
+    """What its task had declared when it was enqueued: kept with the job, for readers who have not got the code."""
+    for kind in dict.fromkeys((kind_of_record(job.status), Kind.LIVE, Kind.HISTORY, Kind.DEAD)):
+        for record in await store.look_up(kind, [job.id]):
+            steps: list[str] = json.loads(record["options"] or "{}").get("steps", [])
+            return steps
+    return []
