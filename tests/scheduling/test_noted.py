@@ -64,7 +64,9 @@ async def test_a_change_tells_what_is_different(app: Mainspring) -> None:
 
 async def test_what_changes_nothing_is_not_noted(app: Mainspring) -> None:
     for _ in range(2):
-        await app.schedules.put("a", "daily 11:00", work(app))
+        await app.schedules.put(
+            "a", "daily 11:00", app.tasks["work"].using(target=("guest", "7"), tags=["x"]).prepare()
+        )
     await app.schedules.resume("a")
     assert [entry.action for entry in await app.audit()] == ["schedule.put"]
 

@@ -151,14 +151,18 @@ def list_schedules(args: Namespace, terminal: Terminal) -> int:
         schedules, now = app.run(app.schedules.list()), app.now()
         last = app.run(last_entries(app, schedules))
         jobs = app.run(jobs_of(app, last.values()))
-        missing = sorted(app.schedules.declared.keys() - {one.id for one in schedules})
+        unreadable = app.run(app.schedules.unreadable())
+        missing = sorted(app.schedules.declared.keys() - {one.id for one in schedules} - unreadable.keys())
     if terminal.json:
-        terminal.emit({"schedules": [with_last(one, last, jobs, now) for one in schedules], "not_stored_yet": missing})
+        found = [with_last(one, last, jobs, now) for one in schedules]
+        terminal.emit({"schedules": found, "not_stored_yet": missing, "unreadable": unreadable})
         return Exit.OK
     if schedules:
         say_schedules(terminal, schedules, last, jobs, now)
     else:
         terminal.note("no schedules")
+    for why in unreadable.values():
+        terminal.note(why)
     if missing:
         terminal.note(f"declared in the code, and stored when a worker starts: {', '.join(missing)}")
     return Exit.OK

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from mainspring.errors import ConfigurationError, ScheduleNotFound, StoreBusy
+from mainspring.errors import ConfigurationError, InvalidSchedule, ScheduleNotFound, StoreBusy
 from mainspring.job import Inserted, NewJob
 from mainspring.jobs import whoami
+from mainspring.log import get_log
 from mainspring.schedule import Change, Row, Rule, Schedule, compare, preview
 from mainspring.scheduling import ledger
 from mainspring.scheduling.firing import let_go
@@ -21,6 +22,8 @@ from mainspring.stores.protocol import By
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
+
+log = get_log("mainspring.schedules")
 
 TRIES = 20  # of a change that others were quicker with
 PAGE = 500
@@ -115,10 +118,23 @@ class Schedules:
         return [stored async for stored in self.all()]
 
     async def all(self) -> AsyncIterator[StoredSchedule]:
+        """Those that this version can read; `unreadable` names the others."""
+        async for _, stored in self._all():
+            if isinstance(stored, StoredSchedule):
+                yield stored
+
+    async def unreadable(self) -> dict[str, str]:
+        """By their ids, why: a newer version wrote them, and only such ones fire them."""
+        return {name: str(found) async for name, found in self._all() if isinstance(found, InvalidSchedule)}
+
+    async def _all(self) -> AsyncIterator[tuple[str, StoredSchedule | InvalidSchedule]]:
         seen: tuple[str, str] | None = None
         while page := await self._app.store.browse(Listing(COLLECTION, "", seen, PAGE)):
             for document in page:
-                yield StoredSchedule.from_document(document)
+                try:
+                    yield document.key.id, StoredSchedule.from_document(document)
+                except InvalidSchedule as error:
+                    yield document.key.id, error
             seen = page[-1].key.group, page[-1].key.id
 
     async def ledger(self, id: str, *, limit: int = 100, before: datetime | None = None) -> Sequence[Entry]:
@@ -223,7 +239,10 @@ class Schedules:
         Of the packages whose tasks this application has; what other programs declare is theirs.
         """
         for one in self.declared.values():
-            await self._put(one.id, one.schedule, one.job, _code_of(one.owner), owner=one.owner)
+            try:
+                await self._put(one.id, one.schedule, one.job, _code_of(one.owner), owner=one.owner)
+            except InvalidSchedule as error:  # a newer version declares it, and knows better
+                log.warning("schedule_left_alone", schedule=one.id, error=str(error))
         owners = {owner_of(task.function) for task in self._app.tasks.values()}
         async for stored in self.all():
             if stored.owner in owners and stored.id not in self.declared and stored.enabled:

@@ -1,20 +1,28 @@
-"""A schedule as it is kept: what to run, when, and how far it has come."""
+"""A schedule as it is kept: what to run, when, and how far it has come.
+
+During an upgrade, versions of this program that know different fields read the same documents. A field in `schedule` or
+`job` says when or what to run: a version that does not know it would do something else than was asked for, so it leaves
+the schedule to those that do. Hence fields that are new there are left out where they are not used. Any other field
+that a version does not know is not its business; it writes it back as it was.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from mainspring.clock import to_millis
+from mainspring.errors import InvalidSchedule, MainspringError
 from mainspring.ids import new_id
 from mainspring.job import NewJob
 from mainspring.schedule import Occurrence, Schedule, tzdata_version
 from mainspring.stores.documents import Document, Key, Write
 
 COLLECTION = "schedules"
+EACH_TIME = frozenset({"id", "run_at", "delay"})  # of a job: not the same
 TICK = timedelta(microseconds=1)
 
 
@@ -32,6 +40,7 @@ class StoredSchedule:
     fires: int = 0  # so far
     tzdata: str = field(default_factory=tzdata_version)  # that `next` was found with
     version: str = ""  # of its document
+    others: Mapping[str, Any] = field(default_factory=dict)  # fields of its document that only newer versions know
 
     @property
     def task(self) -> str:
@@ -74,10 +83,10 @@ class StoredSchedule:
         return replace(self._job(), target=tuple(target) if target else None)
 
     def _job(self, **changes: Any) -> NewJob:
-        fields = {**self.job, **changes}
-        fields["tags"] = tuple(fields.get("tags") or ())
-        fields["target"] = tuple(fields.get("target") or ("schedule", self.id))
-        return NewJob(id=new_id(), **fields)
+        given = {**self.job, **changes}
+        given["tags"] = tuple(given.get("tags") or ())
+        given["target"] = tuple(given.get("target") or ("schedule", self.id))
+        return NewJob(id=new_id(), **given)
 
     # -- as a document --------------------------------------------------------------------------------
 
@@ -97,6 +106,7 @@ class StoredSchedule:
 
     def to_data(self) -> dict[str, Any]:
         return {
+            **self.others,
             "schedule": self.schedule.to_data(),
             "job": dict(self.job),
             "since": self.since.isoformat(),
@@ -111,25 +121,50 @@ class StoredSchedule:
 
     @classmethod
     def from_document(cls, document: Document) -> StoredSchedule:
-        data = json.loads(document.data)
-        occurrences = {
-            name: None if data[name] is None else Occurrence.from_data(data[name]) for name in ("decided", "next")
-        }
+        try:
+            return cls._from_data(document.key.id, json.loads(document.data), document.version)
+        except (MainspringError, ValueError, KeyError, TypeError, AttributeError) as error:
+            why = error if isinstance(error, MainspringError) else repr(error)
+            msg = (
+                f"schedule {document.key.id!r} cannot be read by this version of Mainspring; a newer one may have "
+                f"written it: {why}"
+            )
+            raise InvalidSchedule(msg) from error
+
+    @classmethod
+    def _from_data(cls, id: str, data: dict[str, Any], version: str) -> StoredSchedule:
         return cls(
-            **{
-                **data,
-                **occurrences,
-                "id": document.key.id,
-                "schedule": Schedule.from_data(data["schedule"]),
-                "since": datetime.fromisoformat(data["since"]),
-                "version": document.version,
-            }
+            id=id,
+            schedule=Schedule.from_data(data.pop("schedule")),
+            job=_checked(data.pop("job")),
+            since=datetime.fromisoformat(data.pop("since")),
+            owner=data.pop("owner"),
+            disabled=data.pop("disabled"),
+            decided=_occurrence(data.pop("decided")),
+            next=_occurrence(data.pop("next")),
+            last_job=data.pop("last_job"),
+            fires=data.pop("fires"),
+            tzdata=data.pop("tzdata"),
+            version=version,
+            others=data,  # what is left
         )
 
 
+def _occurrence(data: dict[str, Any] | None) -> Occurrence | None:
+    return None if data is None else Occurrence.from_data(data)
+
+
+def _checked(job: dict[str, Any]) -> dict[str, Any]:
+    """What is not set may be unknown: it asks for nothing."""
+    given = {name: value for name, value in job.items() if value is not None}
+    if unknown := given.keys() - {one.name for one in fields(NewJob)}:
+        msg = f"job: there is no {', '.join(sorted(unknown))}"
+        raise InvalidSchedule(msg)
+    return given
+
+
 def template_of(job: NewJob) -> dict[str, Any]:
-    """What of a prepared job is the same each time."""
-    fields = asdict(job)
-    for name in ("id", "run_at", "delay"):
-        del fields[name]
-    return {**fields, "priority": int(job.priority), "tags": list(job.tags)}
+    """What of a prepared job is the same each time. What is not set is left out."""
+    lists = {name: list(given) for name in ("target", "tags") if (given := getattr(job, name)) is not None}
+    said = {**asdict(job), "priority": int(job.priority), **lists}  # as JSON gives it back
+    return {name: value for name, value in said.items() if value is not None and name not in EACH_TIME}

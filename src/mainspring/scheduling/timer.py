@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mainspring.clock import Millis, to_datetime
-from mainspring.errors import MainspringError, SystemHalted
+from mainspring.errors import InvalidSchedule, SystemHalted
 from mainspring.events import ScheduleFired, ScheduleSkipped
 from mainspring.job import Job
 from mainspring.log import get_log
@@ -72,7 +72,7 @@ class ScheduleTimer:
     def _read(self, document: Document) -> StoredSchedule | None:
         try:
             stored = StoredSchedule.from_document(document)
-        except (MainspringError, ValueError, KeyError, TypeError) as error:
+        except InvalidSchedule as error:
             if document.key.id not in self._unreadable:
                 log.warning("schedule_unreadable", schedule=document.key.id, error=str(error))
             self._unreadable.add(document.key.id)
