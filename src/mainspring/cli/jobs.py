@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from mainspring.app import Mainspring
+from mainspring.cli import replay
 from mainspring.cli.changes import Change, add_change_options, run_change
 from mainspring.cli.exits import Exit, UsageError
 from mainspring.cli.filters import add_filter_options, make_filter
@@ -46,6 +47,7 @@ def add_commands(commands: Commands) -> None:
     add_list(jobs)
     add_show(jobs)
     add_why(jobs)
+    replay.add_replay(jobs)
     cancel = "waiting ones end at once; running ones are asked to stop, and their worker ends them"
     add_change(jobs, "cancel", CANCEL, "cancel jobs", f"By id, or by filter: {cancel}.")
     retry = "failed, dead or cancelled ones run again now, with a full budget of attempts"

@@ -30,7 +30,12 @@ WHAT_TO_GIVE = (
 @contextlib.contextmanager
 def opened(args: Namespace) -> Iterator[Mainspring]:
     """The application of a command, its store open. An interrupt leaves at once and waits for nobody."""
-    app = choose(args)
+    with opening(choose(args)) as app:
+        yield app
+
+
+@contextlib.contextmanager
+def opening(app: Mainspring) -> Iterator[Mainspring]:
     try:
         require_existing(app)
         app.run(app.store.open())

@@ -1,0 +1,146 @@
+"""`mainspring jobs replay`: run a job once more, here, and see why it failed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pdb  # noqa: T100 - what --pdb is for
+import sys
+import traceback
+from argparse import Namespace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import mainspring
+from mainspring.app import Mainspring
+from mainspring.cli.exits import Exit, UsageError
+from mainspring.cli.loading import load, opening
+from mainspring.cli.parser import Commands, Parser, add_command
+from mainspring.cli.table import printable
+from mainspring.cli.terminal import Terminal
+from mainspring.errors import Wish
+from mainspring.job import NewJob
+from mainspring.replay.run import Listener, Replay, Replayed
+from mainspring.stores.connect import connect
+
+DETAIL = (
+    "The handler is called in this process, with the payload and the step outputs that are recorded. The job is not\n"
+    "claimed and nothing is written to the store; jobs that it would enqueue are printed. Whatever else its code\n"
+    "does, it does. A step that is not recorded is run only if you say so: asked on a terminal, or with --run-steps."
+)
+OURS = (str(Path(mainspring.__file__).parent), str(Path(asyncio.__file__).parent), str(Path(contextlib.__file__)))
+
+
+def add_replay(jobs: Commands) -> None:
+    parser: Parser = add_command(jobs, "replay", replay_job, "run a failed or finished job again, here", DETAIL)
+    parser.add_argument("id", metavar="ID", help="the job")
+    parser.add_argument(
+        "--local", action="store_true", help="in this process; without it: see `mainspring jobs retry`, for workers"
+    )
+    parser.add_argument("--run-steps", action="store_true", help="run steps that are not recorded, without asking")
+    parser.add_argument("--from-step", metavar="NAME", help="forget this step and those after it")
+    parser.add_argument("--pdb", action="store_true", help="open the debugger where it fails")
+    parser.add_argument(
+        "--app", metavar="MODULE:ATTRIBUTE", help="the application that has the job's task (or MAINSPRING_APP)"
+    )
+    parser.add_argument("--store", metavar="URL", help="where the job is, if not in the application's own store")
+
+
+def replay_job(args: Namespace, terminal: Terminal) -> int:
+    app = application(args, terminal)
+    with opening(app):
+        watching = Watching(terminal, run_steps=args.run_steps)
+        replay = app.run(Replay.find(app, args.id, watching, from_step=args.from_step))
+        recorded = ", ".join(map(repr, replay.recorded)) or "none"
+        terminal.note(f"replaying {printable(replay.task.name)} {args.id}; recorded steps: {printable(recorded)}")
+        with contextlib.redirect_stdout(sys.stderr) if terminal.json else contextlib.nullcontext():
+            replayed = replay.run()
+        if terminal.json:
+            terminal.emit(as_data(args.id, replayed))
+        else:
+            say_end(terminal, replayed)
+        if replayed.error is not None and args.pdb:
+            pdb.post_mortem(of_user(replayed.error.__traceback__))
+    return Exit.OK if replayed.error is None and not replayed.stopped else Exit.FAILED
+
+
+def application(args: Namespace, terminal: Terminal) -> Mainspring:
+    if not args.local:
+        msg = "say --local to run the job in this process; `mainspring jobs retry` has a worker run it again"
+        raise UsageError(msg, args.prog)
+    if args.pdb and terminal.json:
+        msg = "--pdb is for people and --json for programs: give one of them"
+        raise UsageError(msg, args.prog)
+    path = args.app or os.environ.get("MAINSPRING_APP")
+    if not path:
+        msg = "the job's code is needed: give --app module:attribute, or set MAINSPRING_APP"
+        raise UsageError(msg, args.prog)
+    app = load(path)
+    if args.store:
+        app.store = connect(args.store)
+    return app
+
+
+class Watching(Listener):
+    def __init__(self, terminal: Terminal, *, run_steps: bool) -> None:
+        self._terminal = terminal
+        self._run_steps = run_steps
+
+    def said(self, text: str) -> None:
+        self._terminal.note(printable(text))
+
+    def may_run(self, step: str) -> bool:
+        if self._run_steps:
+            self.said(f"{step}: not recorded, and run")
+            return True
+        if self._terminal.json or not self._terminal.interactive:
+            return False
+        return self._terminal.confirm(f"{printable(step)} is not recorded: really run it?")
+
+    def would(self, what: str, job: NewJob) -> None:
+        self.said(f"would {what} {job.task} {job.payload} in queue {job.queue}")
+
+
+def say_end(terminal: Terminal, replayed: Replayed) -> None:
+    error = replayed.error
+    if replayed.stopped:
+        terminal.say(f"stopped: {printable(replayed.stopped)}")
+        terminal.note("--run-steps runs what is not recorded")
+    elif isinstance(error, Wish):
+        terminal.say(f"it ended itself with {type(error).__name__}: {printable(error.reason) or 'no reason given'}")
+    elif error is not None:
+        trace = of_user(error.__traceback__)
+        terminal.say("".join(traceback.format_exception(type(error), error, trace)).rstrip("\n"))
+    else:
+        terminal.say(f"completed, with result {printable(repr(replayed.result))}")
+
+
+def as_data(job_id: str, replayed: Replayed) -> dict[str, Any]:
+    error = replayed.error
+    return {
+        "job": job_id,
+        "end": "stopped" if replayed.stopped else "completed" if error is None else "failed",
+        "result": replayed.result,
+        "stopped": replayed.stopped or None,
+        "error": None
+        if error is None
+        else {
+            "type": type(error).__name__,
+            "message": str(error),
+            "traceback": "".join(traceback.format_exception(type(error), error, of_user(error.__traceback__))),
+        },
+        "steps_run": replayed.steps,
+        "jobs": [
+            {"would": what, "task": job.task, "queue": job.queue, "payload": job.payload} for what, job in replayed.jobs
+        ],
+    }
+
+
+def of_user(trace: TracebackType | None) -> TracebackType | None:
+    """From where it is the handler's own: how it came to be called is of no interest."""
+    found = trace
+    while found is not None and found.tb_frame.f_code.co_filename.startswith(OURS):
+        found = found.tb_next
+    return found or trace
