@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mainspring.errors import StoreError, StoreUnavailable
 from mainspring.job import UNTIL_WOKEN, Claim, Inserted, Move, Outcome, Save, Status, Step, end_of
 from mainspring.stores.postgres import PostgresStore, endings, insertion
 from mainspring.stores.postgres.partitions import DAY
@@ -102,6 +104,14 @@ async def test_nor_is_one_who_waits_and_is_not_committed(
     assert await ending in {Status.COMPLETED, Status.DEAD_LETTER}
     assert await status_of(programs[2], parent.id) is Status.PENDING
     await assert_sound(programs[0])
+
+
+@pytest.mark.parametrize("move", [Move.DONE, Move.DEAD])
+async def test_both_in_one_batch(store: PostgresStore, move: Move) -> None:
+    child, parent = await running(store), await running(store)
+    await store.ack([suspend(parent, end_of(child.id)), outcome(child, move)])
+    assert await status_of(store, parent.id) is Status.PENDING
+    await assert_sound(store)
 
 
 @pytest.mark.parametrize("number", [1, insertion.MANY])
@@ -215,6 +225,17 @@ async def test_any_text_may_be_a_key(store: PostgresStore, number: int) -> None:
     assert {job.waits_for for job in (await store.find(Filter(), limit=1000)).jobs} == {ODD}
     assert await store.wake({ODD: 2**40}) == {ODD: number}
     assert len(await claim(store, 1000)) == number
+
+
+async def test_a_key_that_is_too_long_is_refused_for_good(store: PostgresStore) -> None:
+    long = "".join(random.Random(7).choices("abcdefghijklmnopqrstuvwxyz", k=10_000))  # so that no compression helps
+    held = await running(store)
+    with pytest.raises(StoreError, match="too long") as refused:
+        await store.insert([new_job(waits_for=long)])
+    assert not isinstance(refused.value, StoreUnavailable)
+    with pytest.raises(StoreError, match="too long"):
+        await store.save([Save(held.id, held.token, (Step(long, 1),))])
+    assert await end(store, held, Move.DONE) is Status.COMPLETED
 
 
 async def test_the_end_of_what_is_no_job_can_be_waited_for(store: PostgresStore) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mainspring.clock import Millis
-from mainspring.job import FINISHED, Failure, Move, Outcome, ProgressReport, Status
+from mainspring.job import FINISHED, Failure, Move, Outcome, ProgressReport, Status, end_of
 from mainspring.stores.postgres import arrays, steps
 from mainspring.stores.postgres.insertion import insert_jobs
 from mainspring.stores.postgres.rows import is_id, storable
@@ -99,6 +99,9 @@ async def ack(transaction: Transaction, outcomes: list[Outcome]) -> list[Status 
     done = await complete(transaction, [one for one in outcomes if is_plain(one) and is_id(one.job_id)])
     rest = [one for one in outcomes if not is_plain(one)]
     settled = await settle(transaction, [one for one in rest if is_id(one.job_id)]) if rest else {}
+    awaited = {one.waits_for for one in rest if is_end(one.waits_for)}
+    if together := [job_id for job_id, _ in done if awaited and end_of(job_id) in awaited]:
+        await wake_for_ends(transaction, together)  # once more: who waits for them has been suspended since
     statuses: list[Status | None] = []
     for one in outcomes:
         key = one.job_id, one.token

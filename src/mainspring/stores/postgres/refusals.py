@@ -31,6 +31,12 @@ KINDS: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError], str, str],
         "another transaction was in the way",
         "",
     ),
+    (
+        (errors.ProgramLimitExceeded,),
+        StoreError,
+        "a key or a name is too long to be found by",
+        "keep what jobs, steps and documents are known by below 2,000 bytes",
+    ),
     ((errors.IdleInTransactionSessionTimeout,), StoreUnavailable, "the server waited in vain for our next word", ""),
     (
         (errors.UndefinedTable, errors.UndefinedFunction, errors.InvalidSchemaName),

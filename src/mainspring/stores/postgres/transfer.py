@@ -217,10 +217,8 @@ class Jobs:
 
 async def complete(transaction: Transaction, rows: Sequence[tuple[Any, ...]]) -> list[Record]:
     ids = arrays.of_plain([row[0] for row in rows])
-    runs = grouped(await transaction.rows(RUNS, ids=ids)) if rows else {}
-    steps = grouped(await transaction.rows(STEPS, ids=ids)) if rows else {}
-    by_hand = grouped(await transaction.rows(BY_HAND, ids=ids)) if rows else {}
-    return [to_record(row, *(part.get(row[0], []) for part in (runs, steps, by_hand))) for row in rows]
+    parts = [grouped(await transaction.rows(each, ids=ids)) if rows else {} for each in (RUNS, STEPS, BY_HAND)]
+    return [to_record(row, *(part.get(row[0], []) for part in parts)) for row in rows]
 
 
 async def holders(transaction: Transaction, records: Sequence[Record]) -> dict[str, str]:

@@ -308,7 +308,8 @@ COMMENT ON FUNCTION {schema}.look IS 'Since when, or from when, the first waitin
 -- The claim: due jobs of the levels given, in that order, at most room of them in all, and of each want at most its rooms.
 -- It seeks each level in jobs_waiting and never sorts, whatever ANALYZE last saw: hence the settings. since is where the
 -- caller saw the level's first job: rows before it that a long transaction keeps from being vacuumed are not passed over.
--- The lock is shared by all who claim; who halts takes it alone, and so knows that nothing starts afterwards.
+-- The lock is shared by all who claim; who halts takes it alone, and so knows that nothing starts afterwards. Rows are
+-- locked against all but those who are about to wait for the job's end (waiting.py): these are no reason to skip it.
 CREATE FUNCTION {schema}.take(
     worker_ text, claim_ bigint, queues text[], priorities smallint[], since bigint[], most integer[], wants integer[],
     rooms integer[], room integer, at bigint, stall_grace bigint
