@@ -79,6 +79,21 @@ def test_list(schedules: Run, shop: Shop) -> None:
     assert "until 2100-01-01" in second
 
 
+def test_a_narrow_list_says_all(schedules: Run, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(shop, "reports.monthly-closing", "monthly last 17:00", zone="America/Argentina/Buenos_Aires")
+    shop.app.run(shop.app.schedules.pause("reports.monthly-closing"))
+    monkeypatch.setattr(Terminal, "width", 80)
+    header, first, *beneath = schedules("list").out.splitlines()
+    assert header.split() == ["ID", "STATE", "NEXT,", "UTC", "LAST"]
+    assert first.split() == ["reports.monthly-closing", "paused"]
+    assert beneath[0] == "  at 17:00 on the last day of every month, America/Argentina/Buenos_Aires time"
+    assert beneath[1].startswith("  paused since ")
+    monkeypatch.setattr(Terminal, "width", 40)
+    lines = schedules("list").out.splitlines()
+    assert max(map(len, lines)) <= 40
+    assert "  America/Argentina/Buenos_Aires time" in lines
+
+
 def test_list_as_json(schedules: Run, shop: Shop) -> None:
     put(shop)
     shop.app.run(shop.app.schedules.trigger("a", actor="ana"))

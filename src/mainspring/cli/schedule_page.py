@@ -6,9 +6,10 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from textwrap import wrap
 
 from mainspring.cli.job_page import INDENT, say_block, say_heading
-from mainspring.cli.table import Cell, Column, Styled, printable
+from mainspring.cli.table import Cell, Column, Styled, printable, render
 from mainspring.cli.terminal import STATUS_STYLES, Terminal
 from mainspring.job import Job
 from mainspring.moments import show_both, show_length, show_moment, show_relative
@@ -20,6 +21,7 @@ from mainspring.scheduling.stored import StoredSchedule
 STYLES = {Became.FIRED: "green", Became.TRIGGERED: "cyan", Became.COALESCED: "dim", Became.SKIPPED: "yellow"}
 KINDS = {"added": "green", "removed": "red", "moved": "yellow"}
 TIME = "%Y-%m-%d %H:%M"
+WIDE = 140  # columns that the whole list needs
 
 
 # -- the list ---------------------------------------------------------------------------------------
@@ -32,6 +34,9 @@ def say_schedules(
     jobs: Mapping[str, Job],
     now: datetime,
 ) -> None:
+    if terminal.width is not None and terminal.width < WIDE:
+        say_narrow(terminal, schedules, last, jobs, now, terminal.width)
+        return
     columns = (
         Column("ID", least=10),
         Column("STATE"),
@@ -51,12 +56,36 @@ def schedule_row(stored: StoredSchedule, entry: Entry | None, jobs: Mapping[str,
         stored.id,
         Styled(state, style),
         "" if stored.next is None else show_minutes(stored.next.local),
-        "" if stored.next is None else show_minutes(stored.next.utc),
+        show_next(stored),
         stored.schedule.rule.describe(),
         stored.schedule.zone,
         last_cell(entry, jobs, now),
         Styled(why, "dim"),
     )
+
+
+def say_narrow(
+    terminal: Terminal,
+    schedules: Sequence[StoredSchedule],
+    last: Mapping[str, Entry],
+    jobs: Mapping[str, Job],
+    now: datetime,
+    width: int,
+) -> None:
+    """What is long is beneath the line of its schedule, and whole."""
+    columns = (Column("ID", least=10), Column("STATE"), Column("NEXT, UTC"), Column("LAST", least=10))
+    states = [state_of(one, now) for one in schedules]
+    rows = [
+        (one.id, Styled(state, style), show_next(one), last_cell(last.get(one.id), jobs, now))
+        for one, (state, style, _) in zip(schedules, states, strict=True)
+    ]
+    header, *lines = render(columns, rows, width, terminal.paint)
+    terminal.say(header)
+    for line, one, (_, _, why) in zip(lines, schedules, states, strict=True):
+        terminal.say(line)
+        for text in (one.describe(), why):
+            for part in wrap(printable(text), max(width - len(INDENT), 20)):
+                terminal.say(f"{INDENT}{part}", "dim")
 
 
 def state_of(stored: StoredSchedule, now: datetime) -> tuple[str, str, str]:
@@ -79,6 +108,10 @@ def last_cell(entry: Entry | None, jobs: Mapping[str, Job], now: datetime) -> Ce
     what, style = (entry.became.value, STYLES[entry.became]) if job is None else (job.status, STATUS_STYLES[job.status])
     reason = f" ({entry.reason})" if entry.became is Became.SKIPPED else ""
     return Styled(f"{what}{reason} {show_relative(entry.at, now)}", style)
+
+
+def show_next(stored: StoredSchedule) -> str:
+    return "" if stored.next is None else show_minutes(stored.next.utc)
 
 
 def show_minutes(moment: datetime) -> str:
