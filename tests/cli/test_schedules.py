@@ -91,7 +91,7 @@ def test_a_narrow_list_says_all(schedules: Run, shop: Shop, monkeypatch: pytest.
     monkeypatch.setattr(Terminal, "width", 40)
     lines = schedules("list").out.splitlines()
     assert max(map(len, lines)) <= 40
-    assert "  America/Argentina/Buenos_Aires time" in lines
+    assert "  month, America/Argentina/Buenos_Aires" in lines
 
 
 def test_list_as_json(schedules: Run, shop: Shop) -> None:

@@ -35,7 +35,7 @@ def say_schedules(
     now: datetime,
 ) -> None:
     if terminal.width is not None and terminal.width < WIDE:
-        say_narrow(terminal, schedules, last, jobs, now, terminal.width)
+        say_narrow(terminal, schedules, last, jobs, now, width=terminal.width)
         return
     columns = (
         Column("ID", least=10),
@@ -70,6 +70,7 @@ def say_narrow(
     last: Mapping[str, Entry],
     jobs: Mapping[str, Job],
     now: datetime,
+    *,
     width: int,
 ) -> None:
     """What is long is beneath the line of its schedule, and whole."""
