@@ -132,6 +132,8 @@ async def test_durable_functions_cost_what_the_page_says(store: FreshStore) -> N
     await suspend(held, "sleep", delay=0)
     held = await meter.of(claim_one(store))
     meter.shows("claim")
+    await suspend(held, "sleep with a step", delay=0, steps=(Step("nap", 2, "sleep"),))
+    held = await claim_one(store)
     await meter.of(store.steps(held.id))
     meter.shows("read the steps")
     await suspend(held, "wait for a key", waits_for="bell", delay=UNTIL_WOKEN)

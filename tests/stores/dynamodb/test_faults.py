@@ -137,6 +137,24 @@ async def test_an_ack_whose_answer_never_came_is_known_when_it_is_repeated(progr
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_AFTER, Fault.LOST_BEFORE])
+async def test_a_batch_of_acks_of_which_one_failed_is_repeated_as_a_whole(programs: Programs, fault: Fault) -> None:
+    """Those that were written the first time are no lost claims."""
+    store = await programs.another(budget=0.0)
+    await join(store, "w1")
+    await put_many(store, 4)
+    held = await claim(store)
+    moves = [Move.DONE, Move.RETRY, Move.DONE, Move.CANCEL]
+    outcomes = [outcome(one, move, delay=60_000) for one, move in zip(held, moves, strict=True)]
+    client_of(store).plan = once(fault, "TransactWriteItems")
+    with pytest.raises(StoreUnavailable):
+        await store.ack(outcomes)
+    client_of(store).plan = lambda *_: None
+    written = [Status.COMPLETED, Status.FAILED, Status.COMPLETED, Status.CANCELLED]
+    assert await store.ack(outcomes) == written
+    assert await store.ack(outcomes) == [None] * 4
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_AFTER, Fault.LOST_BEFORE])
 async def test_a_claim_whose_answer_never_came_is_given_back(programs: Programs, fault: Fault) -> None:
     store, other = await programs.another(budget=0.0), programs.first
     await join(store, "w1")

@@ -11,7 +11,7 @@ import pytest
 
 from mainspring.errors import StoreError, StoreUnavailable
 from mainspring.job import UNTIL_WOKEN, Claim, Inserted, Move, NewJob, Save, Status, Step, end_of
-from mainspring.stores.dynamodb import DynamoStore
+from mainspring.stores.dynamodb import DynamoStore, transfer
 from mainspring.stores.dynamodb.items import history
 from mainspring.stores.dynamodb.waiting import partition
 from mainspring.stores.memory import MemoryStore
@@ -27,6 +27,7 @@ from mainspring.testing.conformance.scene import (
     join,
     look,
     new_job,
+    outcome,
     put,
     running,
     status_of,
@@ -216,6 +217,20 @@ async def test_an_end_and_one_who_begins_to_wait_for_it_do_not_miss_each_other(p
     assert await calls_left(store) == 0
 
 
+async def test_many_may_begin_to_wait_for_one_end_at_once(programs: Programs) -> None:
+    store, other = programs.first, await programs.another()
+    await join(store, "w1")
+    child = await running(store, queue="children")
+    await store.insert([new_job() for _ in range(30)])
+    held = await claim(store, 30)
+    later = [new_job(queue="later", waits_for=end_of(child.id)) for _ in range(30)]
+    waits = [outcome(one, Move.SUSPEND, delay=UNTIL_WOKEN, waits_for=end_of(child.id)) for one in held]
+    await asyncio.gather(store.ack(waits), other.insert(later))
+    await end(store, child, Move.DONE)
+    statuses = {job.status for job in await store.get([*(one.id for one in held), *(job.id for job in later)])}
+    assert statuses == {Status.PENDING}
+
+
 async def test_of_a_call_and_the_time_one_comes_first(programs: Programs, clock: ManualClock) -> None:
     store, other = programs.first, await programs.another()
     await join(store, "w1")
@@ -322,6 +337,30 @@ async def test_one_who_waits_and_its_job_may_come_in_one_chunk(store: FreshStore
     assert await status_of(store, parent) is Status.PENDING
 
 
+async def test_a_call_that_was_not_made_is_made_before_jobs_are_copied(programs: Programs) -> None:
+    store, other = await programs.another(budget=0.0), programs.first
+    await join(store, "w1")
+    child = await running(store)
+    parent = await suspended(store, end_of(child.id))
+    child.ref = None
+    client_of(store).plan = dies_after("TransactWriteItems")
+    await end(store, child, Move.DONE)
+    (record,) = (await other.dump(Kind.LIVE)).records
+    assert (record["id"], record["status"], record["waits_for"]) == (parent, Status.PENDING, None)
+
+
+async def test_a_chunk_ends_where_its_steps_are_too_much(store: FreshStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    await join(store, "w1")
+    await store.insert([new_job() for _ in range(40)])
+    held = await claim(store, 40)
+    await store.save([Save(one.id, one.token, (Step("large", 1, output='"' + "x" * 100 + '"'),)) for one in held])
+    monkeypatch.setattr(transfer, "MOST_BYTES", 3_000)
+    first = await store.dump(Kind.LIVE)
+    rest = await store.dump(Kind.LIVE, after=first.cursor)
+    assert (len(first.records), len(rest.records), rest.cursor) == (32, 8, None)
+    assert {record["id"] for record in (*first.records, *rest.records)} == {one.id for one in held}
+
+
 # -- steps ------------------------------------------------------------------------------------------------
 
 
@@ -349,10 +388,10 @@ async def test_a_save_of_more_than_fits_into_one_transaction(store: FreshStore) 
 
 @pytest.mark.parametrize(("steps", "transactions"), [(3, 1), (4, 2)])
 async def test_a_save_that_just_fits_is_one_transaction(store: FreshStore, steps: int, transactions: int) -> None:
-    """Of a hundred items: the mark on the job, four for each that has a key and waits for another, and the steps."""
+    """Of a hundred items: the mark on the job, three for each that has a key and waits for another, and the steps."""
     await join(store, "w1")
     held = await running(store)
-    others = [new_job() for _ in range(24)]
+    others = [new_job() for _ in range(32)]
     await store.insert(others)
     jobs = [new_job(dedupe_key=f"k{number}", waits_for=end_of(other.id)) for number, other in enumerate(others)]
     made = calls_of(store, "TransactWriteItems")

@@ -18,7 +18,7 @@ from mainspring.log import get_log
 from mainspring.stores.dynamodb import steps, waiting
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.counts import day_of
-from mainspring.stores.dynamodb.insertion import LARGEST_ITEM, Newcomers, forget_key, write_down
+from mainspring.stores.dynamodb.insertion import LARGEST_ITEM, Newcomers, forget_key, named_among, write_down
 from mainspring.stores.dynamodb.items import (
     STATUSES,
     WORDS,
@@ -80,16 +80,37 @@ async def ack(table: Table, outcomes: Sequence[Outcome]) -> list[Status | None]:
     by_job: dict[str, list[int]] = {}
     for number, outcome in enumerate(outcomes):
         by_job.setdefault(outcome.job_id, []).append(number)
-    together_with = [numbers[0] for numbers in by_job.values() if len(numbers) == 1 and is_plain(outcomes[numbers[0]])]
-    statuses = await ack_plain(table, {number: outcomes[number] for number in together_with})
+    await waiting.mark(table, frozenset[str]().union(*map(named_by, outcomes)))
+    statuses = told_before(table, outcomes)
+    alone = [numbers[0] for numbers in by_job.values() if len(numbers) == 1 and numbers[0] not in statuses]
+    plain = {number: outcomes[number] for number in alone if is_plain(outcomes[number])}
 
     async def ack_job(numbers: list[int]) -> None:
         for number in numbers:
             if number not in statuses:
                 statuses[number] = await ack_one(table, outcomes[number])
 
-    await together([ack_job(numbers) for numbers in by_job.values()])
+    try:
+        statuses |= await ack_plain(table, plain)
+        await together([ack_job(numbers) for numbers in by_job.values()])
+    except BaseException:
+        remember(table, outcomes, statuses)
+        raise
     return [statuses[number] for number in range(len(outcomes))]
+
+
+def remember(table: Table, outcomes: Sequence[Outcome], statuses: Mapping[int, Status | None]) -> None:
+    """One of a batch failed, so all will be repeated: those that were written are no lost claims then."""
+    written = {number: status for number, status in statuses.items() if status is not None}
+    table.untold |= {(outcomes[number].job_id, outcomes[number].token): status for number, status in written.items()}
+
+
+def told_before(table: Table, outcomes: Sequence[Outcome]) -> dict[int, Status | None]:
+    found: dict[int, Status | None] = {}
+    for number, outcome in enumerate(outcomes):
+        if (status := table.untold.pop((outcome.job_id, outcome.token), None)) is not None:
+            found[number] = status
+    return found
 
 
 def is_plain(outcome: Outcome) -> bool:
@@ -133,10 +154,16 @@ def is_ours(refused: Refused, mark: str) -> bool:
     return str(unpack(refused.item or {}).get("acked")).startswith(mark)
 
 
+def named_by(outcome: Outcome) -> frozenset[str]:
+    """The jobs whose end is waited for, by this one or by its follow-ups."""
+    own = waiting.named_by(outcome.waits_for)
+    return named_among(outcome.follow_ups) | ({own} if own else frozenset())
+
+
 async def ack_one(table: Table, outcome: Outcome) -> Status | None:
     """The new status, or None: the claim was lost."""
     mark = new_id()
-    newcomers = Newcomers(table, outcome.follow_ups)
+    newcomers = Newcomers(table, outcome.follow_ups, named_by(outcome))
     await write_down(table, {job.queue for job in outcome.follow_ups})
     lighter = await steps.save_beforehand(table, outcome)
     if lighter is None:
@@ -206,8 +233,6 @@ def decide(table: Table, row: Row, outcome: Outcome, mark: str) -> Ending:
         changes["scheduled_for"] = due_again(row, outcome, now)
     if status is Status.SUSPENDED:
         changes |= {"waits_for": outcome.waits_for} | ({"attempts": 0, "crashes": 0} if begins_anew(outcome) else {})
-        if waiting.named_by(outcome.waits_for) == row["SK"]:
-            changes["awaited"] = True
     changes |= place_of(row | changes, status, table.shards)
     ending = Ending(status, fitted(row, changes), attempt_of(row, outcome, status, now))
     ending.more = steps.puts(row["SK"], outcome.steps)
@@ -232,7 +257,6 @@ def finish(row: Row, status: Status, now: Millis) -> dict[str, Any]:
         "expires_at": stamp(expires) if expires < NEVER else None,
         "ttl": ttl(expires),
         "waits_for": None,
-        "awaited": None,
     }
 
 
@@ -293,12 +317,8 @@ def fence(row: Row, ending: Ending) -> list[Condition]:
 
 
 async def write(table: Table, row: Row, ending: Ending, newcomers: Newcomers) -> None:
-    waits_for = ending.changes.get("waits_for")
-    new = newcomers.actions(1, writer=row["SK"], waits_for=waits_for)
-    if ending.status not in FINISHED and newcomers.await_end_of(row["SK"]):
-        ending.changes["awaited"] = True
     change = update(table.job_key(row["SK"]), ending.changes, only_if=fence(row, ending))
-    actions: list[Action] = [("Update", change), *new, *ending.more]
+    actions: list[Action] = [("Update", change), *newcomers.actions(1), *ending.more]
     if ending.attempt is not None:
         actions.append(("Put", put(ending.attempt)))
     if len(actions) == 1:

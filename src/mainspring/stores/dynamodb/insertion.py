@@ -50,6 +50,7 @@ async def insert(table: Table, jobs: Sequence[NewJob]) -> list[Inserted]:
     queues = {job.queue for job in jobs}
     halts.refuse(await halts.standing(table), queues)
     await write_down(table, queues)
+    await waiting.mark(table, awaited)
     groups: dict[tuple[str, ...], list[int]] = {}
     for number in alone:
         job = jobs[number]
@@ -123,57 +124,41 @@ class Newcomers:
     """Jobs that come in with one transaction, beside other writes perhaps: each with its key and what it waits for."""
 
     def __init__(self, table: Table, jobs: Sequence[NewJob], awaited: Collection[str] = ()) -> None:
+        """`awaited`: those whose end is waited for, by each other or by who brings them."""
         self._table = table
         self._now = table.clock.now()
         self.jobs = list(jobs)
-        self._awaited = awaited  # by others that come beside them
-        self._items = [to_item(table, job, self._now) for job in jobs]
+        self._items = [to_item(table, job, self._now, awaited) for job in jobs]
         self._twins = twins_of(jobs)
         self._answers: dict[int, Inserted] = {}  # of those that are not to be put in
         self._keys: dict[int, Row] = {}  # the state of their dedupe keys
-        self._gone: set[str] = set()  # jobs that are waited for and not there
         self._put: dict[int, int] = {}  # job -> the number of its first action
-        self._marks: dict[str, int] = {}  # job that is waited for -> the number of its action
 
-    def actions(self, first: int, *, writer: str | None = None, waits_for: str | None = None) -> list[Action]:
-        """The first of them has that number in the transaction. `writer` is a job that it writes in any case.
-
-        `waits_for`: what that job suspends itself for.
-        """
+    def actions(self, first: int) -> list[Action]:
+        """The first of them has that number in the transaction."""
         new = [number for number in range(len(self.jobs)) if number not in self._answers | self._twins]
-        inside = {self.jobs[number].id for number in new}
-        named = named_among(self.jobs[number] for number in new)
-        if own := waiting.named_by(waits_for):
-            named |= {own}
         actions: list[Action] = []
-        self._put, self._marks = {}, {}
+        self._put = {}
         for number in new:
             self._put[number] = first + len(actions)
-            actions += self._actions_for(number, awaited=self.jobs[number].id in named.union(self._awaited))
-        for job_id in sorted(named - inside - self._gone - {writer}):
-            self._marks[job_id] = first + len(actions)
-            actions.append(waiting.mark(self._table, job_id))
+            actions += self._actions_for(number)
         return actions
 
-    def _actions_for(self, number: int, *, awaited: bool) -> list[Action]:
+    def _actions_for(self, number: int) -> list[Action]:
         job, item = self.jobs[number], self._items[number]
         row = unpack(item)
-        actions: list[Action] = [("Put", put_item(item | pack({"awaited": awaited or None}), [absent("PK")]))]
+        actions: list[Action] = [("Put", put_item(item, [absent("PK")]))]
         if job.dedupe_key is not None:
             actions.append(put_key(job, row, self._keys.get(number), self._now))
         if job.waits_for is not None:
             actions.append(waiting.waiter(row))
         return actions
 
-    def await_end_of(self, job_id: str) -> bool:
-        return job_id in named_among(self.jobs[number] for number in self._put)
-
     async def learn(self, cancelled: Cancelled, *, ends: str | None = None) -> None:
-        """From a transaction that failed: who is there already, who has which key, and who is not there to be marked.
+        """From a transaction that failed: who is there already, and who has which key.
 
         A key that is held by the job which `ends` in the same transaction is free.
         """
-        self._gone |= {job_id for job_id, place in self._marks.items() if cancelled.failed(place)}
         for number, place in self._put.items():
             job = self.jobs[number]
             if cancelled.failed(place):

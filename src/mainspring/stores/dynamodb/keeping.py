@@ -24,10 +24,10 @@ from mainspring.stores.documents import (
     comes_soon,
     is_there,
 )
-from mainspring.stores.dynamodb import halts
+from mainspring.stores.dynamodb import halts, waiting
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed, Item
 from mainspring.stores.dynamodb.filters import unexpired
-from mainspring.stores.dynamodb.insertion import LARGEST_ITEM, TRIES, Newcomers, holder_of, write_down
+from mainspring.stores.dynamodb.insertion import LARGEST_ITEM, TRIES, Newcomers, holder_of, named_among, write_down
 from mainspring.stores.dynamodb.items import PLACES, dedupe_key, key, stamp, text, text_of, ttl, unstamp
 from mainspring.stores.dynamodb.operate import note_actions
 from mainspring.stores.dynamodb.table import TRANSACTION, Action, Table, together
@@ -95,6 +95,7 @@ async def write(table: Table, bundles: Sequence[Bundle]) -> list[list[Inserted] 
         halts.refuse(await halts.standing(table), {job.queue for job in jobs})
     attempts = [Attempt(table, bundle, now) for bundle in bundles]
     await write_down(table, {job.queue for job in jobs})
+    await waiting.mark(table, named_among(jobs))
     await write_down_collections(table, {one.key.collection for bundle in bundles for one in bundle.writes})
 
     async def in_turn(numbers: list[int]) -> dict[int, list[Inserted] | None]:
@@ -154,7 +155,7 @@ class Attempt:
         self._now = now
         self._documents: list[Action] = [to_action(one, now) for one in bundle.writes]
         self._note: list[Action] = [] if bundle.note is None else note_actions(bundle.note, now)
-        self._newcomers = Newcomers(table, bundle.jobs)
+        self._newcomers = Newcomers(table, bundle.jobs, named_among(bundle.jobs))
 
     async def run(self) -> list[Inserted] | None:
         for _ in range(TRIES):

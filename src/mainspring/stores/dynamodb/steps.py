@@ -15,6 +15,7 @@ from zlib import crc32
 from mainspring.clock import Millis
 from mainspring.errors import StoreBusy, StoreError
 from mainspring.job import Inserted, NewJob, Outcome, Save, Status, Step
+from mainspring.stores.dynamodb import waiting
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed, Item
 from mainspring.stores.dynamodb.insertion import LARGEST_ITEM, TRIES, Newcomers, named_among, write_down
 from mainspring.stores.dynamodb.items import PLACES, WORDS, history, key, short, stamp, text, text_of, unstamp
@@ -75,8 +76,8 @@ def in_order(lines: Iterable[Row]) -> list[Step]:
 async def save(table: Table, saves: Sequence[Save]) -> list[list[Inserted] | None]:
     """Those of one job one after the other. All are checked before the first is written."""
     for one in saves:
-        for step in one.steps:
-            to_item(one.job_id, step)
+        Newcomers(table, one.jobs)
+        puts(one.job_id, one.steps)
     by_job: dict[str, list[int]] = {}
     for number, one in enumerate(saves):
         by_job.setdefault(one.job_id, []).append(number)
@@ -94,6 +95,7 @@ async def save_whole(table: Table, one: Save) -> list[Inserted] | None:
     """In one transaction, if it fits into one. Else in several, each fenced, and the steps last."""
     await write_down(table, {job.queue for job in one.jobs})
     awaited = named_among(one.jobs)
+    await waiting.mark(table, awaited)
     answers: list[Inserted] = []
     for part in parts_of(one):
         inserted = await save_part(table, part, awaited)
@@ -118,8 +120,8 @@ class Room:
 
 
 def room_for_job(job: NewJob) -> Room:
-    """With its key, its entry under what it waits for, and the mark on the job that it waits for."""
-    return Room(1 + (job.dedupe_key is not None) + 2 * (job.waits_for is not None), len(job.payload.encode()))
+    """With its key, and its entry under what it waits for."""
+    return Room(1 + (job.dedupe_key is not None) + (job.waits_for is not None), len(job.payload.encode()))
 
 
 def room_for_step(step: Step) -> Room:
@@ -150,19 +152,17 @@ def chunks(things: Sequence[T], room_for: Callable[[T], Room]) -> Iterator[tuple
 async def save_part(table: Table, one: Save, awaited: frozenset[str]) -> list[Inserted] | None:
     newcomers = Newcomers(table, one.jobs, awaited)
     for _ in range(TRIES):
-        new = newcomers.actions(1, writer=one.job_id)
-        marks = {"steps": True, "awaited": True} if newcomers.await_end_of(one.job_id) else {"steps": True}
         held = [equals("token", one.token), equals("status", WORDS[Status.RUNNING])]
-        fenced: Action = ("Update", update(table.job_key(one.job_id), marks, only_if=held))
+        fenced: Action = ("Update", update(table.job_key(one.job_id), {"steps": True}, only_if=held))
         try:
-            await table.transact(fenced, *new, *puts(one.job_id, one.steps))
+            await table.transact(fenced, *newcomers.actions(1), *puts(one.job_id, one.steps))
         except Cancelled as cancelled:
             if cancelled.failed(0):
                 return None
             await newcomers.learn(cancelled)
         else:
             if isinstance(one.ref, dict):
-                one.ref |= marks  # so that the end of the run need not be told
+                one.ref["steps"] = True  # so that the end of the run need not be told
             newcomers.have_come()
             return newcomers.answers()
     msg = f"dedupe keys of jobs that {one.job_id} spawns changed hands too often; try again"

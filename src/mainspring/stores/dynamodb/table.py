@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from mainspring.clock import Clock, Millis
 from mainspring.errors import StoreError
 from mainspring.ids import new_id
+from mainspring.job import Status
 from mainspring.log import get_log
 from mainspring.stores.dynamodb.client import Client, ConditionFailed, Item
 from mainspring.stores.dynamodb.counts import DAY, LIVE_DAY, SLOTS, Counts
@@ -84,6 +85,7 @@ class Table:
     collections: set[str] = field(default_factory=set)  # likewise
     held: dict[str, dict[str, int]] = field(default_factory=dict)  # worker of this process -> what it was given
     doubts: dict[tuple[str, int], set[str]] = field(default_factory=dict)  # (job, token) -> acks never answered
+    untold: dict[tuple[str, int], Status] = field(default_factory=dict)  # acks that were written, but not answered
     swept_at: float | None = None  # when we last looked for what is left of jobs that are gone
     counts: Counts = field(default_factory=Counts)
     chores: set[asyncio.Task[None]] = field(default_factory=set)

@@ -54,9 +54,20 @@ from mainspring.stores.dynamodb.operate import LINES_KEPT
 from mainspring.stores.dynamodb.table import Action, Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, absent, equals, pack, put, put_item, unpack, update
 from mainspring.stores.protocol import Halt
-from mainspring.stores.records import DOCUMENT, JOBS, Chunk, Kind, Record, job_record, kind_of, make_key, split_key
+from mainspring.stores.records import (
+    DOCUMENT,
+    JOBS,
+    STEP,
+    Chunk,
+    Kind,
+    Record,
+    job_record,
+    kind_of,
+    make_key,
+    split_key,
+)
 
-STEPS = 64 * 1024  # bytes of them that we think a job has
+READ_AT_ONCE = 32  # jobs whose history is read side by side
 MOST_BYTES = 8 * 2**20  # in one chunk: a table of long payloads must not fill the memory
 
 # -- out ------------------------------------------------------------------------------------------------
@@ -88,7 +99,9 @@ async def look_up(table: Table, kind: Kind, keys: Sequence[str]) -> list[Record]
 
 
 async def dump_jobs(table: Table, kind: Kind, after: str | None, limit: int) -> Chunk:
-    """Shard by shard, in each by id."""
+    """Shard by shard, in each by id. Ends that nobody lived to call are called first: calls are no records."""
+    if kind is Kind.LIVE and after is None:
+        await waiting.make_all(table, await waiting.left_to_make(table, consistent=True))
     first = 0 if after is None else shard_of(after, table.shards)
     chunk = Filling(limit)
     for shard in range(first, table.shards):
@@ -98,7 +111,22 @@ async def dump_jobs(table: Table, kind: Kind, after: str | None, limit: int) -> 
             for row in await pages.next():
                 if kind_of(status_of(row)) is kind and not read.is_over(table, row):
                     chunk.add(row)
-    return Chunk(await job_records(table, chunk.rows), chunk.rows[-1]["SK"] if chunk.is_full else None)
+    records = await records_within_bounds(table, chunk.rows)
+    more = chunk.is_full or len(records) < len(chunk.rows)
+    return Chunk(records, records[-1]["key"] if more else None)
+
+
+async def records_within_bounds(table: Table, rows: Sequence[Row]) -> list[Record]:
+    """Until their steps are too much: how large those are is known only when they have been read."""
+    records: list[Record] = []
+    outputs = 0
+    for start in range(0, len(rows), READ_AT_ONCE):
+        if outputs > MOST_BYTES:
+            break
+        part = await job_records(table, rows[start : start + READ_AT_ONCE])
+        outputs += sum(len(step[STEP.index("output")] or "") for record in part for step in record["steps"])
+        records += part
+    return records
 
 
 class Filling:
@@ -111,7 +139,7 @@ class Filling:
         self._bytes = 0
 
     def add(self, row: Row) -> None:
-        self._bytes += len(payload_of(row)) + len(text_of("result", row) or "") + STEPS * bool(row.get("steps"))
+        self._bytes += len(payload_of(row)) + len(text_of("result", row) or "")
         self.is_full = self.is_full or len(self.rows) == self._limit or (bool(self.rows) and self._bytes > MOST_BYTES)
         if not self.is_full:
             self.rows.append(row)
@@ -318,7 +346,7 @@ async def load_job(table: Table, record: Record, row: Row, lines: Mapping[tuple[
         if found is not None and found["job_sk"] != row["SK"] and await is_live(table, found["job_sk"]):
             return str(found["job_sk"])
         await load_past(table, record, lines)
-        actions = [("Put", put_item(pack(row), [absent("PK")])), *await relations(table, row)]
+        actions = [("Put", put_item(pack(row), [absent("PK")])), *relations(row)]
         if keyed:
             version = new_id()
             actions[0] = ("Put", put_item(pack(row | {"dedupe_version": version}), [absent("PK")]))
@@ -335,15 +363,10 @@ async def load_job(table: Table, record: Record, row: Row, lines: Mapping[tuple[
     return str(row["SK"])
 
 
-async def relations(table: Table, row: Row) -> list[Action]:
+def relations(row: Row) -> list[Action]:
     """What goes in with a job: what it waits for, and how long its steps are kept."""
-    actions = steps.note_of_end(row, row.get("expires_at"))
-    if "waits_for" in row:
-        actions.append(waiting.waiter(row))
-        named = waiting.named_by(row["waits_for"])
-        if named and named != row["SK"] and await table.get(table.job_key(named)):
-            actions.append(waiting.mark(table, named))
-    return actions
+    waits = [waiting.waiter(row)] if "waits_for" in row else []
+    return waits + steps.note_of_end(row, row.get("expires_at"))
 
 
 async def note_who_waits(table: Table, rows: Sequence[Row]) -> None:
@@ -354,6 +377,7 @@ async def note_who_waits(table: Table, rows: Sequence[Row]) -> None:
     """
     waiters = [waiting.waiter(row) for row in rows if "waits_for" in row]
     await together([table.put(request) for _, request in waiters])
+    await waiting.mark(table, {named for row in rows if (named := waiting.named_by(row.get("waits_for")))})
     live = [row for row in rows if status_of(row) not in FINISHED]
     awaited = await together([waiting.somebody_waits(table, end_of(row["SK"])) for row in live])
     for row, waited_for in zip(live, awaited, strict=True):

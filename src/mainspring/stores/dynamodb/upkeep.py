@@ -58,8 +58,15 @@ async def reap(table: Table, watch: Watch) -> list[Takeover]:
     dead += still_watched(watch, [row["SK"] for row in rows if "buried" in row], now)
     crashed = await together([take_from_dead(table, worker) for worker in dead])
     stalled = await take_stalled(table, watch, [row["SK"] for row in alive], now)
-    watch.calls = await waiting.call_again(table, watch.calls)
+    await make_calls(table, watch)
     return [takeover for taken in crashed for takeover in taken] + stalled
+
+
+async def make_calls(table: Table, watch: Watch) -> None:
+    """Those that were left to be made when we last looked, too: who ended the jobs has had that long to make them."""
+    left = await waiting.left_to_make(table)
+    await waiting.make_all(table, left & watch.calls)
+    watch.calls = left
 
 
 async def look(table: Table, watch: Watch) -> list[Row]:
@@ -181,8 +188,6 @@ async def prune_one(table: Table, row: Row) -> bool:
         return False
     table.counts.add(row["queue"], status_of(row), -1, day_of(status_of(row), row["expires_at"]))
     await forget_belongings(table, row)
-    if "awaited" in row:
-        await waiting.Call(row["SK"]).make(table)
     return True
 
 

@@ -4,9 +4,10 @@ Each who waits has an item under the key, in the table itself, since an index ma
 suspension in one transaction and names its token, so that a job that suspends again has another. The job's own item
 decides: who is no longer suspended under that token is not woken, and the item that brought him up is void, for good.
 
-Who waits for a job's end marks that job (`awaited`) in the same transaction. The write that ends a job is refused if it
-does not know of the mark; with it, it leaves a call behind in its own transaction. Should the process die before it has
-called, whoever keeps house does it. So jobs that nobody waits for pay nothing, and no call is lost.
+Who waits for a job's end marks that job (`awaited`) before he begins to, for good; one who dies then has only made
+that end dearer. The write that ends a job is refused if it does not know of the mark; with it, it leaves a call behind
+in its own transaction. Should the process die before it has called, whoever keeps house does it. So jobs that nobody
+waits for pay nothing, and no call is lost.
 """
 
 from __future__ import annotations
@@ -125,9 +126,17 @@ def named_by(waits_for: str | None) -> str | None:
     return waits_for.removeprefix(END) if waits_for is not None and waits_for.startswith(END) else None
 
 
-def mark(table: Table, job_id: str) -> Action:
-    """Finished ones too: they may be replayed."""
-    return "Update", update(table.job_key(job_id), {"awaited": True}, only_if=[exists("PK")])
+async def mark(table: Table, ids: Iterable[str]) -> None:
+    """Jobs whose end will be waited for; finished ones too, as they may be replayed.
+
+    Not in the transaction of who waits: many who wait for one job would be in each other's way.
+    """
+    await together([mark_one(table, job_id) for job_id in ids])
+
+
+async def mark_one(table: Table, job_id: str) -> None:
+    with suppress(ConditionFailed):  # it is not there
+        await table.update(update(table.job_key(job_id), {"awaited": True}, only_if=[exists("PK")]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +169,10 @@ def call_for(row: Row) -> Call | None:
     return Call(row["SK"]) if row.get("awaited") else None
 
 
-async def call_again(table: Table, seen: Iterable[Call]) -> set[Call]:
-    """Make those calls that were left to be made when we last looked, too; what there is now.
+async def left_to_make(table: Table, *, consistent: bool = False) -> set[Call]:
+    parts = [table.query(equals("PK", f"calls#{number}"), consistent=consistent) for number in range(PARTS)]
+    return {Call(row["SK"], row["number"]) for rows in await together([one.rest() for one in parts]) for row in rows}
 
-    Those who ended the jobs have had that long to make them by themselves.
-    """
-    parts = [table.query(equals("PK", f"calls#{number}")) for number in range(PARTS)]
-    left = {Call(row["SK"], row["number"]) for rows in await together([one.rest() for one in parts]) for row in rows}
-    await together([call.make(table) for call in left.intersection(seen)])
-    return left
+
+async def make_all(table: Table, calls: Iterable[Call]) -> None:
+    await together([call.make(table) for call in calls])
