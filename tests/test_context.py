@@ -44,6 +44,7 @@ async def test_a_run_knows_its_job() -> None:
         "task": "look",
         "queue": "rooms",
         "occurrence": None,
+        "batch": None,
         "attempt": 1,
         "max_attempts": 2,
         "last_attempt": False,

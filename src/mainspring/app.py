@@ -17,6 +17,8 @@ from mainspring.durable.family import ParentGuard
 from mainspring.durable.signals import Signal, SignalTimer
 from mainspring.errors import ConfigurationError, UnknownTask
 from mainspring.events import Bus, Event, Halted, JobCreated, JobDeduplicated, Resumed, Subscriber
+from mainspring.flow import batch as batches
+from mainspring.flow.batch import Batches, BatchGuard, BatchHandle
 from mainspring.flow.breakers import BreakerGuard, Breakers
 from mainspring.flow.debounce import NewestOnly
 from mainspring.flow.dependencies import Dependencies
@@ -33,7 +35,7 @@ from mainspring.scheduling.schedules import Declared, Schedules, owner_of
 from mainspring.scheduling.timer import ScheduleTimer
 from mainspring.stores.connect import connect
 from mainspring.stores.protocol import AuditEntry, By, Halt, Stats, Store
-from mainspring.task import Ack, Isolation, Options, Retention, Task, TaskDecorator, TaskOptions
+from mainspring.task import Ack, Isolation, JobHandle, Options, Retention, Task, TaskDecorator, TaskOptions
 from mainspring.timers import Timers
 
 if TYPE_CHECKING:
@@ -69,6 +71,8 @@ class Mainspring:
             BreakerGuard(self),
         ):  # fmt: skip
             self.guards.add(guard)
+        self.batches = Batches(self)
+        self.guards.add(BatchGuard(self))
         self.timers = Timers(self)
         self.timers.add(ScheduleTimer(self))
         self.timers.add(SignalTimer(self))
@@ -224,6 +228,10 @@ class Mainspring:
         self.tasks[task.name] = task
         return task
 
+    def task_named(self, name: str) -> Task[..., Any, Any] | None:
+        """For workers, who know one more: that of the job which waits for a batch."""
+        return self.batches.task if name == batches.TASK else self.tasks.get(name)
+
     def find_task(self, name: str) -> Task[..., Any, Any]:
         try:
             return self.tasks[name]
@@ -237,6 +245,26 @@ class Mainspring:
     async def enqueue_all(self, jobs: Sequence[NewJob], *, connection: Any = None) -> list[Inserted]:
         """Prepared jobs of any tasks, all of them or none: `app.enqueue_all([a.prepare(x=1), b.prepare()])`."""
         return await self.insert(list(jobs), connection)
+
+    async def batch(
+        self,
+        jobs: Sequence[NewJob],
+        *,
+        on_success: NewJob | None = None,
+        on_failure: NewJob | None = None,
+        on_finished: NewJob | None = None,
+    ) -> BatchHandle:
+        """Prepared jobs that belong together, and what follows once all of them have finished.
+
+        `on_success` if all completed, `on_failure` if one did not, `on_finished` in either case. They find the batch's
+        id and counts in `ctx.batch`.
+        """
+        follow_ups = {"on_success": on_success, "on_failure": on_failure, "on_finished": on_finished}
+        return await self.batches.put(jobs, follow_ups)
+
+    async def chain(self, *jobs: NewJob) -> list[JobHandle[Any]]:
+        """Prepared jobs of which each starts after the one before has completed: else it and the rest are cancelled."""
+        return await batches.put_chain(self, jobs)
 
     async def insert(self, jobs: list[NewJob], connection: Any = None) -> list[Inserted]:
         inserted = await self.store.insert(jobs, connection)

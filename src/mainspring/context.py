@@ -16,6 +16,7 @@ from mainspring.durable.calls import Durable, DurableCalls, NoCalls
 from mainspring.durable.detached import Detached
 from mainspring.errors import Cancel, ConfigurationError
 from mainspring.flow.passage import DetachedPassage, Passage
+from mainspring.flow.tally import BatchProgress
 from mainspring.job import Claim, NewJob
 from mainspring.stores.protocol import Completion
 
@@ -151,6 +152,12 @@ class Context(DurableCalls):
             return None
         nominal, utc = (datetime.fromisoformat(given[name]) for name in ("nominal", "utc"))
         return Scheduled(given["schedule"], nominal, utc)
+
+    @property
+    def batch(self) -> BatchProgress | None:
+        """The batch that this job follows, and how its jobs ended; None for all others."""
+        given = json.loads(self._claim.options or "{}").get("batch")
+        return None if given is None else BatchProgress(**given)
 
     @property
     def attempt(self) -> int:

@@ -9,6 +9,7 @@
     │   └── MissingExtra          an optional package is needed for this
     ├── InvalidPayload            the arguments do not fit the task (also a ValueError)
     ├── JobNotFound               no job has that id (also a LookupError)
+    ├── BatchNotFound             no batch has that id (also a LookupError)
     ├── ScheduleNotFound          there is no such schedule
     ├── PersonNotFound            there is no such person (also a LookupError)
     ├── InvalidPerson             a person that cannot be (also a ValueError)
@@ -134,6 +135,10 @@ class WorkerCrashed(MainspringError):
 
 class CopyFailed(MainspringError):
     """The store could not be copied."""
+
+
+class BatchNotFound(MainspringError, LookupError):
+    """There is no such batch."""
 
 
 class ScheduleNotFound(MainspringError):

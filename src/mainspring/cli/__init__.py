@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from mainspring.cli import (
+    batches,
     bench,
     breakers,
     copy,
@@ -72,7 +73,9 @@ def build_parser() -> Parser:
     parser = Parser(prog="mainspring", description="Durable jobs for Python.", epilog=EXIT_CODES)
     parser.add_argument("--version", action="version", version=f"mainspring {version('mainspring')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
-    for module in (worker, jobs, dead, schedules, people, occasions, breakers, system, migrate, copy, doctor, bench):
+    for module in (
+        worker, jobs, dead, batches, schedules, people, occasions, breakers, system, migrate, copy, doctor, bench,
+    ):  # fmt: skip
         module.add_commands(commands)
     add_version(commands)
     return parser

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from mainspring.errors import (
+    BatchNotFound,
     ConfigurationError,
     JobNotFound,
     MainspringError,
@@ -28,7 +29,7 @@ MEANINGS = {
     Exit.OK: "done",
     Exit.FAILED: "the operation failed or is not allowed; for doctor: it found an error",
     Exit.USAGE: "wrong usage: unknown option, bad value, no such application",
-    Exit.NOT_FOUND: "there is no such job, step, person or schedule",
+    Exit.NOT_FOUND: "there is no such job, step, batch, person or schedule",
     Exit.STORE: "the store cannot be used: missing, locked, full, damaged, does not let us in",
     Exit.INTERRUPTED: "interrupted with Ctrl-C",
 }
@@ -50,7 +51,7 @@ def exit_code_of(error: MainspringError) -> Exit:
     match error:
         case ConfigurationError():
             return Exit.USAGE
-        case JobNotFound() | PersonNotFound() | ScheduleNotFound() | StepNotFound():
+        case BatchNotFound() | JobNotFound() | PersonNotFound() | ScheduleNotFound() | StepNotFound():
             return Exit.NOT_FOUND
         case StoreError():
             return Exit.STORE

@@ -5,6 +5,7 @@ expiry        a job that was not started in time is dropped
 breakers      services that fail are not called for a while; circuit: when, passage: around calls
 quiet         deliveries within local hours
 dependencies  a job that starts after others have finished
+batch         jobs that belong together, and what follows; chains; tally: how far they are
 resumption    which jobs are under way already, or asked for by hand
 """
 

@@ -105,14 +105,16 @@ class Dependencies:
         if failed is not None and job.option["on_failed"] == "cancel":
             return refuse(job.claim, Move.CANCEL, reason=f"job {failed.id}, which comes before, is {failed.status}")
         last = next((one for one in reversed(others) if not one.finished), None)
-        return None if last is None else self._wait_for(job.claim, last.id)
-
-    def _wait_for(self, claim: Claim, other: str) -> Refusal:
-        delay = min(FIRST_LOOK << min(claim.token, 16), LONGEST_LOOK)
-        return refuse(
-            claim, Move.SUSPEND, delay=delay, waits_for=end_of(other), reason=f"waits for job {other}", blocked=True,
-            look_again=partial(has_ended, self._app, other),
-        )  # fmt: skip
+        return None if last is None else wait_for(self._app, job.claim, last.id)
 
     async def ended(self, jobs: Sequence[Guarded]) -> None:
         """Nothing was given out."""
+
+
+def wait_for(app: Mainspring, claim: Claim, other: str) -> Refusal:
+    """Until that job ends; or for a while, each time longer, if nobody calls."""
+    delay = min(FIRST_LOOK << min(claim.token, 16), LONGEST_LOOK)
+    return refuse(
+        claim, Move.SUSPEND, delay=delay, waits_for=end_of(other), reason=f"waits for job {other}", blocked=True,
+        look_again=partial(has_ended, app, other),
+    )  # fmt: skip

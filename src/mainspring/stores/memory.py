@@ -502,7 +502,8 @@ class MemoryStore:
             return sum(1 for _ in self._matching(where))
 
     def _matching(self, where: Filter) -> Iterator[_Row]:
-        return (row for row in self._rows.values() if _matches(row, where))
+        rows = (self._rows[one] for one in dict.fromkeys(where.ids) if one in self._rows)
+        return (row for row in (rows if where.ids else self._rows.values()) if _matches(row, where))
 
     async def attempts(self, job_id: str) -> list[Attempt]:
         with self._operation():

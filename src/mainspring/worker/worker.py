@@ -32,6 +32,7 @@ from mainspring.durable.calls import LastingCalls
 from mainspring.durable.run import DurableRun
 from mainspring.errors import ConfigurationError, StoreError, StoreUnavailable
 from mainspring.events import WorkerHeartbeat, WorkerStarted, WorkerStopped
+from mainspring.flow.batch import TASK as TASK_OF_BATCHES
 from mainspring.flow.passage import Passage
 from mainspring.guards import Ending
 from mainspring.job import Claim, Inserted, Move, NewJob, Outcome, ProgressReport, Status
@@ -284,7 +285,7 @@ class Worker:
             pid=os.getpid(),
             queues=tuple(sorted(self._queues)),
             concurrency=self.settings.concurrency,
-            tasks=tuple(sorted(self.app.tasks)),
+            tasks=tuple(sorted([*self.app.tasks, TASK_OF_BATCHES])),
             version=version("mainspring"),
             started_at=datetime.now(UTC),
         )
@@ -416,7 +417,7 @@ class Worker:
         batched: list[Run] = []
         self._idle.clear()
         for claim in claims:
-            task = self.app.tasks.get(claim.task)
+            task = self.app.task_named(claim.task)
             run = Run(claim, cast("Task[..., Any, Any]", task), now)
             if task is None:
                 self._acks.add(run, decide.unknown_task(run, self.store.clock.now()))

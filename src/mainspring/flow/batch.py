@@ -1,0 +1,303 @@
+"""Jobs that belong together, and what follows when all have finished: `app.batch([...], on_success=…)`, `app.chain(…)`.
+
+The ids of a batch's members are kept in documents, a chunk each. One more job, which bears the batch's id, waits for
+the end of the last member that has not finished, looks which are left, waits for that one, and so on; chunk by chunk it
+writes down how they ended. When it runs at last, the jobs that follow are committed with its own end: once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from mainspring.clock import Length, Millis, duration
+from mainspring.context import Context
+from mainspring.errors import BatchNotFound, ConfigurationError
+from mainspring.flow import dependencies
+from mainspring.flow.tally import BatchProgress, Found, Tally
+from mainspring.guards import Guarded, Refusal, refuse
+from mainspring.job import LIVE, Claim, Move, NewJob, Status
+from mainspring.stores.documents import Bundle, Document, Key, Listing, Write
+from mainspring.stores.protocol import Filter
+from mainspring.task import JobHandle, Options, Task
+
+if TYPE_CHECKING:
+    from mainspring.app import Mainspring
+
+TASK = "mainspring.batch"
+OPTION = "members_of"  # of the job that waits for them
+BATCHES, MEMBERS = "batches", "batch_members"  # collections
+CHUNK = 1000  # ids in a document
+COMING_IN: Millis = 3_600_000  # for which jobs that are not there may still come
+LATER: Millis = 10_000  # to look again whether they have
+ENDS = (Status.COMPLETED, Status.DEAD_LETTER, Status.CANCELLED)  # as a tally has them
+KEPT: Millis = 30 * 86_400_000  # what is known of a batch, once it has finished
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHandle:
+    """A batch that was enqueued."""
+
+    id: str
+    jobs: tuple[str, ...]  # the ids of its members
+    _batches: Batches
+
+    async def progress(self) -> BatchProgress:
+        return await self._batches.progress(self.id)
+
+    async def finished(self, timeout: Length | None = None) -> BatchProgress:
+        """Wait until all of it has finished; raises TimeoutError if it took longer."""
+        async with asyncio.timeout(None if timeout is None else duration(timeout) / 1000):
+            pause = 0.01
+            while not (progress := await self.progress()).finished:
+                await asyncio.sleep(pause)
+                pause = min(pause * 1.5, 1.0)
+        return progress
+
+
+class Batches:
+    """`app.batches`."""
+
+    def __init__(self, app: Mainspring) -> None:
+        self._app = app
+
+    @cached_property
+    def task(self) -> Task[..., Any, Any]:
+        """Of the job that waits for all others. Every worker knows it."""
+        return Task(self._app, self._follow, TASK, options=Options())
+
+    # -- enqueuing --------------------------------------------------------------------------------
+
+    async def put(self, jobs: Sequence[NewJob], follow_ups: Mapping[str, NewJob | None]) -> BatchHandle:
+        """The members' list first: without it nobody could say when they are done. All jobs come in together."""
+        last = self._last(jobs, follow_ups)
+        listed = self._documents(last.id, [job.id for job in jobs], is_in=False)
+        await self._write(listed)
+        inserted = await self._app.insert([*jobs, last])
+        ids = [one.id for one in inserted[: len(jobs)]]  # of a job whose dedupe key was held, the holder's
+        final = self._documents(last.id, ids, is_in=True)
+        await self._write([replace(one, expected=before.version) for one, before in zip(final, listed, strict=True)])
+        return BatchHandle(last.id, tuple(ids), self)
+
+    def _last(self, jobs: Sequence[NewJob], follow_ups: Mapping[str, NewJob | None]) -> NewJob:
+        given = [job for job in follow_ups.values() if job is not None]
+        queue = next((job.queue for job in (*given, *jobs)), "default")
+        made = self.task.using(queue=queue).prepare(
+            **{name: None if job is None else asdict(job) for name, job in follow_ups.items()}
+        )
+        made = replace(made, options=json.dumps({OPTION: len(jobs)}))
+        awaited = next((job.id for job in reversed(jobs) if job.dedupe_key is None), None)
+        return made if awaited is None else dependencies.suspended_until(awaited, made)
+
+    def _documents(self, batch: str, ids: Sequence[str], *, is_in: bool) -> list[Write]:
+        """Until the jobs are in, they expire: whoever writes them may die before that."""
+        now = self._app.store.clock.now()
+        head = Head(len(ids), now, is_in=is_in).write(batch, None if is_in else now + KEPT)
+        starts = range(0, len(ids), CHUNK)
+        chunks = [Chunk(tuple(ids[start : start + CHUNK])) for start in starts]
+        return [
+            head,
+            *(one.write(batch, number, None if is_in else now + KEPT) for number, one in enumerate(chunks)),
+        ]
+
+    async def _write(self, writes: Sequence[Write]) -> None:
+        """Each for itself: one that another has changed since is further than ours."""
+        await self._app.store.write([Bundle((write,)) for write in writes])
+
+    # -- looking ----------------------------------------------------------------------------------
+
+    async def get(self, batch: str) -> BatchHandle:
+        await self._head(batch)
+        ids = [one for document in await self._chunks(batch) for one in Chunk.read(document).ids]
+        return BatchHandle(batch, tuple(ids), self)
+
+    async def progress(self, batch: str) -> BatchProgress:
+        head = await self._head(batch)
+        tally = Tally()
+        for document in await self._chunks(batch):
+            tally += (await self._count(document, head)).tally
+        return BatchProgress(batch, head.total, **asdict(tally))
+
+    async def _head(self, batch: str) -> Head:
+        found = await self._app.store.documents([Key(BATCHES, "", batch)])
+        if not found:
+            msg = f"there is no batch {batch}; it may have been removed by retention"
+            raise BatchNotFound(msg)
+        return Head(**json.loads(found[0].data))
+
+    async def _chunks(self, batch: str) -> list[Document]:
+        found: list[Document] = []
+        while page := await self._app.store.browse(Listing(MEMBERS, batch, found[-1].key[1:] if found else None)):
+            found += page
+        return found
+
+    async def _count(self, document: Document, head: Head) -> Counted:
+        """Once all of a chunk have finished, it is written down, and nobody need look again."""
+        chunk = Chunk.read(document)
+        if chunk.tally is not None:
+            return Counted(chunk.ids, chunk.tally)
+        found = await self._by_status(chunk.ids)
+        may_come = found.missing > 0 and not head.is_in and not head.is_lost
+        tally = found.tally if may_come else found.with_missing(failed=head.is_lost)
+        if not found.live and not may_come:
+            done = replace(chunk, tally=tally).to_json()
+            await self._write([Write(document.key, done, document.version, expires_at=document.expires_at)])
+        return Counted(chunk.ids, tally, found.live, may_come=may_come)
+
+    async def _by_status(self, ids: tuple[str, ...]) -> Found:
+        """Live ones first: one that ends meanwhile is counted twice then, rather than missed."""
+
+        async def number(*statuses: Status) -> int:
+            return await self._app.store.count(Filter(ids=ids, statuses=statuses)) if ids else 0
+
+        live = await number(*LIVE)
+        ended = [0, 0, 0] if live == len(ids) else [await number(one) for one in ENDS]
+        return Found(live, Tally(*ended), max(0, len(ids) - live - sum(ended)))
+
+    # -- waiting and following --------------------------------------------------------------------
+
+    async def next_awaited(self, batch: str) -> tuple[str | None, bool]:
+        """A member that has not finished; and if there is none, whether some may still come in.
+
+        From the end: jobs are mostly run in the order in which they came, and the last one is waited for once.
+        """
+        head = await self._sure_head(batch)
+        for document in reversed(await self._chunks(batch)):
+            counted = await self._count(document, head)
+            if counted.live and (last := await self._last_live(counted.ids)) is not None:
+                return last, False
+            if counted.live or counted.may_come:  # they have ended just now: soon we look again
+                return None, True
+        return None, False
+
+    async def _last_live(self, ids: Sequence[str]) -> str | None:
+        live = {job.id for job in await self._app.store.get(ids) if not job.finished}
+        return next((one for one in reversed(ids) if one in live), None)
+
+    async def _sure_head(self, batch: str) -> Head:
+        """What is not in after so long never comes: whoever put it in has died."""
+        head, now = await self._head(batch), self._app.store.clock.now()
+        if head.is_in or head.is_lost or now - head.at <= COMING_IN:
+            return head
+        lost = replace(head, is_lost=True)
+        chunks = [Write(one.key, one.data, one.version) for one in await self._chunks(batch)]
+        await self._write([*chunks, lost.write(batch, None)])
+        return lost
+
+    async def _follow(
+        self,
+        ctx: Context,
+        on_success: dict[str, Any] | None,
+        on_failure: dict[str, Any] | None,
+        on_finished: dict[str, Any] | None,
+    ) -> dict[str, Any]:
+        progress = await self.progress(ctx.job_id)
+        for told in (on_success if progress.succeeded else on_failure, on_finished):
+            if told is not None:
+                ctx.follow_up(from_data(told, progress))
+        await self._forget_later(ctx.job_id)
+        return progress.to_data()
+
+    async def _forget_later(self, batch: str) -> None:
+        at = self._app.store.clock.now() + KEPT
+        head = replace(await self._head(batch), is_in=True)
+        chunks = [Write(one.key, one.data, one.version, expires_at=at) for one in await self._chunks(batch)]
+        await self._write([*chunks, head.write(batch, at)])
+
+
+# -- as documents -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    total: int
+    at: Millis  # it was put in then
+    is_in: bool = False  # all jobs are
+    is_lost: bool = False  # those that are not in will not come
+
+    def write(self, batch: str, expires_at: Millis | None) -> Write:
+        return Write(Key(BATCHES, "", batch), json.dumps(asdict(self)), expires_at=expires_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    ids: tuple[str, ...]
+    tally: Tally | None = None  # once all have finished
+
+    @classmethod
+    def read(cls, document: Document) -> Chunk:
+        data = json.loads(document.data)
+        return cls(tuple(data["ids"]), None if data["tally"] is None else Tally(**data["tally"]))
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    def write(self, batch: str, number: int, expires_at: Millis | None) -> Write:
+        return Write(Key(MEMBERS, batch, f"{number:09}"), self.to_json(), expires_at=expires_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """How a chunk's jobs have ended so far, and what is still to be waited for."""
+
+    ids: tuple[str, ...]
+    tally: Tally
+    live: int = 0
+    may_come: bool = False  # some are not in yet
+
+
+def from_data(data: Mapping[str, Any], progress: BatchProgress) -> NewJob:
+    """As it was given; it knows which batch it follows."""
+    options = {**json.loads(data["options"] or "{}"), "batch": progress.to_data()}
+    target = None if data["target"] is None else (data["target"][0], data["target"][1])
+    fields = {**data, "target": target, "tags": tuple(data["tags"]), "options": json.dumps(options)}
+    return NewJob(**fields)
+
+
+class BatchGuard:
+    """Holds back what follows a batch until its last member has finished."""
+
+    option = OPTION
+
+    def __init__(self, app: Mainspring) -> None:
+        self._app = app
+
+    async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+        del now
+        refusals = [(job.claim.id, await self._refusal(job.claim)) for job in jobs]
+        return {job_id: refusal for job_id, refusal in refusals if refusal is not None}
+
+    async def _refusal(self, claim: Claim) -> Refusal | None:
+        try:
+            awaited, soon = await self._app.batches.next_awaited(claim.id)
+        except BatchNotFound:
+            return refuse(claim, Move.CANCEL, reason="nothing is known of its batch any more")
+        if soon:
+            reason = "jobs of its batch are still coming in"
+            return refuse(claim, Move.SUSPEND, delay=LATER, blocked=True, reason=reason)
+        return None if awaited is None else dependencies.wait_for(self._app, claim, awaited)
+
+    async def ended(self, jobs: Sequence[Guarded]) -> None:
+        """Nothing was given out."""
+
+
+# -- chains -----------------------------------------------------------------------------------------------
+
+
+async def put_chain(app: Mainspring, jobs: Sequence[NewJob]) -> list[JobHandle[Any]]:
+    """Each after the one before."""
+    for job in jobs:
+        if job.dedupe_key is not None:
+            msg = f"a chain's jobs are all made anew: a job of {job.task!r} has a dedupe key, which may be held already"
+            raise ConfigurationError(msg)
+    linked = list(jobs[:1])
+    for before, job in pairwise(jobs):
+        options = {**json.loads(job.options or "{}"), dependencies.OPTION: dependencies.option_of([before], None)}
+        linked.append(dependencies.suspended_until(before.id, replace(job, options=json.dumps(options))))
+    inserted = await app.insert(linked)
+    return [JobHandle(one.id, one.created, app.find_task(job.task)) for one, job in zip(inserted, linked, strict=True)]

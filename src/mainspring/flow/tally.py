@@ -1,0 +1,63 @@
+"""How far a batch is. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """Of a batch's jobs, how many ended in which way."""
+
+    id: str  # of the batch
+    total: int
+    completed: int = 0
+    failed: int = 0  # dead letters
+    cancelled: int = 0
+    gone: int = 0  # finished, and removed by retention or by hand since: nobody knows how
+
+    @property
+    def done(self) -> int:
+        return self.completed + self.failed + self.cancelled + self.gone
+
+    @property
+    def fraction(self) -> float:
+        return self.done / self.total if self.total else 1.0
+
+    @property
+    def finished(self) -> bool:
+        return self.done >= self.total
+
+    @property
+    def succeeded(self) -> bool:
+        return self.finished and not self.failed and not self.cancelled
+
+    def to_data(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Of some members of a batch."""
+
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    gone: int = 0
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Members of a batch by how they stand."""
+
+    live: int
+    tally: Tally
+    missing: int
+
+    def with_missing(self, *, failed: bool) -> Tally:
+        """Those that are not there have finished and were removed; or they never came in, which is a failure."""
+        return self.tally + (Tally(failed=self.missing) if failed else Tally(gone=self.missing))
