@@ -41,6 +41,25 @@ def test_list(people: Run, ana: Person, shop: Shop) -> None:
     assert "--after ana" in people("people", "list", "--limit", "1").err
 
 
+def test_find(people: Run, ana: Person, shop: Shop) -> None:
+    shop.app.run(shop.app.people.put(Person(id="bob", zone="UTC", last_name="Anders", attributes={"score": 3})))
+
+    def found(*argv: str) -> list[str]:
+        return [one["id"] for one in people("people", "list", *argv, "--json").data["people"]]
+
+    assert found("--email", "ANA@example.com") == ["ana"]
+    assert found("--name", "an") == ["ana", "bob"]
+    assert found("--name", "an", "--zone", "UTC") == ["bob"]
+    assert found("--kind", "birthday") == ["ana"]
+    assert found("--attribute", "score=3") == ["bob"]
+    assert found("--attribute", "score=3", "--attribute", "team=blue") == []
+    assert people("people", "list", "--name", "zoe").err == "nobody\n"
+    assert people("people", "list", "--attribute", "score").code == 2
+    assert "--after ana" in people("people", "list", "--name", "an", "--limit", "1").err
+    assert found("--name", "an", "--after", "ana") == ["bob"]
+    assert people("people", "list", "--zone", "Mars/Olympus").code == 2
+
+
 def test_show(people: Run, ana: Person, shop: Shop) -> None:
     out = people("people", "show", "ana").out
     assert "ana@example.com" in out

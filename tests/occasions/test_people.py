@@ -43,10 +43,10 @@ async def test_what_is_put_is_there(app: Mainspring) -> None:
     assert await app.people.get("ana") == ANA
     assert ANA.name == "Ana Lee"
     assert (ANA.address("sms"), ANA.address("email"), ANA.address("fax")) == ("+64 21 000", "ana@example.com", None)
-    assert await app.people.find("bob") is None
+    assert await app.people.get_or_none("bob") is None
     with pytest.raises(PersonNotFound, match="bob"):
         await app.people.get("bob")
-    assert await app.people.find("no\0body") is None
+    assert await app.people.get_or_none("no\0body") is None
 
 
 async def test_changes_are_told_apart(app: Mainspring) -> None:

@@ -22,7 +22,7 @@ from mainspring.clock import duration
 from mainspring.events import OccasionSent
 from mainspring.occasions.plan import Plan
 from mainspring.schedule import tzdata_version
-from mainspring.stores.documents import Bundle, Key, Write
+from mainspring.stores.documents import Bundle, Key, Listing, Write
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing.clock import ManualClock
 from tests.cli.waiting import wait_until
@@ -99,6 +99,21 @@ async def test_two_who_change_a_person_at_once_both_do(make: Make) -> None:
         assert (person.zone, person.first_name, len(person.occasions)) == ("Asia/Tokyo", "Ana", 2)
         found = await one.occasions.next("p001")
         assert {f"{one.local:%H:%M %Z}" for one in found} == {"09:00 JST"}
+
+
+async def test_whoever_changes_addresses_at_once_is_found_by_the_last(make: Make) -> None:
+    async with apps(make, 2) as (one, other):
+        await one.people.put(a_person(1))
+        for number in range(5):
+            addresses = [f"{name}{number}@example.com" for name in ("a", "b")]
+            changes = [app.people.update("p001", email=to) for app, to in zip((one, other), addresses, strict=True)]
+            await asyncio.gather(*changes)
+        now = (await one.people.get("p001")).email
+        lists = await one.store.browse(Listing("people.email"))
+        assert [person.id for person in (await other.people.find(email=now)).people] == ["p001"]
+        assert len(lists) == 1, "none of an earlier address is left"
+        await other.people.delete("p001")
+        assert await one.store.browse(Listing("people.email")) == []
 
 
 async def test_handlers_in_threads_find_the_person(make: Make, clock: ManualClock) -> None:

@@ -41,7 +41,19 @@ def add_commands(commands: Commands) -> None:
 
 
 def add_list(people: Commands) -> None:
-    parser = add_command(people, "list", list_people, "list people by id")
+    detail = (
+        "What is given must all fit. By --email or --kind it looks at those who have it; by anything else at\n"
+        "everybody, which takes its time where there are very many."
+    )
+    parser = add_command(people, "list", list_people, "list people by id, or find some", detail)
+    parser.add_argument("--email", metavar="ADDRESS", help="with this e-mail address")
+    parser.add_argument("--name", metavar="BEGINNING", help="whose first, last or whole name begins so")
+    parser.add_argument("--zone", help="in this IANA zone")
+    parser.add_argument("--kind", help="with an occasion of this kind, such as birthday")
+    parser.add_argument(
+        "--attribute", type=parse_attribute, action="append", default=[], metavar="NAME=VALUE",
+        help="with this attribute; may be given several times",
+    )  # fmt: skip
     parser.add_argument(
         "--limit", type=parse_limit, default=50, metavar="N", help="at most so many, up to 1000 (default: 50)"
     )
@@ -80,6 +92,14 @@ def add_import(people: Commands) -> None:
     add_store_options(parser)
 
 
+def parse_attribute(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        msg = f"{text!r} is no attribute; write NAME=VALUE, such as team=blue"
+        raise ArgumentTypeError(msg)
+    return name, value
+
+
 def parse_mapping(text: str) -> tuple[str, str]:
     column, equals, field = text.rpartition("=")
     if not equals or not column:
@@ -93,9 +113,12 @@ def parse_mapping(text: str) -> tuple[str, str]:
 
 def list_people(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
-        people = app.run(app.people.list(limit=args.limit, after=args.after))
+        people = app.run(find(app, args))
     if terminal.json:
         terminal.emit({"people": [plain_person(person) for person in people]})
+        return Exit.OK
+    if not people:
+        terminal.note("nobody")
         return Exit.OK
     terminal.table(
         PEOPLE, [[person.id, person.name, person.zone, kinds(person), person.email or ""] for person in people]
@@ -103,6 +126,21 @@ def list_people(args: Namespace, terminal: Terminal) -> int:
     if len(people) == args.limit:
         terminal.note(f"there may be more: --after {shlex.quote(people[-1].id)}")
     return Exit.OK
+
+
+async def find(app: Mainspring, args: Namespace) -> list[Person]:
+    """As many as are wanted, however many there are to be looked at."""
+    wanted = {"email": args.email, "name": args.name, "zone": args.zone, "kind": args.kind}
+    people: list[Person] = []
+    cursor = args.after
+    while len(people) < args.limit:
+        page = await app.people.find(
+            **wanted, attributes=dict(args.attribute), limit=args.limit - len(people), cursor=cursor
+        )
+        people += page.people
+        if (cursor := page.cursor) is None:
+            break
+    return people
 
 
 def kinds(person: Person) -> str:

@@ -119,7 +119,7 @@ class Deliveries:
             return {}
         from mainspring.occasions.quiet import quiet_hours  # noqa: PLC0415 - a program without people need not wait
 
-        people = await self._app.people.find_all(ids)
+        people = await self._app.people.get_many(ids)
         return {
             person.id: LocalHours(quiet_hours(person.quiet).others, PACKAGED.get(person.zone))
             for person in people

@@ -9,6 +9,7 @@ firing      what is to be written when a plan is due: pure
 ledger      what became of each
 timer       finds plans that are due and writes it
 people      `app.people`: putting, changing, deleting; a person and all plans in one write
+search      which people
 rows        people out of CSV files
 occasions   `app.occasions`, `@app.occasion(...)`: handlers, looking ahead and back
 """

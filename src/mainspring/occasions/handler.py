@@ -29,11 +29,11 @@ def task_function(app: Mainspring, function: Callable[..., Any], names: Mapping[
 
     async def on_loop(*, ctx: Context, person: str, kind: str, on: date, due: datetime, lateness: float) -> Any:
         told = {"id": person, "kind": kind, "on": on, "due": due, "lateness": lateness}
-        return await function(**given(await app.people.find(person), told, ctx))
+        return await function(**given(await app.people.get_or_none(person), told, ctx))
 
     def in_thread(*, ctx: Context, person: str, kind: str, on: date, due: datetime, lateness: float) -> Any:
         told = {"id": person, "kind": kind, "on": on, "due": due, "lateness": lateness}
-        return function(**given(app.run(app.people.find(person)), told, ctx))
+        return function(**given(app.run(app.people.get_or_none(person)), told, ctx))
 
     chosen = on_loop if inspect.iscoroutinefunction(function) else in_thread
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):  # not its signature

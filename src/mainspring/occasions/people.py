@@ -16,6 +16,8 @@ from mainspring.occasions.occasion import Occasion
 from mainspring.occasions.person import Person, is_id
 from mainspring.occasions.plan import Plan, collection_of, ended, planned
 from mainspring.occasions.rows import Problem, Report, read_rows
+from mainspring.occasions.search import PEOPLE, Found, Search, email_writes
+from mainspring.schedule import PACKAGED
 from mainspring.stores.documents import ABSENT, Bundle, Key, Listing, Note, Write
 from mainspring.stores.protocol import By, Filter, Store
 
@@ -24,10 +26,11 @@ if TYPE_CHECKING:
 
     from mainspring.app import Mainspring
 
-COLLECTION = "people"
+COLLECTION = PEOPLE
 TRIES = 20  # of a change that others were quicker with
 CHUNK = 500  # people per write
 PAGE = 500
+LOOKED_AT = 10_000  # people, for a page of a search
 
 Change = Callable[[Person | None], Person | None]  # from what is known to what shall be; None: nobody
 
@@ -210,15 +213,55 @@ class People:
     # -- looking --------------------------------------------------------------------------------------
 
     async def get(self, id: str) -> Person:
-        found = await self.find(id)
+        found = await self.get_or_none(id)
         if found is None:
             raise _not_found(id)
         return found
 
-    async def find(self, id: str) -> Person | None:
+    async def get_or_none(self, id: str) -> Person | None:
         return (await self._read([id]))[id].person
 
-    async def find_all(self, ids: Iterable[str]) -> Sequence[Person]:
+    async def find(
+        self,
+        *,
+        email: str | None = None,
+        name: str | None = None,
+        zone: str | None = None,
+        kind: str | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Found:
+        """Who fits all that is given, by id: `find(name="an", attributes={"team": "blue"})`. Case does not matter.
+
+        By e-mail address, or by the kind of an occasion, this looks at those who have it. Else it looks at everybody,
+        up to 10,000 people per page: such a page may hold few or none although there are more. Go on while there is a
+        cursor.
+        """
+        zone = None if zone is None else PACKAGED.get(zone).key
+        search = Search(email, name, zone, kind, attributes or {})
+        people: list[Person] = []
+        for _ in range(LOOKED_AT // PAGE):
+            page = await self._candidates(search, cursor, limit if search.is_for_all else PAGE)
+            for who, person in page:
+                if person is not None and search.fits(person):
+                    people.append(person)
+                if len(people) == limit:
+                    return Found(people, who)
+            if not page:
+                return Found(people, None)
+            cursor = page[-1][0]
+        return Found(people, cursor)
+
+    async def _candidates(self, search: Search, after: str | None, count: int) -> Sequence[tuple[str, Person | None]]:
+        collection, group = search.along
+        seen = None if after is None else (group, after)
+        page = await self._app.store.browse(Listing(collection, group, seen, count))
+        if collection == COLLECTION:
+            return [(one.key.id, Person.from_json(one.data)) for one in page]
+        return [(who, stored.person) for who, stored in (await self._read([one.key.id for one in page])).items()]
+
+    async def get_many(self, ids: Iterable[str]) -> Sequence[Person]:
         """Those of them that there are."""
         return [stored.person for stored in (await self._read(ids)).values() if stored.person is not None]
 
@@ -269,6 +312,7 @@ def _bundle(one: Wanted, plans: Mapping[Key, Plan], now: datetime, by: By | None
     """The person's version guards them all: whoever adds or removes an occasion writes the person too."""
     person = one.new if isinstance(one.new, Person) else None
     writes = [Write(_key(one.id), None if person is None else person.to_json(), expected=one.known.version)]
+    writes += email_writes(one.id, one.known.person, person)
     for kind in sorted(one.kinds):
         known = plans.get(Key(collection_of(kind), "", one.id))
         after = _plan_after(known, person, kind, now)

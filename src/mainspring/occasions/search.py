@@ -1,0 +1,92 @@
+"""Which people: what a search asks for, and along which documents it goes.
+
+Nobody keeps a list per name or zone. Whoever has an e-mail address is in a list of those with that address, and whoever
+has an occasion has a plan among those of its kind; a search for either goes along those, any other along all people.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+from mainspring.occasions.person import Person
+from mainspring.occasions.plan import collection_of
+from mainspring.stores.documents import Key, Write
+
+PEOPLE = "people"
+EMAILS = "people.email"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A page of a search."""
+
+    people: list[Person]
+    cursor: str | None  # pass it to get the next page; None: this was the last
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Every field that is given must match."""
+
+    email: str | None = None
+    name: str | None = None  # how the first, the last or the whole name begins
+    zone: str | None = None
+    kind: str | None = None  # of an occasion
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def along(self) -> tuple[str, str]:
+        """The collection and group in which all that can match are, by id."""
+        if self.email is not None:
+            return EMAILS, group_of(self.email)
+        return (PEOPLE if self.kind is None else collection_of(self.kind)), ""
+
+    @property
+    def is_for_all(self) -> bool:
+        return self == Search()
+
+    def fits(self, person: Person) -> bool:
+        return (
+            (self.email is None or (person.email is not None and plain(person.email) == plain(self.email)))
+            and (self.name is None or self._fits_name(person))
+            and self.zone in {None, person.zone}
+            and (self.kind is None or person.occasion(self.kind) is not None)
+            and all(is_value(person.attributes.get(name), wanted) for name, wanted in self.attributes.items())
+        )
+
+    def _fits_name(self, person: Person) -> bool:
+        wanted = plain(self.name or "")
+        return any(plain(one).startswith(wanted) for one in (person.name, person.last_name) if one)
+
+
+def plain(text: str) -> str:
+    return text.casefold().strip()
+
+
+def is_value(value: Any, wanted: Any) -> bool:
+    """A text finds what is written like it too: from a command line or a CSV file, 3 comes as a text."""
+    return bool(value == wanted) or (isinstance(wanted, str) and value is not None and json.dumps(value) == wanted)
+
+
+# -- the lists by e-mail address ----------------------------------------------------------------------
+
+
+def group_of(email: str) -> str:
+    """Of fixed length, whatever the address; and no address stays behind in a key."""
+    return sha256(plain(email).encode()).hexdigest()[:32]
+
+
+def email_writes(id: str, before: Person | None, after: Person | None) -> list[Write]:
+    """To be written together with the person, whose version guards them."""
+    old, new = _key(id, before), _key(id, after)
+    if old == new:
+        return []
+    return [*([Write(old, None)] if old else []), *([Write(new, "{}")] if new else [])]
+
+
+def _key(id: str, person: Person | None) -> Key | None:
+    return None if person is None or person.email is None else Key(EMAILS, group_of(person.email), id)
