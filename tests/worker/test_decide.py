@@ -55,6 +55,12 @@ def stop(run: Run, how: Stop, reason: str = "") -> Run:
     return run
 
 
+def returned(run: Run, value: object) -> Outcome:
+    outcome = decide.returned(run, value, NOW)
+    assert outcome is not None
+    return outcome
+
+
 def raised(run: Run, error: BaseException) -> Outcome:
     outcome = decide.raised(run, error, NOW)
     assert outcome is not None
@@ -63,16 +69,16 @@ def raised(run: Run, error: BaseException) -> Outcome:
 
 
 def test_a_value_is_the_result(app: Mainspring) -> None:
-    outcome = decide.returned(run_of(app, "work"), {"sum": 3}, NOW)
+    outcome = returned(run_of(app, "work"), {"sum": 3})
     assert (outcome.move, outcome.result, outcome.follow_ups) == (Move.DONE, '{"sum":3}', ())
 
 
 def test_nothing_is_no_result(app: Mainspring) -> None:
-    assert decide.returned(run_of(app, "work"), None, NOW).result is None
+    assert returned(run_of(app, "work"), None).result is None
 
 
 def test_what_a_child_has_dumped_is_not_dumped_again(app: Mainspring) -> None:
-    assert decide.returned(run_of(app, "work"), Dumped('"2026-01-01"'), NOW).result == '"2026-01-01"'
+    assert returned(run_of(app, "work"), Dumped('"2026-01-01"')).result == '"2026-01-01"'
 
 
 def test_the_context_may_know_the_result_and_what_follows(app: Mainspring) -> None:
@@ -80,13 +86,13 @@ def test_the_context_may_know_the_result_and_what_follows(app: Mainspring) -> No
     run.context = Context(run.claim)
     run.context.set_result(None)
     run.context.follow_up(NewJob("j2", "work", "{}"))
-    outcome = decide.returned(run, "ignored", NOW)
+    outcome = returned(run, "ignored")
     assert outcome.result is None
     assert [job.id for job in outcome.follow_ups] == ["j2"]
 
 
 def test_a_result_that_is_not_json_is_a_dead_letter(app: Mainspring) -> None:
-    outcome = decide.returned(run_of(app, "work"), Unfit(), NOW)
+    outcome = returned(run_of(app, "work"), Unfit())
     assert outcome.move is Move.DEAD
     assert outcome.failure is not None
     assert outcome.failure.type == "CannotStoreResult"
@@ -95,7 +101,7 @@ def test_a_result_that_is_not_json_is_a_dead_letter(app: Mainspring) -> None:
 def test_a_result_that_cannot_even_be_tried_is_a_dead_letter(app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of(app, "work")
     monkeypatch.setattr(run.task.payload, "dump_result", lambda _value: 1 // 0)
-    assert decide.returned(run, 1, NOW).move is Move.DEAD
+    assert returned(run, 1).move is Move.DEAD
 
 
 def test_an_error_is_retried_until_the_attempts_are_used_up(app: Mainspring) -> None:
