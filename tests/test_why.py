@@ -181,6 +181,13 @@ async def test_a_job_that_a_limit_blocks(kit: Kit) -> None:
     assert str(answer).endswith(": 2 of 2 run.")
 
 
+async def test_a_job_that_a_breaker_holds_back(kit: Kit) -> None:
+    job = await suspend(kit, delay=60_000, waits_for="breaker:mail")
+    answer = await why(kit, job)
+    assert causes(answer)[0] is Cause.BREAKER
+    assert "until the circuit breaker 'mail' is closed" in str(answer)
+
+
 async def test_a_job_that_waits_for_something_else(kit: Kit) -> None:
     job = await suspend(kit, delay=UNTIL_WOKEN, waits_for="seat:9")
     assert causes(await why(kit, job)) == [Cause.KEY]

@@ -400,7 +400,7 @@ class Enqueuer(Generic[P, R]):
         options, key = self._options, self._newest_under
         own: dict[str, Any] = {} if key is None else {newest.OPTION: key}
         if options.expires is not None:
-            moves = key is not None
+            moves = key is not None or options.after is not None or options.deliver is not None
             own[expiry.OPTION] = expiry.option_of(options.expires, options.run_at, options.delay, moves=moves)
         if options.after is not None:
             own[dependencies.OPTION] = dependencies.option_of(options.after, options.on_failed)

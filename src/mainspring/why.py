@@ -19,7 +19,7 @@ from mainspring.job import MAX_CRASHES, WAITING, Job, Move, Status, Step
 from mainspring.moments import show_both
 from mainspring.stores.protocol import EVERY_QUEUE, Halt, Stats, Store, WorkerInfo
 
-AFTER_JOB, FOR_SIGNAL, FOR_LIMIT = "job:", "signal:", "limit:"  # what `waits_for` begins with
+AFTER_JOB, FOR_SIGNAL, FOR_LIMIT, FOR_BREAKER = "job:", "signal:", "limit:", "breaker:"  # what `waits_for` begins with
 
 
 class Cause(StrEnum):
@@ -31,6 +31,7 @@ class Cause(StrEnum):
     SIGNAL = "signal"  # it waits for one
     JOB = "job"  # it waits for the end of another
     LIMIT = "limit"  # no more of its kind may run now
+    BREAKER = "breaker"  # what it calls has failed too often
     KEY = "key"  # it waits for something else to be called
     HALTED = "halted"  # the whole system
     PAUSED = "paused"  # its queue
@@ -194,6 +195,10 @@ def suspended(inquiry: Inquiry) -> Reason:
         name = key.removeprefix(FOR_LIMIT)
         text = f"It is blocked by limit {name!r}{for_}{because(job.reason)}.{after}"
         return Reason(Cause.LIMIT, text, since, detail={"limit": name})
+    if key.startswith(FOR_BREAKER):
+        name = key.removeprefix(FOR_BREAKER)
+        text = f"It waits{for_} until the circuit breaker {name!r} is closed, or lets it through to try.{after}"
+        return Reason(Cause.BREAKER, text, since, detail={"breaker": name})
     if key.startswith(FOR_SIGNAL):
         name = key.removeprefix(FOR_SIGNAL)
         until = end_of_wait(inquiry, name)

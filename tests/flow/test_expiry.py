@@ -136,6 +136,22 @@ async def test_who_moves_it_by_hand_too(app: Mainspring, kit: Kit) -> None:
     assert (await outcome(app, job.id))[0] is Status.COMPLETED
 
 
+@pytest.mark.parametrize(("late", "status"), [(60, Status.COMPLETED), (61, Status.CANCELLED)])
+async def test_with_others_before_it_it_counts_from_their_end(
+    app: Mainspring, kit: Kit, late: float, status: Status
+) -> None:
+    @app.task()
+    async def first() -> None: ...
+
+    before = await first.using(delay=3600).enqueue()
+    job = await app.tasks["code"].using(after=[before], on_failed="run").enqueue()
+    await kit.time.advance(minutes=50)  # it has looked a few times by then
+    await app.jobs.cancel(before.id)
+    skip(kit, late)
+    await kit.drain()
+    assert (await outcome(app, job.id))[0] is status
+
+
 async def test_each_fire_of_a_schedule_has_its_own_time(app: Mainspring, kit: Kit) -> None:
     await app.schedules.put("codes", Every("10m"), app.tasks["code"].prepare())
     await kit.time.advance(hours=1)

@@ -26,6 +26,7 @@ from mainspring.guards import Guarded, LookAgain, Refusal, refuse
 from mainspring.job import Move
 from mainspring.log import get_log
 from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Listing, Write
+from mainspring.stores.protocol import Store
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
@@ -132,7 +133,7 @@ class Breakers:
     def __init__(self, app: Mainspring) -> None:
         self._app = app
         self._settings: dict[str, Breaker] = {}
-        self._views: dict[tuple[int, str], View] = {}
+        self._known: tuple[Store | None, dict[str, View]] = None, {}
 
     # -- by hand ----------------------------------------------------------------------------------
 
@@ -271,8 +272,10 @@ class Breakers:
         return self._settings.get(name, DEFAULT)
 
     def _view(self, name: str) -> View:
-        """By store: a test may put another in its place."""
-        return self._views.setdefault((id(self._app.store), name), View())
+        store, views = self._known
+        if store is not self._app.store:  # a test has put another in its place
+            self._known = self._app.store, views = self._app.store, {}
+        return views.setdefault(name, View())
 
     async def _current(self, name: str, view: View, now: Millis) -> Circuit:
         if is_fresh(view, now) and view.circuit is not None:

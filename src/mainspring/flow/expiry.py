@@ -38,7 +38,7 @@ def option_of(expires: Length | datetime, run_at: datetime | None, delay: Length
 
 
 def start_by(claim: Claim, option: Any) -> Millis:
-    """A length counts from when the job was first due; or last, if newer enqueues move it."""
+    """A length counts from when the job was first due; or last, if other jobs or hours for delivery move it."""
     if isinstance(option, int):
         return option
     first_due = max(claim.created_at + option.get("delay", 0), option.get("run_at", 0))
