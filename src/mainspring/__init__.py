@@ -19,6 +19,7 @@ from mainspring.durable.children import Child
 from mainspring.durable.signals import Signal
 from mainspring.errors import Cancel, Discard, MainspringError, Snooze
 from mainspring.flow import Breaker, Debounce, Throttle, Window
+from mainspring.flow.limits import Limit, Rate
 from mainspring.health import Health
 from mainspring.job import Job, Priority, Status
 from mainspring.retry import Retry
@@ -59,6 +60,7 @@ __all__ = [
     "Item",
     "Job",
     "JobHandle",
+    "Limit",
     "Mainspring",
     "MainspringError",
     "Misfire",
@@ -69,6 +71,7 @@ __all__ = [
     "Person",
     "Priority",
     "RRule",
+    "Rate",
     "Retention",
     "Retry",
     "Schedule",

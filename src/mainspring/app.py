@@ -23,6 +23,7 @@ from mainspring.flow.breakers import BreakerGuard, Breakers
 from mainspring.flow.debounce import NewestOnly
 from mainspring.flow.dependencies import Dependencies
 from mainspring.flow.expiry import Expiry
+from mainspring.flow.limits import Limit, Limits, Rate
 from mainspring.flow.quiet import AnyWindow, DeliveryGuard
 from mainspring.guards import Guards
 from mainspring.health import LATE, TIMEOUT, Contact, Health, examine
@@ -74,6 +75,7 @@ class Mainspring:
         self.batches = Batches(self)
         self.guards.add(BatchGuard(self))
         self.timers = Timers(self)
+        self.limits = Limits(self)
         self.timers.add(ScheduleTimer(self))
         self.timers.add(SignalTimer(self))
         self.portal = Portal()
@@ -139,6 +141,7 @@ class Mainspring:
         steps: Sequence[str] = (),
         breaker: str | None = None,
         deliver: AnyWindow | None = None,
+        limits: Iterable[Limit | Rate] | Limit | Rate = (),
     ) -> Any:
         """Make a function a task. Its name in the store is its own name unless another is given: never an import path.
 
@@ -153,6 +156,7 @@ class Mainspring:
             deliver=deliver,
         )  # fmt: skip
         names = sys._getframe(1).f_locals  # noqa: SLF001 - annotations may name what is local to the caller
+        limited = (limits,) if isinstance(limits, (Limit, Rate)) else tuple(limits)
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
             if not inspect.isroutine(function):  # a partial or another object: it has no name and no annotations
@@ -161,9 +165,15 @@ class Mainspring:
             make: Callable[..., Task[..., Any, Any]] = Task if batch is None else partial(BatchTask, batch=batch)
             called = versioned(name or function.__name__, version)
             task = make(self, function, called, options=options, ack=ack, names=names, steps=steps)
+            if limited:
+                self.limits.of_task(task.name, limited)
             return self._register(task, exactly=version > 1)
 
         return decorate
+
+    def limit_queue(self, queue: str, *limits: Limit | Rate) -> None:
+        """`app.limit_queue("mail", Limit(20), Rate(100, per=1))`: for all jobs of the queue together."""
+        self.limits.of_queue(queue, limits)
 
     def every(
         self,

@@ -1,8 +1,9 @@
 """What a claimed job must pass before it starts: limits, quiet hours, jobs that come before it.
 
 Each guard has an option of its own: jobs that carry it are the guard's concern, all others pay nothing. What a guard
-must know of a job is in that option, put there when the job was enqueued. A job that may not start yet is given an
-`Outcome` instead of a run, and burns no attempt.
+must know of a job is in that option, put there when the job was enqueued. Or the guard says itself whom it concerns, by
+what the program declares of tasks and queues. A job that may not start yet is given an `Outcome` instead of a run, and
+burns no attempt.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Guarded:
     """A claimed job and what its option for this guard says."""
 
     claim: Claim
-    option: Any
+    option: Any  # None: it carries none, and the guard is concerned all the same
     ending: Ending | None = None  # when it has ended; None: it did not even start
 
 
@@ -62,12 +63,18 @@ class Guards:
 
     def __init__(self) -> None:
         self._guards: dict[str, Guard] = {}
+        self._concerns: dict[str, Callable[[Claim], bool]] = {}
 
-    def add(self, guard: Guard) -> None:
+    def add(self, guard: Guard, concerns: Callable[[Claim], bool] | None = None) -> None:
+        """Its concern are jobs with its option, and those of which `concerns` says so."""
         self._guards[guard.option] = guard
+        if concerns is not None:
+            self._concerns[guard.option] = concerns
 
     def concern(self, claim: Claim) -> bool:
-        return claim.options is not None and not self._guards.keys().isdisjoint(json.loads(claim.options))
+        if claim.options is not None and not self._guards.keys().isdisjoint(json.loads(claim.options)):
+            return True
+        return bool(self._concerns) and any(concerns(claim) for concerns in self._concerns.values())
 
     async def admit(self, claims: Sequence[Claim], now: Millis) -> dict[str, Refusal]:
         """Those that may not start, by their ids. What had passed a guard before another refused it has ended."""
@@ -92,8 +99,18 @@ class Guards:
         endings = endings or {}
         options = [(claim, json.loads(claim.options or "{}")) for claim in claims]
         for name, guard in self._guards.items():
-            if jobs := [Guarded(claim, own[name], endings.get(claim.id)) for claim, own in options if name in own]:
+            concerns = self._concerns.get(name, nobody)
+            if jobs := [
+                Guarded(claim, own.get(name), endings.get(claim.id))
+                for claim, own in options
+                if name in own or concerns(claim)
+            ]:
                 yield guard, jobs
+
+
+def nobody(claim: Claim) -> bool:
+    del claim
+    return False
 
 
 def refuse(claim: Claim, move: Move, *, look_again: LookAgain | None = None, **fields: Any) -> Refusal:

@@ -23,6 +23,7 @@ from mainspring.flow import breakers, dependencies, expiry, quiet
 from mainspring.flow import debounce as newest
 from mainspring.flow.debounce import Debounce, Throttle
 from mainspring.flow.dependencies import After, OnFailed
+from mainspring.flow.limits.limit import Limit, Rate
 from mainspring.flow.quiet import AnyWindow
 from mainspring.ids import new_id
 from mainspring.job import FOREVER, Inserted, Job, NewJob, Priority, Status
@@ -315,11 +316,22 @@ class Enqueuer(Generic[P, R]):
         return self._prepared(args, kwargs)
 
     def _prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
-        return NewJob(new_id(), self._task.name, self._task.payload.dump(args, kwargs), *self._rest)
+        text = self._task.payload.dump(args, kwargs)
+        if self._task.app.limits.keyed:
+            self._check_keys(text)
+        return NewJob(new_id(), self._task.name, text, *self._rest)
 
     def _prepare_many(self, payloads: Iterable[Any]) -> list[NewJob]:
         name, dump, rest = self._task.name, self._task.payload.dump_one, self._rest
-        return [NewJob(new_id(), name, dump(one), *rest) for one in payloads]
+        texts = (dump(one) for one in payloads)
+        if self._task.app.limits.keyed:
+            texts = (self._check_keys(text) for text in texts)
+        return [NewJob(new_id(), name, text, *rest) for text in texts]
+
+    def _check_keys(self, text: str) -> str:
+        """Whether limits know whose job it is."""
+        self._task.app.limits.check(self._task.name, self._options.queue or "default", text)
+        return text
 
     async def _insert(self, jobs: list[NewJob]) -> list[JobHandle[R]]:
         return [JobHandle(one.id, one.created, self._task) for one in await self._put(jobs)]
@@ -446,6 +458,7 @@ class TaskOptions(TypedDict, total=False):
     steps: Sequence[str]
     breaker: str | None
     deliver: AnyWindow | None
+    limits: Iterable[Limit | Rate] | Limit | Rate
 
 
 class TaskDecorator(Protocol):

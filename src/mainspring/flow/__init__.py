@@ -6,6 +6,7 @@ breakers      services that fail are not called for a while; circuit: when, pass
 quiet         deliveries within local hours
 dependencies  a job that starts after others have finished
 batch         jobs that belong together, and what follows; chains; tally: how far they are
+limits        how many run at once, how many start in a time
 resumption    which jobs are under way already, or asked for by hand
 """
 

@@ -6,7 +6,7 @@ The guards are told, what suspended jobs wait for is looked at again, children o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from mainspring.app import Mainspring
 from mainspring.durable.family import cancel_children
@@ -22,11 +22,12 @@ class Aftermath:
         self._store = app.store
         self._guards = app.guards
         self._cancelled: list[str] = []
-        self._ended: list[tuple[Claim, Ending]] = []
+        self._ended: list[tuple[Claim, Ending | None]] = []
         self._suspended: dict[str, set[LookAgain]] = {}
         self._some = asyncio.Event()
+        self._one_at_a_time = asyncio.Lock()
 
-    def ended(self, claim: Claim, ending: Ending) -> None:
+    def ended(self, claim: Claim, ending: Ending | None = None) -> None:
         """A run that had passed guards."""
         self._ended.append((claim, ending))
         self._some.set()
@@ -46,16 +47,21 @@ class Aftermath:
         await self.settle()
 
     async def settle(self) -> None:
-        """All that is there; what fails is kept for the next time."""
+        """All that is there, and what is being settled already; what fails is kept for the next time."""
+        async with self._one_at_a_time:
+            await self._settle()
+
+    async def _settle(self) -> None:
         while self._ended or self._suspended or self._cancelled:
             ended, self._ended = self._ended, []
             cancelled, self._cancelled = self._cancelled, []
             suspended, self._suspended = self._suspended, {}
             self._some.clear()
             try:
-                await self._guards.ended([claim for claim, _ in ended], {claim.id: ending for claim, ending in ended})
+                endings = {claim.id: ending for claim, ending in ended if ending is not None}
+                await self._guards.ended([claim for claim, _ in ended], endings)
                 ended = []
-                if happened := [key for key, looks in suspended.items() if await any_of(looks)]:
+                if happened := await all_that_happened(suspended):
                     await self._store.wake(dict.fromkeys(happened, EVERYBODY))
                 suspended = {}
                 await cancel_children(self._app, cancelled, "mainspring")
@@ -68,5 +74,10 @@ class Aftermath:
                 raise
 
 
-async def any_of(looks: Iterable[LookAgain]) -> bool:
-    return any([await look() for look in looks])
+async def all_that_happened(suspended: Mapping[str, Iterable[LookAgain]]) -> set[str]:
+    """Of what is waited for; all are asked at once, as each may need the store."""
+    asked = [(key, look) for key, looks in suspended.items() for look in looks]
+    answers = await asyncio.gather(*(look() for _, look in asked), return_exceptions=True)
+    for error in (answer for answer in answers if isinstance(answer, BaseException)):
+        raise error
+    return {key for (key, _), happened in zip(asked, answers, strict=True) if happened}

@@ -428,7 +428,7 @@ class Worker:
             self._in_hand[claim.queue] += 1
             if task.batch is not None:
                 batched.append(run)
-            if claim.options is not None and self.app.guards.concern(claim):
+            if self.app.guards.concern(claim):
                 run.guarded = True
                 guarded.append(run)
             else:
@@ -463,7 +463,8 @@ class Worker:
                 self._end(run, Stop.CROWDED)
             return
         for run in runs:
-            if run.ended:  # cancelled, lost or handed back meanwhile
+            if run.ended:  # cancelled, lost or handed back meanwhile; its end may have been told before it had passed
+                self._aftermath.ended(run.claim)
                 continue
             if (refusal := refusals.get(run.claim.id)) is None:
                 self._ready(run)
@@ -652,6 +653,8 @@ class Worker:
         self._slots -= 1
         self._let_go(run)
         if outcome is None:
+            if run.guarded:
+                self._aftermath.ended(run.claim)
             return
         if run.context is not None and run.context.effects.committed:
             if run.guarded:
@@ -727,6 +730,8 @@ class Worker:
             outcome = decide.raised(run, asyncio.CancelledError(), self.store.clock.now())
             if outcome is not None:
                 self._acks.add(run, outcome)
+            elif run.guarded:
+                self._aftermath.ended(run.claim)
 
     # -- progress -------------------------------------------------------------------------------
 
@@ -842,6 +847,7 @@ class Worker:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS):
                 await self._acks.flush()
+                await self._aftermath.settle()
 
     async def _wait_idle(self, seconds: float, unless: asyncio.Event | None = None) -> None:
         waiting = [asyncio.ensure_future(self._idle.wait())]

@@ -1,0 +1,138 @@
+"""Who may start, of those who ask; and who is called, of those who wait. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from mainspring.clock import Millis
+from mainspring.flow.limits.bucket import Bucket
+from mainspring.flow.limits.limit import Rate, Ticket
+from mainspring.flow.limits.slots import Slots
+from mainspring.stores.documents import Key
+
+State = Slots | Bucket
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A claimed job wants to start."""
+
+    job_id: str
+    token: int
+    tickets: tuple[Ticket, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """A run has ended."""
+
+    job_id: str
+    token: int
+    tickets: tuple[Ticket, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Jobs were suspended until this limit calls them."""
+
+    tickets: tuple[Ticket]
+
+
+Wish = Ask | Leave | Queue
+
+
+@dataclass(slots=True)
+class Decision:
+    admitted: list[Ask] = field(default_factory=list)
+    refused: dict[tuple[str, int], Ticket] = field(default_factory=dict)  # job and token -> what was in its way
+    taken: Counter[Key] = field(default_factory=Counter)  # of each limit
+    calls: Counter[Key] = field(default_factory=Counter)  # who wait for it: how many to call
+
+    def add(self, other: Decision) -> None:
+        self.admitted += other.admitted
+        self.refused |= other.refused
+
+
+def decide(wishes: Iterable[Wish], states: Mapping[Key, State]) -> Decision:
+    """All that a job needs or nothing of it. Changes the states."""
+    decision = Decision()
+    wishes = list(wishes)
+    for leave in (one for one in wishes if isinstance(one, Leave)):
+        let_go(leave, states, decision)
+    for ask in (one for one in wishes if isinstance(one, Ask)):
+        admit(ask, states, decision)
+    for queue in (one for one in wishes if isinstance(one, Queue)):
+        line_up(queue.tickets[0].document, states, decision)
+    for key in decision.calls:
+        decision.calls[key] = min(decision.calls[key], states[key].room)
+    decision.calls = +decision.calls
+    return decision
+
+
+def let_go(leave: Leave, states: Mapping[Key, State], decision: Decision) -> None:
+    for ticket in leave.tickets:
+        state = states[ticket.document]
+        if isinstance(state, Slots) and state.leave(leave.job_id, leave.token) and state.waiting:
+            decision.calls[ticket.document] += 1
+
+
+def admit(ask: Ask, states: Mapping[Key, State], decision: Decision) -> None:
+    obstacle = next((one for one in ask.tickets if not states[one.document].has_room_for(ask.job_id)), None)
+    if obstacle is not None:
+        decision.refused[ask.job_id, ask.token] = obstacle
+        pass_on(ask, states, decision)
+        return
+    decision.admitted.append(ask)
+    for ticket in ask.tickets:
+        states[ticket.document].take(ask.job_id, ask.token)
+        decision.taken[ticket.document] += 1
+
+
+def pass_on(ask: Ask, states: Mapping[Key, State], decision: Decision) -> None:
+    """Perhaps it was called by a limit that has a place for it, while another has none: then it is another's turn."""
+    for ticket in ask.tickets:
+        state = states[ticket.document]
+        if isinstance(state, Slots) and state.waiting and state.room:
+            decision.calls[ticket.document] += 1
+
+
+def line_up(key: Key, states: Mapping[Key, State], decision: Decision) -> None:
+    state = states[key]
+    state.waiting = True
+    if isinstance(state, Slots) and state.room:  # a place has become free before they were seen to wait
+        decision.calls[key] += state.room
+
+
+def state_of(ticket: Ticket, data: Mapping[str, object] | None, now: Millis) -> State:
+    """As it is kept, with the numbers that this program declares."""
+    limit = ticket.gate.limit
+    if isinstance(limit, Rate):
+        if data is None:
+            return Bucket.full(limit.per_milli, limit.most, now)
+        bucket = Bucket.from_data(data)
+        bucket.drip, bucket.burst = limit.per_milli, limit.most
+        bucket.fill(now)
+        return bucket
+    slots = Slots(limit.size) if data is None else Slots.from_data(data)
+    slots.size = limit.size
+    return slots
+
+
+def cases(wishes: Iterable[Wish], most: int) -> list[list[Wish]]:
+    """Those that have a limit in common belong together; each case is decided and written on its own.
+
+    One of more than `most` documents is cut: then its parts are written one after the other.
+    """
+    made: dict[int, tuple[set[Key], list[Wish]]] = {}
+    home: dict[Key, int] = {}
+    for number, wish in enumerate(wishes):
+        keys = {ticket.document for ticket in wish.tickets}
+        near = {home[key] for key in keys if key in home}
+        together = keys.union(*(made[one][0] for one in near))
+        if len(together) > most:
+            near, together = set(), keys
+        made[number] = together, [*(wish for one in sorted(near) for wish in made.pop(one)[1]), wish]
+        home.update(dict.fromkeys(together, number))
+    return [wishes for _, wishes in made.values()]

@@ -1,0 +1,236 @@
+"""Where jobs get their places: decided by pure functions, written by compare-and-set.
+
+All that is wished for at one time is decided in one round: one read (none, if we know the documents and nobody else has
+written since), one write, one call to those that wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mainspring.clock import Millis
+from mainspring.errors import StoreError, StoreUnavailable
+from mainspring.flow.limits.admission import Ask, Decision, Queue, State, Wish, cases, decide, state_of
+from mainspring.flow.limits.bucket import Bucket
+from mainspring.flow.limits.kept import call, gone, write_of, written
+from mainspring.flow.limits.limit import Ticket
+from mainspring.flow.limits.slots import Slots
+from mainspring.log import get_log
+from mainspring.stores.documents import Bundle, Document, Key, Write
+from mainspring.stores.protocol import Store
+
+log = get_log("mainspring.limits")
+
+MOST_DOCUMENTS = 50  # in one bundle
+MOST_KNOWN = 10_000  # documents that we remember
+TRIES = 50
+PAUSE = 0.004  # seconds, times the number of the try, times a die
+CALL_ALL_EVERY = 10.0  # seconds
+LOOK_EVERY = 1.0  # seconds between looks at the holders of one limit that is full
+AHEAD = 8  # tokens that are drawn for each that is needed,
+LEASE = 0.1  # but no more than drip in so many seconds; and to be used within them
+
+
+@dataclass(slots=True)
+class Purse:
+    """Tokens that were drawn in advance."""
+
+    tokens: int
+    until: float  # our monotonic clock
+
+
+class Request(NamedTuple):
+    wishes: Sequence[Wish]
+    answer: asyncio.Future[Decision]
+
+
+@dataclass(slots=True)
+class Case:
+    """Wishes that are decided together, and how far they have come."""
+
+    wishes: list[Wish]
+    decision: Decision
+    states: Mapping[Key, State]  # after it
+    writes: tuple[Write, ...]
+    drawn: Mapping[Key, int]  # tokens in advance
+
+
+class Desk:
+    """Of one event loop."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._requests: list[Request] = []
+        self._round: asyncio.Task[None] | None = None
+        self._known: dict[Key, Document] = {}  # as we last read or wrote them
+        self._purses: dict[Key, Purse] = {}
+        self._looked: dict[Key, float] = {}  # when, at the holders
+        self._called: dict[Key, float] = {}
+        self._gone: dict[Key, set[tuple[str, int]]] = {}  # holders that do not run any more
+        self._owed: Counter[Key] = Counter()  # calls that did not get through
+        self._random = random.Random()  # noqa: S311 - pauses
+
+    def admit_at_once(self, ask: Ask) -> bool:
+        """If it needs only tokens, and we have drawn them already."""
+        now, purses = self.store.clock.monotonic(), []
+        for ticket in ask.tickets:
+            purse = self._purses.get(ticket.document)
+            if purse is None or purse.tokens < 1 or purse.until < now:
+                return False
+            purses.append(purse)
+        for purse in purses:
+            purse.tokens -= 1
+        return True
+
+    async def settle(self, wishes: Sequence[Wish]) -> Decision:
+        """Grant what can be granted; the answer may speak of others' wishes too.
+
+        Raises StoreError if the store does not answer: then nobody knows, and who was granted a place by that will be
+        found not to use it.
+        """
+        request = Request(wishes, asyncio.get_running_loop().create_future())
+        self._requests.append(request)
+        if self._round is None or self._round.done():
+            self._round = asyncio.create_task(self._rounds(), name="mainspring-limits")
+        return await asyncio.shield(request.answer)
+
+    async def _rounds(self) -> None:
+        while self._requests:
+            requests, self._requests = self._requests, []
+            try:
+                decision = await self._decide([wish for request in requests for wish in request.wishes])
+            except BaseException as error:
+                for request in requests:
+                    request.answer.set_exception(error)
+                if not isinstance(error, Exception):
+                    raise
+            else:
+                for request in requests:
+                    request.answer.set_result(decision)
+            await self._call()
+
+    # -- one round ------------------------------------------------------------------------------
+
+    async def _decide(self, wishes: list[Wish]) -> Decision:
+        decision = Decision()
+        left = cases(wishes, MOST_DOCUMENTS)
+        trusted = not any(isinstance(wish, Queue) for wish in wishes)  # who lines up looks once more: see `Store`
+        for number in range(1, TRIES + 1):
+            left = await self._try(left, decision, trusted=trusted and number == 1)
+            if not left:
+                return decision
+            await asyncio.sleep(self._random.random() * PAUSE * number if number > 1 else 0)
+        msg = f"{TRIES} times another process was quicker to change a limit"
+        raise StoreUnavailable(msg)
+
+    async def _try(self, left: list[list[Wish]], decision: Decision, *, trusted: bool) -> list[list[Wish]]:
+        """What is left to decide. Only a refusal must know how things stand now: a write finds out by itself."""
+        tickets = {ticket.document: ticket for wishes in left for wish in wishes for ticket in wish.tickets}
+        await self._read([key for key in tickets if not trusted or key not in self._known])
+        now = self.store.clock.now()
+        made = [self._case(wishes, tickets, now) for wishes in left]
+        doubted = [case for case in made if case.decision.refused and (trusted or await self._found_gone(case))]
+        clear = [case for case in made if case not in doubted]
+        again = await self._write(clear)
+        for case in clear:
+            if case not in again:
+                self._accept(case, decision)
+        return [case.wishes for case in (*doubted, *again)]
+
+    def _case(self, wishes: list[Wish], tickets: Mapping[Key, Ticket], now: Millis) -> Case:
+        own = {ticket.document: tickets[ticket.document] for wish in wishes for ticket in wish.tickets}
+        states = {key: self._state(ticket, now) for key, ticket in own.items()}
+        before = {key: state.to_data() for key, state in states.items()}
+        freed = {key: state.drop(self._gone.get(key, ())) for key, state in states.items() if isinstance(state, Slots)}
+        decision = decide(wishes, states)
+        self._call_more(decision, states, freed)
+        drawn = {key: draw(state, decision.taken[key]) for key, state in states.items() if isinstance(state, Bucket)}
+        changed = [(key, state) for key, state in states.items() if state.to_data() != before[key]]
+        writes = tuple(write_of(key, state, self._known.get(key), now) for key, state in changed)
+        return Case(wishes, decision, states, writes, drawn)
+
+    def _state(self, ticket: Ticket, now: Millis) -> State:
+        known = self._known.get(ticket.document)
+        state = state_of(ticket, None if known is None else json.loads(known.data), now)
+        if isinstance(state, Bucket) and (purse := self._purses.get(ticket.document)) is not None:
+            state.put_back(purse.tokens)
+        return state
+
+    def _call_more(self, decision: Decision, states: Mapping[Key, State], freed: Mapping[Key, int]) -> None:
+        """For the places of the dead; and now and then for all that are empty, as a call may have been lost."""
+        now = self.store.clock.monotonic()
+        for key, number in freed.items():
+            state = states[key]
+            if state.waiting and state.room:
+                if now - self._called.get(key, 0) > CALL_ALL_EVERY:
+                    decision.calls[key] = state.room
+                elif number:
+                    decision.calls[key] = min(state.room, decision.calls[key] + number)
+
+    async def _found_gone(self, case: Case) -> bool:
+        """Whether places that are in the way are held by runs that are no more."""
+        keys = {ticket.document for ticket in case.decision.refused.values()}
+        now, found = self.store.clock.monotonic(), False
+        for key in keys:
+            state = case.states[key]
+            if isinstance(state, Slots) and now - self._looked.get(key, 0) > LOOK_EVERY:
+                self._looked[key] = now
+                self._gone[key] = await gone(self.store, state.holders.items())
+                found = found or bool(self._gone[key])
+        return found
+
+    async def _read(self, keys: Collection[Key]) -> None:
+        if not keys:
+            return
+        if len(self._known) > MOST_KNOWN:
+            self._forget()
+        for key in keys:
+            self._known.pop(key, None)
+        self._known |= {document.key: document for document in await self.store.documents(list(keys))}
+
+    def _forget(self) -> None:
+        """Memory is for those that are in use; what is in no purse can be drawn again."""
+        for memory in (self._known, self._looked, self._called, self._gone, self._purses):
+            memory.clear()
+
+    async def _write(self, made: Sequence[Case]) -> list[Case]:
+        """Those that must be decided again, since others were quicker."""
+        asked = [case for case in made if case.writes]
+        answers = await self.store.write([Bundle(case.writes) for case in asked]) if asked else []
+        return [case for case, answer in zip(asked, answers, strict=True) if answer is None]
+
+    def _accept(self, case: Case, decision: Decision) -> None:
+        decision.add(case.decision)
+        until = self.store.clock.monotonic() + LEASE
+        for write in case.writes:
+            self._known[write.key] = written(write)
+            if write.key in case.drawn:
+                self._purses[write.key] = Purse(case.drawn[write.key], until)
+        self._owed += case.decision.calls
+
+    # -- calling those that wait ----------------------------------------------------------------
+
+    async def _call(self) -> None:
+        """If the store does not answer, with the next round; and if there is none, the timer finds the empty places."""
+        if not self._owed:
+            return
+        calls, now = dict(self._owed), self.store.clock.now()
+        self._owed.clear()
+        self._called |= dict.fromkeys(calls, self.store.clock.monotonic())
+        try:
+            for document in await call(self.store, calls, self._known, now):
+                self._known[document.key] = document
+        except StoreError as error:
+            self._owed.update(calls)
+            log.warning("call_failed", limits=len(calls), error=str(error))
+
+
+def draw(state: Bucket, taken: int) -> int:
+    """Some more than were taken, for the jobs that come next."""
+    return state.draw(min(taken * AHEAD, int(state.drip * LEASE * 1000)))

@@ -1,0 +1,96 @@
+"""The guard that lets claimed jobs start as their limits allow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from mainspring.clock import Millis
+from mainspring.errors import InvalidPayload
+from mainspring.flow.limits.admission import Ask, Leave, Queue
+from mainspring.flow.limits.desk import Desk
+from mainspring.flow.limits.limit import Limit, Ticket
+from mainspring.guards import Guarded, LookAgain, Refusal, refuse
+from mainspring.job import UNTIL_WOKEN, Claim, Failure, Move
+
+if TYPE_CHECKING:
+    from mainspring.app import Mainspring
+
+
+class LimitGuard:
+    option = "limits"
+
+    def __init__(self, app: Mainspring) -> None:
+        self._app = app
+        self._desks: WeakKeyDictionary[asyncio.AbstractEventLoop, Desk] = WeakKeyDictionary()
+        self._inside: dict[tuple[str, int], tuple[Ticket, ...]] = {}  # runs that hold places
+
+    async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+        """What a job needs is found out now and not when it was enqueued: by the limits and the payload of today."""
+        del now
+        desk, asks, refusals = self._desk(), dict[str, tuple[Claim, Ask]](), dict[str, Refusal]()
+        for job in jobs:
+            try:
+                tickets = self._app.limits.tickets(job.claim)
+            except InvalidPayload as error:
+                refusals[job.claim.id] = hopeless(job.claim, error)
+                continue
+            ask = Ask(job.claim.id, job.claim.token, tickets)
+            if tickets and not desk.admit_at_once(ask):
+                asks[job.claim.id] = job.claim, ask
+        if asks:
+            refusals |= await self._ask(desk, asks)
+        return refusals
+
+    async def _ask(self, desk: Desk, asks: Mapping[str, tuple[Claim, Ask]]) -> dict[str, Refusal]:
+        decision = await desk.settle([ask for _, ask in asks.values()])
+        looks: dict[str, LookAgain] = {}
+        refusals: dict[str, Refusal] = {}
+        for claim, ask in asks.values():
+            if (obstacle := decision.refused.get((ask.job_id, ask.token))) is not None:
+                look = looks.setdefault(obstacle.call, partial(self._line_up, obstacle))
+                refusals[claim.id] = blocked(claim, obstacle, look)
+            elif slots := tuple(one for one in ask.tickets if isinstance(one.gate.limit, Limit)):
+                self._inside[ask.job_id, ask.token] = slots
+        return refusals
+
+    async def _line_up(self, ticket: Ticket) -> bool:
+        """They are suspended now. How many of them may go on at once is called right here: not all, so never True."""
+        await self._desk().settle([Queue((ticket,))])
+        return False
+
+    async def ended(self, jobs: Sequence[Guarded]) -> None:
+        runs = [(job.claim.id, job.claim.token) for job in jobs]
+        leaves = [Leave(*run, self._inside[run]) for run in runs if run in self._inside]
+        if leaves:
+            await self._desk().settle(leaves)
+        for leave in leaves:
+            self._inside.pop((leave.job_id, leave.token), None)
+
+    def _desk(self) -> Desk:
+        """Of this event loop: neither a fork nor a test's other store takes over what was drawn here."""
+        loop = asyncio.get_running_loop()
+        desk = self._desks.get(loop)
+        if desk is None or desk.store is not self._app.store:
+            desk = self._desks[loop] = Desk(self._app.store)
+        return desk
+
+
+def blocked(claim: Claim, by: Ticket, look_again: LookAgain) -> Refusal:
+    return refuse(
+        claim,
+        Move.SUSPEND,
+        look_again=look_again,
+        waits_for=by.call,
+        delay=UNTIL_WOKEN,
+        blocked=True,
+        reason=f"waits for the {by}",
+    )
+
+
+def hopeless(claim: Claim, error: InvalidPayload) -> Refusal:
+    """Its key function knew a key when the job was enqueued; the code or the payload has changed since."""
+    return refuse(claim, Move.DEAD, failure=Failure(type(error).__name__, str(error)), reason=str(error))

@@ -1,0 +1,166 @@
+"""What a program declares: how many jobs may run at once, and how many may start in a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from mainspring.clock import duration
+from mainspring.errors import ConfigurationError, InvalidPayload
+from mainspring.stores.documents import Key
+
+COLLECTION = "limits"
+LONGEST_KEY = 200  # characters
+
+KeyFunction = Callable[[Any], str | int]
+"""From a job's payload (its model, or an object with its arguments as attributes) to whose job it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """So many jobs run at once, whatever worker they are in: of a task or queue or, with a key, of each key."""
+
+    size: int
+    key: KeyFunction | None = None
+    name: str | None = None  # limits of one name are one limit, shared by all who declare it
+
+    def __post_init__(self) -> None:
+        check_number("Limit", "size", self.size)
+        check_common(self)
+
+    kind = "limit"
+
+    def __str__(self) -> str:
+        return f"{self.size} at once"
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many jobs start per so long, and after a pause up to `burst` at once."""
+
+    count: int
+    per: timedelta | float = 1.0  # seconds
+    burst: int | None = None  # `count` if it is not given
+    key: KeyFunction | None = None
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        check_number("Rate", "count", self.count)
+        per: Any = self.per
+        if isinstance(per, bool) or not isinstance(per, (int, float, timedelta)) or duration(per) < 1:
+            msg = f"Rate(per={self.per!r}): a length of time of at least a millisecond, in seconds or as a timedelta"
+            raise ConfigurationError(msg)
+        if self.burst is not None:
+            check_number("Rate", "burst", self.burst)
+        check_common(self)
+
+    kind = "rate"
+
+    @property
+    def per_milli(self) -> float:
+        return self.count / duration(self.per)
+
+    @property
+    def most(self) -> int:
+        """At once."""
+        return self.count if self.burst is None else self.burst
+
+    def __str__(self) -> str:
+        seconds = duration(self.per) / 1000
+        return f"{self.count} per {'second' if seconds == 1 else f'{seconds:g} seconds'}"
+
+
+def check_number(owner: str, field: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        msg = f"{owner}({field}={value!r}): it is a whole number of at least 1; to stop a queue, pause it"
+        raise ConfigurationError(msg)
+
+
+def check_common(limit: Limit | Rate) -> None:
+    owner = type(limit).__name__
+    if limit.key is not None and not callable(limit.key):
+        msg = f"{owner}(key={limit.key!r}): a function of the payload, such as lambda p: p.customer"
+        raise ConfigurationError(msg)
+    name: Any = limit.name
+    if name is not None and (not isinstance(name, str) or not name):
+        msg = f"{owner}(name={limit.name!r}): a name is a text that is not empty"
+        raise ConfigurationError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A declared limit under its full name: what several processes mean when they speak of the same."""
+
+    name: str
+    limit: Limit | Rate
+
+    def ticket(self, view: Callable[[], Any], task: str) -> Ticket:
+        """For a job with this payload. Raises InvalidPayload if the key function has no key for it."""
+        return Ticket(self, "" if self.limit.key is None else key_of(self.limit.key, view(), task))
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What a job needs to start: a place in one limit, for one key."""
+
+    gate: Gate
+    key: str  # empty: the limit has no keys
+    document: Key = field(init=False)
+
+    def __post_init__(self) -> None:
+        document = Key(COLLECTION, f"{self.gate.limit.kind}:{self.gate.name}", self.key)
+        object.__setattr__(self, "document", document)
+
+    @property
+    def call(self) -> str:
+        return call_of(self.document)
+
+    def __str__(self) -> str:
+        whose = f" for {self.key}" if self.key else ""
+        return f"{self.gate.limit.kind} of {self.gate.name}{whose}: {self.gate.limit}"
+
+
+def call_of(document: Key) -> str:
+    """What jobs that are blocked by it wait for."""
+    return f"{document.group}={document.id}" if document.id else document.group
+
+
+def key_of(function: Callable[[Any], Any], payload: Any, task: str) -> str:
+    try:
+        key = function(payload)
+    except Exception as error:
+        msg = f"task {task!r}: the key function of its limit raised {type(error).__name__}: {error}"
+        raise InvalidPayload(msg) from error
+    if isinstance(key, bool) or not isinstance(key, (str, int)) or not 0 < len(str(key)) <= LONGEST_KEY:
+        wanted = f"a key is a number or a text of 1 to {LONGEST_KEY} characters"
+        msg = f"task {task!r}: the key function of its limit gave {key!r}; {wanted}"
+        raise InvalidPayload(msg)
+    return str(key)
+
+
+def gates(owner: str, limits: Iterable[Limit | Rate]) -> tuple[Gate, ...]:
+    """The limits of one task or queue, each under its name."""
+    made = tuple(Gate(limit.name or owner, limit) for limit in [checked(owner, one) for one in limits])
+    for problem in clashes(owner, made):
+        raise ConfigurationError(problem)
+    return made
+
+
+def checked(owner: str, limit: Any) -> Limit | Rate:
+    if not isinstance(limit, (Limit, Rate)):
+        msg = f"limits of {owner!r}: a list of Limit(…) and Rate(…), not {limit!r}"
+        raise ConfigurationError(msg)
+    return limit
+
+
+def clashes(owner: str, made: Iterable[Gate]) -> Iterator[str]:
+    seen = set()
+    for gate in made:
+        if "=" in gate.name:
+            yield f"limits of {owner!r}: there is a '=' in the name {gate.name!r}; give another with name=…"
+        same = gate.limit.kind, gate.name, gate.limit.key is None
+        if same in seen:
+            yield f"limits of {owner!r}: two of them are named {gate.name!r}; tell them apart with name=…"
+        seen.add(same)

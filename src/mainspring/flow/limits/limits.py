@@ -1,0 +1,141 @@
+"""The limits of an application, and how they stand: `app.limits`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from mainspring.errors import ConfigurationError, InvalidPayload
+from mainspring.flow.limits.bucket import Bucket
+from mainspring.flow.limits.guard import LimitGuard
+from mainspring.flow.limits.kept import state_in
+from mainspring.flow.limits.limit import COLLECTION, Gate, Limit, Rate, Ticket, call_of, gates
+from mainspring.flow.limits.timer import LimitTimer
+from mainspring.job import Claim
+from mainspring.stores.documents import Document, Key, Listing
+
+if TYPE_CHECKING:
+    from mainspring.app import Mainspring
+
+PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class LimitState:
+    """How one limit stands, or one key of it."""
+
+    kind: str  # limit or rate
+    name: str
+    key: str  # empty: the limit has no keys
+    call: str  # the `waits_for` of jobs that it blocks
+    waiting: bool  # whether jobs may wait for it
+    size: int  # a limit's places; of a rate what can start at once
+    jobs: tuple[str, ...] = ()  # who holds the places
+    tokens: float | None = None  # a rate's
+    per_second: float | None = None
+
+    @property
+    def used(self) -> int:
+        return len(self.jobs)
+
+
+class Limits:
+    def __init__(self, app: Mainspring) -> None:
+        self._app = app
+        self._of_task: dict[str, tuple[Gate, ...]] = {}
+        self._of_queue: dict[str, tuple[Gate, ...]] = {}
+        self.keyed = False  # whether any of them has keys
+
+    # -- declaring ------------------------------------------------------------------------------
+
+    def of_task(self, task: str, limits: Iterable[Limit | Rate]) -> None:
+        self._of_task[task] = self._declare(self._of_task, task, gates(task, limits))
+
+    def of_queue(self, queue: str, limits: Iterable[Limit | Rate]) -> None:
+        self._of_queue[queue] = self._declare(self._of_queue, queue, gates(f"queue {queue}", limits))
+
+    def _declare(self, owners: Mapping[str, tuple[Gate, ...]], owner: str, made: tuple[Gate, ...]) -> tuple[Gate, ...]:
+        kept = {name: own for name, own in owners.items() if name != owner}  # it may declare itself again
+        others = [kept, self._of_queue if owners is self._of_task else self._of_task]
+        for other in (gate for own in others for gates_ in own.values() for gate in gates_):
+            for gate in made:
+                if is_same(gate, other) and numbers(gate.limit) != numbers(other.limit):
+                    what = f"the {gate.limit.kind} named {gate.name!r}"
+                    msg = f"{what} is declared as {other.limit} and as {gate.limit}: one name is one limit"
+                    raise ConfigurationError(msg)
+        self.keyed = self.keyed or any(gate.limit.key is not None for gate in made)
+        self._guard  # noqa: B018 - from now on jobs must pass it
+        return made
+
+    @cached_property
+    def _guard(self) -> LimitGuard:
+        guard = LimitGuard(self._app)
+        self._app.guards.add(guard, self.concern)
+        self._app.timers.add(LimitTimer(self._app))
+        return guard
+
+    # -- what a job needs -----------------------------------------------------------------------
+
+    def concern(self, claim: Claim) -> bool:
+        return claim.task in self._of_task or claim.queue in self._of_queue
+
+    def tickets(self, claim: Claim) -> tuple[Ticket, ...]:
+        """None for a job whose payload its task does not take: it will not get as far as to start."""
+        try:
+            return self._tickets(claim.task, claim.queue, claim.payload)
+        except BadPayload:
+            return ()
+
+    def check(self, task: str, queue: str, payload: str) -> None:
+        """Raises InvalidPayload if a key function has no key for it: who enqueues must hear of it, not the worker."""
+        self._tickets(task, queue, payload)
+
+    def _tickets(self, task: str, queue: str, payload: str) -> tuple[Ticket, ...]:
+        def view() -> Any:
+            try:
+                return self._app.tasks[task].payload.view(payload)
+            except InvalidPayload as error:
+                raise BadPayload(str(error)) from error
+
+        wanted = (*self._of_task.get(task, ()), *self._of_queue.get(queue, ()))
+        return tuple({ticket.document: ticket for ticket in (gate.ticket(view, task) for gate in wanted)}.values())
+
+    # -- looking --------------------------------------------------------------------------------
+
+    async def list(self, name: str | None = None) -> list[LimitState]:
+        """All that are in use, or those of one name, by name and key."""
+        found: list[LimitState] = []
+        after = None
+        while page := await self._app.store.browse(Listing(COLLECTION, None, after, PAGE)):
+            after = page[-1].key[1:]
+            found += [shown(document) for document in page]
+        return [one for one in found if name in (None, one.name)]
+
+    async def get(self, name: str, key: str = "", *, kind: str = Limit.kind) -> LimitState | None:
+        """None: not in use now."""
+        documents = await self._app.store.documents([Key(COLLECTION, f"{kind}:{name}", key)])
+        return shown(documents[0]) if documents else None
+
+
+class BadPayload(InvalidPayload):
+    """Not the key function's fault."""
+
+
+def is_same(one: Gate, other: Gate) -> bool:
+    keyed = one.limit.key is not None, other.limit.key is not None
+    return (one.name, one.limit.kind) == (other.name, other.limit.kind) and keyed[0] == keyed[1]
+
+
+def numbers(limit: Limit | Rate) -> tuple[float, ...]:
+    return (limit.per_milli, limit.most) if isinstance(limit, Rate) else (limit.size,)
+
+
+def shown(document: Document) -> LimitState:
+    kind, _, name = document.key.group.partition(":")
+    state = state_in(document)
+    one = LimitState(kind, name, document.key.id, call_of(document.key), state.waiting, 0)
+    if isinstance(state, Bucket):
+        return replace(one, size=state.burst, tokens=round(state.tokens, 3), per_second=state.drip * 1000)
+    return replace(one, size=state.size, jobs=tuple(state.holders))

@@ -1,0 +1,51 @@
+"""Looks at limits for which jobs wait: lets those go on whose turn it is, and finds what got lost with a process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mainspring.clock import Millis
+from mainspring.flow.limits.bucket import Bucket
+from mainspring.flow.limits.kept import call, gone, state_in, write_of, written
+from mainspring.flow.limits.limit import COLLECTION
+from mainspring.flow.limits.slots import Slots
+from mainspring.stores.documents import Bundle, Document, Key, Write
+
+if TYPE_CHECKING:
+    from mainspring.app import Mainspring
+
+
+class LimitTimer:
+    collection = COLLECTION
+
+    def __init__(self, app: Mainspring) -> None:
+        self._app = app
+
+    async def fire(self, documents: Sequence[Document], now: Millis) -> None:
+        states = {document.key: state_in(document) for document in documents}
+        holders = {one for state in states.values() if isinstance(state, Slots) for one in state.holders.items()}
+        dead = await gone(self._app.store, holders)
+        calls: dict[Key, int] = {}
+        writes: list[Write] = []
+        for document in documents:
+            state = states[document.key]
+            calls[document.key] = next_turn(state, now) if isinstance(state, Bucket) else empty_places(state, dead)
+            writes.append(write_of(document.key, state, document, now, anew=True))
+        answers = await self._app.store.write([Bundle((write,)) for write in writes])
+        ours = {write.key: written(write) for write, answer in zip(writes, answers, strict=True) if answer is not None}
+        if wanted := {key: number for key, number in calls.items() if number and key in ours}:
+            await call(self._app.store, wanted, ours, now)
+
+    async def refresh(self) -> None:
+        """Nothing: what is wrong comes due."""
+
+
+def next_turn(bucket: Bucket, now: Millis) -> int:
+    bucket.fill(now)
+    return bucket.call(now) if bucket.waiting else 0
+
+
+def empty_places(slots: Slots, dead: set[tuple[str, int]]) -> int:
+    slots.drop(dead & set(slots.holders.items()))
+    return slots.room if slots.waiting else 0
