@@ -125,6 +125,14 @@ async def test_members_that_exist_already_are_the_ones_waited_for(app: Mainsprin
     assert (followed(app)[0], app.ran) == (("finished", 2, 0, 0), ["b", "a"])  # type: ignore[attr-defined]
 
 
+async def test_members_with_one_key_are_one_job(app: Mainspring, kit: Kit) -> None:
+    batch = await app.batch([work(app, "a", dedupe_key="k"), work(app, "b", dedupe_key="k")], **follow_ups(app))
+    assert batch.jobs[0] == batch.jobs[1]
+    await kit.drain()
+    assert (app.ran, (await batch.progress()).total) == (["a"], 1)  # type: ignore[attr-defined]
+    assert followed(app) == [("finished", 1, 0, 0), ("success", 1, 0, 0)]
+
+
 async def test_members_that_retention_removed_have_finished(app: Mainspring, kit: Kit) -> None:
     short = Retention(completed=1, dead=1)
     await app.batch([work(app, "a", retention=short), work(app, "b", delay=60)], **follow_ups(app))

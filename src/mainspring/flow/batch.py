@@ -97,12 +97,13 @@ class Batches:
     def _documents(self, batch: str, ids: Sequence[str], *, is_in: bool) -> list[Write]:
         """Until the jobs are in, they expire: whoever writes them may die before that."""
         now = self._app.store.clock.now()
-        head = Head(len(ids), now, is_in=is_in).write(batch, None if is_in else now + KEPT)
+        expires_at = None if is_in else now + KEPT
         starts = range(0, len(ids), CHUNK)
-        chunks = [Chunk(tuple(ids[start : start + CHUNK])) for start in starts]
+        chunks = [Chunk(tuple(dict.fromkeys(ids[start : start + CHUNK]))) for start in starts]
+        head = Head(sum(len(one.ids) for one in chunks), now, is_in=is_in)
         return [
-            head,
-            *(one.write(batch, number, None if is_in else now + KEPT) for number, one in enumerate(chunks)),
+            head.write(batch, expires_at),
+            *(one.write(batch, number, expires_at) for number, one in enumerate(chunks)),
         ]
 
     async def _write(self, writes: Sequence[Write]) -> None:
@@ -146,7 +147,7 @@ class Batches:
         tally = found.tally if may_come else found.with_missing(failed=head.is_lost)
         if not found.live and not may_come:
             done = replace(chunk, tally=tally).to_json()
-            await self._write([Write(document.key, done, document.version, expires_at=document.expires_at)])
+            await self._write([Write(document.key, done, document.version)])
         return Counted(chunk.ids, tally, found.live, may_come=may_come)
 
     async def _by_status(self, ids: tuple[str, ...]) -> Found:
@@ -169,9 +170,11 @@ class Batches:
         head = await self._sure_head(batch)
         for document in reversed(await self._chunks(batch)):
             counted = await self._count(document, head)
-            if counted.live and (last := await self._last_live(counted.ids)) is not None:
-                return last, False
-            if counted.live or counted.may_come:  # they have ended just now: soon we look again
+            while counted.live:
+                if (last := await self._last_live(counted.ids)) is not None:
+                    return last, False
+                counted = await self._count(document, head)  # they have ended just now
+            if counted.may_come:
                 return None, True
         return None, False
 
