@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -80,6 +81,7 @@ class Scheduled:
     utc: datetime
 
 
+making = threading.Lock()
 NOT_HERE = "a durable function runs neither in batches nor in a process of its own; it may spawn children that do"
 
 
@@ -93,14 +95,15 @@ class Context(DurableCalls):
         worker: str = "",
         report: Callable[[float, str], None] = lambda _fraction, _note: None,
         transact: Callable[[Context], Completion] | None = None,
-        durable: Durable | None = None,
+        durable: Callable[[], Durable] | None = None,
         passage: Callable[[str, Callable[[], bool]], Passage] | None = None,
     ) -> None:
         self._claim = claim
         self.worker = worker
         self._report = report
         self._transact = transact
-        self._durable = durable or NoCalls(NOT_HERE)
+        self._make_durable = durable or partial(NoCalls, NOT_HERE)
+        self._made: Durable | None = None
         self._passage = passage
         self._stop = threading.Event()
         self._stop_reason = ""
@@ -119,7 +122,7 @@ class Context(DurableCalls):
             "id": "00000000-0000-7000-8000-000000000000", "token": 0, "task": "", "queue": "default", "payload": "{}",
             "priority": 2, "attempts": 0, "max_attempts": 1, "crashes": 0, "timeout": 0, "run_at": 0, "created_at": 0,
         }  # fmt: skip
-        return cls(Claim(**{**values, **fields}), durable=Detached(signals or {}, results or {}))
+        return cls(Claim(**{**values, **fields}), durable=partial(Detached, signals or {}, results or {}))
 
     @property
     def job_id(self) -> str:
@@ -133,7 +136,7 @@ class Context(DurableCalls):
         """
         own = json.loads(self._claim.options or "{}").get("idempotency_key")
         key = self._claim.id if own is None else str(own)
-        step = self._durable.step_here()
+        step = None if self._made is None else self._made.step_here()
         return key if step is None else f"{key}:{step}"
 
     @property
@@ -220,12 +223,12 @@ class Context(DurableCalls):
 
         ctx.follow_up(send_invoice.prepare(order_id=7))
         """
-        self._durable.refuse_within_step("ctx.follow_up")
+        self._refuse_within_step("ctx.follow_up")
         self.effects.follow_ups += jobs
 
     def set_result(self, value: Any) -> None:
         """The job's result, where it must be known before the handler returns (see `transaction`)."""
-        self._durable.refuse_within_step("ctx.set_result")
+        self._refuse_within_step("ctx.set_result")
         self.effects.result = value
 
     def transaction(self) -> JobTransaction:
@@ -233,7 +236,7 @@ class Context(DurableCalls):
 
         async with ctx.transaction() as connection: ...    (plain `with` in a thread)
         """
-        self._durable.refuse_within_step("ctx.transaction")
+        self._refuse_within_step("ctx.transaction")
         if self._transact is None:
             msg = "ctx.transaction() needs a worker and a store with transactions, and no process isolation"
             raise ConfigurationError(msg)
@@ -247,6 +250,21 @@ class Context(DurableCalls):
         if self._passage is None:
             return DetachedPassage()
         return self._passage(name, lambda: self._stop_reason == "timeout")
+
+    @property
+    def _durable(self) -> Durable:
+        """Made when first asked for: most handlers are not durable, and need not pay for it."""
+        return self._made or self._make()
+
+    def _make(self) -> Durable:
+        with making:  # branches in threads may come at once
+            if self._made is None:
+                self._made = self._make_durable()
+            return self._made
+
+    def _refuse_within_step(self, what: str) -> None:
+        if self._made is not None:
+            self._made.refuse_within_step(what)
 
     def stop(self, reason: str) -> None:
         """Called by the worker."""

@@ -157,7 +157,8 @@ async def test_with_a_dedupe_key_another_job_may_be_the_child(kit: Kit) -> None:
     assert (await job.get()).result == f"{other.id} one"
 
 
-async def test_a_run_that_died_before_it_knew_who_held_the_key(quick: Kit) -> None:
+@pytest.mark.parametrize("call", ["spawn", "gather"])
+async def test_a_run_that_died_before_it_knew_who_held_the_key(quick: Kit, call: str) -> None:
     render = render_task(quick.app, [])
     once = render.using(dedupe_key="one", delay=60)
     saved: list[Save] = []
@@ -173,13 +174,48 @@ async def test_a_run_that_died_before_it_knew_who_held_the_key(quick: Kit) -> No
     quick.store.save = save  # type: ignore[method-assign]
 
     @quick.app.task(retry=AGAIN)
-    async def film(ctx: Context) -> str:
-        return (await ctx.spawn(once, name="one")).id
+    async def film(ctx: Context) -> Any:
+        if call == "spawn":
+            return (await ctx.spawn(once, name="one")).id
+        return [clip.name for clip in await ctx.gather(once.prepare(name="another"))]
 
     other = await once.enqueue(name="one")
     job = await film.enqueue()
-    await quick.drain()
-    assert (await job.get()).result == other.id
+    await quick.time.advance(minutes=2)
+    assert (await job.get()).result == (other.id if call == "spawn" else ["one"])
+    assert len(quick.jobs(render)) == 1
+
+
+async def test_a_child_that_is_gone_is_not_spawned_again(quick: Kit) -> None:
+    ran: list[str] = []
+    render = render_task(quick.app, ran)
+
+    @quick.app.task()
+    async def film(ctx: Context) -> None:
+        await ctx.spawn(render.using(dedupe_key="one"), name="one")
+        await ctx.sleep(timedelta(days=30))
+
+    await film.enqueue()
+    await quick.time.advance(days=20)
+    while await quick.store.prune():
+        pass
+    await quick.time.advance(days=20, raise_errors=True)
+    assert ran == ["one"]
+
+
+async def test_many_children_at_once(kit: Kit) -> None:
+    """More than a transaction of DynamoDB takes."""
+    later = render_task(kit.app, []).using(delay=3600)
+
+    @kit.app.task()
+    async def film(ctx: Context) -> None:
+        await ctx.gather(*(later.prepare(name=f"clip {number}") for number in range(120)))
+
+    job = await film.enqueue()
+    await kit.drain(raise_errors=True)
+    children = kit.jobs("render")
+    assert len(children) == 120
+    assert (await job.get()).waits_for == f"job:{children[-1].id}"
 
 
 async def test_children_are_told_of(quick: Kit) -> None:

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from mainspring import Context, Discard, Mainspring, Retry, Status
-from mainspring.errors import CannotStoreResult, ClaimLost, ConfigurationError, StoreUnavailable
+from mainspring.errors import CannotStoreResult, ClaimLost, ConfigurationError, StepsChanged, StoreUnavailable
 from mainspring.testing.kit import Kit
 
 AGAIN = Retry(max_attempts=10, base=0, jitter=0)
@@ -224,6 +224,68 @@ async def test_a_failure_that_was_caught_is_met_again(kit: Kit, ledger: Ledger) 
     assert (await job.get()).result == "told"
     assert ledger == ["charge", "tell: card 4711 was declined"]
     assert codes == [51, 51]
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["async", "thread"])
+async def test_a_step_that_its_function_gave_up_stays_given_up(quick: Kit, ledger: Ledger, plain: bool) -> None:
+    """It took another way, which it must find again: also if the thread came to its end after all."""
+    go_on = threading.Event()
+
+    async def slow() -> str:
+        await asyncio.sleep(60)
+        return "never"
+
+    def slow_in_thread() -> str:
+        assert go_on.wait(10)
+        return "too late"
+
+    @quick.app.task()
+    async def work(ctx: Context) -> Any:
+        try:
+            async with asyncio.timeout(0.05):
+                asyncio.get_running_loop().call_later(0.1, go_on.set)
+                said: Any = await ctx.step("ask", slow_in_thread if plain else slow)
+        except TimeoutError:
+            said = await ctx.step("do without", ledger.note, "without")
+        await ctx.sleep(60)
+        return said
+
+    job = await work.enqueue()
+    await quick.time.advance(minutes=1, raise_errors=True)
+    assert (await job.get()).result == "without"
+    assert ledger == ["without"]
+
+
+async def test_a_class_makes_what_it_is(quick: Kit) -> None:
+    seen: list[Any] = []
+
+    @quick.app.task()
+    async def work(ctx: Context) -> None:
+        seen.append(await ctx.step("guest", Guest, name="Ana", born=date(1990, 2, 3)))
+        await ctx.sleep(1)
+
+    await work.enqueue()
+    await quick.time.advance(1, raise_errors=True)
+    assert seen == [Guest(name="Ana", born=date(1990, 2, 3))] * 2
+
+
+async def test_an_output_that_does_not_fit_any_more(quick: Kit) -> None:
+    kinds: list[Any] = [lambda: "seven"]
+
+    @quick.app.task(max_attempts=1)
+    async def work(ctx: Context) -> None:
+        await ctx.step("number", kinds[0])
+        await ctx.sleep(1)
+
+    def number() -> int:
+        return 7
+
+    await work.enqueue()
+    await quick.drain(raise_errors=True)
+    kinds[0] = number
+    (ran,) = await quick.time.advance(1)
+    assert isinstance(ran.error, StepsChanged)
+    assert "step 'number'" in str(ran.error)
 
 
 async def test_a_failure_that_was_not_caught_is_tried_again(quick: Kit, ledger: Ledger) -> None:

@@ -42,7 +42,9 @@ class Durable(Protocol):
 class DurableCalls:
     """Mixed into `Context`."""
 
-    _durable: Durable
+    @property
+    def _durable(self) -> Durable:
+        raise NotImplementedError
 
     # -- steps ----------------------------------------------------------------------------------------
 

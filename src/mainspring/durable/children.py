@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeGuard, TypeVar
 
 from mainspring.durable.journal import Asked
 from mainspring.durable.run import DurableRun
@@ -32,35 +32,46 @@ async def spawn(run: DurableRun, job: NewJob, name: str | None, *, cancel: bool)
     asker = run.asker()
     name = run.journal.called(name) if name else run.journal.derive(f"spawn {job.task}", main=asker is None)
     asked = await run.ask(name, "spawn", asker)
-    if asked.record is not None:
-        (child_id,) = json.loads(asked.record.output or "{}")["ids"]
-        if not job.dedupe_key or child_id in await read(run, [child_id]):
-            return Child(child_id, job.task, name)
-        job = replace(job, id=child_id)  # the run before died before it knew who held the key
-    (child_id,) = (await put_in(run, asked, [job], [job.id], cancel=cancel))["ids"]
-    return Child(child_id, job.task, name)
+    state = json.loads(asked.record.output or "{}") if asked.record is not None else {}
+    if not state or "open" in state:
+        state = await put_in(run, asked, [job], state, cancel=cancel)
+    return Child(state["ids"][0], job.task, name)
 
 
 async def put_in(
-    run: DurableRun, asked: Asked, jobs: Sequence[NewJob], ids: Sequence[str], *, cancel: bool
-) -> dict[str, list[str]]:
-    """The jobs and the step that knows their ids are one commit; with a dedupe key, another job may be the child."""
-    state = {"ids": list(ids), "children": [job.id for job in jobs] if cancel else []}
-    jobs = [as_child(run, job, cancel=cancel) for job in jobs]
+    run: DurableRun, asked: Asked, wanted: Sequence[Child[Any] | NewJob], state: dict[str, Any], *, cancel: bool
+) -> dict[str, Any]:
+    """Put in those that are new: they and the step that knows their ids are one commit.
+
+    A job with a dedupe key may turn out to be another one. Until that is known and written too, the step is open: the
+    next run repeats the insert, under the ids that it finds here.
+    """
+    ids = state.get("ids") or [one.id for one in wanted]
+    jobs = [as_child(run, one, known, cancel=cancel) for one, known in zip(wanted, ids, strict=True) if is_new(one)]
+    mine = [job.id for job in jobs]
+    keyed = any(job.dedupe_key for job in jobs)
+    state = {"ids": ids, "children": mine if cancel else [], **({"open": True} if keyed else {})}
+    if not jobs:
+        return state
     inserted = await run.save(asked.step(json.dumps(state), run.now()), jobs)
     run.spawned += [one.id for one in inserted if one.created]
     run.app.announce(jobs, inserted)
-    others = {job.id: one.id for job, one in zip(jobs, inserted, strict=True) if not one.created}
-    if others:  # not ours: they do not end with this job
-        children = [child for child in state["children"] if child not in others]
+    if keyed:
+        others = {job.id: one.id for job, one in zip(jobs, inserted, strict=True) if not one.created}
+        children = [child for child in state["children"] if child not in others]  # another's does not end with this one
         state = {"ids": [others.get(child, child) for child in ids], "children": children}
         await run.save(asked.step(json.dumps(state), run.now()))
     return state
 
 
-def as_child(run: DurableRun, job: NewJob, *, cancel: bool) -> NewJob:
+def is_new(child: Child[Any] | NewJob) -> TypeGuard[NewJob]:
+    return isinstance(child, NewJob)
+
+
+def as_child(run: DurableRun, job: NewJob, job_id: str, *, cancel: bool) -> NewJob:
     own = json.loads(job.options or "{}")
-    return replace(job, options=json.dumps({**own, "parent": {"id": run.claim.id, "cancel": cancel}}))
+    options = json.dumps({**own, "parent": {"id": run.claim.id, "cancel": cancel}})
+    return replace(job, id=job_id, options=options)
 
 
 # -- waiting for them -------------------------------------------------------------------------------
@@ -75,7 +86,8 @@ async def gather(
     asked = await run.ask(name, "gather", asker)
     state = json.loads(asked.record.output or "{}") if asked.record is not None else {}
     if "ends" not in state:
-        state = state or await begin(run, asked, children, cancel=cancel)
+        if not state or "open" in state:
+            state = await put_in(run, asked, children, state, cancel=cancel)
         state["ends"] = await ends_of(run, asked, state)
         if return_exceptions or not any(failed(end) for end in state["ends"]):
             await run.save(asked.step(json.dumps(state), run.now()))
@@ -87,18 +99,10 @@ async def gather(
     return outcomes
 
 
-async def begin(
-    run: DurableRun, asked: Asked, children: Sequence[Child[Any] | NewJob], *, cancel: bool
-) -> dict[str, Any]:
-    jobs = [child for child in children if isinstance(child, NewJob)]
-    ids = [child.id for child in children]
-    return await put_in(run, asked, jobs, ids, cancel=cancel) if jobs else {"ids": ids, "children": []}
-
-
 async def ends_of(run: DurableRun, asked: Asked, state: dict[str, Any]) -> list[dict[str, Any]]:
     """Suspends until all are finished: for the last of them, as the others will probably be by then."""
     ids: list[str] = state["ids"]
-    jobs = await read(run, ids)
+    jobs = await run.patiently(partial(read, run, ids))
     unfinished = [one for one in ids if one in jobs and not jobs[one].finished]
     if unfinished:
         last = unfinished[-1]
@@ -123,8 +127,7 @@ DELETED = _Deleted()
 async def read(run: DurableRun, ids: Sequence[str]) -> dict[str, Job]:
     found: dict[str, Job] = {}
     for start in range(0, len(ids), CHUNK):
-        jobs = await run.patiently(partial(run.store.get, ids[start : start + CHUNK]))
-        found |= {job.id: job for job in jobs}
+        found |= {job.id: job for job in await run.store.get(ids[start : start + CHUNK])}
     return found
 
 

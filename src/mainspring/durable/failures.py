@@ -17,7 +17,10 @@ def dump_failure(error: Exception) -> str:
 
 def as_json(value: Any) -> Any:
     """What of it is JSON; the rest as it is shown."""
-    return json.loads(json.dumps(value, default=repr, skipkeys=True))
+    try:
+        return json.loads(json.dumps(value, default=repr, skipkeys=True, allow_nan=False))
+    except (ValueError, TypeError, RecursionError):
+        return [repr(value)] if isinstance(value, tuple) else {}
 
 
 def load_failure(text: str) -> Exception:

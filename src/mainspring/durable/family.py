@@ -19,6 +19,7 @@ from mainspring.stores.protocol import Filter
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
 
+CHUNK = 500
 WITH_CHILDREN = frozenset({"spawn", "gather"})
 
 
@@ -48,8 +49,10 @@ class ParentGuard:
 async def cancel_children(app: Mainspring, parents: Sequence[str], actor: str) -> None:
     """Of jobs that were cancelled; their own children go with them."""
     for parent in parents:
-        if children := await children_of(app, parent):
-            await app.jobs.cancel_where(Filter(ids=tuple(children)), reason=reason_of(parent), actor=actor)
+        children = await children_of(app, parent)
+        for start in range(0, len(children), CHUNK):
+            some = Filter(ids=tuple(children[start : start + CHUNK]))
+            await app.jobs.cancel_where(some, reason=reason_of(parent), actor=actor)
 
 
 async def children_of(app: Mainspring, parent: str) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from mainspring.errors import CannotStoreResult, ConfigurationError
+from mainspring.errors import CannotStoreResult, ConfigurationError, StepsChanged
 
 ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
 
@@ -32,16 +32,16 @@ class Output:
         return text
 
     def load(self, text: str | None) -> Any:
-        return self._adapter.validate_json(text or "null")
+        try:
+            return self._adapter.validate_json(text or "null")
+        except ValidationError as error:
+            msg = f"what step {self._step!r} gave in an earlier run does not fit its return type any more: {error}"
+            raise StepsChanged(msg) from error
 
 
 def adapter_of(step: str, function: Callable[..., Any]) -> TypeAdapter[Any]:
-    named = inspect.unwrap(function.func if isinstance(function, functools.partial) else function)
     try:
-        hint = get_type_hints(named, include_extras=True).get("return", Any)
-        return adapter_for(hint) if hint.__hash__ is not None else TypeAdapter(hint)
-    except TypeError:  # an object without annotations
-        return ANYTHING
+        return adapter_for(returned_by(function))
     except NameError as error:
         msg = f"step {step!r}: {error}; the return annotation of its function must be importable where it is defined"
         raise ConfigurationError(msg) from error
@@ -50,8 +50,28 @@ def adapter_of(step: str, function: Callable[..., Any]) -> TypeAdapter[Any]:
         raise ConfigurationError(msg) from error
 
 
-@functools.lru_cache(maxsize=500)
+def returned_by(function: Callable[..., Any]) -> Any:
+    """The type; of a class, what calling it makes."""
+    named = inspect.unwrap(function.func if isinstance(function, functools.partial) else function)
+    if inspect.isclass(named):
+        return named
+    try:
+        return get_type_hints(named if inspect.isroutine(named) else type(named).__call__, include_extras=True)[
+            "return"
+        ]
+    except (KeyError, TypeError, AttributeError):  # none is given, or it has no place for any
+        return Any
+
+
 def adapter_for(hint: Any) -> TypeAdapter[Any]:
+    try:
+        return known_adapter(hint)
+    except TypeError:  # it cannot be a key
+        return TypeAdapter(hint)
+
+
+@functools.lru_cache(maxsize=500)
+def known_adapter(hint: Any) -> TypeAdapter[Any]:
     return ANYTHING if hint in {Any, None, type(None)} else TypeAdapter(hint)
 
 

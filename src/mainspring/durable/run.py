@@ -1,7 +1,7 @@
 """One run of a durable function: what it asks for, written down with the claim's token before it goes on.
 
-The worker makes a run for each run and asks it in the end whether the function was suspended or its claim lost. All of
-it happens on the worker's event loop; handlers in threads come over with `across`.
+It is made when the handler first calls for it; the worker asks it in the end whether the function was suspended or its
+claim lost. All of it happens on the worker's event loop; handlers in threads come over with `across`.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ class DurableRun:
         app: Mainspring,
         claim: Claim,
         *,
+        loop: asyncio.AbstractEventLoop,
+        task: asyncio.Task[Any] | None,
+        thread: int | None,
         in_thread: InThread,
         progressed: Callable[[float, str], None],
         write_progress: Callable[[], Awaitable[None]],
@@ -66,10 +69,10 @@ class DurableRun:
         self._stopped = stopped
         self._declared = tuple(declared)
         self._reported = False
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._loading = asyncio.Lock()
-        self._task = asyncio.current_task()
-        self._thread: int | None = None
+        self._task = task  # that runs the handler
+        self._thread = thread  # or in which it runs
         self._failures: dict[Asker, Step] = {}  # of steps; caught, if the same one asks for something again
         self._busy = 0  # steps that are being run
         self._quiet = asyncio.Event()
@@ -198,6 +201,8 @@ class DurableRun:
                 value = await function(*args, **kwargs)
             else:
                 value, stopped = await self._call_in_thread(partial(function, *args, **kwargs))
+            if stopped is not None and not self._stopped():  # it has been given up, and stays so
+                raise stopped
             text = output.dump(value)
             await self._done(asked, text)
         if stopped is not None:
@@ -236,7 +241,11 @@ class DurableRun:
         except ClaimLost:
             raise
         except Exception as error:
-            self._failures[asker] = asked.step(dump_failure(error), self.store.clock.now(), FAILED)
+            self._note_failure(asked, asker, error)
+            raise
+        except asyncio.CancelledError:
+            if not self._stopped():  # by the function itself, whose `asyncio.timeout` turns it into this
+                self._note_failure(asked, asker, TimeoutError(f"step {asked.name!r} was cancelled by its function"))
             raise
         finally:
             within.reset(token)
@@ -244,8 +253,11 @@ class DurableRun:
                 self._busy -= 1
             self._loop.call_soon_threadsafe(self._quiet.set)
 
+    def _note_failure(self, asked: Asked, asker: Asker, error: Exception) -> None:
+        self._failures[asker] = asked.step(dump_failure(error), self.store.clock.now(), FAILED)
+
     async def _call_in_thread(self, call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-        """A thread cannot be stopped: who is cancelled meanwhile still waits for it, and what it did is recorded."""
+        """A thread cannot be stopped: who is cancelled meanwhile waits for it all the same."""
         stopped: BaseException | None = None
         future = self._in_thread(call)
         try:

@@ -117,7 +117,7 @@ async def wait_for(run: DurableRun, key: str, timeout: Length | None, name: str 
     until: Millis | None = state.get("until")
     if asked.record is None and timeout is not None:
         until = now + duration(timeout)
-    found = await next_signal(run, key)
+    found = await run.patiently(partial(next_signal, run, key))
     if found is not None and (until is None or to_millis(found.sent_at) <= until):
         run.consumed[key].add(found.id)
     elif until is None or now < until:
@@ -145,7 +145,7 @@ async def next_signal(run: DurableRun, key: str) -> Signal | None:
     after = (key, just_before(max(seen))) if seen else None
     while True:
         listing = Listing(COLLECTION, key, after, PAGE)
-        page = await run.patiently(partial(run.store.browse, listing))
+        page = await run.store.browse(listing)
         new = next((one for one in page if one.key.id not in seen), None)
         if new is not None:
             return Signal.from_document(new)

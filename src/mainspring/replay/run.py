@@ -134,7 +134,7 @@ class Replay:
             worker="a local replay",
             report=lambda fraction, note: self._listener.said(f"progress: {fraction:.0%} {note}".rstrip()),
             transact=lambda _context: self._transact(),
-            durable=LastingCalls(run),
+            durable=partial(LastingCalls, run),
         )
 
     def _transact(self) -> Completion:
@@ -191,6 +191,9 @@ class LocalRun(DurableRun):
         super().__init__(
             app,
             claim,
+            loop=loop,
+            task=asyncio.current_task(),
+            thread=None,
             in_thread=lambda call: loop.run_in_executor(None, call),
             progressed=lambda _fraction, _note: None,
             write_progress=nothing,

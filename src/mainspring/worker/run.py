@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
@@ -39,7 +40,8 @@ class Dumped:
 class Run:
     started_at: Millis = 0
     context: Context | None = None
-    durable: DurableRun | None = None  # of what may be a durable function
+    thread: int | None = None  # in which its handler runs
+    durable: DurableRun | None = None  # if its handler has asked for anything durable
     lane: asyncio.Task[None] | None = None  # the task that runs it
     written: asyncio.Future[None] | None = None  # if its slot is to wait for that
     kill: Callable[[], object] | None = None  # ends its process, if it has one
@@ -86,6 +88,10 @@ class Run:
         if self.claim.options and (own := json.loads(self.claim.options).get("retry")):
             return Retry.from_data(own)
         return self.task.retry
+
+    def in_its_thread(self, handler: Callable[[], Any]) -> Any:
+        self.thread = threading.get_ident()
+        return handler()
 
     def end(self, stop: Stop, reason: str = "") -> None:
         """Make the handler stop: cancel the coroutine, end the process; a thread is only told."""

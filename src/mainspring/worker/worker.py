@@ -600,9 +600,7 @@ class Worker:
         """A thread cannot be stopped: at its timeout it is told through the context, and waited for."""
         self._context(run)
         with self._deadline(run) if run.claim.timeout else contextlib.nullcontext():
-            if run.durable is not None:
-                function = partial(run.durable.in_its_thread, function)
-            value = await self._threads.run(function)
+            value = await self._threads.run(partial(run.in_its_thread, function))
             return await self._await(run, value) if inspect.iscoroutine(value) else value
 
     async def _await(self, run: Run, work: Coroutine[Any, Any, Any]) -> Any:
@@ -616,30 +614,34 @@ class Worker:
     def _context(self, run: Run) -> Context:
         """Also from a thread: the handler of a batch asks for those that it needs."""
         if run.context is None:
-            if run.task.payload.context is not None and not run.isolated:
-                run.durable = self._durable(run)
+            durable = run.task.payload.context is not None and not run.isolated
             run.context = Context(
                 run.claim,
                 worker=self.id,
                 report=lambda fraction, note: self._report(run, fraction, note),
                 transact=lambda _context: self._transact(run),
-                durable=None if run.durable is None else LastingCalls(run.durable),
+                durable=partial(self._durable, run) if durable else None,
                 passage=partial(Passage, self.app),
             )
             if run.stop is not None:
                 run.context.stop(run.stop_reason or run.stop)
         return run.context
 
-    def _durable(self, run: Run) -> DurableRun:
-        return DurableRun(
+    def _durable(self, run: Run) -> LastingCalls:
+        """Also from a thread."""
+        run.durable = DurableRun(
             self.app,
             run.claim,
+            loop=self._loop,
+            task=run.lane,
+            thread=run.thread,
             in_thread=self._threads.run,
             progressed=lambda fraction, note: self._report(run, fraction, note),
             write_progress=self._write_progress,
             stopped=lambda: run.stop is not None,
             declared=run.task.steps,
         )
+        return LastingCalls(run.durable)
 
     def _transact(self, run: Run) -> Completion:
         return self.store.completion(lambda: decide.completed(run, self.store.clock.now()))
