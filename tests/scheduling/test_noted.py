@@ -62,6 +62,15 @@ async def test_a_change_tells_what_is_different(app: Mainspring) -> None:
     }
 
 
+async def test_a_large_payload_is_told_by_its_beginning(app: Mainspring) -> None:
+    for letter in "xy":
+        await app.schedules.put("a", "daily 11:00", work(app, day=letter * 300_000))
+    detail = (await newest(app)).detail
+    assert detail["before"]["payload"].startswith('{"day":"xxx')
+    assert detail["after"]["payload"].startswith('{"day":"yyy')
+    assert len(str(detail)) < 5000
+
+
 async def test_what_changes_nothing_is_not_noted(app: Mainspring) -> None:
     for _ in range(2):
         await app.schedules.put(

@@ -91,9 +91,15 @@ def decide_too_early(record: Record) -> Record:
     return replace(record, entries=entries)
 
 
+def lie_about_a_halt(record: Record) -> Record:
+    entries = list(record.entries)
+    entries[fired(record)] = replace(entries[fired(record)], halted=not entries[fired(record)].halted)
+    return replace(record, entries=entries)
+
+
 PLANTED: list[Callable[[Record], Record]] = [
     lose_a_job, lose_an_entry, fire_twice, make_a_job_of_its_own, make_a_job_early, lie_about_lateness,
-    tell_of_a_wrong_time, tell_of_too_many, decide_too_early,
+    tell_of_a_wrong_time, tell_of_too_many, decide_too_early, lie_about_a_halt,
 ]  # fmt: skip
 
 

@@ -1,4 +1,7 @@
-"""A year in which much goes wrong: processes come, go, die and are stopped, clocks are set, a new tzdata arrives."""
+"""A year in which much goes wrong.
+
+Processes come, go, die and are stopped, clocks are set, the system is halted, a new tzdata arrives.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import random
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
@@ -17,12 +20,13 @@ from mainspring import Mainspring
 from mainspring.clock import to_datetime
 from mainspring.job import Status
 from mainspring.schedule import PACKAGED, Misfire, Zones
+from mainspring.scheduling.halted import Standstill, standstills
 from mainspring.scheduling.ledger import COLLECTION, Entry
 from mainspring.stores.documents import Listing
 from mainspring.stores.protocol import Filter
 from mainspring.task import Retention
 from mainspring.testing.clock import ManualClock
-from tests.scheduling.year_oracle import Made, Record, Times, by_changing_rules, in_real_time, on_the_wall
+from tests.scheduling.year_oracle import Halted, Made, Record, Times, by_changing_rules, in_real_time, on_the_wall
 from tests.shared import Make, stores
 
 HOUR = timedelta(hours=1)
@@ -103,7 +107,8 @@ class World:
         self._paused_since: datetime | None = None
         self._steady_until = self.start  # the clock is not set before that
         self._nested = False
-        self._halted = False
+        self.halts: list[Halted] = []
+        self.standstills: dict[datetime, Standstill] = {}
 
     def now(self) -> datetime:
         return to_datetime(self._clock.now())
@@ -215,7 +220,8 @@ class World:
         if len(self.processes) > 1 and self._rng.random() < 0.06:
             self.note("a process ended")
             await self.end(self._rng.choice(self.processes))
-        if self.now() > self._steady_until and self._rng.random() < 0.06:
+        standing = self._paused_since is not None or self._halted
+        if self.now() > self._steady_until and not standing and self._rng.random() < 0.06:
             forward = self._rng.random() < 0.5
             self.note("the clock was set forward" if forward else "the clock was set back")
             self._clock.shift(HOUR if forward else -HOUR)
@@ -227,15 +233,24 @@ class World:
         if self._rng.random() < (0.25 if self._halted else 0.02):
             await self._halt_or_resume()
 
+    @property
+    def _halted(self) -> bool:
+        return bool(self.halts) and self.halts[-1].until is None
+
     async def _halt_or_resume(self) -> None:
-        """New jobs are refused, so nothing can be fired."""
+        """If new jobs are refused, nothing can be fired. The clock is not set while a halt lasts, nor shortly after."""
+        if not self._halted and self.now() < self._steady_until:
+            return
         async with self._reader() as app:
             if self._halted:
                 await app.resume()
+                self.halts[-1] = replace(self.halts[-1], until=self.now())
+                self._steady_until = self.now() + 3 * HOUR
             else:
-                self.note("the system was halted")
-                await app.halt("moving", accept=False, actor="ana")
-        self._halted = not self._halted
+                accept = self._rng.random() < 0.4
+                self.note(f"the system was halted, and {'took' if accept else 'refused'} new jobs")
+                self.halts.append(Halted(self.now(), None, accepts=accept))
+                await app.halt("moving", accept=accept, actor="ana")
 
     async def _end_runs(self) -> None:
         self.note("runs ended")
@@ -251,7 +266,6 @@ class World:
         with PACKAGED.reading(self.zones):
             if self._paused_since is None:
                 self._paused_since = self.now()
-                self._steady_until = self.now() + 4000 * DAY
                 await app.schedules.pause("paused")
                 self.note("a schedule was paused")
             else:
@@ -284,6 +298,7 @@ class World:
         """Read the ledger before it forgets."""
         self._collected = self.now()
         async with self._reader() as app:
+            self.standstills |= {one.since: one for one in await standstills(app.store)}
             for name in PLANS:
                 seen = None
                 while page := await app.store.browse(Listing(COLLECTION, name, seen, 500)):
@@ -306,6 +321,8 @@ class World:
                 pauses=self.pauses if name == "paused" else (),
                 catches_up=plan.catches_up,
                 lets_go=plan.lets_go,
+                halts=self.halts,
+                noted=[(one.since, one.seen) for one in self.standstills.values()],
             )
             for name, plan in PLANS.items()
         }

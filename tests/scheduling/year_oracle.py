@@ -16,6 +16,7 @@ from mainspring.scheduling.ledger import Became, Entry
 QUARTER = timedelta(minutes=15)
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
+MISSED = {"too_late", "too_many", "missed"}
 Times = dict[str, set[datetime]]  # key → the instants at which it may have been
 Span = tuple[datetime, datetime]
 
@@ -69,6 +70,18 @@ class Made:
 
 
 @dataclass(frozen=True)
+class Halted:
+    """The whole system, from one instant to before the other."""
+
+    since: datetime
+    until: datetime | None
+    accepts: bool  # new jobs
+
+    def covers(self, moment: datetime, longer: timedelta = timedelta()) -> bool:
+        return self.since <= moment and (self.until is None or moment < self.until + longer)
+
+
+@dataclass(frozen=True)
 class Record:
     """All there is about one schedule when the year is over."""
 
@@ -81,10 +94,12 @@ class Record:
     pauses: Sequence[Span] = ()
     catches_up: bool = False  # every single one
     lets_go: bool = False  # what is more than a minute late
+    halts: Sequence[Halted] = ()
+    noted: Sequence[Span] = ()  # of those that refused jobs: since when, and when somebody was seen to be refused last
 
 
 def violations(record: Record) -> list[str]:
-    checks = (each_is_told_once, each_fire_has_its_job, lateness_is_right, reasons_hold)
+    checks = (each_is_told_once, each_fire_has_its_job, lateness_is_right, reasons_hold, halts_are_told)
     return [f"{record.name}: {found}" for check in checks for found in check(record)]
 
 
@@ -152,6 +167,21 @@ def reasons_hold(record: Record) -> Iterator[str]:
         if record.lets_go and entry.became is Became.FIRED and entry.at - entry.utc > MINUTE:
             yield f"{entry.key} was fired too late"
     yield from (f"at {at} {number} too many were called coalesced" for at, number in coalesced.items() if number)
+
+
+def halts_are_told(record: Record) -> Iterator[str]:
+    """Of those that kept it from being fired in time, and of those that keep its job from being started."""
+    for entry in record.entries:
+        waits = entry.became is Became.FIRED and any(halt.covers(entry.at) for halt in record.halts)
+        missed = entry.late or entry.became is Became.COALESCED or entry.reason in MISSED
+        kept = missed and any(since <= entry.utc <= seen < entry.at for since, seen in record.noted)
+        may_be_kept = missed and any(halt.covers(entry.utc, longer=MINUTE) for halt in record.halts if not halt.accepts)
+        if (waits or kept) and not entry.halted:
+            yield f"{entry.key} was {entry.became}, and nothing tells of a halt"
+        if entry.halted and not (waits or may_be_kept):
+            yield f"{entry.key} was {entry.became}, and a halt is told that was not"
+        if entry.halted and "halted by ana since" not in entry.why:
+            yield f"{entry.key} does not say whose halt it was: {entry.why}"
 
 
 def check_all(records: Mapping[str, Record]) -> list[str]:

@@ -8,6 +8,7 @@ from mainspring.scheduling.stored import StoredSchedule
 from mainspring.stores.documents import Note
 from mainspring.stores.protocol import By
 
+LONGEST = 2000  # characters of a value
 MOMENTARY = frozenset({"earlier"})  # bookkeeping of pauses that are over
 
 
@@ -15,13 +16,18 @@ def note_change(by: By, action: str, before: StoredSchedule | None, after: Store
     """None: nothing is different, so that there is nothing to tell."""
     old, new = facts(before), facts(after)
     told = {
-        "before": {name: value for name, value in old.items() if new.get(name) != value},
-        "after": {name: value for name, value in new.items() if old.get(name) != value},
+        "before": {name: shortened(value) for name, value in old.items() if new.get(name) != value},
+        "after": {name: shortened(value) for name, value in new.items() if old.get(name) != value},
     }
     stored = after or before
     if stored is None or not any(told.values()):
         return None
     return Note(by, f"schedule.{action}", {"schedule": stored.id, **{when: one for when, one in told.items() if one}})
+
+
+def shortened(value: Any) -> Any:
+    """A large payload need not be in the log, and would not fit into an item of DynamoDB twice."""
+    return f"{value[:LONGEST]}…" if isinstance(value, str) and len(value) > LONGEST else value
 
 
 def note_trigger(by: By, schedule: str, job_id: str) -> Note:
