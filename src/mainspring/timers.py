@@ -24,10 +24,11 @@ class Timer(Protocol):
 
     collection: str
 
-    async def fire(self, documents: Sequence[Document], now: Millis) -> None:
+    async def fire(self, documents: Sequence[Document], now: Millis) -> Millis | None:
         """Do what these ask for, and write them so that they come due later, or not again.
 
-        Others may do the same at the same time: only what finds the version that was read may take effect.
+        Others may do the same at the same time: only what finds the version that was read may take effect. If some
+        were left to others as they are, this says when to look at them again.
         """
 
     async def refresh(self) -> None:
@@ -63,11 +64,11 @@ class Timers:
         if not due.documents:
             return False, due.next_at
         try:
-            await timer.fire(due.documents, due.now)
+            again = await timer.fire(due.documents, due.now)
         except SystemHalted as error:
             if not self._refused:
                 log.warning("timers_wait", collection=timer.collection, reason=str(error))
             self._refused = True
             return False, due.now + PATIENCE
         self._refused = False
-        return True, None
+        return again is None, again if due.next_at is None else min(again or due.next_at, due.next_at)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mainspring import Mainspring, testing
+from mainspring.clock import to_millis
 from mainspring.errors import InvalidSchedule
 from mainspring.job import NewJob
 from mainspring.schedule import Daily, Misfire, Schedule
@@ -79,6 +80,15 @@ async def test_what_says_when_or_what_must_be_known(app: Mainspring, kit: Kit, p
         await app.schedules.get("a")
     assert [one.id for one in await app.schedules.list()] == ["b"]
     assert (await app.schedules.unreadable()).keys() == {"a"}
+
+
+async def test_newer_workers_go_first(app: Mainspring, kit: Kit) -> None:
+    await rewrite(app, "schedule", "only", value="on Sundays")
+    before = await stored(app)
+    await kit.time.advance(hours=1, seconds=19)
+    assert await stored(app) == before, "who can read it finds it due"
+    await kit.time.advance(seconds=1)
+    assert (await stored(app)).due_at == to_millis(app.now()) + 60_000, "there seems to be nobody"
 
 
 async def test_an_option_of_the_job_that_is_not_set_need_not_be_known(app: Mainspring, kit: Kit) -> None:

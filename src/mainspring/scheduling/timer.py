@@ -18,13 +18,15 @@ from mainspring.scheduling.ledger import Became
 from mainspring.scheduling.stored import COLLECTION, StoredSchedule
 from mainspring.stores.documents import Bundle, Document, Listing, Write
 from mainspring.stores.protocol import Action, By, Filter
+from mainspring.timers import CHUNK
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
 
 log = get_log("mainspring.schedules")
 
-LATER: Millis = 60_000  # one that this version cannot read is left to others until then
+NEWER_FIRST: Millis = 20_000  # one that this version cannot read is not touched for so long: others may fire it
+LATER: Millis = 60_000  # if nobody did, it is put off
 PAGE = 500
 
 
@@ -35,9 +37,9 @@ class ScheduleTimer:
         self._app = app
         self._unreadable: set[str] = set()
 
-    async def fire(self, documents: Sequence[Document], now: Millis) -> None:
+    async def fire(self, documents: Sequence[Document], now: Millis) -> Millis | None:
         schedules = [stored for document in documents if (stored := self._read(document)) is not None]
-        await self._put_off([one for one in documents if one.key.id in self._unreadable], now)
+        again = await self._leave([one for one in documents if one.key.id in self._unreadable], now)
         last = await self._last_jobs(schedules)
         moment = to_datetime(now)
         firings = [fire(stored, moment, last.get(stored.last_job or "")) for stored in schedules]
@@ -52,6 +54,7 @@ class ScheduleTimer:
             if inserted is not None:  # else another process was quicker
                 self._app.announce(firing.jobs, inserted)
                 self._tell(firing)
+        return again
 
     async def _with_halts(self, firings: Sequence[Firing]) -> list[Firing]:
         """With what the ledger says of those that were in the way, and of those that make the jobs wait."""
@@ -80,11 +83,17 @@ class ScheduleTimer:
         self._unreadable.discard(document.key.id)
         return stored
 
-    async def _put_off(self, documents: Sequence[Document], now: Millis) -> None:
-        """Another version of us may be able to read it."""
-        writes = [Write(one.key, one.data, expected=one.version, due_at=now + LATER) for one in documents]
+    async def _leave(self, documents: Sequence[Document], now: Millis) -> Millis | None:
+        """Those of a newer version to newer workers; says when to look again whether there are any.
+
+        If there seem to be none, or so many that others would wait behind them, they are put off.
+        """
+        chances = {one.key: (one.due_at or now) + NEWER_FIRST for one in documents}
+        over = [one for one in documents if chances[one.key] <= now or len(documents) == CHUNK]
+        writes = [Write(one.key, one.data, expected=one.version, due_at=now + LATER) for one in over]
         if writes:
             await self._app.store.write([Bundle((write,)) for write in writes])
+        return min((chances[one.key] for one in documents if one not in over), default=None)
 
     async def _last_jobs(self, schedules: Sequence[StoredSchedule]) -> dict[str, Job]:
         ids = [stored.last_job for stored in schedules if stored.last_job and needs_last_job(stored)]
