@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mainspring import Context
 from mainspring.cli.jobs import next_page
 from mainspring.job import ProgressReport, Status
 from mainspring.stores.protocol import Want
@@ -419,3 +420,55 @@ def test_why_says_all_reasons_in_words_and_as_data(jobs: Run, shop: Shop) -> Non
 
 def test_why_of_no_job(jobs: Run) -> None:
     assert jobs("why", "0190b2c4-0000-7000-8000-000000000000").code == 3
+
+
+# -- durable functions ------------------------------------------------------------------------------
+
+
+def film(shop: Shop, broken: set[str]) -> str:
+    """A job that fails in the midst of its steps; its id."""
+
+    @shop.app.task(name="film", steps=["prepare", "render", "upload"], max_attempts=1)
+    async def film(ctx: Context) -> None:
+        for step in ("prepare", "render", "upload"):
+            await ctx.step(step, render, step)
+
+    async def render(step: str) -> str:
+        if step in broken:
+            raise RuntimeError(f"no {step}")
+        return f"{step} done"
+
+    job_id = film.enqueue_sync().id
+    shop.work()
+    return job_id
+
+
+def test_show_has_the_steps(jobs: Run, shop: Shop) -> None:
+    job_id = film(shop, {"render"})
+    states = [(step["name"], step["state"]) for step in jobs("show", job_id, "--json").data["steps"]]
+    assert states == [("prepare", "done"), ("render", "failed"), ("upload", "to come")]
+    page = jobs("show", job_id).out
+    assert "prepare  step  done" in page
+    assert '"prepare done"' in page
+    assert "upload   step  to come" in page
+
+
+def test_a_retry_from_a_step(jobs: Run, shop: Shop) -> None:
+    broken = {"upload"}
+    job_id = film(shop, broken)
+    broken.clear()
+    assert jobs("retry", job_id, "--from-step", "render").out == f"{job_id} retried\n"
+    assert [step.name for step in shop.app.run(shop.app.store.steps(job_id))] == ["prepare"]
+    shop.work()
+    assert shop.status(job_id) is Status.COMPLETED
+
+
+def test_a_retry_from_a_step_that_is_not_there(jobs: Run, shop: Shop) -> None:
+    job_id = film(shop, {"upload"})
+    outcome = jobs("retry", job_id, "--from-step", "nonsense")
+    assert (outcome.code, outcome.err) == (
+        3, f"mainspring: job {job_id} has no step 'nonsense' behind it; it has: prepare, render\n"
+    )  # fmt: skip
+    assert shop.status(job_id) is Status.DEAD_LETTER
+    outcome = jobs("retry", "--all-matching", "--from-step", "render")
+    assert (outcome.code, "named by their ids" in outcome.err) == (2, True)
