@@ -19,7 +19,7 @@ from mainspring.durable.children import Child
 from mainspring.durable.signals import Signal
 from mainspring.errors import Cancel, Discard, MainspringError, Snooze
 from mainspring.flow import Breaker, Debounce, Throttle, Window
-from mainspring.flow.limits import Limit, Rate
+from mainspring.flow.limits import Fair, Limit, Rate
 from mainspring.health import Health
 from mainspring.job import Job, Priority, Status
 from mainspring.retry import Retry
@@ -55,6 +55,7 @@ __all__ = [
     "Debounce",
     "Discard",
     "Every",
+    "Fair",
     "Filter",
     "Health",
     "Item",

@@ -23,7 +23,7 @@ from mainspring.flow.breakers import BreakerGuard, Breakers
 from mainspring.flow.debounce import NewestOnly
 from mainspring.flow.dependencies import Dependencies
 from mainspring.flow.expiry import Expiry
-from mainspring.flow.limits import Limit, Limits, Rate
+from mainspring.flow.limits import Fair, Limit, Limits, Rate
 from mainspring.flow.quiet import AnyWindow, DeliveryGuard
 from mainspring.guards import Guards
 from mainspring.health import LATE, TIMEOUT, Contact, Health, examine
@@ -142,6 +142,7 @@ class Mainspring:
         breaker: str | None = None,
         deliver: AnyWindow | None = None,
         limits: Iterable[Limit | Rate] | Limit | Rate = (),
+        fair: Fair | None = None,
     ) -> Any:
         """Make a function a task. Its name in the store is its own name unless another is given: never an import path.
 
@@ -167,6 +168,8 @@ class Mainspring:
             task = make(self, function, called, options=options, ack=ack, names=names, steps=steps)
             if limited:
                 self.limits.of_task(task.name, limited)
+            if fair is not None:
+                self.limits.of_fair_task(task.name, fair, queue)
             return self._register(task, exactly=version > 1)
 
         return decorate
@@ -277,7 +280,10 @@ class Mainspring:
         return await batches.put_chain(self, jobs)
 
     async def insert(self, jobs: list[NewJob], connection: Any = None) -> list[Inserted]:
-        inserted = await self.store.insert(jobs, connection)
+        if connection is None and self.limits.concerns_insert(jobs):
+            inserted = await self.limits.insert(jobs)
+        else:
+            inserted = await self.store.insert(jobs, connection)
         if connection is None:
             self.announce(jobs, inserted)
         return inserted

@@ -23,7 +23,7 @@ from mainspring.flow import breakers, dependencies, expiry, quiet
 from mainspring.flow import debounce as newest
 from mainspring.flow.debounce import Debounce, Throttle
 from mainspring.flow.dependencies import After, OnFailed
-from mainspring.flow.limits.limit import Limit, Rate
+from mainspring.flow.limits.limit import Fair, Limit, Rate
 from mainspring.flow.quiet import AnyWindow
 from mainspring.ids import new_id
 from mainspring.job import FOREVER, Inserted, Job, NewJob, Priority, Status
@@ -459,6 +459,7 @@ class TaskOptions(TypedDict, total=False):
     breaker: str | None
     deliver: AnyWindow | None
     limits: Iterable[Limit | Rate] | Limit | Rate
+    fair: Fair | None
 
 
 class TaskDecorator(Protocol):

@@ -21,7 +21,7 @@ class Office:
         self.states: dict[Key, State] = {ticket.document: state_of(ticket, None, 0) for ticket in tickets}
 
     def __call__(self, *wishes: Wish) -> Decision:
-        return decide(wishes, self.states)
+        return decide(wishes, self.states, 0)
 
     def holders(self, ticket: Ticket) -> set[str]:
         state = self.states[ticket.document]

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from mainspring.clock import Millis
 from mainspring.flow.limits.bucket import Bucket
-from mainspring.flow.limits.limit import Rate, Ticket
+from mainspring.flow.limits.limit import Fair, Rate, Ticket
 from mainspring.flow.limits.slots import Slots
+from mainspring.flow.limits.turns import Turns
 from mainspring.stores.documents import Key
 
-State = Slots | Bucket
+State = Slots | Bucket | Turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,15 @@ class Queue:
     tickets: tuple[Ticket]
 
 
-Wish = Ask | Leave | Queue
+@dataclass(frozen=True, slots=True)
+class Enter:
+    """So many jobs of a fair task are about to be inserted: some as ready, the others in the line of their key."""
+
+    tickets: tuple[Ticket]
+    number: int
+
+
+Wish = Ask | Leave | Queue | Enter
 
 
 @dataclass(slots=True)
@@ -49,13 +59,15 @@ class Decision:
     refused: dict[tuple[str, int], Ticket] = field(default_factory=dict)  # job and token -> what was in its way
     taken: Counter[Key] = field(default_factory=Counter)  # of each limit
     calls: Counter[Key] = field(default_factory=Counter)  # who wait for it: how many to call
+    ready: Counter[Key] = field(default_factory=Counter)  # of those that enter, how many need not line up
 
     def add(self, other: Decision) -> None:
         self.admitted += other.admitted
         self.refused |= other.refused
+        self.ready += other.ready
 
 
-def decide(wishes: Iterable[Wish], states: Mapping[Key, State]) -> Decision:
+def decide(wishes: Iterable[Wish], states: Mapping[Key, State], now: Millis) -> Decision:
     """All that a job needs or nothing of it. Changes the states."""
     decision = Decision()
     wishes = list(wishes)
@@ -64,17 +76,28 @@ def decide(wishes: Iterable[Wish], states: Mapping[Key, State]) -> Decision:
     for ask in (one for one in wishes if isinstance(one, Ask)):
         admit(ask, states, decision)
     for queue in (one for one in wishes if isinstance(one, Queue)):
-        line_up(queue.tickets[0].document, states, decision)
+        line_up(queue.tickets[0].document, states, decision, now)
+    for enter in (one for one in wishes if isinstance(one, Enter)):
+        let_in(enter, states, decision, now)
     for key in decision.calls:
         decision.calls[key] = min(decision.calls[key], states[key].room)
     decision.calls = +decision.calls
     return decision
 
 
+def call_next(decision: Decision, states: Mapping[Key, State], now: Millis, *, known: Mapping[Key, Millis]) -> None:
+    """Of each key as many as it has room for; not if nobody was there when it was last called, and none came since."""
+    for key, state in states.items():
+        if isinstance(state, Turns):
+            wanted = state.waiting and known.get(key) != state.noted_at
+            decision.calls[key] = state.call(state.room, now) if wanted else 0
+
+
 def let_go(leave: Leave, states: Mapping[Key, State], decision: Decision) -> None:
     for ticket in leave.tickets:
         state = states[ticket.document]
-        if isinstance(state, Slots) and state.leave(leave.job_id, leave.token) and state.waiting:
+        left = isinstance(state, Slots) and state.leave(leave.job_id, leave.token)
+        if left and state.waiting and not isinstance(state, Turns):
             decision.calls[ticket.document] += 1
 
 
@@ -94,20 +117,37 @@ def pass_on(ask: Ask, states: Mapping[Key, State], decision: Decision) -> None:
     """Perhaps it was called by a limit that has a place for it, while another has none: then it is another's turn."""
     for ticket in ask.tickets:
         state = states[ticket.document]
-        if isinstance(state, Slots) and state.waiting and state.room:
+        if isinstance(state, Slots) and not isinstance(state, Turns) and state.waiting and state.room:
             decision.calls[ticket.document] += 1
 
 
-def line_up(key: Key, states: Mapping[Key, State], decision: Decision) -> None:
+def line_up(key: Key, states: Mapping[Key, State], decision: Decision, now: Millis) -> None:
     state = states[key]
+    if isinstance(state, Turns):
+        state.note(now)
+        return
     state.waiting = True
     if isinstance(state, Slots) and state.room:  # a place has become free before they were seen to wait
         decision.calls[key] += state.room
 
 
-def state_of(ticket: Ticket, data: Mapping[str, object] | None, now: Millis) -> State:
+def let_in(enter: Enter, states: Mapping[Key, State], decision: Decision, now: Millis) -> None:
+    """Nobody overtakes those of his own key that are in the line."""
+    key = enter.tickets[0].document
+    state = states[key]
+    if isinstance(state, Turns):
+        decision.ready[key] = 0 if state.waiting else state.call(enter.number, now)
+        if decision.ready[key] < enter.number:
+            state.note(now)
+
+
+def state_of(ticket: Ticket, data: Mapping[str, Any] | None, now: Millis, width: int = 1) -> State:
     """As it is kept, with the numbers that this program declares."""
     limit = ticket.gate.limit
+    if isinstance(limit, Fair):
+        turns = Turns(width) if data is None else Turns.from_data(data)
+        turns.size = width
+        return turns
     if isinstance(limit, Rate):
         if data is None:
             return Bucket.full(limit.per_milli, limit.most, now)

@@ -10,17 +10,29 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from mainspring.clock import Millis
 from mainspring.errors import StoreError, StoreUnavailable
-from mainspring.flow.limits.admission import Ask, Decision, Queue, State, Wish, cases, decide, state_of
+from mainspring.flow.limits.admission import (
+    Ask,
+    Decision,
+    Queue,
+    State,
+    Wish,
+    call_next,
+    cases,
+    decide,
+    state_of,
+)
 from mainspring.flow.limits.bucket import Bucket
-from mainspring.flow.limits.kept import call, gone, write_of, written
-from mainspring.flow.limits.limit import Ticket
+from mainspring.flow.limits.crew import Crew
+from mainspring.flow.limits.kept import call, gone, state_in, write_of, written
+from mainspring.flow.limits.limit import Fair, Ticket
 from mainspring.flow.limits.slots import Slots
+from mainspring.flow.limits.turns import Turns
 from mainspring.log import get_log
 from mainspring.stores.documents import Bundle, Document, Key, Write
 from mainspring.stores.protocol import Store
@@ -28,6 +40,7 @@ from mainspring.stores.protocol import Store
 log = get_log("mainspring.limits")
 
 MOST_DOCUMENTS = 50  # in one bundle
+MOST_CASES = 200  # in one write
 MOST_KNOWN = 10_000  # documents that we remember
 TRIES = 50
 PAUSE = 0.004  # seconds, times the number of the try, times a die
@@ -66,10 +79,13 @@ class Desk:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self._crew = Crew()
         self._requests: list[Request] = []
         self._round: asyncio.Task[None] | None = None
         self._known: dict[Key, Document] = {}  # as we last read or wrote them
         self._purses: dict[Key, Purse] = {}
+        self._left_over: Counter[Key] = Counter()  # tokens that go back with the next write
+        self._nobody: dict[Key, Millis] = {}  # the note upon which nobody was found in the line
         self._looked: dict[Key, float] = {}  # when, at the holders
         self._called: dict[Key, float] = {}
         self._gone: dict[Key, set[tuple[str, int]]] = {}  # holders that do not run any more
@@ -78,7 +94,7 @@ class Desk:
 
     def admit_at_once(self, ask: Ask) -> bool:
         """If it needs only tokens, and we have drawn them already."""
-        now, purses = self.store.clock.monotonic(), []
+        now, purses = self._time(), []
         for ticket in ask.tickets:
             purse = self._purses.get(ticket.document)
             if purse is None or purse.tokens < 1 or purse.until < now:
@@ -95,6 +111,7 @@ class Desk:
         found not to use it.
         """
         request = Request(wishes, asyncio.get_running_loop().create_future())
+        request.answer.add_done_callback(seen)
         self._requests.append(request)
         if self._round is None or self._round.done():
             self._round = asyncio.create_task(self._rounds(), name="mainspring-limits")
@@ -118,13 +135,17 @@ class Desk:
     # -- one round ------------------------------------------------------------------------------
 
     async def _decide(self, wishes: list[Wish]) -> Decision:
-        decision = Decision()
-        left = cases(wishes, MOST_DOCUMENTS)
-        trusted = not any(isinstance(wish, Queue) for wish in wishes)  # who lines up looks once more: see `Store`
+        decision, made = Decision(), cases(wishes, MOST_DOCUMENTS)
+        for begin in range(0, len(made), MOST_CASES):
+            await self._decide_cases(made[begin : begin + MOST_CASES], decision)
+        return decision
+
+    async def _decide_cases(self, left: list[list[Wish]], decision: Decision) -> None:
+        looks = any(isinstance(wish, Queue) for wishes in left for wish in wishes)  # again, after they were suspended
         for number in range(1, TRIES + 1):
-            left = await self._try(left, decision, trusted=trusted and number == 1)
+            left = await self._try(left, decision, trusted=not looks and number == 1)
             if not left:
-                return decision
+                return
             await asyncio.sleep(self._random.random() * PAUSE * number if number > 1 else 0)
         msg = f"{TRIES} times another process was quicker to change a limit"
         raise StoreUnavailable(msg)
@@ -133,6 +154,9 @@ class Desk:
         """What is left to decide. Only a refusal must know how things stand now: a write finds out by itself."""
         tickets = {ticket.document: ticket for wishes in left for wish in wishes for ticket in wish.tickets}
         await self._read([key for key in tickets if not trusted or key not in self._known])
+        if any(isinstance(ticket.gate.limit, Fair) for ticket in tickets.values()):
+            await self._crew.look(self.store)
+        self._empty_purses(tickets)
         now = self.store.clock.now()
         made = [self._case(wishes, tickets, now) for wishes in left]
         doubted = [case for case in made if case.decision.refused and (trusted or await self._found_gone(case))]
@@ -148,26 +172,37 @@ class Desk:
         states = {key: self._state(ticket, now) for key, ticket in own.items()}
         before = {key: state.to_data() for key, state in states.items()}
         freed = {key: state.drop(self._gone.get(key, ())) for key, state in states.items() if isinstance(state, Slots)}
-        decision = decide(wishes, states)
+        decision = decide(wishes, states, now)
         self._call_more(decision, states, freed)
+        call_next(decision, states, now, known=self._nobody)
         drawn = {key: draw(state, decision.taken[key]) for key, state in states.items() if isinstance(state, Bucket)}
         changed = [(key, state) for key, state in states.items() if state.to_data() != before[key]]
         writes = tuple(write_of(key, state, self._known.get(key), now) for key, state in changed)
         return Case(wishes, decision, states, writes, drawn)
 
     def _state(self, ticket: Ticket, now: Millis) -> State:
-        known = self._known.get(ticket.document)
-        state = state_of(ticket, None if known is None else json.loads(known.data), now)
-        if isinstance(state, Bucket) and (purse := self._purses.get(ticket.document)) is not None:
-            state.put_back(purse.tokens)
+        known, limit = self._known.get(ticket.document), ticket.gate.limit
+        width = self._crew.width(ticket.gate.name, limit, ticket.key, self._time()) if isinstance(limit, Fair) else 0
+        state = state_of(ticket, None if known is None else json.loads(known.data), now, width)
+        if isinstance(state, Bucket):
+            state.put_back(self._left_over[ticket.document])
         return state
+
+    def _empty_purses(self, keys: Iterable[Key]) -> None:
+        """What we do not need goes back; nobody may take from it meanwhile."""
+        for key in keys:
+            if (purse := self._purses.pop(key, None)) is not None:
+                self._left_over[key] += purse.tokens
+
+    def _time(self) -> float:
+        return self.store.clock.monotonic()
 
     def _call_more(self, decision: Decision, states: Mapping[Key, State], freed: Mapping[Key, int]) -> None:
         """For the places of the dead; and now and then for all that are empty, as a call may have been lost."""
-        now = self.store.clock.monotonic()
+        now = self._time()
         for key, number in freed.items():
             state = states[key]
-            if state.waiting and state.room:
+            if state.waiting and state.room and not isinstance(state, Turns):
                 if now - self._called.get(key, 0) > CALL_ALL_EVERY:
                     decision.calls[key] = state.room
                 elif number:
@@ -176,7 +211,7 @@ class Desk:
     async def _found_gone(self, case: Case) -> bool:
         """Whether places that are in the way are held by runs that are no more."""
         keys = {ticket.document for ticket in case.decision.refused.values()}
-        now, found = self.store.clock.monotonic(), False
+        now, found = self._time(), False
         for key in keys:
             state = case.states[key]
             if isinstance(state, Slots) and now - self._looked.get(key, 0) > LOOK_EVERY:
@@ -196,7 +231,7 @@ class Desk:
 
     def _forget(self) -> None:
         """Memory is for those that are in use; what is in no purse can be drawn again."""
-        for memory in (self._known, self._looked, self._called, self._gone, self._purses):
+        for memory in (self._known, self._looked, self._called, self._gone, self._purses, self._nobody):
             memory.clear()
 
     async def _write(self, made: Sequence[Case]) -> list[Case]:
@@ -207,10 +242,11 @@ class Desk:
 
     def _accept(self, case: Case, decision: Decision) -> None:
         decision.add(case.decision)
-        until = self.store.clock.monotonic() + LEASE
+        until = self._time() + LEASE
         for write in case.writes:
             self._known[write.key] = written(write)
             if write.key in case.drawn:
+                del self._left_over[write.key]
                 self._purses[write.key] = Purse(case.drawn[write.key], until)
         self._owed += case.decision.calls
 
@@ -222,13 +258,31 @@ class Desk:
             return
         calls, now = dict(self._owed), self.store.clock.now()
         self._owed.clear()
-        self._called |= dict.fromkeys(calls, self.store.clock.monotonic())
+        self._called |= dict.fromkeys(calls, self._time())
         try:
-            for document in await call(self.store, calls, self._known, now):
-                self._known[document.key] = document
+            missed = await call(self.store, calls, self._known, now)
         except StoreError as error:
             self._owed.update(calls)
             log.warning("call_failed", limits=len(calls), error=str(error))
+            return
+        for key, document in missed.items():
+            self._remember_that_nobody_came(key, document)
+
+    def _remember_that_nobody_came(self, key: Key, document: Document | None) -> None:
+        """Who lines up leaves another note, and whoever sees that calls again."""
+        state = state_in(self._known[key])
+        if isinstance(state, Turns):
+            self._nobody[key] = state.noted_at
+        if document is None:
+            del self._known[key]
+        else:
+            self._known[key] = document
+
+
+def seen(answer: asyncio.Future[Decision]) -> None:
+    """Also if who asked has been cancelled since."""
+    if not answer.cancelled():
+        answer.exception()
 
 
 def draw(state: Bucket, taken: int) -> int:

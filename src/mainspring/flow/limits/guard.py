@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from mainspring.clock import Millis
 from mainspring.errors import InvalidPayload
-from mainspring.flow.limits.admission import Ask, Leave, Queue
+from mainspring.flow.limits.admission import Ask, Enter, Leave, Queue
 from mainspring.flow.limits.desk import Desk
-from mainspring.flow.limits.limit import Limit, Ticket
+from mainspring.flow.limits.limit import Rate, Ticket
 from mainspring.guards import Guarded, LookAgain, Refusal, refuse
-from mainspring.job import UNTIL_WOKEN, Claim, Failure, Move
+from mainspring.job import UNTIL_WOKEN, Claim, Failure, Move, NewJob
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
@@ -53,7 +53,7 @@ class LimitGuard:
             if (obstacle := decision.refused.get((ask.job_id, ask.token))) is not None:
                 look = looks.setdefault(obstacle.call, partial(self._line_up, obstacle))
                 refusals[claim.id] = blocked(claim, obstacle, look)
-            elif slots := tuple(one for one in ask.tickets if isinstance(one.gate.limit, Limit)):
+            elif slots := tuple(one for one in ask.tickets if not isinstance(one.gate.limit, Rate)):
                 self._inside[ask.job_id, ask.token] = slots
         return refusals
 
@@ -61,6 +61,18 @@ class LimitGuard:
         """They are suspended now. How many of them may go on at once is called right here: not all, so never True."""
         await self._desk().settle([Queue((ticket,))])
         return False
+
+    async def enter(self, groups: Mapping[Ticket, list[NewJob]]) -> None:
+        """Jobs of fair tasks are about to be inserted: those that are not ready at once line up."""
+        desk = self._desk()
+        decision = await desk.settle([Enter((ticket,), len(jobs)) for ticket, jobs in groups.items()])
+        for ticket, jobs in groups.items():
+            for job in jobs[decision.ready[ticket.document] :]:
+                job.waits_for = ticket.call
+
+    async def entered(self, tickets: Iterable[Ticket]) -> None:
+        """They are in line. Who looked before that may have found nobody."""
+        await self._desk().settle([Queue((ticket,)) for ticket in tickets])
 
     async def ended(self, jobs: Sequence[Guarded]) -> None:
         runs = [(job.claim.id, job.claim.token) for job in jobs]

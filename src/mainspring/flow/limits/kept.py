@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from mainspring.clock import Millis
 from mainspring.flow.limits.admission import State
 from mainspring.flow.limits.bucket import Bucket
-from mainspring.flow.limits.limit import Rate, call_of
+from mainspring.flow.limits.limit import Fair, Rate, call_of
 from mainspring.flow.limits.slots import Slots
+from mainspring.flow.limits.turns import Turns
 from mainspring.job import Status
 from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Write
 from mainspring.stores.protocol import Store
 
-RATES = f"{Rate.kind}:"
+RATES, FAIR = f"{Rate.kind}:", f"{Fair.kind}:"
+TRIES = 5
 
 
 def state_in(document: Document) -> State:
     data = json.loads(document.data)
-    return Bucket.from_data(data) if document.key.group.startswith(RATES) else Slots.from_data(data)
+    if document.key.group.startswith(RATES):
+        return Bucket.from_data(data)
+    return Turns.from_data(data) if document.key.group.startswith(FAIR) else Slots.from_data(data)
 
 
 def write_of(key: Key, state: State, before: Document | None, now: Millis, *, anew: bool = False) -> Write:
@@ -47,19 +51,38 @@ async def gone(store: Store, holders: Iterable[tuple[str, int]]) -> set[tuple[st
 
 async def call(
     store: Store, calls: Mapping[Key, int], documents: Mapping[Key, Document], now: Millis
-) -> list[Document]:
-    """Wake so many of those that are blocked; where fewer are left, nobody waits: those documents, as they are then.
+) -> dict[Key, Document | None]:
+    """Wake so many of those that are blocked; where fewer are left, nobody waits any more.
 
-    Only if they are still as they were when it was decided to call: somebody may line up at this moment. He looks once
-    more after that, and finds either the free place or a document that has changed.
+    That is noted only if the document is still as it was when it was decided to call: somebody may line up at this
+    moment. He looks once more after that, and finds either the free place or a document that has changed. The answer
+    are the documents for which fewer came, as they are now; None: another has written them.
     """
     woken: Counter[str] = Counter(await store.wake({call_of(key): number for key, number in calls.items()}))
-    writes = []
-    for key, number in calls.items():
-        if woken[call_of(key)] < number and (document := documents.get(key)) is not None:
-            state = state_in(document)
-            if state.waiting:
-                state.waiting = False
-                writes.append(write_of(key, state, document, now))
+    missing = {key: number - woken[call_of(key)] for key, number in calls.items()}
+    before = {key: documents[key] for key, number in missing.items() if number > 0 and key in documents}
+    after = await note_missing(store, list(before.values()), missing, now)
+    for _ in range(TRIES):  # nobody else knows that these calls went to nobody
+        lost = [key for key in before if key not in after and key.group.startswith(FAIR)]
+        if not lost:
+            break
+        after |= await note_missing(store, await store.documents(lost), missing, now)
+    return {key: after.get(key) for key in before}
+
+
+async def note_missing(
+    store: Store, documents: Sequence[Document], missing: Mapping[Key, int], now: Millis
+) -> dict[Key, Document]:
+    """Those that could be written."""
+    writes = [nobody_left(document, missing[document.key], now) for document in documents]
     answers = await store.write([Bundle((write,)) for write in writes]) if writes else []
-    return [written(write) for write, answer in zip(writes, answers, strict=True) if answer is not None]
+    return {write.key: written(write) for write, answer in zip(writes, answers, strict=True) if answer is not None}
+
+
+def nobody_left(document: Document, missing: int, now: Millis) -> Write:
+    state = state_in(document)
+    if isinstance(state, Turns):
+        state.nobody_came(missing, now)
+    else:
+        state.waiting = False
+    return write_of(document.key, state, document, now)

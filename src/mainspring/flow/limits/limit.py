@@ -72,6 +72,31 @@ class Rate:
         return f"{self.count} per {'second' if seconds == 1 else f'{seconds:g} seconds'}"
 
 
+@dataclass(frozen=True, slots=True)
+class Fair:
+    """Keys take turns: who has many jobs does not keep others waiting. `width` jobs of one key are ready or run."""
+
+    key: KeyFunction
+    width: int | None = None  # None: by the workers there are
+    name: str | None = None
+    queue: str = "default"  # whose workers count; the task's
+
+    def __post_init__(self) -> None:
+        if self.width is not None:
+            check_number("Fair", "width", self.width)
+        if not callable(self.key):
+            msg = f"Fair(key={self.key!r}): a function of the payload, such as lambda p: p.tenant"
+            raise ConfigurationError(msg)
+
+    kind = "fair"
+
+    def __str__(self) -> str:
+        return "one after the other" if self.width is None else f"{self.width} at once"
+
+
+AnyLimit = Limit | Rate | Fair
+
+
 def check_number(owner: str, field: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         msg = f"{owner}({field}={value!r}): it is a whole number of at least 1; to stop a queue, pause it"
@@ -94,7 +119,7 @@ class Gate:
     """A declared limit under its full name: what several processes mean when they speak of the same."""
 
     name: str
-    limit: Limit | Rate
+    limit: AnyLimit
 
     def ticket(self, view: Callable[[], Any], task: str) -> Ticket:
         """For a job with this payload. Raises InvalidPayload if the key function has no key for it."""
@@ -140,7 +165,7 @@ def key_of(function: Callable[[Any], Any], payload: Any, task: str) -> str:
     return str(key)
 
 
-def gates(owner: str, limits: Iterable[Limit | Rate]) -> tuple[Gate, ...]:
+def gates(owner: str, limits: Iterable[AnyLimit]) -> tuple[Gate, ...]:
     """The limits of one task or queue, each under its name."""
     made = tuple(Gate(limit.name or owner, limit) for limit in [checked(owner, one) for one in limits])
     for problem in clashes(owner, made):
@@ -148,8 +173,8 @@ def gates(owner: str, limits: Iterable[Limit | Rate]) -> tuple[Gate, ...]:
     return made
 
 
-def checked(owner: str, limit: Any) -> Limit | Rate:
-    if not isinstance(limit, (Limit, Rate)):
+def checked(owner: str, limit: Any) -> AnyLimit:
+    if not isinstance(limit, (Limit, Rate, Fair)):
         msg = f"limits of {owner!r}: a list of Limit(…) and Rate(…), not {limit!r}"
         raise ConfigurationError(msg)
     return limit

@@ -11,9 +11,9 @@ from mainspring.errors import ConfigurationError, InvalidPayload
 from mainspring.flow.limits.bucket import Bucket
 from mainspring.flow.limits.guard import LimitGuard
 from mainspring.flow.limits.kept import state_in
-from mainspring.flow.limits.limit import COLLECTION, Gate, Limit, Rate, Ticket, call_of, gates
+from mainspring.flow.limits.limit import COLLECTION, AnyLimit, Fair, Gate, Limit, Rate, Ticket, call_of, gates
 from mainspring.flow.limits.timer import LimitTimer
-from mainspring.job import Claim
+from mainspring.job import Claim, Inserted, NewJob
 from mainspring.stores.documents import Document, Key, Listing
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ PAGE = 500
 class LimitState:
     """How one limit stands, or one key of it."""
 
-    kind: str  # limit or rate
+    kind: str  # limit, rate or fair
     name: str
     key: str  # empty: the limit has no keys
     call: str  # the `waits_for` of jobs that it blocks
@@ -46,12 +46,19 @@ class Limits:
         self._app = app
         self._of_task: dict[str, tuple[Gate, ...]] = {}
         self._of_queue: dict[str, tuple[Gate, ...]] = {}
+        self._fair: dict[str, tuple[Gate, ...]] = {}
         self.keyed = False  # whether any of them has keys
 
     # -- declaring ------------------------------------------------------------------------------
 
     def of_task(self, task: str, limits: Iterable[Limit | Rate]) -> None:
-        self._of_task[task] = self._declare(self._of_task, task, gates(task, limits))
+        self._of_task[task] = (*self._declare(self._of_task, task, gates(task, limits)), *self._fair.get(task, ()))
+
+    def of_fair_task(self, task: str, fair: Fair, queue: str) -> None:
+        """Beside its limits: first they are ready in turn, then the limits let them start."""
+        others = [gate for gate in self._of_task.get(task, ()) if not isinstance(gate.limit, Fair)]
+        self._fair[task] = gates(task, [replace(fair, queue=queue)])
+        self._of_task[task] = (*others, *self._declare(self._of_task, task, self._fair[task]))
 
     def of_queue(self, queue: str, limits: Iterable[Limit | Rate]) -> None:
         self._of_queue[queue] = self._declare(self._of_queue, queue, gates(f"queue {queue}", limits))
@@ -75,6 +82,27 @@ class Limits:
         self._app.guards.add(guard, self.concern)
         self._app.timers.add(LimitTimer(self._app))
         return guard
+
+    # -- enqueuing fairly -----------------------------------------------------------------------
+
+    async def insert(self, jobs: list[NewJob]) -> list[Inserted]:
+        """Of fair tasks only what is next is ready. Jobs for later pass the guard when their time has come."""
+        groups: dict[Ticket, list[NewJob]] = {}
+        for job in jobs:
+            if job.task in self._fair and job.run_at is None and not job.delay and job.waits_for is None:
+                groups.setdefault(self._turn(job), []).append(job)
+        await self._guard.enter(groups)
+        inserted = await self._app.store.insert(jobs)
+        if lined_up := [ticket for ticket, own in groups.items() if own[-1].waits_for is not None]:
+            await self._guard.entered(lined_up)
+        return inserted
+
+    def concerns_insert(self, jobs: Iterable[NewJob]) -> bool:
+        return bool(self._fair) and any(job.task in self._fair for job in jobs)
+
+    def _turn(self, job: NewJob) -> Ticket:
+        (gate,) = self._fair[job.task]
+        return gate.ticket(lambda: self._app.tasks[job.task].payload.view(job.payload), job.task)
 
     # -- what a job needs -----------------------------------------------------------------------
 
@@ -128,8 +156,10 @@ def is_same(one: Gate, other: Gate) -> bool:
     return (one.name, one.limit.kind) == (other.name, other.limit.kind) and keyed[0] == keyed[1]
 
 
-def numbers(limit: Limit | Rate) -> tuple[float, ...]:
-    return (limit.per_milli, limit.most) if isinstance(limit, Rate) else (limit.size,)
+def numbers(limit: AnyLimit) -> tuple[float, ...]:
+    if isinstance(limit, Rate):
+        return limit.per_milli, limit.most
+    return (limit.size,) if isinstance(limit, Limit) else (limit.width or 0,)
 
 
 def shown(document: Document) -> LimitState:

@@ -10,6 +10,7 @@ from mainspring.flow.limits.bucket import Bucket
 from mainspring.flow.limits.kept import call, gone, state_in, write_of, written
 from mainspring.flow.limits.limit import COLLECTION
 from mainspring.flow.limits.slots import Slots
+from mainspring.flow.limits.turns import Turns
 from mainspring.stores.documents import Bundle, Document, Key, Write
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class LimitTimer:
         writes: list[Write] = []
         for document in documents:
             state = states[document.key]
-            calls[document.key] = next_turn(state, now) if isinstance(state, Bucket) else empty_places(state, dead)
+            calls[document.key] = next_turn(state, now) if isinstance(state, Bucket) else empty_places(state, dead, now)
             writes.append(write_of(document.key, state, document, now, anew=True))
         answers = await self._app.store.write([Bundle((write,)) for write in writes])
         ours = {write.key: written(write) for write, answer in zip(writes, answers, strict=True) if answer is not None}
@@ -46,6 +47,9 @@ def next_turn(bucket: Bucket, now: Millis) -> int:
     return bucket.call(now) if bucket.waiting else 0
 
 
-def empty_places(slots: Slots, dead: set[tuple[str, int]]) -> int:
+def empty_places(slots: Slots, dead: set[tuple[str, int]], now: Millis) -> int:
     slots.drop(dead & set(slots.holders.items()))
+    if isinstance(slots, Turns):
+        slots.give_up_calls(now)
+        return slots.call(slots.room, now) if slots.waiting else 0
     return slots.room if slots.waiting else 0

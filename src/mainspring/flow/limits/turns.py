@@ -1,0 +1,71 @@
+"""The state of one key of a fair task: how many of its jobs are out of the line. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mainspring.clock import Millis
+from mainspring.flow.limits.slots import Slots
+
+UNANSWERED: Millis = 30_000  # if nothing of a key runs, calls are taken for lost after that
+IN_LINE: Millis = 60_000  # so long after a note that jobs line up it is believed: they may be on their way
+
+
+@dataclass(slots=True)
+class Turns(Slots):
+    """Out are those that run and those that were called to: the ready line has no more of one key than that."""
+
+    called: int = 0
+    called_at: Millis = 0
+    noted_at: Millis = 0  # when somebody last said that jobs line up
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Turns:
+        return cls(**{**data, "holders": dict(data["holders"])})
+
+    def to_data(self) -> dict[str, Any]:
+        times = {"called": self.called, "called_at": self.called_at, "noted_at": self.noted_at}
+        return {"size": self.size, "holders": dict(self.holders), "waiting": self.waiting, **times}
+
+    @property
+    def room(self) -> int:
+        return max(0, self.size - len(self.holders) - self.called)
+
+    def has_room_for(self, job_id: str) -> bool:
+        return job_id in self.holders or self.called > 0 or self.room > 0
+
+    def take(self, job_id: str, token: int) -> None:
+        if job_id not in self.holders:
+            self.called = max(0, self.called - 1)
+        self.holders[job_id] = token
+
+    def call(self, number: int, now: Millis) -> int:
+        """So many of them, or as many as there is room for."""
+        number = min(number, self.room)
+        if number:
+            self.called += number
+            self.called_at = now
+        return number
+
+    def nobody_came(self, number: int, now: Millis) -> None:
+        """They were called, and there were fewer in the line."""
+        self.called = max(0, self.called - number)
+        if now - self.noted_at > IN_LINE:
+            self.waiting = False
+
+    def note(self, now: Millis) -> None:
+        self.waiting = True
+        self.noted_at = max(now, self.noted_at + 1)  # each note is another one
+
+    def give_up_calls(self, now: Millis) -> None:
+        if not self.holders and now - self.called_at > UNANSWERED:
+            self.called = 0
+
+    def due_at(self, now: Millis, before: Millis | None) -> Millis | None:
+        due = Slots.due_at(self, now, before)
+        return due if due is not None or not self.called else now + UNANSWERED + 1
+
+    def expires_at(self, now: Millis) -> Millis | None:
+        return None if self.called else Slots.expires_at(self, now)

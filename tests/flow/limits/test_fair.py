@@ -1,0 +1,201 @@
+"""Fairness by key: who has many jobs does not keep others waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import pytest
+
+from mainspring import Fair, Limit, Mainspring
+from mainspring.errors import ConfigurationError, Discard, InvalidPayload
+from mainspring.flow.limits.crew import Crew
+from mainspring.flow.limits.turns import IN_LINE, UNANSWERED, Turns
+from mainspring.job import Status
+from mainspring.testing import manual
+from tests.flow.conftest import NewApp
+from tests.worker.working import eventually, working
+
+
+class Counters:
+    """Handlers that stay until one of them is let go."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.ended = 0
+        self._gate = asyncio.Semaphore(0)
+
+    async def serve(self, who: str) -> None:
+        self.seen.append(who)
+        await self._gate.acquire()
+        self.ended += 1
+
+    def release(self, number: int = 1) -> None:
+        for _ in range(number):
+            self._gate.release()
+
+    @property
+    def inside(self) -> int:
+        return len(self.seen) - self.ended
+
+
+def serve(app: Mainspring, counters: Counters, width: int | None = None, *limits: Limit) -> Any:
+    return app.task(name="serve", fair=Fair(lambda p: p.who, width), limits=limits)(counters.serve)
+
+
+def has_seen(counters: Counters, number: int) -> bool:
+    return len(counters.seen) == number
+
+
+async def statuses(app: Mainspring) -> Counter[Status]:
+    return Counter([job.status async for job in app.jobs.all()])
+
+
+async def ended(app: Mainspring, number: int) -> bool:
+    return (await statuses(app))[Status.COMPLETED] == number
+
+
+async def test_anothers_single_job_waits_for_two_service_times_at_most(new_app: NewApp) -> None:
+    app, counters, slots = new_app(), Counters(), 3
+    task = serve(app, counters)
+    async with working(app, concurrency=slots):
+        await task.enqueue_many([{"who": "a"}] * 40)
+        await eventually(lambda: counters.inside == slots)
+        await task.enqueue(who="b")
+        rounds = 0
+        while "b" not in counters.seen:
+            rounds += 1
+            before = len(counters.seen)
+            counters.release(slots)  # as long as one job takes, all slots are done with theirs
+            await eventually(partial(has_seen, counters, before + slots))
+        assert rounds <= 2
+        counters.release(100)
+        await eventually(lambda: ended(app, 41))
+
+
+async def test_who_is_alone_has_all_slots_of_all_workers(new_app: NewApp) -> None:
+    one, two, counters = new_app(), new_app(), Counters()
+    tasks = [serve(app, counters) for app in (one, two)]
+    async with working(one, concurrency=4), working(two, concurrency=4):
+        await tasks[0].enqueue_many([{"who": "a"}] * 30)
+        await eventually(lambda: counters.inside == 8)
+        counters.release(100)
+        await eventually(lambda: ended(one, 30))
+    assert [state.jobs for state in await one.limits.list()] == [()]
+
+
+async def test_keys_take_turns() -> None:
+    app, counters = Mainspring("memory://"), Counters()
+    task = serve(app, counters)
+    counters.release(100)
+    async with working(app, concurrency=1, prefetch=0):
+        for who in "abc":
+            await task.enqueue_many([{"who": who}] * 12)
+        await eventually(lambda: ended(app, 36))
+    assert Counter(counters.seen) == {"a": 12, "b": 12, "c": 12}
+    first_of_c = counters.seen.index("c")
+    assert counters.seen[first_of_c : first_of_c + 24].count("c") >= 6  # about every third
+
+
+async def test_only_what_is_next_is_in_the_ready_line() -> None:
+    app, counters = Mainspring("memory://"), Counters()
+    task = serve(app, counters, 5)
+    await task.enqueue_many([{"who": "a"}] * 100)
+    await task.enqueue_many([{"who": "a"}] * 100)
+    await task.enqueue(who="b")
+    assert await statuses(app) == {Status.PENDING: 6, Status.SUSPENDED: 195}
+    (waiting, *_) = [job async for job in app.jobs.all() if job.status is Status.SUSPENDED]
+    assert waiting.waits_for == "fair:serve=a"
+
+
+async def test_jobs_for_later_and_retries_take_their_turn_when_their_time_has_come() -> None:
+    app = Mainspring("memory://")
+    runs: Counter[str] = Counter()
+
+    @app.task(fair=Fair(lambda p: p.who, 2), max_attempts=3)
+    async def work(who: str) -> None:
+        runs[who] += 1
+        if who == "fails":
+            raise ValueError
+        if who == "gives up":
+            raise Discard
+
+    async with manual(app) as kit:
+        for _ in range(5):
+            await work.using(delay=60).enqueue(who="later")
+            await work.enqueue(who="fails")
+            await work.enqueue(who="gives up")
+        await kit.time.advance(hours=12)
+        assert runs == {"later": 5, "fails": 15, "gives up": 5}
+        assert await app.limits.list("work") == []  # forgotten, since long unused
+
+
+async def test_a_fair_task_may_have_limits_too() -> None:
+    app, counters = Mainspring("memory://"), Counters()
+    task = serve(app, counters, None, Limit(2))
+    async with working(app, concurrency=10):
+        await task.enqueue_many([{"who": who} for who in "aaaaabbbbb"])
+        await eventually(lambda: counters.inside == 2)
+        counters.release(100)
+        await eventually(lambda: ended(app, 10))
+
+
+@pytest.mark.parametrize("lost", ["enter", "entered"])
+async def test_an_enqueue_that_dies_on_its_way_leaves_nobody_in_the_line_for_ever(lost: str) -> None:
+    app = Mainspring("memory://")
+    ran: list[str] = []
+
+    @app.task(fair=Fair(lambda p: p.who, 1))
+    async def work(who: str) -> None:
+        ran.append(who)
+
+    async with manual(app) as kit:
+        guard = app.limits._guard
+        real = getattr(guard, lost)
+
+        async def dies(*args: Any) -> None:
+            if lost == "enter":
+                await real(*args)
+            raise SystemExit
+
+        setattr(guard, lost, dies)
+        with pytest.raises(SystemExit):
+            await work.enqueue_many([{"who": "a"}] * 3)
+        setattr(guard, lost, real)
+        if lost == "enter":  # noted, and never inserted
+            await work.enqueue_many([{"who": "a"}] * 3)
+        await kit.time.advance(UNANSWERED / 1000 + 21)
+        assert ran == ["a"] * 3
+
+
+async def test_a_call_to_nobody_is_taken_back() -> None:
+    turns = Turns(3)
+    turns.note(0)
+    assert (turns.call(5, 0), turns.room) == (3, 0)
+    turns.nobody_came(2, 1)
+    assert (turns.room, turns.waiting) == (2, True)  # they may be on their way
+    turns.nobody_came(0, IN_LINE + 2)
+    assert not turns.waiting
+    turns.give_up_calls(UNANSWERED)
+    assert turns.called == 1
+    turns.give_up_calls(UNANSWERED + 1)
+    assert turns.called == 0
+
+
+def test_the_busy_share_the_slots() -> None:
+    crew, fair = Crew(), Fair(str)
+    assert crew.width("t", fair, "a", 0) == 1  # nobody works yet
+    assert Crew().width("t", Fair(str, 7), "a", 0) == 7
+
+
+async def test_bad_declarations_and_keys() -> None:
+    app = Mainspring("memory://")
+    with pytest.raises(ConfigurationError, match="whole number"):
+        Fair(str, 0)
+    with pytest.raises(ConfigurationError, match="function of the payload"):
+        Fair("tenant")  # type: ignore[arg-type]
+    task = serve(app, Counters())
+    with pytest.raises(InvalidPayload, match="key function"):
+        await task.enqueue(who="")
