@@ -136,6 +136,48 @@ async def test_an_ack_whose_answer_never_came_is_known_when_it_is_repeated(progr
     assert await end(other, again, Move.DONE) is Status.COMPLETED
 
 
+async def test_a_takeover_whose_answer_never_came_is_not_told_to_the_zombie_as_its_own(
+    programs: Programs, clock: ManualClock
+) -> None:
+    """Both are in one process and speak of one run; the job waits for its next one."""
+    store = await programs.another(budget=0.0, lease=10.0)
+    await join(store, "w1")
+    held = await running(store)
+    await store.reap()
+    clock.advance(11)
+    client_of(store).plan = once(Fault.LOST_AFTER, "TransactWriteItems")
+    with pytest.raises(StoreUnavailable):
+        await store.reap()
+    client_of(store).plan = lambda *_: None
+    assert [job.crashes for job in await store.get([held.id])] == [1]
+    assert await end(store, held, Move.DONE) is None
+    assert [job.status for job in await store.get([held.id])] == [Status.PENDING]
+
+
+async def test_an_ack_whose_answer_never_came_is_no_takeover(programs: Programs, clock: ManualClock) -> None:
+    """It is written while another loop of the process is about to take the job from a worker that it thinks dead."""
+    store = await programs.another(budget=0.0, lease=10.0)
+    await join(store, "w1")
+    held = await running(store)
+    await store.reap()
+    clock.advance(11)
+    whole = client_of(store).call
+
+    async def ack_meanwhile(operation: str, request: Any) -> dict[str, Any]:
+        answer = await whole(operation, request)
+        if operation == "BatchGetItem":
+            store.client.call = whole  # type: ignore[method-assign]
+            client_of(store).plan = once(Fault.LOST_AFTER, "UpdateItem")
+            with pytest.raises(StoreUnavailable):
+                await end(store, held, Move.DONE)
+        return answer
+
+    store.client.call = ack_meanwhile  # type: ignore[method-assign]
+    assert await store.reap() == []
+    assert client_of(store).met[Fault.LOST_AFTER] == 1
+    assert await end(store, held, Move.DONE) is Status.COMPLETED
+
+
 @pytest.mark.parametrize("fault", [Fault.LOST_AFTER, Fault.LOST_BEFORE])
 async def test_a_batch_of_acks_of_which_one_failed_is_repeated_as_a_whole(programs: Programs, fault: Fault) -> None:
     """Those that were written the first time are no lost claims."""

@@ -30,7 +30,7 @@ from mainspring.stores.dynamodb.items import (
     ttl,
     unstamp,
 )
-from mainspring.stores.dynamodb.table import TRANSACTION, Action, Refused, Table, together
+from mainspring.stores.dynamodb.table import TRANSACTION, Action, Doubts, Refused, Table, together
 from mainspring.stores.dynamodb.values import (
     Change,
     Condition,
@@ -88,7 +88,7 @@ async def ack(table: Table, outcomes: Sequence[Outcome]) -> list[Status | None]:
     async def ack_job(numbers: list[int]) -> None:
         for number in numbers:
             if number not in statuses:
-                statuses[number] = await ack_one(table, outcomes[number])
+                statuses[number] = await ack_one(table, outcomes[number], table.doubts)
 
     try:
         statuses |= await ack_plain(table, plain)
@@ -160,21 +160,26 @@ def named_by(outcome: Outcome) -> frozenset[str]:
     return named_among(outcome.follow_ups) | ({own} if own else frozenset())
 
 
-async def ack_one(table: Table, outcome: Outcome) -> Status | None:
+async def take_over(table: Table, outcome: Outcome) -> Status | None:
+    """An end that is not its worker's own. The two must not know each other's writes for theirs."""
+    return await ack_one(table, outcome, {})
+
+
+async def ack_one(table: Table, outcome: Outcome, doubts: Doubts) -> Status | None:
     """The new status, or None: the claim was lost."""
     mark = new_id()
     newcomers = Newcomers(table, outcome.follow_ups, named_by(outcome))
     await write_down(table, {job.queue for job in outcome.follow_ups})
     lighter = await steps.save_beforehand(table, outcome)
     if lighter is None:
-        return written_before(table, await table.get(table.job_key(outcome.job_id)), outcome, mark)
+        return written_before(await table.get(table.job_key(outcome.job_id)), outcome, doubts, mark)
     outcome = lighter
     row: Row | None = outcome.ref if isinstance(outcome.ref, dict) else None
     if row is None or row["token"] != outcome.token:
         row = await table.get(table.job_key(outcome.job_id))
     for _ in range(TRIES):
         if row is None or row["token"] != outcome.token or status_of(row) is not Status.RUNNING:
-            return written_before(table, row, outcome, mark)
+            return written_before(row, outcome, doubts, mark)
         ending = decide(table, row, outcome, mark)
         try:
             await write(table, row, ending, newcomers)
@@ -188,7 +193,7 @@ async def ack_one(table: Table, outcome: Outcome) -> Status | None:
                 ends = outcome.job_id if ending.status in FINISHED else None
                 await newcomers.learn(cancelled, ends=ends)
         except StoreUnavailable:
-            table.doubts.setdefault((outcome.job_id, outcome.token), set()).add(mark)
+            doubts.setdefault((outcome.job_id, outcome.token), set()).add(mark)
             raise
         else:
             newcomers.have_come()
@@ -198,9 +203,9 @@ async def ack_one(table: Table, outcome: Outcome) -> Status | None:
     raise StoreUnavailable(msg)
 
 
-def written_before(table: Table, row: Row | None, outcome: Outcome, mark: str) -> Status | None:
+def written_before(row: Row | None, outcome: Outcome, doubts: Doubts, mark: str) -> Status | None:
     """An outcome that had arrived when its answer got lost is no lost claim."""
-    marks = table.doubts.pop((outcome.job_id, outcome.token), set()) | {mark}
+    marks = doubts.pop((outcome.job_id, outcome.token), set()) | {mark}
     acked, _, word = (row or {}).get("acked", "").partition("#")
     return STATUSES[word] if acked in marks else None
 

@@ -33,6 +33,7 @@ from mainspring.stores.dynamodb.values import (
 log = get_log("mainspring.dynamodb")
 
 Action = tuple[str, Mapping[str, Any]]  # of a transaction: its kind and the request
+Doubts = dict[tuple[str, int], set[str]]  # (job, token) -> marks of acks that were never answered
 
 MOST_AT_ONCE = 32  # calls under way for one operation
 BATCH_GET, BATCH_WRITE, TRANSACTION = 100, 25, 100  # what the service takes in one call
@@ -84,7 +85,7 @@ class Table:
     queues: set[str] = field(default_factory=set)  # those that are known to be written down
     collections: set[str] = field(default_factory=set)  # likewise
     held: dict[str, dict[str, int]] = field(default_factory=dict)  # worker of this process -> what it was given
-    doubts: dict[tuple[str, int], set[str]] = field(default_factory=dict)  # (job, token) -> acks never answered
+    doubts: Doubts = field(default_factory=dict)
     untold: dict[tuple[str, int], Status] = field(default_factory=dict)  # acks that were written, but not answered
     swept_at: float | None = None  # when we last looked for what is left of jobs that are gone
     counts: Counts = field(default_factory=Counts)

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 from mainspring.errors import StoreError, WorkerCrashed
 from mainspring.job import Failure, Move, Outcome, Status
-from mainspring.stores.dynamodb import keeping, schema, steps, waiting, workers
+from mainspring.stores.dynamodb import endings, keeping, schema, steps, waiting, workers
 from mainspring.stores.dynamodb.client import ConditionFailed
 from mainspring.stores.dynamodb.counts import Counts, day_of
-from mainspring.stores.dynamodb.endings import ack_one
 from mainspring.stores.dynamodb.items import bucket, key, stamp, status_of, unstamp
 from mainspring.stores.dynamodb.operate import forget_belongings
 from mainspring.stores.dynamodb.read import what_runs
@@ -138,7 +137,7 @@ def to_running(row: Row) -> Running:
 
 async def take_over(table: Table, row: Row, outcome: Outcome, cause: TakeoverCause) -> Takeover | None:
     """By the same way as any ack: the fence, the counts and the history are one implementation."""
-    status = await ack_one(table, outcome)
+    status = await endings.take_over(table, outcome)
     if status is None:
         return None
     table.crew.warn(row["locked_by"])
