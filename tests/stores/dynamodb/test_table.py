@@ -10,11 +10,13 @@ import pytest
 
 from mainspring.errors import StoreError
 from mainspring.job import Failure, Move, Status
+from mainspring.stores.dynamodb import values
 from mainspring.stores.dynamodb.counts import Counts, sum_up
 from mainspring.stores.dynamodb.crew import LONGEST_POLL, SHORTEST_POLL
-from mainspring.stores.dynamodb.items import dedupe_key, stamp, target_key, unstamp
+from mainspring.stores.dynamodb.items import dedupe_key, key, stamp, target_key, unstamp
 from mainspring.stores.dynamodb.schema import MOST_SHARDS
 from mainspring.stores.dynamodb.shares import owned
+from mainspring.stores.dynamodb.table import Refused
 from mainspring.stores.protocol import Filter
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance.scene import claim, claim_one, end, join, look, new_job, put, put_many, running
@@ -283,3 +285,25 @@ async def test_a_claim_from_its_own_shards_asks_only_those(programs: Programs) -
     assert len(taken) == 3
     if 0 < len(ours) < store.table.shards:
         assert {int(place[-3:]) for place in asked} == set(ours)
+
+
+@slow
+async def test_one_item_twice_in_a_batch_of_changes(store: FreshStore) -> None:
+    """The service refuses such a batch, which our own server does not."""
+    await store.table.put(values.put({"PK": "a", "SK": "1", "n": 0}))
+    await store.table.put(values.put({"PK": "a", "SK": "2", "n": 0}))
+    whole, batches = store.client.call, []
+
+    async def watched(operation: str, request: Any) -> dict[str, Any]:
+        if operation == "BatchExecuteStatement":
+            batches.append(len(request["Statements"]))
+        return await whole(operation, request)
+
+    store.client.call = watched  # type: ignore[method-assign]
+    changes = [
+        values.Change(key("a", one), {"n": n}, [values.equals("n", 0)]) for one, n in (("1", 1), ("2", 1), ("1", 2))
+    ]
+    first, other, again = await store.table.update_many(changes)
+    assert batches == [2]
+    assert other == {"PK": "a", "SK": "2", "n": 0}
+    assert sorted(isinstance(one, Refused) for one in (first, again)) == [False, True]

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeVar
 
 from mainspring.clock import Clock, Millis
@@ -181,10 +182,14 @@ class Table:
         return unpack(answer.get("Attributes") or {})
 
     async def update_many(self, changes: Sequence[Change]) -> list[Row | Refused]:
-        """Each for itself: the items as they were, or why not."""
-        parts = [changes[start : start + BATCH_WRITE] for start in range(0, len(changes), BATCH_WRITE)]
-        done = await together([self._update_part(part) for part in parts])
-        return [result for results in done for result in results]
+        """Each for itself: the items as they were, or why not. The service refuses batches that name one item twice."""
+        once = list({str(change.key): number for number, change in reversed(list(enumerate(changes)))}.values())[::-1]
+        again = sorted(set(range(len(changes))).difference(once))
+        parts = [once[start : start + BATCH_WRITE] for start in range(0, len(once), BATCH_WRITE)]
+        parts += [[number] for number in again]
+        done = await together([self._update_part([changes[number] for number in part]) for part in parts])
+        results = dict(zip(chain.from_iterable(parts), chain.from_iterable(done), strict=True))
+        return [results[number] for number in range(len(changes))]
 
     async def _update_part(self, changes: Sequence[Change]) -> list[Row | Refused]:
         if len(changes) == 1:
