@@ -167,7 +167,7 @@ class JobHandle(Generic[R_co]):
         if job.status is not Status.COMPLETED:
             detail = f"{job.failure.type}: {job.failure.message}" if job.failure else job.reason
             msg = f"job {job.id} of task {job.task!r} ended as {job.status}: {detail}"
-            raise JobFailed(msg)
+            raise JobFailed(msg, job_id=job.id, status=job.status)
         result: R_co = self._task.payload.load_result(job.result)
         return result
 

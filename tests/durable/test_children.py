@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from mainspring import Child, Context, Mainspring, Retry, Status
-from mainspring.errors import JobFailed
+from mainspring.errors import JobFailed, StepsChanged
 from mainspring.events import JobCreated
 from mainspring.job import Save
 from mainspring.stores.protocol import Action, By, Filter
@@ -201,6 +201,22 @@ async def test_a_child_that_is_gone_is_not_spawned_again(quick: Kit) -> None:
         pass
     await quick.time.advance(days=20, raise_errors=True)
     assert ran == ["one"]
+
+
+async def test_another_number_of_children_is_a_change(quick: Kit) -> None:
+    later = render_task(quick.app, []).using(delay=60)
+    names = ["one", "two"]
+
+    @quick.app.task(max_attempts=1)
+    async def film(ctx: Context) -> None:
+        await ctx.gather(*(later.prepare(name=name) for name in names))
+
+    await film.enqueue()
+    await quick.drain(raise_errors=True)
+    names.append("three")
+    (error,) = [run.error for run in await quick.time.advance(minutes=2) if run.error]
+    assert isinstance(error, StepsChanged)
+    assert "gathers 3 children, but had 2 before" in str(error)
 
 
 async def test_many_children_at_once(kit: Kit) -> None:

@@ -78,9 +78,9 @@ def test_a_name_stands_for_one_thing() -> None:
         book.ask("send", "step", 0)
 
 
-@pytest.mark.parametrize("name", ["", "  ", "n" * 201, None, 7])
+@pytest.mark.parametrize("name", ["", "  ", "n" * 201, "a\nb", "\x00", "\udc80", None, 7])
 def test_names_that_cannot_be(name: Any) -> None:
-    with pytest.raises(ConfigurationError, match="a text of 1 to 200 characters"):
+    with pytest.raises(ConfigurationError, match="a line of 1 to 200 characters"):
         journal().ask(name, "step", 0)
 
 

@@ -228,10 +228,23 @@ async def test_a_wait_is_told_of(quick: Kit) -> None:
     assert [(event.waits_for, event.until) for event in events] == [("signal:door", START + timedelta(minutes=1))]
 
 
-@pytest.mark.parametrize("key", ["", "k" * 501, 7])
+@pytest.mark.parametrize("key", ["", "k" * 181, "a\x00", "\udc80", 7])
 async def test_keys_that_cannot_be(quick: Kit, key: Any) -> None:
     with pytest.raises(ConfigurationError, match="the key of a signal"):
         await quick.app.signal(key)
+
+
+async def test_the_longest_key(kit: Kit) -> None:
+    key = "ü" * 180
+    await kit.app.signal(key, 1)
+    job = await waiter(kit.app, timeout=0).enqueue(key)
+    await kit.drain(raise_errors=True)
+    assert (await job.get()).result == 1
+
+
+async def test_a_signal_is_kept_for_a_while(quick: Kit) -> None:
+    with pytest.raises(ConfigurationError, match="keep=0"):
+        await quick.app.signal("door", keep=0)
 
 
 async def test_a_payload_must_be_json(quick: Kit) -> None:

@@ -220,6 +220,27 @@ async def test_branches_that_sleep_side_by_side_sleep_at_once(quick: Kit) -> Non
     assert [(await job.get()).status for job in jobs] == [Status.COMPLETED] * 2
 
 
+async def test_one_of_them_does_not_end_the_other(quick: Kit) -> None:
+    """Woken early by a signal, the one that sleeps still has its time before it."""
+    done: list[timedelta] = []
+
+    @quick.app.task()
+    async def nap(ctx: Context) -> None:
+        async def sleeper() -> None:
+            await ctx.sleep(3600, name="nap")
+            done.append(quick.time.now() - START)
+
+        await asyncio.gather(sleeper(), ctx.wait_for("door"))
+
+    job = await nap.enqueue()
+    await quick.drain(raise_errors=True)
+    await quick.app.signal("door")
+    await quick.drain(raise_errors=True)
+    assert (await job.get()).status is Status.SUSPENDED
+    await quick.time.advance(hours=1, raise_errors=True)
+    assert done == [timedelta(hours=1)]
+
+
 async def test_who_sleeps_waits_for_steps_that_run_beside_it(quick: Kit) -> None:
     done: list[str] = []
 

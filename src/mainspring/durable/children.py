@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeGuard, TypeVar
 from mainspring.durable.journal import Asked
 from mainspring.durable.run import DurableRun
 from mainspring.durable.suspension import Wait, next_look
-from mainspring.errors import JobFailed
+from mainspring.errors import JobFailed, StepsChanged
 from mainspring.job import Job, NewJob, Status, end_of
 
 R_co = TypeVar("R_co", covariant=True)
@@ -85,6 +85,7 @@ async def gather(
     name = run.journal.called(name) if name else run.journal.derive("gather", main=asker is None)
     asked = await run.ask(name, "gather", asker)
     state = json.loads(asked.record.output or "{}") if asked.record is not None else {}
+    check_number(asked, children, state)
     if "ends" not in state:
         if not state or "open" in state:
             state = await put_in(run, asked, children, state, cancel=cancel)
@@ -99,6 +100,15 @@ async def gather(
     return outcomes
 
 
+def check_number(asked: Asked, children: Sequence[Child[Any] | NewJob], state: dict[str, Any]) -> None:
+    if state and len(state["ids"]) != len(children):
+        msg = (
+            f"{asked.name!r} gathers {len(children)} children, but had {len(state['ids'])} before: its function was "
+            "changed while the job is under way, or what it gathers differs from run to run; find that out in a step"
+        )
+        raise StepsChanged(msg)
+
+
 async def ends_of(run: DurableRun, asked: Asked, state: dict[str, Any]) -> list[dict[str, Any]]:
     """Suspends until all are finished: for the last of them, as the others will probably be by then."""
     ids: list[str] = state["ids"]
@@ -108,20 +118,14 @@ async def ends_of(run: DurableRun, asked: Asked, state: dict[str, Any]) -> list[
         last = unfinished[-1]
 
         async def look_again() -> bool:
-            return (await read(run, [last])).get(last, DELETED).finished
+            job = (await read(run, [last])).get(last)
+            return job is None or job.finished
 
         now = run.now()
         looks = int(state.get("looks", 0))
         step = asked.step(json.dumps({**state, "looks": looks + 1}), now)
         await run.suspend(Wait(now + next_look(looks), step, end_of(last), look_again))
     return [end_data(one, jobs.get(one)) for one in ids]
-
-
-class _Deleted:
-    finished = True
-
-
-DELETED = _Deleted()
 
 
 async def read(run: DurableRun, ids: Sequence[str]) -> dict[str, Job]:

@@ -15,6 +15,7 @@ from mainspring.clock import Millis
 from mainspring.errors import ConfigurationError, DuplicateStep, StepsChanged
 from mainspring.job import Step
 
+LONGEST_NAME = 200
 SIDE = "side "  # before the kind of what a branch asked for
 FAILED = "failure"  # the kind of a step that failed, and whose failure the function has caught
 
@@ -87,9 +88,10 @@ class Journal:
     def wrote(self, step: Step) -> None:
         self.records[step.name] = step
 
-    def has_later(self, asked: Asked) -> bool:
-        """Whether the function has come further than this in an earlier run."""
-        return any(step.number > asked.number for step in self.records.values())
+    def is_behind(self, asked: Asked) -> bool:
+        """Whether the function has come further than this in an earlier run; of branches nobody can tell."""
+        later = (step for step in self.records.values() if step.number > asked.number and not is_side(step))
+        return asked.main and any(later)
 
     # -- names --------------------------------------------------------------------------------------
 
@@ -120,8 +122,8 @@ def is_side(step: Step) -> bool:
 
 
 def check_name(name: object) -> None:
-    if not isinstance(name, str) or not name.strip() or len(name) > 200:
-        msg = f"a step's name is a text of 1 to 200 characters, not {name!r}"
+    if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
+        msg = f"a step's name is a line of 1 to {LONGEST_NAME} characters, not {name!r}"
         raise ConfigurationError(msg)
 
 

@@ -25,7 +25,7 @@ async def sleep(run: DurableRun, until: Until, name: str | None) -> None:
     now = run.now()
     if asked.record is not None:
         end = int(json.loads(asked.record.output or "0"))
-        if now < end and not run.journal.has_later(asked):
+        if now < end and not run.journal.is_behind(asked):
             await run.suspend(Wait(end, None))
         return
     end = until(now)

@@ -34,7 +34,7 @@ KEPT = timedelta(days=30)
 CALLED_AGAIN: Millis = 20_000  # after a signal was written; later than workers are told of, which look by themselves
 OUT_OF_ORDER: Millis = 10 * 60_000  # by so much the clocks of two senders may differ
 PAGE = 100
-LONGEST_KEY = 500  # bytes
+LONGEST_KEY = 180  # characters: a wait is named after it
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ def waiting_key(key: str) -> str:
 
 
 def check_key(key: object) -> None:
-    if not isinstance(key, str) or not key or len(key.encode()) > LONGEST_KEY:
-        msg = f'the key of a signal is a text like "checked_in:r1", of 1 to {LONGEST_KEY} bytes, not {key!r}'
+    if not isinstance(key, str) or not key or len(key) > LONGEST_KEY or not key.isprintable():
+        msg = f'the key of a signal is a line like "checked_in:r1", of 1 to {LONGEST_KEY} characters, not {key!r}'
         raise ConfigurationError(msg)
 
 
@@ -73,6 +73,9 @@ def check_key(key: object) -> None:
 
 async def send(store: Store, key: str, payload: Any, keep: Length) -> Signal:
     check_key(key)
+    if duration(keep) <= 0:
+        msg = f"a signal is kept for a while, so that nobody misses it; keep={keep!r} is none"
+        raise ConfigurationError(msg)
     text = to_json(payload, f"the payload of signal {key!r}")
     await store.open()
     now = store.clock.now()
