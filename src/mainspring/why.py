@@ -19,7 +19,8 @@ from mainspring.job import MAX_CRASHES, WAITING, Job, Move, Status, Step
 from mainspring.moments import show_both
 from mainspring.stores.protocol import EVERY_QUEUE, Halt, Stats, Store, WorkerInfo
 
-AFTER_JOB, FOR_SIGNAL, FOR_LIMIT, FOR_BREAKER = "job:", "signal:", "limit:", "breaker:"  # what `waits_for` begins with
+AFTER_JOB, FOR_SIGNAL, FOR_BREAKER = "job:", "signal:", "breaker:"  # what `waits_for` begins with
+FOR_LIMITS = "limit:", "rate:", "fair:"
 
 
 class Cause(StrEnum):
@@ -191,10 +192,8 @@ def suspended(inquiry: Inquiry) -> Reason:
             since,
             detail={"job": other_of(job)},
         )
-    if key.startswith(FOR_LIMIT):
-        name = key.removeprefix(FOR_LIMIT)
-        text = f"It is blocked by limit {name!r}{for_}{because(job.reason)}.{after}"
-        return Reason(Cause.LIMIT, text, since, detail={"limit": name})
+    if key.startswith(FOR_LIMITS):
+        return Reason(Cause.LIMIT, f"It {blocked(job, key)}{for_}.{after}", since, detail={"limit": key})
     if key.startswith(FOR_BREAKER):
         name = key.removeprefix(FOR_BREAKER)
         text = f"It waits{for_} until the circuit breaker {name!r} is closed, or lets it through to try.{after}"
@@ -205,6 +204,13 @@ def suspended(inquiry: Inquiry) -> Reason:
         ends = f", and not longer than until {show_both(until, inquiry.now)}" if until else ""
         return Reason(Cause.SIGNAL, f"It waits for signal {name!r}{for_}{ends}.{after}", since, until, {"signal": name})
     return Reason(Cause.KEY, f"It waits for {key!r}{for_}{because(job.reason)}.{after}", since, detail={"key": key})
+
+
+def blocked(job: Job, key: str) -> str:
+    kind, _, name = key.partition(":")
+    if kind == "fair":
+        return f"waits for its turn in the line of {name!r}, so that others are not kept waiting"
+    return f"is blocked by {kind} {name!r}{because(job.reason)}"
 
 
 def described(other: Job | None, key: str) -> str:

@@ -22,6 +22,7 @@ from mainspring.cli import (
     dead,
     doctor,
     jobs,
+    limits,
     logs,
     migrate,
     occasions,
@@ -74,7 +75,8 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"mainspring {version('mainspring')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
     for module in (
-        worker, jobs, dead, batches, schedules, people, occasions, breakers, system, migrate, copy, doctor, bench,
+        worker, jobs, dead, batches, schedules, people, occasions, breakers, limits, system, migrate, copy, doctor,
+        bench,
     ):  # fmt: skip
         module.add_commands(commands)
     add_version(commands)

@@ -12,7 +12,7 @@ from mainspring.clock import Millis
 from mainspring.errors import InvalidPayload
 from mainspring.flow.limits.admission import Ask, Enter, Leave, Queue
 from mainspring.flow.limits.desk import Desk
-from mainspring.flow.limits.limit import Rate, Ticket
+from mainspring.flow.limits.limit import Fair, Rate, Ticket
 from mainspring.guards import Guarded, LookAgain, Refusal, refuse
 from mainspring.job import UNTIL_WOKEN, Claim, Failure, Move, NewJob
 
@@ -99,7 +99,7 @@ def blocked(claim: Claim, by: Ticket, look_again: LookAgain) -> Refusal:
         waits_for=by.call,
         delay=UNTIL_WOKEN,
         blocked=True,
-        reason=f"waits for the {by}",
+        reason=f"waits for the {by}" if not isinstance(by.gate.limit, Fair) else f"waits for its turn among {by.key}'s",
     )
 
 

@@ -1,0 +1,65 @@
+"""`mainspring limits`: who holds the places of limits, how full rates are, and which of them keep jobs waiting."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from mainspring.cli.exits import Exit
+from mainspring.cli.loading import opened
+from mainspring.cli.parser import Commands, add_command, add_store_options
+from mainspring.cli.table import Column, Styled
+from mainspring.cli.terminal import Terminal
+from mainspring.flow.limits import LimitState
+
+COLUMNS = [
+    Column("LIMIT", least=8),
+    Column("KIND"),
+    Column("KEY", least=8),
+    Column("USED", right=True),
+    Column("OF", right=True),
+    Column("PER SECOND", right=True),
+    Column("JOBS WAIT"),
+    Column("HELD BY", least=12),
+]
+SHOWN = 3  # ids in a table; JSON has all of them
+
+
+def add_commands(commands: Commands) -> None:
+    parser = add_command(commands, "limits", list_limits, "show limits, rates and fair tasks that are in use")
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="only this one: a task, 'queue mail', or the name given"
+    )
+    parser.add_argument("--waiting", action="store_true", help="only those for which jobs wait")
+    add_store_options(parser)
+
+
+def list_limits(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        found = [one for one in app.run(app.limits.list(args.name)) if one.waiting or not args.waiting]
+    if terminal.json:
+        terminal.emit({"limits": [plain(one) for one in found]})
+    else:
+        terminal.table(COLUMNS, [row_of(one) for one in found])
+    return Exit.OK
+
+
+def row_of(state: LimitState) -> list[str | Styled]:
+    more = f" +{state.used - SHOWN}" if state.used > SHOWN else ""
+    return [
+        state.name,
+        state.kind,
+        state.key,
+        used(state),
+        str(state.size),
+        "" if state.per_second is None else f"{state.per_second:.3g}",
+        Styled("yes", "yellow") if state.waiting else "no",
+        " ".join(state.jobs[:SHOWN]) + more,
+    ]
+
+
+def used(state: LimitState) -> str:
+    return str(state.used) if state.tokens is None else f"{max(0, state.size - state.tokens):.3g}"
+
+
+def plain(state: LimitState) -> dict[str, object]:
+    return {name: getattr(state, name) for name in state.__slots__}

@@ -1,0 +1,52 @@
+"""`mainspring limits`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mainspring import Limit, Mainspring, Rate
+from mainspring.cli import main
+from mainspring.flow.limits.admission import Ask, Queue
+from mainspring.flow.limits.desk import Desk
+from mainspring.flow.limits.limit import Gate, Ticket
+
+MAIL = Ticket(Gate("mail", Limit(2, key=str)), "acme")
+SEND = Ticket(Gate("send", Rate(10, per=1, burst=5)), "")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    app = Mainspring(url)
+
+    async def use() -> None:
+        async with app:
+            await Desk(app.store).settle([Ask("job-1", 1, (MAIL, SEND)), Ask("job-2", 1, (MAIL,))])
+            await Desk(app.store).settle([Queue((MAIL,))])
+
+    app.run(use())
+    app.run(app.close())
+    return url
+
+
+def test_they_are_listed(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["limits", "--store", store]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split()[:3] == ["LIMIT", "KIND", "KEY"]
+    assert [line.split()[:2] for line in lines] == [["mail", "limit"], ["send", "rate"]]
+    assert "job-1 job-2" in lines[0]
+    assert "yes" in lines[0]
+
+
+def test_one_of_them_as_json(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["limits", "mail", "--waiting", "--json", "--store", store]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["limits"]
+    assert found == {
+        "kind": "limit", "name": "mail", "key": "acme", "call": "limit:mail=acme", "waiting": True, "size": 2,
+        "jobs": ["job-1", "job-2"], "tokens": None, "per_second": None,
+    }  # fmt: skip
+    assert main(["limits", "other", "--json", "--store", store]) == 0
+    assert json.loads(capsys.readouterr().out) == {"limits": []}
