@@ -179,6 +179,9 @@ async def test_a_job_that_a_limit_blocks(kit: Kit) -> None:
     assert causes(answer) == [Cause.LIMIT]
     assert "blocked by limit 'api:c7'" in str(answer)
     assert str(answer).endswith(": 2 of 2 run.")
+    assert "blocked by rate 'api'" in str(await why(kit, await suspend(kit, delay=UNTIL_WOKEN, waits_for="rate:api")))
+    line = await why(kit, await suspend(kit, delay=UNTIL_WOKEN, waits_for="fair:api=c7"))
+    assert "its turn in the line of 'api=c7'" in str(line)
 
 
 async def test_a_job_that_a_breaker_holds_back(kit: Kit) -> None:

@@ -193,7 +193,8 @@ def suspended(inquiry: Inquiry) -> Reason:
             detail={"job": other_of(job)},
         )
     if key.startswith(FOR_LIMITS):
-        return Reason(Cause.LIMIT, f"It {blocked(job, key)}{for_}.{after}", since, detail={"limit": key})
+        text = f"It {blocked(key)}{for_}{because(job.reason)}.{after}"
+        return Reason(Cause.LIMIT, text, since, detail={"limit": key})
     if key.startswith(FOR_BREAKER):
         name = key.removeprefix(FOR_BREAKER)
         text = f"It waits{for_} until the circuit breaker {name!r} is closed, or lets it through to try.{after}"
@@ -206,11 +207,11 @@ def suspended(inquiry: Inquiry) -> Reason:
     return Reason(Cause.KEY, f"It waits for {key!r}{for_}{because(job.reason)}.{after}", since, detail={"key": key})
 
 
-def blocked(job: Job, key: str) -> str:
+def blocked(key: str) -> str:
     kind, _, name = key.partition(":")
     if kind == "fair":
         return f"waits for its turn in the line of {name!r}, so that others are not kept waiting"
-    return f"is blocked by {kind} {name!r}{because(job.reason)}"
+    return f"is blocked by {kind} {name!r}"
 
 
 def described(other: Job | None, key: str) -> str:
