@@ -13,7 +13,7 @@ import pytest
 
 from mainspring import Mainspring
 from mainspring.errors import StoreUnavailable
-from mainspring.events import StoreBack, StoreLost
+from mainspring.events import StoreBack, StoreLost, StoreThrottled, ThrottlingOver
 from mainspring.health import State, judge
 from mainspring.stores.memory import MemoryStore
 from mainspring.stores.protocol import Stats, WorkerInfo
@@ -102,6 +102,24 @@ def test_the_dead_do_not_count_and_the_deaf_do(clock: ManualClock) -> None:
     health = judge(Stats([], {}, {"mail": now, "video": now}, [dead, deaf], []), now, "memory://")
     assert (health.workers, health.polling, health.unattended) == (1, ("b",), ("video",))
     assert health.problems[-1] == "workers cannot hear of new jobs and look now and then: b"
+
+
+async def test_a_service_that_throttles_is_told_once(clock: ManualClock) -> None:
+    app = Mainspring("memory://", clock=clock)
+    events = record(app, StoreThrottled, ThrottlingOver)
+    calm, strained = {"throttling": 0.0, "throttled": 7, "calls": 9000}, {"throttling": 1.0, "throttled": 7, "calls": 9}
+    for measures in ({}, calm, strained, strained, calm, calm):
+        app.contact.measured(measures)
+    await app.bus.flush()
+    assert [(type(event), event.store, event.measures) for event in events] == [
+        (StoreThrottled, "memory://", strained),
+        (ThrottlingOver, "memory://", calm),
+    ]
+    assert judge(Stats([], {}, {}, [], [], measures=calm), app.now(), "memory://").state is State.OK
+    health = judge(Stats([], {}, {}, [], [], measures=strained), app.now(), "memory://")
+    assert (health.state, health.measures) == (State.DEGRADED, strained)
+    assert health.problems == ("the store's service throttles this process: 7 of 9 calls so far",)
+    await app.close()
 
 
 # -- a store that does not answer -----------------------------------------------------------------

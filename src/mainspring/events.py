@@ -24,6 +24,8 @@
 | WorkerHeartbeat    | a worker gave its sign of life                                      |
 | StoreLost          | the store did not answer a worker, or whoever asked for its health  |
 | StoreBack          | it answers again                                                    |
+| StoreThrottled     | the store's service refuses calls of a worker's process for now     |
+| ThrottlingOver     | it has refused none for a while                                     |
 | BreakerOpened      | a circuit breaker opened: too many errors, a failed probe, by hand  |
 | BreakerHalfOpened  | it lets probes through                                              |
 | BreakerClosed      | it is closed again                                                  |
@@ -40,7 +42,7 @@ import contextlib
 import inspect
 import os
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -211,6 +213,20 @@ class StoreLost(Event):
 class StoreBack(Event):
     store: str
     gone_for: float  # seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreThrottled(Event):
+    """Nothing is lost: calls are tried again, and take longer."""
+
+    store: str
+    measures: Mapping[str, float]  # of this process, so far
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThrottlingOver(Event):
+    store: str
+    measures: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@
 |----------|----------------------------------------------------------------------------------------------|
 | ok       | the store answers, and what is due is taken                                                  |
 | degraded | it answers, but jobs wait too long, no worker takes them, workers cannot hear of new ones,   |
-|          | or one in this process does not get through to it, say to write                              |
+|          | one in this process does not get through to it, say to write, or the service throttles it    |
 | down     | it does not answer; `lost_at` and `error` say since when and why                             |
 """
 
@@ -13,15 +13,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Coroutine
-from dataclasses import dataclass, replace
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
 
 from mainspring.clock import to_datetime
 from mainspring.errors import StoreUnavailable
-from mainspring.events import Bus, StoreBack, StoreLost
+from mainspring.events import Bus, StoreBack, StoreLost, StoreThrottled, ThrottlingOver
 from mainspring.stores.protocol import EVERY_QUEUE, Stats, Store
 
 T = TypeVar("T")
@@ -52,6 +52,7 @@ class Health:
     oldest_due: datetime | None = None  # of the jobs that could run now; None: nothing waits
     oldest_in: str = ""  # its queue
     halted: bool = False  # the whole system; that is somebody's wish, and no problem
+    measures: Mapping[str, float] = field(default_factory=dict)  # of this process, where its store counts them
 
 
 class Contact:
@@ -67,6 +68,7 @@ class Contact:
         self._lock = threading.Lock()
         self._failing: set[str] = set()  # who
         self._lost = 0.0  # by the monotonic clock
+        self._throttled = False
         self.lost_at: datetime | None = None
         self.error = ""
 
@@ -92,12 +94,26 @@ class Contact:
         if is_back:
             self._bus.emit(StoreBack(store=self._store, gone_for=gone_for))
 
+    def measured(self, measures: Mapping[str, float]) -> None:
+        """What this process has met with so far, as workers ask for it now and then."""
+        throttled = is_throttled(measures)
+        with self._lock:
+            is_new = throttled != self._throttled
+            self._throttled = throttled
+        if is_new:
+            kind = StoreThrottled if throttled else ThrottlingOver
+            self._bus.emit(kind(store=self._store, measures=measures))
+
     def forget(self, who: str) -> None:
         """Of somebody who asks no more: whether the store is back he cannot say."""
         with self._lock:
             self._failing.discard(who)
             if not self._failing:
                 self.lost_at = None
+
+
+def is_throttled(measures: Mapping[str, float]) -> bool:
+    return measures.get("throttling", 0) > 0
 
 
 async def examine(store: Store, contact: Contact, *, late: timedelta = LATE, timeout: float = TIMEOUT) -> Health:
@@ -143,6 +159,9 @@ def judge(stats: Stats, now: datetime, store: str, late: timedelta = LATE) -> He
     if oldest_in and now - waiting[oldest_in] > late:
         seconds = (now - waiting[oldest_in]).total_seconds()
         problems.append(f"the oldest job of queue {oldest_in} is due for {seconds:.0f} s")
+    if is_throttled(stats.measures):
+        refused, calls = (int(stats.measures[name]) for name in ("throttled", "calls"))
+        problems.append(f"the store's service throttles this process: {refused:,} of {calls:,} calls so far")
     if polling:
         problems.append(f"workers cannot hear of new jobs and look now and then: {', '.join(polling)}")
     return Health(
@@ -156,6 +175,7 @@ def judge(stats: Stats, now: datetime, store: str, late: timedelta = LATE) -> He
         oldest_due=waiting.get(oldest_in),
         oldest_in=oldest_in,
         halted=any(halt.queue is None for halt in stats.halts),
+        measures=stats.measures,
     )
 
 

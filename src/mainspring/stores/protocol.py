@@ -216,6 +216,7 @@ class Stats:
     workers: list[WorkerInfo]
     halts: list[Halt]
     estimated: bool = False
+    measures: Mapping[str, float] = field(default_factory=dict)  # of the process that asks; see Measured
 
 
 DUE_CAP = 10_000
@@ -409,6 +410,14 @@ class Migrating(Protocol):
 
     async def migrate(self) -> list[str]:
         """Run what is missing; the names of what was run."""
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A store that counts what it meets with on its way: calls, refusals, waits."""
+
+    def measures(self) -> Mapping[str, float]:
+        """Of this process, since it opened the store. `throttling` is 1 while the service refuses calls for now."""
 
 
 @runtime_checkable

@@ -37,7 +37,7 @@ from mainspring.flow.passage import Passage
 from mainspring.guards import Ending
 from mainspring.job import Claim, Inserted, Move, NewJob, Outcome, ProgressReport, Status
 from mainspring.log import get_log
-from mainspring.stores.protocol import Claims, Completion, Pulse, Wake, WorkerInfo
+from mainspring.stores.protocol import Claims, Completion, Measured, Pulse, Wake, WorkerInfo
 from mainspring.task import Task
 from mainspring.worker import decide
 from mainspring.worker.acks import Acks
@@ -778,6 +778,8 @@ class Worker:
 
     async def _upkeep_step(self) -> None:
         self._notice_clock_jump()
+        if isinstance(self.store, Measured):
+            self.app.contact.measured(self.store.measures())
         for takeover in await self.store.reap():
             self._announce.taken_over(takeover)
             if takeover.status is Status.CANCELLED:

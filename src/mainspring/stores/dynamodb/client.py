@@ -33,6 +33,7 @@ from mainspring.log import get_log
 from mainspring.stores.dynamodb.credentials import Credentials
 from mainspring.stores.dynamodb.sessions import Sessions
 from mainspring.stores.dynamodb.signing import Signer
+from mainspring.stores.dynamodb.throttling import Throttling
 
 log = get_log("mainspring.dynamodb")
 
@@ -40,7 +41,7 @@ BUDGET = 15.0  # seconds for one call with all its tries
 TIMEOUT = 5.0  # seconds for one try
 FIRST_PAUSE, LONGEST_PAUSE = 0.025, 1.0
 LARGE = 2**20  # bytes of a request that would hold up the event loop if they were sent at once
-TELL_EVERY = 10.0  # seconds between two log lines about throttling
+TELL_EVERY = 10.0  # seconds between two log lines about setbacks
 
 THROTTLED = frozenset(
     {
@@ -96,6 +97,8 @@ class Client:
         self._sessions = Sessions(timeout)
         self._budget = budget
         self.tally: Counter[str] = Counter()  # calls, and setbacks by kind: throttled, conflict, server, network
+        self.throttling = Throttling()
+        self.waited = 0.0  # seconds, before calls that were tried again
         self.units: Counter[str] | None = None  # set it to sum up consumed capacity
         self._told_at = -TELL_EVERY
 
@@ -117,15 +120,38 @@ class Client:
                 self._note(operation, setback)
                 if time.monotonic() + wait > ends:
                     raise setback.told_as from setback.__cause__
-                await asyncio.sleep(wait)
+                await self.back_off(wait)
                 pause = min(pause * 2, LONGEST_PAUSE)
             else:
+                self.throttling.passed()
                 if self.units is not None:
                     self._add_up(operation, answer)
                 return answer
 
+    async def back_off(self, seconds: float) -> None:
+        self.waited += seconds
+        await asyncio.sleep(seconds)
+
+    def left_over(self, operation: str, number: int) -> None:
+        """The service took only a part of a batch: it throttles."""
+        self.tally["throttled"] += 1
+        self.tally["unprocessed"] += number
+        self.throttling.met(operation, f"{number} items of a batch were left over")
+
+    def measures(self) -> dict[str, float]:
+        """Of this process, since it began; see docs/dynamodb.md."""
+        counted = {
+            "calls": "calls", "throttled": "throttled", "unprocessed": "unprocessed", "conflicts": "conflict",
+            "server_errors": "server", "unanswered": "network",
+        }  # fmt: skip
+        numbers = {name: float(self.tally[kind]) for name, kind in counted.items()}
+        return numbers | {"waited_seconds": round(self.waited, 3), "throttling": float(self.throttling.now)}
+
     def _note(self, operation: str, setback: Setback) -> None:
         self.tally[setback.kind] += 1
+        if setback.kind == "throttled":
+            self.throttling.met(operation, str(setback.told_as))
+            return
         if setback.kind == "conflict" or time.monotonic() - self._told_at < TELL_EVERY:
             return
         self._told_at = time.monotonic()

@@ -287,7 +287,10 @@ class DynamoStore:
         await self.open()
         stats = await read.stats(self.table)
         stats.workers[:] = [self._judged(info) for info in stats.workers]
-        return stats
+        return replace(stats, measures=self.measures())
+
+    def measures(self) -> Mapping[str, float]:
+        return self.client.measures()
 
     def _judged(self, info: WorkerInfo) -> WorkerInfo:
         """Who only looks has watched no heartbeats, and can but believe the clock that timed the last one."""

@@ -14,7 +14,7 @@ from mainspring.errors import StoreError
 from mainspring.ids import new_id
 from mainspring.job import Status
 from mainspring.log import get_log
-from mainspring.stores.dynamodb.client import Client, ConditionFailed, Item
+from mainspring.stores.dynamodb.client import THROTTLED, Client, ConditionFailed, Item
 from mainspring.stores.dynamodb.counts import DAY, LIVE_DAY, SLOTS, Counts
 from mainspring.stores.dynamodb.crew import Crew
 from mainspring.stores.dynamodb.items import job_key, key, ttl, unstamp
@@ -127,6 +127,7 @@ class Table:
             if not left:
                 return rows
             request = left
+            self.client.left_over("BatchGetItem", len(left["Keys"]))
             pause = await self._wait_for_room(pause)
 
     def query(
@@ -206,7 +207,13 @@ class Table:
             return unpack(response.get("Item") or {})
         if error["Code"] == "ConditionalCheckFailed":
             return Refused(error.get("Item"))
+        self._note(error)
         return await self._update_alone(change)  # throttled, or in conflict: a single call knows how to wait
+
+    def _note(self, error: Mapping[str, Any]) -> None:
+        """Of one statement of a batch, which is tried again alone."""
+        if error["Code"] in THROTTLED:
+            self.client.left_over("BatchExecuteStatement", 1)
 
     async def _update_alone(self, change: Change) -> Row | Refused:
         try:
@@ -228,8 +235,12 @@ class Table:
         )
 
         async def result(item: Item, response: Mapping[str, Any]) -> bool:
-            code = response.get("Error", {}).get("Code")
-            return code is None or (code != "DuplicateItem" and await self._insert_alone(item))
+            error = response.get("Error", {})
+            code = error.get("Code")
+            if code in {None, "DuplicateItem"}:
+                return code is None
+            self._note(error)
+            return await self._insert_alone(item)
 
         return await together([result(*pair) for pair in zip(items, answer["Responses"], strict=True)])
 
@@ -254,13 +265,12 @@ class Table:
             answer = await self.client.call("BatchWriteItem", {"RequestItems": {self.name: requests}})
             requests = (answer.get("UnprocessedItems") or {}).get(self.name) or []
             if requests:
+                self.client.left_over("BatchWriteItem", len(requests))
                 pause = await self._wait_for_room(pause)
 
     async def _wait_for_room(self, pause: float) -> float:
-        """The service took only a part of a batch: it throttles."""
-        self.client.tally["throttled"] += 1
         longer = min(max(pause * 2, 0.025), 1.0)
-        await asyncio.sleep(random.uniform(0, longer))  # noqa: S311 - jitter
+        await self.client.back_off(random.uniform(0, longer))  # noqa: S311 - jitter
         return longer
 
     async def write_counts(self) -> None:

@@ -196,7 +196,8 @@ async def prune_one(table: Table, row: Row) -> bool:
 async def diagnose(table: Table) -> list[Finding]:
     findings = [Finding(Severity.OK, "table", f"{table.name} in {table.client.region}, {table.shards} shards")]
     findings += await check_expiry(table)
-    setbacks = {kind: number for kind, number in table.client.tally.items() if kind != "calls" and number}
+    beside = {"calls", "unprocessed"}
+    setbacks = {kind: number for kind, number in table.client.tally.items() if kind not in beside and number}
     if setbacks:
         told = ", ".join(f"{number} × {kind}" for kind, number in sorted(setbacks.items()))
         advice = "raise the table's capacity, or see docs/dynamodb.md on shards" if "throttled" in setbacks else ""
