@@ -369,3 +369,52 @@ def explain(connection: psycopg.Connection[Any], statement: str, parameters: Any
         if bound:
             connection.execute(PLAN_FREELY.encode(), {"freely": "off"})
         return connection.execute(f"EXPLAIN (FORMAT JSON) {statement}".encode(), parameters).fetchall()
+
+
+# -- many that run --------------------------------------------------------------------------------
+
+RUNNING, ENDED, ACKS = 4_000, 100, 8
+READ_BY_INDEX = """
+SELECT indexrelname, idx_tup_read FROM pg_stat_user_indexes WHERE schemaname = '{s}' AND relname = 'jobs'
+"""
+NEW_STATISTICS = "VACUUM ANALYZE {s}.jobs"
+
+
+async def none_ran(stores: Stores, store: PostgresStore) -> None:
+    """The planner takes the index of running jobs for the shortest."""
+    await store.insert([new_job() for _ in range(RUNNING)])
+    stores.ask(NEW_STATISTICS)
+
+
+async def none_were_there(stores: Stores, store: PostgresStore) -> None:
+    """So says the plan that was made then, and is kept by the connection."""
+    stores.ask(NEW_STATISTICS)
+    for _ in range(TIMES):
+        await end(store, await running(store), Move.DONE)
+    await store.insert([new_job() for _ in range(RUNNING)])
+
+
+@pytest.mark.parametrize("told", [none_ran, none_were_there])
+@pytest.mark.parametrize("move", [Move.DONE, Move.RETRY])
+async def test_an_ack_reads_the_jobs_that_it_ends_and_no_others(
+    stores: Stores, told: Callable[[Stores, PostgresStore], Awaitable[None]], move: Move
+) -> None:
+    store = await stores.another()
+    stores.ask(LEFT_ALONE)
+    await join(store, "w1")
+    await told(stores, store)
+    held = await claim(store, RUNNING)
+    before = await read_by_index(stores)
+    for _ in range(ACKS):
+        ends = [outcome(held.pop(), move, delay=10**9 if move is Move.RETRY else 0) for _ in range(ENDED)]
+        assert None not in await store.ack(ends)
+    await store.close()
+    await eventually(lambda: not stores.backends())
+    after = await read_by_index(stores)
+    assert after["jobs_running"] == before["jobs_running"]
+    assert after["jobs_pkey"] - before["jobs_pkey"] < 4 * ACKS * ENDED + RUNNING
+
+
+async def read_by_index(stores: Stores) -> dict[str, int]:
+    with stores.connect() as connection:
+        return dict(connection.execute(READ_BY_INDEX.replace("{s}", stores.schema).encode()).fetchall())

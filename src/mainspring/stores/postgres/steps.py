@@ -25,7 +25,7 @@ SAVE = f"""
 WITH held AS MATERIALIZED (
     SELECT j.id, j.token FROM {{s}}.jobs AS j
     JOIN unnest(%(held)s::uuid[], %(held_as)s::bigint[]) AS run(id, token) ON j.id = run.id AND j.token = run.token
-    WHERE status = {RUNNING} ORDER BY j.id FOR NO KEY UPDATE OF j
+    WHERE status + 0 = {RUNNING} ORDER BY j.id FOR NO KEY UPDATE OF j
 ), put AS (
     INSERT INTO {{s}}.steps ({COLUMNS})
     SELECT {", ".join(f"given.{name}" for name in COLUMNS.split(", "))} FROM {GIVEN}

@@ -45,7 +45,8 @@ HELD_BY = f"SELECT id::text, token FROM {{s}}.jobs WHERE status = {RUNNING} AND 
 TAKEN_BY = f"{HELD_BY} AND claim = ANY(%(claims)s::bigint[])"
 LOST = f"""
 SELECT held.id::text FROM unnest(%(ids)s::uuid[], %(tokens)s::bigint[]) AS held(id, token)
-WHERE NOT EXISTS (SELECT 1 FROM {{s}}.jobs AS j WHERE j.id = held.id AND j.token = held.token AND status = {RUNNING})
+WHERE NOT EXISTS (
+    SELECT 1 FROM {{s}}.jobs AS j WHERE j.id = held.id AND j.token = held.token AND status + 0 = {RUNNING})
 """
 TO_CANCEL = f"""
 SELECT id::text, reason FROM {{s}}.jobs WHERE status = {RUNNING} AND worker = %(worker)s AND cancel

@@ -484,8 +484,8 @@ COMMENT ON FUNCTION {schema}.wake IS 'Makes due what waits for keys: of each so 
 -- after it, see also waiting.py. If there are none, that is one look into an index: it is asked for all keys at once, and in
 -- its own order, since a planner who takes the table to be empty would rather read any other index from end to end.
 CREATE FUNCTION {schema}.wake_for_ends(ids uuid[], at bigint) RETURNS text[] LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
-SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on SET enable_sort = off
+SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 DECLARE
     keys text[];
@@ -502,11 +502,13 @@ END $$;
 COMMENT ON FUNCTION {schema}.wake_for_ends IS 'Makes due who waits for the end of these jobs.';
 
 -- Runs that simply succeeded: their jobs move to the archive. The fence: only a job that runs under the very token is touched.
+-- Sought by their ids and by nothing else, also by a plan that was made when the table was empty (so no nested loop, whose outer side could
+-- be the table) or when nothing ran (so the sum, which hides the index of running jobs).
 -- accepted: NULL if all were; else those that were, each as its id and token. woken: queues in which somebody waited for them.
 CREATE FUNCTION {schema}.complete(
     ids uuid[], tokens bigint[], began_at bigint[], results text[], at bigint, OUT accepted text[], OUT woken text[]
 ) LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 DECLARE
@@ -516,7 +518,8 @@ BEGIN
     WITH ended AS (
         SELECT * FROM unnest(ids, tokens, began_at, results) AS ended(id, token, began, result)
     ), gone AS (
-        DELETE FROM {schema}.jobs AS j USING ended WHERE j.id = ended.id AND j.token = ended.token AND j.status = 3
+        DELETE FROM {schema}.jobs AS j USING ended
+        WHERE j.id = ANY (ids) AND j.id = ended.id AND j.token = ended.token AND j.status + 0 = 3
         RETURNING j.*, ended.began, ended.result
     ), kept AS (
         INSERT INTO {schema}.archive
