@@ -15,7 +15,7 @@ from mainspring.errors import CannotStoreResult, InvalidPayload
 from mainspring.worker import decide
 from mainspring.worker.run import Run, Stop
 
-Ending = tuple[Any, BaseException | None]  # what it resulted in, or what it failed with
+Verdict = tuple[Any, BaseException | None]  # what it resulted in, or what it failed with
 COMMIT_PAUSE = 0.05  # seconds until a batch is told again to stop, of which a job is just being committed
 
 
@@ -24,13 +24,13 @@ class RunningBatch:
         self.task: BatchTask[Any, Any, Any] = runs[0].task  # type: ignore[assignment] # only those are gathered
         self.timeout = runs[0].timeout  # of all of them
         self._lane = lane
-        self._rejected: list[tuple[Run, Ending]] = []
+        self._rejected: list[tuple[Run, Verdict]] = []
         self.runs: list[Run] = []
         self.argument: list[Any] = []
         self._load(runs, context_of)
-        self._going = set(self.runs)
+        self._stops = 0
         for run in runs:
-            run.kill = partial(self._stop, run)
+            run.kill = self._stop
 
     def _load(self, runs: list[Run], context_of: Callable[[Run], Context]) -> None:
         load, wrap = self.task.payload.load_one, self.task.payload.takes_items
@@ -43,10 +43,10 @@ class RunningBatch:
             self.runs.append(run)
             self.argument.append(Item(payload, partial(context_of, run)) if wrap else payload)
 
-    def _stop(self, run: Run) -> None:
+    def _stop(self) -> None:
         """A job was told to stop. The others go on; with the last of them the handler is cancelled, if it can be."""
-        self._going.discard(run)
-        if not self._going and self.task.is_async:
+        self._stops += 1  # a job may be told twice
+        if self._stops >= len(self.runs) and self.task.is_async and all(run.stop is not None for run in self.runs):
             self._lane.cancel()
 
     @contextlib.contextmanager
@@ -70,7 +70,7 @@ class RunningBatch:
         finally:
             timer.cancel()
 
-    def returned(self, value: Any) -> list[tuple[Run, Ending]]:
+    def returned(self, value: Any) -> list[tuple[Run, Verdict]]:
         """An item's own word goes before what the handler returned."""
         if value is None:
             value = [None] * len(self.runs)
@@ -78,13 +78,13 @@ class RunningBatch:
             return self.raised(CannotStoreResult(misfit(self.task.name, value, len(self.runs))))
         return self._endings([(None, one) if isinstance(one, BaseException) else (one, None) for one in value])
 
-    def raised(self, error: BaseException) -> list[tuple[Run, Ending]]:
+    def raised(self, error: BaseException) -> list[tuple[Run, Verdict]]:
         with contextlib.suppress(AttributeError):  # it has no room for that; then it is written down anew for each
             error.mainspring_failure = None  # type: ignore[attr-defined] # of an earlier batch, if it is a constant
             error.mainspring_failure = decide.failure_of(error)  # type: ignore[attr-defined]
         return self._endings([(None, error)] * len(self.runs))
 
-    def _endings(self, by_handler: list[Ending]) -> list[tuple[Run, Ending]]:
+    def _endings(self, by_handler: list[Verdict]) -> list[tuple[Run, Verdict]]:
         endings = by_handler
         if self.task.payload.takes_items:
             endings = [
