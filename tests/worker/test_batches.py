@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, field_validator
 
 from mainspring import Batch, Cancel, Discard, Item, Job, Mainspring, Retry, Snooze, Status
 from mainspring.events import JobCompleted, JobStarted
@@ -182,6 +183,39 @@ async def test_a_payload_that_no_longer_fits_fails_alone(kit: Kit) -> None:
     assert [(job.status, job.result) for job in kit.jobs()] == [
         (Status.COMPLETED, 1), (Status.DEAD_LETTER, None), (Status.COMPLETED, 3),
     ]  # fmt: skip
+
+
+async def test_a_type_that_cannot_even_say_what_is_wrong_fails_alone(kit: Kit) -> None:
+    class Odd(BaseModel):
+        number: int
+
+        @field_validator("number")
+        @classmethod
+        def check(cls, value: int) -> int:
+            if value == 2 and running_now:
+                raise KeyError(value)
+            return value
+
+    running_now: list[int] = []
+
+    @kit.app.task(batch=Batch(10), max_attempts=1)
+    async def work(odds: list[Odd]) -> None: ...
+
+    await work.enqueue_many([Odd(number=1), Odd(number=2)])
+    running_now.append(1)
+    await kit.drain()
+    assert [job.status for job in kit.jobs()] == [Status.COMPLETED, Status.DEAD_LETTER]
+
+
+async def test_a_handler_may_use_up_its_list(kit: Kit) -> None:
+    @kit.app.task(batch=Batch(10))
+    async def work(items: list[Item[int]]) -> None:
+        while items:
+            items.pop().done("popped")
+
+    await work.enqueue_many([1, 2])
+    await kit.drain(raise_errors=True)
+    assert [job.result for job in kit.jobs()] == ["popped"] * 2
 
 
 async def test_an_item_has_the_context_of_its_job(kit: Kit) -> None:

@@ -6,13 +6,14 @@ import asyncio
 import random
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from mainspring import Mainspring
 from mainspring.events import JobReleased
-from mainspring.job import NewJob, Status
+from mainspring.job import NewJob, Outcome, Status
 from mainspring.stores.memory import MemoryStore
 from mainspring.worker import Subscription
 from mainspring.worker import worker as worker_module
@@ -230,3 +231,30 @@ async def test_all_slots_are_used_again_after_everything_that_can_happen_to_jobs
             await together.wait()
 
         await ended(app, *[job.id for job in await meet.enqueue_many([{}] * 4)])
+
+
+class SlowToWrite(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = asyncio.Event()
+
+    async def ack(self, outcomes: Sequence[Outcome]) -> list[Status | None]:
+        await self.go.wait()
+        return await super().ack(outcomes)
+
+
+async def test_no_more_is_run_than_the_store_can_be_told_of() -> None:
+    store = SlowToWrite()
+    app, ran = Mainspring(store), 0
+
+    @app.task()
+    async def quick() -> None:
+        nonlocal ran
+        ran += 1
+
+    async with working(app, concurrency=5, prefetch=10) as worker:
+        await quick.enqueue_many([{}] * 500)
+        await eventually(lambda: worker._acks.unwritten > 15 and not worker._held and not worker._room.is_set())
+        assert ran <= 3 * (5 + 10)  # being written, waiting for that, and claimed just before it was too much
+        store.go.set()
+        await eventually(lambda: ran == 500)

@@ -49,6 +49,11 @@ class Acks:
         if urgent or len(waiting) == ENOUGH:
             self._urgent.set()
 
+    @property
+    def unwritten(self) -> int:
+        """Beside those that are being written."""
+        return len(self._waiting)
+
     async def serve(self) -> None:
         """Runs as long as the worker; ends only when cancelled."""
         while True:

@@ -11,7 +11,7 @@ from typing import Any
 from mainspring.batch_task import BatchTask
 from mainspring.batched import Item
 from mainspring.context import Context
-from mainspring.errors import CannotStoreResult, InvalidPayload
+from mainspring.errors import CannotStoreResult
 from mainspring.worker import decide
 from mainspring.worker.run import Run, Stop
 
@@ -37,7 +37,7 @@ class RunningBatch:
         for run in runs:
             try:
                 payload = load(run.claim.payload)
-            except InvalidPayload as error:
+            except Exception as error:  # noqa: BLE001 - InvalidPayload, or whatever a type of the user's raises
                 self._rejected.append((run, (None, error)))
                 continue
             self.runs.append(run)

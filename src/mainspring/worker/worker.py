@@ -390,8 +390,9 @@ class Worker:
         return max(room, self._gathered.lacking)
 
     async def _wait_for_room(self) -> None:
-        """Until a slot is free or half of what we hold ahead is used up."""
-        while len(self._buffer) * 2 > self._prefetch.ahead or self._free() <= 0:
+        """Until a slot is free or half of what we hold ahead is used up, and the store keeps up with what has ended."""
+        unwritten = self.settings.concurrency + self.settings.prefetch  # all of it would run again, if we died
+        while len(self._buffer) * 2 > self._prefetch.ahead or self._free() <= 0 or self._acks.unwritten > unwritten:
             self._room.clear()
             await self._room.wait()
 
@@ -532,7 +533,7 @@ class Worker:
     async def _call_batch(self, batch: RunningBatch) -> Any:
         if not batch.runs:
             return None
-        call = partial(batch.task.function, batch.argument)
+        call = partial(batch.task.function, list(batch.argument))  # which it may change
         with batch.deadline():
             value = call() if batch.task.is_async else await self._threads.run(call)
             return await value if inspect.iscoroutine(value) else value
@@ -684,6 +685,7 @@ class Worker:
 
     def _confirmed(self, written: list[tuple[Run, Outcome]], statuses: Sequence[Status | None]) -> None:
         self._prefetch.finished(len(written), self._loop.time())
+        self._room.set()
         all_wanted = self._announce.hears_success()
         for (run, outcome), status in zip(written, statuses, strict=True):
             if all_wanted or status is not Status.COMPLETED:
