@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from mainspring.stores.tables import COMPLETED, RUNNING
 from tests.chaos.conftest import LONG, STORES, Chaos, each_store, each_store_if_long, long_only
 from tests.chaos.crew import Crew, check
 from tests.chaos.ledger import Run
@@ -79,7 +80,7 @@ class Scene:
 
     def check_untouched(self) -> None:
         """The second run still has the job, and nothing of the first is there."""
-        assert self.job() == (2, 2, self.successor.who, "by 2")
+        assert self.job() == (RUNNING, 2, self.successor.who, "by 2")
         assert self.follow_ups() == []
         assert self.effects() == []
 
@@ -87,7 +88,7 @@ class Scene:
         self.let_go(2)
         ended = "SELECT status, token, worker, result FROM archive WHERE id = ?"
         (end,) = wait_until(lambda: self.nursery.ask(ended, self.job_id), lambda: "the job's end")
-        assert end == (4, 2, self.successor.who, "2")
+        assert end == (COMPLETED, 2, self.successor.who, "2")
 
 
 def lose_claim(nursery: Nursery, way: Way, task: str) -> Scene:

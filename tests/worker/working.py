@@ -19,7 +19,7 @@ from mainspring.stores.protocol import WorkerInfo
 from mainspring.worker import Worker
 from mainspring.worker.run import Run
 
-DEADLINE = 15.0  # seconds; far more than anything takes, for a machine that has other things to do
+DEADLINE = 60.0  # seconds; far more than anything takes, for a machine that has other things to do
 QUICK: dict[str, Any] = {"heartbeat": 0.03, "upkeep": 0.03, "grace": 5.0}
 
 

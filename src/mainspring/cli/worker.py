@@ -84,7 +84,10 @@ def work(args: Namespace, path: str) -> int:
     from mainspring.worker import Worker, WorkerSettings
 
     app = load(path)
-    return Worker(app, WorkerSettings(**make_settings(args))).run()
+    code = Worker(app, WorkerSettings(**make_settings(args))).run()
+    for number in (signal.SIGTERM, signal.SIGINT):  # all is in order: one more signal must not make it look otherwise
+        signal.signal(number, signal.SIG_IGN)
+    return code
 
 
 def make_settings(args: Namespace) -> dict[str, Any]:

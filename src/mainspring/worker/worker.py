@@ -57,6 +57,7 @@ from mainspring.worker.threads import Threads
 
 log = get_log("mainspring.worker")
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LONGEST_SLEEP = 10.0  # seconds between claims when nothing is due and nobody wakes us
 CLOCK_JUMP = 250  # milliseconds by which the wall clock may go wrong between two looks at it
 STALE = 2.0  # seconds that a claimed job may wait here for a free slot before others get it
@@ -111,6 +112,7 @@ class Worker:
         Returns the process's exit code. What handlers leave behind, threads of `asyncio.to_thread` or coroutines that
         swallow their cancellation, gets a moment to end; then the process ends without it.
         """
+        before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
         try:
             with quick_switches(), asyncio.Runner() as runner:
                 try:
@@ -119,6 +121,8 @@ class Worker:
                     self._end_within(LAST_WORDS)
         finally:
             self._be_patient()
+            for number, handler in before.items():
+                signal.signal(number, handler)
         return code
 
     def _end_within(self, seconds: float) -> None:
@@ -134,12 +138,15 @@ class Worker:
 
     async def _run(self) -> int:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self._on_signal)
         try:
             await self.serve()
         finally:
             await self.app.close()
+            for number in STOP_SIGNALS:  # one more must not kill us now, in good order as we are
+                loop.remove_signal_handler(number)
+                signal.signal(number, signal.SIG_IGN)
         return 1 if self._abandoned else 0
 
     def _on_signal(self) -> None:
