@@ -89,6 +89,16 @@ def _least_share(pattern: str, of: str) -> Callable[[Results], float | None]:
     return find
 
 
+LIMITS = [
+    Goal("drain with a rate that is not reached, of none", _figure("limits-rate", "share"), least=90, unit=" %"),
+    Goal("drain beside 100 k blocked, of none", _figure("limits-blocked", "share"), least=90, unit=" %"),
+    Goal("a single job beside another's 100 k, 10 keys", _figure("fair-10", "worst"), below=2, unit=" service times"),
+    Goal(
+        "a single job beside another's 100 k, 10 k keys", _figure("fair-10k", "worst"), below=2, unit=" service times"
+    ),
+    Goal("fair drain with 10 k keys, of 10 keys", _share("fair-drain-10k", "fair-drain-10"), least=85, unit=" %"),
+]
+
 SQLITE = [
     Goal("drain, one process, against huey", _ratio("drain-1", "huey"), least=10, unit=" ×"),
     Goal("drain, one process, against litequeue", _ratio("drain-1", "litequeue"), least=6, unit=" ×"),
@@ -110,6 +120,7 @@ SQLITE = [
         least=85,
         unit=" %",
     ),
+    *LIMITS,
 ]
 
 POSTGRES = [
@@ -145,4 +156,5 @@ POSTGRES = [
     Goal("idle server, share of one core", _figure("idle", "server"), below=0.5, unit=" %"),
     Goal("idle worker beside 1 M waiting", _figure("idle-stocked", "percent"), below=0.5, unit=" %"),
     Goal("idle server beside 1 M waiting", _figure("idle-stocked", "server"), below=0.5, unit=" %"),
+    *LIMITS,
 ]

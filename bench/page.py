@@ -43,6 +43,10 @@ that a slow minute is shared by all.
   has its first job in hand until the last job has been acked.
 - **drain in batches** (PostgreSQL): the same with a handler that is called once for up to 1000 jobs. Only for
   Mainspring and pg-boss.
+- **limits** (only ours): the drain with a rate that is never reached, and beside 100 k jobs that a limit blocks, as
+  shares of the drain without; the two are measured one after the other.
+- **fair** (only ours): one tenant has 100 k jobs of 50 ms; single jobs of others come along, one after the other. The
+  longest that one of ten had to wait, in service times. **fair drain**: jobs that do nothing, of so many keys.
 - **start latency**: one process enqueues a job every 5–20 ms, another runs it. From before the call to enqueue, so the
   commit is included, until the first line of the handler.
 - **lateness**: jobs set for times within some seconds; from that time until the first line of the handler. A negative

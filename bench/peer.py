@@ -107,6 +107,18 @@ class Peer(ABC):
         """From now on fill in jobs whose handler is called once for so many, and start workers that do so."""
         self.cannot("handler of batches here")
 
+    def limited(self, task: str, keys: int = 1) -> None:
+        """From now on fill in jobs of that task of limited.py, of so many keys, and start workers for them."""
+        self.cannot("limits that are measured here")
+
+    async def fill_blocked(self, jobs: int) -> None:
+        """Leave as many jobs as if a limit had been in their way."""
+        self.cannot("limits that are measured here")
+
+    async def probe(self, tenant: str, timeout: float) -> float:
+        """Run one job of another tenant, and say for how many service times it had to wait."""
+        self.cannot("limits that are measured here")
+
     @abstractmethod
     async def settled(self) -> bool:
         """Whether every job that was due has been finished and acked."""

@@ -152,6 +152,39 @@ POSTGRES: list[Case] = [
 ]
 
 
+# -- limits: only ours, on both ---------------------------------------------------------------------
+
+
+def _limits(jobs: int, rounds: int) -> list[Case]:
+    """What they cost while they are not reached, and what fairness gives, with few keys and with many."""
+    ours: dict[str, Any] = {"peers": ("mainspring",), "rounds": rounds}
+    few, wait = {"jobs": jobs // QUICK}, {"timeout": TIMEOUT}
+    blocked, backlog = {"blocked": 100_000}, {"backlog": 100_000, "probes": 10}
+    return [
+        Case("limits-rate", "drain_rated", {"jobs": jobs, **wait}, few, **ours),
+        Case(
+            "limits-blocked",
+            "drain_beside_blocked",
+            {"jobs": jobs, **blocked, **wait},
+            few | {"blocked": 10_000},
+            **ours,
+        ),
+        *(
+            Case(f"fair-{name}", "fairness", {"keys": keys, **backlog, **wait}, {"backlog": 10_000}, **ours)
+            for name, keys in KEYS.items()
+        ),
+        *(
+            Case(f"fair-drain-{name}", "drain_fairly", {"jobs": jobs // 2, "keys": keys, **wait}, few, **ours)
+            for name, keys in KEYS.items()
+        ),
+    ]
+
+
+KEYS = {"10": 10, "10k": 10_000}
+SQLITE += _limits(40_000, 3)
+POSTGRES += _limits(20_000, 2)
+
+
 def choose(plan: Sequence[Case], names: Sequence[str]) -> list[Case]:
     """The cases that these names or patterns match; all if there are none."""
     return [case for case in plan if not names or any(fnmatch(case.name, name) for name in names)]

@@ -49,6 +49,12 @@ LINES = [
     Line("idle server, % of a core", "idle", "server", more_is_better=False),
     Line("idle worker beside 1 M waiting, % of a core", "idle-stocked", "percent", more_is_better=False),
     Line("idle server beside 1 M waiting, % of a core", "idle-stocked", "server", more_is_better=False),
+    Line("drain with a rate that is not reached, % of none", "limits-rate", "share", compared=False),
+    Line("drain beside 100 k blocked, % of none", "limits-blocked", "share", compared=False),
+    Line("fair: another's single job beside 100 k, 10 keys, service times", "fair-10", "worst", compared=False),
+    Line("fair: the same with 10 k keys", "fair-10k", "worst", compared=False),
+    Line("fair drain, 10 keys, jobs/s", "fair-drain-10", "rate"),
+    Line("fair drain, 10 k keys, jobs/s", "fair-drain-10k", "rate"),
     Line("worker's peak memory, MB", "drain-1", "megabytes", more_is_better=False),
 ]
 

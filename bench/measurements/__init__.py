@@ -9,6 +9,7 @@ from bench.measurements.drain import drain, drain_backlog, drain_in_batches
 from bench.measurements.enqueue import enqueue, enqueue_concurrently, enqueue_heard, enqueue_in_bulk
 from bench.measurements.idle import idle
 from bench.measurements.latency import latency, lateness
+from bench.measurements.limits import drain_beside_blocked, drain_fairly, drain_rated, fairness
 from bench.measurements.prepare import prepare
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ MEASUREMENTS: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
         lateness,
         idle,
         claim,
+        drain_rated,
+        drain_beside_blocked,
+        drain_fairly,
+        fairness,
         prepare,
     )
 }

@@ -64,17 +64,37 @@ class Guards:
     def __init__(self) -> None:
         self._guards: dict[str, Guard] = {}
         self._concerns: dict[str, Callable[[Claim], bool]] = {}
+        self._at_once: list[Callable[[Claim], bool]] = []
+        self._settled: list[Callable[[], Awaitable[None]]] = []
 
-    def add(self, guard: Guard, concerns: Callable[[Claim], bool] | None = None) -> None:
-        """Its concern are jobs with its option, and those of which `concerns` says so."""
+    def add(
+        self,
+        guard: Guard,
+        concerns: Callable[[Claim], bool] | None = None,
+        at_once: Callable[[Claim], bool] | None = None,
+        settled: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Its concern are jobs with its option, and those of which `concerns` says so.
+
+        Of the latter `at_once` may let pass some without further asking, if it need not hear of their end. When
+        `settled` returns, nothing of the guard is under way at the store.
+        """
         self._guards[guard.option] = guard
         if concerns is not None:
             self._concerns[guard.option] = concerns
+            self._at_once.append(at_once or nobody)
+        if settled is not None:
+            self._settled.append(settled)
 
     def concern(self, claim: Claim) -> bool:
+        """Whether it must be admitted. May be asked once for each claim: who passes at once has passed."""
         if claim.options is not None and not self._guards.keys().isdisjoint(json.loads(claim.options)):
             return True
-        return bool(self._concerns) and any(concerns(claim) for concerns in self._concerns.values())
+        return any(concerns(claim) for concerns in self._concerns.values()) and not self._passes_at_once(claim)
+
+    def _passes_at_once(self, claim: Claim) -> bool:
+        """With one such guard there is no question of what another says."""
+        return len(self._at_once) == 1 and self._at_once[0](claim)
 
     async def admit(self, claims: Sequence[Claim], now: Millis) -> dict[str, Refusal]:
         """Those that may not start, by their ids. What had passed a guard before another refused it has ended."""
@@ -93,11 +113,16 @@ class Guards:
         for guard, jobs in self._jobs_of_each(claims, endings):
             await guard.ended(jobs)
 
+    async def settled(self) -> None:
+        """For a worker that stops: the store may be closed now."""
+        for settled in self._settled:
+            await settled()
+
     def _jobs_of_each(
         self, claims: Sequence[Claim], endings: Mapping[str, Ending] | None = None
     ) -> Iterable[tuple[Guard, list[Guarded]]]:
         endings = endings or {}
-        options = [(claim, json.loads(claim.options or "{}")) for claim in claims]
+        options = [(claim, NONE if claim.options is None else json.loads(claim.options)) for claim in claims]
         for name, guard in self._guards.items():
             concerns = self._concerns.get(name, nobody)
             if jobs := [
@@ -106,6 +131,9 @@ class Guards:
                 if name in own or concerns(claim)
             ]:
                 yield guard, jobs
+
+
+NONE: Mapping[str, Any] = {}
 
 
 def nobody(claim: Claim) -> bool:

@@ -139,3 +139,25 @@ async def test_if_the_guards_cannot_tell_the_job_is_given_back(app: Mainspring) 
     job = await app.jobs.get(job_id)
     assert (job.status, job.attempts) == (Status.PENDING, 0)
     assert app.ran == []  # type: ignore[attr-defined]
+
+
+async def test_a_guard_may_say_itself_whom_it_concerns_and_let_some_pass_at_once(app: Mainspring) -> None:
+    door, rang = Doorman(), list[bool]()
+
+    async def settled() -> None:
+        rang.append(True)
+
+    app.guards.add(
+        door,
+        concerns=lambda claim: claim.payload != '{"number": 1}',
+        at_once=lambda claim: claim.payload == '{"number": 2}',
+        settled=settled,
+    )
+    for number in (1, 2, 3):
+        await put(app, number, None)
+    third = await put(app, 4, '{"door": "in"}')
+    await app.worker().drain()
+    await app.guards.settled()
+    assert [option for _, option in door.asked] == [None, "in"]
+    assert (door.left, rang) == ([third], [True])
+    assert sorted(app.ran) == [1, 2, 4]  # type: ignore[attr-defined]

@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 import psycopg
 from typing_extensions import TypedDict
 
+from bench import limited as limits
 from bench import tally
 from bench.peer import TEXT, Peer, database, here
 from mainspring import Batch, Mainspring, Status
@@ -60,6 +61,7 @@ FROM identified
 """
 
 app = Mainspring(database())
+limited = limits.define(database())
 
 
 @app.task()
@@ -79,16 +81,22 @@ async def noops(jobs: list[Arguments]) -> None:
 
 
 class Ours(Peer):
+    task, keys = "", 1  # of those with limits
+
     async def open(self) -> None:
         await app.store.open()
 
     async def close(self) -> None:
         await app.close()
+        await limited.close()
 
     async def enqueue(self, number: int) -> None:
         await noop.enqueue(n=number, s=TEXT)
 
     async def enqueue_many(self, numbers: Sequence[int]) -> None:
+        if self.task:
+            await limits.fill(limited, self.task, numbers, self.keys)
+            return
         task = noops if "batch" in self.settings else noop
         await task.enqueue_many({"n": number, "s": TEXT} for number in numbers)
 
@@ -122,8 +130,18 @@ class Ours(Peer):
     def in_batches(self, size: int) -> None:
         self.settings = {**self.settings, "batch": size}
 
+    def limited(self, task: str, keys: int = 1) -> None:
+        self.task, self.keys = task, keys
+
+    async def fill_blocked(self, jobs: int) -> None:
+        await limits.block(limited, jobs)
+
+    async def probe(self, tenant: str, timeout: float) -> float:
+        return await limits.probe(limited, tenant, timeout)
+
     def worker(self) -> list[str]:
-        return [sys.executable, "-m", "mainspring", "worker", f"{__name__}:app", "--queues", "default"]
+        app_name = "limited" if self.task else "app"
+        return [sys.executable, "-m", "mainspring", "worker", f"{__name__}:{app_name}", "--queues", "default"]
 
 
 def _chunks(jobs: int) -> Iterator[range]:

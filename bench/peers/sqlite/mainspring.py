@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 
+from bench import limited as limits
 from bench import tally
 from bench.peer import TEXT, Peer, here
 from mainspring import Mainspring, Status
@@ -45,6 +46,7 @@ INSERT INTO counts (queue, status, n) VALUES ('default', 0, :jobs) ON CONFLICT D
 """
 
 app = Mainspring(f"sqlite:///{DATABASE}")
+limited = limits.define(f"sqlite:///{DATABASE}")
 
 
 @app.task()
@@ -53,6 +55,8 @@ async def noop(n: int, s: str) -> None:
 
 
 class Ours(Peer):
+    task, keys = "", 1  # of those with limits
+
     async def open(self) -> None:
         await app.store.open()
         self.joined = False
@@ -62,11 +66,15 @@ class Ours(Peer):
         if self.joined:
             await app.store.leave(WORKER)
         await app.close()
+        await limited.close()
 
     async def enqueue(self, number: int) -> None:
         await noop.enqueue(n=number, s=TEXT)
 
     async def enqueue_many(self, numbers: Sequence[int]) -> None:
+        if self.task:
+            await limits.fill(limited, self.task, numbers, self.keys)
+            return
         await noop.enqueue_many({"n": number, "s": TEXT} for number in numbers)
 
     async def enqueue_at(self, number: int, when: float) -> None:
@@ -99,8 +107,18 @@ class Ours(Peer):
         stats = await app.stats()
         return not any(stats.due.values()) and not any(counts[Status.RUNNING] for counts in stats.queues)
 
+    def limited(self, task: str, keys: int = 1) -> None:
+        self.task, self.keys = task, keys
+
+    async def fill_blocked(self, jobs: int) -> None:
+        await limits.block(limited, jobs)
+
+    async def probe(self, tenant: str, timeout: float) -> float:
+        return await limits.probe(limited, tenant, timeout)
+
     def worker(self) -> list[str]:
-        return [sys.executable, "-m", "mainspring", "worker", f"{__name__}:app", "--queues", "default"]
+        app_name = "limited" if self.task else "app"
+        return [sys.executable, "-m", "mainspring", "worker", f"{__name__}:{app_name}", "--queues", "default"]
 
 
 def _chunks(jobs: int) -> Iterator[range]:

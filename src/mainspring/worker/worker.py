@@ -861,6 +861,7 @@ class Worker:
             async with asyncio.timeout(LAST_WORDS):
                 await self._acks.flush()
                 await self._aftermath.settle()
+                await self.app.guards.settled()
 
     async def _wait_idle(self, seconds: float, unless: asyncio.Event | None = None) -> None:
         waiting = [asyncio.ensure_future(self._idle.wait())]

@@ -50,7 +50,15 @@ class Enter:
     number: int
 
 
-Wish = Ask | Leave | Queue | Enter
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Tokens for the jobs that come next."""
+
+    tickets: tuple[Ticket]
+    number: int
+
+
+Wish = Ask | Leave | Queue | Enter | Draw
 
 
 @dataclass(slots=True)
@@ -64,7 +72,7 @@ class Decision:
     def add(self, other: Decision) -> None:
         self.admitted += other.admitted
         self.refused |= other.refused
-        self.ready += other.ready
+        self.ready.update(other.ready)
 
 
 def decide(wishes: Iterable[Wish], states: Mapping[Key, State], now: Millis) -> Decision:
@@ -165,14 +173,21 @@ def cases(wishes: Iterable[Wish], most: int) -> list[list[Wish]]:
 
     One of more than `most` documents is cut: then its parts are written one after the other.
     """
-    made: dict[int, tuple[set[Key], list[Wish]]] = {}
-    home: dict[Key, int] = {}
-    for number, wish in enumerate(wishes):
-        keys = {ticket.document for ticket in wish.tickets}
+    made: list[tuple[set[Key], list[Wish]]] = []
+    home: dict[Key, int] = {}  # in which case a document is
+    for wish in wishes:
+        keys = [ticket.document for ticket in wish.tickets]
         near = {home[key] for key in keys if key in home}
-        together = keys.union(*(made[one][0] for one in near))
-        if len(together) > most:
-            near, together = set(), keys
-        made[number] = together, [*(wish for one in sorted(near) for wish in made.pop(one)[1]), wish]
-        home.update(dict.fromkeys(together, number))
-    return [wishes for _, wishes in made.values()]
+        if not near or len(set(keys).union(*(made[one][0] for one in near))) > most:
+            near = {len(made)}
+            made.append((set(), []))
+        first, *others = sorted(near)
+        documents, together = made[first]
+        for one in others:
+            documents |= made[one][0]
+            together += made[one][1]
+            made[one] = set(), []
+        documents.update(keys)
+        together.append(wish)
+        home.update(dict.fromkeys(documents if others else keys, first))
+    return [together for _, together in made if together]

@@ -7,7 +7,8 @@ from collections import defaultdict
 from mainspring.flow.limits.limit import Fair
 from mainspring.stores.protocol import EVERY_QUEUE, Store, WorkerInfo
 
-LOOK_EVERY = 10.0  # seconds between looks at who works
+LOOK_EVERY = 10.0  # seconds between looks at who works,
+LOOK_SOON = 0.5  # while nobody does
 BUSY_FOR = 5.0  # seconds after which a key that nobody asked about is not busy any more
 MOST_KEYS = 1000  # that are told apart: beyond that each has a width of one anyway
 
@@ -21,7 +22,7 @@ class Crew:
         self._busy: defaultdict[str, dict[str, float]] = defaultdict(dict)  # name -> key -> when last
 
     async def look(self, store: Store) -> None:
-        if store.clock.monotonic() - self._looked_at > LOOK_EVERY:
+        if store.clock.monotonic() - self._looked_at > (LOOK_EVERY if self._workers else LOOK_SOON):
             self._looked_at = store.clock.monotonic()
             self._workers = (await store.stats()).workers
 

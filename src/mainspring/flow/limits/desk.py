@@ -19,6 +19,7 @@ from mainspring.errors import StoreError, StoreUnavailable
 from mainspring.flow.limits.admission import (
     Ask,
     Decision,
+    Draw,
     Queue,
     State,
     Wish,
@@ -31,6 +32,7 @@ from mainspring.flow.limits.bucket import Bucket
 from mainspring.flow.limits.crew import Crew
 from mainspring.flow.limits.kept import call, gone, state_in, write_of, written
 from mainspring.flow.limits.limit import Fair, Ticket
+from mainspring.flow.limits.purse import AHEAD, LEASE, Purse
 from mainspring.flow.limits.slots import Slots
 from mainspring.flow.limits.turns import Turns
 from mainspring.log import get_log
@@ -46,16 +48,6 @@ TRIES = 50
 PAUSE = 0.004  # seconds, times the number of the try, times a die
 CALL_ALL_EVERY = 10.0  # seconds
 LOOK_EVERY = 1.0  # seconds between looks at the holders of one limit that is full
-AHEAD = 8  # tokens that are drawn for each that is needed,
-LEASE = 0.1  # but no more than drip in so many seconds; and to be used within them
-
-
-@dataclass(slots=True)
-class Purse:
-    """Tokens that were drawn in advance."""
-
-    tokens: int
-    until: float  # our monotonic clock
 
 
 class Request(NamedTuple):
@@ -84,6 +76,7 @@ class Desk:
         self._round: asyncio.Task[None] | None = None
         self._known: dict[Key, Document] = {}  # as we last read or wrote them
         self._purses: dict[Key, Purse] = {}
+        self._drawing: set[Key] = set()
         self._left_over: Counter[Key] = Counter()  # tokens that go back with the next write
         self._nobody: dict[Key, Millis] = {}  # the note upon which nobody was found in the line
         self._looked: dict[Key, float] = {}  # when, at the holders
@@ -92,17 +85,24 @@ class Desk:
         self._owed: Counter[Key] = Counter()  # calls that did not get through
         self._random = random.Random()  # noqa: S311 - pauses
 
-    def admit_at_once(self, ask: Ask) -> bool:
+    def admit_at_once(self, tickets: Sequence[Ticket]) -> bool:
         """If it needs only tokens, and we have drawn them already."""
-        now, purses = self._time(), []
-        for ticket in ask.tickets:
-            purse = self._purses.get(ticket.document)
-            if purse is None or purse.tokens < 1 or purse.until < now:
-                return False
-            purses.append(purse)
-        for purse in purses:
-            purse.tokens -= 1
+        now = self._time()
+        purses = [self._purses.get(ticket.document) for ticket in tickets]
+        if not all(purse is not None and purse.has_token(now) for purse in purses):
+            return False
+        for ticket, purse in zip(tickets, purses, strict=True):
+            if purse is not None:
+                purse.take()
+                if purse.is_low(now):
+                    self._draw(ticket, purse)
         return True
+
+    def _draw(self, ticket: Ticket, purse: Purse) -> None:
+        """Nobody waits for it; who finds the purse empty asks himself."""
+        if ticket.document not in self._drawing:
+            self._drawing.add(ticket.document)
+            self._request([Draw((ticket,), purse.used)])
 
     async def settle(self, wishes: Sequence[Wish]) -> Decision:
         """Grant what can be granted; the answer may speak of others' wishes too.
@@ -110,12 +110,20 @@ class Desk:
         Raises StoreError if the store does not answer: then nobody knows, and who was granted a place by that will be
         found not to use it.
         """
+        return await asyncio.shield(self._request(wishes).answer)
+
+    def _request(self, wishes: Sequence[Wish]) -> Request:
         request = Request(wishes, asyncio.get_running_loop().create_future())
         request.answer.add_done_callback(seen)
         self._requests.append(request)
         if self._round is None or self._round.done():
             self._round = asyncio.create_task(self._rounds(), name="mainspring-limits")
-        return await asyncio.shield(request.answer)
+        return request
+
+    async def settled(self) -> None:
+        """Nothing is under way any more."""
+        if self._round is not None:
+            await asyncio.wait([self._round])
 
     async def _rounds(self) -> None:
         while self._requests:
@@ -130,6 +138,7 @@ class Desk:
             else:
                 for request in requests:
                     request.answer.set_result(decision)
+            self._drawing.clear()
             await self._call()
 
     # -- one round ------------------------------------------------------------------------------
@@ -156,7 +165,7 @@ class Desk:
         await self._read([key for key in tickets if not trusted or key not in self._known])
         if any(isinstance(ticket.gate.limit, Fair) for ticket in tickets.values()):
             await self._crew.look(self.store)
-        self._empty_purses(tickets)
+        self._empty_purses(left)
         now = self.store.clock.now()
         made = [self._case(wishes, tickets, now) for wishes in left]
         doubted = [case for case in made if case.decision.refused and (trusted or await self._found_gone(case))]
@@ -175,7 +184,10 @@ class Desk:
         decision = decide(wishes, states, now)
         self._call_more(decision, states, freed)
         call_next(decision, states, now, known=self._nobody)
-        drawn = {key: draw(state, decision.taken[key]) for key, state in states.items() if isinstance(state, Bucket)}
+        wanted = decision.taken + Counter(
+            {one.tickets[0].document: one.number for one in wishes if isinstance(one, Draw)}
+        )
+        drawn = {key: draw(state, wanted[key]) for key, state in states.items() if isinstance(state, Bucket)}
         changed = [(key, state) for key, state in states.items() if state.to_data() != before[key]]
         writes = tuple(write_of(key, state, self._known.get(key), now) for key, state in changed)
         return Case(wishes, decision, states, writes, drawn)
@@ -188,11 +200,12 @@ class Desk:
             state.put_back(self._left_over[ticket.document])
         return state
 
-    def _empty_purses(self, keys: Iterable[Key]) -> None:
-        """What we do not need goes back; nobody may take from it meanwhile."""
-        for key in keys:
-            if (purse := self._purses.pop(key, None)) is not None:
-                self._left_over[key] += purse.tokens
+    def _empty_purses(self, left: Iterable[Iterable[Wish]]) -> None:
+        """What we do not need goes back; nobody may take meanwhile what is being decided upon."""
+        for wish in (wish for wishes in left for wish in wishes if isinstance(wish, (Ask, Draw))):
+            for key in (ticket.document for ticket in wish.tickets):
+                if (purse := self._purses.get(key)) is not None:
+                    self._left_over[key] += purse.give_back_stale() if isinstance(wish, Draw) else purse.empty()
 
     def _time(self) -> float:
         return self.store.clock.monotonic()
@@ -242,12 +255,12 @@ class Desk:
 
     def _accept(self, case: Case, decision: Decision) -> None:
         decision.add(case.decision)
-        until = self._time() + LEASE
+        now = self._time()
         for write in case.writes:
             self._known[write.key] = written(write)
             if write.key in case.drawn:
                 del self._left_over[write.key]
-                self._purses[write.key] = Purse(case.drawn[write.key], until)
+                self._purses.setdefault(write.key, Purse()).add(case.drawn[write.key], now)
         self._owed += case.decision.calls
 
     # -- calling those that wait ----------------------------------------------------------------
@@ -285,6 +298,6 @@ def seen(answer: asyncio.Future[Decision]) -> None:
         answer.exception()
 
 
-def draw(state: Bucket, taken: int) -> int:
-    """Some more than were taken, for the jobs that come next."""
-    return state.draw(min(taken * AHEAD, int(state.drip * LEASE * 1000)))
+def draw(state: Bucket, needed: int) -> int:
+    """Some more than were needed, for the jobs that come next."""
+    return state.draw(min(needed * AHEAD, int(state.drip * LEASE * 1000)))

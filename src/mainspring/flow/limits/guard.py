@@ -39,11 +39,17 @@ class LimitGuard:
                 refusals[job.claim.id] = hopeless(job.claim, error)
                 continue
             ask = Ask(job.claim.id, job.claim.token, tickets)
-            if tickets and not desk.admit_at_once(ask):
+            if tickets and not desk.admit_at_once(tickets):
                 asks[job.claim.id] = job.claim, ask
         if asks:
             refusals |= await self._ask(desk, asks)
         return refusals
+
+    def admit_at_once(self, tickets: Sequence[Ticket]) -> bool:
+        return self._desk().admit_at_once(tickets)
+
+    async def settled(self) -> None:
+        await self._desk().settled()
 
     async def _ask(self, desk: Desk, asks: Mapping[str, tuple[Claim, Ask]]) -> dict[str, Refusal]:
         decision = await desk.settle([ask for _, ask in asks.values()])

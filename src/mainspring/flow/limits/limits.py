@@ -47,6 +47,7 @@ class Limits:
         self._of_task: dict[str, tuple[Gate, ...]] = {}
         self._of_queue: dict[str, tuple[Gate, ...]] = {}
         self._fair: dict[str, tuple[Gate, ...]] = {}
+        self._whole: dict[tuple[str, str], tuple[Ticket, ...]] = {}  # of tasks in queues; none: not so simple
         self.keyed = False  # whether any of them has keys
 
     # -- declaring ------------------------------------------------------------------------------
@@ -72,6 +73,7 @@ class Limits:
                     what = f"the {gate.limit.kind} named {gate.name!r}"
                     msg = f"{what} is declared as {other.limit} and as {gate.limit}: one name is one limit"
                     raise ConfigurationError(msg)
+        self._whole.clear()
         self.keyed = self.keyed or any(gate.limit.key is not None for gate in made)
         self._guard  # noqa: B018 - from now on jobs must pass it
         return made
@@ -79,7 +81,7 @@ class Limits:
     @cached_property
     def _guard(self) -> LimitGuard:
         guard = LimitGuard(self._app)
-        self._app.guards.add(guard, self.concern)
+        self._app.guards.add(guard, self.concern, self._passes_at_once, guard.settled)
         self._app.timers.add(LimitTimer(self._app))
         return guard
 
@@ -108,6 +110,15 @@ class Limits:
 
     def concern(self, claim: Claim) -> bool:
         return claim.task in self._of_task or claim.queue in self._of_queue
+
+    def _passes_at_once(self, claim: Claim) -> bool:
+        """What has only rates, and no keys, needs no more than a token from the purse."""
+        tickets = self._whole.get((claim.task, claim.queue))
+        if tickets is None:
+            wanted = (*self._of_task.get(claim.task, ()), *self._of_queue.get(claim.queue, ()))
+            simple = all(isinstance(gate.limit, Rate) and gate.limit.key is None for gate in wanted)
+            tickets = self._whole[claim.task, claim.queue] = tuple(Ticket(gate, "") for gate in wanted if simple)
+        return bool(tickets) and self._guard.admit_at_once(tickets)
 
     def tickets(self, claim: Claim) -> tuple[Ticket, ...]:
         """None for a job whose payload its task does not take: it will not get as far as to start."""
