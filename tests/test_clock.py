@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.clock import duration, to_datetime, to_millis
+from mainspring.errors import ConfigurationError
 
 
 @given(st.integers(min_value=-(10**12), max_value=10**14))
@@ -29,3 +31,9 @@ def test_a_naive_time_is_refused() -> None:
 @pytest.mark.parametrize(("length", "millis"), [(1.5, 1500), (timedelta(days=1), 86_400_000), (0, 0), (-1, -1000)])
 def test_durations_are_seconds_or_timedeltas(length: timedelta | float, millis: int) -> None:
     assert duration(length) == millis
+
+
+@pytest.mark.parametrize("length", ["5m", None, float("nan"), float("inf")])
+def test_what_is_no_length_of_time_is_refused(length: Any) -> None:
+    with pytest.raises(ConfigurationError, match="no length of time; give a timedelta, or a number of seconds"):
+        duration(length)

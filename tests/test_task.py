@@ -258,6 +258,11 @@ def test_each_option_reaches_the_job(options: dict[str, Any], field: str, value:
         ({"max_attempts": 0}, "max_attempts is 0; a job needs at least one attempt"),
         ({"timeout": 0}, "timeout is 0; it is at least a millisecond"),
         ({"isolation": "thread"}, "isolation is .* not 'thread'"),
+        ({"timeout": "5m"}, "'5m' is no length of time"),
+        ({"expires": "5m"}, "'5m' is no length of time"),
+        ({"retry": 3}, r"retry is a Retry\(…\), not 3"),
+        ({"debounce": "key"}, r"debounce is a Debounce\(…\), not 'key'"),
+        ({"deliver": "08:00-22:00"}, r"deliver is a Window\(…\), not '08:00-22:00'"),
         ({"retry": Retry.by(lambda attempt, error: 1)}, "belongs on the task"),
     ],
 )

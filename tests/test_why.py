@@ -159,6 +159,20 @@ async def test_a_job_that_waits_for_a_signal(kit: Kit, timeout: timedelta | None
     assert answer.reasons[0].until == (NOON + timeout if timeout else None)
 
 
+async def test_a_wait_is_since_it_began(kit: Kit) -> None:
+    @kit.app.task(queue="mail", name="other")
+    async def no_show(ctx: Context) -> None:
+        await ctx.sleep(60)
+        await ctx.wait_for("checked_in:r7")
+
+    job = await no_show.enqueue()
+    await kit.drain()
+    assert (await why(kit, job.id)).reasons[0].since == NOON
+    await kit.time.advance(seconds=60)
+    kit.clock.advance(20)
+    assert (await why(kit, job.id)).reasons[0].since == NOON + timedelta(seconds=60)
+
+
 async def test_a_job_that_waits_for_another(kit: Kit) -> None:
     first = await put(kit, delay=600)
     second = await put(kit, after=[first])

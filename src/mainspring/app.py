@@ -27,7 +27,7 @@ from mainspring.flow.limits import Fair, Limit, Limits, Rate
 from mainspring.flow.quiet import AnyWindow, DeliveryGuard
 from mainspring.guards import Guards
 from mainspring.health import LATE, TIMEOUT, Contact, Health, examine
-from mainspring.job import Inserted, NewJob
+from mainspring.job import Inserted, NewJob, check_prepared
 from mainspring.jobs import Jobs, whoami
 from mainspring.portal import Portal
 from mainspring.retry import Retry
@@ -257,6 +257,7 @@ class Mainspring:
 
     async def enqueue_all(self, jobs: Sequence[NewJob], *, connection: Any = None) -> list[Inserted]:
         """Prepared jobs of any tasks, all of them or none: `app.enqueue_all([a.prepare(x=1), b.prepare()])`."""
+        check_prepared("app.enqueue_all", jobs)
         return await self.insert(list(jobs), connection)
 
     async def batch(
@@ -273,10 +274,12 @@ class Mainspring:
         id and counts in `ctx.batch`.
         """
         follow_ups = {"on_success": on_success, "on_failure": on_failure, "on_finished": on_finished}
+        check_prepared("app.batch", [*jobs, *(job for job in follow_ups.values() if job is not None)])
         return await self.batches.put(jobs, follow_ups)
 
     async def chain(self, *jobs: NewJob) -> list[JobHandle[Any]]:
         """Prepared jobs of which each starts after the one before has completed: else it and the rest are cancelled."""
+        check_prepared("app.chain", jobs)
         return await batches.put_chain(self, jobs)
 
     async def insert(self, jobs: list[NewJob], connection: Any = None) -> list[Inserted]:

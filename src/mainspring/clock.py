@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Any, Protocol
+
+from mainspring.errors import ConfigurationError
 
 Millis = int
 """A point in time (milliseconds since 1970, UTC) or a length of time, as stores keep it."""
@@ -50,5 +53,8 @@ def to_datetime(millis: Millis) -> datetime:
 
 def duration(length: Length) -> Millis:
     """Milliseconds of a timedelta or of a number of seconds."""
-    seconds = length.total_seconds() if isinstance(length, timedelta) else length
+    seconds: Any = length.total_seconds() if isinstance(length, timedelta) else length
+    if not isinstance(seconds, (int, float)) or not math.isfinite(seconds):
+        msg = f"{length!r} is no length of time; give a timedelta, or a number of seconds"
+        raise ConfigurationError(msg)
     return round(seconds * 1000)

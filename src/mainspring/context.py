@@ -18,7 +18,7 @@ from mainspring.durable.detached import Detached
 from mainspring.errors import Cancel, ConfigurationError
 from mainspring.flow.passage import DetachedPassage, Passage
 from mainspring.flow.tally import BatchProgress
-from mainspring.job import Claim, NewJob
+from mainspring.job import Claim, NewJob, check_prepared
 from mainspring.stores.protocol import Completion
 
 UNSET: Any = object()
@@ -224,6 +224,7 @@ class Context(DurableCalls):
         ctx.follow_up(send_invoice.prepare(order_id=7))
         """
         self._refuse_within_step("ctx.follow_up")
+        check_prepared("ctx.follow_up", jobs)
         self.effects.follow_ups += jobs
 
     def set_result(self, value: Any) -> None:

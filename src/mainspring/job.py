@@ -6,13 +6,14 @@ store against it, and the diagram in docs/jobs.md is drawn from it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum, StrEnum
 from typing import Any
 
 from mainspring.clock import Millis
+from mainspring.errors import ConfigurationError
 
 
 class Status(StrEnum):
@@ -194,6 +195,14 @@ class NewJob:
     keep_dead: Millis = 30 * 86_400_000
     options: str | None = None  # JSON: this job's own retry policy and isolation, for the worker only
     waits_for: str | None = None  # it begins as suspended: until this key is called or, if they say so, run_at or delay
+
+
+def check_prepared(what: str, jobs: Iterable[Any]) -> None:
+    """Tasks are easily taken for jobs of theirs."""
+    for job in jobs:
+        if not isinstance(job, NewJob):
+            msg = f"{what} takes prepared jobs, as task.prepare(…) makes them, not {job!r}"
+            raise ConfigurationError(msg)
 
 
 FOREVER: Millis = -1

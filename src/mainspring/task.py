@@ -24,7 +24,7 @@ from mainspring.flow import debounce as newest
 from mainspring.flow.debounce import Debounce, Throttle
 from mainspring.flow.dependencies import After, OnFailed
 from mainspring.flow.limits.limit import Fair, Limit, Rate
-from mainspring.flow.quiet import AnyWindow
+from mainspring.flow.quiet import AnyWindow, PersonWindow, Window
 from mainspring.ids import new_id
 from mainspring.job import FOREVER, Inserted, Job, NewJob, Priority, Status
 from mainspring.payload import Payload
@@ -127,7 +127,21 @@ def problems_of_running(options: Options) -> Iterator[str]:
         yield f'isolation is "auto" or "process", not {options.isolation!r}'
 
 
+MADE_OF: dict[str, tuple[type, ...]] = {
+    "retry": (Retry,),
+    "retention": (Retention,),
+    "throttle": (Throttle,),
+    "debounce": (Debounce,),
+    "deliver": (Window, PersonWindow),
+}
+
+
 def problems_of_flow(options: Options) -> Iterator[str]:
+    for name, kinds in MADE_OF.items():
+        value = getattr(options, name)
+        if value is not None and not isinstance(value, kinds):
+            yield f"{name} is a {kinds[0].__name__}(…), not {value!r}"
+            return
     given = {name for name in ("dedupe_key", "throttle", "debounce", "replace") if getattr(options, name) is not None}
     if len(given) > 1:
         yield f"give one of {' and '.join(sorted(given))}: each says what becomes of a second job under a key"

@@ -7,7 +7,7 @@ comes first: that which must pass before the others matter.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -79,19 +79,26 @@ async def inquire(store: Store, job: Job) -> Inquiry:
     if job.status not in {Status.SUSPENDED, Status.RUNNING}:
         return Inquiry(job, now, stats)
     other = next(iter(await store.get([other_of(job)])), None) if other_of(job) else None
-    return Inquiry(job, now, stats, other, await suspended_at(store, job), tuple(await store.steps(job.id)))
+    steps = tuple(await store.steps(job.id))
+    return Inquiry(job, now, stats, other, await suspended_at(store, job, steps), steps)
 
 
 def other_of(job: Job) -> str:
     return (job.waits_for or "").removeprefix(AFTER_JOB) if (job.waits_for or "").startswith(AFTER_JOB) else ""
 
 
-async def suspended_at(store: Store, job: Job) -> datetime | None:
+async def suspended_at(store: Store, job: Job, steps: Sequence[Step]) -> datetime | None:
     """When its last stretch ended; a job that was suspended from the start has waited since it was created."""
     if job.status is not Status.SUSPENDED:
         return None
+    if (
+        steps
+        and kind_of(steps[-1]) in {"sleep", "wait", "gather"}
+        and not (job.waits_for or "").startswith((*FOR_LIMITS, FOR_BREAKER))
+    ):
+        return to_datetime(steps[-1].started_at)
     ends = [entry.at for entry in await store.timeline(job.id) if entry.what == Move.SUSPEND]
-    return max(ends, default=job.created_at)
+    return max(ends, default=job.started_at or job.created_at)
 
 
 # -- what it means ----------------------------------------------------------------------------------------
@@ -197,7 +204,7 @@ def suspended(inquiry: Inquiry) -> Reason:
         return Reason(Cause.LIMIT, text, since, detail={"limit": key})
     if key.startswith(FOR_BREAKER):
         name = key.removeprefix(FOR_BREAKER)
-        text = f"It waits{for_} until the circuit breaker {name!r} is closed, or lets it through to try.{after}"
+        text = f"It waits{for_}, until the circuit breaker {name!r} is closed, or lets it through to try.{after}"
         return Reason(Cause.BREAKER, text, since, detail={"breaker": name})
     if key.startswith(FOR_SIGNAL):
         name = key.removeprefix(FOR_SIGNAL)

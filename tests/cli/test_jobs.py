@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring import Context
+from mainspring import Breaker, Context, Fair
 from mainspring.cli.jobs import next_page
 from mainspring.job import ProgressReport, Status
 from mainspring.stores.protocol import Want
@@ -38,6 +38,31 @@ def test_a_list_is_a_table(jobs: Run, shop: Shop) -> None:
     assert rows[0].endswith("1/1  LookupError: no such guest")
     assert rows[1].split()[:3] == [later, "pending", "nightly"]
     assert "in 2 d" in rows[1]
+
+
+def test_what_waits_to_be_called_has_no_time_and_says_what_for(jobs: Run, shop: Shop) -> None:
+    @shop.app.task(fair=Fair(key=lambda p: p.tenant, width=1))
+    async def convert(tenant: str) -> None: ...
+
+    _, second = [convert.enqueue_sync(tenant="t1").id for _ in range(2)]
+    _, row, _ = jobs("list").out.splitlines()
+    assert row.split()[:2] == [second, "suspended"]
+    assert "  when called  " in row
+    assert row.endswith("waits for fair:convert=t1")
+    assert "9999" not in jobs("show", second).out
+
+
+def test_why_it_waited_is_no_news_once_it_has_completed(jobs: Run, shop: Shop) -> None:
+    shop.app.breakers.configure("mail", Breaker())
+    shop.app.run(shop.app.breakers.open("mail"))
+    job = shop.enqueue(breaker="mail")
+    shop.work()
+    assert "circuit breaker" in jobs("list").out
+    shop.app.run(shop.app.breakers.close("mail"))
+    shop.app.run(shop.app.jobs.reschedule(job))
+    shop.work()
+    assert shop.status(job) is Status.COMPLETED
+    assert "circuit breaker" not in jobs("list").out + jobs("show", job).out
 
 
 def test_an_empty_list_says_so_beside_the_result(jobs: Run) -> None:

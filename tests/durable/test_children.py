@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from mainspring import Child, Context, Mainspring, Retry, Status
-from mainspring.errors import JobFailed, StepsChanged
+from mainspring.errors import ConfigurationError, JobFailed, StepsChanged
 from mainspring.events import JobCreated
 from mainspring.job import Save
 from mainspring.stores.protocol import Action, By, Filter
@@ -328,3 +328,34 @@ async def eventually_children(app: Mainspring) -> list[Any]:
 
     children: list[Any] = await eventually(found)
     return children
+
+
+# -- what is no child ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda ctx, _: ctx.spawn(str, name="a"), "give a task and its arguments, or a prepared job"),
+        (lambda ctx, render: ctx.gather(render), "takes what ctx.spawn gave and prepared jobs"),
+        (lambda ctx, render: ctx.gather([render.prepare(name="a")]), r"put a \* before the list"),
+        (lambda ctx, _: ctx.step("a", str(1)), "give the function and then its arguments"),
+        (lambda ctx, _: ctx.step("a", asyncio.sleep(0)), "give the function and then its arguments"),
+        (lambda ctx, _: ctx.sleep("5m"), "'5m' is no length of time"),
+    ],
+)
+async def test_what_cannot_be_is_explained(call: Any, said: str) -> None:
+    app = Mainspring("memory://")
+    render = render_task(app, [])
+    with pytest.raises(ConfigurationError, match=said):
+        await call(Context.detached(), render)
+
+
+async def test_tasks_are_no_prepared_jobs() -> None:
+    app = Mainspring("memory://")
+    render: Any = render_task(app, [])
+    for call in (app.enqueue_all([render]), app.batch([render]), app.batch([], on_success=render), app.chain(render)):
+        with pytest.raises(
+            ConfigurationError, match=r"takes prepared jobs, as task.prepare\(…\) makes them, not <Task"
+        ):
+            await call

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mainspring import Context, Mainspring, Status
+from mainspring import Context, Mainspring, Retry, Status
 from mainspring.durable.states import State, StepState
 from mainspring.errors import ConfigurationError, IllegalMove, JobNotFound, StepNotFound
 from mainspring.events import JobProgressed
@@ -118,6 +118,22 @@ async def test_waits_and_children_have_states(quick: Kit) -> None:
     assert (gathered.state, gathered.output) == (State.WAITING, [one.id])
     await quick.time.advance(minutes=2, raise_errors=True)
     assert (await job.steps())[-1].output == [7]
+
+
+async def test_a_gather_of_a_child_that_failed_is_what_failed(quick: Kit) -> None:
+    @quick.app.task(max_attempts=1)
+    async def child() -> None:
+        raise RuntimeError("no")
+
+    @quick.app.task(retry=Retry.delays(60))
+    async def work(ctx: Context) -> None:
+        await ctx.gather(child.prepare())
+
+    job = await work.enqueue()
+    await quick.drain()
+    assert ((await job.get()).status, brief(await job.steps())) == (Status.FAILED, [("gather", "failed")])
+    await quick.time.advance(minutes=1)
+    assert ((await job.get()).status, brief(await job.steps())) == (Status.DEAD_LETTER, [("gather", "failed")])
 
 
 async def test_a_cancelled_wait_waits_no_more(quick: Kit) -> None:

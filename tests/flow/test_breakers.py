@@ -243,3 +243,10 @@ def test_names_are_checked(app: Mainspring) -> None:
     for call in (lambda: app.breakers.configure("", SETTINGS), lambda: app.tasks["declared"].using(breaker="")):
         with pytest.raises(ConfigurationError, match="no name for a circuit breaker"):
             call()
+
+
+async def test_settings_are_checked(app: Mainspring) -> None:
+    with pytest.raises(ConfigurationError, match=r"its settings are Breaker\("):
+        app.breakers.configure("api", {"probes": 3})  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="it is a length of time; without it: until it is closed by hand"):
+        await app.breakers.open("api", lasting=0)

@@ -168,6 +168,12 @@ def test_bad_windows_are_refused(fields: dict[str, Any], says: str) -> None:
         Window(**{"start": "08:00", "end": "22:00", **fields})
 
 
+@pytest.mark.parametrize("who", ["", None, 7])
+def test_who_is_nobody_is_refused(who: Any) -> None:
+    with pytest.raises(ConfigurationError, match="a person's id or"):
+        Window.of_person(who)
+
+
 async def test_a_function_belongs_on_the_task(app: Mainspring, kit: Kit) -> None:
     with pytest.raises(ConfigurationError, match="person's id here"):
         await app.tasks["plain"].using(deliver=Window.of_person(lambda p: p.guest)).enqueue()

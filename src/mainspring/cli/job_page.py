@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
+from mainspring.cli.job_table import reason_of
 from mainspring.cli.progress import draw_bar
 from mainspring.cli.table import Column, Styled, printable
 from mainspring.cli.terminal import STATUS_STYLES, Terminal, has_colour
@@ -78,7 +79,7 @@ def list_fields(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
     yield "target", "" if job.target is None else ":".join(job.target)
     yield "dedupe key", job.dedupe_key or ""
     yield "tags", ", ".join(job.tags)
-    yield "reason", job.reason
+    yield "reason", reason_of(job)
     yield "cancelling", "asked to stop" if job.cancel_requested and not job.finished else ""
     yield "token", str(job.token)
 

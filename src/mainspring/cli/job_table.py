@@ -8,7 +8,8 @@ from datetime import datetime
 
 from mainspring.cli.table import Cell, Column, Styled
 from mainspring.cli.terminal import STATUS_STYLES, Terminal
-from mainspring.job import Job, Status
+from mainspring.clock import to_millis
+from mainspring.job import UNTIL_WOKEN, Job, Status
 from mainspring.moments import show_length, show_relative
 
 
@@ -30,15 +31,22 @@ def show_when(job: Job, now: datetime) -> str:
         return f"for {show_length(max(0, (now - (job.started_at or now)).total_seconds()))}"
     if job.run_at <= now:
         return f"due {show_relative(job.run_at, now)}"
-    return show_relative(job.run_at, now)
+    return "when called" if to_millis(job.run_at) >= UNTIL_WOKEN else show_relative(job.run_at, now)
 
 
 def describe(job: Job) -> str:
     if job.status is Status.RUNNING and job.progress is not None:
         return f"{job.progress.fraction:.0%} {job.progress.note}"
+    if job.status is Status.SUSPENDED and job.waits_for:
+        return job.reason or f"waits for {job.waits_for}"
     if job.failure is not None and job.status is not Status.COMPLETED:
         return f"{job.failure.type}: {job.failure.message}"
-    return job.reason
+    return reason_of(job)
+
+
+def reason_of(job: Job) -> str:
+    """What it last waited for is none once it runs."""
+    return "" if job.status in {Status.RUNNING, Status.COMPLETED} else job.reason
 
 
 ID = JobColumn(Column("ID"), lambda job, _: job.id)

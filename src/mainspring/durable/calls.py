@@ -58,6 +58,7 @@ class DurableCalls:
         What it gives is JSON, by its return annotation, and is recorded before the function goes on. A run that comes
         back gets the record. A plain function runs in a thread.
         """
+        check_function(name, function)
         return await self._durable.step(name, function, args, kwargs)
 
     @overload
@@ -66,6 +67,7 @@ class DurableCalls:
     def step_sync(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     def step_sync(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """The same in a plain function. It runs right here; a coroutine on the worker's loop."""
+        check_function(name, function)
         self._look_up()
         return self._durable.step_sync(name, function, args, kwargs)
 
@@ -138,6 +140,11 @@ class DurableCalls:
 
     def _spawn(self, job: Any, args: Any, kwargs: dict[str, Any]) -> Coroutine[Any, Any, Child[Any]]:
         if not isinstance(job, NewJob):
+            if not hasattr(job, "prepare"):
+                msg = (
+                    f"ctx.spawn({job!r}): give a task and its arguments, or a prepared job; a plain function is a step"
+                )
+                raise ConfigurationError(msg)
             return self._durable.spawn(job.prepare(*args, **kwargs), None, cancel=True)
         return self._durable.spawn(job, kwargs.get("name"), cancel=kwargs.get("cancel_children", True))
 
@@ -153,6 +160,7 @@ class DurableCalls:
         Prepared jobs are spawned first, together. JobFailed names the first that did not complete; with
         return_exceptions it is among the results.
         """
+        check_children(jobs)
         return await self._durable.gather(jobs, name, return_exceptions=return_exceptions, cancel=cancel_children)
 
     def gather_sync(
@@ -162,6 +170,7 @@ class DurableCalls:
         name: str | None = None,
         cancel_children: bool = True,
     ) -> list[Any]:
+        check_children(jobs)
         return self._across(
             lambda: self._durable.gather(jobs, name, return_exceptions=return_exceptions, cancel=cancel_children)
         )
@@ -178,6 +187,24 @@ class DurableCalls:
 
     def raise_if_cancelled(self) -> None:
         raise NotImplementedError
+
+
+def check_function(name: Any, function: Any) -> None:
+    if not callable(function):
+        if isinstance(function, Coroutine):
+            function.close()  # else Python complains too, that nobody has awaited it
+        msg = (
+            f"ctx.step({name!r}, …): give the function and then its arguments, fn, 1, not what fn(1) gave: {function!r}"
+        )
+        raise ConfigurationError(msg)
+
+
+def check_children(jobs: Sequence[Any]) -> None:
+    for job in jobs:
+        if not isinstance(job, (Child, NewJob)):
+            hint = "; put a * before the list" if isinstance(job, (list, tuple)) else ""
+            msg = f"ctx.gather takes what ctx.spawn gave and prepared jobs (render.prepare(…)), not {job!r}{hint}"
+            raise ConfigurationError(msg)
 
 
 class LastingCalls:

@@ -51,6 +51,8 @@ def recorded_state(job: Job, step: Step, last: Step, now: datetime) -> StepState
     if kind == FAILED:
         return StepState(step.name, State.FAILED, "step", value["args"], started_at, finished_at)
     waits, output, ended = interpretation(kind, value, is_last=step is last, now=now, finished_at=finished_at)
+    if waits and kind == "gather" and step is last and job.status in {Status.FAILED, Status.DEAD_LETTER}:
+        return StepState(step.name, State.FAILED, kind, output, started_at, ended)  # a child did not complete
     if waits and not job.finished:
         return StepState(step.name, State.WAITING, kind, output, started_at)
     return StepState(step.name, State.SKIPPED if waits else State.DONE, kind, output, started_at, ended)

@@ -139,6 +139,9 @@ class Breakers:
 
     def configure(self, name: str, breaker: Breaker) -> None:
         """How the breaker of this name decides. Give it in the program's code, where every worker has it."""
+        if not isinstance(breaker, Breaker):
+            msg = f"breaker {name!r}: its settings are Breaker(error_rate=0.5, …), not {breaker!r}"
+            raise ConfigurationError(msg)
         self._settings[check_name(name)] = breaker
 
     async def get(self, name: str) -> BreakerStatus:
@@ -157,6 +160,9 @@ class Breakers:
 
     async def open(self, name: str, *, reason: str = "", lasting: Length | None = None) -> None:
         """Nothing goes through any more: for so long, or until it is closed by hand."""
+        if lasting is not None and duration(lasting) <= 0:
+            msg = f"breaker {name!r}, lasting={lasting}: it is a length of time; without it: until it is closed by hand"
+            raise ConfigurationError(msg)
 
         def decide(before: Circuit, now: Millis) -> tuple[Circuit, None]:
             until = None if lasting is None else now + duration(lasting)

@@ -63,6 +63,13 @@ class Window:
 class PersonWindow:
     who: str | Callable[[Any], str]
 
+    def __post_init__(self) -> None:
+        if not self.who or (not isinstance(self.who, str) and not callable(self.who)):
+            msg = (
+                f"Window.of_person({self.who!r}): a person's id or, on a task, a function such as lambda p: p.person_id"
+            )
+            raise ConfigurationError(msg)
+
     def to_data(self) -> dict[str, Any]:
         if not isinstance(self.who, str):
             msg = "deliver: give the person's id here; how to find it in a payload belongs on the task"

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from mainspring.clock import Millis, to_datetime
 from mainspring.job import (
+    UNTIL_WOKEN,
     Attempt,
     Failure,
     Job,
@@ -97,7 +98,8 @@ def timeline_of(
     job: Job, attempts: Iterable[Attempt], by_hand: Iterable[tuple[Any, ...]], steps: Iterable[Step] = ()
 ) -> list[TimelineEntry]:
     """What happened to a job, of its history and the lines (at, actor, action, reason) of the audit log about it."""
-    entries = [TimelineEntry(job.created_at, "created", f"for {job.run_at:%Y-%m-%d %H:%M:%S} UTC")]
+    due = job.token == 0 and job.run_at < to_datetime(UNTIL_WOKEN)  # once it was claimed, that is when it runs again
+    entries = [TimelineEntry(job.created_at, "created", f"for {job.run_at:%Y-%m-%d %H:%M:%S} UTC" if due else "")]
     for attempt in attempts:
         detail = f"{attempt.failure.type}: {attempt.failure.message}" if attempt.failure else ""
         entries.append(TimelineEntry(attempt.started_at, "claimed", f"run {attempt.number}", attempt.worker))

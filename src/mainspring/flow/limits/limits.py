@@ -58,10 +58,16 @@ class Limits:
     def of_fair_task(self, task: str, fair: Fair, queue: str) -> None:
         """Beside its limits: first they are ready in turn, then the limits let them start."""
         others = [gate for gate in self._of_task.get(task, ()) if not isinstance(gate.limit, Fair)]
+        if not isinstance(fair, Fair):
+            msg = f"task {task!r}: fair is Fair(key=lambda p: p.tenant), not {fair!r}"
+            raise ConfigurationError(msg)
         self._fair[task] = gates(task, [replace(fair, queue=queue)])
         self._of_task[task] = (*others, *self._declare(self._of_task, task, self._fair[task]))
 
     def of_queue(self, queue: str, limits: Iterable[Limit | Rate]) -> None:
+        if queue in {"", "*"}:
+            msg = f"{queue!r} is no name for a queue"
+            raise ConfigurationError(msg)
         self._of_queue[queue] = self._declare(self._of_queue, queue, gates(f"queue {queue}", limits))
 
     def _declare(self, owners: Mapping[str, tuple[Gate, ...]], owner: str, made: tuple[Gate, ...]) -> tuple[Gate, ...]:
