@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import random
 from typing import Any
@@ -505,3 +506,24 @@ async def test_steps_of_a_deleted_job_go_though_its_process_died(programs: Progr
     assert len(await other.steps(held.id)) == 1
     await other.prune()
     assert await other.steps(held.id) == []
+
+
+async def test_many_that_wait_come_in_with_few_calls(store: FreshStore) -> None:
+    """And with those that are there already, as when an insert is repeated."""
+    jobs = [new_job(waits_for="bell") for _ in range(120)]
+    await store.insert([new_job(), *jobs[40:45]])
+    before = store.client.tally["calls"]
+    answers = await store.insert(jobs)
+    assert store.client.tally["calls"] - before < 12
+    assert answers == [Inserted(job.id, created=True) for job in jobs]
+    assert await waiters(store, "bell") == 120
+    assert await store.count(Filter(statuses=(Status.SUSPENDED,))) == 120
+    assert sum(counts[Status.SUSPENDED] for counts in (await store.stats()).queues) == 120
+    assert await store.wake({"bell": 200}) == {"bell": 120}
+
+
+async def test_large_ones_that_wait_are_several_transactions(store: FreshStore) -> None:
+    noise = base64.b64encode(random.Random(1).randbytes(200_000)).decode()
+    jobs = [new_job(waits_for="bell", payload=f'"{noise}"') for _ in range(20)]
+    assert await store.insert(jobs) == [Inserted(job.id, created=True) for job in jobs]
+    assert await waiters(store, "bell") == 20

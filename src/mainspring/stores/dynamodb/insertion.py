@@ -16,6 +16,7 @@ from mainspring.job import FINISHED, FOREVER, Inserted, NewJob, Status
 from mainspring.stores.dynamodb import halts, waiting
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed, Item
 from mainspring.stores.dynamodb.items import dedupe_key, new_row, stamp, status_of, ttl, unstamp
+from mainspring.stores.dynamodb.room import chunks, room_for_job
 from mainspring.stores.dynamodb.table import Action, Table, together
 from mainspring.stores.dynamodb.values import (
     Condition,
@@ -42,26 +43,28 @@ KEPT_RANK = 500  # characters: a sort key has at most 1 KB
 
 
 async def insert(table: Table, jobs: Sequence[NewJob]) -> list[Inserted]:
-    """All are checked before the first is written. Those with one key or one id go one after the other."""
+    """All are checked before the first is written. Those with one dedupe key go one after the other."""
     now = table.clock.now()
     awaited = named_among(jobs)
-    alone = {number: Newcomers(table, [job], awaited) for number, job in enumerate(jobs) if not is_one_item(job)}
+    keyed = {number: Newcomers(table, [job], awaited) for number, job in enumerate(jobs) if job.dedupe_key is not None}
+    waiters = {job.id: job for job in jobs if job.dedupe_key is None and job.waits_for is not None}
+    parties = [Newcomers(table, part, awaited) for part in chunks(list(waiters.values()), room_for_job)]
     items = {job.id: to_item(table, job, now, awaited) for job in jobs if is_one_item(job)}
     queues = {job.queue for job in jobs}
     halts.refuse(await halts.standing(table), queues)
     await write_down(table, queues)
     await waiting.mark(table, awaited)
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for number in alone:
-        job = jobs[number]
-        groups.setdefault((job.id,) if job.dedupe_key is None else (job.task, job.dedupe_key), []).append(number)
+    groups: dict[tuple[str, str | None], list[int]] = {}
+    for number in keyed:
+        groups.setdefault((jobs[number].task, jobs[number].dedupe_key), []).append(number)
     answers: dict[int, Inserted] = {}
 
     async def insert_group(numbers: list[int]) -> None:
         for number in numbers:
-            answers[number] = await insert_alone(table, alone[number])
+            (answers[number],) = await bring_in(table, keyed[number])
 
     await together([insert_group(numbers) for numbers in groups.values()])
+    await together([bring_in(table, party) for party in parties])
     await insert_plain(table, list({job.id: job for job in jobs if is_one_item(job)}.values()), items)
     table.crew.call(queues)
     return [answers.get(number) or Inserted(job.id, created=True) for number, job in enumerate(jobs)]
@@ -105,18 +108,19 @@ async def insert_plain(table: Table, jobs: Sequence[NewJob], items: Mapping[str,
             table.counts.add(job.queue, Status.PENDING, 1)
 
 
-async def insert_alone(table: Table, newcomer: Newcomers) -> Inserted:
+async def bring_in(table: Table, newcomers: Newcomers) -> list[Inserted]:
+    """In one transaction, without those that are there already."""
     for _ in range(TRIES):
-        if not (actions := newcomer.actions(0)):
-            return newcomer.answers()[0]
+        if not (actions := newcomers.actions(0)):
+            return newcomers.answers()
         try:
             await table.transact(*actions)
         except Cancelled as cancelled:
-            await newcomer.learn(cancelled)
+            await newcomers.learn(cancelled)
         else:
-            newcomer.have_come()
-            return newcomer.answers()[0]
-    msg = f"dedupe key {newcomer.jobs[0].dedupe_key!r} changed hands too often; try again"
+            newcomers.have_come()
+            return newcomers.answers()
+    msg = f"dedupe key {newcomers.jobs[0].dedupe_key!r} changed hands too often; try again"
     raise StoreBusy(msg)
 
 

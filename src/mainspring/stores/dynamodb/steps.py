@@ -7,26 +7,22 @@ retention is over, and `sweep` removes the steps after that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from zlib import crc32
 
 from mainspring.clock import Millis
 from mainspring.errors import StoreBusy, StoreError
-from mainspring.job import Inserted, NewJob, Outcome, Save, Status, Step
+from mainspring.job import Inserted, Outcome, Save, Status, Step
 from mainspring.stores.dynamodb import waiting
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed, Item
 from mainspring.stores.dynamodb.insertion import LARGEST_ITEM, TRIES, Newcomers, named_among, write_down
 from mainspring.stores.dynamodb.items import PLACES, WORDS, history, key, short, stamp, text, text_of, unstamp
-from mainspring.stores.dynamodb.table import TRANSACTION, Action, Table, together
+from mainspring.stores.dynamodb.room import Room, chunks, room_for_job, room_for_step
+from mainspring.stores.dynamodb.table import Action, Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, delete, equals, pack, put, put_item, size, update
 
-T = TypeVar("T")
-
 LONGEST_STEP = 900  # bytes of a name that are kept as they are in a sort key
-BYTES_AT_ONCE = 3 * 2**20  # of one transaction; the service takes 4 MB
-AT_ONCE = TRANSACTION - 1  # items of one transaction, beside the mark on the job
 BESIDE_STEPS = 6  # items of an outcome that are not its steps or follow-ups
 PARTS = 4
 SLACK: Millis = 86_400_000  # between the end of a job's retention and that of its steps: clocks differ
@@ -105,48 +101,12 @@ async def save_whole(table: Table, one: Save) -> list[Inserted] | None:
     return answers
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
-    """What something takes of a transaction."""
-
-    items: int = 0
-    bytes: int = 0
-
-    def __add__(self, other: Room) -> Room:
-        return Room(self.items + other.items, self.bytes + other.bytes)
-
-    def fits(self) -> bool:
-        return self.items <= AT_ONCE and self.bytes <= BYTES_AT_ONCE
-
-
-def room_for_job(job: NewJob) -> Room:
-    """With its key, and its entry under what it waits for."""
-    return Room(1 + (job.dedupe_key is not None) + (job.waits_for is not None), len(job.payload.encode()))
-
-
-def room_for_step(step: Step) -> Room:
-    return Room(1, len((step.output or "").encode()))
-
-
 def parts_of(one: Save) -> list[Save]:
     whole = sum([*map(room_for_job, one.jobs), *map(room_for_step, one.steps)], start=Room())
     if whole.fits():
         return [one]
     jobs = [replace(one, steps=(), jobs=part) for part in chunks(one.jobs, room_for_job)]
     return jobs + [replace(one, steps=part, jobs=()) for part in chunks(one.steps, room_for_step)]
-
-
-def chunks(things: Sequence[T], room_for: Callable[[T], Room]) -> Iterator[tuple[T, ...]]:
-    chunk: list[T] = []
-    taken = Room()
-    for thing in things:
-        taken += room_for(thing)
-        if chunk and not taken.fits():
-            yield tuple(chunk)
-            chunk, taken = [], room_for(thing)
-        chunk.append(thing)
-    if chunk:
-        yield tuple(chunk)
 
 
 async def save_part(table: Table, one: Save, awaited: frozenset[str]) -> list[Inserted] | None:

@@ -1,0 +1,51 @@
+"""What fits into one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from mainspring.job import NewJob, Step
+from mainspring.stores.dynamodb.table import TRANSACTION
+
+T = TypeVar("T")
+
+BYTES_AT_ONCE = 3 * 2**20  # of one transaction; the service takes 4 MB
+AT_ONCE = TRANSACTION - 1  # items of one transaction, beside the mark on the job that brings them
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What something takes of a transaction."""
+
+    items: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Room) -> Room:
+        return Room(self.items + other.items, self.bytes + other.bytes)
+
+    def fits(self) -> bool:
+        return self.items <= AT_ONCE and self.bytes <= BYTES_AT_ONCE
+
+
+def room_for_job(job: NewJob) -> Room:
+    """With its key, and its entry under what it waits for."""
+    return Room(1 + (job.dedupe_key is not None) + (job.waits_for is not None), len(job.payload.encode()))
+
+
+def room_for_step(step: Step) -> Room:
+    return Room(1, len((step.output or "").encode()))
+
+
+def chunks(things: Sequence[T], room_for: Callable[[T], Room]) -> Iterator[tuple[T, ...]]:
+    chunk: list[T] = []
+    taken = Room()
+    for thing in things:
+        taken += room_for(thing)
+        if chunk and not taken.fits():
+            yield tuple(chunk)
+            chunk, taken = [], room_for(thing)
+        chunk.append(thing)
+    if chunk:
+        yield tuple(chunk)
