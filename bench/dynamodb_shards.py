@@ -7,7 +7,7 @@ each.
 
 Time is that of a loop whose clock stands still while the server or this machine works (standing.py), so that neither
 is the limit. What takes time is what would take it there: each call a few milliseconds, and what is refused its pause.
-The limits are scaled down, the same for all, only so that a run ends soon: at 1/100, 3 jobs/s stand for 300.
+The limits are scaled down, the same for all, only so that a run ends soon: at 1/50, 6 jobs/s stand for 300.
 """
 
 from __future__ import annotations
@@ -258,8 +258,8 @@ async def measure(server: str, shards: int, scale: float, seconds: float) -> tup
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", type=float, default=0.01, help="of the service's limits")
-    parser.add_argument("--seconds", type=float, default=5.0, help="by the clock that stands still meanwhile")
+    parser.add_argument("--scale", type=float, default=0.02, help="of the service's limits")
+    parser.add_argument("--seconds", type=float, default=4.0, help="by the clock that stands still meanwhile")
     parser.add_argument("--shards", type=int, nargs="*", default=SHARDS)
     args = parser.parse_args()
     from tests.dynamodb import endpoint
