@@ -93,18 +93,18 @@ async def test_a_task_is_called_like_the_function_it_is() -> None:
 async def test_a_direct_call_gets_a_context_that_is_attached_to_nothing() -> None:
     assert await context_first(7, "bob") == ["context_first", 1, 7, "bob"]
     assert await context_first(7) == await context_first(room=7) == ["context_first", 1, 7, "ana"]
-    assert context_last(7) == context_last(room=7) == ["context_last", 1, 7, "ana"]  # type: ignore[call-arg]
-    assert context_last(7, "bob") == ["context_last", 1, 7, "bob"]  # type: ignore[call-arg]
-    assert context_between(7, "bob") == ["context_between", 1, 7, "bob"]  # type: ignore[arg-type]
+    assert context_last(7) == context_last(room=7) == ["context_last", 1, 7, "ana"]  # type: ignore[call-overload]
+    assert context_last(7, "bob") == ["context_last", 1, 7, "bob"]  # type: ignore[call-overload]
+    assert context_between(7, "bob") == ["context_between", 1, 7, "bob"]  # type: ignore[call-overload]
     with pytest.raises(TypeError):
-        await context_first(7, "bob", "too many")  # type: ignore[call-arg]
+        await context_first(7, "bob", "too many")  # type: ignore[call-overload]
 
 
 async def test_a_direct_call_may_bring_its_own_context() -> None:
     own = Context.detached(task="mine", attempts=4)
     assert context_last(7, ctx=own) == ["mine", 5, 7, "ana"]
     assert context_between(7, own) == ["mine", 5, 7, "ana"]
-    assert await context_first(own, 7) == ["mine", 5, 7, "ana"]  # type: ignore[arg-type]
+    assert await context_first(own, 7) == ["mine", 5, 7, "ana"]
 
 
 # -- enqueuing ------------------------------------------------------------------------------------

@@ -91,11 +91,13 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def __getattr__(name: str) -> Any:
-    """People are imported when first named: a program without any need not wait for them."""
-    if name in {"Occasion", "Person"}:
-        from mainspring import occasions  # noqa: PLC0415 - see above
+if not TYPE_CHECKING:  # a type checker would take any name for one of ours
 
-        return getattr(occasions, name)
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
+    def __getattr__(name: str) -> Any:
+        """People are imported when first named: a program without any need not wait for them."""
+        if name in {"Occasion", "Person"}:
+            from mainspring import occasions  # noqa: PLC0415 - see above
+
+            return getattr(occasions, name)
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)

@@ -232,8 +232,12 @@ class Task(Generic[P, R, C]):
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
-        """Just the function, as if it were no task; a context it asks for is a detached one."""
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C: ...
+    @overload
+    def __call__(self, context: Context, /, *args: P.args, **kwargs: P.kwargs) -> C: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> C:  # type: ignore[misc] # mypy does not see that it takes P too
+        """Just the function, as if it were no task; a context it asks for is a detached one, unless you give yours."""
         wanted = self.payload.context
         if wanted is None or wanted in kwargs or any(isinstance(arg, Context) for arg in args):
             result: C = self.function(*args, **kwargs)

@@ -418,3 +418,16 @@ async def test_inline_nothing_runs_while_halted() -> None:
         await app.halt("fire drill")
         await welcome.enqueue(guest="ana")
         assert [job.status for job in kit.jobs()] == [Status.PENDING]
+
+
+def test_jobs_are_asked_for_by_a_status_that_there_is() -> None:
+    app = Mainspring("memory://")
+
+    @app.task()
+    async def work() -> None: ...
+
+    with testing.manual(app) as kit:
+        work.enqueue_sync()
+        assert kit.jobs(work, status="pending") == kit.jobs(work, status=Status.PENDING) != []
+        with pytest.raises(ValueError, match="'complete' is not a valid Status"):
+            kit.jobs(work, status="complete")

@@ -105,11 +105,11 @@ class Kit:
 
     # -- looking ------------------------------------------------------------------------------
 
-    def jobs(self, task: Task[..., Any, Any] | str | None = None, *, status: Status | None = None) -> list[Job]:
+    def jobs(self, task: Task[..., Any, Any] | str | None = None, *, status: Status | str | None = None) -> list[Job]:
         """All jobs of this block, or those of a task or in a status, in the order in which they were enqueued."""
         where = Filter(
             tasks=() if task is None else (task if isinstance(task, str) else task.name,),
-            statuses=() if status is None else (status,),
+            statuses=() if status is None else (Status(status),),
         )
         return run_apart(enqueued(self.app, where))
 
