@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mainspring import Fair, Limit, Mainspring
-from mainspring.errors import ConfigurationError, Discard, InvalidPayload
+from mainspring.errors import ConfigurationError, Discard, InvalidPayload, SystemHalted
 from mainspring.flow.limits.crew import Crew
 from mainspring.flow.limits.turns import IN_LINE, UNANSWERED, Turns
 from mainspring.job import Status
@@ -168,6 +168,54 @@ async def test_an_enqueue_that_dies_on_its_way_leaves_nobody_in_the_line_for_eve
             await work.enqueue_many([{"who": "a"}] * 3)
         await kit.time.advance(UNANSWERED / 1000 + 21)
         assert ran == ["a"] * 3
+
+
+async def test_who_enqueues_at_once_for_one_key_shares_its_room(new_app: NewApp) -> None:
+    app = new_app()
+    ran: list[str] = []
+
+    @app.task(fair=Fair(lambda p: p.who, 2))
+    async def work(who: str) -> None:
+        ran.append(who)
+
+    await asyncio.gather(*(work.enqueue(who="a") for _ in range(8)))
+    assert await statuses(app) == {Status.PENDING: 2, Status.SUSPENDED: 6}
+    await app.worker().drain()
+    assert len(ran) == 8
+
+
+async def test_what_was_not_inserted_takes_no_room() -> None:
+    app, counters = Mainspring("memory://"), Counters()
+    task = serve(app, counters, 2)
+    for _ in range(5):
+        await task.using(dedupe_key="once").enqueue(who="a")
+    await app.halt(accept=False)
+    with pytest.raises(SystemHalted):
+        await task.enqueue(who="a")
+    await app.resume()
+    await task.enqueue(who="a")
+    assert await statuses(app) == {Status.PENDING: 2}
+
+
+async def test_calls_are_lost_only_if_nothing_of_the_task_is_ready() -> None:
+    app = Mainspring("memory://")
+    ran: list[str] = []
+
+    @app.task(fair=Fair(lambda p: p.who, 1))
+    async def work(who: str) -> None:
+        ran.append(who)
+
+    async with manual(app) as kit:
+        first, *_ = await work.enqueue_many([{"who": "a"}] * 3)
+        await work.enqueue(who="b")
+        kit.clock.advance(UNANSWERED / 1000 + 1)
+        await app.timers.run_due()
+        assert await statuses(app) == {Status.PENDING: 2, Status.SUSPENDED: 2}  # nobody works: they may come yet
+        await app.jobs.cancel(first.id)  # the call is lost with it
+        await kit.drain()
+        assert ran == ["b"]
+        await kit.time.advance(UNANSWERED / 1000 + 21)
+        assert ran == ["b", "a", "a"]
 
 
 async def test_a_call_to_nobody_is_taken_back() -> None:

@@ -42,9 +42,17 @@ class Queue:
     tickets: tuple[Ticket]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Enter:
     """So many jobs of a fair task are about to be inserted: some as ready, the others in the line of their key."""
+
+    tickets: tuple[Ticket]
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """So many of those that should have been ready were not inserted."""
 
     tickets: tuple[Ticket]
     number: int
@@ -58,7 +66,7 @@ class Draw:
     number: int
 
 
-Wish = Ask | Leave | Queue | Enter | Draw
+Wish = Ask | Leave | Queue | Enter | Absent | Draw
 
 
 @dataclass(slots=True)
@@ -67,12 +75,12 @@ class Decision:
     refused: dict[tuple[str, int], Ticket] = field(default_factory=dict)  # job and token -> what was in its way
     taken: Counter[Key] = field(default_factory=Counter)  # of each limit
     calls: Counter[Key] = field(default_factory=Counter)  # who wait for it: how many to call
-    ready: Counter[Key] = field(default_factory=Counter)  # of those that enter, how many need not line up
+    ready: dict[Enter, int] = field(default_factory=dict)  # how many of them need not line up
 
     def add(self, other: Decision) -> None:
         self.admitted += other.admitted
         self.refused |= other.refused
-        self.ready.update(other.ready)
+        self.ready |= other.ready
 
 
 def decide(wishes: Iterable[Wish], states: Mapping[Key, State], now: Millis) -> Decision:
@@ -85,6 +93,8 @@ def decide(wishes: Iterable[Wish], states: Mapping[Key, State], now: Millis) -> 
         admit(ask, states, decision)
     for queue in (one for one in wishes if isinstance(one, Queue)):
         line_up(queue.tickets[0].document, states, decision, now)
+    for absent in (one for one in wishes if isinstance(one, Absent)):
+        forget(absent, states, now)
     for enter in (one for one in wishes if isinstance(one, Enter)):
         let_in(enter, states, decision, now)
     for key in decision.calls:
@@ -144,9 +154,15 @@ def let_in(enter: Enter, states: Mapping[Key, State], decision: Decision, now: M
     key = enter.tickets[0].document
     state = states[key]
     if isinstance(state, Turns):
-        decision.ready[key] = 0 if state.waiting else state.call(enter.number, now)
-        if decision.ready[key] < enter.number:
+        decision.ready[enter] = 0 if state.waiting else state.call(enter.number, now)
+        if decision.ready[enter] < enter.number:
             state.note(now)
+
+
+def forget(absent: Absent, states: Mapping[Key, State], now: Millis) -> None:
+    state = states[absent.tickets[0].document]
+    if isinstance(state, Turns):
+        state.nobody_came(absent.number, now)
 
 
 def state_of(ticket: Ticket, data: Mapping[str, Any] | None, now: Millis, width: int = 1) -> State:

@@ -55,7 +55,7 @@ class Request(NamedTuple):
     answer: asyncio.Future[Decision]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Case:
     """Wishes that are decided together, and how far they have come."""
 
@@ -168,7 +168,9 @@ class Desk:
         self._empty_purses(left)
         now = self.store.clock.now()
         made = [self._case(wishes, tickets, now) for wishes in left]
-        doubted = [case for case in made if case.decision.refused and (trusted or await self._found_gone(case))]
+        refused = [case for case in made if case.decision.refused]
+        freed = set() if trusted else await self._look_for_gone(refused)
+        doubted = {case for case in refused if trusted or not freed.isdisjoint(case.states)}
         clear = [case for case in made if case not in doubted]
         again = await self._write(clear)
         for case in clear:
@@ -221,17 +223,18 @@ class Desk:
                 elif number:
                     decision.calls[key] = min(state.room, decision.calls[key] + number)
 
-    async def _found_gone(self, case: Case) -> bool:
-        """Whether places that are in the way are held by runs that are no more."""
-        keys = {ticket.document for ticket in case.decision.refused.values()}
-        now, found = self._time(), False
-        for key in keys:
-            state = case.states[key]
-            if isinstance(state, Slots) and now - self._looked.get(key, 0) > LOOK_EVERY:
-                self._looked[key] = now
-                self._gone[key] = await gone(self.store, state.holders.items())
-                found = found or bool(self._gone[key])
-        return found
+    async def _look_for_gone(self, refused: Sequence[Case]) -> set[Key]:
+        """Places that are in the way, and held by runs that are no more."""
+        now, holders = self._time(), dict[Key, set[tuple[str, int]]]()
+        for case in refused:
+            for key in {ticket.document for ticket in case.decision.refused.values()}:
+                state = case.states[key]
+                if isinstance(state, Slots) and now - self._looked.get(key, 0) > LOOK_EVERY:
+                    self._looked[key] = now
+                    holders[key] = set(state.holders.items())
+        dead = await gone(self.store, set().union(*holders.values())) if holders else set()
+        self._gone |= {key: own & dead for key, own in holders.items()}
+        return {key for key, own in holders.items() if own & dead}
 
     async def _read(self, keys: Collection[Key]) -> None:
         if not keys:
@@ -247,11 +250,11 @@ class Desk:
         for memory in (self._known, self._looked, self._called, self._gone, self._purses, self._nobody):
             memory.clear()
 
-    async def _write(self, made: Sequence[Case]) -> list[Case]:
+    async def _write(self, made: Sequence[Case]) -> set[Case]:
         """Those that must be decided again, since others were quicker."""
         asked = [case for case in made if case.writes]
         answers = await self.store.write([Bundle(case.writes) for case in asked]) if asked else []
-        return [case for case, answer in zip(asked, answers, strict=True) if answer is None]
+        return {case for case, answer in zip(asked, answers, strict=True) if answer is None}
 
     def _accept(self, case: Case, decision: Decision) -> None:
         decision.add(case.decision)

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from mainspring.clock import Millis
 from mainspring.errors import InvalidPayload
-from mainspring.flow.limits.admission import Ask, Enter, Leave, Queue
+from mainspring.flow.limits.admission import Absent, Ask, Enter, Leave, Queue, Wish
 from mainspring.flow.limits.desk import Desk
 from mainspring.flow.limits.limit import Fair, Rate, Ticket
 from mainspring.guards import Guarded, LookAgain, Refusal, refuse
@@ -70,15 +70,18 @@ class LimitGuard:
 
     async def enter(self, groups: Mapping[Ticket, list[NewJob]]) -> None:
         """Jobs of fair tasks are about to be inserted: those that are not ready at once line up."""
-        desk = self._desk()
-        decision = await desk.settle([Enter((ticket,), len(jobs)) for ticket, jobs in groups.items()])
+        wishes = {ticket: Enter((ticket,), len(jobs)) for ticket, jobs in groups.items()}
+        decision = await self._desk().settle(list(wishes.values()))
         for ticket, jobs in groups.items():
-            for job in jobs[decision.ready[ticket.document] :]:
+            for job in jobs[decision.ready[wishes[ticket]] :]:
                 job.waits_for = ticket.call
 
-    async def entered(self, tickets: Iterable[Ticket]) -> None:
-        """They are in line. Who looked before that may have found nobody."""
-        await self._desk().settle([Queue((ticket,)) for ticket in tickets])
+    async def entered(self, lined_up: Iterable[Ticket], absent: Mapping[Ticket, int]) -> None:
+        """They are in line: who looked before that may have found nobody. Some should be ready, and are not there."""
+        missing = [Absent((ticket,), number) for ticket, number in absent.items() if number]
+        wishes: list[Wish] = [*(Queue((ticket,)) for ticket in lined_up), *missing]
+        if wishes:
+            await self._desk().settle(wishes)
 
     async def ended(self, jobs: Sequence[Guarded]) -> None:
         runs = [(job.claim.id, job.claim.token) for job in jobs]

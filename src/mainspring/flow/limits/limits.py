@@ -49,6 +49,7 @@ class Limits:
         self._fair: dict[str, tuple[Gate, ...]] = {}
         self._whole: dict[tuple[str, str], tuple[Ticket, ...]] = {}  # of tasks in queues; none: not so simple
         self.keyed = False  # whether any of them has keys
+        app.timers.add(LimitTimer(app))  # also without limits: jobs may wait for some that are declared no more
 
     # -- declaring ------------------------------------------------------------------------------
 
@@ -88,7 +89,6 @@ class Limits:
     def _guard(self) -> LimitGuard:
         guard = LimitGuard(self._app)
         self._app.guards.add(guard, self.concern, self._passes_at_once, guard.settled)
-        self._app.timers.add(LimitTimer(self._app))
         return guard
 
     # -- enqueuing fairly -----------------------------------------------------------------------
@@ -100,9 +100,15 @@ class Limits:
             if job.task in self._fair and job.run_at is None and not job.delay and job.waits_for is None:
                 groups.setdefault(self._turn(job), []).append(job)
         await self._guard.enter(groups)
-        inserted = await self._app.store.insert(jobs)
-        if lined_up := [ticket for ticket, own in groups.items() if own[-1].waits_for is not None]:
-            await self._guard.entered(lined_up)
+        there: set[str] = set()
+        try:
+            inserted = await self._app.store.insert(jobs)
+            there = {one.id for one in inserted if one.created}
+        finally:  # a duplicate, or a system that takes no jobs
+            lined_up = [ticket for ticket, own in groups.items() if own[-1].waits_for is not None]
+            ready = {ticket: [job for job in own if job.waits_for is None] for ticket, own in groups.items()}
+            absent = {ticket: sum(job.id not in there for job in own) for ticket, own in ready.items()}
+            await self._guard.entered(lined_up, absent)
         return inserted
 
     def concerns_insert(self, jobs: Iterable[NewJob]) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from mainspring.clock import Millis
 from mainspring.flow.limits.slots import Slots
 
-UNANSWERED: Millis = 30_000  # if nothing of a key runs, calls are taken for lost after that
+UNANSWERED: Millis = 30_000  # if nothing of a key runs and nothing of its task is ready, calls are lost after that
 IN_LINE: Millis = 60_000  # so long after a note that jobs line up it is believed: they may be on their way
 
 
