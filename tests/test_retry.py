@@ -141,3 +141,9 @@ def test_a_policy_travels_with_a_job(retry: Retry) -> None:
 def test_a_policy_with_code_does_not_travel(retry: Retry) -> None:
     with pytest.raises(ConfigurationError, match="belongs on the task"):
         retry.to_data()
+
+
+@pytest.mark.parametrize(("delay", "said"), [(-1, "must not be negative"), ("5m", "'5m' is no length of time")])
+def test_delays_are_lengths_of_time(delay: Any, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Retry.delays(60, delay)

@@ -155,6 +155,11 @@ async def test_arguments_that_do_not_fit_are_refused_and_none_of_a_batch_is_enqu
     assert kit.jobs() == []
 
 
+async def test_payloads_that_are_no_objects_are_refused(kit: Kit) -> None:
+    with pytest.raises(InvalidPayload, match="as a mapping of its arguments or as a model, not 7"):
+        await welcome.enqueue_many([7])  # type: ignore[list-item]
+
+
 async def test_a_payload_that_went_bad_ends_as_a_dead_letter_at_once(kit: Kit) -> None:
     job = welcome.prepare("ana")
     job.payload = json.dumps({"guest": ["ana"]})
@@ -260,6 +265,7 @@ def test_each_option_reaches_the_job(options: dict[str, Any], field: str, value:
         ({"isolation": "thread"}, "isolation is .* not 'thread'"),
         ({"timeout": "5m"}, "'5m' is no length of time"),
         ({"expires": "5m"}, "'5m' is no length of time"),
+        ({"after": [3]}, "after is a list of jobs"),
         ({"retry": 3}, r"retry is a Retry\(…\), not 3"),
         ({"debounce": "key"}, r"debounce is a Debounce\(…\), not 'key'"),
         ({"deliver": "08:00-22:00"}, r"deliver is a Window\(…\), not '08:00-22:00'"),

@@ -60,7 +60,12 @@ class Payload:
 
     def dump_one(self, payload: Mapping[str, Any] | BaseModel) -> str:
         """The same of arguments that come as one object."""
-        return self.dump((payload,), {}) if isinstance(payload, BaseModel) else self.dump((), dict(payload))
+        if isinstance(payload, BaseModel):
+            return self.dump((payload,), {})
+        if not isinstance(payload, (dict, Mapping)):  # dict: the quicker look
+            msg = f"a job of task {self.task!r} is given as a mapping of its arguments or as a model, not {payload!r}"
+            raise InvalidPayload(msg)
+        return self.dump((), dict(payload))
 
     def load(self, text: str) -> Arguments:
         """The arguments for the function."""

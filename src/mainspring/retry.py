@@ -42,8 +42,12 @@ class Retry:
         if self.max_attempts < 1:
             msg = f"max_attempts is {self.max_attempts}; a job needs at least one attempt"
             raise ConfigurationError(msg)
-        if duration(self.base) < 0 or duration(self.cap) < 0 or self.jitter < 0 or self.factor < 1:
-            msg = "base, cap and jitter must not be negative, and factor not below 1"
+        if (
+            any(duration(delay) < 0 for delay in (self.base, self.cap, *self.explicit))
+            or self.jitter < 0
+            or self.factor < 1
+        ):
+            msg = "delays and jitter must not be negative, and factor not below 1"
             raise ConfigurationError(msg)
 
     @classmethod

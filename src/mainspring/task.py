@@ -281,7 +281,7 @@ class Task(Generic[P, R, C]):
             queue=queue, priority=priority, run_at=run_at, delay=delay, dedupe_key=dedupe_key, dedupe_for=dedupe_for,
             target=target, tags=tags, max_attempts=max_attempts, retry=retry, timeout=timeout, isolation=isolation,
             retention=retention, connection=connection, throttle=throttle, debounce=debounce, replace=replace,
-            expires=expires, after=after, on_failed=on_failed, breaker=breaker, deliver=deliver,
+            expires=expires, after=dependencies.listed(after), on_failed=on_failed, breaker=breaker, deliver=deliver,
         )  # fmt: skip
         self.check(given)
         return Enqueuer(self, given)

@@ -338,7 +338,7 @@ async def eventually_children(app: Mainspring) -> list[Any]:
     [
         (lambda ctx, _: ctx.spawn(str, name="a"), "give a task and its arguments, or a prepared job"),
         (lambda ctx, render: ctx.gather(render), "takes what ctx.spawn gave and prepared jobs"),
-        (lambda ctx, render: ctx.gather([render.prepare(name="a")]), r"put a \* before the list"),
+        (lambda ctx, render: ctx.gather([render.prepare(name="a")]), r"not a list; put a \* before it"),
         (lambda ctx, _: ctx.step("a", str(1)), "give the function and then its arguments"),
         (lambda ctx, _: ctx.step("a", asyncio.sleep(0)), "give the function and then its arguments"),
         (lambda ctx, _: ctx.sleep("5m"), "'5m' is no length of time"),

@@ -257,6 +257,15 @@ async def test_a_chain_runs_one_after_the_other(app: Mainspring, kit: Kit) -> No
     assert [(await handle.get()).attempts for handle in handles] == [1, 1, 1]
 
 
+async def test_a_link_that_comes_after_others_waits_for_them_too(app: Mainspring, kit: Kit) -> None:
+    (other,) = await app.enqueue_all([work(app, "other", delay=60)])
+    await app.chain(work(app, "a"), work(app, "b", after=[other]), work(app, "c"))
+    await kit.drain()
+    assert app.ran == ["a"]  # type: ignore[attr-defined]
+    await kit.time.advance(seconds=60)
+    assert app.ran == ["a", "other", "b", "c"]  # type: ignore[attr-defined]
+
+
 async def test_if_a_link_breaks_the_rest_is_cancelled(app: Mainspring, kit: Kit) -> None:
     handles = await app.chain(work(app, "a"), work(app, "b", fails=True), work(app, "c"), work(app, "d"))
     await kit.drain()

@@ -189,3 +189,19 @@ async def test_whatever_happens_at_once_nothing_starts_early_or_never(new_app: C
         jobs = await ended(apps[0], *ids)
     assert {job.status for job in jobs} <= FINISHED
     assert (sorted(done), early) == (list(range(24)), [])
+
+
+async def test_the_others_may_come_from_a_generator(app: Mainspring, kit: Kit) -> None:
+    task: Any = app.tasks["work"]
+    others = [await task.using(delay=60).enqueue(name=name) for name in "ab"]
+    await task.using(after=(other for other in others)).enqueue(name="last")
+    await kit.drain()
+    assert app.ran == []  # type: ignore[attr-defined]
+    await kit.time.advance(seconds=60)
+    assert app.ran == ["a", "b", "last"]  # type: ignore[attr-defined]
+
+
+def test_what_is_no_job_is_refused(app: Mainspring) -> None:
+    task: Any = app.tasks["work"]
+    with pytest.raises(ConfigurationError, match="and <Task work> is none"):
+        task.using(after=[task])

@@ -202,8 +202,8 @@ def check_function(name: Any, function: Any) -> None:
 def check_children(jobs: Sequence[Any]) -> None:
     for job in jobs:
         if not isinstance(job, (Child, NewJob)):
-            hint = "; put a * before the list" if isinstance(job, (list, tuple)) else ""
-            msg = f"ctx.gather takes what ctx.spawn gave and prepared jobs (render.prepare(…)), not {job!r}{hint}"
+            what = "a list; put a * before it" if isinstance(job, (list, tuple)) else repr(job)
+            msg = f"ctx.gather takes what ctx.spawn gave and prepared jobs (render.prepare(…)), not {what}"
             raise ConfigurationError(msg)
 
 

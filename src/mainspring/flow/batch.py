@@ -300,7 +300,7 @@ async def put_chain(app: Mainspring, jobs: Sequence[NewJob]) -> list[JobHandle[A
             raise ConfigurationError(msg)
     linked = list(jobs[:1])
     for before, job in pairwise(jobs):
-        options = {**json.loads(job.options or "{}"), dependencies.OPTION: dependencies.option_of([before], None)}
+        options = {**json.loads(job.options or "{}"), dependencies.OPTION: dependencies.option_behind(job, before.id)}
         linked.append(dependencies.suspended_until(before.id, replace(job, options=json.dumps(options))))
     inserted = await app.insert(linked)
     return [JobHandle(one.id, one.created, app.find_task(job.task)) for one, job in zip(inserted, linked, strict=True)]

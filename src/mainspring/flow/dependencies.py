@@ -6,7 +6,8 @@ between, is noticed by a second look after a while.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -35,6 +36,11 @@ class HasId(Protocol):
 After = Iterable[HasId | str]
 
 
+def listed(after: After | None) -> After | None:
+    """A generator tells only once what it has, and options are read several times."""
+    return tuple(after) if isinstance(after, Iterator) else after
+
+
 def ids_of(after: After) -> tuple[str, ...]:
     """Of handles, jobs, prepared jobs, or ids as they are."""
     return tuple(dict.fromkeys(one if isinstance(one, str) else one.id for one in after))
@@ -47,6 +53,9 @@ def problem_of(after: Any, on_failed: Any) -> str | None:
         return "on_failed needs after, the jobs that come before" if on_failed is not None else None
     if isinstance(after, str) or not hasattr(after, "__iter__"):
         return f"after is a list of jobs or their ids, not {after!r}"
+    for one in after:
+        if not isinstance(one if isinstance(one, str) else getattr(one, "id", None), str):
+            return f"after is a list of jobs (handles, ids), and {one!r} is none"
     if len(ids_of(after)) > MOST:
         return f"a job waits for up to {MOST} others, not {len(ids_of(after))}; for more there is app.batch(…)"
     return None
@@ -54,6 +63,12 @@ def problem_of(after: Any, on_failed: Any) -> str | None:
 
 def option_of(after: After, on_failed: OnFailed | None) -> dict[str, Any]:
     return {"jobs": list(ids_of(after)), "on_failed": on_failed or "cancel"}
+
+
+def option_behind(job: NewJob, before: str) -> dict[str, Any]:
+    """In a chain: it comes after that one too."""
+    own = json.loads(job.options or "{}").get(OPTION, {})
+    return option_of([*own.get("jobs", ()), before], own.get("on_failed"))
 
 
 async def insert_after(app: Mainspring, jobs: list[NewJob], ids: Sequence[str]) -> list[Inserted]:
