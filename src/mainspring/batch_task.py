@@ -90,6 +90,12 @@ class BatchTask(Task[[T], R, C]):
 
     def __init__(self, *args: Any, batch: Batch, **rest: Any) -> None:
         super().__init__(*args, **rest)
+        if not isinstance(batch, Batch):
+            msg = f"task {self.name!r}: batch is Batch(size=100), not {batch!r}"
+            raise ConfigurationError(msg)
+        if self.steps:
+            msg = f"task {self.name!r}: what handles many jobs at once is no durable function; leave batch or steps out"
+            raise ConfigurationError(msg)
         self.batch = batch
         self.is_plain = False
 

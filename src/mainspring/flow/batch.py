@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -45,7 +45,7 @@ class BatchHandle:
 
     id: str
     jobs: tuple[str, ...]  # the ids of its members
-    _batches: Batches
+    _batches: Batches = field(repr=False)
 
     async def progress(self) -> BatchProgress:
         return await self._batches.progress(self.id)
