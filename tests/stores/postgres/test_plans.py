@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from itertools import cycle, islice
 from typing import Any
 
 import psycopg
 import pytest
 
-from mainspring.job import UNTIL_WOKEN, Claim, Move, Save, Status, Step, end_of
+from mainspring.job import UNTIL_WOKEN, Claim, Failure, Move, Outcome, Save, Status, Step, end_of
 from mainspring.stores.documents import Bundle, Key, Listing, Write
 from mainspring.stores.postgres import PostgresStore, upkeep
 from mainspring.stores.postgres.transaction import PLAN_FREELY, Dialect, Transaction
@@ -22,6 +23,7 @@ from tests.worker.working import eventually
 pytestmark = pytest.mark.slow
 
 WAITING, SUSPENDED, FINISHED = 60_000, 60_000, 50_000
+BOOM = Failure("ValueError", "boom", "Traceback …")
 TIMES = 8  # more than the five after which a statement is prepared, and may be planned for any values
 MOST_PAGES = 250  # of 8 kB, for the work of ten jobs; the tables have thousands
 UNSORTED = 512  # pages of new entries that a GIN index may have put off sorting in
@@ -375,46 +377,63 @@ def explain(connection: psycopg.Connection[Any], statement: str, parameters: Any
 
 RUNNING, ENDED, ACKS = 4_000, 100, 8
 READ_BY_INDEX = """
-SELECT indexrelname, idx_tup_read FROM pg_stat_user_indexes WHERE schemaname = '{s}' AND relname = 'jobs'
+SELECT indexrelname, idx_tup_read FROM pg_stat_user_indexes WHERE schemaname = '{s}' AND relname IN ('jobs', 'attempts')
 """
-NEW_STATISTICS = "VACUUM ANALYZE {s}.jobs"
+NEW_STATISTICS = "VACUUM ANALYZE {s}.jobs, {s}.attempts"
+
+Moves = tuple[Move, ...]
+UNFINISHED = (Move.RETRY, Move.SNOOZE, Move.RELEASE, Move.SUSPEND, Move.CRASH)
+MIXED = (*UNFINISHED, Move.DEAD, Move.CANCEL, Move.DONE)
 
 
-async def none_ran(stores: Stores, store: PostgresStore) -> None:
+def endings(held: Held, moves: Moves, number: int) -> list[Outcome]:
+    """Of each kind as many; whoever goes on is put off."""
+    chosen = islice(cycle(moves), number)
+    return [outcome(held.pop(), move, delay=10**9 if move in UNFINISHED else 0, failure=BOOM) for move in chosen]
+
+
+async def none_ran(stores: Stores, store: PostgresStore, moves: Moves) -> None:
     """The planner takes the index of running jobs for the shortest."""
     await store.insert([new_job() for _ in range(RUNNING)])
     stores.ask(NEW_STATISTICS)
 
 
-async def none_were_there(stores: Stores, store: PostgresStore) -> None:
-    """So says the plan that was made then, and is kept by the connection."""
+async def none_were_there(stores: Stores, store: PostgresStore, moves: Moves) -> None:
+    """So say the plans that were made then, and are kept by the connection."""
     stores.ask(NEW_STATISTICS)
     for _ in range(TIMES):
-        await end(store, await running(store), Move.DONE)
+        await store.insert([new_job() for _ in moves])
+        assert None not in await store.ack(endings(await claim(store, len(moves)), moves, len(moves)))
     await store.insert([new_job() for _ in range(RUNNING)])
 
 
 @pytest.mark.parametrize("told", [none_ran, none_were_there])
-@pytest.mark.parametrize("move", [Move.DONE, Move.RETRY])
+@pytest.mark.parametrize("moves", [(Move.DONE,), (Move.RETRY,), MIXED], ids=["done", "retry", "mixed"])
 async def test_an_ack_reads_the_jobs_that_it_ends_and_no_others(
-    stores: Stores, told: Callable[[Stores, PostgresStore], Awaitable[None]], move: Move
+    stores: Stores, told: Callable[[Stores, PostgresStore, Moves], Awaitable[None]], moves: Moves
 ) -> None:
     store = await stores.another()
     stores.ask(LEFT_ALONE)
     await join(store, "w1")
-    await told(stores, store)
+    await told(stores, store, moves)
     held = await claim(store, RUNNING)
-    before = await read_by_index(stores)
+    before, scanned_before = read_by_index(stores), read_in_a_row(stores)
     for _ in range(ACKS):
-        ends = [outcome(held.pop(), move, delay=10**9 if move is Move.RETRY else 0) for _ in range(ENDED)]
-        assert None not in await store.ack(ends)
+        assert None not in await store.ack(endings(held, moves, ENDED))
     await store.close()
     await eventually(lambda: not stores.backends())
-    after = await read_by_index(stores)
+    after, scanned = read_by_index(stores), read_in_a_row(stores)
+    assert scanned == scanned_before
     assert after["jobs_running"] == before["jobs_running"]
     assert after["jobs_pkey"] - before["jobs_pkey"] < 4 * ACKS * ENDED + RUNNING
+    assert after["attempts_pkey"] - before["attempts_pkey"] <= ACKS * ENDED
 
 
-async def read_by_index(stores: Stores) -> dict[str, int]:
+def read_by_index(stores: Stores) -> dict[str, int]:
     with stores.connect() as connection:
         return dict(connection.execute(READ_BY_INDEX.replace("{s}", stores.schema).encode()).fetchall())
+
+
+def read_in_a_row(stores: Stores) -> dict[str, int]:
+    """Rows of tables that were read from end to end."""
+    return {name: rows for name, (_, rows) in read_so_far(stores).items() if name in {"jobs", "attempts"}}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mainspring.clock import Millis
 from mainspring.job import FINISHED, Failure, Move, Outcome, ProgressReport, Status, end_of
@@ -23,7 +24,7 @@ from mainspring.stores.rules import (
     refuse_illegal,
     shorten,
 )
-from mainspring.stores.tables import CODES, DEAD_LETTER, NEVER, RUNNING, STATUSES
+from mainspring.stores.tables import CODES, RUNNING, STATUSES
 
 COMPLETE = """
 SELECT * FROM {s}.complete(%(ids)s::uuid[], %(tokens)s::bigint[], %(began)s::bigint[], %(results)s::text[], {now})
@@ -33,49 +34,45 @@ SELECT archive.id::text, archive.token, status FROM {s}.archive
 JOIN unnest(%(ids)s::uuid[], %(tokens)s::bigint[]) AS ended(id, token)
     ON archive.id = ended.id AND archive.token = ended.token
 """
-HELD = f"""
-WITH ended AS (
-    SELECT id, token FROM unnest(%(ids)s::uuid[], %(tokens)s::bigint[]) AS ended(id, token)
-)
-SELECT j.id::text, j.token, queue, cancel, attempts, crashes, worker, claimed_at, {{now}}
-FROM {{s}}.jobs AS j JOIN ended ON j.id = ended.id AND j.token = ended.token
-WHERE j.id = ANY (%(ids)s::uuid[]) AND status + 0 = {RUNNING} ORDER BY j.id FOR NO KEY UPDATE OF j
-"""  # the sum hides the index of running jobs, which a planner who thinks that none runs would read as a whole
-ARCHIVE = f"""
-WITH ended AS (
-    SELECT * FROM unnest(%(ids)s::uuid[], %(statuses)s::smallint[], %(is_attempt)s::integer[], %(is_crash)s::integer[],
-                         %(began)s::bigint[], %(reasons)s::text[], %(error_types)s::text[], %(errors)s::text[],
-                         %(results)s::text[])
-        AS ended(id, end_status, is_attempt, is_crash, began, end_reason, end_error_type, end_error, result)
-), gone AS (
-    DELETE FROM {{s}}.jobs AS j USING ended WHERE j.id = ended.id
-    RETURNING j.*, end_status, is_attempt, is_crash, began, end_reason, end_error_type, end_error, result,
-              CASE WHEN end_status = {DEAD_LETTER} THEN keep_dead ELSE keep END AS keeping
-)
-INSERT INTO {{s}}.archive
-SELECT id, task, queue, end_status, priority, run_at, attempts + is_attempt, max_attempts, crashes + is_crash, token,
-       worker, coalesce(began, claimed_at), {{now}}, least({NEVER}, {{now}} + keeping),
-       {{s}}.drop_day(keeping, {{now}}), timeout,
-       created_at, keep, keep_dead, dedupe_key, target_type, target_id, tags, options, coalesce(end_reason, reason),
-       progress, note, coalesce(end_error_type, error_type),
-       CASE WHEN end_error_type IS NULL THEN error ELSE end_error END, payload, result
-FROM gone
-"""
-GO_ON = """
-UPDATE {s}.jobs SET status = %(status)s, run_at = coalesce(%(run_at)s, least(run_at, %(at)s)),
-                    attempts = CASE WHEN %(anew)s THEN 0 ELSE attempts + %(attempts)s END,
-                    crashes = CASE WHEN %(anew)s THEN 0 ELSE crashes + %(crashes)s END,
-                    cancel = false, waits_for = %(waits_for)s,
-                    reason = %(reason)s, error_type = coalesce(%(error_type)s, error_type),
-                    error = CASE WHEN %(error_type)s::text IS NULL THEN error ELSE %(error)s END
-WHERE id = %(id)s
-"""
-RECORD_ATTEMPT = """
-INSERT INTO {s}.attempts (job_id, number, worker, started_at, finished_at, move, error_type, error, traceback)
-SELECT %(id)s, coalesce(max(number), 0) + 1, %(worker)s, %(started_at)s, %(finished_at)s, %(move)s, %(error_type)s,
-       %(error)s, %(traceback)s
-FROM {s}.attempts WHERE job_id = %(id)s
-"""
+HELD = "SELECT held.*, {now} FROM {s}.held(%(ids)s::uuid[], %(tokens)s::bigint[])"
+GOING = {
+    "ids": "uuid",
+    "statuses": "smallint",
+    "times": "bigint",
+    "anew": "boolean",
+    "attempts": "integer",
+    "crashes": "integer",
+    "keys": "text",
+    "reasons": "text",
+    "error_types": "text",
+    "errors": "text",
+}
+GO_ON = f"SELECT {{s}}.go_on({arrays.casts(GOING)}, %(at)s::bigint)"
+ENDED = {
+    "ids": "uuid",
+    "statuses": "smallint",
+    "attempts": "integer",
+    "crashes": "integer",
+    "began": "bigint",
+    "reasons": "text",
+    "error_types": "text",
+    "errors": "text",
+    "results": "text",
+}
+FINISH = f"SELECT {{s}}.finish({arrays.casts(ENDED)}, {{now}})"
+RECORDED = {
+    "ids": "uuid",
+    "workers": "text",
+    "began": "bigint",
+    "ended": "bigint",
+    "moves": "text",
+    "error_types": "text",
+    "errors": "text",
+    "tracebacks": "text",
+}
+RECORD = f"SELECT {{s}}.record_attempts({arrays.casts(RECORDED)})"
+
+Row = tuple[Any, ...]
 
 
 @dataclass(slots=True)
@@ -86,7 +83,6 @@ class Held:
     token: int
     queue: str
     cancel: bool
-    attempts: int
     crashes: int
     worker: str
     claimed_at: Millis
@@ -147,19 +143,22 @@ async def settle(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[
     first: dict[tuple[str, int], Outcome] = {}
     for outcome in outcomes:
         first.setdefault((outcome.job_id, outcome.token), outcome)
-    held = await transaction.rows(HELD, ids=[key[0] for key in first], tokens=[key[1] for key in first])
+    held = await transaction.rows(
+        HELD, ids=arrays.of_plain(job_id for job_id, _ in first), tokens=arrays.of_plain(token for _, token in first)
+    )
     statuses: dict[tuple[str, int], Status] = {}
     ended: list[tuple[Held, Status, Outcome]] = []
+    going: list[tuple[Held, Status, Outcome]] = []
+    recorded: list[Row] = []
     for job in (Held(*row) for row in held):
         outcome = first[job.id, job.token]
         status = next_status(outcome, cancel=job.cancel, crashes=job.crashes)
         statuses[job.id, job.token] = status
-        if status in FINISHED:
-            ended.append((job, status, outcome))
-        else:
-            await go_on(transaction, job, status, outcome)
+        (ended if status in FINISHED else going).append((job, status, outcome))
         if (move := recorded_as(outcome, status)) is not None:
-            await record_attempt(transaction, job, move, outcome)
+            recorded.append(to_record(job, move, outcome))
+    await go_on(transaction, going)
+    await record(transaction, recorded)
     await end(transaction, ended)
     accepted = [outcome for key, outcome in first.items() if key in statuses]
     await steps.put(transaction, [(outcome.job_id, step) for outcome in accepted for step in outcome.steps])
@@ -169,63 +168,84 @@ async def settle(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[
     return statuses
 
 
-async def go_on(transaction: Transaction, job: Held, status: Status, outcome: Outcome) -> None:
-    """The job stays live: it waits for its next run."""
+async def go_on(transaction: Transaction, going: Sequence[tuple[Held, Status, Outcome]]) -> None:
+    """The jobs stay live: they wait for their next run."""
+    for part in arrays.in_parts(to_go_on(job, status, outcome) for job, status, outcome in going):
+        at = going[0][0].now  # they were due when they were claimed, even if the clock was set back since
+        await transaction.rows(GO_ON, **arrays.of_columns(GOING, part), at=at)
+    for (queue, status), number in Counter((job.queue, status) for job, status, _ in going).items():
+        transaction.count(queue, RUNNING, -number)
+        transaction.count(queue, CODES[status], number)
+        transaction.woken.add(queue)
+
+
+def to_go_on(job: Held, status: Status, outcome: Outcome) -> Row:
+    """In the order of GOING."""
     failure = outcome.failure
-    await transaction.do(
-        GO_ON,
-        id=job.id,
-        status=CODES[status],
-        run_at=None if keeps_its_time(outcome) else next_time(outcome, job.now),
-        at=job.now,  # it was due when it was claimed, even if the clock was set back since
-        attempts=int(outcome.move in COUNTS_AS_ATTEMPT),
-        crashes=int(outcome.move is Move.CRASH),
-        anew=begins_anew(outcome),
-        waits_for=outcome.waits_for if outcome.move is Move.SUSPEND else None,
-        reason=storable(outcome.reason),
-        error_type=failure.type if failure else None,
-        error=storable(failure.message) if failure else None,
+    return (
+        job.id,
+        CODES[status],
+        None if keeps_its_time(outcome) else next_time(outcome, job.now),
+        begins_anew(outcome),
+        int(outcome.move in COUNTS_AS_ATTEMPT),
+        int(outcome.move is Move.CRASH),
+        outcome.waits_for if outcome.move is Move.SUSPEND else None,
+        storable(outcome.reason),
+        failure.type if failure else None,
+        storable(failure.message) if failure else None,
     )
-    transaction.count(job.queue, RUNNING, -1)
-    transaction.count(job.queue, CODES[status], 1)
-    transaction.woken.add(job.queue)
 
 
 async def end(transaction: Transaction, ended: Sequence[tuple[Held, Status, Outcome]]) -> None:
     """The jobs are finished: they leave the live table for the archive."""
     if not ended:
         return
-    failures = [outcome.failure for _, _, outcome in ended]
-    await transaction.do(
-        ARCHIVE,
-        ids=[job.id for job, _, _ in ended],
-        statuses=[CODES[status] for _, status, _ in ended],
-        is_attempt=[int(outcome.move in COUNTS_AS_ATTEMPT) for _, _, outcome in ended],
-        is_crash=[int(o.move is Move.CRASH and status is not Status.CANCELLED) for _, status, o in ended],
-        began=[outcome.started_at or None for _, _, outcome in ended],
-        reasons=[storable(outcome.reason) or None for _, _, outcome in ended],
-        error_types=[failure.type if failure else None for failure in failures],
-        errors=[storable(failure.message) if failure else None for failure in failures],
-        results=[outcome.result for _, _, outcome in ended],
-    )
+    await finish(transaction, [to_finish(job, status, outcome) for job, status, outcome in ended])
     for (queue, status), number in Counter((job.queue, status) for job, status, _ in ended).items():
         transaction.count(queue, RUNNING, -number)
         transaction.count(queue, CODES[status], number)
     await wake_for_ends(transaction, [job.id for job, _, _ in ended])
 
 
-async def record_attempt(transaction: Transaction, job: Held, move: Move, outcome: Outcome) -> None:
+async def finish(transaction: Transaction, rows: Iterable[Row]) -> None:
+    for part in arrays.in_parts(rows):
+        await transaction.rows(FINISH, **arrays.of_columns(ENDED, part))
+
+
+def to_finish(job: Held, status: Status, outcome: Outcome) -> Row:
+    """In the order of ENDED."""
+    failure = outcome.failure
+    return (
+        job.id,
+        CODES[status],
+        int(outcome.move in COUNTS_AS_ATTEMPT),
+        int(outcome.move is Move.CRASH and status is not Status.CANCELLED),
+        outcome.started_at or None,
+        storable(outcome.reason) or None,
+        failure.type if failure else None,
+        storable(failure.message) if failure else None,
+        outcome.result,
+    )
+
+
+async def record(transaction: Transaction, rows: Iterable[Row]) -> None:
+    """What the history of the jobs keeps of their runs, at most one of each job."""
+    for part in arrays.in_parts(rows):
+        await transaction.rows(RECORD, **arrays.of_columns(RECORDED, part))
+
+
+def to_record(job: Held, move: Move, outcome: Outcome) -> Row:
+    """In the order of RECORDED."""
     failure = outcome.failure or Failure("", "")
-    await transaction.do(
-        RECORD_ATTEMPT,
-        id=job.id,
-        worker=job.worker,
-        started_at=outcome.started_at or job.claimed_at,
-        finished_at=outcome.finished_at or job.now,
-        move=move,
-        error_type=failure.type or None,
-        error=storable(failure.message) or None,
-        traceback=storable(shorten(failure.traceback)) or None,
+    return (
+        job.id,
+        job.worker,
+        outcome.started_at or job.claimed_at,
+        outcome.finished_at or job.now,
+        move,
+        failure.type or None,
+        storable(failure.message) or None,
+        storable(shorten(failure.traceback)) or None,
     )
 
 

@@ -65,8 +65,7 @@ SELECT queue, count(*) FROM new GROUP BY queue
 
 
 INSERT_ONE = inserting("SELECT " + ", ".join(f"%({name})s::{kind} AS {name}" for name, kind in COLUMNS.items()))
-ARRAYS = ", ".join(f"%({name})s::{kind}[]" for name, kind in COLUMNS.items())
-INSERT_SOME = inserting(f"SELECT * FROM unnest({ARRAYS}) AS given({', '.join(COLUMNS)})")
+INSERT_SOME = inserting(f"SELECT * FROM unnest({arrays.casts(COLUMNS)}) AS given({', '.join(COLUMNS)})")
 BEFORE_COPY = f"SELECT {{now}}, {ENDED_IN_RANGE}"
 COPY = """
 COPY {s}.jobs (id, task, queue, priority, run_at, created_at, max_attempts, timeout, keep, keep_dead, payload,
@@ -207,11 +206,7 @@ def row_of(job: NewJob) -> dict[str, Any]:
 
 
 def columns_of(jobs: Sequence[NewJob]) -> dict[str, str]:
-    columns = zip(*map(values_of, jobs), strict=True)
-    return {
-        name: (arrays.of_texts if kind == "text" else arrays.of_plain)(column)
-        for (name, kind), column in zip(COLUMNS.items(), columns, strict=True)
-    }
+    return arrays.of_columns(COLUMNS, [values_of(job) for job in jobs])
 
 
 def values_of(job: NewJob) -> tuple[Any, ...]:

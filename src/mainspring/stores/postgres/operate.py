@@ -8,7 +8,7 @@ from typing import Any
 
 from mainspring.clock import to_millis
 from mainspring.stores.postgres import steps, waiting
-from mainspring.stores.postgres.endings import ARCHIVE
+from mainspring.stores.postgres.endings import finish
 from mainspring.stores.postgres.halts import ALONE, current_halts
 from mainspring.stores.postgres.insertion import LIVE_HOLDER
 from mainspring.stores.postgres.read import FINISHED, LIVE, Conditions
@@ -93,19 +93,8 @@ async def cancel(transaction: Transaction, targets: Sequence[Target], request: C
         [target.id for target in targets if target.status == RUNNING],
     )
     if effect.changed:
-        nothing = [None] * len(effect.changed)
-        await transaction.do(
-            ARCHIVE,
-            ids=effect.changed,
-            statuses=[CANCELLED] * len(nothing),
-            is_attempt=[0] * len(nothing),
-            is_crash=[0] * len(nothing),
-            began=nothing,
-            reasons=[request.by.reason or None] * len(nothing),
-            error_types=nothing,
-            errors=nothing,
-            results=nothing,
-        )
+        row = CANCELLED, 0, 0, None, request.by.reason or None, None, None, None
+        await finish(transaction, [(job_id, *row) for job_id in effect.changed])
         count_moves(transaction, [t for t in targets if t.status != RUNNING], CANCELLED)
         await waiting.wake_for_ends(transaction, effect.changed)
     if effect.requested:

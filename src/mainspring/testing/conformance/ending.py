@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from mainspring.clock import to_datetime
 from mainspring.errors import ConfigurationError
-from mainspring.job import Failure, Move, Outcome, Progress, ProgressReport, Status
+from mainspring.job import Claim, Failure, Move, Outcome, Progress, ProgressReport, Status
 from mainspring.stores.protocol import Action, Filter, Store
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance.scene import (
@@ -30,8 +33,28 @@ from mainspring.testing.conformance.scene import (
 
 BOOM = Failure("ValueError", "boom", "Traceback …")
 BANG = Failure("OSError", "bang", "Traceback …")
+AWKWARD = Failure("KeyError", 'NULL, "quoted", {braces} and \\ more\n', '{"NULL"}\\')
 DAY = 86_400_000
 UNFINISHED = (Move.RETRY, Move.SNOOZE, Move.RELEASE, Move.SUSPEND, Move.CRASH)
+Way = tuple[Move, dict[str, Any]]
+WAYS: tuple[Way, ...] = (
+    (Move.RETRY, {"delay": 60_000, "failure": BOOM}),
+    (Move.DONE, {"result": '"sent"'}),
+    (Move.SNOOZE, {"delay": 5_000, "reason": AWKWARD.message}),
+    (Move.RETRY, {"failure": AWKWARD}),
+    (Move.RELEASE, {}),
+    (Move.DEAD, {"failure": AWKWARD, "reason": "NULL"}),
+    (Move.SUSPEND, {"delay": 7_000, "waits_for": "a,key"}),
+    (Move.CRASH, {"failure": BANG}),
+    (Move.CANCEL, {"reason": "no use"}),
+    (Move.SUSPEND, {"delay": 8_000, "blocked": True}),
+    (Move.RETRY, {"delay": 1}),
+)
+
+
+def ended(held: Claim, way: Way) -> Outcome:
+    move, fields = way
+    return outcome(held, move, **fields)
 
 
 class Ending(Scene):
@@ -159,6 +182,19 @@ class Ending(Scene):
         first, second, third = await claim(store)
         answers = await store.ack([outcome(first, Move.DONE), outcome(second, Move.RETRY), outcome(third, Move.DEAD)])
         assert answers == [Status.COMPLETED, Status.FAILED, Status.DEAD_LETTER]
+
+    async def test_a_batch_leaves_each_job_as_if_it_had_ended_by_itself(self, store: Store) -> None:
+        await put_many(store, 2 * len(WAYS))
+        held = await claim(store)
+        together, alone = held[: len(WAYS)], held[len(WAYS) :]
+        statuses = await store.ack([ended(one, way) for one, way in zip(together, WAYS, strict=True)])
+        for one, way, status in zip(alone, WAYS, statuses, strict=True):
+            assert await store.ack([ended(one, way)]) == [status]
+        for one, other in zip(together, alone, strict=True):
+            assert replace(await look(store, one.id), id="") == replace(await look(store, other.id), id="")
+            assert await store.attempts(one.id) == await store.attempts(other.id)
+        counted = (await store.stats()).queues[0].by_status
+        assert counted == {status: 2 * number for status, number in Counter(statuses).items()}
 
     async def test_an_empty_batch_of_outcomes_is_fine(self, store: Store) -> None:
         assert await store.ack([]) == []

@@ -540,3 +540,81 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION {schema}.complete IS 'Ends runs that simply succeeded.';
+
+-- Every other way for a run to end: `held` is the fence and locks the jobs, always in the order of their ids; what becomes of
+-- each is decided by who asks, who then calls the functions below for the jobs that it holds. Plans are pinned as those of
+-- `complete` are, for the same reasons.
+CREATE FUNCTION {schema}.held(ids uuid[], tokens bigint[]) RETURNS TABLE (
+    id_ text, token_ bigint, queue_ text, cancel_ boolean, crashes_ integer, worker_ text, claimed_at_ bigint
+) LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan SET jit = off
+AS $$
+BEGIN
+    RETURN QUERY
+        SELECT j.id::text, j.token, j.queue, j.cancel, j.crashes, j.worker, j.claimed_at
+        FROM {schema}.jobs AS j JOIN unnest(ids, tokens) AS run(id, token) ON j.id = run.id AND j.token = run.token
+        WHERE j.id = ANY (ids) AND j.status + 0 = 3 ORDER BY j.id FOR NO KEY UPDATE OF j;
+END $$;
+COMMENT ON FUNCTION {schema}.held IS 'Of these jobs those that run under the very token: the caller has them now.';
+
+CREATE FUNCTION {schema}.go_on(
+    ids uuid[], statuses smallint[], times bigint[], begins_anew boolean[], more_attempts integer[], more_crashes integer[],
+    keys text[], reasons text[], error_types text[], errors text[], at bigint
+) RETURNS void LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan SET jit = off
+AS $$
+BEGIN
+    UPDATE {schema}.jobs AS j
+    SET status = going.status, run_at = coalesce(going.run_at, least(j.run_at, at)), cancel = false,
+        attempts = CASE WHEN going.anew THEN 0 ELSE j.attempts + going.attempts END,
+        crashes = CASE WHEN going.anew THEN 0 ELSE j.crashes + going.crashes END,
+        waits_for = going.key, reason = going.reason, error_type = coalesce(going.error_type, j.error_type),
+        error = CASE WHEN going.error_type IS NULL THEN j.error ELSE going.error END
+    FROM unnest(ids, statuses, times, begins_anew, more_attempts, more_crashes, keys, reasons, error_types, errors)
+        AS going(id, status, run_at, anew, attempts, crashes, key, reason, error_type, error)
+    WHERE j.id = ANY (ids) AND j.id = going.id;
+END $$;
+COMMENT ON FUNCTION {schema}.go_on IS 'Jobs whose runs have ended and who are not finished: they wait for the next.';
+
+CREATE FUNCTION {schema}.finish(
+    ids uuid[], statuses smallint[], more_attempts integer[], more_crashes integer[], began_at bigint[], reasons text[],
+    error_types text[], errors text[], results text[], at bigint
+) RETURNS void LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan SET jit = off
+AS $$
+BEGIN
+    WITH ended AS (
+        SELECT * FROM unnest(ids, statuses, more_attempts, more_crashes, began_at, reasons, error_types, errors, results)
+            AS ended(id, end_status, is_attempt, is_crash, began, end_reason, end_error_type, end_error, result)
+    ), gone AS (
+        DELETE FROM {schema}.jobs AS j USING ended WHERE j.id = ANY (ids) AND j.id = ended.id
+        RETURNING j.*, end_status, is_attempt, is_crash, began, end_reason, end_error_type, end_error, result,
+                  CASE WHEN end_status = 5 THEN keep_dead ELSE keep END AS keeping
+    )
+    INSERT INTO {schema}.archive
+    SELECT id, task, queue, end_status, priority, run_at, attempts + is_attempt, max_attempts, crashes + is_crash, token,
+           worker, coalesce(began, claimed_at), at, least(4611686018427387904, at + keeping),
+           {schema}.drop_day(keeping, at), timeout, created_at, keep, keep_dead, dedupe_key, target_type, target_id, tags,
+           options, coalesce(end_reason, reason), progress, note, coalesce(end_error_type, error_type),
+           CASE WHEN end_error_type IS NULL THEN error ELSE end_error END, payload, result
+    FROM gone;
+END $$;
+COMMENT ON FUNCTION {schema}.finish IS 'Jobs that are finished move to the archive.';
+
+CREATE FUNCTION {schema}.record_attempts(
+    ids uuid[], workers text[], began_at bigint[], ended_at bigint[], moves text[], error_types text[], errors text[],
+    tracebacks text[]
+) RETURNS void LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan SET jit = off
+AS $$
+BEGIN
+    INSERT INTO {schema}.attempts (job_id, number, worker, started_at, finished_at, move, error_type, error, traceback)
+    SELECT run.id, coalesce((SELECT max(number) FROM {schema}.attempts WHERE job_id = run.id), 0) + 1, run.worker, run.began,
+           run.ended, run.move, run.error_type, run.error, run.traceback
+    FROM unnest(ids, workers, began_at, ended_at, moves, error_types, errors, tracebacks)
+        AS run(id, worker, began, ended, move, error_type, error, traceback);
+END $$;
+COMMENT ON FUNCTION {schema}.record_attempts IS 'Adds a run to the history of each of these jobs.';
