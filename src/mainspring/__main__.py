@@ -1,8 +1,6 @@
 """`python -m mainspring` is `mainspring`."""
 
-import sys
-
-from mainspring.cli import main
+from mainspring.cli import entry
 
 if __name__ == "__main__":
-    sys.exit(main())
+    entry()

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import traceback
 from argparse import Namespace
 from collections.abc import Sequence
 from importlib.metadata import version
+from typing import NoReturn
 
 from mainspring.cli import (
     batches,
@@ -36,7 +38,20 @@ from mainspring.cli.parser import EXIT_CODES, Commands, Parser, add_command
 from mainspring.cli.terminal import Terminal
 from mainspring.errors import MainspringError
 
-__all__ = ["main"]
+__all__ = ["entry", "main"]
+
+
+def entry() -> NoReturn:
+    """The program. Once its command is done, a signal changes nothing; one that was interrupted waits for no thread."""
+    code = main()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    if code == Exit.INTERRUPTED:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

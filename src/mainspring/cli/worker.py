@@ -84,10 +84,7 @@ def work(args: Namespace, path: str) -> int:
     from mainspring.worker import Worker, WorkerSettings
 
     app = load(path)
-    code = Worker(app, WorkerSettings(**make_settings(args))).run()
-    for number in (signal.SIGTERM, signal.SIGINT):  # all is in order: one more signal must not make it look otherwise
-        signal.signal(number, signal.SIG_IGN)
-    return code
+    return Worker(app, WorkerSettings(**make_settings(args))).run()
 
 
 def make_settings(args: Namespace) -> dict[str, Any]:
