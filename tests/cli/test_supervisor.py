@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from mainspring.cli.supervisor import describe
 from mainspring.job import Status
+from mainspring.worker.worker import SAME_WISH
 from tests.cli.conftest import Shop, Start, Started
 from tests.cli.test_worker import APP
 from tests.cli.waiting import alive, wait_until
@@ -66,6 +68,7 @@ def test_a_second_signal_is_passed_on(pair: Started, shop: Shop) -> None:
     wait_until(lambda: shop.status(job_id) is Status.RUNNING)
     pair.process.send_signal(signal.SIGTERM)
     pair.wait_for("worker_stopping", 2)
+    time.sleep(2 * SAME_WISH)  # sooner it would be taken for the same wish
     pair.process.send_signal(signal.SIGTERM)
     assert pair.process.wait() == 0
     assert shop.status(job_id) is Status.PENDING
