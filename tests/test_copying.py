@@ -570,6 +570,7 @@ async def attempt(source: Store, target: Store, moment: int) -> Report | None:
         return None
 
 
+@pytest.mark.slow
 async def test_interrupted_at_any_moment_it_is_simply_run_again(clock: ManualClock) -> None:
     moment, done = 0, False
     while not done:

@@ -120,6 +120,7 @@ def test_once_is_enough(run: Run, shop: Shop) -> None:
     assert outcome.out.endswith("before; there is nothing left to do\n")
 
 
+@pytest.mark.slow
 def test_the_source_can_be_taken_up_again_deliberately(run: Run, shop: Shop) -> None:
     run("copy", shop.url, TARGET)
     outcome = run("copy", shop.url, "sqlite:///third.db")

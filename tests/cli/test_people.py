@@ -41,6 +41,7 @@ def test_list(people: Run, ana: Person, shop: Shop) -> None:
     assert "--after ana" in people("people", "list", "--limit", "1").err
 
 
+@pytest.mark.slow
 def test_find(people: Run, ana: Person, shop: Shop) -> None:
     shop.app.run(shop.app.people.put(Person(id="bob", zone="UTC", last_name="Anders", attributes={"score": 3})))
 

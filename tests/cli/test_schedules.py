@@ -203,6 +203,7 @@ def test_bad_input_is_refused(argv: list[str], said: str, run: Run) -> None:
     assert (outcome.code, said in outcome.err) == (2, True), outcome.err
 
 
+@pytest.mark.slow
 def test_diff(schedules: Run, shop: Shop) -> None:
     put(shop)
     out = schedules("diff", "a", "--tz", "Europe/Paris", "--days", "10", "-n", "3")

@@ -186,6 +186,7 @@ def test_from_code_without_an_event_loop(app: Mainspring) -> None:
 ROUNDS, PROCESSES = 15, 3
 
 
+@pytest.mark.slow
 async def test_whatever_comes_at_once_the_last_one_wins_and_only_one_waits(new_app: Callable[[], Mainspring]) -> None:
     apps = [new_app() for _ in range(PROCESSES)]
     runs: list[int] = []

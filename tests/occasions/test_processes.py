@@ -153,6 +153,7 @@ async def test_on_dynamodb(clock: ManualClock) -> None:
     await app.close()
 
 
+@pytest.mark.slow
 async def test_many_of_one_kind_do_not_hold_up_another(clock: ManualClock) -> None:
     """What is due is done in turns."""
     app = Mainspring(MemoryStore(clock=clock))

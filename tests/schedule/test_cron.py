@@ -112,6 +112,7 @@ def test_equal_expressions_are_equal_rules() -> None:
         Cron("0 9 * * *").expression = "@daily"  # type: ignore[misc]
 
 
+@pytest.mark.slow
 @settings(PATIENT, max_examples=100)
 @given(
     fields=st.tuples(

@@ -61,6 +61,7 @@ def test_when_they_begin(hours: Hours, zone: str, local: str, expected: str) -> 
     assert opening(hours, zone, local) == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     st.sampled_from(["Europe/London", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu", "Pacific/Apia"]),

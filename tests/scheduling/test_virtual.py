@@ -192,6 +192,7 @@ async def test_a_halt_that_refuses_jobs_is_downtime(app: Mainspring, kit: Kit, r
     assert len(runs) == 1
 
 
+@pytest.mark.slow
 async def test_the_ledger_tells_of_the_halt_that_was_in_the_way(app: Mainspring, kit: Kit, note: Note) -> None:
     await app.schedules.put("a", "*/10 * * * *", note.prepare())
     await app.schedules.put("skips", "*/10 * * * *", note.prepare(), misfire="skip")
@@ -224,6 +225,7 @@ async def test_what_was_missed_after_a_halt_is_not_blamed_on_it(app: Mainspring,
     ]
 
 
+@pytest.mark.slow
 async def test_a_halt_is_noted_now_and_then_and_not_at_each_try(app: Mainspring, kit: Kit, note: Note) -> None:
     await app.schedules.put("a", "30 * * * *", note.prepare())
     await app.halt("moving", accept=False, actor="ana")

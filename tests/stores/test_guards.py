@@ -264,6 +264,7 @@ async def test_a_claim_without_its_index_fails_rather_than_to_read_everything(ou
         await claim(ours)
 
 
+@pytest.mark.slow
 async def test_the_count_of_steps_notices_a_claim_that_reads_everything(monkeypatch: Patch) -> None:
     for name in ("HEADS_OF", "HEADS_OF_ALL", "PICK"):
         monkeypatch.setattr(claims, name, getattr(claims, name).replace("INDEXED BY jobs_waiting", ""))

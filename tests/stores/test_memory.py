@@ -80,6 +80,7 @@ async def test_a_worker_whose_loop_is_closed_does_not_disturb_others(store: Memo
     assert await put(store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queue", ["default", "*"])
 async def test_a_claim_looks_at_as_many_jobs_however_many_wait(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch, queue: str

@@ -31,6 +31,7 @@ def asked(found: list[Want]) -> Counter[str]:
     return total
 
 
+@pytest.mark.slow
 @given(subscribed(), st.booleans(), st.integers(1, 100), in_hands, st.randoms(use_true_random=False))
 def test_no_queue_gets_more_than_its_limit_leaves(
     subscriptions: list[Subscription], strict: bool, room: int, in_hand: dict[str, int], rng: random.Random
@@ -41,6 +42,7 @@ def test_no_queue_gets_more_than_its_limit_leaves(
             assert total[one.queue] <= max(0, one.concurrency - in_hand.get(one.queue, 0))
 
 
+@pytest.mark.slow
 @given(subscribed(), st.booleans(), st.integers(1, 100), in_hands, st.randoms(use_true_random=False))
 def test_a_queue_that_is_open_can_fill_all_the_room(
     subscriptions: list[Subscription], strict: bool, room: int, in_hand: dict[str, int], rng: random.Random
@@ -60,6 +62,7 @@ def test_strict_means_the_order_given(subscriptions: list[Subscription], room: i
     assert [want.queue for want in found] == [one.queue for one in subscriptions]
 
 
+@pytest.mark.slow
 @given(subscribed(), st.integers(10, 200), st.randoms(use_true_random=False))
 def test_each_queue_has_a_share_before_the_rest_is_given_out(
     subscriptions: list[Subscription], room: int, rng: random.Random

@@ -189,6 +189,7 @@ async def test_a_thread_that_does_not_listen_is_abandoned(app: Mainspring, caplo
     assert (await job.get()).status is Status.PENDING
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_last_words")
 async def test_a_coroutine_that_will_not_be_cancelled_cannot_hold_the_worker(app: Mainspring) -> None:
     release = asyncio.Event()

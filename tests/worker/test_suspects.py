@@ -30,6 +30,7 @@ async def make_suspect(app: Mainspring, job_id: str, crashes: int = 1) -> None:
             await app.store.ack([Outcome(claim.id, claim.token, move)])
 
 
+@pytest.mark.slow
 async def test_nothing_runs_beside_a_suspect_and_all_get_their_turn(
     app: Mainspring, monkeypatch: pytest.MonkeyPatch
 ) -> None:

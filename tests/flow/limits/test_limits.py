@@ -278,6 +278,7 @@ async def test_a_payload_that_the_task_does_not_take_any_more_is_told_as_ever() 
     assert job.failure.type == "InvalidPayload"
 
 
+@pytest.mark.slow
 async def test_who_cannot_write_the_limit_gives_the_job_back() -> None:
     app, crowd = Mainspring("memory://"), Crowd()
     task = work(app, crowd, Limit(1))
@@ -392,6 +393,7 @@ async def test_each_key_has_a_rate_of_its_own() -> None:
         assert len(sent) == 6
 
 
+@pytest.mark.slow
 async def test_a_rate_is_kept_by_several_workers_together(new_app: NewApp) -> None:
     apps = [new_app() for _ in range(3)]
     made = [sender(app, Rate(200, per=1, burst=20)) for app in apps]

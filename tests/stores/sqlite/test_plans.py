@@ -166,6 +166,7 @@ INTENDED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", INTENDED)
 def test_the_statements_of_a_jobs_way_use_the_intended_index(full: Path, name: str) -> None:
     statement, intended = INTENDED[name]
