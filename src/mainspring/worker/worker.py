@@ -118,6 +118,9 @@ class Worker:
                 try:
                     code = runner.run(self._run())
                 finally:
+                    for number in STOP_SIGNALS:  # one more must not kill us now, in good order as we are
+                        runner.get_loop().remove_signal_handler(number)
+                        signal.signal(number, signal.SIG_IGN)
                     self._end_within(LAST_WORDS)
         finally:
             self._be_patient()
@@ -144,9 +147,6 @@ class Worker:
             await self.serve()
         finally:
             await self.app.close()
-            for number in STOP_SIGNALS:  # one more must not kill us now, in good order as we are
-                loop.remove_signal_handler(number)
-                signal.signal(number, signal.SIG_IGN)
         return 1 if self._abandoned else 0
 
     def _on_signal(self) -> None:
