@@ -27,6 +27,8 @@ from tests.cli.conftest import Run, Shop, Start
 from tests.cli.waiting import wait_until
 from tests.postgres import dsn, fresh_schema
 
+pytestmark = pytest.mark.slow
+
 TARGET = "sqlite:///other.db"
 APP = """
 import asyncio, os, pathlib

@@ -5,6 +5,8 @@ import pytest
 from mainspring.job import Status
 from tests.cli.conftest import Outcome, Run, Shop
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def dead(run: Run, shop: Shop) -> Run:

@@ -110,3 +110,5 @@ def write() -> None:
 
 if __name__ == "__main__":
     write()
+
+pytestmark = pytest.mark.slow

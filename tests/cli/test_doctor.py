@@ -20,6 +20,8 @@ from mainspring.health import judge
 from mainspring.stores.protocol import Finding, Severity, Stats, WorkerInfo
 from tests.cli.conftest import NIGHTLY_ONLY, Outcome, Run, Shop
 
+pytestmark = pytest.mark.slow
+
 Usage = namedtuple("Usage", "total used free")  # noqa: PYI024 - as shutil's own
 
 

@@ -11,6 +11,8 @@ from mainspring.cli.exits import UsageError
 from mainspring.cli.loading import load
 from tests.cli.conftest import Run, Shop
 
+pytestmark = pytest.mark.slow
+
 MODULES = ("shop_app", "shop_pkg", "shop_pkg.inner", "broken", "leaving", "needy", "crooked")
 
 

@@ -11,6 +11,8 @@ from mainspring.occasions.plan import Plan
 from mainspring.stores.documents import Bundle, Key
 from tests.cli.conftest import Run, Shop
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def people(run: Run, shop: Shop) -> Run:

@@ -17,6 +17,8 @@ from mainspring.scheduling.ledger import Became
 from mainspring.stores.protocol import Filter
 from tests.cli.conftest import Outcome, Run, Shop
 
+pytestmark = pytest.mark.slow
+
 APP = """
 from mainspring import Mainspring
 

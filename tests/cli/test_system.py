@@ -14,6 +14,8 @@ from mainspring.job import Counts, Status
 from mainspring.stores.protocol import DUE_CAP, Halt, Stats, WorkerInfo
 from tests.cli.conftest import Outcome, Run, Shop
 
+pytestmark = pytest.mark.slow
+
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 
 

@@ -17,6 +17,8 @@ from mainspring.job import NewJob
 from mainspring.testing import Kit, inline, manual
 from tests.worker.working import eventually, working
 
+pytestmark = pytest.mark.slow
+
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 

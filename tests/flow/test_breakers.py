@@ -16,6 +16,8 @@ from mainspring.flow.circuit import Phase
 from mainspring.testing import Kit, manual
 from tests.worker.working import eventually, record
 
+pytestmark = pytest.mark.slow
+
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SETTINGS = Breaker(error_rate=0.5, window=60, at_least=4, open_for=30, probes=2, counts=(OSError, TimeoutError))
 

@@ -18,6 +18,8 @@ from mainspring.occasions.firing import fire
 from mainspring.occasions.ledger import Entry
 from mainspring.occasions.plan import Plan, ended, planned
 
+pytestmark = pytest.mark.slow
+
 HOUR = timedelta(hours=1)
 
 

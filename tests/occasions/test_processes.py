@@ -29,6 +29,8 @@ from tests.cli.waiting import wait_until
 from tests.dynamodb import FreshStore
 from tests.shared import KINDS, Make, applications, stores
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def clock() -> ManualClock:

@@ -18,6 +18,8 @@ from mainspring.schedule import zone_keys
 from mainspring.stores.documents import Bundle, Key, Write
 from mainspring.testing.kit import Kit
 
+pytestmark = pytest.mark.slow
+
 Sent = list[tuple[str, datetime, Occasion]]
 
 

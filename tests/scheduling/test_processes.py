@@ -24,6 +24,8 @@ from tests.scheduling.year import CHANGED, newer_tzdata
 from tests.shared import KINDS, Make, applications, stores
 from tests.worker.working import working
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def clock() -> ManualClock:

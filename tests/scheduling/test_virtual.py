@@ -20,6 +20,8 @@ from mainspring.stores.documents import Listing
 from mainspring.task import Task
 from mainspring.testing.kit import Kit
 
+pytestmark = pytest.mark.slow
+
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 Noted = list[datetime]
 Note = Task[[], None, Awaitable[None]]

@@ -29,6 +29,8 @@ from tests.stores.sqlite import test_plans as plans
 from tests.stores.sqlite import test_writer as requests
 from tests.stores.sqlite.template import fresh_database
 
+pytestmark = pytest.mark.slow
+
 Patch = pytest.MonkeyPatch
 RED = (AssertionError, ValueError, pytest.fail.Exception)
 """How a test fails: what it asserts or unpacks is not so, or it misses an error. A broken statement is no proof."""

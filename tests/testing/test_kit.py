@@ -12,6 +12,8 @@ from mainspring import Cancel, Context, Discard, Mainspring, Retry, Snooze, Stat
 from mainspring.errors import ConfigurationError, InvalidPayload, JobFailed
 from mainspring.events import JobCompleted
 
+pytestmark = pytest.mark.slow
+
 app = Mainspring("sqlite:////nowhere/jobs.db")  # as applications have it: nothing may touch its store in a test
 seen: list[str] = []
 

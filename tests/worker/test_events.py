@@ -16,6 +16,8 @@ from mainspring.task import Task
 from mainspring.worker.run import Run, Stop
 from tests.worker.working import all_logs, ended, eventually, fields_of, new_app, reached, record, working
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def app() -> Mainspring:

@@ -19,6 +19,8 @@ from mainspring.job import Move, NewJob, Outcome, Status
 from mainspring.stores.memory import MemoryStore
 from tests.worker.working import ended, eventually, fields_of, new_app, reached, record, working
 
+pytestmark = pytest.mark.slow
+
 AT_ONCE = Retry.fixed(0)
 seen: contextvars.ContextVar[str] = contextvars.ContextVar("seen", default="nothing")
 

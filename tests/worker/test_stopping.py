@@ -22,6 +22,8 @@ from mainspring.worker import Worker, lanes
 from mainspring.worker import worker as worker_module
 from tests.worker.working import QUICK, FaultyStore, ended, eventually, new_app, reached, record, working
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def app() -> Mainspring:

@@ -15,6 +15,8 @@ from mainspring.testing.clock import ManualClock
 from mainspring.worker import Worker, claiming
 from tests.worker.working import QUICK, ended, eventually, member, new_app, reached, record, working
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def app() -> Mainspring:

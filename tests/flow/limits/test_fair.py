@@ -18,6 +18,8 @@ from mainspring.testing import manual
 from tests.flow.conftest import NewApp
 from tests.worker.working import eventually, working
 
+pytestmark = pytest.mark.slow
+
 
 class Counters:
     """Handlers that stay until one of them is let go."""

@@ -23,6 +23,8 @@ from mainspring.testing import manual
 from tests.flow.conftest import NewApp
 from tests.worker.working import eventually, working
 
+pytestmark = pytest.mark.slow
+
 
 class Crowd:
     """Handlers that stay until they are let go, and how many there ever were at once."""

@@ -33,6 +33,8 @@ from mainspring.testing.conformance.scene import (
     status_of,
 )
 
+pytestmark = pytest.mark.slow
+
 WAIT = 30.0  # seconds; only a failing test waits this long
 MORE_THAN_THE_LOOP_HAS_THREADS = 40
 

@@ -36,6 +36,8 @@ from mainspring.testing.conformance.scene import (
 )
 from tests.stores.sqlite.template import fresh_database
 
+pytestmark = pytest.mark.slow
+
 MANY_WAIT = """
 WITH RECURSIVE number(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < ?)
 INSERT INTO jobs (id, task, queue, priority, run_at, max_attempts, created_at, keep, keep_dead, payload)

@@ -21,6 +21,8 @@ from mainspring.testing.conformance.scene import Bell, ignore, join, new_job, pu
 from tests.stores.sqlite.processes import start
 from tests.stores.sqlite.template import fresh_database
 
+pytestmark = pytest.mark.slow
+
 JOBS, CANCELLATIONS = Wake.JOBS, Wake.CANCELLATIONS
 
 
