@@ -16,7 +16,7 @@ FIND_PYTHON = for python in $(or $(PYTHON),python3.13 python3.12 python3.11 pyth
 	test -n "$$python" || { echo 'make: no Python 3.11 or newer with pip was found; try PYTHON=/path/to/python' >&2; exit 1; }
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint types imports bench chaos format lock clean
+.PHONY: help run test check quick lint types imports bench chaos format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,7 +30,10 @@ test: lint types imports ## everything that must pass: lint, types, layers, all 
 # Compiled modules are kept, also where the environment says otherwise: to read all tests anew takes ten seconds.
 check: export PYTHONDONTWRITEBYTECODE :=
 check: export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pyc
-check: lint types imports ## the same with the quick tests only
+check: lint imports ## the same with the quick tests only
+	@$(MAKE) --no-print-directory -j 2 types quick
+
+quick: $(READY)
 	$(PYTEST_ALL_CORES) -q -m "not slow"
 
 lint: $(READY) ## ruff: rules and format
