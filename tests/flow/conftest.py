@@ -1,9 +1,10 @@
-"""Applications over one store, as several processes have them."""
+"""One application on virtual time; and several over one store, as processes have them."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,20 @@ from mainspring.stores.memory import MemoryStore
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.protocol import Store
 from mainspring.stores.sqlite import SqliteStore
+from mainspring.testing import Kit, manual
 from tests.dynamodb import FreshStore, client
 from tests.postgres import dsn, fresh_schema
 
+START = datetime(2026, 3, 1, 12, tzinfo=UTC)  # a Sunday
 NewApp = Callable[[], Mainspring]
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("postgres", "dynamodb")]
+
+
+@pytest.fixture
+async def kit(app: Mainspring) -> AsyncIterator[Kit]:
+    """The module's own application on virtual time."""
+    async with manual(app, start=START) as kit:
+        yield kit
 
 
 @pytest.fixture(params=["memory", "sqlite", *SLOW])

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,12 +13,10 @@ from mainspring.errors import BatchNotFound, ConfigurationError
 from mainspring.flow import batch as batches
 from mainspring.flow.tally import BatchProgress
 from mainspring.job import NewJob
-from mainspring.testing import Kit, inline, manual
+from mainspring.testing import Kit, inline
 from tests.worker.working import eventually, working
 
 pytestmark = pytest.mark.slow
-
-START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -41,12 +38,6 @@ def app() -> Mainspring:
         app.followed.append((what, ctx.batch.completed, ctx.batch.failed, ctx.batch.cancelled))  # type: ignore[attr-defined]
 
     return app
-
-
-@pytest.fixture
-async def kit(app: Mainspring) -> AsyncIterator[Kit]:
-    async with manual(app, start=START) as kit:
-        yield kit
 
 
 def work(app: Mainspring, name: str, *, fails: bool = False, **using: Any) -> NewJob:

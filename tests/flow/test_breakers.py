@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,12 +13,11 @@ from mainspring import Breaker, Cancel, Context, Discard, Mainspring, Retry, Sno
 from mainspring.errors import ConfigurationError, StoreUnavailable
 from mainspring.events import BreakerClosed, BreakerHalfOpened, BreakerOpened
 from mainspring.flow.circuit import Phase
-from mainspring.testing import Kit, manual
+from mainspring.testing import Kit
 from tests.worker.working import eventually, record
 
 pytestmark = pytest.mark.slow
 
-START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SETTINGS = Breaker(error_rate=0.5, window=60, at_least=4, open_for=30, probes=2, counts=(OSError, TimeoutError))
 
 
@@ -61,12 +60,6 @@ def app(service: Service) -> Mainspring:
             service.call()
 
     return app
-
-
-@pytest.fixture
-async def kit(app: Mainspring) -> AsyncIterator[Kit]:
-    async with manual(app, start=START) as kit:
-        yield kit
 
 
 async def phase(app: Mainspring) -> Phase:

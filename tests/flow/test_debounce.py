@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,10 +14,8 @@ from mainspring.errors import ConfigurationError
 from mainspring.events import JobDeduplicated
 from mainspring.flow import debounce
 from mainspring.job import Job
-from mainspring.testing import Kit, manual
+from mainspring.testing import Kit
 from tests.worker.working import eventually, working
-
-START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -38,12 +36,6 @@ def app() -> Mainspring:
         app.ran.append(-version)  # type: ignore[attr-defined]
 
     return app
-
-
-@pytest.fixture
-async def kit(app: Mainspring) -> AsyncIterator[Kit]:
-    async with manual(app, start=START) as kit:
-        yield kit
 
 
 def ran(app: Mainspring) -> list[int]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,10 +13,9 @@ from mainspring import Discard, Mainspring, Status
 from mainspring.errors import ConfigurationError, JobNotFound
 from mainspring.flow import dependencies
 from mainspring.job import FINISHED, end_of
-from mainspring.testing import Kit, manual
+from mainspring.testing import Kit
+from tests.flow.conftest import START
 from tests.worker.working import ended, working
-
-START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -32,12 +31,6 @@ def app() -> Mainspring:
             raise Discard(msg)
 
     return app
-
-
-@pytest.fixture
-async def kit(app: Mainspring) -> AsyncIterator[Kit]:
-    async with manual(app, start=START) as kit:
-        yield kit
 
 
 async def put(app: Mainspring, name: str, *, fails: bool = False, **using: Any) -> str:

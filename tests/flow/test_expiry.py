@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,9 +11,8 @@ from mainspring import Debounce, Every, Mainspring, Snooze, Status
 from mainspring.errors import ConfigurationError
 from mainspring.job import Save, Step
 from mainspring.stores.protocol import Want
-from mainspring.testing import Kit, manual
-
-START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+from mainspring.testing import Kit
+from tests.flow.conftest import START
 
 
 @pytest.fixture
@@ -30,12 +28,6 @@ def app() -> Mainspring:
             raise app.raises.pop()  # type: ignore[attr-defined]
 
     return app
-
-
-@pytest.fixture
-async def kit(app: Mainspring) -> AsyncIterator[Kit]:
-    async with manual(app, start=START) as kit:
-        yield kit
 
 
 async def outcome(app: Mainspring, job_id: str) -> tuple[Status, str]:

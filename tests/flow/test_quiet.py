@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,9 +9,9 @@ import pytest
 
 from mainspring import Daily, Mainspring, Person, Status, Window
 from mainspring.errors import ConfigurationError
-from mainspring.testing import Kit, manual
+from mainspring.testing import Kit
+from tests.flow.conftest import START
 
-START = datetime(2026, 3, 1, 12, tzinfo=UTC)  # a Sunday
 LONDON = Window("08:00", "22:00", tz="Europe/London")
 
 
@@ -37,12 +36,6 @@ def app() -> Mainspring:
         note()
 
     return app
-
-
-@pytest.fixture
-async def kit(app: Mainspring) -> AsyncIterator[Kit]:
-    async with manual(app, start=START) as kit:
-        yield kit
 
 
 def sent(app: Mainspring) -> list[str]:
