@@ -165,7 +165,7 @@ class Job:
     progress: Progress | None
     result: Any
     failure: Failure | None  # the last one
-    reason: str  # why it was cancelled, discarded or snoozed
+    reason: str  # why it was cancelled, discarded or put off; none once it has completed
     cancel_requested: bool
     waits_for: str | None = None  # suspended until somebody calls this key, see `Store.wake`
 

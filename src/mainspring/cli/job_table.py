@@ -46,7 +46,7 @@ def describe(job: Job) -> str:
 
 def reason_of(job: Job) -> str:
     """What it last waited for is none once it runs."""
-    return "" if job.status in {Status.RUNNING, Status.COMPLETED} else job.reason
+    return "" if job.status is Status.RUNNING else job.reason
 
 
 ID = JobColumn(Column("ID"), lambda job, _: job.id)

@@ -49,6 +49,11 @@ def begins_anew(outcome: Outcome) -> bool:
     return outcome.move is Move.SUSPEND and not outcome.blocked
 
 
+def last_reason(outcome: Outcome, status: Status, *, cancel: bool) -> str | None:
+    """Why the job ended so; None: as was said when it was asked to. What it once waited for is over."""
+    return outcome.reason or (None if cancel and status is Status.CANCELLED else "")
+
+
 def recorded_as(outcome: Outcome, status: Status) -> Move | None:
     """How the run shows in the history; None: not at all. A snooze or release that led back is no attempt."""
     if outcome.move is Move.DONE:

@@ -18,6 +18,7 @@ from mainspring.stores.rules import (
     COUNTS_AS_ATTEMPT,
     begins_anew,
     keeps_its_time,
+    last_reason,
     next_status,
     next_time,
     recorded_as,
@@ -214,14 +215,14 @@ async def finish(transaction: Transaction, rows: Iterable[Row]) -> None:
 
 def to_finish(job: Held, status: Status, outcome: Outcome) -> Row:
     """In the order of ENDED."""
-    failure = outcome.failure
+    failure, reason = outcome.failure, last_reason(outcome, status, cancel=job.cancel)
     return (
         job.id,
         CODES[status],
         int(outcome.move in COUNTS_AS_ATTEMPT),
         int(outcome.move is Move.CRASH and status is not Status.CANCELLED),
         outcome.started_at or None,
-        storable(outcome.reason) or None,
+        reason and storable(reason),
         failure.type if failure else None,
         storable(failure.message) if failure else None,
         outcome.result,

@@ -93,7 +93,7 @@ async def cancel(transaction: Transaction, targets: Sequence[Target], request: C
         [target.id for target in targets if target.status == RUNNING],
     )
     if effect.changed:
-        row = CANCELLED, 0, 0, None, request.by.reason or None, None, None, None
+        row = CANCELLED, 0, 0, None, request.by.reason, None, None, None
         await finish(transaction, [(job_id, *row) for job_id in effect.changed])
         count_moves(transaction, [t for t in targets if t.status != RUNNING], CANCELLED)
         await waiting.wake_for_ends(transaction, effect.changed)

@@ -19,6 +19,7 @@ from mainspring.stores.rules import (
     COUNTS_AS_ATTEMPT,
     begins_anew,
     keeps_its_time,
+    last_reason,
     next_status,
     next_time,
     recorded_as,
@@ -30,7 +31,7 @@ from mainspring.stores.sqlite.insertion import Ready, insert_jobs, ready
 from mainspring.stores.sqlite.steps import put_steps
 from mainspring.stores.sqlite.waking import call_ends
 from mainspring.stores.sqlite.writer import Transaction
-from mainspring.stores.tables import CANCELLED, CODES, COMPLETED, DEAD_LETTER, NEVER, RUNNING, SUSPENDED
+from mainspring.stores.tables import CANCELLED, CODES, COMPLETED, DEAD_LETTER, NEVER, RUNNING, STATUSES, SUSPENDED
 
 HELD = f"""
 WITH outcome(number, job_id, job_token) AS (VALUES {{values}})
@@ -55,7 +56,7 @@ ARCHIVE_COMPLETED = f"""
 INSERT INTO archive -- columns 1 to 5: seq, id, token, began, result; sqlite3 counts rows only of what begins so
 SELECT id, task, queue, {COMPLETED}, priority, run_at, attempts + 1, max_attempts, crashes, token, worker,
        coalesce(column4, claimed_at), ?, min({NEVER}, ? + keep), timeout, created_at, keep, keep_dead,
-       dedupe_key, target_type, target_id, tags, options, reason, progress, note, error_type, error, payload, column5
+       dedupe_key, target_type, target_id, tags, options, '', progress, note, error_type, error, payload, column5
 FROM (VALUES {{values}}) CROSS JOIN jobs ON seq = column1 AND +id = column2 AND token = column3 AND status = {RUNNING}
 """
 GO_ON = """
@@ -234,7 +235,7 @@ def to_end(job: Held, status: int, outcome: Outcome, now: Millis) -> tuple[Any, 
         int(outcome.move in COUNTS_AS_ATTEMPT),
         int(outcome.move is Move.CRASH and status != CANCELLED),
         outcome.started_at or None,
-        outcome.reason or None,
+        last_reason(outcome, STATUSES[status], cancel=bool(job.cancel)),
         failure.type if failure else None,
         failure.message if failure else None,
         outcome.result,

@@ -94,7 +94,7 @@ def cancel(transaction: Transaction, targets: Sequence[Target], request: ChangeR
     )
     if effect.changed:
         seqs = json.loads(transaction.value(SEQS, (json.dumps(effect.changed),)))
-        reason = request.by.reason or None
+        reason = request.by.reason
         archive(transaction, [(seq, CANCELLED, 0, 0, None, reason, None, None, None, transaction.now) for seq in seqs])
         count_moves(transaction, [t for t in targets if t.status != RUNNING], CANCELLED)
         call_ends(transaction, effect.changed)

@@ -67,6 +67,13 @@ class Changing(Scene):
         assert (job.finished_at, job.expires_at) == (at(clock), at(clock, 86_400))
         assert await claim(store) == []
 
+    async def test_a_cancel_for_no_reason_leaves_none_of_before(self, store: Store) -> None:
+        held = await running(store)
+        await end(store, held, Move.SNOOZE, reason="quiet hours")
+        await store.change(Action.CANCEL, Filter(ids=(held.id,)), By("ana"))
+        job = await look(store, held.id)
+        assert (job.status, job.reason) == (Status.CANCELLED, "")
+
     async def test_a_running_job_is_asked_to_cancel(self, store: Store) -> None:
         held = await running(store)
         changed = await by_hand(store, Action.CANCEL, held.id)

@@ -104,6 +104,18 @@ class Ending(Scene):
         clock.advance(60)
         assert (await claim_one(store)).attempt == 1
 
+    @pytest.mark.parametrize("move", [Move.DONE, Move.DEAD, Move.CANCEL])
+    @pytest.mark.parametrize("follow_ups", [0, 1])
+    async def test_why_a_job_once_waited_is_forgotten_at_its_end(
+        self, store: Store, move: Move, follow_ups: int
+    ) -> None:
+        held = await running(store)
+        await end(store, held, Move.SNOOZE, reason="quiet hours")
+        more = tuple(new_job() for _ in range(follow_ups))
+        await end(store, await claim_one(store), move, follow_ups=more)
+        job = await look(store, held.id)
+        assert (job.finished, job.reason) == (True, "")
+
     async def test_a_released_job_keeps_its_place(self, store: Store, clock: ManualClock) -> None:
         held = await running(store)
         due = (await look(store, held.id)).run_at
@@ -316,7 +328,8 @@ class Ending(Scene):
         held = await running(store)
         await by_hand(store, Action.CANCEL, held.id)
         assert await end(store, held, move) is status
-        assert await status_of(store, held.id) is status
+        job = await look(store, held.id)
+        assert (job.status, job.reason) == (status, "")
 
     # -- history ------------------------------------------------------------------------------
 

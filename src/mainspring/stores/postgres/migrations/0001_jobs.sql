@@ -525,7 +525,7 @@ BEGIN
         INSERT INTO {schema}.archive
         SELECT id, task, queue, 4, priority, run_at, attempts + 1, max_attempts, crashes, token, worker,
                coalesce(began, claimed_at), at, least(4611686018427387904, at + keep), {schema}.drop_day(keep, at), timeout,
-               created_at, keep, keep_dead, dedupe_key, target_type, target_id, tags, options, reason, progress, note,
+               created_at, keep, keep_dead, dedupe_key, target_type, target_id, tags, options, '', progress, note,
                error_type, error, payload, result
         FROM gone
     ), counted AS (
