@@ -90,7 +90,10 @@ class Guards:
         """Whether it must be admitted. May be asked once for each claim: who passes at once has passed."""
         if claim.options is not None and not self._guards.keys().isdisjoint(json.loads(claim.options)):
             return True
-        return any(concerns(claim) for concerns in self._concerns.values()) and not self._passes_at_once(claim)
+        for concerns in self._concerns.values():  # asked for each job: any() of a generator takes thrice as long
+            if concerns(claim):
+                return not self._passes_at_once(claim)
+        return False
 
     def _passes_at_once(self, claim: Claim) -> bool:
         """With one such guard there is no question of what another says."""

@@ -112,6 +112,12 @@ def test_quick_jobs_are_claimed_ahead_for_a_moment() -> None:
     assert prefetch.ahead == pytest.approx(10_000 * AHEAD, rel=0.1)
 
 
+def test_what_was_measured_first_counts_at_once() -> None:
+    prefetch = Prefetch(2000)
+    measured(prefetch, 10_000, 0.06)
+    assert prefetch.ahead == pytest.approx(10_000 * AHEAD, rel=0.25)
+
+
 def test_it_adapts_when_jobs_become_slow() -> None:
     prefetch = Prefetch(1000)
     now = measured(prefetch, 10_000, 2)

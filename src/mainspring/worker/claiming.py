@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from mainspring.stores.protocol import EVERY_QUEUE, Want
 from mainspring.worker.settings import Subscription
 
-AHEAD = 0.05  # seconds of work to hold in advance, at the rate at which jobs finish
+AHEAD = 0.1  # seconds of work to hold in advance, at the rate at which jobs finish: a few claims' journeys
+MEASURED = 0.05  # seconds, at least, over which the rate is measured
 SMOOTHING = 0.5  # weight of the newest measurement
 
 
@@ -27,13 +28,14 @@ class Prefetch:
         self.ahead, self._rate = 0, 0.0
 
     def finished(self, number: int, now: float) -> None:
-        """Jobs finished; measured over stretches of at least the time we look ahead."""
+        """Jobs finished."""
         if self._since is None:
             self._since = now
         self._finished += number
         elapsed = now - self._since
-        if elapsed >= AHEAD:
-            self._rate += SMOOTHING * (self._finished / elapsed - self._rate)
+        if elapsed >= MEASURED:
+            rate = self._finished / elapsed
+            self._rate += (rate - self._rate) * (SMOOTHING if self._rate else 1)
             self._finished, self._since = 0, now
             self.ahead = min(self._most, int(self._rate * AHEAD))
 

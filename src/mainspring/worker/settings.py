@@ -73,7 +73,7 @@ class WorkerSettings:
     strict: bool = False  # take from a later queue only when the earlier ones are empty
     concurrency: int = 100  # jobs at once: coroutines, threads and processes together
     processes: int = field(default_factory=lambda: os.cpu_count() or 1)  # children for isolation="process"
-    prefetch: int = 1000  # at most so many claimed ahead; adapts to how fast jobs finish
+    prefetch: int = 2000  # at most so many claimed ahead; adapts to how fast jobs finish
     ack_delay: float = 0.005  # seconds a finished job may wait for others to be written with it
     grace: float = 30.0  # seconds that running jobs get to finish when the worker stops
     heartbeat: float = 1.0  # seconds

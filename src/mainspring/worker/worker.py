@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -54,6 +54,7 @@ from mainspring.worker.run import Run, Stop
 from mainspring.worker.settings import WorkerSettings, subscriptions
 from mainspring.worker.supervise import Backoff, supervised
 from mainspring.worker.threads import Threads
+from mainspring.worker.tuning import tuned
 
 log = get_log("mainspring.worker")
 
@@ -66,7 +67,6 @@ PRUNE_EVERY = 10.0  # seconds
 REFRESH_EVERY = 600.0  # seconds between looks whether schedules are as the code and tzdata say
 PRUNE_CHUNK = 1000  # jobs
 SAME_WISH = 0.1  # seconds between two signals that are one
-SWITCH_INTERVAL = 0.0001  # seconds after which a thread that waits for the interpreter gets it
 LAST_WORDS = 3.0  # seconds that stopped handlers get to end after the grace
 
 
@@ -114,7 +114,7 @@ class Worker:
         """
         before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
         try:
-            with quick_switches(), asyncio.Runner() as runner:
+            with tuned(), asyncio.Runner() as runner:
                 try:
                     code = runner.run(self._run())
                 finally:
@@ -880,20 +880,6 @@ class Worker:
         self._let_go(run)
         if outcome is not None:
             self._acks.add(run, outcome)
-
-
-@contextlib.contextmanager
-def quick_switches() -> Iterator[None]:
-    """Let the thread that writes get its turn while the event loop is busy.
-
-    It needs the interpreter for microseconds between long statements, and would wait Python's usual 5 ms for each.
-    """
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH_INTERVAL)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 def end_process(worker: str) -> None:

@@ -151,11 +151,11 @@ def before_its_answer(line: Line) -> None:
 
 def before_the_statement(line: Line) -> None:
     """That commits by itself."""
-    line.before = b"INSERT INTO"
+    line.before = b"CALL"
 
 
 def before_the_answer_of_the_statement(line: Line) -> None:
-    line.after = b"SELECT 1"
+    line.after = b"CALL"
 
 
 @ours
@@ -179,7 +179,7 @@ async def test_an_enqueue_nobody_answered_counts_once(
 
 
 @ours
-@pytest.mark.parametrize(("way", "mark"), [("before", b".look_and_take("), ("after", b"options_")])
+@pytest.mark.parametrize(("way", "mark"), [("before", b".take("), ("after", b"options_")])
 async def test_a_claim_nobody_answered_is_given_back(
     store: PostgresStore, far: PostgresStore, line: Line, way: str, mark: bytes
 ) -> None:

@@ -21,14 +21,15 @@ from mainspring.stores.rules import Level, earliest, ends, shares
 
 SOON: Millis = 5  # then others have finished claiming what was due and not to be had
 LOOK_AND_TAKE = """
-SELECT * FROM {s}.look_and_take(%(worker)s, %(claim)s, %(queues)s::text[], %(since)s::bigint[], %(room)s, {now},
-                                %(stall_grace)s)
+SELECT * FROM {s}.take(%(worker)s, %(claim)s, %(queues)s::text[], NULL, %(since)s::bigint[], NULL, NULL, NULL, %(room)s,
+                       {now}, %(stall_grace)s)
 """
 TAKE = """
 SELECT * FROM {s}.take(%(worker)s, %(claim)s, %(queues)s::text[], %(priorities)s::smallint[], %(since)s::bigint[],
                        %(most)s::integer[], %(wants)s::integer[], %(rooms)s::integer[], %(room)s, %(at)s,
                        %(stall_grace)s)
 """
+PAYLOAD = 4  # column of `take`
 TAKE_SUSPECT = "SELECT * FROM {s}.take_suspect(%(worker)s, %(claim)s, %(queues)s, %(at)s, %(stall_grace)s)"
 
 
@@ -130,14 +131,14 @@ async def look(transaction: Transaction, request: ClaimRequest, water: LowWater)
     return sight
 
 
-def to_sight(rows: Sequence[tuple[Any, ...]]) -> Sight:
-    seen = json.loads(rows[0][0])
+def to_sight(rows: list[tuple[Any, ...]]) -> Sight:
+    seen = json.loads(rows[0][PAYLOAD])  # the first row is no job
     return Sight(
         seen["at"],
         [to_halt(halt) for halt in seen["halts"] or ()],
         [to_head(*head) for head in seen["heads"] or ()],
         seen["tried"],
-        [row[1:] for row in rows[1:]],
+        rows[1:],
     )
 
 

@@ -11,9 +11,10 @@ from mainspring.errors import SystemHalted
 from mainspring.job import FOREVER, Inserted, NewJob
 from mainspring.stores.postgres import arrays
 from mainspring.stores.postgres.halts import IN_COMMON, current_halts
+from mainspring.stores.postgres.notices import channel, describe
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.postgres.waiting import is_end, watch
-from mainspring.stores.protocol import Halt
+from mainspring.stores.protocol import Halt, Wake
 from mainspring.stores.rules import first_time
 from mainspring.stores.tables import NEVER, PENDING, SUSPENDED
 
@@ -64,7 +65,10 @@ SELECT queue, count(*) FROM new GROUP BY queue
 """
 
 
-INSERT_ONE = inserting("SELECT " + ", ".join(f"%({name})s::{kind} AS {name}" for name, kind in COLUMNS.items()))
+ENQUEUE = f"""
+CALL {{s}}.enqueue({", ".join(f"%({name})s::{kind}" for name, kind in COLUMNS.items())}, {{now}}, %(alone)s,
+                   %(channel)s, %(message)s, 0)
+"""
 INSERT_SOME = inserting(f"SELECT * FROM unnest({arrays.casts(COLUMNS)}) AS given({', '.join(COLUMNS)})")
 BEFORE_COPY = f"SELECT {{now}}, {ENDED_IN_RANGE}"
 COPY = """
@@ -110,7 +114,10 @@ async def insert_at_once(transaction: Transaction, jobs: list[NewJob]) -> list[I
     ids, unless = list({job.id for job in jobs}), ["", *{job.queue for job in jobs}]
     new = known = 0
     while not new and known < len(ids):  # none: refused, or all of it a repeated insert; or the halt has ended just now
-        new = await insert_rows(transaction, jobs, unless=unless)
+        if len(jobs) == 1:
+            new = await enqueue(transaction, jobs[0], alone=True)
+        else:
+            new = await insert_rows(transaction, jobs, unless)
         if not new:
             refuse_while_halted(await current_halts(transaction), jobs)
             known = await transaction.value(KNOWN_IDS, ids=ids)
@@ -195,10 +202,21 @@ async def insert_rows(transaction: Transaction, jobs: Sequence[NewJob], unless: 
     """How many of them are new: an id that is here already is a repeated insert. None at all if one is refused."""
     if not jobs:
         return 0
-    statement, columns = (INSERT_ONE, row_of(jobs[0])) if len(jobs) == 1 else (INSERT_SOME, columns_of(jobs))
-    new = await transaction.rows(statement, **columns, **range_of(jobs), unless=list(unless))
+    if len(jobs) == 1 and not unless:
+        return await enqueue(transaction, jobs[0], alone=False)
+    new = await transaction.rows(INSERT_SOME, **columns_of(jobs), **range_of(jobs), unless=list(unless))
     transaction.woken.update(queue for queue, _ in new)
     return sum(number for _, number in new)
+
+
+async def enqueue(transaction: Transaction, job: NewJob, *, alone: bool) -> int:
+    """One job; alone: as a transaction by itself, after which whoever sleeps has been told, all in one journey."""
+    message = describe(Wake.JOBS, [job.queue]) if alone else None
+    place = channel(transaction.dialect.schema)
+    new = await transaction.value(ENQUEUE, **row_of(job), alone=alone, channel=place, message=message)
+    if new and not alone:
+        transaction.woken.add(job.queue)
+    return int(new)
 
 
 def row_of(job: NewJob) -> dict[str, Any]:

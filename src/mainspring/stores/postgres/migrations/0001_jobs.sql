@@ -254,6 +254,42 @@ COMMENT ON COLUMN {schema}.documents.grp IS 'its group within the collection; ma
 COMMENT ON COLUMN {schema}.documents.version IS 'another one after each write: who writes says which one he has seen';
 COMMENT ON COLUMN {schema}.documents.due_at IS 'something is to be done with it then (ms since 1970 UTC); 2^62: never';
 
+-- One new job, unless it is here already or is refused: new says how many. If it is a transaction by itself, it commits, and
+-- then notifies, if a worker sleeps: after the commit, so that whoever goes to sleep meanwhile sees the job.
+CREATE PROCEDURE {schema}.enqueue(
+    id_ uuid, task_ text, queue_ text, priority_ smallint, run_at_ bigint, delay_ bigint, max_attempts_ integer,
+    timeout_ bigint, keep_ bigint, keep_dead_ bigint, payload_ text, dedupe_key_ text, target_type_ text, target_id_ text,
+    tags_ text, options_ text, waits_for_ text, at bigint, alone boolean, channel text, message text, INOUT new integer
+) LANGUAGE plpgsql AS $$
+DECLARE
+    status_ smallint := CASE WHEN waits_for_ IS NULL THEN 0 ELSE 2 END;
+BEGIN
+    IF alone AND NOT {schema}.takes_new(ARRAY['', queue_], at) OR EXISTS (SELECT 1 FROM {schema}.archive WHERE id = id_) THEN
+        RETURN;
+    END IF;
+    INSERT INTO {schema}.jobs (id, task, queue, priority, run_at, created_at, max_attempts, timeout, keep, keep_dead, payload,
+                               dedupe_key, target_type, target_id, tags, options, status, waits_for)
+    VALUES (id_, task_, queue_, priority_, coalesce(run_at_, at + delay_), at, max_attempts_, timeout_, keep_, keep_dead_,
+            payload_, dedupe_key_, target_type_, target_id_, tags_::text[], options_, status_, waits_for_)
+    ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    INSERT INTO {schema}.counts (queue, status, n) VALUES (queue_, status_, 1);
+    new := 1;
+    IF alone THEN
+        COMMIT;
+        IF EXISTS (SELECT 1 FROM {schema}.workers WHERE idle AND queues && ARRAY['*', queue_]) THEN
+            BEGIN
+                PERFORM set_config('synchronous_commit', 'off', true), pg_notify(channel, message);
+            EXCEPTION WHEN OTHERS THEN
+                NULL; -- the job is here; who is not told of it will notice by polling
+            END;
+        END IF;
+    END IF;
+END $$;
+COMMENT ON PROCEDURE {schema}.enqueue IS 'One new job; by itself, it is committed and made known at once.';
+
 CREATE VIEW {schema}.all_jobs AS
 SELECT id, task, queue, (ARRAY['pending', 'failed', 'suspended', 'running'])[status + 1] AS status,
        (ARRAY['urgent', 'high', 'normal', 'low'])[priority + 1] AS priority,
@@ -275,8 +311,6 @@ CREATE FUNCTION {schema}.look(queues text[], since bigint[]) RETURNS TABLE (
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
 SET jit = off -- before PostgreSQL 18 what is off counts as very dear, and what is dear is compiled first
 AS $$
-DECLARE
-    heads bigint[];
 BEGIN
     FOR i IN 1 .. coalesce(cardinality(queues), 2147483647) LOOP
         IF queues IS NULL THEN
@@ -289,24 +323,34 @@ BEGIN
         ELSE
             queue_ := queues[i];
         END IF;
-        FOR level IN 1 .. 4 LOOP
-            heads[level] := (
-                SELECT run_at FROM {schema}.jobs
-                WHERE queue = queue_ AND priority = level - 1 AND run_at >= coalesce(since[4 * (i - 1) + level], 0)
+        SELECT (SELECT run_at FROM {schema}.jobs
+                WHERE queue = queue_ AND priority = 0 AND run_at >= coalesce(since[4 * i - 3], 0)
                   AND status < 3 AND crashes = 0
-                ORDER BY run_at LIMIT 1);
-        END LOOP;
-        urgent := heads[1]; high := heads[2]; normal := heads[3]; low := heads[4];
-        suspect := (
-            SELECT run_at FROM {schema}.jobs WHERE queue = queue_ AND status < 3 AND crashes > 0
-            ORDER BY run_at LIMIT 1);
+                ORDER BY run_at LIMIT 1),
+               (SELECT run_at FROM {schema}.jobs
+                WHERE queue = queue_ AND priority = 1 AND run_at >= coalesce(since[4 * i - 2], 0)
+                  AND status < 3 AND crashes = 0
+                ORDER BY run_at LIMIT 1),
+               (SELECT run_at FROM {schema}.jobs
+                WHERE queue = queue_ AND priority = 2 AND run_at >= coalesce(since[4 * i - 1], 0)
+                  AND status < 3 AND crashes = 0
+                ORDER BY run_at LIMIT 1),
+               (SELECT run_at FROM {schema}.jobs
+                WHERE queue = queue_ AND priority = 3 AND run_at >= coalesce(since[4 * i], 0)
+                  AND status < 3 AND crashes = 0
+                ORDER BY run_at LIMIT 1),
+               (SELECT run_at FROM {schema}.jobs WHERE queue = queue_ AND status < 3 AND crashes > 0
+                ORDER BY run_at LIMIT 1)
+        INTO urgent, high, normal, low, suspect;
         RETURN NEXT;
     END LOOP;
 END $$;
 COMMENT ON FUNCTION {schema}.look IS 'Since when, or from when, the first waiting jobs of queues are due.';
 
 -- The claim: due jobs of the levels given, in that order, at most room of them in all, and of each want at most its rooms.
--- It seeks each level in jobs_waiting and never sorts, whatever ANALYZE last saw: hence the settings. since is where the
+-- Without priorities it looks where jobs wait, and takes some if only one level has any that are due, so that there is nothing
+-- to decide: then queues and since are those of `look`, and a first row, which is no job, shows what it saw and what stands
+-- still. It seeks each level in jobs_waiting and never sorts, whatever ANALYZE last saw: hence the settings. since is where the
 -- caller saw the level's first job: rows before it that a long transaction keeps from being vacuumed are not passed over.
 -- The lock is shared by all who claim; who halts takes it alone, and so knows that nothing starts afterwards. Rows are
 -- locked against all but those who are about to wait for the job's end (waiting.py): these are no reason to skip it.
@@ -322,8 +366,31 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET p
 SET jit = off -- before PostgreSQL 18 what is off counts as very dear, and what is dear is compiled first
 AS $$
 DECLARE
+    heads json;
+    halts json;
+    due integer;
     taken integer;
 BEGIN
+    IF priorities IS NULL THEN
+        WITH seen AS MATERIALIZED (SELECT * FROM {schema}.look(queues, since)),
+        levels AS (
+            SELECT seen.queue_ AS queue, level.priority, level.head
+            FROM seen, LATERAL (VALUES (0, urgent), (1, high), (2, normal), (3, low)) AS level(priority, head)
+            WHERE level.head <= at
+        )
+        SELECT (SELECT json_agg(json_build_array(seen.queue_, suspect, urgent, high, normal, low)) FROM seen),
+               (SELECT count(*) FROM levels), ARRAY(SELECT queue FROM levels), ARRAY(SELECT priority FROM levels),
+               ARRAY(SELECT head FROM levels)
+        INTO heads, due, queues, priorities, since;
+        SELECT json_agg(json_build_array(queue, actor, reason, h.since, until, accept)) INTO halts
+        FROM {schema}.halts AS h WHERE until IS NULL OR until > at;
+        payload_ := json_build_object('at', at, 'heads', heads, 'halts', halts, 'tried', due = 1 AND room > 0);
+        RETURN NEXT;
+        IF due <> 1 OR room <= 0 THEN
+            RETURN;
+        END IF;
+        most := ARRAY[room]; wants := ARRAY[1]; rooms := ARRAY[room];
+    END IF;
     PERFORM pg_advisory_xact_lock_shared(hashtextextended('{schema} halts', 0));
     FOR i IN 1 .. cardinality(queues) LOOP
         CONTINUE WHEN least(room, rooms[wants[i]]) <= 0 OR {schema}.stands_still(queues[i], at);
@@ -394,46 +461,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- A claim in one journey: the first row shows what `look` saw and what stands still; the others are jobs. They are taken at
--- once if room is given and only one level has any that are due, so that there is nothing to decide; else only by `take`.
-CREATE FUNCTION {schema}.look_and_take(
-    worker_ text, claim_ bigint, queues text[], since bigint[], room integer, at bigint, stall_grace bigint
-) RETURNS TABLE (
-    sight_ text, id_ text, token_ bigint, task_ text, queue_ text, payload_ text, priority_ smallint, attempts_ integer,
-    max_attempts_ integer, crashes_ integer, timeout_ bigint, run_at_ bigint, created_at_ bigint, dedupe_key_ text,
-    target_type_ text, target_id_ text, tags_ text[], options_ text
-) LANGUAGE plpgsql AS $$
-DECLARE
-    heads json;
-    halts json;
-    due integer;
-    due_queue text;
-    due_priority smallint;
-    due_since bigint;
-BEGIN
-    WITH seen AS MATERIALIZED (SELECT * FROM {schema}.look(queues, since)),
-    levels AS (
-        SELECT seen.queue_ AS queue, level.priority, level.head
-        FROM seen, LATERAL (VALUES (0, urgent), (1, high), (2, normal), (3, low)) AS level(priority, head)
-        WHERE level.head <= at
-    )
-    SELECT (SELECT json_agg(json_build_array(seen.queue_, suspect, urgent, high, normal, low)) FROM seen),
-           (SELECT count(*) FROM levels), (SELECT min(queue) FROM levels), (SELECT min(priority) FROM levels),
-           (SELECT min(head) FROM levels)
-    INTO heads, due, due_queue, due_priority, due_since;
-    SELECT json_agg(json_build_array(queue, actor, reason, h.since, until, accept)) INTO halts
-    FROM {schema}.halts AS h WHERE until IS NULL OR until > at;
-    sight_ := json_build_object('at', at, 'heads', heads, 'halts', halts, 'tried', due = 1 AND room > 0);
-    RETURN NEXT;
-    IF due = 1 AND room > 0 THEN
-        RETURN QUERY SELECT NULL::text, taken.* FROM {schema}.take(
-            worker_, claim_, ARRAY[due_queue], ARRAY[due_priority], ARRAY[due_since], ARRAY[room], ARRAY[1], ARRAY[room], room,
-            at, stall_grace) AS taken;
-    END IF;
-END $$;
-
-COMMENT ON FUNCTION {schema}.look_and_take IS 'Shows where jobs wait, and claims them if there is nothing to decide.';
-COMMENT ON FUNCTION {schema}.take IS 'Claims due jobs for a worker, level by level.';
+COMMENT ON FUNCTION {schema}.take IS 'Claims due jobs for a worker, level by level; or shows where they wait, and claims them if there is nothing to decide.';
 COMMENT ON FUNCTION {schema}.take_suspect IS 'Claims one job whose worker has died before: such a job runs alone.';
 
 -- Of the jobs that wait for a key so many become due (NULL: all), for each of several keys: by priority, then the oldest.
