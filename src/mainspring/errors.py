@@ -10,6 +10,7 @@
     ├── InvalidPayload            the arguments do not fit the task (also a ValueError)
     ├── JobNotFound               no job has that id (also a LookupError)
     ├── BatchNotFound             no batch has that id (also a LookupError)
+    ├── BreakerNotFound           no circuit breaker has that name (also a LookupError)
     ├── ScheduleNotFound          there is no such schedule
     ├── PersonNotFound            there is no such person (also a LookupError)
     ├── InvalidPerson             a person that cannot be (also a ValueError)
@@ -139,6 +140,10 @@ class CopyFailed(MainspringError):
 
 class BatchNotFound(MainspringError, LookupError):
     """There is no such batch."""
+
+
+class BreakerNotFound(MainspringError, LookupError):
+    """No circuit breaker has that name."""
 
 
 class ScheduleNotFound(MainspringError):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from mainspring.cli.job_table import COLUMNS
 from mainspring.cli.table import Column, Styled, cut, fit, printable, render
 
 ID, TASK, NOTE = Column("ID"), Column("TASK", least=4), Column("NOTE", least=6)
@@ -51,7 +52,24 @@ def test_no_rows() -> None:
 @pytest.mark.parametrize("width", range(1, 60))
 def test_every_width_is_kept(width: int) -> None:
     widths = fit((ID, TASK, NOTE), (10, 20, 30), width)
-    assert sum(widths) + 2 * (len(widths) - 1) <= width
+    assert sum(widths.values()) + 2 * (len(widths) - 1) <= width
+
+
+def test_a_narrow_terminal_shows_why_rather_than_where() -> None:
+    """At 100 columns a list of jobs has room for words; where there is none for them, small columns use it."""
+    job = ("0" * 36, "dead_letter", "send_reminder", "when called", "default", "3/3", "OSError: connection refused")
+    columns = [one.column for one in COLUMNS]
+    wide, narrow = (render(columns, [job], width, bare) for width in (100, 85))
+    assert wide[0].split() == ["ID", "STATUS", "TASK", "WHEN", "NOTE"]
+    assert "send_remi…  when called  OSError: connection ref…" in wide[1]
+    assert len(wide[1]) == 100
+    assert narrow[0].split() == ["ID", "STATUS", "TASK", "WHEN", "QUEUE"]
+
+
+def test_all_columns_are_there_while_nobody_needs_their_room() -> None:
+    job = ("0" * 36, "pending", "send_reminder", "in 12 s", "default", "0/3", "")
+    (header, _) = render([one.column for one in COLUMNS], [job], 100, bare)
+    assert header.split() == ["ID", "STATUS", "TASK", "WHEN", "QUEUE", "TRIES", "NOTE"]
 
 
 def test_wide_characters_count_twice() -> None:

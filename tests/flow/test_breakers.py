@@ -191,6 +191,15 @@ async def test_one_that_is_well_costs_a_read_a_second_and_no_write(
     assert (await app.breakers.get("mail")).since is None
 
 
+async def test_those_that_tasks_declare_are_known_before_they_are_used() -> None:
+    app = Mainspring("memory://")
+
+    @app.task(breaker="print-shop")
+    async def order() -> None: ...
+
+    assert [status.name for status in await app.breakers.list()] == ["print-shop"]
+
+
 async def test_others_hear_of_errors_within_a_second_or_so(new_app: Callable[[], Mainspring]) -> None:
     apps = [new_app() for _ in range(3)]
     for app in apps:

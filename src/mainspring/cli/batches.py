@@ -6,7 +6,7 @@ from argparse import Namespace
 
 from mainspring.cli.exits import Exit
 from mainspring.cli.loading import opened
-from mainspring.cli.parser import Commands, add_command, add_group, add_store_options
+from mainspring.cli.parser import Commands, add_command_about, add_group
 from mainspring.cli.progress import draw_bar
 from mainspring.cli.terminal import Terminal, has_colour
 from mainspring.flow.tally import BatchProgress
@@ -14,9 +14,7 @@ from mainspring.flow.tally import BatchProgress
 
 def add_commands(commands: Commands) -> None:
     batches = add_group(commands, "batches", "look at batches of jobs")
-    parser = add_command(batches, "show", show_batch, "show how far a batch is")
-    parser.add_argument("id", metavar="ID", help="the batch")
-    add_store_options(parser)
+    add_command_about(batches, "show", show_batch, "show how far a batch is", what="the batch")
 
 
 def show_batch(args: Namespace, terminal: Terminal) -> int:

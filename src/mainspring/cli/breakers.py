@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Sequence
 from datetime import datetime
 
 from mainspring.cli.exits import Exit
 from mainspring.cli.loading import opened
 from mainspring.cli.moments import parse_length
-from mainspring.cli.parser import Commands, Parser, add_command, add_group, add_store_options
+from mainspring.cli.parser import Commands, Parser, Run, add_command, add_command_about, add_group, add_store_options
 from mainspring.cli.table import Column, Styled
 from mainspring.cli.terminal import Terminal
+from mainspring.errors import BreakerNotFound
 from mainspring.flow.breakers import BreakerStatus
 from mainspring.flow.circuit import Phase
 from mainspring.moments import show_both
@@ -36,28 +38,21 @@ def add_commands(commands: Commands) -> None:
 
 def add_open(breakers: Commands) -> None:
     detail = "What runs is left to finish. Jobs that need it wait, and burn no attempt."
-    parser = add_command(breakers, "open", open_breaker, "let nothing through", detail)
-    add_name(parser)
+    parser = add_name_command(breakers, "open", open_breaker, "let nothing through", detail)
     parser.add_argument(
         "--for", type=parse_length, dest="length", metavar="LENGTH", help="then let probes through: 15min, 2h"
     )
-    add_why(parser)
 
 
 def add_close(breakers: Commands) -> None:
-    detail = "Jobs that wait for it start."
-    parser = add_command(breakers, "close", close_breaker, "let everything through again", detail)
-    add_name(parser)
-    add_why(parser)
+    detail = "Jobs that wait for it start. One that has never opened is known only with --app."
+    add_name_command(breakers, "close", close_breaker, "let everything through again", detail)
 
 
-def add_name(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the circuit breaker")
-
-
-def add_why(parser: Parser) -> None:
+def add_name_command(breakers: Commands, name: str, run: Run, help: str, detail: str) -> Parser:
+    parser = add_command_about(breakers, name, run, help, detail, what="the circuit breaker", by="NAME")
     parser.add_argument("--reason", default="", help="why, for those who look at it")
-    add_store_options(parser)
+    return parser
 
 
 def list_breakers(args: Namespace, terminal: Terminal) -> int:
@@ -79,9 +74,18 @@ def open_breaker(args: Namespace, terminal: Terminal) -> int:
 
 def close_breaker(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
+        refuse_unknown(args.name, [one.name for one in app.run(app.breakers.list())])
         app.run(app.breakers.close(args.name, reason=args.reason))
         say(terminal, app.run(app.breakers.get(args.name)), app.now())
     return Exit.OK
+
+
+def refuse_unknown(name: str, known: Sequence[str]) -> None:
+    """A typing error would look like success, while the breaker that was meant stays open."""
+    if name not in known:
+        there = f"there are {', '.join(map(repr, known))}" if known else "none has ever opened"
+        msg = f"no circuit breaker {name!r} is known here: {there}; those of an application are known with --app"
+        raise BreakerNotFound(msg)
 
 
 def say(terminal: Terminal, status: BreakerStatus, now: datetime) -> None:

@@ -6,6 +6,7 @@ from enum import IntEnum
 
 from mainspring.errors import (
     BatchNotFound,
+    BreakerNotFound,
     ConfigurationError,
     JobNotFound,
     MainspringError,
@@ -29,7 +30,7 @@ MEANINGS = {
     Exit.OK: "done",
     Exit.FAILED: "the operation failed or is not allowed; for doctor: it found an error",
     Exit.USAGE: "wrong usage: unknown option, bad value, no such application",
-    Exit.NOT_FOUND: "there is no such job, step, batch, person or schedule",
+    Exit.NOT_FOUND: "there is no such job, step, batch, person, schedule or circuit breaker",
     Exit.STORE: "the store cannot be used: missing, locked, full, damaged, does not let us in",
     Exit.INTERRUPTED: "interrupted with Ctrl-C",
 }
@@ -51,7 +52,9 @@ def exit_code_of(error: MainspringError) -> Exit:
     match error:
         case ConfigurationError():
             return Exit.USAGE
-        case BatchNotFound() | JobNotFound() | PersonNotFound() | ScheduleNotFound() | StepNotFound():
+        case (
+            BatchNotFound() | BreakerNotFound() | JobNotFound() | PersonNotFound() | ScheduleNotFound() | StepNotFound()
+        ):
             return Exit.NOT_FOUND
         case StoreError():
             return Exit.STORE

@@ -25,6 +25,7 @@ from mainspring.cli.parser import (
     Parser,
     add_actor_options,
     add_command,
+    add_command_about,
     add_group,
     add_store_options,
     parse_limit,
@@ -40,6 +41,7 @@ from mainspring.stores.protocol import Filter, Page
 CANCEL = Change("cancel", "cancelled", Jobs.cancel, Jobs.cancel_where)
 RETRY = Change("retry", "retried", Jobs.retry, Jobs.retry_where)
 DELETE = Change("delete", "deleted", Jobs.delete, Jobs.delete_where)
+add_id_command = partial(add_command_about, what="the job")
 
 
 def add_commands(commands: Commands) -> None:
@@ -74,15 +76,11 @@ def add_page_options(parser: Parser) -> None:
 
 
 def add_show(jobs: Commands) -> None:
-    parser = add_command(jobs, "show", show_job, "show all there is to know about a job")
-    parser.add_argument("id", metavar="ID", help="the job")
-    add_store_options(parser)
+    add_id_command(jobs, "show", show_job, "show all there is to know about a job")
 
 
 def add_why(jobs: Commands) -> None:
-    parser = add_command(jobs, "why", say_why, "say why a job does not run", "The decisive reason first.")
-    parser.add_argument("id", metavar="ID", help="the job")
-    add_store_options(parser)
+    add_id_command(jobs, "why", say_why, "say why a job does not run", "The decisive reason first.")
 
 
 def add_change(jobs: Commands, name: str, change: Change, help: str, detail: str) -> Parser:
@@ -104,25 +102,21 @@ def from_step(args: Namespace, change: Change) -> Change:
 
 
 def add_reschedule(jobs: Commands) -> None:
-    parser = add_command(jobs, "reschedule", reschedule_job, "move a waiting job to another time")
-    parser.add_argument("id", metavar="ID", help="the job")
+    parser = add_id_command(jobs, "reschedule", reschedule_job, "move a waiting job to another time")
     when = parser.add_mutually_exclusive_group(required=True)
     when.add_argument("--at", type=parse_when, metavar="TIME", help="ISO 8601, in UTC unless it says otherwise; or now")
     when.add_argument("--in", type=parse_length, dest="delay", metavar="LENGTH", help="so long from now: 90s, 2h, 3d")
     add_actor_options(parser)
-    add_store_options(parser)
 
 
 def add_edit(jobs: Commands) -> None:
     detail = "With --app, the payload is checked against the task's arguments first."
-    parser = add_command(jobs, "edit", edit_job, "change a waiting job", detail)
-    parser.add_argument("id", metavar="ID", help="the job")
+    parser = add_id_command(jobs, "edit", edit_job, "change a waiting job", detail)
     parser.add_argument("--payload", type=parse_payload, metavar="JSON", help="the new payload, all of it")
     parser.add_argument("--priority", choices=[one.name.lower() for one in Priority], help="the new priority")
     parser.add_argument("--queue", help="the queue to move it to")
     parser.add_argument("--max-attempts", type=parse_positive, metavar="N", help="how often it is tried at most")
     add_actor_options(parser)
-    add_store_options(parser)
 
 
 # -- looking --------------------------------------------------------------------------------------

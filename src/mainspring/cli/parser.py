@@ -47,6 +47,16 @@ def add_command(commands: Commands, name: str, run: Run, help: str, detail: str 
     return parser
 
 
+def add_command_about(
+    commands: Commands, name: str, run: Run, help: str, detail: str = "", *, what: str, by: str = "ID"
+) -> Parser:
+    """A command about one thing in a store, which is named first."""
+    parser = add_command(commands, name, run, help, detail)
+    parser.add_argument(by.lower(), metavar=by, help=what)
+    add_store_options(parser)
+    return parser
+
+
 def sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 

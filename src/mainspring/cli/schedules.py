@@ -6,6 +6,7 @@ import asyncio
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ from mainspring.cli.loading import opened
 from mainspring.cli.moments import parse_moment, parse_when
 from mainspring.cli.parser import (
     Commands,
-    Parser,
     add_actor_options,
     add_command,
+    add_command_about,
     add_group,
     add_store_options,
     parse_limit,
@@ -48,6 +49,7 @@ from mainspring.scheduling.stored import StoredSchedule
 AT_ONCE = 50  # ledgers that are asked for at the same time
 SHOWN_TIMES = 5
 SHOWN_ENTRIES = 10
+add_id_command = partial(add_command_about, what="the schedule")
 
 
 def add_commands(commands: Commands) -> None:
@@ -66,13 +68,6 @@ def add_commands(commands: Commands) -> None:
     add_actor_options(delete)
     add_ledger(schedules)
     simulate.add_simulate(schedules)
-
-
-def add_id_command(schedules: Commands, name: str, run: Any, help: str, detail: str = "") -> Parser:
-    parser = add_command(schedules, name, run, help, detail)
-    parser.add_argument("id", metavar="ID", help="the schedule")
-    add_store_options(parser)
-    return parser
 
 
 def add_list(schedules: Commands) -> None:

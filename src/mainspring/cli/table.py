@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 GAP = "  "
@@ -15,6 +15,7 @@ class Column:
     title: str
     right: bool = False
     least: int | None = None  # where room is short it may be cut down to so many characters; None: it may not
+    extra: bool = False  # where room is shorter still, it is left out before others
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,46 +28,55 @@ Cell = str | Styled
 
 
 def render(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], width: int | None, paint: Paint) -> list[str]:
-    """The lines of a table; without a width nothing is cut. Columns that find no room are left out, the last first."""
+    """The lines of a table; without a width nothing is cut, and nothing left out."""
     cells = [[_styled(cell) for cell in row] for row in rows]
     natural = [
         max([_measure(column.title), *(_measure(row[place].text) for row in cells)])
         for place, column in enumerate(columns)
     ]
-    widths = natural if width is None else fit(columns, natural, width)
-    shown = columns[: len(widths)]
-    header = [Styled(column.title, "heading") for column in shown]
-    return [_line(shown, widths, row, paint) for row in (header, *cells)]
+    widths = dict(enumerate(natural)) if width is None else fit(columns, natural, width)
+    header = [Styled(column.title, "heading") for column in columns]
+    return [_line(columns, widths, row, paint) for row in (header, *cells)]
 
 
-def fit(columns: Sequence[Column], natural: Sequence[int], width: int) -> list[int]:
-    widths = list(natural)
+def fit(columns: Sequence[Column], natural: Sequence[int], width: int) -> dict[int, int]:
+    """How wide the columns are that are shown, by their places. The widest is cut first."""
+    least = [_least(column, size) for column, size in zip(columns, natural, strict=True)]
+    widths = {place: natural[place] for place in shown(columns, least, width)}
     while _total(widths) > width:
-        spare = [
-            place
-            for place, (column, size) in enumerate(zip(columns, widths, strict=False))
-            if column.least is not None and size > max(column.least, len(column.title))
-        ]
-        if spare:
-            widths[max(spare, key=lambda place: widths[place])] -= 1
-        elif len(widths) > 1:
-            widths = list(natural[: len(widths) - 1])
-        else:
-            return [width]
+        spare = [place for place, size in widths.items() if size > least[place]]
+        if not spare:
+            return dict.fromkeys(widths, width)  # only the first is left
+        widths[max(spare, key=lambda place: widths[place])] -= 1
     return widths
 
 
-def _total(widths: Sequence[int]) -> int:
-    return sum(widths) + len(GAP) * (len(widths) - 1)
+def shown(columns: Sequence[Column], least: Sequence[int], width: int) -> list[int]:
+    """Which find room, extra ones after all others. The first is always there."""
+    first, *others = sorted(range(len(columns)), key=lambda place: columns[place].extra)
+    places, room = [first], width - least[first]
+    for place in others:
+        if len(GAP) + least[place] <= room:
+            places.append(place)
+            room -= len(GAP) + least[place]
+    return sorted(places)
 
 
-def _line(columns: Sequence[Column], widths: Sequence[int], row: Sequence[Styled], paint: Paint) -> str:
+def _least(column: Column, natural: int) -> int:
+    return natural if column.least is None else min(natural, max(column.least, len(column.title)))
+
+
+def _total(widths: Mapping[int, int]) -> int:
+    return sum(widths.values()) + len(GAP) * (len(widths) - 1)
+
+
+def _line(columns: Sequence[Column], widths: Mapping[int, int], row: Sequence[Styled], paint: Paint) -> str:
     parts: list[str] = []
-    for column, width, cell in zip(columns, widths, row, strict=False):
-        text = cut(cell.text, width)
+    for place, width in widths.items():
+        text = cut(row[place].text, width)
         room = " " * (width - _measure(text))
-        painted = paint(text, cell.style)
-        parts.append(room + painted if column.right else painted + room)
+        painted = paint(text, row[place].style)
+        parts.append(room + painted if columns[place].right else painted + room)
     return GAP.join(parts).rstrip()
 
 

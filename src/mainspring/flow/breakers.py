@@ -150,8 +150,9 @@ class Breakers:
         return self._status(name, Circuit() if found is None else Circuit.from_json(found.data))
 
     async def list(self) -> list[BreakerStatus]:
-        """All that were ever used or set, by name."""
-        known: dict[str, Circuit] = dict.fromkeys(self._settings, Circuit())
+        """All that ever had errors, were set, or that a task of this program declares, by name."""
+        declared = [task.options.breaker for task in self._app.tasks.values() if task.options.breaker is not None]
+        known: dict[str, Circuit] = dict.fromkeys([*self._settings, *declared], Circuit())
         after = None
         while page := await self._app.store.browse(Listing(COLLECTION, "", after)):
             known |= {one.key.id: Circuit.from_json(one.data) for one in page}
