@@ -167,6 +167,8 @@ async def test_a_waiting_job_is_moved_in_time(kit: Kit) -> None:
     assert len(await kit.drain()) == 1
     with pytest.raises(ConfigurationError, match="run_at or delay, not both"):
         await app.jobs.reschedule(handle.id, run_at=later, delay=5)
+    with pytest.raises(ConfigurationError, match="delay is -5, which is negative"):
+        await app.jobs.reschedule(handle.id, delay=-5)
 
 
 async def test_a_waiting_job_is_edited(kit: Kit) -> None:

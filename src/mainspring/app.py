@@ -18,6 +18,7 @@ from mainspring.durable.signals import Signal, SignalTimer
 from mainspring.errors import ConfigurationError, UnknownTask
 from mainspring.events import Bus, Event, Halted, JobCreated, JobDeduplicated, Resumed, Subscriber
 from mainspring.flow import batch as batches
+from mainspring.flow import dependencies
 from mainspring.flow.batch import Batches, BatchGuard, BatchHandle
 from mainspring.flow.breakers import BreakerGuard, Breakers
 from mainspring.flow.debounce import NewestOnly
@@ -258,6 +259,8 @@ class Mainspring:
     async def enqueue_all(self, jobs: Sequence[NewJob], *, connection: Any = None) -> list[Inserted]:
         """Prepared jobs of any tasks, all of them or none: `app.enqueue_all([a.prepare(x=1), b.prepare()])`."""
         check_prepared("app.enqueue_all", jobs)
+        if connection is None:  # else those that they come after may be in that transaction
+            await dependencies.refuse_unknown(self, jobs)
         return await self.insert(list(jobs), connection)
 
     async def batch(
@@ -274,12 +277,15 @@ class Mainspring:
         id and counts in `ctx.batch`.
         """
         follow_ups = {"on_success": on_success, "on_failure": on_failure, "on_finished": on_finished}
-        check_prepared("app.batch", [*jobs, *(job for job in follow_ups.values() if job is not None)])
+        given = [*jobs, *(job for job in follow_ups.values() if job is not None)]
+        check_prepared("app.batch", given)
+        await dependencies.refuse_unknown(self, given)
         return await self.batches.put(jobs, follow_ups)
 
     async def chain(self, *jobs: NewJob) -> list[JobHandle[Any]]:
         """Prepared jobs of which each starts after the one before has completed: else it and the rest are cancelled."""
         check_prepared("app.chain", jobs)
+        await dependencies.refuse_unknown(self, jobs)
         return await batches.put_chain(self, jobs)
 
     async def insert(self, jobs: list[NewJob], connection: Any = None) -> list[Inserted]:

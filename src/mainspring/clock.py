@@ -58,3 +58,14 @@ def duration(length: Length) -> Millis:
         msg = f"{length!r} is no length of time; give a timedelta, or a number of seconds"
         raise ConfigurationError(msg)
     return round(seconds * 1000)
+
+
+def delay_of(length: Length, what: str = "delay") -> Millis:
+    """A length of time from now on: a time that has passed is no delay."""
+    millis = duration(length)
+    if millis < 0:
+        msg = (
+            f"{what} is {length!r}, which is negative; give 0 for at once, or the time itself, which may be in the past"
+        )
+        raise ConfigurationError(msg)
+    return millis

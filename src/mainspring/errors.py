@@ -220,3 +220,6 @@ class Snooze(Wish):
     def __init__(self, delay: timedelta | float, reason: str = "") -> None:
         super().__init__(reason)
         self.delay = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)
+        if self.delay < timedelta(0):
+            msg = f"Snooze({delay!r}): a job cannot run again before now; give 0 for at once"
+            raise ConfigurationError(msg)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from mainspring.clock import duration, to_millis
+from mainspring.clock import delay_of, to_millis
 from mainspring.durable.family import cancel_children
 from mainspring.durable.states import StepState, declared_by, states_of
 from mainspring.errors import ConfigurationError, DedupeConflict, IllegalMove, JobNotFound, StepNotFound
@@ -150,7 +150,7 @@ class Jobs:
             raise ConfigurationError(msg)
         edit = Edit(
             run_at=None if run_at is None else to_millis(run_at),
-            delay=duration(delay or 0) if run_at is None else None,
+            delay=delay_of(delay or 0) if run_at is None else None,
         )
         await self._change_one(Action.EDIT, job_id, reason, actor, edit)
 

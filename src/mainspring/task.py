@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec,
 from pydantic import BaseModel
 
 from mainspring.batched import Batch
-from mainspring.clock import Length, Millis, duration, to_millis
+from mainspring.clock import Length, Millis, delay_of, duration, to_millis
 from mainspring.context import Context
 from mainspring.durable.journal import check_name
 from mainspring.durable.states import StepState
@@ -22,7 +22,7 @@ from mainspring.errors import ConfigurationError, JobFailed
 from mainspring.flow import breakers, dependencies, expiry, quiet
 from mainspring.flow import debounce as newest
 from mainspring.flow.debounce import Debounce, Throttle
-from mainspring.flow.dependencies import After, OnFailed
+from mainspring.flow.dependencies import After, HasId, OnFailed
 from mainspring.flow.limits.limit import Fair, Limit, Rate
 from mainspring.flow.quiet import AnyWindow, PersonWindow, Window
 from mainspring.ids import new_id
@@ -73,7 +73,7 @@ class Options:
     debounce: Debounce | None = None
     replace: str | None = None
     expires: Length | datetime | None = None
-    after: After | None = None
+    after: tuple[HasId | str, ...] | None = None
     on_failed: OnFailed | None = None
     breaker: str | None = None
     deliver: AnyWindow | None = None
@@ -98,6 +98,8 @@ def problems_of(options: Options) -> Iterator[str]:
     """What a type checker may not have seen, or nobody looked at: said here and not when the job runs."""
     if options.run_at is not None and options.delay is not None:
         yield "give run_at or delay, not both"
+    if options.delay is not None:
+        delay_of(options.delay)
     if options.dedupe_for is not None and options.dedupe_key is None:
         yield "dedupe_for needs a dedupe_key"
     if isinstance(options.dedupe_for, str) and options.dedupe_for not in {"active", "forever"}:
@@ -404,7 +406,7 @@ class Enqueuer(Generic[P, R]):
 
     def _delay(self) -> Millis:
         wanted = self._options.delay if self._options.debounce is None else self._options.debounce.wait
-        return 0 if wanted is None else max(0, duration(wanted))
+        return 0 if wanted is None else duration(wanted)
 
     def _dedupe_for(self) -> int | None:
         if self._options.throttle is not None:

@@ -98,6 +98,22 @@ async def test_a_sleep_of_no_length_does_not_leave(quick: Kit) -> None:
     assert [step.name for step in await quick.app.store.steps(job.id)] == ["sleep", "sleep (2)"]
 
 
+async def test_a_sleep_that_begins_has_a_length_whatever_is_left_of_it_later(quick: Kit) -> None:
+    end = START + timedelta(hours=1)
+
+    @quick.app.task(max_attempts=1)
+    async def nap(ctx: Context) -> None:
+        await ctx.sleep(end - quick.app.now())
+
+    in_time, late = await nap.enqueue(), await nap.using(run_at=end + timedelta(seconds=1)).enqueue()
+    await quick.time.advance(hours=2)
+    assert (await in_time.get()).status is Status.COMPLETED
+    job = await late.get()
+    assert job.failure is not None
+    assert "the length of a sleep is" in job.failure.message
+    assert "negative" in job.failure.message
+
+
 async def test_sleeps_are_named_after_what_came_before(quick: Kit) -> None:
     @quick.app.task()
     async def nap(ctx: Context) -> None:

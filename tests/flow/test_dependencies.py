@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from mainspring import Discard, Mainspring, Status
+from mainspring import Context, Discard, Mainspring, Status
 from mainspring.errors import ConfigurationError, JobNotFound
 from mainspring.flow import dependencies
+from mainspring.ids import new_id
 from mainspring.job import FINISHED, end_of
+from mainspring.stores.protocol import Filter
 from mainspring.testing import Kit
 from tests.flow.conftest import START
 from tests.worker.working import ended, working
@@ -49,10 +51,10 @@ async def test_it_starts_after_the_last_of_them(app: Mainspring, kit: Kit) -> No
 
 async def test_handles_jobs_and_ids(app: Mainspring, kit: Kit) -> None:
     handle = await app.tasks["work"].enqueue(name="a")
-    for after in ([handle], [await handle.get()], [handle.id], (handle,)):
+    for after in ([handle], [await handle.get()], [handle.id], (handle,), handle, handle.id):
         await put(app, "b", after=after)
     await kit.drain()
-    assert app.ran == ["a", *"bbbb"]  # type: ignore[attr-defined]
+    assert app.ran == ["a", *"bbbbbb"]  # type: ignore[attr-defined]
 
 
 async def test_what_has_finished_already_is_not_waited_for(app: Mainspring, kit: Kit) -> None:
@@ -146,12 +148,50 @@ async def test_unknown_jobs_are_refused(app: Mainspring, kit: Kit) -> None:
     known = await put(app, "a")
     with pytest.raises(JobNotFound, match="no job nothing to come after"):
         await put(app, "b", after=[known, "nothing"])
+    with pytest.raises(JobNotFound, match="no job nothing to come after"):
+        await put(app, "b", after="nothing")
+
+
+async def test_unknown_jobs_are_refused_wherever_prepared_jobs_come_in(new_app: Callable[[], Mainspring]) -> None:
+    app = new_app()
+
+    @app.task()
+    async def work(name: str) -> None: ...
+
+    @app.task()
+    async def parent(ctx: Context) -> None:
+        await ctx.spawn(work.using(after="nothing"), name="child")
+
+    first, lost = work.prepare(name="a"), work.using(after="nothing").prepare(name="b")
+    unknown = new_id()
+    for put_in in (
+        app.enqueue_all([first, lost]),
+        app.chain(first, lost),
+        app.batch([lost]),
+        app.batch([first], on_success=work.using(after=[first, unknown]).prepare(name="c")),
+    ):
+        with pytest.raises(JobNotFound, match=f"no job (nothing|{unknown}) to come after"):
+            await put_in
+    assert await app.store.count(Filter()) == 0
+    job = await parent.using(max_attempts=1).enqueue()
+    async with working(app):
+        (failed,) = await ended(app, job.id)
+    assert failed.failure is not None
+    assert (failed.failure.type, await app.store.count(Filter())) == ("JobNotFound", 1)
+
+
+async def test_a_prepared_job_that_may_turn_out_to_be_another_is_refused(app: Mainspring, kit: Kit) -> None:
+    task = app.tasks["work"]
+    first = task.using(dedupe_key="once").prepare(name="a")
+    with pytest.raises(ConfigurationError, match="come after its handle"):
+        await app.enqueue_all([first, task.using(after=first).prepare(name="b")])
+    assert await kit.drain() == []
 
 
 @pytest.mark.parametrize(
     ("using", "says"),
     [
-        ({"after": "an id"}, "is a list of jobs"),
+        ({"after": 7}, "a job or its id, or a list of them, not 7"),
         ({"after": [str(number) for number in range(1001)]}, "up to 1000"),
         ({"on_failed": "run"}, "on_failed needs after"),
         ({"after": [], "on_failed": "explode"}, '"cancel" or "run"'),

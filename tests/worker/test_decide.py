@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from mainspring import Cancel, Context, Discard, Mainspring, Retry, Snooze
-from mainspring.errors import CannotStoreResult, InvalidPayload, WorkerCrashed
+from mainspring.errors import CannotStoreResult, ConfigurationError, InvalidPayload, WorkerCrashed
 from mainspring.job import Failure, Move, NewJob, Outcome
 from mainspring.worker import decide
 from mainspring.worker.run import Dumped, Run, Stop
@@ -168,6 +169,12 @@ def test_what_will_not_fit_the_next_time_is_not_tried_again(app: Mainspring, err
     assert raised(run_of(app, "work"), error).move is Move.DEAD
 
 
+@pytest.mark.parametrize("delay", [-3, timedelta(seconds=-3)])
+def test_nothing_is_put_off_into_the_past(delay: float | timedelta) -> None:
+    with pytest.raises(ConfigurationError, match="cannot run again before now"):
+        Snooze(delay)
+
+
 def test_a_crash_is_not_an_attempt(app: Mainspring) -> None:
     assert raised(run_of(app, "work", attempts=2), WorkerCrashed()).move is Move.CRASH
 
@@ -175,7 +182,7 @@ def test_a_crash_is_not_an_attempt(app: Mainspring) -> None:
 def test_signals(app: Mainspring) -> None:
     snoozed = raised(run_of(app, "work"), Snooze(1.5, "busy"))
     assert (snoozed.move, snoozed.delay, snoozed.reason) == (Move.SNOOZE, 1500, "busy")
-    assert raised(run_of(app, "work"), Snooze(-3)).delay == 0
+    assert raised(run_of(app, "work"), Snooze(0)).delay == 0
     cancelled = raised(run_of(app, "work"), Cancel("not needed"))
     assert (cancelled.move, cancelled.reason) == (Move.CANCEL, "not needed")
     discarded = raised(run_of(app, "work"), Discard("hopeless"))

@@ -12,6 +12,7 @@ from mainspring.durable.journal import Asked
 from mainspring.durable.run import DurableRun
 from mainspring.durable.suspension import Wait, next_look
 from mainspring.errors import JobFailed, StepsChanged
+from mainspring.flow.dependencies import refuse_unknown
 from mainspring.job import Job, NewJob, Status, end_of
 
 R_co = TypeVar("R_co", covariant=True)
@@ -53,6 +54,7 @@ async def put_in(
     state = {"ids": ids, "children": mine if cancel else [], **({"open": True} if keyed else {})}
     if not jobs:
         return state
+    await run.patiently(partial(refuse_unknown, run.app, [one for one in wanted if is_new(one)]))
     inserted = await run.save(asked.step(json.dumps(state), run.now()), jobs)
     run.spawned += [one.id for one in inserted if one.created]
     run.app.announce(jobs, inserted)

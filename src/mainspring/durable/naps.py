@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Literal
 
-from mainspring.clock import Length, Millis, duration, to_millis
+from mainspring.clock import Length, Millis, delay_of, duration, to_millis
 from mainspring.durable.run import DurableRun
 from mainspring.durable.suspension import Wait
 from mainspring.errors import ConfigurationError
@@ -37,8 +37,9 @@ async def sleep(run: DurableRun, until: Until, name: str | None) -> None:
 
 
 def after(length: Length) -> Until:
-    millis = duration(length)
-    return lambda now: checked(now + millis)
+    """Only a sleep that begins has to have a length: a run that comes back may find less than nothing left of it."""
+    duration(length)
+    return lambda now: checked(now + delay_of(length, "the length of a sleep"))
 
 
 def at(moment: datetime, tz: str | None, fold: Literal["first", "second"]) -> Until:

@@ -7,13 +7,13 @@ between, is noticed by a second look after a while.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from mainspring.clock import Millis
-from mainspring.errors import JobNotFound
+from mainspring.errors import ConfigurationError, JobNotFound
 from mainspring.guards import Guarded, Refusal, refuse
 from mainspring.job import Claim, Inserted, Job, Move, NewJob, Status, end_of
 
@@ -28,20 +28,23 @@ LONGEST_LOOK: Millis = 3_600_000
 OnFailed = Literal["cancel", "run"]
 
 
+@runtime_checkable
 class HasId(Protocol):
     @property
     def id(self) -> str: ...
 
 
-After = Iterable[HasId | str]
+After = Iterable[HasId | str] | HasId | str
 
 
-def listed(after: After | None) -> After | None:
-    """A generator tells only once what it has, and options are read several times."""
-    return tuple(after) if isinstance(after, Iterator) else after
+def listed(after: After | None) -> tuple[HasId | str, ...] | None:
+    """One is a list of one. A generator tells only once what it has, and options are read several times."""
+    if isinstance(after, (str, HasId)):
+        return (after,)
+    return tuple(after) if isinstance(after, Iterable) else after
 
 
-def ids_of(after: After) -> tuple[str, ...]:
+def ids_of(after: Iterable[HasId | str]) -> tuple[str, ...]:
     """Of handles, jobs, prepared jobs, or ids as they are."""
     return tuple(dict.fromkeys(one if isinstance(one, str) else one.id for one in after))
 
@@ -51,8 +54,8 @@ def problem_of(after: Any, on_failed: Any) -> str | None:
         return f'on_failed is "cancel" or "run", not {on_failed!r}'
     if after is None:
         return "on_failed needs after, the jobs that come before" if on_failed is not None else None
-    if isinstance(after, str) or not hasattr(after, "__iter__"):
-        return f"after is a list of jobs or their ids, not {after!r}"
+    if not isinstance(after, tuple):
+        return f"after is a job or its id, or a list of them, not {after!r}"
     for one in after:
         if not isinstance(one if isinstance(one, str) else getattr(one, "id", None), str):
             return f"after is a list of jobs (handles, ids), and {one!r} is none"
@@ -61,7 +64,7 @@ def problem_of(after: Any, on_failed: Any) -> str | None:
     return None
 
 
-def option_of(after: After, on_failed: OnFailed | None) -> dict[str, Any]:
+def option_of(after: Iterable[HasId | str], on_failed: OnFailed | None) -> dict[str, Any]:
     return {"jobs": list(ids_of(after)), "on_failed": on_failed or "cancel"}
 
 
@@ -82,11 +85,40 @@ async def insert_after(app: Mainspring, jobs: list[NewJob], ids: Sequence[str]) 
     return inserted
 
 
-async def last_unfinished(app: Mainspring, ids: Sequence[str]) -> str | None:
+async def refuse_unknown(app: Mainspring, jobs: Sequence[NewJob]) -> None:
+    """Of prepared jobs on their way in. They may come after each other: those that come in for sure, that is."""
+    wanted = list(dict.fromkeys(one for job in jobs for one in named_by(job)))
+    if not wanted:
+        return
+    together = {job.id: job for job in jobs}
+    for job in (together[one] for one in wanted if one in together):
+        if job.dedupe_key is not None:
+            msg = (
+                f"a job cannot come after a prepared one of {job.task!r} that has a dedupe key: it may be held already;"
+                " enqueue that first, and come after its handle"
+            )
+            raise ConfigurationError(msg)
+    await found_among(app, [one for one in wanted if one not in together])
+
+
+def named_by(job: NewJob) -> list[str]:
+    """The jobs that it comes after. Most come after none, and their options need not be read."""
+    if job.options is None or f'"{OPTION}"' not in job.options:
+        return []
+    named: list[str] = json.loads(job.options).get(OPTION, {}).get("jobs", [])
+    return named
+
+
+async def found_among(app: Mainspring, ids: Sequence[str]) -> dict[str, Job]:
     found = {job.id: job for job in await app.store.get(ids)}
     if missing := [one for one in ids if one not in found]:
         msg = f"there is no job {', '.join(missing)} to come after; enqueue it first, or leave it out"
         raise JobNotFound(msg)
+    return found
+
+
+async def last_unfinished(app: Mainspring, ids: Sequence[str]) -> str | None:
+    found = await found_among(app, ids)
     return next((one for one in reversed(ids) if not found[one].finished), None)
 
 

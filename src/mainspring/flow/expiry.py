@@ -33,7 +33,7 @@ def option_of(expires: Length | datetime, run_at: datetime | None, delay: Length
     if run_at is not None:
         option["run_at"] = to_millis(run_at)
     if delay is not None:
-        option["delay"] = max(0, duration(delay))
+        option["delay"] = duration(delay)
     return option | ({"moves": True} if moves else {})
 
 

@@ -78,7 +78,7 @@ def suspended(run: Run, now: Millis) -> Outcome:
 
 def by_wish(run: Run, wish: Wish, now: Millis) -> Outcome:
     if isinstance(wish, Snooze):
-        return end(run, Move.SNOOZE, now, delay=max(0, duration(wish.delay)), reason=wish.reason)
+        return end(run, Move.SNOOZE, now, delay=duration(wish.delay), reason=wish.reason)
     if isinstance(wish, Cancel):
         return end(run, Move.CANCEL, now, reason=wish.reason)
     return end(run, Move.DEAD, now, failure=failure_of(wish), reason=wish.reason)
