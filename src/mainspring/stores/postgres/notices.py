@@ -143,8 +143,18 @@ class Listener:
         self._wake(Wake.ALL)  # of what came before we listened, nobody told us
 
     async def _listen(self, connection: Connection) -> None:
-        async for notice in connection.notifies():
-            self._hear(notice.payload)
+        """By the socket itself: psycopg's own way to listen looks ten times a second, also while nothing happens."""
+        readable, socket = asyncio.Event(), connection.fileno()
+        self.loop.add_reader(socket, readable.set)
+        try:
+            while True:
+                connection.pgconn.consume_input()
+                while notice := connection.pgconn.notifies():
+                    self._hear(notice.extra.decode(errors="replace"))
+                readable.clear()
+                await readable.wait()
+        finally:
+            self.loop.remove_reader(socket)
 
     def _hear(self, message: str) -> None:
         wake, about = understood(message)

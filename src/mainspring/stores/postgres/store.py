@@ -410,16 +410,18 @@ class PostgresStore:
         polling = worker in self._listeners and self._listeners[worker].polling
 
         async def beat(transaction: Transaction) -> Pulse:
-            if not await transaction.do(upkeep.BEAT, id=worker, polling=polling) and worker in self._joined:
+            now = await transaction.value(upkeep.BEAT, id=worker, polling=polling)
+            if now is None and worker in self._joined:
                 await upkeep.join(transaction, self._joined[worker])  # others took us for dead
                 self._idle.discard(worker)
                 if worker in self._listeners:
                     self._listeners[worker].look()  # it may sleep, and nobody notifies one who is not marked as idle
-            self._server_clock.set(await transaction.value(NOW))
+            self._server_clock.set(now or await transaction.value(NOW))
             await self._give_back_lost(transaction, worker)
             return await upkeep.pulse(transaction, worker, held)
 
-        pulse = await self._run(beat)
+        run = self._run if self._lost_claims.get(worker) else self._run_alone
+        pulse = await run(beat)
         self._dead.discard(worker)
         return pulse
 

@@ -37,9 +37,8 @@ WHERE id IN (SELECT id FROM {s}.workers WHERE id = ANY(%(ids)s) ORDER BY id FOR 
 BEAT = """
 UPDATE {s}.workers
 SET beat = beat + 1, seen_at = {now}, info = jsonb_set(info, '{polling}', to_jsonb(%(polling)s::boolean))
-WHERE id = %(id)s
+WHERE id = %(id)s RETURNING {now}
 """
-BEATS = "SELECT id, beat FROM {s}.workers"
 IDLE = "UPDATE {s}.workers SET idle = %(idle)s WHERE id = %(id)s AND idle <> %(idle)s"
 HELD_BY = f"SELECT id::text, token FROM {{s}}.jobs WHERE status = {RUNNING} AND worker = %(worker)s"
 TAKEN_BY = f"{HELD_BY} AND claim = ANY(%(claims)s::bigint[])"
@@ -101,7 +100,11 @@ TO_TAKE_STALLED = f"""
 {TO_TAKE} (id, token) IN (SELECT * FROM unnest(%(ids)s::uuid[], %(tokens)s::bigint[]))
 ORDER BY jobs.id FOR NO KEY UPDATE SKIP LOCKED
 """
-TIMED = f"SELECT id::text, token, deadline - claimed_at FROM {{s}}.jobs WHERE status = {RUNNING} AND timeout > 0"
+LOOK = f"""
+SELECT (SELECT json_object_agg(id, beat) FROM {{s}}.workers), ARRAY({HOLDERS}),
+       (SELECT json_agg(json_build_array(id, token, deadline - claimed_at)) FROM {{s}}.jobs
+        WHERE status = {RUNNING} AND timeout > 0)
+"""
 
 
 @dataclass(slots=True)
@@ -114,11 +117,8 @@ class Sight:
 
 
 async def look(transaction: Transaction) -> Sight:
-    return Sight(
-        dict(await transaction.rows(BEATS)),
-        [worker for (worker,) in await transaction.rows(HOLDERS)],
-        [Timed(*row) for row in await transaction.rows(TIMED)],
-    )
+    beats, holders, timed = await transaction.row(LOOK) or ({}, [], [])
+    return Sight(beats or {}, holders, [Timed(*row) for row in timed or ()])
 
 
 async def take_over(transaction: Transaction, dead: Iterable[str], stalled: Sequence[Timed]) -> list[Takeover]:
