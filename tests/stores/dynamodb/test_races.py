@@ -216,3 +216,27 @@ async def test_a_queues_limit_holds_when_a_claim_goes_on_to_others_shards(progra
     await put_many(stores[0], 20, queue="mail")
     found = await stores[0].claim("w0", [Want("mail", 2), Want("sms", 5)])
     assert len(found.jobs) == 2
+
+
+async def test_a_job_that_the_index_shows_at_two_places_is_given_out_once(store: FreshStore) -> None:
+    """It was put off a little while the index was read. The try at its old place comes second, and is refused."""
+    await join(store, "w1")
+    job_id = await put(store)
+    whole, is_taken = client_of(store).call, asyncio.Event()
+
+    async def call(operation: str, request: Any) -> dict[str, Any]:
+        takes = operation == "UpdateItem" and request["Key"]["PK"]["S"].startswith("job#")
+        at_old_place = takes and "#2000-01-01T" in str(request["ExpressionAttributeValues"])
+        if at_old_place:
+            await is_taken.wait()
+        answer = await whole(operation, request)
+        if operation == "Query" and request.get("IndexName") == "places":
+            now = [item["rank"]["S"] for item in answer["Items"] if item["rank"]["S"].endswith(job_id)]
+            old = [{"rank": {"S": f"{rank[0]}#2000-01-01T00:00:00.000Z#{job_id}"}} for rank in now]
+            answer["Items"] = old + answer["Items"]
+        if takes and not at_old_place:
+            is_taken.set()
+        return answer
+
+    store.client.call = call  # type: ignore[method-assign]
+    assert [one.id for one in await claim(store)] == [job_id]

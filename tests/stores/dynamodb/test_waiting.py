@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mainspring.errors import StoreError, StoreUnavailable
-from mainspring.job import UNTIL_WOKEN, Claim, Inserted, Move, NewJob, Save, Status, Step, end_of
+from mainspring.job import UNTIL_WOKEN, Claim, Inserted, Move, NewJob, Priority, Save, Status, Step, end_of
 from mainspring.stores.dynamodb import DynamoStore, transfer
 from mainspring.stores.dynamodb.items import history
 from mainspring.stores.dynamodb.waiting import partition
@@ -263,6 +263,35 @@ async def test_who_suspends_again_is_not_woken_by_what_is_left_of_before(
     assert await other.wake({"bell": 5}) == {"bell": 1}
     assert await waiters(store, "bell") == 0
     assert await status_of(store, job_id) is Status.PENDING
+
+
+async def test_what_is_left_of_before_does_not_count_as_woken(programs: Programs, clock: ManualClock) -> None:
+    """Both of its items are tried at once. If the void one comes second, it finds the job woken, by the same call."""
+    store, other = await programs.another(), programs.first
+    await join(store, "w1")
+    again = await suspended(store, "bell", delay=1000, priority=Priority.HIGH)
+    clock.advance(1)
+    client_of(store).plan = once(Fault.THROTTLED, "BatchWriteItem")
+    store.client._budget = 0.0
+    held = await claim_one(store)
+    store.client._budget = 15.0
+    await end(store, held, Move.SUSPEND, delay=UNTIL_WOKEN, waits_for="bell")
+    last = await suspended(store, "bell")
+    whole, is_woken = client_of(other).call, asyncio.Event()
+
+    async def call(operation: str, request: Any) -> dict[str, Any]:
+        wakes = operation == "UpdateItem" and request["Key"]["PK"]["S"].startswith("job#")
+        now = wakes and {"N": str(held.token)} in request["ExpressionAttributeValues"].values()
+        if wakes and not now:
+            await is_woken.wait()
+        answer = await whole(operation, request)
+        if now:
+            is_woken.set()
+        return answer
+
+    other.client.call = call  # type: ignore[method-assign]
+    assert await other.wake({"bell": 2}) == {"bell": 2}
+    assert [await status_of(store, one) for one in (again, last)] == [Status.PENDING, Status.PENDING]
 
 
 # -- other ways in ----------------------------------------------------------------------------------------

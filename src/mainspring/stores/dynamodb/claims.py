@@ -201,7 +201,11 @@ async def take_from(
 
 
 def choose(table: Table, request: Request, shelves: Sequence[Shelf], room: int) -> list[Entry]:
-    """In the order in which they are to be given out. What was tried is gone, though the index may still have it."""
+    """In the order in which they are to be given out. What was tried is gone, though the index may still have it.
+
+    While a job moves, the index may show it at two places. It is tried at one of them: of two tries at once, the one
+    that is refused could take the other's success for its own, and the job would be given out twice.
+    """
     if room <= 0:
         return []
     levels = [Level(priority, s.queue, entries[0].due) for s in shelves for priority, entries in s.due.items()]
@@ -214,7 +218,8 @@ def choose(table: Table, request: Request, shelves: Sequence[Shelf], room: int) 
             (entry for one in level for entry in by_level[one.queue, one.priority] if entry.id not in request.tried),
             key=lambda entry: (entry.due, entry.id),
         )
-        part = entries[: min(most, room - len(chosen))]
+        once = list({entry.id: entry for entry in entries}.values())
+        part = once[: min(most, room - len(chosen))]
         request.tried.update(entry.id for entry in part)
         chosen += part
     return chosen

@@ -86,14 +86,14 @@ async def wake_some(table: Table, name: str, number: int) -> int:
 
 
 async def wake_these(table: Table, name: str, waiters: Sequence[Row], call: str) -> int:
-    """How many of them still waited. A write that was repeated after its answer got lost is known by the call."""
+    """How many of them still waited. A write that was repeated after its answer got lost is known by its mark."""
     changes = [woken(table, name, one, call) for one in waiters]
     results = await table.update_many(changes)
     await forget(table, [key(one["PK"], one["SK"]) for one in waiters])
     queues = [
         one["queue"]
-        for one, result in zip(waiters, results, strict=True)
-        if not isinstance(result, Refused) or unpack(result.item or {}).get("woken") == call
+        for one, change, result in zip(waiters, changes, results, strict=True)
+        if not isinstance(result, Refused) or unpack(result.item or {}).get("woken") == change.changes["woken"]
     ]
     for queue in queues:
         table.counts.add(queue, Status.SUSPENDED, -1)
@@ -103,6 +103,7 @@ async def wake_these(table: Table, name: str, waiters: Sequence[Row], call: str)
 
 
 def woken(table: Table, name: str, one: Row, call: str) -> Change:
+    """Its mark has the token too: an item that is void must not take what the one after it did for its own."""
     priority, _, rest = one["SK"].partition("#")
     job_id, _, token = rest.rpartition("#")
     now = stamp(table.clock.now())
@@ -111,7 +112,7 @@ def woken(table: Table, name: str, one: Row, call: str) -> Change:
         "status": WORDS[Status.PENDING],
         "scheduled_for": now,
         "waits_for": None,
-        "woken": call,
+        "woken": f"{call}#{token}",
         **place_waiting(job, table.shards),
     }
     still = [equals("status", WORDS[Status.SUSPENDED]), equals("token", int(token)), equals("waits_for", name)]
