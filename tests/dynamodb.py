@@ -17,6 +17,7 @@ from urllib.request import urlopen
 from mainspring.stores.dynamodb import DynamoStore
 from mainspring.stores.dynamodb.client import Client
 from mainspring.stores.dynamodb.schema import definition
+from tests.dynamodb_rules import StrictClient
 
 START_WITHIN = 60.0  # seconds
 REGION = "eu-central-1"
@@ -90,7 +91,7 @@ def fresh_name() -> str:
 @cache
 def client() -> Client:
     """To look for credentials costs more than most tests do."""
-    return Client(REGION, endpoint())
+    return StrictClient(REGION, endpoint())
 
 
 class FreshStore(DynamoStore):

@@ -9,8 +9,9 @@ from enum import Enum
 from typing import Any
 
 from mainspring.errors import StoreUnavailable
-from mainspring.stores.dynamodb.client import Client, Setback
+from mainspring.stores.dynamodb.client import Setback
 from tests.dynamodb import REGION, endpoint
+from tests.dynamodb_rules import StrictClient
 
 
 class Fault(Enum):
@@ -39,7 +40,7 @@ def no_fault(operation: str, request: dict[str, Any]) -> None:
     """For when all is to be well."""
 
 
-class FaultyClient(Client):
+class FaultyClient(StrictClient):
     def __init__(self, plan: Plan = no_fault, *, budget: float = 15.0) -> None:
         super().__init__(REGION, endpoint(), budget=budget)
         self.plan = plan

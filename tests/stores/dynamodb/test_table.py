@@ -11,6 +11,7 @@ import pytest
 from mainspring.errors import StoreError
 from mainspring.job import Failure, Move, Status
 from mainspring.stores.dynamodb import values
+from mainspring.stores.dynamodb.client import Item
 from mainspring.stores.dynamodb.counts import Counts, sum_up
 from mainspring.stores.dynamodb.crew import LONGEST_POLL, SHORTEST_POLL
 from mainspring.stores.dynamodb.items import dedupe_key, key, stamp, target_key, unstamp
@@ -289,7 +290,7 @@ async def test_a_claim_from_its_own_shards_asks_only_those(programs: Programs) -
 
 @slow
 async def test_one_item_twice_in_a_batch_of_changes(store: FreshStore) -> None:
-    """The service refuses such a batch, which our own server does not."""
+    """The service refuses such a batch: see dynamodb_rules.py."""
     await store.table.put(values.put({"PK": "a", "SK": "1", "n": 0}))
     await store.table.put(values.put({"PK": "a", "SK": "2", "n": 0}))
     whole, batches = store.client.call, []
@@ -307,3 +308,37 @@ async def test_one_item_twice_in_a_batch_of_changes(store: FreshStore) -> None:
     assert batches == [2]
     assert other == {"PK": "a", "SK": "2", "n": 0}
     assert sorted(isinstance(one, Refused) for one in (first, again)) == [False, True]
+
+
+A, B = ({"PK": {"S": "a"}, "SK": {"S": name}} for name in ("1", "2"))
+
+
+def batch_write(table: str, *items: Item) -> tuple[str, Any]:
+    return "BatchWriteItem", {"RequestItems": {table: [{"PutRequest": {"Item": one}} for one in items]}}
+
+
+def batch_get(table: str, *items: Item) -> tuple[str, Any]:
+    return "BatchGetItem", {"RequestItems": {table: {"Keys": list(items)}}}
+
+
+def transaction(table: str, *items: Item) -> tuple[str, Any]:
+    first, *others = items
+    puts: list[Any] = [{"Put": {"TableName": table, "Item": first}}]
+    return "TransactWriteItems", {"TransactItems": puts + [{"Delete": {"TableName": table, "Key": o}} for o in others]}
+
+
+def inserts(table: str, *items: Item) -> tuple[str, Any]:
+    return "BatchExecuteStatement", {"Statements": [values.insert_in_batch(table, one) for one in items]}
+
+
+def updates(table: str, *items: Item) -> tuple[str, Any]:
+    changes = [values.Change(one, {"n": 7}, [values.equals("n", 0)], {"m": 1}) for one in items]
+    return "BatchExecuteStatement", {"Statements": [change.in_batch(table) for change in changes]}
+
+
+@slow
+@pytest.mark.parametrize("call", [batch_write, batch_get, transaction, inserts, updates])
+async def test_the_tests_refuse_one_item_twice_in_one_call(store: FreshStore, call: Any) -> None:
+    await store.client.call(*call(store.table.name, A, B))
+    with pytest.raises(StoreError, match=r"ValidationException: .* names an item more than once"):
+        await store.client.call(*call(store.table.name, A, B, A))

@@ -1,0 +1,65 @@
+"""What the service refuses and the tests' server may let pass: one item twice in one call."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from mainspring.stores.dynamodb.client import Client
+
+Request = Mapping[str, Any]
+Named = tuple[str, str, str]  # table, PK, SK
+
+
+class StrictClient(Client):
+    """For all tests, so that such a bug is found without the service."""
+
+    async def _send(self, operation: str, body: bytes) -> tuple[int, bytes]:
+        if operation in NAMED:
+            times = Counter(NAMED[operation](json.loads(body)))
+            if twice := [item for item, number in times.items() if number > 1]:
+                message = f"{operation} names an item more than once: {twice[0]}"
+                return 400, json.dumps({"__type": "x#ValidationException", "message": message}).encode()
+        return await super()._send(operation, body)
+
+
+def _of_batch_write(request: Request) -> Iterator[Named]:
+    for table, requests in request["RequestItems"].items():
+        for one in requests:
+            yield _named(table, one["PutRequest"]["Item"] if "PutRequest" in one else one["DeleteRequest"]["Key"])
+
+
+def _of_batch_get(request: Request) -> Iterator[Named]:
+    for table, one in request["RequestItems"].items():
+        for key in one["Keys"]:
+            yield _named(table, key)
+
+
+def _of_transaction(request: Request) -> Iterator[Named]:
+    for action in request["TransactItems"]:
+        ((kind, one),) = action.items()
+        yield _named(one["TableName"], one["Item"] if kind == "Put" else one["Key"])
+
+
+def _of_statements(request: Request) -> Iterator[Named]:
+    for one in request["Statements"]:
+        text = one["Statement"]
+        table = text.split('"')[1]
+        place = "'{}': ?" if text.startswith("INSERT") else '"{}" = ?'
+        before = [text[: text.index(place.format(name))].count("?") for name in ("PK", "SK")]
+        first, second = (one["Parameters"][number]["S"] for number in before)
+        yield table, first, second
+
+
+def _named(table: str, item: Mapping[str, Any]) -> Named:
+    return table, item["PK"]["S"], item["SK"]["S"]
+
+
+NAMED: Mapping[str, Callable[[Request], Iterator[Named]]] = {
+    "BatchWriteItem": _of_batch_write,
+    "BatchGetItem": _of_batch_get,
+    "TransactWriteItems": _of_transaction,
+    "BatchExecuteStatement": _of_statements,
+}
