@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from mainspring.clock import Millis
 from mainspring.errors import SystemHalted
 from mainspring.log import get_log
-from mainspring.stores.documents import Document
+from mainspring.stores.documents import Bundle, Document, Write
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
@@ -17,6 +17,8 @@ log = get_log("mainspring.timers")
 
 CHUNK = 200  # documents at a time
 PATIENCE: Millis = 5_000  # until the next try, while the system is halted and takes no new jobs
+NEWER_FIRST: Millis = 20_000  # what this version cannot read is not touched for so long: others may do it
+LATER: Millis = 60_000  # if nobody did, it is put off
 
 
 class Timer(Protocol):
@@ -33,6 +35,19 @@ class Timer(Protocol):
 
     async def refresh(self) -> None:
         """Set right what may have become wrong by other means than time."""
+
+
+async def leave_to_newer(app: Mainspring, documents: Sequence[Document], now: Millis) -> Millis | None:
+    """Those that this version cannot read; says when to look again whether anybody can.
+
+    If there seem to be none, or so many that others would wait behind them, they are put off.
+    """
+    chances = {one.key: (one.due_at or now) + NEWER_FIRST for one in documents}
+    over = [one for one in documents if chances[one.key] <= now or len(documents) == CHUNK]
+    writes = [Write(one.key, one.data, expected=one.version, due_at=now + LATER) for one in over]
+    if writes:
+        await app.store.write([Bundle((write,)) for write in writes])
+    return min((chances[one.key] for one in documents if one not in over), default=None)
 
 
 class Timers:

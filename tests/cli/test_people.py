@@ -8,7 +8,7 @@ import pytest
 
 from mainspring import Occasion, Person
 from mainspring.occasions.plan import Plan
-from mainspring.stores.documents import Bundle, Key
+from mainspring.stores.documents import Bundle, Key, Write
 from tests.cli.conftest import Run, Shop
 
 pytestmark = pytest.mark.slow
@@ -115,7 +115,7 @@ def test_import(people: Run, shop: Shop, tmp_path: Path) -> None:
     dry = people(*command, "--dry-run")
     assert dry.code == 1
     assert dry.out.startswith("1 would be created, 0 would be updated, 0 unchanged; bad rows, left out: 1\n")
-    assert people("people", "list", "--json").data == {"people": []}
+    assert people("people", "list", "--json").data == {"people": [], "unreadable": {}}
     done = people(*command)
     assert done.out.startswith("1 created, 0 updated, 0 unchanged; bad rows, left out: 1\n")
     assert "3  zone" in done.out
@@ -124,6 +124,16 @@ def test_import(people: Run, shop: Shop, tmp_path: Path) -> None:
     path.write_text(FILE.replace("Nowhere", "Asia/Tokyo"))
     again = people(*command)
     assert (again.code, again.out) == (0, "1 created, 0 updated, 1 unchanged\n")
+
+
+def test_whom_only_a_newer_version_can_read_is_named(people: Run, ana: Person, shop: Shop) -> None:
+    key = Key("people", "", "ana")
+    data = ana.to_json({}).replace('"feb29":', '"days_before": 3, "feb29":')
+    shop.app.run(shop.app.store.write([Bundle((Write(key, data),))]))
+    assert "person 'ana' cannot be read by this version" in people("people", "list").err
+    assert people("people", "list", "--json").data["unreadable"].keys() == {"ana"}
+    shown = people("people", "show", "ana")
+    assert (shown.code, "a newer one may have written it" in shown.err) == (1, True)
 
 
 def test_import_of_what_is_not_there(people: Run, shop: Shop, tmp_path: Path) -> None:

@@ -13,8 +13,6 @@ from pydantic import ValidationError
 from mainspring import Mainspring, Occasion, Person
 from mainspring.errors import ConfigurationError, InvalidPerson, PersonNotFound
 from mainspring.occasions.people import Became
-from mainspring.stores.documents import Bundle, Key
-from mainspring.stores.documents import Write as StoreWrite
 
 
 @pytest.fixture
@@ -139,13 +137,6 @@ def test_so_is_an_occasion(fields: dict[str, Any], reason: str) -> None:
 )
 def test_dates_are_written_in_one_way(given: Any, kept: str) -> None:
     assert Occasion(kind="birthday", date=given).date == kept
-
-
-async def test_one_that_cannot_be_read_says_so(app: Mainspring) -> None:
-    """Say, a newer version's."""
-    await app.store.write([Bundle((StoreWrite(Key("people", "", "p1"), '{"id": "p1", "zone": "UTC", "new": 1}'),))])
-    with pytest.raises(InvalidPerson, match="this version"):
-        await app.people.get("p1")
 
 
 # -- from files --------------------------------------------------------------------------------------------

@@ -113,34 +113,38 @@ def parse_mapping(text: str) -> tuple[str, str]:
 
 def list_people(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
-        people = app.run(find(app, args))
+        people, unreadable = app.run(find(app, args))
     if terminal.json:
-        terminal.emit({"people": [plain_person(person) for person in people]})
+        terminal.emit({"people": [plain_person(person) for person in people], "unreadable": unreadable})
         return Exit.OK
-    if not people:
+    if people:
+        terminal.table(
+            PEOPLE, [[person.id, person.name, person.zone, kinds(person), person.email or ""] for person in people]
+        )
+    else:
         terminal.note("nobody")
-        return Exit.OK
-    terminal.table(
-        PEOPLE, [[person.id, person.name, person.zone, kinds(person), person.email or ""] for person in people]
-    )
+    for why in list(unreadable.values())[:SHOWN]:
+        terminal.note(why)
     if len(people) == args.limit:
         terminal.note(f"there may be more: --after {shlex.quote(people[-1].id)}")
     return Exit.OK
 
 
-async def find(app: Mainspring, args: Namespace) -> list[Person]:
-    """As many as are wanted, however many there are to be looked at."""
+async def find(app: Mainspring, args: Namespace) -> tuple[list[Person], dict[str, str]]:
+    """As many as are wanted, however many there are to be looked at; and whom only a newer version can read."""
     wanted = {"email": args.email, "name": args.name, "zone": args.zone, "kind": args.kind}
     people: list[Person] = []
+    unreadable: dict[str, str] = {}
     cursor = args.after
     while len(people) < args.limit:
         page = await app.people.find(
             **wanted, attributes=dict(args.attribute), limit=args.limit - len(people), cursor=cursor
         )
         people += page.people
+        unreadable |= page.unreadable
         if (cursor := page.cursor) is None:
             break
-    return people
+    return people, unreadable
 
 
 def kinds(person: Person) -> str:

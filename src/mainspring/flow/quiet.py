@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mainspring.clock import Millis, to_datetime, to_millis
-from mainspring.errors import ConfigurationError, InvalidSchedule
+from mainspring.errors import ConfigurationError, InvalidPerson, InvalidSchedule
 from mainspring.guards import Guarded, Refusal, refuse
 from mainspring.job import Claim, Move, NewJob
 from mainspring.schedule.hours import Hours
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mainspring.app import Mainspring
 
 OPTION = "deliver"
+LATER: Millis = 60_000  # a worker of a newer version may be there then
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +105,13 @@ class Deliveries:
         """Jobs on their way in, each at a time at which it may be delivered."""
         now = self._app.store.clock.now()
         local = await self.hours_of([(window, job.task, job.payload) for job in jobs])
-        return [job if hours is None else move(job, hours, now) for job, hours in zip(jobs, local, strict=True)]
+        return [
+            move(job, hours, now) if isinstance(hours, LocalHours) else job  # the guard asks once more
+            for job, hours in zip(jobs, local, strict=True)
+        ]
 
-    async def hours_of(self, wanted: Sequence[tuple[AnyWindow, str, str]]) -> list[LocalHours | None]:
-        """By window, task and payload; None: at any time."""
+    async def hours_of(self, wanted: Sequence[tuple[AnyWindow, str, str]]) -> list[LocalHours | InvalidPerson | None]:
+        """By window, task and payload; None: at any time. Whoever is invalid can be read only by a newer version."""
         whose = [self._person(*one) for one in wanted]
         known = await self._of_people({person for person in whose if person is not None})
         return [
@@ -120,18 +124,19 @@ class Deliveries:
             return None
         return window.who if isinstance(window.who, str) else window.who(self._app.tasks[task].payload.view(payload))
 
-    async def _of_people(self, ids: set[str]) -> dict[str, LocalHours]:
+    async def _of_people(self, ids: set[str]) -> dict[str, LocalHours | InvalidPerson]:
         """Those who have quiet hours. A person who is not there any more is the handler's concern."""
         if not ids:
             return {}
         from mainspring.occasions.quiet import quiet_hours  # noqa: PLC0415 - a program without people need not wait
 
-        people = await self._app.people.get_many(ids)
-        return {
-            person.id: LocalHours(quiet_hours(person.quiet).others, PACKAGED.get(person.zone))
-            for person in people
-            if person.quiet is not None
-        }
+        found: dict[str, LocalHours | InvalidPerson] = {}
+        for who, person in (await self._app.people.look_up(ids)).items():
+            if isinstance(person, InvalidPerson):
+                found[who] = person
+            elif person is not None and person.quiet is not None:
+                found[who] = LocalHours(quiet_hours(person.quiet).others, PACKAGED.get(person.zone))
+        return found
 
 
 def move(job: NewJob, hours: LocalHours, now: Millis) -> NewJob:
@@ -152,7 +157,10 @@ class DeliveryGuard:
         local = await self._deliveries.hours_of([(window, claim.task, claim.payload) for window, claim in windows])
         refused: dict[str, Refusal] = {}
         for (_, claim), hours in zip(windows, local, strict=True):
-            if hours is not None and (opening := hours.opening(now)) > now:
+            if isinstance(hours, InvalidPerson):
+                reason = f"left to a worker of a newer version: {hours}"
+                refused[claim.id] = refuse(claim, Move.SNOOZE, delay=LATER, reason=reason)
+            elif hours is not None and (opening := hours.opening(now)) > now:
                 refused[claim.id] = put_off(claim, opening, now, hours)
         return refused
 

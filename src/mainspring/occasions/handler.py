@@ -8,13 +8,18 @@ from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from mainspring.context import Context
-from mainspring.errors import Cancel, ConfigurationError
+from mainspring.errors import Cancel, ConfigurationError, InvalidPerson, Snooze
+from mainspring.log import get_log
 from mainspring.occasions.occasion import Occasion
 from mainspring.occasions.person import Person
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
 
+log = get_log("mainspring.occasions")
+
+LATER = timedelta(minutes=1)  # a worker of a newer version may be there then, and get the job
+Looked = Person | InvalidPerson | None
 ASKS: dict[type, str] = {Person: "person", Occasion: "occasion", Context: "ctx"}
 
 
@@ -22,18 +27,21 @@ def task_function(app: Mainspring, function: Callable[..., Any], names: Mapping[
     """What the task of an occasion's handler runs."""
     wants = arguments_of(function, names)
 
-    def given(found: Person | None, told: Mapping[str, Any], ctx: Context) -> dict[str, Any]:
+    async def look_up(id: str) -> Looked:
+        return (await app.people.look_up([id]))[id]
+
+    def given(found: Looked, told: Mapping[str, Any], ctx: Context) -> dict[str, Any]:
         person, occasion = current(found, **told)
         values = {"person": person, "occasion": occasion, "ctx": ctx}
         return {name: values[what] for name, what in wants.items()}
 
     async def on_loop(*, ctx: Context, person: str, kind: str, on: date, due: datetime, lateness: float) -> Any:
         told = {"id": person, "kind": kind, "on": on, "due": due, "lateness": lateness}
-        return await function(**given(await app.people.get_or_none(person), told, ctx))
+        return await function(**given(await look_up(person), told, ctx))
 
     def in_thread(*, ctx: Context, person: str, kind: str, on: date, due: datetime, lateness: float) -> Any:
         told = {"id": person, "kind": kind, "on": on, "due": due, "lateness": lateness}
-        return function(**given(app.run(app.people.get_or_none(person)), told, ctx))
+        return function(**given(app.run(look_up(person)), told, ctx))
 
     chosen = on_loop if inspect.iscoroutinefunction(function) else in_thread
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):  # not its signature
@@ -41,11 +49,14 @@ def task_function(app: Mainspring, function: Callable[..., Any], names: Mapping[
     return chosen
 
 
-def current(person: Person | None, *, id: str, kind: str, on: date, due: datetime, lateness: float) -> Any:
+def current(person: Looked, *, id: str, kind: str, on: date, due: datetime, lateness: float) -> Any:
     """The person as they are now, and the occasion on the day that the job is for."""
     if person is None:
         msg = f"there is no person {id!r} any more"
         raise Cancel(msg)
+    if isinstance(person, InvalidPerson):
+        log.warning("person_unreadable", person=id, error=str(person))
+        raise Snooze(LATER, f"left to a worker of a newer version: {person}")
     occasion = person.occasion(kind)
     if occasion is None:
         msg = f"person {id!r} has no {kind} any more"

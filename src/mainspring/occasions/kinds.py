@@ -28,7 +28,10 @@ async def tzdata_of(store: Store, kind: str) -> str | None:
 
 
 async def mark(store: Store, kind: str, tzdata: str) -> None:
-    await store.write([Bundle((Write(_key(kind), json.dumps({"tzdata": tzdata})),))])
+    """If another is quicker, he does the same. Fields that only newer versions know are kept."""
+    for found in await store.documents([_key(kind)]):
+        data = json.dumps({**json.loads(found.data), "tzdata": tzdata})
+        await store.write([Bundle((Write(_key(kind), data, expected=found.version),))])
 
 
 def _key(kind: str) -> Key:

@@ -48,7 +48,8 @@ class Entry:
 
     @classmethod
     def from_document(cls, document: Document) -> Entry:
-        data: dict[str, Any] = json.loads(document.data)
+        stored: dict[str, Any] = json.loads(document.data)
+        data = {name: stored[name] for name in cls.__slots__ if name in stored}  # a newer version may say more
         moments = {name: datetime.fromisoformat(data[name]) for name in ("utc", "at")}
         return cls(**{**data, **moments, "on": date.fromisoformat(data["on"]), "became": Became(data["became"])})
 

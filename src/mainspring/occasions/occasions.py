@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from mainspring.clock import duration
-from mainspring.errors import ConfigurationError
+from mainspring.errors import ConfigurationError, InvalidPerson
 from mainspring.occasions import kinds, ledger
 from mainspring.occasions.handler import task_function
 from mainspring.occasions.ledger import Entry
@@ -17,7 +18,7 @@ from mainspring.occasions.occasion import KIND
 from mainspring.occasions.plan import Plan, collection_of
 from mainspring.occasions.timer import OccasionTimer
 from mainspring.schedule import PACKAGED
-from mainspring.stores.documents import Key, Listing
+from mainspring.stores.documents import Document, Key, Listing
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
@@ -74,14 +75,14 @@ class Occasions:
         found: list[Upcoming] = []
         for one in wanted:
             due = await self._app.store.due(collection_of(one), limit, ahead=duration(ahead))
-            found += [_upcoming(plan) for plan in map(Plan.from_document, due.documents)]
+            found += [_upcoming(plan) for plan in _readable(due.documents)]
         return sorted(found, key=lambda one: (one.due, one.person, one.kind))[:limit]
 
     async def next(self, person: str) -> Sequence[Upcoming]:
         """Of one person, whenever it is."""
         found = await self._app.people.get(person)
         keys = [Key(collection_of(one.kind), "", person) for one in found.occasions]
-        plans = map(Plan.from_document, await self._app.store.documents(keys))
+        plans = _readable(await self._app.store.documents(keys))
         return sorted((_upcoming(plan) for plan in plans if plan.next is not None), key=lambda one: one.due)
 
     async def ledger(self, person: str, *, limit: int = 100, before: date | None = None) -> Sequence[Entry]:
@@ -93,6 +94,13 @@ class Occasions:
 
 def _place(function: Callable[..., Any]) -> tuple[str, str]:
     return function.__module__, function.__qualname__
+
+
+def _readable(documents: Iterable[Document]) -> Iterator[Plan]:
+    """Without those of newer versions, which look after them."""
+    for document in documents:
+        with suppress(InvalidPerson):
+            yield Plan.from_document(document)
 
 
 def _upcoming(plan: Plan) -> Upcoming:

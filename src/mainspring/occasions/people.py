@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from itertools import islice
@@ -18,7 +18,7 @@ from mainspring.occasions.plan import Plan, collection_of, ended, planned
 from mainspring.occasions.rows import Problem, Report, read_rows
 from mainspring.occasions.search import PEOPLE, Found, Search, email_writes
 from mainspring.schedule import PACKAGED
-from mainspring.stores.documents import ABSENT, Bundle, Key, Listing, Note, Write
+from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Listing, Note, Write
 from mainspring.stores.protocol import By, Filter, Store
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ PAGE = 500
 LOOKED_AT = 10_000  # people, for a page of a search
 
 Change = Callable[[Person | None], Person | None]  # from what is known to what shall be; None: nobody
+Candidate = tuple[str, Person | InvalidPerson | None]
 
 
 class Became(StrEnum):
@@ -44,8 +45,17 @@ class Became(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    person: Person | None
+    person: Person | InvalidPerson | None  # invalid: written by a newer version, and only such ones can read it
     version: str
+    others: Mapping[str, Any] = field(default_factory=dict)  # fields of the document that only newer versions know
+
+    @classmethod
+    def of(cls, document: Document) -> Stored:
+        try:
+            person, others = Person.from_json(document.key.id, document.data)
+        except InvalidPerson as error:
+            return cls(error, document.version)
+        return cls(person, document.version, others)
 
 
 NOBODY = Stored(None, ABSENT)
@@ -61,6 +71,8 @@ class Wanted:
 
     @classmethod
     def of(cls, id: str, change: Change, known: Stored) -> Wanted:
+        if isinstance(known.person, InvalidPerson):
+            return cls(id, known, known.person)
         try:
             return cls(id, known, change(known.person))
         except InvalidPerson as error:
@@ -106,7 +118,7 @@ class People:
         became: list[Became] = []
         while chunk := list(islice(everyone, CHUNK)):
             answers = await self.apply([(person.id, _becomes(person)) for person in chunk])
-            became += [answer for answer in answers if isinstance(answer, Became)]
+            became += [_good(answer) for answer in answers]
         return became
 
     async def update(self, id: str, **changes: Any) -> Person:
@@ -135,7 +147,7 @@ class People:
         """
         who = actor or whoami()
         (became,) = await self.apply([(id, lambda _known: None)], by=By(who, reason))
-        if became is Became.UNCHANGED:
+        if _good(became) is Became.UNCHANGED:
             raise _not_found(id)
         where = Filter(target_type="person", target_id=id)
         await self._app.jobs.cancel_where(where, reason=reason or "the person was deleted", actor=who)
@@ -150,8 +162,7 @@ class People:
             return changed[-1]
 
         (answer,) = await self.apply([(id, checked)])
-        if isinstance(answer, InvalidPerson):
-            raise answer
+        _good(answer)
         return changed[-1]
 
     # -- the one write --------------------------------------------------------------------------------
@@ -170,21 +181,24 @@ class People:
             if not left:
                 return [answers[number] for number in range(len(changes))]
             batch = _first_of_each(left, changes)
-            wanted = await self._want([changes[number] for number in batch])
-            written = set(batch) if dry_run else {batch[place] for place in await self._write(wanted, by)}
+            wanted, plans = await self._want([changes[number] for number in batch])
+            written = set(batch) if dry_run else {batch[place] for place in await self._write(wanted, plans, by)}
             answers |= {number: one.became for number, one in zip(batch, wanted, strict=True) if number in written}
             left = [number for number in left if number not in answers]
         msg = f"others changed person {changes[left[0]][0]!r} again and again while this tried to; try again"
         raise StoreBusy(msg)
 
-    async def _want(self, changes: Sequence[tuple[str, Change]]) -> list[Wanted]:
+    async def _want(self, changes: Sequence[tuple[str, Change]]) -> tuple[list[Wanted], Mapping[Key, Plan]]:
+        """And the plans that may have to move. Who has one that cannot be read here is left to newer versions."""
         known = await self._read([who for who, _ in changes])
-        return [Wanted.of(who, change, known[who]) for who, change in changes]
+        wanted = [Wanted.of(who, change, known[who]) for who, change in changes]
+        plans, problems = await self._plans(wanted)
+        return [one if one.id not in problems else replace(one, new=problems[one.id]) for one in wanted], plans
 
-    async def _write(self, wanted: Sequence[Wanted], by: By | None) -> set[int]:
+    async def _write(self, wanted: Sequence[Wanted], plans: Mapping[Key, Plan], by: By | None) -> set[int]:
         """The places of those that are done; of the others, somebody was quicker."""
         await self._note({kind for one in wanted for kind in one.kinds})
-        plans, now = await self._plans(wanted), self._app.now()
+        now = self._app.now()
         places = [place for place, one in enumerate(wanted) if one.changes_something]
         bundles = [_bundle(wanted[place], plans, now, by) for place in places]
         answers = await self._app.store.write(bundles) if bundles else []
@@ -194,13 +208,20 @@ class People:
     async def _read(self, ids: Iterable[str]) -> dict[str, Stored]:
         wanted = list(ids)
         found = await self._app.store.documents([_key(who) for who in wanted if is_id(who)])
-        there = {one.key.id: Stored(Person.from_json(one.data), one.version) for one in found}
+        there = {one.key.id: Stored.of(one) for one in found}
         return {who: there.get(who, NOBODY) for who in wanted}
 
-    async def _plans(self, wanted: Sequence[Wanted]) -> Mapping[Key, Plan]:
+    async def _plans(self, wanted: Sequence[Wanted]) -> tuple[Mapping[Key, Plan], Mapping[str, InvalidPerson]]:
+        """And, by person, what is wrong with those that cannot be read."""
         keys = [Key(collection_of(kind), "", one.id) for one in wanted for kind in one.kinds]
-        found = await self._app.store.documents(keys) if keys else []
-        return {one.key: Plan.from_document(one) for one in found}
+        plans: dict[Key, Plan] = {}
+        problems: dict[str, InvalidPerson] = {}
+        for one in await self._app.store.documents(keys) if keys else []:
+            try:
+                plans[one.key] = Plan.from_document(one)
+            except InvalidPerson as error:
+                problems[one.key.id] = error
+        return plans, problems
 
     async def _note(self, found: set[str]) -> None:
         store, noted = self._noted
@@ -219,7 +240,10 @@ class People:
         return found
 
     async def get_or_none(self, id: str) -> Person | None:
-        return (await self._read([id]))[id].person
+        found = (await self._read([id]))[id].person
+        if isinstance(found, InvalidPerson):
+            raise found
+        return found
 
     async def find(
         self,
@@ -236,40 +260,54 @@ class People:
 
         By e-mail address, or by the kind of an occasion, this looks at those who have it. Else it looks at everybody,
         up to 10,000 people per page: such a page may hold few or none although there are more. Go on while there is a
-        cursor.
+        cursor. Whoever only a newer version can read is passed over; `Found.unreadable` names them.
         """
         zone = None if zone is None else PACKAGED.get(zone).key
         search = Search(email, name, zone, kind, attributes or {})
         people: list[Person] = []
+        unreadable: dict[str, str] = {}
         for _ in range(LOOKED_AT // PAGE):
             page = await self._candidates(search, cursor, limit if search.is_for_all else PAGE)
             for who, person in page:
-                if person is not None and search.fits(person):
+                if isinstance(person, InvalidPerson):
+                    unreadable[who] = str(person)
+                elif person is not None and search.fits(person):
                     people.append(person)
                 if len(people) == limit:
-                    return Found(people, who)
+                    return Found(people, who, unreadable)
             if not page:
-                return Found(people, None)
+                return Found(people, None, unreadable)
             cursor = page[-1][0]
-        return Found(people, cursor)
+        return Found(people, cursor, unreadable)
 
-    async def _candidates(self, search: Search, after: str | None, count: int) -> Sequence[tuple[str, Person | None]]:
+    async def _candidates(self, search: Search, after: str | None, count: int) -> Sequence[Candidate]:
         collection, group = search.along
+        if collection == COLLECTION:
+            return await self._page(after, count)
         seen = None if after is None else (group, after)
         page = await self._app.store.browse(Listing(collection, group, seen, count))
-        if collection == COLLECTION:
-            return [(one.key.id, Person.from_json(one.data)) for one in page]
         return [(who, stored.person) for who, stored in (await self._read([one.key.id for one in page])).items()]
+
+    async def _page(self, after: str | None, count: int) -> Sequence[Candidate]:
+        seen = None if after is None else ("", after)
+        page = await self._app.store.browse(Listing(COLLECTION, "", seen, count))
+        return [(one.key.id, Stored.of(one).person) for one in page]
 
     async def get_many(self, ids: Iterable[str]) -> Sequence[Person]:
         """Those of them that there are."""
-        return [stored.person for stored in (await self._read(ids)).values() if stored.person is not None]
+        return [one for one in (await self.look_up(ids)).values() if isinstance(one, Person)]
+
+    async def look_up(self, ids: Iterable[str]) -> Mapping[str, Person | InvalidPerson | None]:
+        """By id. An InvalidPerson, which is returned and not raised, is one that only a newer version can read."""
+        return {who: stored.person for who, stored in (await self._read(ids)).items()}
 
     async def list(self, *, limit: int = 100, after: str | None = None) -> list[Person]:
-        """In the order of their ids, those after that one."""
-        seen = None if after is None else ("", after)
-        page = await self._app.store.browse(Listing(COLLECTION, "", seen, limit))
-        return [Person.from_json(one.data) for one in page]
+        """In the order of their ids, those after that one. Whoever only a newer version can read is left out."""
+        people: list[Person] = []
+        while len(people) < limit and (page := await self._page(after, limit - len(people))):
+            people += [person for _, person in page if isinstance(person, Person)]
+            after = page[-1][0]
+        return people
 
     async def all(self, where: Callable[[Person], bool] = lambda _person: True) -> AsyncIterator[Person]:
         """One by one. This reads every person, a page at a time."""
@@ -311,8 +349,10 @@ class People:
 def _bundle(one: Wanted, plans: Mapping[Key, Plan], now: datetime, by: By | None) -> Bundle:
     """The person's version guards them all: whoever adds or removes an occasion writes the person too."""
     person = one.new if isinstance(one.new, Person) else None
-    writes = [Write(_key(one.id), None if person is None else person.to_json(), expected=one.known.version)]
-    writes += email_writes(one.id, one.known.person, person)
+    data = None if person is None else person.to_json(one.known.others)
+    known_as = one.known.person if isinstance(one.known.person, Person) else None
+    writes = [Write(_key(one.id), data, expected=one.known.version)]
+    writes += email_writes(one.id, known_as, person)
     for kind in sorted(one.kinds):
         known = plans.get(Key(collection_of(kind), "", one.id))
         after = _plan_after(known, person, kind, now)
@@ -349,6 +389,12 @@ def _becomes(person: Person) -> Change:
         msg = f"{person!r} is no Person"
         raise ConfigurationError(msg)
     return lambda _known: person
+
+
+def _good(answer: Became | InvalidPerson) -> Became:
+    if isinstance(answer, InvalidPerson):
+        raise answer
+    return answer
 
 
 def _key(id: str) -> Key:

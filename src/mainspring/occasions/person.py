@@ -1,8 +1,16 @@
-"""A person: who they are, how and when to reach them, and their occasions."""
+"""A person: who they are, how and when to reach them, and their occasions.
+
+During an upgrade, versions of this program that know different fields read the same documents. A field of an occasion
+says when or what to send: a version that does not know it leaves the whole person to those that do, and so it is with
+values that it cannot read. Any other field of a person that it does not know is not its business; it writes it back as
+it was. So a new field that says when belongs into the occasions, and is left out where it is not used.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError
@@ -86,26 +94,46 @@ class Person(BaseModel):
         given = {name: getattr(self, name) for name in type(self).model_fields}
         return person_of({**given, **changes})
 
-    def to_json(self) -> str:
-        return self.model_dump_json(exclude_none=True)
+    # -- as a document --------------------------------------------------------------------------------
+
+    def to_json(self, others: Mapping[str, Any]) -> str:
+        """`others` are fields of its document that only newer versions know."""
+        data = self.model_dump_json(exclude_none=True)
+        return json.dumps({**others, **json.loads(data)}) if others else data
 
     @classmethod
-    def from_json(cls, data: str) -> Person:
+    def from_json(cls, id: str, data: str) -> tuple[Person, Mapping[str, Any]]:
+        """And the fields that are not known here."""
+        with suppress(ValidationError):
+            return cls.model_validate_json(data), {}
         try:
-            return cls.model_validate_json(data)
-        except ValidationError as error:  # say, a newer version's
-            msg = f"a person as stored cannot be read by this version: {data[:200]} ({error.errors()[0]['msg']})"
-            raise InvalidPerson(msg) from error
+            given = json.loads(data)
+            others = {name: given.pop(name) for name in given.keys() - cls.model_fields.keys()}
+            return cls.model_validate(given), others
+        except (ValueError, AttributeError) as error:
+            why = _told(error) if isinstance(error, ValidationError) else repr(error)
+            raise unreadable(id, why) from error
 
 
 def person_of(data: Mapping[str, Any]) -> Person:
     try:
         return Person.model_validate(data)
     except ValidationError as error:
-        problems = [(".".join(map(str, one["loc"])), reason_of(one["msg"])) for one in error.errors()]
-        told = "; ".join(f"{place}: {reason}" for place, reason in problems)
-        msg = f"person {data.get('id')!r}: {told}"
-        raise InvalidPerson(msg, problems) from error
+        msg = f"person {data.get('id')!r}: {_told(error)}"
+        raise InvalidPerson(msg, _problems(error)) from error
+
+
+def unreadable(id: str, why: str, what: str = "person") -> InvalidPerson:
+    msg = f"{what} {id!r} cannot be read by this version of Mainspring; a newer one may have written it: {why}"
+    return InvalidPerson(msg, [("", msg)])
+
+
+def _told(error: ValidationError) -> str:
+    return "; ".join(f"{place}: {reason}" for place, reason in _problems(error))
+
+
+def _problems(error: ValidationError) -> list[tuple[str, str]]:
+    return [(".".join(map(str, one["loc"])), reason_of(one["msg"])) for one in error.errors()]
 
 
 def reason_of(message: str) -> str:

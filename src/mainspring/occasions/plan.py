@@ -2,18 +2,22 @@
 
 `sent` says for which year the last one was sent: no year is sent twice, whatever is changed. What is still to be sent
 for a year stays so in another zone or at another time, even where that has passed: then it is sent at once.
+
+Of what a newer version wrote, `times` and `next` must be understood; other fields are kept as they are.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from typing import Any
 
 from mainspring.clock import to_millis
+from mainspring.errors import MainspringError
 from mainspring.occasions.occasion import Occasion
-from mainspring.occasions.person import Person
+from mainspring.occasions.person import Person, unreadable
 from mainspring.occasions.times import Moment, Times
 from mainspring.schedule import tzdata_version
 from mainspring.stores.documents import ABSENT, Document, Key, Write
@@ -43,6 +47,7 @@ class Plan:
     gone: bool = False  # the person or the occasion was deleted; this remembers what was sent
     tzdata: str = field(default_factory=tzdata_version)  # that `next` was found with
     version: str = ABSENT  # of its document
+    others: Mapping[str, Any] = field(default_factory=dict)  # fields of its document that only newer versions know
 
     # -- as a document --------------------------------------------------------------------------------
 
@@ -69,7 +74,7 @@ class Plan:
         )
 
     def to_data(self) -> dict[str, Any]:
-        data: dict[str, Any] = {"times": self.times.to_data(), "tzdata": self.tzdata}
+        data: dict[str, Any] = {**self.others, "times": self.times.to_data(), "tzdata": self.tzdata}
         if self.next is not None:
             data["next"] = [self.next.on.isoformat(), self.next.utc.isoformat(), self.next.due.isoformat()]
         if self.sent is not None:
@@ -78,19 +83,29 @@ class Plan:
 
     @classmethod
     def from_document(cls, document: Document) -> Plan:
-        data = json.loads(document.data)
-        given, sent = data.get("next"), data.get("sent")
+        person, kind = document.key.id, document.key.collection.partition(".")[2]
+        try:
+            return cls._from_data(person, kind, json.loads(document.data), document.version)
+        except (MainspringError, ValueError, KeyError, TypeError, AttributeError) as error:
+            why = str(error) if isinstance(error, MainspringError) else repr(error)
+            what = f"the plan for the {kind} of person"
+            raise unreadable(person, why, what) from error
+
+    @classmethod
+    def _from_data(cls, person: str, kind: str, data: dict[str, Any], version: str) -> Plan:
+        given, sent = data.pop("next", None), data.pop("sent", None)
         return cls(
-            person=document.key.id,
-            kind=document.key.collection.partition(".")[2],
-            times=Times(**data["times"]),
+            person=person,
+            kind=kind,
+            times=Times.from_data(data.pop("times")),
             next=None
             if given is None
             else Next(date.fromisoformat(given[0]), *(datetime.fromisoformat(one) for one in given[1:])),
             sent=None if sent is None else date.fromisoformat(sent),
-            gone=data.get("gone", False),
-            tzdata=data["tzdata"],
-            version=document.version,
+            gone=data.pop("gone", False),
+            tzdata=data.pop("tzdata"),
+            version=version,
+            others=data,  # what is left
         )
 
     # -- what comes next ------------------------------------------------------------------------------

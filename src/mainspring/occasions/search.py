@@ -26,6 +26,7 @@ class Found:
 
     people: list[Person]
     cursor: str | None  # pass it to get the next page; None: this was the last
+    unreadable: Mapping[str, str] = field(default_factory=dict)  # by id, why: only newer versions know whether they fit
 
 
 @dataclass(frozen=True, slots=True)

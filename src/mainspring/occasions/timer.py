@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from mainspring.clock import Millis, duration, to_datetime
-from mainspring.errors import MainspringError
+from mainspring.errors import InvalidPerson
 from mainspring.events import OccasionSent, OccasionSkipped
 from mainspring.job import Inserted, NewJob
 from mainspring.log import get_log
@@ -18,15 +18,15 @@ from mainspring.occasions.firing import Firing, fire
 from mainspring.occasions.ledger import Became, Entry
 from mainspring.occasions.plan import Plan, collection_of
 from mainspring.schedule import tzdata_version
-from mainspring.stores.documents import Bundle, Document, Listing, Write
+from mainspring.stores.documents import Bundle, Document, Listing
 from mainspring.task import Task
+from mainspring.timers import leave_to_newer
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
 
 log = get_log("mainspring.occasions")
 
-LATER: Millis = 60_000  # one that this version cannot read is left to others until then
 PAGE = 500
 KEY_KEPT = duration(timedelta(days=400))  # beyond the next year's
 
@@ -39,9 +39,10 @@ class OccasionTimer:
         self.collection = collection_of(kind)
         self._unreadable: set[str] = set()
 
-    async def fire(self, documents: Sequence[Document], now: Millis) -> None:
+    async def fire(self, documents: Sequence[Document], now: Millis) -> Millis | None:
         plans = [plan for document in documents if (plan := self._read(document)) is not None]
-        await self._put_off([one for one in documents if one.key.id in self._unreadable], now)
+        unreadable = [one for one in documents if one.key.id in self._unreadable]
+        again = await leave_to_newer(self._app, unreadable, now)
         moment = to_datetime(now)
         firings = [fire(plan, moment, self._job) for plan in plans]
         answers = await self._app.store.write([firing.bundle(moment) for firing in firings])
@@ -49,6 +50,7 @@ class OccasionTimer:
             if inserted is not None:  # else another process was quicker
                 self._app.announce(firing.jobs, inserted)
                 await self._tell(firing, inserted)
+        return again
 
     def _job(self, plan: Plan, now: datetime) -> NewJob:
         assert plan.next is not None  # noqa: S101 - it is due
@@ -67,19 +69,13 @@ class OccasionTimer:
     def _read(self, document: Document) -> Plan | None:
         try:
             plan = Plan.from_document(document)
-        except (MainspringError, ValueError, KeyError, TypeError) as error:
+        except InvalidPerson as error:
             if document.key.id not in self._unreadable:
                 log.warning("occasion_unreadable", person=document.key.id, kind=self.kind, error=str(error))
             self._unreadable.add(document.key.id)
             return None
         self._unreadable.discard(document.key.id)
         return plan
-
-    async def _put_off(self, documents: Sequence[Document], now: Millis) -> None:
-        """Another version of us may be able to read it."""
-        writes = [Write(one.key, one.data, expected=one.version, due_at=now + LATER) for one in documents]
-        if writes:
-            await self._app.store.write([Bundle((write,)) for write in writes])
 
     async def _tell(self, firing: Firing, inserted: Sequence[Inserted]) -> None:
         made = iter(inserted)
@@ -100,16 +96,22 @@ class OccasionTimer:
             self._app.bus.emit(OccasionSkipped(person=person, kind=entry.kind, on=entry.on, reason=entry.reason))
 
     async def refresh(self) -> None:
-        """Find instants anew of plans that an older tzdata was used for. Looks at them all only if there is a newer."""
+        """Find instants anew of plans that an older tzdata was used for. Looks at them all only if there is a newer.
+
+        If there were some that only newer versions can read, one of those has to look at them all too.
+        """
         newest = tzdata_version()
         if (known := await kinds.tzdata_of(self._app.store, self.kind)) is None or known >= newest:
             return
-        seen, moved = None, 0
+        seen, moved, left = None, 0, 0
         while page := await self._app.store.browse(Listing(self.collection, "", seen, PAGE)):
             seen = page[-1].key[1:]
-            old = [plan for one in page if (plan := self._read(one)) is not None and plan.tzdata < newest]
+            plans = [self._read(one) for one in page]
+            left += plans.count(None)
+            old = [plan for plan in plans if plan is not None and plan.tzdata < newest]
             changed = [plan.derived() for plan in old]
             await self._app.store.write([Bundle((plan.write(self._app.now()),)) for plan in changed])
             moved += sum(one.next != before.next for one, before in zip(changed, old, strict=True))
-        log.info("occasions_derived_anew", kind=self.kind, moved=moved, tzdata=newest)
-        await kinds.mark(self._app.store, self.kind, newest)
+        log.info("occasions_derived_anew", kind=self.kind, moved=moved, left_to_newer=left, tzdata=newest)
+        if not left:
+            await kinds.mark(self._app.store, self.kind, newest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from datetime import date as Date  # noqa: N812 - times have a field of that name
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from mainspring.occasions.occasion import Occasion, read_day, read_grace, read_time
 from mainspring.occasions.person import Person
@@ -13,6 +13,7 @@ from mainspring.occasions.quiet import quiet_hours
 from mainspring.schedule import PACKAGED, Yearly
 
 LAST_YEAR = 9998
+FEB29 = frozenset(get_args(Occasion.model_fields["feb29"].annotation))
 
 
 class Moment(NamedTuple):
@@ -76,6 +77,21 @@ class Times:
         """Skipped by clocks: as much later; twice: the first."""
         (found,) = PACKAGED.get(self.zone).resolve(wall)
         return found.utc.replace(tzinfo=UTC)
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Times:
+        """Whatever a newer version has written that is not understood here is found out at once, not when it is due."""
+        times = cls(**data)
+        PACKAGED.get(times.zone)
+        read_day(times.date)
+        read_time(times.at)
+        read_grace(times.grace)
+        if times.quiet is not None:
+            quiet_hours(times.quiet)
+        if times.feb29 not in FEB29:
+            msg = f"29 February: {times.feb29!r}"
+            raise ValueError(msg)
+        return times
 
     def to_data(self) -> dict[str, Any]:
         return {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}

@@ -16,17 +16,15 @@ from mainspring.scheduling.firing import Firing, fire, needs_last_job
 from mainspring.scheduling.halted import explained, is_to_explain, note_refusal, standstills, with_waiting_job
 from mainspring.scheduling.ledger import Became
 from mainspring.scheduling.stored import COLLECTION, StoredSchedule
-from mainspring.stores.documents import Bundle, Document, Listing, Write
+from mainspring.stores.documents import Bundle, Document, Listing
 from mainspring.stores.protocol import Action, By, Filter
-from mainspring.timers import CHUNK
+from mainspring.timers import leave_to_newer
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
 
 log = get_log("mainspring.schedules")
 
-NEWER_FIRST: Millis = 20_000  # one that this version cannot read is not touched for so long: others may fire it
-LATER: Millis = 60_000  # if nobody did, it is put off
 PAGE = 500
 
 
@@ -39,7 +37,8 @@ class ScheduleTimer:
 
     async def fire(self, documents: Sequence[Document], now: Millis) -> Millis | None:
         schedules = [stored for document in documents if (stored := self._read(document)) is not None]
-        again = await self._leave([one for one in documents if one.key.id in self._unreadable], now)
+        unreadable = [one for one in documents if one.key.id in self._unreadable]
+        again = await leave_to_newer(self._app, unreadable, now)
         last = await self._last_jobs(schedules)
         moment = to_datetime(now)
         firings = [fire(stored, moment, last.get(stored.last_job or "")) for stored in schedules]
@@ -82,18 +81,6 @@ class ScheduleTimer:
             return None
         self._unreadable.discard(document.key.id)
         return stored
-
-    async def _leave(self, documents: Sequence[Document], now: Millis) -> Millis | None:
-        """Those of a newer version to newer workers; says when to look again whether there are any.
-
-        If there seem to be none, or so many that others would wait behind them, they are put off.
-        """
-        chances = {one.key: (one.due_at or now) + NEWER_FIRST for one in documents}
-        over = [one for one in documents if chances[one.key] <= now or len(documents) == CHUNK]
-        writes = [Write(one.key, one.data, expected=one.version, due_at=now + LATER) for one in over]
-        if writes:
-            await self._app.store.write([Bundle((write,)) for write in writes])
-        return min((chances[one.key] for one in documents if one not in over), default=None)
 
     async def _last_jobs(self, schedules: Sequence[StoredSchedule]) -> dict[str, Job]:
         ids = [stored.last_job for stored in schedules if stored.last_job and needs_last_job(stored)]
