@@ -15,7 +15,7 @@ from typing import Any
 from mainspring.clock import to_datetime
 from mainspring.durable.calls import Durable, DurableCalls, NoCalls
 from mainspring.durable.detached import Detached
-from mainspring.errors import Cancel, ConfigurationError
+from mainspring.errors import Cancel, UnsupportedCall
 from mainspring.flow.passage import DetachedPassage, Passage
 from mainspring.flow.tally import BatchProgress
 from mainspring.job import Claim, NewJob, check_prepared
@@ -240,7 +240,7 @@ class Context(DurableCalls):
         self._refuse_within_step("ctx.transaction")
         if self._transact is None:
             msg = "ctx.transaction() needs a worker and a store with transactions, and no process isolation"
-            raise ConfigurationError(msg)
+            raise UnsupportedCall(msg)
         return JobTransaction(self._transact(self), self.effects)
 
     def breaker(self, name: str) -> Passage | DetachedPassage:

@@ -6,6 +6,7 @@
     │   ├── UnsupportedStore      the URL names no store that is installed
     │   ├── InvalidSchedule       a rule, zone or policy that cannot be (also a ValueError)
     │   │   └── UnknownZone       no IANA time zone has that name
+    │   ├── UnsupportedCall       a handler asks for what its kind of run, or its store, never has: no retry helps
     │   └── MissingExtra          an optional package is needed for this
     ├── InvalidPayload            the arguments do not fit the task (also a ValueError)
     ├── JobNotFound               no job has that id (also a LookupError)
@@ -71,6 +72,10 @@ class InvalidSchedule(ConfigurationError, ValueError):
 
 class UnknownZone(InvalidSchedule):
     """No IANA time zone has that name."""
+
+
+class UnsupportedCall(ConfigurationError):
+    """The handler asks for something that cannot be had where it runs."""
 
 
 class MissingExtra(ConfigurationError):

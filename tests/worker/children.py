@@ -94,6 +94,16 @@ def picky(kind: str) -> None:
     raise KeyError(kind)
 
 
+@app.task(isolation="process", max_attempts=5)
+async def lasts(ctx: Context, call: str) -> None:
+    if call == "sleep":
+        await ctx.sleep(1)
+    if call == "transaction":
+        async with ctx.transaction():
+            pass
+    await ctx.step("one", asyncio.sleep, 0)
+
+
 @app.task(isolation="process", max_attempts=2)
 def signals(kind: str) -> None:
     if kind == "snooze":

@@ -44,6 +44,20 @@ async def test_full_batches_first_and_the_rest_together(kit: Kit) -> None:
     assert {run.status for run in ran} == {Status.COMPLETED}
 
 
+async def test_no_handler_of_a_batch_is_durable_however_often_it_tries(kit: Kit) -> None:
+    @kit.app.task(batch=Batch(2), max_attempts=5)
+    async def work(items: list[Item[int]]) -> None:
+        for item in items:
+            await item.ctx.step("one", asyncio.sleep, 0)
+
+    await work.enqueue_many(range(2))
+    await kit.drain()
+    for job in kit.jobs():
+        assert job.failure is not None
+        assert (job.status, job.attempts, job.failure.type) == (Status.DEAD_LETTER, 1, "UnsupportedCall")
+        assert "neither in batches nor in a process of its own" in job.failure.message
+
+
 async def test_what_else_is_due_does_not_part_a_batch(kit: Kit) -> None:
     log: list[Any] = []
 

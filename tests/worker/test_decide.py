@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mainspring import Cancel, Context, Discard, Mainspring, Retry, Snooze
-from mainspring.errors import CannotStoreResult, ConfigurationError, InvalidPayload, WorkerCrashed
+from mainspring.errors import CannotStoreResult, ConfigurationError, InvalidPayload, UnsupportedCall, WorkerCrashed
 from mainspring.job import Failure, Move, NewJob, Outcome
 from mainspring.worker import decide
 from mainspring.worker.run import Dumped, Run, Stop
@@ -164,7 +164,7 @@ def test_a_job_may_carry_its_own_policy(app: Mainspring) -> None:
     assert raised(run_of(app, "work", options=options), OSError()).delay == 7000
 
 
-@pytest.mark.parametrize("error", [InvalidPayload("no"), CannotStoreResult("no")])
+@pytest.mark.parametrize("error", [InvalidPayload("no"), CannotStoreResult("no"), UnsupportedCall("no")])
 def test_what_will_not_fit_the_next_time_is_not_tried_again(app: Mainspring, error: Exception) -> None:
     assert raised(run_of(app, "work"), error).move is Move.DEAD
 

@@ -75,6 +75,14 @@ async def test_what_children_do_and_give_back(app: Mainspring) -> None:
 
 
 @pytest.mark.slow
+async def test_what_a_child_can_never_do_is_not_tried_again(app: Mainspring) -> None:
+    async with working(app, processes=1):
+        for call in ("step", "sleep", "transaction"):
+            job, why = await failure(app, (await children.lasts.enqueue(call=call)).id)
+            assert (job.status, job.attempts, why.type) == (Status.DEAD_LETTER, 1, "UnsupportedCall")
+
+
+@pytest.mark.slow
 async def test_progress_comes_through(app: Mainspring, tmp_path: Path) -> None:
     async def half() -> bool:
         progress = (await job.get()).progress

@@ -12,7 +12,7 @@ from mainspring.durable.children import Child
 from mainspring.durable.naps import Until
 from mainspring.durable.run import DurableRun
 from mainspring.durable.signals import Signal
-from mainspring.errors import ConfigurationError
+from mainspring.errors import ConfigurationError, UnsupportedCall
 from mainspring.job import NewJob
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ class NoCalls:
         self._why = why
 
     def __getattr__(self, name: str) -> Any:
-        raise ConfigurationError(self._why)
+        raise UnsupportedCall(self._why)
 
     def refuse_within_step(self, what: str) -> None:
         """There are no steps."""

@@ -20,7 +20,7 @@ from itertools import count, islice
 from typing import Any
 
 from mainspring.clock import Clock, Millis, SystemClock, to_datetime, to_millis
-from mainspring.errors import ConfigurationError, IllegalMove, SystemHalted, WorkerCrashed
+from mainspring.errors import ConfigurationError, IllegalMove, SystemHalted, UnsupportedCall, WorkerCrashed
 from mainspring.ids import new_id
 from mainspring.job import (
     CLAIMABLE,
@@ -84,7 +84,7 @@ from mainspring.stores.protocol import (
     WorkerInfo,
 )
 from mainspring.stores.records import JOBS, Chunk, Kind, Record, job_record, kind_of, make_key, split_key
-from mainspring.stores.rules import begins_anew
+from mainspring.stores.rules import begins_anew, refuse_negative
 from mainspring.stores.shelf import Shelf
 
 COUNTS_AS_ATTEMPT = frozenset({Move.DONE, Move.RETRY, Move.DEAD, Move.CANCEL})
@@ -410,6 +410,7 @@ class MemoryStore:
             return sorted(row.steps.values(), key=lambda step: step.number) if row else []
 
     async def wake(self, keys: Mapping[str, int]) -> dict[str, int]:
+        refuse_negative(keys)
         with self._operation() as now:
             return {key: self._wake(key, number, now) for key, number in keys.items()}
 
@@ -426,7 +427,7 @@ class MemoryStore:
     def completion(self, outcome: Callable[[], Outcome]) -> Completion:
         del outcome
         msg = "memory:// has no transactions to complete a job in; use sqlite:// or postgresql://"
-        raise ConfigurationError(msg)
+        raise UnsupportedCall(msg)
 
     # -- workers ----------------------------------------------------------------------------------
 

@@ -300,7 +300,7 @@ class Store(Protocol):
     async def wake(self, keys: Mapping[str, int]) -> dict[str, int]:
         """Of the jobs that are suspended until a key is called, so many become due now: by priority, then the oldest.
 
-        Per key how many that were.
+        Per key how many that were. Less than none is a `ConfigurationError`.
         """
 
     def completion(self, outcome: Callable[[], Outcome]) -> Completion:

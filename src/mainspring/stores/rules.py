@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mainspring.clock import Millis, to_millis
-from mainspring.errors import IllegalMove
+from mainspring.errors import ConfigurationError, IllegalMove
 from mainspring.job import FINISHED, MAX_CRASHES, TRANSITIONS, UNTIL_WOKEN, Move, NewJob, Outcome, Status
 from mainspring.stores.protocol import EVERY_QUEUE, Halt
 
@@ -87,6 +87,17 @@ def first_time(job: NewJob) -> Millis | None:
     if job.run_at is None and job.waits_for is not None and not job.delay:
         return UNTIL_WOKEN
     return job.run_at
+
+
+# -- who is called ----------------------------------------------------------------------------------------
+
+
+def refuse_negative(keys: Mapping[str, int]) -> None:
+    """To a database a negative limit is an error, or none at all: then it would wake everybody."""
+    for key, number in keys.items():
+        if number < 0:
+            msg = f"wake: {number} is no number of jobs to call for {key!r}; it is 0 or more"
+            raise ConfigurationError(msg)
 
 
 # -- which jobs a claim takes -----------------------------------------------------------------------------

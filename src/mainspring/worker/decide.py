@@ -9,11 +9,21 @@ from typing import Any
 from mainspring.clock import Millis, duration
 from mainspring.context import UNSET
 from mainspring.durable.suspension import is_suspended
-from mainspring.errors import Cancel, CannotStoreResult, Discard, InvalidPayload, Snooze, Wish, WorkerCrashed
+from mainspring.errors import (
+    Cancel,
+    CannotStoreResult,
+    Discard,
+    InvalidPayload,
+    Snooze,
+    UnsupportedCall,
+    Wish,
+    WorkerCrashed,
+)
 from mainspring.job import Failure, Move, Outcome
 from mainspring.retry import Retry
 from mainspring.worker.run import Dumped, Run, Stop
 
+HOPELESS = InvalidPayload, CannotStoreResult, UnsupportedCall  # the next attempt would end in the very same way
 CROWDED_DELAY: Millis = 500  # for others to be quicker than the worker that handed it back
 UNKNOWN_TASK_DELAY: Millis = 15_000  # until a worker that does not know a task looks at its job again
 
@@ -88,7 +98,7 @@ def failed(run: Run, error: BaseException, now: Millis) -> Outcome:
     failure = failure_of(error)
     if isinstance(error, WorkerCrashed):
         return end(run, Move.CRASH, now, failure=failure)
-    if isinstance(error, (InvalidPayload, CannotStoreResult)):  # will not fit the next time either
+    if isinstance(error, HOPELESS):
         return end(run, Move.DEAD, now, failure=failure)
     try:
         delay = retry_delay(run, error)

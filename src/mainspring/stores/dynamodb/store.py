@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from mainspring.clock import Clock, Millis, SystemClock, to_millis
-from mainspring.errors import ConfigurationError
+from mainspring.errors import ConfigurationError, UnsupportedCall
 from mainspring.job import (
     Attempt,
     Inserted,
@@ -62,6 +62,7 @@ from mainspring.stores.protocol import (
     WorkerInfo,
 )
 from mainspring.stores.records import Chunk, Kind, Record
+from mainspring.stores.rules import refuse_negative
 from mainspring.stores.tables import ChangeRequest
 
 T = TypeVar("T")
@@ -211,12 +212,13 @@ class DynamoStore:
         return await steps.read(self.table, job_id)
 
     async def wake(self, keys: Mapping[str, int]) -> dict[str, int]:
+        refuse_negative(keys)
         await self.open()
         return await self._do(waiting.wake(self.table, keys))
 
     def completion(self, outcome: Callable[[], Outcome]) -> Completion:
         del outcome
-        raise ConfigurationError(NO_TRANSACTIONS)
+        raise UnsupportedCall(NO_TRANSACTIONS)
 
     # -- workers ------------------------------------------------------------------------------
 

@@ -60,6 +60,7 @@ from mainspring.stores.protocol import (
     WorkerInfo,
 )
 from mainspring.stores.records import Chunk, Kind, Record
+from mainspring.stores.rules import refuse_negative
 from mainspring.stores.tables import ChangeRequest, Timed
 
 T = TypeVar("T")
@@ -374,6 +375,7 @@ class PostgresStore:
 
     async def wake(self, keys: Mapping[str, int]) -> dict[str, int]:
         """Never repeated here if the answer got lost. Who does so may wake others too: they look, and wait on."""
+        refuse_negative(keys)
         return await self._run_alone(lambda transaction: waiting.wake(transaction, keys))
 
     def completion(self, outcome: Callable[[], Outcome]) -> PostgresCompletion:

@@ -34,6 +34,7 @@ from mainspring.stores.protocol import (
     WorkerInfo,
 )
 from mainspring.stores.records import Chunk, Kind, Record
+from mainspring.stores.rules import refuse_negative
 from mainspring.stores.sqlite import (
     claims,
     documents,
@@ -184,6 +185,7 @@ class SqliteStore:
         return await self._write(endings.save, endings.saving(saves))
 
     async def wake(self, keys: Mapping[str, int]) -> dict[str, int]:
+        refuse_negative(keys)
         woken: list[dict[str, int]] = await self._write(waking.wake, [keys])
         return woken[0]
 

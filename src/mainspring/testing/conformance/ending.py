@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mainspring.clock import to_datetime
-from mainspring.errors import ConfigurationError
+from mainspring.errors import UnsupportedCall
 from mainspring.job import Claim, Failure, Move, Outcome, Progress, ProgressReport, Status
 from mainspring.stores.protocol import Action, Filter, Store
 from mainspring.testing.clock import ManualClock
@@ -388,6 +388,6 @@ class Ending(Scene):
                 pass
             assert await status_of(store, held.id) is Status.COMPLETED
         else:
-            with pytest.raises(ConfigurationError):
+            with pytest.raises(UnsupportedCall):
                 store.completion(lambda: outcome(held, Move.DONE))
             assert await status_of(store, held.id) is Status.RUNNING

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mainspring.errors import ConfigurationError
 from mainspring.job import UNTIL_WOKEN, Claim, Inserted, Move, NewJob, Save, Status, Step, end_of
 from mainspring.stores.protocol import Action, Store, Wake, Want
 from mainspring.testing.clock import ManualClock
@@ -194,6 +195,12 @@ class Suspending(Scene):
         b = [await suspended(store, "c") for _ in range(2)]
         assert await store.wake({"a": 1, "b": 0, "c": 7, "d": 1}) == {"a": 1, "b": 0, "c": 2, "d": 0}
         assert {held.id for held in await claim(store)} == {a, *b}
+
+    async def test_fewer_than_none_are_not_woken(self, store: Store) -> None:
+        waiting = await suspended(store, "bell")
+        with pytest.raises(ConfigurationError, match="-1 is no number of jobs to call for 'bell'"):
+            await store.wake({"door": 1, "bell": -1})
+        assert await status_of(store, waiting) is Status.SUSPENDED
 
     async def test_who_runs_is_not_woken(self, store: Store, clock: ManualClock) -> None:
         await suspended(store, "bell", delay=1000)
