@@ -8,7 +8,7 @@ import pytest
 
 from mainspring import Occasion, Person
 from mainspring.occasions.plan import Plan
-from mainspring.stores.documents import Bundle, Key, Write
+from mainspring.stores.documents import Bundle, Key, Listing, Write
 from tests.cli.conftest import Run, Shop
 
 pytestmark = pytest.mark.slow
@@ -143,6 +143,22 @@ def test_import_of_what_is_not_there(people: Run, shop: Shop, tmp_path: Path) ->
     unknown = people("people", "import", str(path))
     assert (unknown.code, "did you mean email" in unknown.err) == (2, True)
     assert people("people", "import", str(path), "--map", "x").code == 2
+
+
+def test_doctor_finds_what_people_lack_and_mends_it(people: Run, ana: Person, shop: Shop) -> None:
+    assert "1 person looked at: all are listed and planned for" in people("doctor").out
+    (listed,) = shop.app.run(shop.app.store.browse(Listing("people.email")))
+    plan = Key("occasions.birthday", "", "ana")
+    shop.app.run(shop.app.store.write([Bundle((Write(listed.key, None), Write(plan, None)))]))
+    found = people("doctor")
+    assert found.code == 1
+    told = "1 cannot be found by e-mail address, 1 occasion without a plan"
+    assert f"✗ people        of 1 person looked at, {told}" in found.out
+    assert "→ run `mainspring doctor --repair`, which looks at everybody" in found.out
+    mended = people("doctor", "--repair")
+    assert (mended.code, f"of 1 person {told}: mended" in mended.out) == (0, True)
+    assert people("people", "list", "--email", ana.email or "", "--json").data["people"][0]["id"] == "ana"
+    assert shop.app.run(shop.app.store.documents([plan]))
 
 
 def test_doctor_tells_of_occasions_that_nobody_sends(people: Run, ana: Person, shop: Shop) -> None:

@@ -11,6 +11,7 @@ from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from importlib import metadata
+from typing import TYPE_CHECKING
 
 from mainspring.app import Mainspring
 from mainspring.cli.exits import Exit, UsageError
@@ -25,11 +26,15 @@ from mainspring.moments import show_length, show_relative
 from mainspring.stores.protocol import Filter, Finding, Severity, Stats
 from mainspring.stores.sqlite import SqliteStore
 
+if TYPE_CHECKING:  # most commands need not wait for people
+    from mainspring.occasions.mending import Lack
+
 OLDEST_PYTHON = (3, 11)
 PACKAGES = ("mainspring", "pydantic", "tzdata")
 OPTIONAL_PACKAGES = ("structlog", "psycopg")
 LITTLE_ROOM, NO_ROOM = 1 << 30, 50 << 20  # bytes
 LOOKED_AT = 500  # waiting jobs, for tasks that nobody knows
+PEOPLE_LOOKED_AT = 10_000  # for what they lack
 
 SIGNS = {Severity.OK: ("✓", "green"), Severity.WARNING: ("!", "yellow"), Severity.ERROR: ("✗", "red")}
 
@@ -37,7 +42,9 @@ SIGNS = {Severity.OK: ("✓", "green"), Severity.WARNING: ("!", "yellow"), Sever
 def add_commands(commands: Commands) -> None:
     detail = "Checks the store's invariants, versions, settings and file system. Exits with 1 if it finds an error."
     parser = add_command(commands, "doctor", examine, "check that all is well, and say what to do if not", detail)
-    parser.add_argument("--repair", action="store_true", help="mend what can be mended: counts and rows of no job")
+    parser.add_argument(
+        "--repair", action="store_true", help="mend what can be mended: counts, rows of no job, what people lack"
+    )
     add_store_options(parser)
 
 
@@ -75,8 +82,8 @@ def say_verdict(terminal: Terminal, findings: Sequence[Finding]) -> None:
         terminal.say("all is well", "green")
 
 
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def count(number: int, noun: str, several: str = "") -> str:
+    return f"{number} {noun}" if number == 1 else f"{number:,} {several or noun + 's'}"
 
 
 # -- this program ---------------------------------------------------------------------------------
@@ -156,6 +163,7 @@ def check_open_store(app: Mainspring, *, repair: bool) -> Iterator[Finding]:
     yield Finding(Severity.OK, "store", app.store.url)
     if repair:
         yield mend(app)
+        yield from mend_people(app)
     yield from app.run(app.store.diagnose())
     if isinstance(app.store, SqliteStore):
         yield check_room(app.store)
@@ -165,6 +173,7 @@ def check_open_store(app: Mainspring, *, repair: bool) -> Iterator[Finding]:
     yield check_hearing(health)
     yield check_dead(stats)
     yield check_clock(app, now)
+    yield from check_people(app)
     yield from check_occasions(app, now)
     yield from check_tasks(app)
 
@@ -175,6 +184,16 @@ def mend(app: Mainspring) -> Finding:
         return Finding(Severity.WARNING, "repair", "this store cannot repair itself", "see the findings for what to do")
     app.run(repair())
     return Finding(Severity.OK, "repair", "counted again; rows of no job removed")
+
+
+def mend_people(app: Mainspring) -> Iterator[Finding]:
+    from mainspring.occasions import mending
+
+    if lack := app.run(mending.mend(app)):
+        strays = f"; {count(lack.strays, 'entry', 'entries')} of nobody removed" if lack.strays else ""
+        yield Finding(
+            Severity.OK, "repair", f"of {count(lack.people, 'person', 'people')} {lacking(lack)}: mended{strays}"
+        )
 
 
 def check_room(store: SqliteStore) -> Finding:
@@ -246,6 +265,23 @@ def check_clock(app: Mainspring, now: datetime) -> Finding:
             Severity.WARNING, "clock", shown, "the clock went back; check that this machine keeps time (NTP)"
         )
     return Finding(Severity.OK, "clock", f"{now:%Y-%m-%d %H:%M:%S} UTC")
+
+
+def check_people(app: Mainspring) -> Iterator[Finding]:
+    """What is written with them can be parted from them by others alone, such as a copy that was cut short."""
+    from mainspring.occasions import mending
+
+    lack = app.run(mending.look(app, PEOPLE_LOOKED_AT))
+    looked_at = f"{count(lack.people, 'person', 'people')} looked at"
+    if lack:
+        shown = f"of {looked_at}, {lacking(lack)}"
+        yield Finding(Severity.ERROR, "people", shown, "run `mainspring doctor --repair`, which looks at everybody")
+    elif lack.people:
+        yield Finding(Severity.OK, "people", f"{looked_at}: all are listed and planned for")
+
+
+def lacking(lack: Lack) -> str:
+    return f"{lack.unlisted:,} cannot be found by e-mail address, {count(lack.unplanned, 'occasion')} without a plan"
 
 
 def check_occasions(app: Mainspring, now: datetime) -> Iterator[Finding]:

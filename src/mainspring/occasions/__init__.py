@@ -10,6 +10,7 @@ ledger      what became of each
 timer       finds plans that are due and writes it
 people      `app.people`: putting, changing, deleting; a person and all plans in one write
 search      which people
+mending     what somebody lacks who was parted from their lists and plans
 rows        people out of CSV files
 occasions   `app.occasions`, `@app.occasion(...)`: handlers, looking ahead and back
 """

@@ -83,11 +83,11 @@ def group_of(email: str) -> str:
 
 def email_writes(id: str, before: Person | None, after: Person | None) -> list[Write]:
     """To be written together with the person, whose version guards them."""
-    old, new = _key(id, before), _key(id, after)
+    old, new = email_key(id, before), email_key(id, after)
     if old == new:
         return []
     return [*([Write(old, None)] if old else []), *([Write(new, "{}")] if new else [])]
 
 
-def _key(id: str, person: Person | None) -> Key | None:
+def email_key(id: str, person: Person | None) -> Key | None:
     return None if person is None or person.email is None else Key(EMAILS, group_of(person.email), id)
