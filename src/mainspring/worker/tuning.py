@@ -41,7 +41,8 @@ def rare_collections() -> Iterator[None]:
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*THRESHOLDS)
+    if 0 < before[0] < THRESHOLDS[0]:  # else the application has decided
+        gc.set_threshold(*THRESHOLDS)
     try:
         yield
     finally:

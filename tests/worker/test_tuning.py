@@ -1,0 +1,34 @@
+"""What a worker sets for the process that is its own, and leaves as it was."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from mainspring.worker.tuning import SWITCH_INTERVAL, THRESHOLDS, tuned
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    thresholds = gc.get_threshold()
+    yield
+    gc.set_threshold(*thresholds)
+
+
+def test_all_of_it_ends_with_the_worker() -> None:
+    before = sys.getswitchinterval(), gc.get_threshold(), gc.get_freeze_count()
+    with tuned():
+        assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL)
+        assert gc.get_threshold() == THRESHOLDS
+        assert gc.get_freeze_count() > 0
+    assert (sys.getswitchinterval(), gc.get_threshold(), gc.get_freeze_count()) == before
+
+
+@pytest.mark.parametrize("own", [(50_000, 5, 5), (0, 0, 0)])
+def test_an_application_that_has_decided_about_garbage_is_heard(own: tuple[int, int, int]) -> None:
+    gc.set_threshold(*own)
+    with tuned():
+        assert gc.get_threshold() == own
