@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mainspring import Cancel, Context, Mainspring, Retry, Snooze, Status
+from mainspring import Cancel, Context, Mainspring, Retry, Snooze, Status, Window
 from mainspring.job import UNTIL_WOKEN, Move, NewJob, Outcome, ProgressReport, Step, end_of
 from mainspring.stores.protocol import Want, WorkerInfo
 from mainspring.testing import Kit, manual
-from mainspring.why import Cause, Why
+from mainspring.why import Cause, Why, explain, inquire
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 WORKER = WorkerInfo("w1", "box", 42, ("mail",), tasks=("welcome", "other"))
@@ -215,12 +215,66 @@ async def test_a_job_that_runs(kit: Kit) -> None:
     [claim] = (await kit.store.claim("w1", [Want("mail", 1)])).jobs
     await kit.store.report([ProgressReport(job, claim.token, 0.4, "page 2")])
     kit.clock.advance(timedelta(minutes=3))
+    await kit.store.heartbeat("w1", {job: claim.token})
     assert str(await why(kit, job)) == (
         "It is running, on worker w1 (process 42 of box), since 2026-05-01 12:00:00 UTC (3 min ago), and is 40% through"
         " (page 2)."
     )
     await kit.app.jobs.cancel(job)
     assert "It was asked to stop." in str(await why(kit, job))
+
+
+async def test_a_worker_that_has_fallen_silent(kit: Kit) -> None:
+    job = await put(kit)
+    await kit.store.claim("w1", [Want("mail", 1)])
+    await kit.store.join(replace(WORKER, id="w2", queues=("other",)), lambda _wake: None)
+    kit.clock.advance(5)
+    assert causes(await why(kit, job)) == [Cause.RUNNING]
+    kit.clock.advance(7)
+    answer = await why(kit, job)
+    assert causes(answer) == [Cause.SILENT, Cause.RUNNING]
+    assert str(answer).splitlines()[0] == (
+        "Its worker is silent, last seen 2026-05-01 12:00:00 UTC (12 s ago); after 30 s of silence, in 18 s, the job is taken"
+        " over."
+    )
+    assert answer.reasons[0].until == NOON + timedelta(seconds=30)
+    kit.clock.advance(28)
+    assert "(40 s ago); the job is taken over as soon as another worker looks." in str(await why(kit, job))
+    await kit.store.leave("w2")
+    assert "(40 s ago), and no other is alive to take the job over: start one." in str(await why(kit, job))
+
+
+async def test_a_worker_that_died_or_is_gone(kit: Kit) -> None:
+    """As a store tells that can prove it, or has forgotten it."""
+    job = await put(kit)
+    await kit.store.claim("w1", [Want("mail", 1)])
+    found = await inquire(kit.store, await kit.app.jobs.get(job))
+    dead, other = replace(WORKER, alive=False, seen_at=NOON - timedelta(seconds=2)), replace(WORKER, id="w2")
+    died = explain(replace(found, stats=replace(found.stats, workers=[dead, other])))
+    assert str(died).startswith("Its worker counts as dead, last seen 2026-05-01 11:59:58 UTC (2 s ago); the job is ")
+    gone = explain(replace(found, stats=replace(found.stats, workers=[other])))
+    assert str(gone).startswith("Its worker is gone; the job is taken over as soon as another worker looks.")
+
+
+WINDOW = Window("08:00", "17:30", tz="America/New_York", days="mon-wed")  # it is Friday
+
+
+async def test_a_job_that_was_put_off_until_its_hours_when_it_was_enqueued(kit: Kit) -> None:
+    job = await put(kit, deliver=WINDOW)
+    assert str(await why(kit, job)) == (
+        "It was put off until 2026-05-04 12:00:00 UTC (in 3 d): outside of the hours for delivery,"
+        " 08:00 to 17:30 on mon tue wed in America/New_York; they open 2026-05-04 08:00 there."
+    )
+    await kit.app.jobs.reschedule(job, run_at=NOON + timedelta(days=5))
+    assert str(await why(kit, job)) == "It is for later: due 2026-05-06 12:00:00 UTC (in 5 d)."
+
+
+async def test_a_job_that_was_put_off_until_its_hours_when_it_was_claimed(kit: Kit) -> None:
+    (job,) = await kit.app.enqueue_all([kit.app.tasks["welcome"].using(deliver=WINDOW).prepare(guest="ana")])
+    await kit.drain()
+    assert "08:00 to 17:30 on mon tue wed in America/New_York; they open 2026-05-04 08:00" in str(
+        await why(kit, job.id)
+    )
 
 
 async def test_how_it_ended(kit: Kit) -> None:

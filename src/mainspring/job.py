@@ -168,6 +168,7 @@ class Job:
     reason: str  # why it was cancelled, discarded or put off; none once it has completed
     cancel_requested: bool
     waits_for: str | None = None  # suspended until somebody calls this key, see `Store.wake`
+    options: Mapping[str, Any] = field(default_factory=dict)  # what its enqueue says for workers, see `NewJob`
 
     @property
     def finished(self) -> bool:

@@ -9,23 +9,26 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
 from mainspring.clock import to_datetime
 from mainspring.durable.journal import kind_of
+from mainspring.flow.quiet import told_reason
 from mainspring.job import MAX_CRASHES, WAITING, Job, Move, Status, Step
-from mainspring.moments import show_both
+from mainspring.moments import show_both, show_length, show_relative
 from mainspring.stores.protocol import EVERY_QUEUE, Halt, Stats, Store, WorkerInfo
 
 AFTER_JOB, FOR_SIGNAL, FOR_BREAKER = "job:", "signal:", "breaker:"  # what `waits_for` begins with
+QUIET = 0.2  # of the lease: workers beat far more often
 FOR_LIMITS = "limit:", "rate:", "fair:"
 
 
 class Cause(StrEnum):
     FINISHED = "finished"
     RUNNING = "running"
+    SILENT = "silent"  # it runs, but its worker gives no sign of life
     LATER = "later"  # its time has not come
     RETRY = "retry"  # it failed, and its next attempt is not due
     SLEEP = "sleep"  # a durable function that sleeps
@@ -71,6 +74,7 @@ class Inquiry:
     other: Job | None = None  # the one that it waits for
     suspended_at: datetime | None = None
     steps: tuple[Step, ...] = ()
+    lease: float = 30.0  # seconds without a sign of life after which a worker counts as dead
 
 
 async def inquire(store: Store, job: Job) -> Inquiry:
@@ -80,7 +84,7 @@ async def inquire(store: Store, job: Job) -> Inquiry:
         return Inquiry(job, now, stats)
     other = next(iter(await store.get([other_of(job)])), None) if other_of(job) else None
     steps = tuple(await store.steps(job.id))
-    return Inquiry(job, now, stats, other, await suspended_at(store, job, steps), steps)
+    return Inquiry(job, now, stats, other, await suspended_at(store, job, steps), steps, store.lease)
 
 
 def other_of(job: Job) -> str:
@@ -160,9 +164,29 @@ def running(inquiry: Inquiry) -> Iterator[Reason]:
     text += f". It has done step {done!r}" if (done := last_step(inquiry)) else ""
     if job.cancel_requested:
         text += ". It was asked to stop"
-    if worker is None or not worker.alive:
-        text += ". Its worker gives no sign of life: another will take it over"
+    if worker is None or not worker.alive or silence_of(worker, now) > inquiry.lease * QUIET:
+        yield silent(inquiry, worker)
     yield Reason(Cause.RUNNING, f"{text}.", since=job.started_at, detail={"worker": job.worker})
+
+
+def silent(inquiry: Inquiry, worker: WorkerInfo | None) -> Reason:
+    """Any worker takes jobs over, whatever queues it is for."""
+    now, seen_at = inquiry.now, None if worker is None else worker.seen_at
+    until = None if seen_at is None else seen_at + timedelta(seconds=inquiry.lease)
+    known = "is gone" if worker is None else "is silent" if worker.alive else "counts as dead"
+    text = f"Its worker {known}" if seen_at is None else f"Its worker {known}, last seen {show_both(seen_at, now)}"
+    if not any(one.alive and one.id != inquiry.job.worker for one in inquiry.stats.workers):
+        text += ", and no other is alive to take the job over: start one"
+    elif worker is not None and worker.alive and until is not None and until > now:
+        text += f"; after {show_length(inquiry.lease)} of silence, {show_relative(until, now)}, the job is taken over"
+    else:
+        text += "; the job is taken over as soon as another worker looks"
+    return Reason(Cause.SILENT, f"{text}.", seen_at, until, {"worker": inquiry.job.worker})
+
+
+def silence_of(worker: WorkerInfo, now: datetime) -> float:
+    """In seconds."""
+    return 0.0 if worker.seen_at is None else (now - worker.seen_at).total_seconds()
 
 
 def place_of(worker: WorkerInfo | None, job: Job) -> str:
@@ -171,8 +195,8 @@ def place_of(worker: WorkerInfo | None, job: Job) -> str:
 
 def later(inquiry: Inquiry) -> Reason:
     job, when = inquiry.job, show_both(inquiry.job.run_at, inquiry.now)
-    if job.reason:
-        return Reason(Cause.LATER, f"It was put off until {when}{because(job.reason)}.", until=job.run_at)
+    if reason := job.reason or told_reason(job):
+        return Reason(Cause.LATER, f"It was put off until {when}{because(reason)}.", until=job.run_at)
     return Reason(Cause.LATER, f"It is for later: due {when}.", until=job.run_at)
 
 

@@ -79,7 +79,9 @@ async def test_one_that_gets_late_by_other_causes_waits_for_the_morning(app: Mai
     await kit.drain()
     found = await job.get()
     assert (found.status, found.attempts, found.run_at) == (Status.PENDING, 0, datetime(2026, 3, 2, 8, tzinfo=UTC))
-    assert found.reason == "outside of the hours for delivery; put off until 2026-03-02 08:00 in Europe/London"
+    assert found.reason == (
+        "outside of the hours for delivery, 08:00 to 22:00 in Europe/London; they open 2026-03-02 08:00 there"
+    )
     await at(kit, 9, day=2)
     assert (sent(app), (await job.get()).attempts) == (["02 08:00"], 1)
 
@@ -121,7 +123,7 @@ async def test_a_persons_quiet_hours_are_kept(app: Mainspring, kit: Kit) -> None
     assert (await job.get()).run_at == START + timedelta(hours=7)
     (other,) = await app.enqueue_all([app.tasks["greet"].prepare(person_id="ana")])
     await kit.drain()
-    assert "08:00 in Pacific/Auckland" in (await app.jobs.get(other.id)).reason
+    assert "08:00 to 22:00 in Pacific/Auckland" in (await app.jobs.get(other.id)).reason
     await app.tasks["plain"].using(deliver=Window.of_person("ana")).enqueue()
     await at(kit, 20)
     assert sent(app) == ["01 19:00"] * 3

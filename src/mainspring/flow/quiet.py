@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -10,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.errors import ConfigurationError, InvalidPerson, InvalidSchedule
 from mainspring.guards import Guarded, Refusal, refuse
-from mainspring.job import Claim, Move, NewJob
-from mainspring.schedule.hours import Hours
+from mainspring.job import Claim, Job, Move, NewJob
+from mainspring.schedule.hours import WEEK, Hours
 from mainspring.schedule.reading import WEEKDAYS, TimeOfDay, Weekday, times_of_day, weekdays, write_time
 from mainspring.schedule.zones import PACKAGED, Zone
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from mainspring.app import Mainspring
 
 OPTION = "deliver"
+PUT_OFF = "put_off"  # among a job's options, for those who ask why it is later
 LATER: Millis = 60_000  # a worker of a newer version may be there then
 
 
@@ -142,7 +144,11 @@ class Deliveries:
 def move(job: NewJob, hours: LocalHours, now: Millis) -> NewJob:
     due = now + job.delay if job.run_at is None else max(now, job.run_at)
     opening = hours.opening(due)
-    return job if opening == due else replace(job, run_at=opening, delay=0)
+    if opening == due:
+        return job
+    told = {PUT_OFF: {"until": opening, "reason": reason_of(opening, hours)}}
+    options = json.dumps({**json.loads(job.options or "{}"), **told})
+    return replace(job, run_at=opening, delay=0, options=options)
 
 
 class DeliveryGuard:
@@ -176,6 +182,17 @@ class DeliveryGuard:
 
 
 def put_off(claim: Claim, opening: Millis, now: Millis, hours: LocalHours) -> Refusal:
+    return refuse(claim, Move.SNOOZE, delay=opening - now, reason=reason_of(opening, hours))
+
+
+def reason_of(opening: Millis, hours: LocalHours) -> str:
     wall: datetime = to_datetime(opening).astimezone(hours.zone.info)
-    reason = f"outside of the hours for delivery; put off until {wall:%Y-%m-%d %H:%M} in {hours.zone.key}"
-    return refuse(claim, Move.SNOOZE, delay=opening - now, reason=reason)
+    days = "" if len(hours.hours.days) == WEEK else f" on {' '.join(WEEKDAYS[day] for day in hours.hours.days)}"
+    span = f"{write_time(hours.hours.start)} to {write_time(hours.hours.end)}{days}"
+    return f"outside of the hours for delivery, {span} in {hours.zone.key}; they open {wall:%Y-%m-%d %H:%M} there"
+
+
+def told_reason(job: Job) -> str:
+    """Why it was put off when it was enqueued, unless its time was changed since."""
+    told = job.options.get(PUT_OFF)
+    return str(told["reason"]) if told is not None and told["until"] == to_millis(job.run_at) else ""

@@ -1052,6 +1052,7 @@ def _job(row: _Row) -> Job:
         reason=row.reason,
         cancel_requested=row.cancel_requested,
         waits_for=row.waits_for,
+        options=json.loads(spec.options or "{}"),
     )
 
 

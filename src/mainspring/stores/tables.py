@@ -50,7 +50,7 @@ def to_job(row: tuple[Any, ...], traceback: str = "") -> Job:
     (
         job_id, task, queue, status, priority, run_at, created_at, attempts, max_attempts, crashes, token, worker,
         timeout, dedupe_key, target_type, target_id, tags, progress, note, error_type, error, reason, payload,
-        started_at, finished_at, expires_at, result, cancel, waits_for,
+        started_at, finished_at, expires_at, result, cancel, waits_for, options,
     ) = row  # fmt: skip
     return Job(
         id=job_id,
@@ -79,6 +79,7 @@ def to_job(row: tuple[Any, ...], traceback: str = "") -> Job:
         reason=reason,
         cancel_requested=bool(cancel),
         waits_for=waits_for if status == SUSPENDED else None,
+        options=json.loads(options or "{}"),
     )
 
 

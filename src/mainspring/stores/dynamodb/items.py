@@ -256,6 +256,7 @@ def to_job(row: Row) -> Job:
         reason=row.get("reason", ""),
         cancel_requested=row.get("cancel_requested", False),
         waits_for=row.get("waits_for"),
+        options=json.loads(row.get("options") or "{}"),
     )
 
 

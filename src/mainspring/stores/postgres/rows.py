@@ -13,11 +13,11 @@ dedupe_key, target_type, target_id, tags, progress, note, error_type, error, rea
 """
 LIVE_COLUMNS = f"""
 {SHARED_COLUMNS}, nullif(claimed_at, 0) AS started_at, NULL::bigint AS finished_at, NULL::bigint AS expires_at,
-NULL AS result, cancel, waits_for
+NULL AS result, cancel, waits_for, options
 """
 FINISHED_COLUMNS = f"""
 {SHARED_COLUMNS}, nullif(started_at, 0) AS started_at, finished_at, nullif(expires_at, {NEVER}) AS expires_at, result,
-false AS cancel, NULL AS waits_for
+false AS cancel, NULL AS waits_for, options
 """
 
 

@@ -16,11 +16,11 @@ dedupe_key, target_type, target_id, tags, progress, note, error_type, error, rea
 """
 LIVE_COLUMNS = f"""
 {SHARED_COLUMNS}, {PAYLOAD.format(table="jobs")} AS payload, nullif(claimed_at, 0) AS started_at,
-NULL AS finished_at, NULL AS expires_at, NULL AS result, cancel, waits_for
+NULL AS finished_at, NULL AS expires_at, NULL AS result, cancel, waits_for, options
 """
 FINISHED_COLUMNS = f"""
 {SHARED_COLUMNS}, {PAYLOAD.format(table="archive")} AS payload, nullif(started_at, 0) AS started_at,
-finished_at, nullif(expires_at, {NEVER}) AS expires_at, result, 0 AS cancel, NULL AS waits_for
+finished_at, nullif(expires_at, {NEVER}) AS expires_at, result, 0 AS cancel, NULL AS waits_for, options
 """
 
 

@@ -46,6 +46,7 @@ class Inserting(Scene):
             dedupe_key="welcome:7",
             target=("guest", "7"),
             tags=("vip", "spa"),
+            options='{"deliver": {"tz": "UTC"}}',
         )
         job = await look(store, job_id)
         assert job.id == job_id
@@ -53,14 +54,14 @@ class Inserting(Scene):
         assert (job.task, job.queue, job.priority, job.status) == ("welcome", "mail", Priority.HIGH, Status.PENDING)
         assert (job.attempts, job.max_attempts, job.crashes, job.token) == (0, 5, 0, 0)
         assert (job.dedupe_key, job.target, set(job.tags)) == ("welcome:7", ("guest", "7"), {"vip", "spa"})
-        assert job.timeout == duration(1.5) / 1000
+        assert (job.timeout, job.options) == (duration(1.5) / 1000, {"deliver": {"tz": "UTC"}})
         assert (job.created_at, job.run_at) == (at(clock), at(clock))
 
     async def test_a_new_job_has_no_past(self, store: Store) -> None:
         job = await look(store, await put(store))
         assert (job.started_at, job.finished_at, job.expires_at, job.worker) == (None, None, None, None)
         assert (job.progress, job.result, job.failure, job.reason) == (None, None, None, "")
-        assert (job.timeout, job.dedupe_key, job.target, job.tags) == (None, None, None, ())
+        assert (job.timeout, job.dedupe_key, job.target, job.tags, job.options) == (None, None, None, (), {})
         assert not job.cancel_requested
 
     async def test_a_delay_counts_from_the_stores_now(self, store: Store, clock: ManualClock) -> None:
