@@ -234,8 +234,8 @@ async def test_a_worker_that_has_fallen_silent(kit: Kit) -> None:
     answer = await why(kit, job)
     assert causes(answer) == [Cause.SILENT, Cause.RUNNING]
     assert str(answer).splitlines()[0] == (
-        "Its worker is silent, last seen 2026-05-01 12:00:00 UTC (12 s ago); after 30 s of silence, in 18 s, the job is taken"
-        " over."
+        "Its worker is silent, last seen 2026-05-01 12:00:00 UTC (12 s ago); after 30 s of silence, in 18 s, the job"
+        " is taken over."
     )
     assert answer.reasons[0].until == NOON + timedelta(seconds=30)
     kit.clock.advance(28)
