@@ -120,6 +120,29 @@ def test_no_command_creates_a_database(command: list[str], run: Run, tmp_path: P
     assert not (tmp_path / "typo.db").exists()
 
 
+@pytest.mark.slow
+def test_what_brings_people_in_makes_its_applications_database(run: Run, tmp_path: Path) -> None:
+    """But a dry run makes nothing, and neither does a URL that may be mistyped."""
+    write(tmp_path / "people.csv", "id,zone\np1,UTC\n")
+    command = ("people", "import", "people.csv")
+    assert run(*command, "--store", "sqlite:///typo.db").code == 4
+    dry = run(*command, "--app", "shop_app:app", "--dry-run")
+    assert (dry.code, dry.out) == (0, "1 would be created, 0 would be updated, 0 unchanged\n")
+    assert not [one.name for one in tmp_path.iterdir() if one.suffix == ".db"]
+    sys.modules.pop("shop_app")  # as another process
+    assert run(*command, "--app", "shop_app:app").out == "1 created, 0 updated, 0 unchanged\n"
+    assert (tmp_path / "shop.db").exists()
+
+
+@pytest.mark.slow
+def test_so_does_what_puts_a_schedule(run: Run, tmp_path: Path) -> None:
+    task = "\n@app.task()\nasync def sync() -> None: ...\n"
+    write(tmp_path / "shop_app.py", (tmp_path / "shop_app.py").read_text() + task)
+    put = run("schedules", "put", "a", "--rule", "@daily", "--task", "sync", "--app", "shop_app:app", "--yes")
+    assert put.code == 0, put.err
+    assert run("schedules", "list", "--store", "sqlite:///shop.db", "--json").data["schedules"][0]["id"] == "a"
+
+
 def test_a_database_of_another_program_is_left_alone(run: Run, tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "other.db")
     connection.execute("CREATE TABLE guests (name)")

@@ -35,9 +35,24 @@ def opened(args: Namespace) -> Iterator[Mainspring]:
 
 
 @contextlib.contextmanager
-def opening(app: Mainspring) -> Iterator[Mainspring]:
+def opened_to_fill(args: Namespace, *, dry_run: bool = False) -> Iterator[Mainspring]:
+    """For what brings something in: an application's store is made if it is not there, as its worker would do.
+
+    A URL alone may be mistyped. A dry run makes nothing, and goes by an empty store.
+    """
+    app = choose(args)
+    makes = bool(named_app(args)) and not isinstance(app.store, MemoryStore) and not is_there(app)
+    if makes and dry_run:
+        app.store = MemoryStore()
+    with opening(app, makes=makes) as app:
+        yield app
+
+
+@contextlib.contextmanager
+def opening(app: Mainspring, *, makes: bool = False) -> Iterator[Mainspring]:
     try:
-        require_existing(app)
+        if not makes:
+            require_existing(app)
         app.run(app.store.open())
         yield app
     except Exception:
@@ -46,10 +61,13 @@ def opening(app: Mainspring) -> Iterator[Mainspring]:
     app.run(app.close())
 
 
+def named_app(args: Namespace) -> str | None:
+    return args.app or (None if args.store else os.environ.get("MAINSPRING_APP"))
+
+
 def choose(args: Namespace) -> Mainspring:
     """What was given; else what the environment names; else the default file, if there is one."""
-    app = args.app or (None if args.store else os.environ.get("MAINSPRING_APP"))
-    if app:
+    if app := named_app(args):
         return load(app)
     store = args.store or os.environ.get("MAINSPRING_STORE")
     if store:

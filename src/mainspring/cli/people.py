@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mainspring.app import Mainspring
 from mainspring.cli.exits import Exit, UsageError
-from mainspring.cli.loading import opened
+from mainspring.cli.loading import opened, opened_to_fill
 from mainspring.cli.occasions import plain_upcoming, say_upcoming
 from mainspring.cli.parser import Commands, add_actor_options, add_command, add_group, add_store_options, parse_limit
 from mainspring.cli.table import Column, Styled, printable
@@ -223,7 +223,7 @@ def import_people(args: Namespace, terminal: Terminal) -> int:
     if not args.file.is_file():
         msg = f"there is no file {args.file}"
         raise UsageError(msg, args.prog)
-    with opened(args) as app:
+    with opened_to_fill(args, dry_run=args.dry_run) as app:
         report = imported(app, args, terminal)
     if terminal.json:
         counts = {name: getattr(report, name) for name in ("created", "updated", "unchanged", "bad_rows")}

@@ -14,7 +14,7 @@ from mainspring.app import Mainspring
 from mainspring.cli import simulate
 from mainspring.cli.exits import Exit, UsageError
 from mainspring.cli.jobs import parse_payload
-from mainspring.cli.loading import opened
+from mainspring.cli.loading import opened, opened_to_fill
 from mainspring.cli.moments import parse_moment, parse_when
 from mainspring.cli.parser import (
     Commands,
@@ -301,7 +301,7 @@ def say_diff_title(terminal: Terminal, before: Schedule, after: Schedule, zones:
 
 
 def put_schedule(args: Namespace, terminal: Terminal) -> int:
-    with opened(args) as app:
+    with opened_to_fill(args) as app:
         known = find(app, args.id)
         refuse_code(args, known)
         job = make_job(app, args, known)
