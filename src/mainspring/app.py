@@ -316,12 +316,19 @@ class Mainspring:
 
     # -- signals --------------------------------------------------------------------------------
 
-    async def signal(self, key: str, payload: Any = None, *, keep: Length = signals.KEPT) -> Signal:
-        """Tell all jobs that wait for this key, and those that will within the time it is kept (`ctx.wait_for`)."""
-        return await signals.send(self.store, key, payload, keep)
+    async def signal(
+        self, key: str, payload: Any = None, *, keep: Length = signals.KEPT, id: str | None = None
+    ) -> Signal:
+        """Tell all jobs that wait for this key, and those that will within the time it is kept (`ctx.wait_for`).
 
-    def signal_sync(self, key: str, payload: Any = None, *, keep: Length = signals.KEPT) -> Signal:
-        return self.run(self.signal(key, payload, keep=keep))
+        With an id of your own it may be sent again, if no answer came: it is one signal, and the first counts.
+        """
+        return await signals.send(self.store, key, payload, keep, id)
+
+    def signal_sync(
+        self, key: str, payload: Any = None, *, keep: Length = signals.KEPT, id: str | None = None
+    ) -> Signal:
+        return self.run(self.signal(key, payload, keep=keep, id=id))
 
     # -- the whole system ---------------------------------------------------------------------
 

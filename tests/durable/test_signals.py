@@ -11,7 +11,7 @@ import pytest
 from mainspring import Context, Mainspring, Signal, Status
 from mainspring.durable import signals
 from mainspring.durable.signals import COLLECTION
-from mainspring.errors import CannotStoreResult, ConfigurationError
+from mainspring.errors import CannotStoreResult, ConfigurationError, StoreUnavailable
 from mainspring.events import JobSuspended
 from mainspring.ids import new_id
 from mainspring.stores.documents import Bundle, Key, Write
@@ -97,6 +97,50 @@ async def test_everybody_sees_each_once_in_order(kit: Kit) -> None:
     await kit.app.signal("door", None)
     await kit.drain(raise_errors=True)
     assert [(await job.get()).result for job in jobs] == [[0, 1, 2, 3, None]] * 2
+
+
+async def test_sent_again_under_its_id_it_is_the_same(kit: Kit) -> None:
+    @kit.app.task()
+    async def count(ctx: Context) -> list[Any]:
+        seen = []
+        while (found := await ctx.wait_for("paid", timeout=HOUR)) is not None:
+            seen.append(found.payload)
+        return seen
+
+    job = await count.enqueue()
+    first = await kit.app.signal("paid", 1, id="evt_7")
+    again = await asyncio.gather(*[kit.app.signal("paid", 2, id="evt_7") for _ in range(5)])
+    assert again == [first] * 5
+    await kit.app.signal("paid", 3, id="evt_8")
+    elsewhere = await kit.app.signal("shipped", 4, id="evt_7")
+    assert elsewhere.payload == 4
+    await kit.time.advance(hours=2, raise_errors=True)
+    assert (await job.get()).result == [1, 3]
+
+
+async def test_an_id_is_known_as_long_as_its_signal_is_kept(kit: Kit) -> None:
+    first = await kit.app.signal("paid", 1, id="evt_7", keep=HOUR)
+    await kit.time.advance(minutes=59)
+    assert await kit.app.signal("paid", 2, id="evt_7", keep=HOUR) == first
+    await kit.time.advance(minutes=1)
+    assert (await kit.app.signal("paid", 2, id="evt_7", keep=HOUR)).payload == 2
+
+
+async def test_a_sender_that_died_before_it_called_may_send_again(quick: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = await waiter(quick.app).enqueue("door:1")
+    await quick.drain()
+
+    async def dies(_keys: Any) -> dict[str, int]:
+        raise StoreUnavailable
+
+    with monkeypatch.context() as patch:
+        patch.setattr(quick.store, "wake", dies)
+        with pytest.raises(StoreUnavailable):
+            await quick.app.signal("door:1", "in", id="evt_7")
+    assert await quick.drain() == []
+    await quick.app.signal("door:1", "in", id="evt_7")
+    await quick.drain(raise_errors=True)
+    assert (await job.get()).result == "in"
 
 
 async def test_a_sender_whose_clock_is_behind_is_heard(quick: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,11 +276,13 @@ async def test_a_wait_is_told_of(quick: Kit) -> None:
 async def test_keys_that_cannot_be(quick: Kit, key: Any) -> None:
     with pytest.raises(ConfigurationError, match="the key of a signal"):
         await quick.app.signal(key)
+    with pytest.raises(ConfigurationError, match="the id of a signal"):
+        await quick.app.signal("door", id=key)
 
 
 async def test_the_longest_key(kit: Kit) -> None:
     key = "ü" * 180
-    await kit.app.signal(key, 1)
+    await kit.app.signal(key, 1, id=key)
     job = await waiter(kit.app, timeout=0).enqueue(key)
     await kit.drain(raise_errors=True)
     assert (await job.get()).result == 1

@@ -22,13 +22,14 @@ from mainspring.durable.suspension import Wait, next_look
 from mainspring.errors import ConfigurationError
 from mainspring.ids import new_id
 from mainspring.job import UNTIL_WOKEN
-from mainspring.stores.documents import Bundle, Document, Key, Listing, Write
+from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Listing, Write
 from mainspring.stores.protocol import Store
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
 
 COLLECTION = "signals"
+SENT = "signals_sent"  # by ids of their senders
 EVERYBODY = 1_000_000
 KEPT = timedelta(days=30)
 CALLED_AGAIN: Millis = 20_000  # after a signal was written; later than workers are told of, which look by themselves
@@ -63,28 +64,60 @@ def waiting_key(key: str) -> str:
 
 
 def check_key(key: object) -> None:
-    if not isinstance(key, str) or not key or len(key) > LONGEST_KEY or not key.isprintable():
+    if not is_line(key):
         msg = f'the key of a signal is a line like "checked_in:r1", of 1 to {LONGEST_KEY} characters, not {key!r}'
         raise ConfigurationError(msg)
+
+
+def check_id(id: object) -> None:
+    if not is_line(id):
+        msg = f"the id of a signal is a line of 1 to {LONGEST_KEY} characters, each time the same, not {id!r}"
+        raise ConfigurationError(msg)
+
+
+def is_line(text: object) -> bool:
+    return isinstance(text, str) and 0 < len(text) <= LONGEST_KEY and text.isprintable()
 
 
 # -- sending ----------------------------------------------------------------------------------------
 
 
-async def send(store: Store, key: str, payload: Any, keep: Length) -> Signal:
+async def send(store: Store, key: str, payload: Any, keep: Length, id: str | None = None) -> Signal:
     check_key(key)
+    if id is not None:
+        check_id(id)
     if duration(keep) <= 0:
         msg = f"a signal is kept for a while, so that nobody misses it; keep={keep!r} is none"
         raise ConfigurationError(msg)
     text = to_json(payload, f"the payload of signal {key!r}")
     await store.open()
-    now = store.clock.now()
-    signal = Signal(key, json.loads(text), to_datetime(now), new_id())
-    data = json.dumps({"payload": signal.payload, "sent_at": now})
-    place = Key(COLLECTION, key, signal.id)
-    await store.write([Bundle((Write(place, data, due_at=now + CALLED_AGAIN, expires_at=now + duration(keep)),))])
-    await store.wake({waiting_key(key): EVERYBODY})
+    signal = await put(store, key, json.loads(text), duration(keep), id)
+    await store.wake({waiting_key(key): EVERYBODY})  # if it was sent before too: that call may have died in between
     return signal
+
+
+async def put(store: Store, key: str, payload: Any, keep: Millis, id: str | None) -> Signal:
+    """With an id of the sender's, only once: what was sent under it is written together with the signal."""
+    while True:
+        now = store.clock.now()
+        signal = Signal(key, payload, to_datetime(now), new_id())
+        data = json.dumps({"payload": payload, "sent_at": now})
+        place = Key(COLLECTION, key, signal.id)
+        writes = [Write(place, data, due_at=now + CALLED_AGAIN, expires_at=now + keep)]
+        if id is not None:
+            writes.append(Write(Key(SENT, key, id), json.dumps(signal.id), expected=ABSENT, expires_at=now + keep))
+        if (await store.write([Bundle(tuple(writes))]))[0] is not None:
+            return signal
+        if id is not None and (first := await sent_under(store, key, id)) is not None:
+            return first
+
+
+async def sent_under(store: Store, key: str, id: str) -> Signal | None:
+    """None: it is not kept any more."""
+    found = await store.documents([Key(SENT, key, id)])
+    if found:
+        found = await store.documents([Key(COLLECTION, key, json.loads(found[0].data))])
+    return Signal.from_document(found[0]) if found else None
 
 
 class SignalTimer:
