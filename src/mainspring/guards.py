@@ -8,10 +8,11 @@ burns no attempt.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from pydantic_core import from_json  # several times as fast as json.loads
 
 from mainspring.clock import Millis
 from mainspring.job import Claim, Move, Outcome
@@ -88,7 +89,7 @@ class Guards:
 
     def concern(self, claim: Claim) -> bool:
         """Whether it must be admitted. May be asked once for each claim: who passes at once has passed."""
-        if claim.options is not None and not self._guards.keys().isdisjoint(json.loads(claim.options)):
+        if claim.options is not None and not self._guards.keys().isdisjoint(from_json(claim.options)):
             return True
         for concerns in self._concerns.values():  # asked for each job: any() of a generator takes thrice as long
             if concerns(claim):
@@ -125,7 +126,7 @@ class Guards:
         self, claims: Sequence[Claim], endings: Mapping[str, Ending] | None = None
     ) -> Iterable[tuple[Guard, list[Guarded]]]:
         endings = endings or {}
-        options = [(claim, NONE if claim.options is None else json.loads(claim.options)) for claim in claims]
+        options = [(claim, NONE if claim.options is None else from_json(claim.options)) for claim in claims]
         for name, guard in self._guards.items():
             concerns = self._concerns.get(name, nobody)
             if jobs := [

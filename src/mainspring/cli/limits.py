@@ -44,7 +44,7 @@ def list_limits(args: Namespace, terminal: Terminal) -> int:
 
 
 def row_of(state: LimitState) -> list[str | Styled]:
-    more = f" +{state.used - SHOWN}" if state.used > SHOWN else ""
+    more = f" +{len(state.jobs) - SHOWN}" if len(state.jobs) > SHOWN else ""
     return [
         state.name,
         state.kind,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
+
+from pydantic_core import from_json
 
 from mainspring.clock import Millis
 from mainspring.context import Context
@@ -70,7 +71,7 @@ class Run:
     def isolated(self) -> bool:
         if self.claim.options is None:
             return self.task.options.isolation == "process"
-        own = json.loads(self.claim.options).get("isolation")
+        own = from_json(self.claim.options).get("isolation")
         return (own or self.task.options.isolation) == "process"
 
     @property
@@ -85,7 +86,7 @@ class Run:
     @property
     def retry(self) -> Retry:
         """The job's own policy, if it carries one."""
-        if self.claim.options and (own := json.loads(self.claim.options).get("retry")):
+        if self.claim.options and (own := from_json(self.claim.options).get("retry")):
             return Retry.from_data(own)
         return self.task.retry
 

@@ -224,6 +224,7 @@ class Worker:
         await self._idle.wait()
         await self._acks.flush()
         await self._aftermath.settle()
+        await self.app.guards.settled()  # whom they have called is due
         await self._write_progress()
         if not claims.jobs:
             claims.next_due = min((at for at in (claims.next_due, next_timer) if at is not None), default=None)

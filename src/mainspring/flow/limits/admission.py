@@ -33,6 +33,7 @@ class Leave:
     job_id: str
     token: int
     tickets: tuple[Ticket, ...]
+    called: bool = False  # it did not ask for its turn: it had it when it was claimed
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class Draw:
 
 
 Wish = Ask | Leave | Queue | Enter | Absent | Draw
+FIRST_COME = {kind: place for place, kind in enumerate((Leave, Ask, Queue, Absent, Enter, Draw))}
 
 
 @dataclass(slots=True)
@@ -86,36 +88,38 @@ class Decision:
 def decide(wishes: Iterable[Wish], states: Mapping[Key, State], now: Millis) -> Decision:
     """All that a job needs or nothing of it. Changes the states."""
     decision = Decision()
-    wishes = list(wishes)
-    for leave in (one for one in wishes if isinstance(one, Leave)):
-        let_go(leave, states, decision)
-    for ask in (one for one in wishes if isinstance(one, Ask)):
-        admit(ask, states, decision)
-    for queue in (one for one in wishes if isinstance(one, Queue)):
-        line_up(queue.tickets[0].document, states, decision, now)
-    for absent in (one for one in wishes if isinstance(one, Absent)):
-        forget(absent, states, now)
-    for enter in (one for one in wishes if isinstance(one, Enter)):
-        let_in(enter, states, decision, now)
-    for key in decision.calls:
-        decision.calls[key] = min(decision.calls[key], states[key].room)
-    decision.calls = +decision.calls
+    for wish in sorted(wishes, key=lambda one: FIRST_COME[type(one)]):
+        match wish:
+            case Leave():
+                let_go(wish, states, decision)
+            case Ask():
+                admit(wish, states, decision)
+            case Queue():
+                line_up(wish.tickets[0].document, states, decision, now)
+            case Absent():
+                forget(wish, states, now)
+            case Enter():
+                let_in(wish, states, decision, now)
+    if decision.calls:
+        for key, number in decision.calls.items():
+            decision.calls[key] = min(number, states[key].room)
+        decision.calls = +decision.calls
     return decision
 
 
 def call_next(decision: Decision, states: Mapping[Key, State], now: Millis, *, known: Mapping[Key, Millis]) -> None:
     """Of each key as many as it has room for; not if nobody was there when it was last called, and none came since."""
     for key, state in states.items():
-        if isinstance(state, Turns):
-            wanted = state.waiting and known.get(key) != state.noted_at
-            decision.calls[key] = state.call(state.room, now) if wanted else 0
+        if isinstance(state, Turns) and state.waiting and known.get(key) != state.noted_at:
+            decision.calls[key] = state.call(state.room, now)
 
 
 def let_go(leave: Leave, states: Mapping[Key, State], decision: Decision) -> None:
     for ticket in leave.tickets:
         state = states[ticket.document]
-        left = isinstance(state, Slots) and state.leave(leave.job_id, leave.token)
-        if left and state.waiting and not isinstance(state, Turns):
+        if isinstance(state, Turns):
+            state.depart(leave.job_id, leave.token, called=leave.called)
+        elif isinstance(state, Slots) and state.leave(leave.job_id, leave.token) and state.waiting:
             decision.calls[ticket.document] += 1
 
 

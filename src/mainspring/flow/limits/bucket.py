@@ -36,6 +36,13 @@ class Bucket:
     def to_data(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
 
+    def differs(self, before: Mapping[str, Any]) -> bool:
+        return self.to_data() != before
+
+    @property
+    def idle(self) -> bool:
+        return False
+
     @property
     def capacity(self) -> float:
         return max(self.burst, self.drip * TURN)

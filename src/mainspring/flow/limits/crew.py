@@ -18,6 +18,7 @@ class Crew:
 
     def __init__(self) -> None:
         self._workers: list[WorkerInfo] = []
+        self._slots: dict[str, int] = {}  # that serve a queue
         self._looked_at = float("-inf")
         self._busy: defaultdict[str, dict[str, float]] = defaultdict(dict)  # name -> key -> when last
 
@@ -25,12 +26,17 @@ class Crew:
         if store.clock.monotonic() - self._looked_at > (LOOK_EVERY if self._workers else LOOK_SOON):
             self._looked_at = store.clock.monotonic()
             self._workers = (await store.stats()).workers
+            self._slots.clear()
 
     def width(self, name: str, fair: Fair, key: str, now: float) -> int:
         if fair.width is not None:
             return fair.width
-        slots = sum(one.concurrency for one in self._workers if one.alive and serves(one, fair.queue))
-        return max(1, 2 * slots // self._busy_keys(name, key, now))
+        return max(1, 2 * self._slots_for(fair.queue) // self._busy_keys(name, key, now))
+
+    def _slots_for(self, queue: str) -> int:
+        if queue not in self._slots:
+            self._slots[queue] = sum(one.concurrency for one in self._workers if one.alive and serves(one, queue))
+        return self._slots[queue]
 
     def _busy_keys(self, name: str, key: str, now: float) -> int:
         busy = self._busy[name]

@@ -7,12 +7,13 @@ written since), one write, one call to those that wait.
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from pydantic_core import from_json
 
 from mainspring.clock import Millis
 from mainspring.errors import StoreError, StoreUnavailable
@@ -179,25 +180,25 @@ class Desk:
         return [case.wishes for case in (*doubted, *again)]
 
     def _case(self, wishes: list[Wish], tickets: Mapping[Key, Ticket], now: Millis) -> Case:
-        own = {ticket.document: tickets[ticket.document] for wish in wishes for ticket in wish.tickets}
-        states = {key: self._state(ticket, now) for key, ticket in own.items()}
+        own = {ticket.document for wish in wishes for ticket in wish.tickets}
+        states = {key: self._state(tickets[key], now) for key in own}
         before = {key: state.to_data() for key, state in states.items()}
-        freed = {key: state.drop(self._gone.get(key, ())) for key, state in states.items() if isinstance(state, Slots)}
+        freed = {key: self._drop_gone(key, state) for key, state in states.items() if key in self._gone}
         decision = decide(wishes, states, now)
         self._call_more(decision, states, freed)
         call_next(decision, states, now, known=self._nobody)
-        wanted = decision.taken + Counter(
-            {one.tickets[0].document: one.number for one in wishes if isinstance(one, Draw)}
-        )
-        drawn = {key: draw(state, wanted[key]) for key, state in states.items() if isinstance(state, Bucket)}
-        changed = [(key, state) for key, state in states.items() if state.to_data() != before[key]]
+        drawn = draw_ahead(states, decision.taken, wishes)
+        changed = [(key, state) for key, state in states.items() if state.differs(before[key])]
         writes = tuple(write_of(key, state, self._known.get(key), now) for key, state in changed)
         return Case(wishes, decision, states, writes, drawn)
+
+    def _drop_gone(self, key: Key, state: State) -> int:
+        return state.drop(self._gone[key]) if isinstance(state, Slots) else 0
 
     def _state(self, ticket: Ticket, now: Millis) -> State:
         known, limit = self._known.get(ticket.document), ticket.gate.limit
         width = self._crew.width(ticket.gate.name, limit, ticket.key, self._time()) if isinstance(limit, Fair) else 0
-        state = state_of(ticket, None if known is None else json.loads(known.data), now, width)
+        state = state_of(ticket, None if known is None else from_json(known.data), now, width)
         if isinstance(state, Bucket):
             state.put_back(self._left_over[ticket.document])
         return state
@@ -214,13 +215,11 @@ class Desk:
 
     def _call_more(self, decision: Decision, states: Mapping[Key, State], freed: Mapping[Key, int]) -> None:
         """For the places of the dead; and now and then for all that are empty, as a call may have been lost."""
-        now = self._time()
-        for key, number in freed.items():
-            state = states[key]
-            if state.waiting and state.room and not isinstance(state, Turns):
-                if now - self._called.get(key, 0) > CALL_ALL_EVERY:
+        for key, state in states.items():
+            if isinstance(state, Slots) and not isinstance(state, Turns) and state.waiting and state.room:
+                if self._time() - self._called.get(key, 0) > CALL_ALL_EVERY:
                     decision.calls[key] = state.room
-                elif number:
+                elif number := freed.get(key, 0):
                     decision.calls[key] = min(state.room, decision.calls[key] + number)
 
     async def _look_for_gone(self, refused: Sequence[Case]) -> set[Key]:
@@ -260,11 +259,11 @@ class Desk:
         decision.add(case.decision)
         now = self._time()
         for write in case.writes:
-            self._known[write.key] = written(write)
+            self._know(write.key, written(write))
             if write.key in case.drawn:
                 del self._left_over[write.key]
                 self._purses.setdefault(write.key, Purse()).add(case.drawn[write.key], now)
-        self._owed += case.decision.calls
+        self._owed.update({key: number for key, number in case.decision.calls.items() if number})
 
     # -- calling those that wait ----------------------------------------------------------------
 
@@ -289,8 +288,11 @@ class Desk:
         state = state_in(self._known[key])
         if isinstance(state, Turns):
             self._nobody[key] = state.noted_at
+        self._know(key, document)
+
+    def _know(self, key: Key, document: Document | None) -> None:
         if document is None:
-            del self._known[key]
+            self._known.pop(key, None)
         else:
             self._known[key] = document
 
@@ -301,6 +303,12 @@ def seen(answer: asyncio.Future[Decision]) -> None:
         answer.exception()
 
 
-def draw(state: Bucket, needed: int) -> int:
+def draw_ahead(states: Mapping[Key, State], taken: Counter[Key], wishes: Iterable[Wish]) -> dict[Key, int]:
     """Some more than were needed, for the jobs that come next."""
-    return state.draw(min(needed * AHEAD, int(state.drip * LEASE * 1000)))
+    buckets = {key: state for key, state in states.items() if isinstance(state, Bucket)}
+    if not buckets:
+        return {}
+    wanted = taken + Counter({one.tickets[0].document: one.number for one in wishes if isinstance(one, Draw)})
+    return {
+        key: bucket.draw(min(wanted[key] * AHEAD, int(bucket.drip * LEASE * 1000))) for key, bucket in buckets.items()
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,21 +27,23 @@ class LimitGuard:
     def __init__(self, app: Mainspring) -> None:
         self._app = app
         self._desks: WeakKeyDictionary[asyncio.AbstractEventLoop, Desk] = WeakKeyDictionary()
-        self._inside: dict[tuple[str, int], tuple[Ticket, ...]] = {}  # runs that hold places
+        self._inside: dict[tuple[str, int], Leave] = {}  # what is to be said of runs when they end
 
     async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
         """What a job needs is found out now and not when it was enqueued: by the limits and the payload of today."""
         del now
-        desk, asks, refusals = self._desk(), dict[str, tuple[Claim, Ask]](), dict[str, Refusal]()
+        desk, asks, refusals = self._desk(), list[tuple[Claim, Ask, Leave]](), dict[str, Refusal]()
         for job in jobs:
             try:
                 tickets = self._app.limits.tickets(job.claim)
             except InvalidPayload as error:
                 refusals[job.claim.id] = hopeless(job.claim, error)
                 continue
-            ask = Ask(job.claim.id, job.claim.token, tickets)
-            if tickets and not desk.admit_at_once(tickets):
-                asks[job.claim.id] = job.claim, ask
+            ask, leave = wishes_of(job, tickets)
+            if ask.tickets and not desk.admit_at_once(ask.tickets):
+                asks.append((job.claim, ask, leave))
+            elif leave.tickets:
+                self._inside[leave.job_id, leave.token] = leave
         if asks:
             refusals |= await self._ask(desk, asks)
         return refusals
@@ -51,16 +54,16 @@ class LimitGuard:
     async def settled(self) -> None:
         await self._desk().settled()
 
-    async def _ask(self, desk: Desk, asks: Mapping[str, tuple[Claim, Ask]]) -> dict[str, Refusal]:
-        decision = await desk.settle([ask for _, ask in asks.values()])
+    async def _ask(self, desk: Desk, asks: Sequence[tuple[Claim, Ask, Leave]]) -> dict[str, Refusal]:
+        decision = await desk.settle([ask for _, ask, _ in asks])
         looks: dict[str, LookAgain] = {}
         refusals: dict[str, Refusal] = {}
-        for claim, ask in asks.values():
+        for claim, ask, leave in asks:
             if (obstacle := decision.refused.get((ask.job_id, ask.token))) is not None:
                 look = looks.setdefault(obstacle.call, partial(self._line_up, obstacle))
                 refusals[claim.id] = blocked(claim, obstacle, look)
-            elif slots := tuple(one for one in ask.tickets if not isinstance(one.gate.limit, Rate)):
-                self._inside[ask.job_id, ask.token] = slots
+            elif leave.tickets:
+                self._inside[leave.job_id, leave.token] = leave
         return refusals
 
     async def _line_up(self, ticket: Ticket) -> bool:
@@ -73,6 +76,7 @@ class LimitGuard:
         wishes = {ticket: Enter((ticket,), len(jobs)) for ticket, jobs in groups.items()}
         decision = await self._desk().settle(list(wishes.values()))
         for ticket, jobs in groups.items():
+            mark(jobs, ticket.key)
             for job in jobs[decision.ready[wishes[ticket]] :]:
                 job.waits_for = ticket.call
 
@@ -85,7 +89,7 @@ class LimitGuard:
 
     async def ended(self, jobs: Sequence[Guarded]) -> None:
         runs = [(job.claim.id, job.claim.token) for job in jobs]
-        leaves = [Leave(*run, self._inside[run]) for run in runs if run in self._inside]
+        leaves = [self._inside[run] for run in runs if run in self._inside]
         if leaves:
             await self._desk().settle(leaves)
         for leave in leaves:
@@ -98,6 +102,22 @@ class LimitGuard:
         if desk is None or desk.store is not self._app.store:
             desk = self._desks[loop] = Desk(self._app.store)
         return desk
+
+
+def mark(jobs: Iterable[NewJob], key: str) -> None:
+    """They are counted among their key's: when they are claimed it is their turn, and they need not ask for it."""
+    for job in jobs:
+        job.options = json.dumps({**json.loads(job.options or "{}"), LimitGuard.option: key})
+
+
+def wishes_of(job: Guarded, tickets: tuple[Ticket, ...]) -> tuple[Ask, Leave]:
+    """A job that was claimed before has lost its turn, or may have: a run that ended gives it to another."""
+    run = job.claim.id, job.claim.token
+    fresh = job.option is not None and job.claim.token == 1
+    turn = [one for one in tickets if fresh and isinstance(one.gate.limit, Fair) and one.key == job.option]
+    asked = tuple(one for one in tickets if one not in turn)
+    places = (one for one in asked if not isinstance(one.gate.limit, Rate))
+    return Ask(*run, asked), Leave(*run, (*turn, *places), called=bool(turn))
 
 
 def blocked(claim: Claim, by: Ticket, look_again: LookAgain) -> Refusal:

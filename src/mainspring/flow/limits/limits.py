@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from mainspring.clock import Millis, to_datetime
 from mainspring.errors import ConfigurationError, InvalidPayload
 from mainspring.flow.limits.bucket import Bucket
 from mainspring.flow.limits.guard import LimitGuard
 from mainspring.flow.limits.kept import state_in
 from mainspring.flow.limits.limit import COLLECTION, AnyLimit, Fair, Gate, Limit, Rate, Ticket, call_of, gates
 from mainspring.flow.limits.timer import LimitTimer
-from mainspring.job import Claim, Inserted, NewJob
+from mainspring.flow.limits.turns import Turns
+from mainspring.job import Claim, Inserted, NewJob, Status
 from mainspring.stores.documents import Document, Key, Listing
+from mainspring.stores.protocol import Filter
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
 
 PAGE = 500
+MOST_OUT = 20_000  # jobs of a fair task that are looked through
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +41,11 @@ class LimitState:
     jobs: tuple[str, ...] = ()  # who holds the places
     tokens: float | None = None  # a rate's
     per_second: float | None = None
+    called: int = 0  # of a key of a fair task: how many more are ready or run
 
     @property
     def used(self) -> int:
-        return len(self.jobs)
+        return len(self.jobs) + self.called
 
 
 class Limits:
@@ -98,7 +105,7 @@ class Limits:
         groups: dict[Ticket, list[NewJob]] = {}
         for job in jobs:
             if job.task in self._fair and job.run_at is None and not job.delay and job.waits_for is None:
-                groups.setdefault(self._turn(job), []).append(job)
+                groups.setdefault(self._turn(job.task, job.payload), []).append(job)
         await self._guard.enter(groups)
         there: set[str] = set()
         try:
@@ -114,9 +121,26 @@ class Limits:
     def concerns_insert(self, jobs: Iterable[NewJob]) -> bool:
         return bool(self._fair) and any(job.task in self._fair for job in jobs)
 
-    def _turn(self, job: NewJob) -> Ticket:
-        (gate,) = self._fair[job.task]
-        return gate.ticket(lambda: self._app.tasks[job.task].payload.view(job.payload), job.task)
+    def _turn(self, task: str, payload: str) -> Ticket:
+        (gate,) = self._fair[task]
+        return gate.ticket(lambda: self._app.tasks[task].payload.view(payload), task)
+
+    async def keys_out(self, name: str, now: Millis) -> set[str] | None:
+        """Of a fair task: of whom jobs are ready or run. None: it cannot be said, but there are some."""
+        tasks = tuple(task for task, gates_ in self._fair.items() if name in {gate.name for gate in gates_})
+        ready = Filter(statuses=(Status.PENDING,), tasks=tasks or (name,), due_before=to_datetime(now + 1))
+        running = Filter(statuses=(Status.RUNNING,), tasks=tasks or (name,))
+        found: set[str] = set()
+        for where in (ready, running):  # in this order: what is claimed in between is seen, perhaps twice
+            if await self._app.store.count(where) > (MOST_OUT if tasks else 0):
+                return None
+            found |= {key async for key in self._keys(where)}
+        return found
+
+    async def _keys(self, where: Filter) -> AsyncIterator[str]:
+        async for job in self._app.jobs.all(where):
+            with contextlib.suppress(InvalidPayload):
+                yield self._turn(job.task, json.dumps(job.payload)).key
 
     # -- what a job needs -----------------------------------------------------------------------
 
@@ -191,4 +215,5 @@ def shown(document: Document) -> LimitState:
     one = LimitState(kind, name, document.key.id, call_of(document.key), state.waiting, 0)
     if isinstance(state, Bucket):
         return replace(one, size=state.burst, tokens=round(state.tokens, 3), per_second=state.drip * 1000)
-    return replace(one, size=state.size, jobs=tuple(state.holders))
+    called = state.called if isinstance(state, Turns) else 0
+    return replace(one, size=state.size, jobs=tuple(state.holders), called=called)

@@ -26,6 +26,14 @@ class Slots:
     def to_data(self) -> dict[str, Any]:
         return {"size": self.size, "holders": dict(self.holders), "waiting": self.waiting}
 
+    def differs(self, before: Mapping[str, Any]) -> bool:
+        return self.to_data() != before
+
+    @property
+    def idle(self) -> bool:
+        """As good as if there were none; but limits are shown for a while."""
+        return False
+
     @property
     def room(self) -> int:
         return max(0, self.size - len(self.holders))

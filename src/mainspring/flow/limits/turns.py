@@ -9,13 +9,19 @@ from typing import Any
 from mainspring.clock import Millis
 from mainspring.flow.limits.slots import Slots
 
-UNANSWERED: Millis = 30_000  # if nothing of a key runs and nothing of its task is ready, calls are lost after that
+UNANSWERED: Millis = 30_000  # if nothing of a key is ready or runs, calls are lost after that
+FRESH: Millis = (
+    20_000  # so long turns are passed on without a word; less than UNANSWERED, so that what is older stands still
+)
 IN_LINE: Millis = 60_000  # so long after a note that jobs line up it is believed: they may be on their way
 
 
 @dataclass(slots=True)
 class Turns(Slots):
-    """Out are those that run and those that were called to: the ready line has no more of one key than that."""
+    """Out are those that were let out and have not ended, ready or running: there are no more of one key than that.
+
+    Holders are only those that nobody had let out, as their time came by itself: retries, jobs for later.
+    """
 
     called: int = 0
     called_at: Millis = 0
@@ -41,6 +47,10 @@ class Turns(Slots):
             self.called = max(0, self.called - 1)
         self.holders[job_id] = token
 
+    def depart(self, job_id: str, token: int, *, called: bool) -> None:
+        if not self.leave(job_id, token) and called:
+            self.called = max(0, self.called - 1)
+
     def call(self, number: int, now: Millis) -> int:
         """So many of them, or as many as there is room for."""
         number = min(number, self.room)
@@ -62,6 +72,17 @@ class Turns(Slots):
     def give_up_calls(self, now: Millis) -> None:
         if not self.holders and now - self.called_at > UNANSWERED:
             self.called = 0
+
+    def differs(self, before: Mapping[str, Any]) -> bool:
+        """Not if as many were called as have left, and that has been seen to happen: nobody else need know."""
+        data = self.to_data()
+        if self.called_at - before["called_at"] < FRESH:
+            data["called_at"] = before["called_at"]
+        return data != before
+
+    @property
+    def idle(self) -> bool:
+        return not (self.holders or self.called or self.waiting)
 
     def due_at(self, now: Millis, before: Millis | None) -> Millis | None:
         due = Slots.due_at(self, now, before)
