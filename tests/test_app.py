@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring import Context, Mainspring, Priority, Retention, Status
+from mainspring import Context, Mainspring, Priority, Retention, Schedule, Status
 from mainspring.errors import ConfigurationError, SystemHalted, UnknownTask, UnsupportedStore
 from mainspring.stores.protocol import Halt
 from mainspring.testing import assert_enqueued, inline, manual
@@ -49,6 +49,19 @@ def test_two_tasks_of_one_name_are_refused_but_a_module_may_be_loaded_again() ->
     for module, function in (("shop.sms", "send"), ("shop.mail", "send_it")):
         with pytest.raises(ConfigurationError, match="two tasks are named 'send': give one of them another"):
             module_with_a_task(app, module, function)
+
+
+def test_decorators_say_how_they_are_written() -> None:
+    app = Mainspring("memory://")
+    with pytest.raises(ConfigurationError, match=r"@app.task\(\) with parentheses"):
+
+        @app.task  # type: ignore[call-overload]
+        def send() -> None: ...
+
+    for given in ({"tz": "Asia/Tokyo"}, {"overlap": "skip"}):
+        with pytest.raises(ConfigurationError, match=f"{'zone' if 'tz' in given else 'overlap'} .* part of a Schedule"):
+            app.every(Schedule("@daily"), **given)  # type: ignore[arg-type]
+    assert app.tasks == {}
 
 
 async def test_a_job_of_an_unknown_task_waits_for_a_worker_that_knows_it_and_burns_no_attempt() -> None:

@@ -33,7 +33,7 @@ from mainspring.jobs import Jobs, whoami
 from mainspring.portal import Portal
 from mainspring.retry import Retry
 from mainspring.schedule import Rule, Schedule
-from mainspring.scheduling.schedules import Declared, Schedules, owner_of
+from mainspring.scheduling.schedules import Declared, Schedules, as_schedule, owner_of
 from mainspring.scheduling.timer import ScheduleTimer
 from mainspring.stores.connect import connect
 from mainspring.stores.protocol import AuditEntry, By, Halt, Stats, Store
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 E = TypeVar("E", bound=Event)
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
+
+NOT_FOR_OCCASIONS = frozenset({"batch", "isolation"})
 
 
 class Mainspring:
@@ -125,7 +127,7 @@ class Mainspring:
     def task(self, *, batch: None = None, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
     def task(
         self,
-        *,
+        *bare: object,
         name: str | None = None,
         queue: str = "default",
         priority: str = "normal",
@@ -152,6 +154,9 @@ class Mainspring:
         takes a list, and each job is one item of it. `version` keeps the functions of jobs under way beside newer ones,
         `steps` tells readers what is to come: see docs/durable.md.
         """
+        if bare:
+            msg = "write @app.task() with parentheses; its options go between them"
+            raise ConfigurationError(msg)
         options = Options(
             queue=queue, priority=priority, retry=retry, max_attempts=max_attempts, timeout=timeout,
             isolation=isolation, retention=retention, tags=tags, expires=expires, breaker=breaker,
@@ -183,7 +188,7 @@ class Mainspring:
         self,
         when: Schedule | Rule | str,
         *,
-        tz: str = "UTC",
+        tz: str | None = None,
         id: str | None = None,
         args: Mapping[str, Any] | None = None,
         **policies: Any,
@@ -193,7 +198,7 @@ class Mainspring:
         On a function, which becomes a task by it, or above `@app.task(...)` for one with options. `policies` are those
         of `Schedule`: gap, fold, misfire, overlap, jitter, start, end. Workers put it into the store when they start.
         """
-        schedule = when if isinstance(when, Schedule) else Schedule(when, tz, **policies)
+        schedule = as_schedule(when, **({} if tz is None else {"zone": tz}), **policies)
 
         def decorate(function: Any) -> Task[..., Any, Any]:
             task: Task[..., Any, Any] = function if isinstance(function, Task) else self.task()(function)
@@ -203,33 +208,23 @@ class Mainspring:
 
         return decorate  # type: ignore[return-value]
 
-    def occasion(
-        self,
-        kind: str,
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        priority: str = "normal",
-        retry: Retry | None = None,
-        max_attempts: int | None = None,
-        timeout: Length | None = None,
-        ack: Ack = "batched",
-        retention: Retention | None = None,
-        tags: Iterable[str] | None = None,
-    ) -> Callable[[F], F]:
+    def occasion(self, kind: str, **options: Unpack[TaskOptions]) -> Callable[[F], F]:
         """Call a function when people have this occasion: `@app.occasion("birthday")`.
 
         It asks by annotation for what it wants to know: `person: Person`, `occasion: Occasion`, `ctx: Context`. It
-        stays the function that it was; a task of its name runs it, with the options given here.
+        stays the function that it was; a task of its name runs it, with the options given here: those of `task`.
         """
+        if not isinstance(kind, str):
+            msg = 'name the kind of occasion that is handled: @app.occasion("birthday")'
+            raise ConfigurationError(msg)
+        if unfit := NOT_FOR_OCCASIONS & options.keys():
+            msg = f"@app.occasion takes no {', '.join(sorted(unfit))}: its handler runs in this process, for one person"
+            raise ConfigurationError(msg)
         names = sys._getframe(1).f_locals  # noqa: SLF001 - annotations may name what is local to the caller
 
         def decorate(function: F) -> F:
-            make = self.task(
-                name=name or function.__name__, queue=queue, priority=priority, retry=retry, max_attempts=max_attempts,
-                timeout=timeout, ack=ack, retention=retention, tags=tags,
-            )  # fmt: skip
-            self.occasions.handle(kind, function, names, make)
+            named: TaskOptions = {**options, "name": options.get("name") or function.__name__}
+            self.occasions.handle(kind, function, names, self.task(**named))
             return function
 
         return decorate

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from mainspring import Context, Mainspring, Occasion, Person, testing
+from mainspring import Context, Mainspring, Occasion, Person, Retry, Window, testing
 from mainspring.errors import ConfigurationError, PersonNotFound
 from mainspring.events import OccasionSent, OccasionSkipped
 from mainspring.job import Status
@@ -416,6 +416,30 @@ def test_handlers_ask_for_what_is_known(app: Mainspring) -> None:
 
         @app.occasion("my day")
         async def third(person: Person) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r'@app.occasion\("birthday"\)'):
+
+        @app.occasion  # type: ignore[arg-type]
+        async def bare(person: Person) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="takes no isolation"):
+        app.occasion("b", isolation="process")
+
+
+async def test_options_of_tasks_are_those_of_handlers_too(kit: Kit, app: Mainspring) -> None:
+    tried: list[str] = []
+
+    @app.occasion("hired", breaker="mail", deliver=Window("10:00", "12:00"), retry=Retry(max_attempts=1))
+    async def celebrate(person: Person) -> None:
+        tried.append(f"{person.id} {app.now():%H:%M}")
+
+    await app.breakers.open("mail", reason="the server is being moved")
+    await app.people.put(Person(id="p1", zone="UTC", occasions=[Occasion(kind="hired", date="06-07")]))
+    await kit.time.advance_to(at(2025, 6, 7, 11))
+    assert tried == []
+    await app.breakers.close("mail")
+    await kit.time.advance_to(at(2025, 6, 7, 12))
+    assert tried == ["p1 11:00"]
 
 
 async def test_one_function_may_handle_several_kinds(kit: Kit, app: Mainspring) -> None:
