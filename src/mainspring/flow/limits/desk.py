@@ -88,15 +88,15 @@ class Desk:
 
     def admit_at_once(self, tickets: Sequence[Ticket]) -> bool:
         """If it needs only tokens, and we have drawn them already."""
-        now = self._time()
-        purses = [self._purses.get(ticket.document) for ticket in tickets]
-        if not all(purse is not None and purse.has_token(now) for purse in purses):
-            return False
-        for ticket, purse in zip(tickets, purses, strict=True):
-            if purse is not None:
-                purse.take()
-                if purse.is_low(now):
-                    self._draw(ticket, purse)
+        now = self.store.clock.monotonic()
+        for ticket in tickets:
+            if (purse := self._purses.get(ticket.document)) is None or not purse.has_token(now):
+                return False
+        for ticket in tickets:
+            purse = self._purses[ticket.document]
+            purse.take()
+            if purse.is_low(now):
+                self._draw(ticket, purse)
         return True
 
     def _draw(self, ticket: Ticket, purse: Purse) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from mainspring.clock import Millis
 from mainspring.errors import InvalidPayload
@@ -27,6 +27,7 @@ class LimitGuard:
     def __init__(self, app: Mainspring) -> None:
         self._app = app
         self._desks: WeakKeyDictionary[asyncio.AbstractEventLoop, Desk] = WeakKeyDictionary()
+        self._latest: tuple[Callable[[], object], Desk | None] = (lambda: None), None  # the loop that asked last
         self._inside: dict[tuple[str, int], Leave] = {}  # what is to be said of runs when they end
 
     async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
@@ -98,9 +99,12 @@ class LimitGuard:
     def _desk(self) -> Desk:
         """Of this event loop: neither a fork nor a test's other store takes over what was drawn here."""
         loop = asyncio.get_running_loop()
-        desk = self._desks.get(loop)
+        home, desk = self._latest
+        if home() is not loop:
+            desk = self._desks.get(loop)
         if desk is None or desk.store is not self._app.store:
             desk = self._desks[loop] = Desk(self._app.store)
+        self._latest = ref(loop), desk
         return desk
 
 

@@ -153,13 +153,14 @@ class Limits:
         if tickets is None:
             wanted = (*self._of_task.get(claim.task, ()), *self._of_queue.get(claim.queue, ()))
             simple = all(isinstance(gate.limit, Rate) and gate.limit.key is None for gate in wanted)
-            tickets = self._whole[claim.task, claim.queue] = tuple(Ticket(gate, "") for gate in wanted if simple)
+            made = {ticket.document: ticket for ticket in (Ticket(gate, "") for gate in wanted if simple)}
+            tickets = self._whole[claim.task, claim.queue] = tuple(made.values())
         return bool(tickets) and self._guard.admit_at_once(tickets)
 
     def tickets(self, claim: Claim) -> tuple[Ticket, ...]:
         """None for a job whose payload its task does not take: it will not get as far as to start."""
         try:
-            return self._tickets(claim.task, claim.queue, claim.payload)
+            return self._whole.get((claim.task, claim.queue)) or self._tickets(claim.task, claim.queue, claim.payload)
         except BadPayload:
             return ()
 
