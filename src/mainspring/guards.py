@@ -8,8 +8,10 @@ burns no attempt.
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from pydantic_core import from_json  # several times as fast as json.loads
@@ -17,6 +19,7 @@ from pydantic_core import from_json  # several times as fast as json.loads
 from mainspring.clock import Millis
 from mainspring.job import Claim, Move, Outcome
 
+STAND_BY = 0.25  # seconds that a job may wait in its worker for a guard to change its mind
 LookAgain = Callable[[], Awaitable[bool]]
 """Whether what a job waits for has happened by now: asked once more after it was suspended, see `Store`."""
 
@@ -44,6 +47,7 @@ class Refusal:
 
     outcome: Outcome
     look_again: LookAgain | None = None
+    soon: asyncio.Future[bool] | None = None  # it may yet pass, within STAND_BY: True then; who waits no longer cancels
 
 
 class Guard(Protocol):
@@ -104,14 +108,16 @@ class Guards:
         """Those that may not start, by their ids. What had passed a guard before another refused it has ended."""
         refused: dict[str, Refusal] = {}
         passed: list[tuple[Guard, Guarded]] = []
+        asked: Counter[str] = Counter()  # by how many
         for guard, jobs in self._jobs_of_each(claims):
             open_ = [job for job in jobs if job.claim.id not in refused]
             refused.update(await guard.admit(open_, now) if open_ else {})
+            asked.update(job.claim.id for job in jobs)
             passed += [(guard, job) for job in open_ if job.claim.id not in refused]
         for guard in self._guards.values():
             if taken_back := [job for by, job in passed if by is guard and job.claim.id in refused]:
                 await guard.ended(taken_back)
-        return refused
+        return {job_id: final(refusal) if asked[job_id] > 1 else refusal for job_id, refusal in refused.items()}
 
     async def ended(self, claims: Sequence[Claim], endings: Mapping[str, Ending] | None = None) -> None:
         for guard, jobs in self._jobs_of_each(claims, endings):
@@ -137,6 +143,13 @@ class Guards:
                 yield guard, jobs
 
 
+def final(refusal: Refusal) -> Refusal:
+    """Others would have to be asked again."""
+    if refusal.soon is not None:
+        refusal.soon.cancel()
+    return replace(refusal, soon=None)
+
+
 NONE: Mapping[str, Any] = {}
 
 
@@ -145,6 +158,13 @@ def nobody(claim: Claim) -> bool:
     return False
 
 
-def refuse(claim: Claim, move: Move, *, look_again: LookAgain | None = None, **fields: Any) -> Refusal:
+def refuse(
+    claim: Claim,
+    move: Move,
+    *,
+    look_again: LookAgain | None = None,
+    soon: asyncio.Future[bool] | None = None,
+    **fields: Any,
+) -> Refusal:
     """`move` is SNOOZE (with a delay), SUSPEND (waits_for) or CANCEL, with a reason."""
-    return Refusal(Outcome(claim.id, claim.token, move, ref=claim.ref, **fields), look_again)
+    return Refusal(Outcome(claim.id, claim.token, move, ref=claim.ref, **fields), look_again, soon)

@@ -34,7 +34,7 @@ from mainspring.errors import ConfigurationError, StoreError, StoreUnavailable
 from mainspring.events import WorkerHeartbeat, WorkerStarted, WorkerStopped
 from mainspring.flow.batch import TASK as TASK_OF_BATCHES
 from mainspring.flow.passage import Passage
-from mainspring.guards import Ending
+from mainspring.guards import STAND_BY, Ending, Refusal
 from mainspring.job import Claim, Inserted, Move, NewJob, Outcome, ProgressReport, Status
 from mainspring.log import get_log
 from mainspring.stores.protocol import Claims, Completion, Measured, Pulse, Wake, WorkerInfo
@@ -93,6 +93,8 @@ class Worker:
         self._buffer: deque[Run | Gathering] = deque()  # claimed ahead; not started
         self._in_hand: Counter[str] = Counter()  # per queue, buffered or running
         self._slots = 0  # in use
+        self._serving = False  # until we are told to stop
+        self._standing_by = 0  # jobs that may pass their guards in a moment
         self._progress: dict[str, ProgressReport] = {}
         self._suspects = False
         self._solo = SoloTurns()
@@ -170,6 +172,7 @@ class Worker:
         if not await self._join():
             return
         async with self._joined():
+            self._serving = True
             loops = [
                 asyncio.create_task(supervised("claim", self._claim_step, self._outage), name="mainspring-claim"),
                 asyncio.create_task(
@@ -391,7 +394,7 @@ class Worker:
 
     def _free(self) -> int:
         """How many more jobs we can use: in free slots, ahead of those, or to fill batches that could go."""
-        singly = len(self._held) - self._gathered.together
+        singly = len(self._held) - self._gathered.together - self._standing_by
         room = self.settings.concurrency + self._prefetch.ahead - singly
         if self._buffer or singly - len(self._gathered) >= self.settings.concurrency:
             return room
@@ -444,9 +447,7 @@ class Worker:
                 self._ready(run)
         self._gathered.claimed(batched, of=len(claims))
         if guarded:
-            admission = asyncio.create_task(self._admit(guarded), name="mainspring-admission")
-            self._admissions.add(admission)
-            admission.add_done_callback(self._admissions.discard)
+            self._admitting(self._admit(guarded))
         self._gathered.settle()
         self._lanes.feed()
         if not self._held:
@@ -477,12 +478,43 @@ class Worker:
                 continue
             if (refusal := refusals.get(run.claim.id)) is None:
                 self._ready(run)
+            elif refusal.soon is not None and self._serving:
+                self._admitting(self._stand_by(run, refusal, refusal.soon))
             else:
-                run.guarded, run.look_again, run.ended = False, refusal.look_again, True
-                self._let_go(run)
-                self._acks.add(run, refusal.outcome)
+                self._turn_away(run, refusal)
         self._gathered.settle()
         self._lanes.feed()
+
+    async def _stand_by(self, run: Run, refusal: Refusal, soon: asyncio.Future[bool]) -> None:
+        """It takes no room here, so that others are claimed meanwhile."""
+        self._standing_by += 1
+        try:
+            await asyncio.wait([soon], timeout=STAND_BY)
+        finally:
+            self._standing_by -= 1
+            soon.cancel()
+        granted = not soon.cancelled() and soon.result()
+        if run.ended:
+            if granted:
+                self._aftermath.ended(run.claim)
+        elif granted:
+            self._ready(run)
+            self._gathered.settle()
+            self._lanes.feed()
+        else:
+            self._turn_away(run, refusal)
+
+    def _turn_away(self, run: Run, refusal: Refusal) -> None:
+        if refusal.soon is not None:
+            refusal.soon.cancel()
+        run.guarded, run.look_again, run.ended = False, refusal.look_again, True
+        self._let_go(run)
+        self._acks.add(run, refusal.outcome)
+
+    def _admitting(self, admission: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(admission, name="mainspring-admission")
+        self._admissions.add(task)
+        task.add_done_callback(self._admissions.discard)
 
     # -- execute --------------------------------------------------------------------------------
 

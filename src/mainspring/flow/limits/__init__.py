@@ -6,6 +6,7 @@ admission  who may start of those who ask, and who is called of those who wait
 crew       how many jobs of one key are out of the line
 kept       states as documents
 desk       decides and writes: by compare-and-set, many at a time
+standby    refused jobs that wait in their worker for a moment
 guard      what claimed jobs pass; timer: turns of those that wait, and what got lost with a process
 limits     `app.limits`
 """

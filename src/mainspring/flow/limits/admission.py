@@ -34,6 +34,7 @@ class Leave:
     token: int
     tickets: tuple[Ticket, ...]
     called: bool = False  # it did not ask for its turn: it had it when it was claimed
+    spare: int = 0  # how many more to call, who wait where it ran until a place is free
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class Decision:
     refused: dict[tuple[str, int], Ticket] = field(default_factory=dict)  # job and token -> what was in its way
     taken: Counter[Key] = field(default_factory=Counter)  # of each limit
     calls: Counter[Key] = field(default_factory=Counter)  # who wait for it: how many to call
+    spare: Counter[Key] = field(default_factory=Counter)  # to call beside those, if any are called
     ready: dict[Enter, int] = field(default_factory=dict)  # how many of them need not line up
 
     def add(self, other: Decision) -> None:
@@ -102,7 +104,8 @@ def decide(wishes: Iterable[Wish], states: Mapping[Key, State], now: Millis) -> 
                 let_in(wish, states, decision, now)
     if decision.calls:
         for key, number in decision.calls.items():
-            decision.calls[key] = min(number, states[key].room)
+            room = min(number, states[key].room)
+            decision.calls[key] = room + decision.spare[key] if room else 0
         decision.calls = +decision.calls
     return decision
 
@@ -121,6 +124,7 @@ def let_go(leave: Leave, states: Mapping[Key, State], decision: Decision) -> Non
             state.depart(leave.job_id, leave.token, called=leave.called)
         elif isinstance(state, Slots) and state.leave(leave.job_id, leave.token) and state.waiting:
             decision.calls[ticket.document] += 1
+            decision.spare[ticket.document] = leave.spare
 
 
 def admit(ask: Ask, states: Mapping[Key, State], decision: Decision) -> None:

@@ -35,6 +35,7 @@ from mainspring.flow.limits.kept import call, gone, state_in, write_of, written
 from mainspring.flow.limits.limit import Fair, Ticket
 from mainspring.flow.limits.purse import AHEAD, LEASE, Purse
 from mainspring.flow.limits.slots import Slots
+from mainspring.flow.limits.standby import Standbys
 from mainspring.flow.limits.turns import Turns
 from mainspring.log import get_log
 from mainspring.stores.documents import Bundle, Document, Key, Write
@@ -72,6 +73,7 @@ class Desk:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self.standbys = Standbys()
         self._crew = Crew()
         self._requests: list[Request] = []
         self._round: asyncio.Task[None] | None = None

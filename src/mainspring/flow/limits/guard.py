@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
@@ -14,6 +15,7 @@ from mainspring.errors import InvalidPayload
 from mainspring.flow.limits.admission import Absent, Ask, Enter, Leave, Queue, Wish
 from mainspring.flow.limits.desk import Desk
 from mainspring.flow.limits.limit import Fair, Rate, Ticket
+from mainspring.flow.limits.standby import Standbys, limits_of
 from mainspring.guards import Guarded, LookAgain, Refusal, refuse
 from mainspring.job import UNTIL_WOKEN, Claim, Failure, Move, NewJob
 
@@ -28,7 +30,7 @@ class LimitGuard:
         self._app = app
         self._desks: WeakKeyDictionary[asyncio.AbstractEventLoop, Desk] = WeakKeyDictionary()
         self._latest: tuple[Callable[[], object], Desk | None] = (lambda: None), None  # the loop that asked last
-        self._inside: dict[tuple[str, int], Leave] = {}  # what is to be said of runs when they end
+        self._inside: dict[tuple[str, int], tuple[Leave, float]] = {}  # what to say of runs when they end; since when
 
     async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
         """What a job needs is found out now and not when it was enqueued: by the limits and the payload of today."""
@@ -43,8 +45,8 @@ class LimitGuard:
             ask, leave = wishes_of(job, tickets)
             if ask.tickets and not desk.admit_at_once(ask.tickets):
                 asks.append((job.claim, ask, leave))
-            elif leave.tickets:
-                self._inside[leave.job_id, leave.token] = leave
+            else:
+                self._let_in(leave)
         if asks:
             refusals |= await self._ask(desk, asks)
         return refusals
@@ -62,10 +64,18 @@ class LimitGuard:
         for claim, ask, leave in asks:
             if (obstacle := decision.refused.get((ask.job_id, ask.token))) is not None:
                 look = looks.setdefault(obstacle.call, partial(self._line_up, obstacle))
-                refusals[claim.id] = blocked(claim, obstacle, look)
-            elif leave.tickets:
-                self._inside[leave.job_id, leave.token] = leave
+                refusals[claim.id] = blocked(claim, obstacle, look, desk.standbys.wait(obstacle, ask, leave))
+            else:
+                self._let_in(leave)
         return refusals
+
+    def _let_in(self, leave: Leave) -> None:
+        if leave.tickets:
+            self._inside[leave.job_id, leave.token] = leave, self._time()
+            self._desk().standbys.entered(leave)
+
+    def _time(self) -> float:
+        return self._app.store.clock.monotonic()
 
     async def _line_up(self, ticket: Ticket) -> bool:
         """They are suspended now. How many of them may go on at once is called right here: not all, so never True."""
@@ -90,11 +100,33 @@ class LimitGuard:
 
     async def ended(self, jobs: Sequence[Guarded]) -> None:
         runs = [(job.claim.id, job.claim.token) for job in jobs]
-        leaves = [self._inside[run] for run in runs if run in self._inside]
+        leaves = [self._inside[run][0] for run in runs if run in self._inside]
         if leaves:
-            await self._desk().settle(leaves)
+            await self._hand_over(leaves)
+
+    async def _hand_over(self, leaves: Sequence[Leave]) -> None:
+        """Who waits here for one of their places gets it by the same write."""
+        desk = self._desk()
+        heirs = desk.standbys.heirs(leaves)
+        wishes = [with_spare(leave, desk.standbys) for leave in leaves]
+        try:
+            decision = await desk.settle([*wishes, *(heir.ask for heir in heirs)])
+        except BaseException:
+            for heir in heirs:
+                heir.answer(granted=False)
+            raise
         for leave in leaves:
-            self._inside.pop((leave.job_id, leave.token), None)
+            if (gone := self._inside.pop((leave.job_id, leave.token), None)) is not None:
+                desk.standbys.left(leave, self._time() - gone[1])
+        granted = [heir for heir in heirs if (heir.ask.job_id, heir.ask.token) not in decision.refused]
+        for heir in granted:
+            if not heir.soon.cancelled():
+                self._let_in(heir.leave)
+        for heir in heirs:
+            heir.answer(granted=heir in granted)
+        desk.standbys.dismiss(leaves)
+        if late := [heir.leave for heir in granted if heir.soon.cancelled()]:
+            await desk.settle(late)
 
     def _desk(self) -> Desk:
         """Of this event loop: neither a fork nor a test's other store takes over what was drawn here."""
@@ -124,11 +156,18 @@ def wishes_of(job: Guarded, tickets: tuple[Ticket, ...]) -> tuple[Ask, Leave]:
     return Ask(*run, asked), Leave(*run, (*turn, *places), called=bool(turn))
 
 
-def blocked(claim: Claim, by: Ticket, look_again: LookAgain) -> Refusal:
+def with_spare(leave: Leave, standbys: Standbys) -> Leave:
+    """Where runs are short, some are called to wait here for the next places."""
+    spare = max((standbys.lacking(ticket.document) for ticket in limits_of(leave)), default=0)
+    return replace(leave, spare=spare) if spare else leave
+
+
+def blocked(claim: Claim, by: Ticket, look_again: LookAgain, soon: asyncio.Future[bool] | None) -> Refusal:
     return refuse(
         claim,
         Move.SUSPEND,
         look_again=look_again,
+        soon=soon,
         waits_for=by.call,
         delay=UNTIL_WOKEN,
         blocked=True,
