@@ -66,6 +66,11 @@ class Bundle:
     jobs: tuple[NewJob, ...] = ()
     note: Note | None = None
 
+    def __post_init__(self) -> None:
+        if len({write.key for write in self.writes}) < len(self.writes):
+            msg = f"a bundle writes each document once: {[write.key for write in self.writes]}"
+            raise ValueError(msg)
+
 
 @dataclass(frozen=True, slots=True)
 class Listing:
