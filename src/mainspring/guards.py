@@ -19,7 +19,7 @@ from pydantic_core import from_json  # several times as fast as json.loads
 from mainspring.clock import Millis
 from mainspring.job import Claim, Move, Outcome
 
-STAND_BY = 0.25  # seconds that a job may wait in its worker for a guard to change its mind
+STAND_BY = 0.5  # seconds that a job may wait in its worker for a guard to change its mind
 LookAgain = Callable[[], Awaitable[bool]]
 """Whether what a job waits for has happened by now: asked once more after it was suspended, see `Store`."""
 
