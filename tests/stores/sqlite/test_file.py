@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import threading
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -287,6 +288,34 @@ def test_processes_that_start_together_make_the_schema_once(tmp_path: Path) -> N
     assert [program.returncode for program in programs] == [0] * 4
     assert ask(path, "PRAGMA user_version") == 1
     assert ask(path, "PRAGMA integrity_check") == "ok"
+
+
+def test_who_finds_another_at_making_the_file_waits(tmp_path: Path) -> None:
+    """SQLite would refuse at once to turn to the write-ahead log, however long it was told to wait."""
+    path = tmp_path / "jobs.db"
+    with closing(beginning_to_write(path)) as other, closing(sqlite3.connect(path, timeout=60)) as connection:
+        done = threading.Timer(0.1, other.execute, ["ROLLBACK"])
+        done.start()
+        file.write_ahead(connection, patience=60)
+        done.join()
+    assert ask(path, "PRAGMA journal_mode") == "wal"
+
+
+def test_who_finds_another_at_making_the_file_does_not_wait_for_ever(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    with (
+        closing(beginning_to_write(path)),
+        closing(sqlite3.connect(path, timeout=60)) as connection,
+        pytest.raises(sqlite3.OperationalError, match="database is locked"),
+    ):
+        file.write_ahead(connection, patience=0.02)
+    assert ask(path, "PRAGMA journal_mode") == "delete"
+
+
+def beginning_to_write(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection.execute("BEGIN IMMEDIATE")
+    return connection
 
 
 def test_tables_that_appear_while_we_look_are_our_own(path: Path) -> None:

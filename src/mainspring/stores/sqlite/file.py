@@ -7,6 +7,7 @@ import errno
 import os
 import re
 import sqlite3
+import time
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -37,6 +38,7 @@ TABLES = (
     "documents", "all_jobs",
 )  # fmt: skip
 BUSY_TIMEOUT = 5.0  # seconds to wait for someone who holds the database without going through the gate
+BUSY_PAUSE = 0.005  # seconds between two tries where SQLite itself does not wait
 CHECKPOINT_PAGES = 4000  # 16 MB of write-ahead log; each checkpoint then costs less per job
 
 ERRORS: dict[int, tuple[type[StoreError], str]] = {
@@ -95,7 +97,7 @@ class DatabaseFile:
             raise ConfigurationError(msg)
         create = self._identity is None  # later on: a file that is gone is not made anew, or nobody would miss its jobs
         with fork.postponed(), self.errors(), contextlib.closing(self._open(create=create)) as connection:
-            migrate(connection, self.path)
+            migrate(connection, self.path, patience=self.busy_timeout)
         self._identity = self._stat()
 
     def connect(self, *, readonly: bool = False) -> sqlite3.Connection:
@@ -166,7 +168,7 @@ class DatabaseFile:
         return found.st_dev, found.st_ino
 
 
-def migrate(connection: sqlite3.Connection, path: Path) -> None:
+def migrate(connection: sqlite3.Connection, path: Path, *, patience: float) -> None:
     """Run what the file is missing, in one transaction; two processes that start together do it once."""
     if (version := user_version(connection)) == len(MIGRATIONS):
         return
@@ -174,7 +176,7 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
     if version == 0:
         refuse_foreign(connection, path)
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only possible while the file is empty
-        connection.execute("PRAGMA journal_mode = WAL")
+        write_ahead(connection, patience)
     connection.execute("BEGIN IMMEDIATE")
     try:
         for number in range(user_version(connection), len(MIGRATIONS)):
@@ -185,6 +187,23 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
         if connection.in_transaction:  # a full disk makes SQLite roll back by itself
             connection.execute("ROLLBACK")
         raise
+
+
+def write_ahead(connection: sqlite3.Connection, patience: float) -> None:
+    """Here SQLite does not wait: it reads first, and to wait for a writer as a reader could be to wait for ever.
+
+    So of two processes that make a file together, one would be told that it is locked.
+    """
+    end = time.monotonic() + patience
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= end:
+                raise
+            time.sleep(BUSY_PAUSE)
+        else:
+            return
 
 
 def user_version(connection: sqlite3.Connection) -> int:
