@@ -15,6 +15,7 @@ from mainspring.errors import InvalidPayload
 from mainspring.flow.limits.admission import Absent, Ask, Enter, Leave, Queue, Wish
 from mainspring.flow.limits.desk import Desk
 from mainspring.flow.limits.limit import Fair, Rate, Ticket
+from mainspring.flow.limits.purse import AHEAD
 from mainspring.flow.limits.standby import Standbys, limits_of
 from mainspring.guards import Guarded, LookAgain, Refusal, refuse
 from mainspring.job import UNTIL_WOKEN, Claim, Failure, Move, NewJob
@@ -47,6 +48,10 @@ class LimitGuard:
                 asks.append((job.claim, ask, leave))
             else:
                 self._let_in(leave)
+        if pilots := [one for one in asks if needs_only_tokens(one[1])][::AHEAD]:
+            refusals |= await self._ask(desk, pilots)  # tokens are drawn ahead: then there are some for the others
+            asked = {ask.job_id for _, ask, _ in pilots}
+            asks = [one for one in asks if one[1].job_id not in asked and not desk.admit_at_once(one[1].tickets)]
         if asks:
             refusals |= await self._ask(desk, asks)
         return refusals
@@ -138,6 +143,10 @@ class LimitGuard:
             desk = self._desks[loop] = Desk(self._app.store)
         self._latest = ref(loop), desk
         return desk
+
+
+def needs_only_tokens(ask: Ask) -> bool:
+    return all(isinstance(one.gate.limit, Rate) for one in ask.tickets)
 
 
 def mark(jobs: Iterable[NewJob], key: str) -> None:
