@@ -22,6 +22,7 @@ from mainspring.log import get_log
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds before a child is started again
 HEALTHY = 10.0  # seconds; a child that lived this long did not die of starting
+NEVER_WORKED = {Exit.USAGE, Exit.STORE}  # who has once begun bears whatever the store does; but a start may take long
 WATCH_EVERY = 0.5  # seconds
 
 log = get_log("mainspring.supervisor")
@@ -88,7 +89,7 @@ class Supervisor:
             edition, began = self._edition, time.monotonic()
             code = await self._run_child(edition)
             lived = time.monotonic() - began >= HEALTHY
-            self._has_worked |= lived
+            self._has_worked |= lived and code not in NEVER_WORKED
             if lived or edition != self._edition:
                 pause = FIRST_PAUSE
             if self._stopping.is_set():
