@@ -21,19 +21,6 @@ BIRTHDAY = Occasion(kind="birthday", date="1990-03-01")
 ANA = Person(id="ana", zone="UTC", email="ana@example.com", occasions=[BIRTHDAY, Occasion(kind="hired", date="06-15")])
 BOB = Person(id="bob", zone="UTC", email="bob@example.com")
 PLAN = Key("occasions.birthday", "", "ana")
-greeted: list[str] = []
-
-
-@pytest.fixture
-def app() -> Mainspring:
-    app = Mainspring("memory://")
-    greeted.clear()
-
-    @app.occasion("birthday")
-    async def greet(person: Person) -> None:
-        greeted.append(person.id)
-
-    return app
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +46,7 @@ async def test_a_list_is_written_anew(app: Mainspring) -> None:
     assert not await mending.look(app, 100)
 
 
-async def test_a_plan_is_made_anew(app: Mainspring, kit: Kit) -> None:
+async def test_a_plan_is_made_anew(app: Mainspring, kit: Kit, greeted: list[str]) -> None:
     (before,) = await app.store.documents([PLAN])
     await lose(app, PLAN, Key("occasion_kinds", "", "birthday"))
     assert await mending.mend(app) == Lack(people=2, unplanned=1)
@@ -70,7 +57,7 @@ async def test_a_plan_is_made_anew(app: Mainspring, kit: Kit) -> None:
     assert greeted == ["ana"]
 
 
-async def test_what_was_sent_is_not_sent_again(app: Mainspring, kit: Kit) -> None:
+async def test_what_was_sent_is_not_sent_again(app: Mainspring, kit: Kit, greeted: list[str]) -> None:
     await kit.time.advance(hours=2)
     (before,) = await app.store.documents([PLAN])
     await lose(app, PLAN)

@@ -23,23 +23,10 @@ from mainspring.testing.kit import Kit
 
 START = datetime(2026, 3, 1, 8, tzinfo=UTC)
 ANA, PLAN, LEDGER = Key("people", "", "ana"), Key("occasions.birthday", "", "ana"), "occasion_ledger"
-greeted: list[str] = []
 
 
 def a_person(id: str, **fields: Any) -> Person:
     return Person(**{"id": id, "zone": "UTC", "occasions": [Occasion(kind="birthday", date="1990-03-01")], **fields})
-
-
-@pytest.fixture
-def app() -> Mainspring:
-    app = Mainspring("memory://")
-    greeted.clear()
-
-    @app.occasion("birthday")
-    async def greet(person: Person) -> None:
-        greeted.append(person.id)
-
-    return app
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +69,9 @@ async def test_a_field_of_a_person_is_kept_whatever_is_changed(app: Mainspring, 
     assert (data["pronouns"], data["first_name"], data["last_name"]) == (["she", "her"], "Ana", "Lee")
 
 
-async def test_a_field_of_a_plan_is_kept_when_it_fires_and_when_it_is_moved(app: Mainspring, kit: Kit) -> None:
+async def test_a_field_of_a_plan_is_kept_when_it_fires_and_when_it_is_moved(
+    app: Mainspring, kit: Kit, greeted: list[str]
+) -> None:
     await rewrite(app, PLAN, "remembered", value={"by": "a newer version"})
     await kit.time.advance(hours=2)
     assert sorted(greeted) == ["ana", "bob"]
@@ -162,7 +151,7 @@ async def test_others_are_found_and_listed(app: Mainspring) -> None:
     ],
 )
 async def test_a_plan_that_cannot_be_understood_is_left_to_newer_workers(
-    app: Mainspring, kit: Kit, place: Any, value: Any, caplog: pytest.LogCaptureFixture
+    app: Mainspring, kit: Kit, place: Any, value: Any, caplog: pytest.LogCaptureFixture, *, greeted: list[str]
 ) -> None:
     before = await rewrite(app, PLAN, *place, value=value)
     await kit.time.advance(hours=1, seconds=19)
@@ -191,7 +180,9 @@ async def test_zones_are_looked_at_once_more_by_who_understands_all(
     assert await kinds.tzdata_of(app.store, "birthday") == "2099z"
 
 
-async def test_a_message_to_who_cannot_be_read_waits_for_a_newer_worker(app: Mainspring, kit: Kit) -> None:
+async def test_a_message_to_who_cannot_be_read_waits_for_a_newer_worker(
+    app: Mainspring, kit: Kit, greeted: list[str]
+) -> None:
     before = (await stored(app, ANA)).data
     await rewrite(app, ANA, "occasions", 0, "days_before", value=3)
     await kit.time.advance(hours=1, seconds=1)

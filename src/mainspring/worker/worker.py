@@ -93,7 +93,7 @@ class Worker:
         self._buffer: deque[Run | Gathering] = deque()  # claimed ahead; not started
         self._in_hand: Counter[str] = Counter()  # per queue, buffered or running
         self._slots = 0  # in use
-        self._serving = False  # until we are told to stop
+        self._serving = False  # by ourselves, and not step by step for who drains
         self._standing_by = 0  # jobs that may pass their guards in a moment
         self._progress: dict[str, ProgressReport] = {}
         self._suspects = False
@@ -478,7 +478,7 @@ class Worker:
                 continue
             if (refusal := refusals.get(run.claim.id)) is None:
                 self._ready(run)
-            elif refusal.soon is not None and self._serving:
+            elif refusal.soon is not None and self._serving and not self._stopping.is_set():
                 self._admitting(self._stand_by(run, refusal, refusal.soon))
             else:
                 self._turn_away(run, refusal)
