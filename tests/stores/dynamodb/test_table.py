@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from typing import Any
@@ -17,7 +18,7 @@ from mainspring.stores.dynamodb.crew import LONGEST_POLL, SHORTEST_POLL
 from mainspring.stores.dynamodb.items import dedupe_key, key, stamp, target_key, unstamp
 from mainspring.stores.dynamodb.schema import MOST_SHARDS
 from mainspring.stores.dynamodb.shares import owned
-from mainspring.stores.dynamodb.table import Refused
+from mainspring.stores.dynamodb.table import MOST_AT_ONCE, Refused, together
 from mainspring.stores.protocol import Filter
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance.scene import claim, claim_one, end, join, look, new_job, put, put_many, running
@@ -342,3 +343,28 @@ async def test_the_tests_refuse_one_item_twice_in_one_call(store: FreshStore, ca
     await store.client.call(*call(store.table.name, A, B))
     with pytest.raises(StoreError, match=r"ValidationException: .* names an item more than once"):
         await store.client.call(*call(store.table.name, A, B, A))
+
+
+# -- many calls at once -----------------------------------------------------------------------------------
+
+
+async def test_who_is_cancelled_before_all_calls_began_leaves_none_behind() -> None:
+    begun: list[int] = []
+    ended: list[int] = []
+    no_room = asyncio.Event()
+
+    async def call(number: int) -> None:
+        begun.append(number)
+        if len(begun) == MOST_AT_ONCE:
+            no_room.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(number)
+
+    calls = asyncio.create_task(together([call(number) for number in range(MOST_AT_ONCE + 5)]))
+    await no_room.wait()
+    calls.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calls
+    assert ended == begun == list(range(MOST_AT_ONCE))  # and a call that is never awaited fails the test

@@ -328,8 +328,13 @@ async def together(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 
     if len(works) == 1:
         return [await works[0]]
+    try:
+        results = await asyncio.gather(*map(one, works), return_exceptions=True)
+    finally:
+        for work in works:
+            work.close()  # when we are cancelled some have not begun, and Python would warn of each
     done: list[T] = []
-    for result in await asyncio.gather(*map(one, works), return_exceptions=True):
+    for result in results:
         if isinstance(result, BaseException):
             raise result
         done.append(result)
