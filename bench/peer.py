@@ -108,7 +108,10 @@ class Peer(ABC):
         self.cannot("handler of batches here")
 
     def limited(self, task: str, keys: int = 1) -> None:
-        """From now on fill in jobs of that task of limited.py, of so many keys, and start workers for them."""
+        """From now on fill in jobs of that task of limited.py, of so many keys, and start workers for them.
+
+        An empty name means the usual task again.
+        """
         self.cannot("limits that are measured here")
 
     async def fill_blocked(self, jobs: int) -> None:

@@ -182,7 +182,7 @@ def _limits(jobs: int, rounds: int) -> list[Case]:
 
 KEYS = {"10": 10, "10k": 10_000}
 SQLITE += _limits(40_000, 3)
-POSTGRES += _limits(20_000, 2)
+POSTGRES += _limits(40_000, 3)
 
 
 def choose(plan: Sequence[Case], names: Sequence[str]) -> list[Case]:

@@ -20,6 +20,7 @@ from mainspring.clock import Millis
 from mainspring.job import Claim, Move, Outcome
 
 STAND_BY = 0.5  # seconds that a job may wait in its worker for a guard to change its mind
+PassAtOnce = Callable[[Sequence[Claim]], list[Claim]]
 LookAgain = Callable[[], Awaitable[bool]]
 """Whether what a job waits for has happened by now: asked once more after it was suspended, see `Store`."""
 
@@ -69,40 +70,38 @@ class Guards:
     def __init__(self) -> None:
         self._guards: dict[str, Guard] = {}
         self._concerns: dict[str, Callable[[Claim], bool]] = {}
-        self._at_once: list[Callable[[Claim], bool]] = []
+        self._at_once: list[PassAtOnce] = []
         self._settled: list[Callable[[], Awaitable[None]]] = []
 
     def add(
         self,
         guard: Guard,
         concerns: Callable[[Claim], bool] | None = None,
-        at_once: Callable[[Claim], bool] | None = None,
+        at_once: PassAtOnce | None = None,
         settled: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Its concern are jobs with its option, and those of which `concerns` says so.
 
-        Of the latter `at_once` may let pass some without further asking, if it need not hear of their end. When
-        `settled` returns, nothing of the guard is under way at the store.
+        Of the latter `at_once` may let pass some without further asking, if it need not hear of their end; it returns
+        the others. When `settled` returns, nothing of the guard is under way at the store.
         """
         self._guards[guard.option] = guard
         if concerns is not None:
             self._concerns[guard.option] = concerns
-            self._at_once.append(at_once or nobody)
+            self._at_once.append(at_once or list)
         if settled is not None:
             self._settled.append(settled)
 
-    def concern(self, claim: Claim) -> bool:
-        """Whether it must be admitted. May be asked once for each claim: who passes at once has passed."""
-        if claim.options is not None and not self._guards.keys().isdisjoint(from_json(claim.options)):
-            return True
-        for concerns in self._concerns.values():  # asked for each job: any() of a generator takes thrice as long
-            if concerns(claim):
-                return not self._passes_at_once(claim)
-        return False
-
-    def _passes_at_once(self, claim: Claim) -> bool:
-        """With one such guard there is no question of what another says."""
-        return len(self._at_once) == 1 and self._at_once[0](claim)
+    def concern(self, claims: Sequence[Claim]) -> set[str]:
+        """Those that must be admitted, by their ids. May be asked once for each: who passes at once has passed."""
+        names = self._guards.keys()
+        ids = {one.id for one in claims if one.options is not None and not names.isdisjoint(from_json(one.options))}
+        for concerns in self._concerns.values():
+            own = [claim for claim in claims if claim.id not in ids and concerns(claim)]
+            if len(self._at_once) == 1:  # else it would be a question what the others say
+                own = self._at_once[0](own)
+            ids.update(claim.id for claim in own)
+        return ids
 
     async def admit(self, claims: Sequence[Claim], now: Millis) -> dict[str, Refusal]:
         """Those that may not start, by their ids. What had passed a guard before another refused it has ended."""

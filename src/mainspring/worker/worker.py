@@ -427,6 +427,7 @@ class Worker:
         now = self._loop.time()
         guarded: list[Run] = []
         batched: list[Run] = []
+        concerned = self.app.guards.concern(claims)
         self._idle.clear()
         for claim in claims:
             task = self.app.task_named(claim.task)
@@ -440,7 +441,7 @@ class Worker:
             self._in_hand[claim.queue] += 1
             if task.batch is not None:
                 batched.append(run)
-            if self.app.guards.concern(claim):
+            if claim.id in concerned:
                 run.guarded = True
                 guarded.append(run)
             else:

@@ -88,18 +88,17 @@ class Desk:
         self._owed: Counter[Key] = Counter()  # calls that did not get through
         self._random = random.Random()  # noqa: S311 - pauses
 
-    def admit_at_once(self, tickets: Sequence[Ticket]) -> bool:
-        """If it needs only tokens, and we have drawn them already."""
-        now = self.store.clock.monotonic()
-        for ticket in tickets:
-            if (purse := self._purses.get(ticket.document)) is None or not purse.has_token(now):
-                return False
-        for ticket in tickets:
-            purse = self._purses[ticket.document]
-            purse.take()
-            if purse.is_low(now):
-                self._draw(ticket, purse)
-        return True
+    def admit_at_once(self, tickets: Sequence[Ticket], number: int) -> int:
+        """Of so many jobs with these tickets, how many need only tokens, and we have drawn them already."""
+        now = self._time()
+        purses = [(ticket, self._purses.get(ticket.document)) for ticket in tickets]
+        number = min(number, *(0 if purse is None else purse.tokens(now) for _, purse in purses))
+        for ticket, purse in purses:
+            if number and purse is not None:
+                purse.take(number)
+                if purse.is_low(now):
+                    self._draw(ticket, purse)
+        return number
 
     def _draw(self, ticket: Ticket, purse: Purse) -> None:
         """Nobody waits for it; who finds the purse empty asks himself."""

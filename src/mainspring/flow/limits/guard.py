@@ -44,20 +44,20 @@ class LimitGuard:
                 refusals[job.claim.id] = hopeless(job.claim, error)
                 continue
             ask, leave = wishes_of(job, tickets)
-            if ask.tickets and not desk.admit_at_once(ask.tickets):
+            if ask.tickets and not desk.admit_at_once(ask.tickets, 1):
                 asks.append((job.claim, ask, leave))
             else:
                 self._let_in(leave)
         if pilots := [one for one in asks if needs_only_tokens(one[1])][::AHEAD]:
             refusals |= await self._ask(desk, pilots)  # tokens are drawn ahead: then there are some for the others
             asked = {ask.job_id for _, ask, _ in pilots}
-            asks = [one for one in asks if one[1].job_id not in asked and not desk.admit_at_once(one[1].tickets)]
+            asks = [one for one in asks if one[1].job_id not in asked and not desk.admit_at_once(one[1].tickets, 1)]
         if asks:
             refusals |= await self._ask(desk, asks)
         return refusals
 
-    def admit_at_once(self, tickets: Sequence[Ticket]) -> bool:
-        return self._desk().admit_at_once(tickets)
+    def admit_at_once(self, tickets: Sequence[Ticket], number: int) -> int:
+        return self._desk().admit_at_once(tickets, number)
 
     async def settled(self) -> None:
         await self._desk().settled()

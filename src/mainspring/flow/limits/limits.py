@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -95,7 +95,7 @@ class Limits:
     @cached_property
     def _guard(self) -> LimitGuard:
         guard = LimitGuard(self._app)
-        self._app.guards.add(guard, self.concern, self._passes_at_once, guard.settled)
+        self._app.guards.add(guard, self.concern, self._pass_at_once, guard.settled)
         return guard
 
     # -- enqueuing fairly -----------------------------------------------------------------------
@@ -147,15 +147,25 @@ class Limits:
     def concern(self, claim: Claim) -> bool:
         return claim.task in self._of_task or claim.queue in self._of_queue
 
-    def _passes_at_once(self, claim: Claim) -> bool:
-        """What has only rates, and no keys, needs no more than a token from the purse."""
-        tickets = self._whole.get((claim.task, claim.queue))
+    def _pass_at_once(self, claims: Sequence[Claim]) -> list[Claim]:
+        """Those that did not. What has only rates, and no keys, needs no more than a token from the purse."""
+        kinds: dict[tuple[str, str], list[Claim]] = {}
+        for claim in claims:
+            kinds.setdefault((claim.task, claim.queue), []).append(claim)
+        left: list[Claim] = []
+        for kind, own in kinds.items():
+            tickets = self._only_rates(*kind)
+            left += own[self._guard.admit_at_once(tickets, len(own)) if tickets else 0 :]
+        return left
+
+    def _only_rates(self, task: str, queue: str) -> tuple[Ticket, ...]:
+        tickets = self._whole.get((task, queue))
         if tickets is None:
-            wanted = (*self._of_task.get(claim.task, ()), *self._of_queue.get(claim.queue, ()))
+            wanted = (*self._of_task.get(task, ()), *self._of_queue.get(queue, ()))
             simple = all(isinstance(gate.limit, Rate) and gate.limit.key is None for gate in wanted)
             made = {ticket.document: ticket for ticket in (Ticket(gate, "") for gate in wanted if simple)}
-            tickets = self._whole[claim.task, claim.queue] = tuple(made.values())
-        return bool(tickets) and self._guard.admit_at_once(tickets)
+            tickets = self._whole[task, queue] = tuple(made.values())
+        return tickets
 
     def tickets(self, claim: Claim) -> tuple[Ticket, ...]:
         """None for a job whose payload its task does not take: it will not get as far as to start."""

@@ -21,14 +21,18 @@ class Purse:
     used: int = 0  # since the last was drawn
     stale: int = 0  # tokens that were not used in time
 
-    def has_token(self, now: float) -> bool:
-        while self.portions and (self.portions[0].tokens < 1 or self.portions[0].until < now):
+    def tokens(self, now: float) -> int:
+        while self.portions and self.portions[0].until < now:
             self.stale += self.portions.popleft().tokens
-        return bool(self.portions)
+        return sum(portion.tokens for portion in self.portions)
 
-    def take(self) -> None:
-        self.portions[0].tokens -= 1
-        self.used += 1
+    def take(self, number: int) -> None:
+        """No more than there are."""
+        self.used += number
+        for portion in self.portions:
+            taken = min(number, portion.tokens)
+            portion.tokens -= taken
+            number -= taken
 
     def add(self, tokens: int, now: float) -> None:
         self.used = 0
@@ -37,7 +41,8 @@ class Purse:
 
     def is_low(self, now: float) -> bool:
         """Time to draw, so that it does not run out: half of the lease is over, or half of the tokens are used up."""
-        return self.portions[-1].until - now < LEASE / 2 or sum(one.tokens for one in self.portions) < self.used
+        newest = self.portions[-1].until if self.portions else now
+        return newest - now < LEASE / 2 or self.tokens(now) < self.used
 
     def empty(self) -> int:
         left, self.stale = self.stale + sum(portion.tokens for portion in self.portions), 0
