@@ -68,6 +68,13 @@ async def test_a_job_that_was_put_off(kit: Kit) -> None:
     assert str(await why(kit, job)) == "It was put off until 2026-05-01 12:01:00 UTC (in 1 min): asked for it."
 
 
+async def test_a_job_that_was_put_off_and_then_moved_by_hand(kit: Kit) -> None:
+    job = await put(kit, "later")
+    await kit.drain()
+    await kit.app.jobs.reschedule(job, delay=3600)
+    assert str(await why(kit, job)) == "It is for later: due 2026-05-01 13:00:00 UTC (in 1 h)."
+
+
 async def test_a_job_that_waits_for_its_retry(kit: Kit) -> None:
     job = await put(kit, "bad")
     await kit.drain()

@@ -628,10 +628,8 @@ class MemoryStore:
         for name in ("payload", "priority", "queue", "max_attempts"):
             if (value := getattr(edit, name)) is not None:
                 setattr(row.spec, name, value)
-        if edit.run_at is not None:
-            row.run_at = edit.run_at
-        elif edit.delay is not None:
-            row.run_at = now + edit.delay
+        if (run_at := edit.new_time(now)) is not None:
+            row.run_at, row.reason = run_at, ""
         self._put_in_line(row)
 
     # -- halts and the audit log ------------------------------------------------------------------

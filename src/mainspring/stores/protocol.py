@@ -154,7 +154,7 @@ class By:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """New values for a waiting job; None leaves a field as it is."""
+    """New values for a waiting job; None leaves a field as it is. With a new time, why it was put off before is over."""
 
     payload: str | None = None
     priority: int | None = None
@@ -163,6 +163,9 @@ class Edit:
     delay: Millis | None = None  # run_at as the store's now plus this
     max_attempts: int | None = None
     from_step: str | None = None  # REPLAY only: forget this step and those after it
+
+    def new_time(self, now: Millis) -> Millis | None:
+        return self.run_at if self.delay is None else now + self.delay
 
 
 class Action(StrEnum):

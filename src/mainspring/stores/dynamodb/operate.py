@@ -280,10 +280,8 @@ async def edit_job(table: Table, row: Row, request: ChangeRequest, effect: Effec
         changes |= text("payload", edit.payload)
     if edit.priority is not None:
         changes["priority"] = int(edit.priority)
-    if edit.delay is not None:
-        changes["scheduled_for"] = stamp(table.clock.now() + edit.delay)
-    elif edit.run_at is not None:
-        changes["scheduled_for"] = stamp(edit.run_at)
+    if (run_at := edit.new_time(table.clock.now())) is not None:
+        changes |= {"scheduled_for": stamp(run_at), "reason": None}
     after = row | changes
     checked(pack(after))
     changes |= place_waiting(after, table.shards)

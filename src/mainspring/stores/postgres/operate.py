@@ -174,6 +174,7 @@ async def remove_jobs(transaction: Transaction, ids: Sequence[str]) -> None:
 APPLY_EDIT = """
 UPDATE {s}.jobs SET priority = coalesce(%(priority)s, priority), queue = coalesce(%(queue)s, queue),
                     run_at = coalesce(%(run_at)s, {now} + %(delay)s, run_at),
+                    reason = CASE WHEN coalesce(%(run_at)s, %(delay)s) IS NULL THEN reason ELSE '' END,
                     max_attempts = coalesce(%(max_attempts)s, max_attempts), payload = coalesce(%(payload)s, payload)
 WHERE id = ANY(%(ids)s::uuid[])
 """

@@ -173,7 +173,8 @@ def remove_jobs(transaction: Transaction, ids: Sequence[str]) -> None:
 
 APPLY_EDIT = """
 UPDATE jobs SET priority = coalesce(:priority, priority), queue = coalesce(:queue, queue),
-                run_at = coalesce(:run_at, run_at), max_attempts = coalesce(:max_attempts, max_attempts),
+                run_at = coalesce(:run_at, run_at), reason = iif(:run_at IS NULL, reason, ''),
+                max_attempts = coalesce(:max_attempts, max_attempts),
                 payload = iif(:payload IS NULL, payload, :inline)
 WHERE id IN (SELECT value FROM json_each(:ids))
 """
@@ -183,14 +184,13 @@ REPLACE_PAYLOADS = "INSERT INTO payloads SELECT value, ? FROM json_each(?)"
 def edit_jobs(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
     ids = [target.id for target in targets]
     edit = request.edit or Edit()
-    run_at = edit.run_at if edit.delay is None else transaction.now + edit.delay
     is_long = edit.payload is not None and len(edit.payload) > LONG_PAYLOAD
     transaction.execute(
         APPLY_EDIT,
         {
             "priority": edit.priority,
             "queue": edit.queue,
-            "run_at": run_at,
+            "run_at": edit.new_time(transaction.now),
             "max_attempts": edit.max_attempts,
             "payload": edit.payload,
             "inline": None if is_long else edit.payload,

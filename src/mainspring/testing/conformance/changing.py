@@ -188,6 +188,15 @@ class Changing(Scene):
         await by_hand(store, Action.EDIT, job_id, delay=0)
         assert (await claim_one(store)).id == job_id
 
+    @pytest.mark.parametrize("time", [{"delay": 60_000}, {"delay": 0}, {"run_at": 1}])
+    async def test_a_new_time_ends_what_the_job_was_put_off_for(self, store: Store, time: dict[str, int]) -> None:
+        held = await running(store)
+        await end(store, held, Move.SNOOZE, delay=5_000, reason="quiet hours")
+        await by_hand(store, Action.EDIT, held.id, priority=Priority.HIGH)
+        assert (await look(store, held.id)).reason == "quiet hours"
+        await by_hand(store, Action.EDIT, held.id, **time)
+        assert (await look(store, held.id)).reason == ""
+
     async def test_an_edited_priority_counts_in_the_next_claim(self, store: Store) -> None:
         first, second = await put_many(store, 2)
         await by_hand(store, Action.EDIT, second, priority=Priority.URGENT)
