@@ -84,7 +84,7 @@ from mainspring.stores.protocol import (
     WorkerInfo,
 )
 from mainspring.stores.records import JOBS, Chunk, Kind, Record, job_record, kind_of, make_key, split_key
-from mainspring.stores.rules import begins_anew, refuse_negative
+from mainspring.stores.rules import begins_anew, last_reason, refuse_negative
 from mainspring.stores.shelf import Shelf
 
 COUNTS_AS_ATTEMPT = frozenset({Move.DONE, Move.RETRY, Move.DEAD, Move.CANCEL})
@@ -350,7 +350,8 @@ class MemoryStore:
         row.crashes += move is Move.CRASH
         row.result = outcome.result
         row.failure = outcome.failure or row.failure
-        row.reason = (row.cancel_requested and move is Move.CANCEL and row.reason) or outcome.reason
+        asked = row.reason if row.cancel_requested else None
+        row.reason = last_reason(outcome, TRANSITIONS[Status.RUNNING][move], asked=asked)
         if move in IN_HISTORY:
             row.history.append(_attempt(row, move, outcome, now))
         if move is Move.SUSPEND:

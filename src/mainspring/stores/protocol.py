@@ -154,7 +154,7 @@ class By:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """New values for a waiting job; None leaves a field as it is. With a new time, why it was put off before is over."""
+    """New values for a waiting job; None leaves a field as it is. With a new time, its old `reason` is over."""
 
     payload: str | None = None
     priority: int | None = None

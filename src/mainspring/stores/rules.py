@@ -49,9 +49,15 @@ def begins_anew(outcome: Outcome) -> bool:
     return outcome.move is Move.SUSPEND and not outcome.blocked
 
 
-def last_reason(outcome: Outcome, status: Status, *, cancel: bool) -> str | None:
-    """Why the job ended so; None: as was said when it was asked to. What it once waited for is over."""
-    return outcome.reason or (None if cancel and status is Status.CANCELLED else "")
+def last_reason(outcome: Outcome, status: Status, *, asked: str | None) -> str:
+    """Why the job ended so. What it once waited for is over.
+
+    `asked` is why somebody asked for its end, if anybody did. Who asked and said why is right; who said nothing leaves
+    it to a run that gave up by itself. Why a run wanted to be put off is no reason for its cancellation.
+    """
+    if asked is None or status is not Status.CANCELLED:
+        return outcome.reason
+    return asked or (outcome.reason if outcome.move is Move.CANCEL else "")
 
 
 def recorded_as(outcome: Outcome, status: Status) -> Move | None:

@@ -48,6 +48,7 @@ from mainspring.stores.rules import (
     COUNTS_AS_ATTEMPT,
     begins_anew,
     keeps_its_time,
+    last_reason,
     next_status,
     next_time,
     recorded_as,
@@ -215,15 +216,14 @@ def written_before(row: Row | None, outcome: Outcome, doubts: Doubts, mark: str)
 
 def decide(table: Table, row: Row, outcome: Outcome, mark: str) -> Ending:
     now = table.clock.now()
-    cancel = bool(row.get("cancel_requested"))
-    status = next_status(outcome, cancel=cancel, crashes=row["crashes"])
-    asked_for = cancel and status is Status.CANCELLED
+    asked = row.get("reason", "") if row.get("cancel_requested") else None
+    status = next_status(outcome, cancel=asked is not None, crashes=row["crashes"])
     changes: dict[str, Any] = {
         "status": WORDS[status],
         "attempts": row["attempts"] + (outcome.move in COUNTS_AS_ATTEMPT),
         "crashes": row["crashes"] + (outcome.move is Move.CRASH and status is not Status.CANCELLED),
         **text("result", outcome.result),
-        "reason": (asked_for and row.get("reason")) or outcome.reason or None,
+        "reason": last_reason(outcome, status, asked=asked) or None,
         "lock_expires_at": None,
         "acked": f"{mark}#{WORDS[status]}",
         **failure_of(outcome),

@@ -60,6 +60,7 @@ ENDED = {
     "errors": "text",
     "results": "text",
 }
+ASKED = "SELECT id::text, reason FROM {s}.jobs WHERE id = ANY(%(ids)s::uuid[])"
 FINISH = f"SELECT {{s}}.finish({arrays.casts(ENDED)}, {{now}})"
 RECORDED = {
     "ids": "uuid",
@@ -201,11 +202,17 @@ async def end(transaction: Transaction, ended: Sequence[tuple[Held, Status, Outc
     """The jobs are finished: they leave the live table for the archive."""
     if not ended:
         return
-    await finish(transaction, [to_finish(job, status, outcome) for job, status, outcome in ended])
+    asked = await reasons_to_stop(transaction, [job.id for job, _, _ in ended if job.cancel])
+    await finish(transaction, [to_finish(job, status, outcome, asked.get(job.id)) for job, status, outcome in ended])
     for (queue, status), number in Counter((job.queue, status) for job, status, _ in ended).items():
         transaction.count(queue, RUNNING, -number)
         transaction.count(queue, CODES[status], number)
     await wake_for_ends(transaction, [job.id for job, _, _ in ended])
+
+
+async def reasons_to_stop(transaction: Transaction, ids: Sequence[str]) -> dict[str, str]:
+    """Of jobs that run and were asked to: why."""
+    return dict(await transaction.rows(ASKED, ids=list(ids))) if ids else {}
 
 
 async def finish(transaction: Transaction, rows: Iterable[Row]) -> None:
@@ -213,16 +220,16 @@ async def finish(transaction: Transaction, rows: Iterable[Row]) -> None:
         await transaction.rows(FINISH, **arrays.of_columns(ENDED, part))
 
 
-def to_finish(job: Held, status: Status, outcome: Outcome) -> Row:
+def to_finish(job: Held, status: Status, outcome: Outcome, asked: str | None) -> Row:
     """In the order of ENDED."""
-    failure, reason = outcome.failure, last_reason(outcome, status, cancel=job.cancel)
+    failure = outcome.failure
     return (
         job.id,
         CODES[status],
         int(outcome.move in COUNTS_AS_ATTEMPT),
         int(outcome.move is Move.CRASH and status is not Status.CANCELLED),
         outcome.started_at or None,
-        reason and storable(reason),
+        storable(last_reason(outcome, status, asked=asked)),
         failure.type if failure else None,
         storable(failure.message) if failure else None,
         outcome.result,

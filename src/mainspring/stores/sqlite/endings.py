@@ -35,7 +35,8 @@ from mainspring.stores.tables import CANCELLED, CODES, COMPLETED, DEAD_LETTER, N
 
 HELD = f"""
 WITH outcome(number, job_id, job_token) AS (VALUES {{values}})
-SELECT json_group_array(json_array(number, seq, id, queue, cancel, attempts, crashes, worker, claimed_at))
+SELECT json_group_array(json_array(
+    number, seq, id, queue, iif(cancel, reason, NULL), attempts, crashes, worker, claimed_at))
 FROM outcome CROSS JOIN jobs ON id = job_id AND token = job_token AND status = {RUNNING}
 """
 ARCHIVE = f"""
@@ -47,7 +48,7 @@ SELECT id, task, queue, end_status, priority, run_at, attempts + is_attempt, max
        worker, coalesce(began_at, claimed_at), now,
        min({NEVER}, now + iif(end_status = {DEAD_LETTER}, keep_dead, keep)), timeout, created_at, keep,
        keep_dead, dedupe_key, target_type, target_id, tags, options,
-       coalesce(end_reason, reason), progress, note, coalesce(end_error_type, error_type),
+       end_reason, progress, note, coalesce(end_error_type, error_type),
        iif(end_error_type IS NULL, error, end_error), payload, end_result
 FROM ended CROSS JOIN jobs ON seq = ended_seq
 """
@@ -84,7 +85,7 @@ class Held:
     seq: int
     id: str
     queue: str
-    cancel: int
+    asked: str | None  # why it is to be cancelled, if it is
     attempts: int
     crashes: int
     worker: str
@@ -127,7 +128,7 @@ def settle(transaction: Transaction, outcomes: list[Outcome]) -> list[Status | N
     going: list[tuple[Held, int, Outcome]] = []
     for job in first_of_each(held_jobs(transaction, outcomes)):
         outcome = outcomes[job.number]
-        status = next_status(outcome, cancel=bool(job.cancel), crashes=job.crashes)
+        status = next_status(outcome, cancel=job.asked is not None, crashes=job.crashes)
         statuses[job.number] = status
         (ended if status in FINISHED else going).append((job, CODES[status], outcome))
         if (move := recorded_as(outcome, status)) is not None:
@@ -235,7 +236,7 @@ def to_end(job: Held, status: int, outcome: Outcome, now: Millis) -> tuple[Any, 
         int(outcome.move in COUNTS_AS_ATTEMPT),
         int(outcome.move is Move.CRASH and status != CANCELLED),
         outcome.started_at or None,
-        last_reason(outcome, STATUSES[status], cancel=bool(job.cancel)),
+        last_reason(outcome, STATUSES[status], asked=job.asked),
         failure.type if failure else None,
         failure.message if failure else None,
         outcome.result,

@@ -12,7 +12,7 @@ import pytest
 from mainspring.clock import to_datetime
 from mainspring.errors import UnsupportedCall
 from mainspring.job import Claim, Failure, Move, Outcome, Progress, ProgressReport, Status
-from mainspring.stores.protocol import Action, Filter, Store
+from mainspring.stores.protocol import Action, By, Filter, Store
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance.scene import (
     Scene,
@@ -330,6 +330,39 @@ class Ending(Scene):
         assert await end(store, held, move) is status
         job = await look(store, held.id)
         assert (job.status, job.reason) == (status, "")
+
+    @pytest.mark.parametrize("reason", ["by hand", ""])
+    async def test_who_asked_for_a_cancel_and_said_why_is_right(self, store: Store, reason: str) -> None:
+        """Else the run that gave up by itself is; that another wanted to be put off is no reason for it."""
+        moves = (*UNFINISHED, Move.CANCEL)
+        await put_many(store, len(moves))
+        await store.ack([outcome(held, Move.SNOOZE, reason="quiet hours") for held in await claim(store)])
+        runs = dict(zip(moves, await claim(store), strict=True))
+        await store.change(Action.CANCEL, Filter(), By("ana", reason))
+        left_alone = await running(store)
+        await store.ack(
+            [
+                *(outcome(held, move, reason="of its own") for move, held in runs.items()),
+                outcome(left_alone, Move.SNOOZE, reason="of its own"),
+            ]
+        )
+        expected = dict.fromkeys(UNFINISHED, reason) | {Move.CANCEL: reason or "of its own"}
+        assert {move: (await look(store, held.id)).reason for move, held in runs.items()} == expected
+        assert {await status_of(store, held.id) for held in runs.values()} == {Status.CANCELLED}
+        assert (await look(store, left_alone.id)).reason == "of its own"
+
+    async def test_of_two_who_ask_for_a_cancel_the_last_is_right(self, store: Store) -> None:
+        held = await running(store)
+        await by_hand(store, Action.CANCEL, held.id)
+        await store.change(Action.CANCEL, Filter(ids=(held.id,)), By("ben", "once more"))
+        assert await end(store, held, Move.CANCEL) is Status.CANCELLED
+        assert (await look(store, held.id)).reason == "once more"
+
+    async def test_a_dead_letter_keeps_its_own_reason_whoever_asked_it_to_stop(self, store: Store) -> None:
+        held = await running(store)
+        await by_hand(store, Action.CANCEL, held.id)
+        assert await end(store, held, Move.DEAD, reason="no such guest") is Status.DEAD_LETTER
+        assert (await look(store, held.id)).reason == "no such guest"
 
     # -- history ------------------------------------------------------------------------------
 
