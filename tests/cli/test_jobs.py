@@ -23,6 +23,12 @@ def jobs(run: Run, shop: Shop) -> Run:
     return call
 
 
+def shown(outcome: Outcome) -> dict[str, str]:
+    """The fields of a job's page."""
+    lines = outcome.out.split("\n\n")[0].splitlines()[1:]
+    return {name.strip(): value.strip() for name, _, value in (line.strip().partition("  ") for line in lines)}
+
+
 def ids(outcome: Outcome) -> list[str]:
     return [job["id"] for job in outcome.data["jobs"]]
 
@@ -202,6 +208,34 @@ def test_show_in_json(jobs: Run, shop: Shop) -> None:
     assert data["job"]["id"] == job_id
     assert data["attempts"][0]["failure"]["type"] == "LookupError"
     assert data["timeline"][0]["what"] == "created"
+
+
+def test_show_says_by_when_a_job_must_have_started(jobs: Run, shop: Shop) -> None:
+    at = datetime(2100, 1, 1, tzinfo=UTC)
+    fixed, counted = shop.enqueue(expires=at), shop.enqueue_later(2, expires=86_400)
+    told = shown(jobs("show", fixed))["expires"]
+    assert told.startswith("2100-01-01 00:00:00 UTC (in ")
+    assert told.endswith("), if it has not started by then")
+    assert jobs("show", fixed, "--json").data["job"]["start_by"] == "2100-01-01T00:00:00.000Z"
+    told = jobs("show", counted, "--json").data["job"]
+    due, end = (datetime.fromisoformat(told[name]) for name in ("run_at", "start_by"))
+    assert end - due == timedelta(days=1)
+    shop.app.run(shop.app.jobs.reschedule(counted, delay=timedelta(days=5)))
+    told = jobs("show", counted, "--json").data["job"]
+    assert datetime.fromisoformat(told["start_by"]) - datetime.fromisoformat(told["run_at"]) == timedelta(days=1)
+
+
+def test_show_names_the_jobs_that_come_before(jobs: Run, shop: Shop) -> None:
+    before = [shop.enqueue_later() for _ in range(5)]
+    after = shop.enqueue(after=before[:2], on_failed="run", expires=60)
+    fields = shown(jobs("show", after))
+    assert fields["after"] == f"{before[0]}, {before[1]}; runs even if one fails"
+    assert fields["expires"] == "if it has not started 1 min after it may"
+    told = jobs("show", after, "--json").data["job"]
+    assert told["after"] == {"jobs": before[:2], "on_failed": "run"}
+    assert told["start_by"] is None
+    assert shown(jobs("show", shop.enqueue(after=before)))["after"] == f"{', '.join(before[:3])} and 2 more"
+    assert not shown(jobs("show", before[0])).keys() & {"expires", "after"}
 
 
 def test_show_what_is_not_there(jobs: Run) -> None:

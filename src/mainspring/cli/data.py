@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any
 
+from mainspring.flow import dependencies, expiry
 from mainspring.job import Counts, Job, Priority, Status
 from mainspring.stores.protocol import Stats
 
@@ -36,7 +37,13 @@ def plain(value: Any) -> Any:  # noqa: PLR0911 - a table
 
 def plain_job(job: Job) -> dict[str, Any]:
     target = None if job.target is None else {"type": job.target[0], "id": job.target[1]}
-    return {**_fields(job), "target": target}
+    start_by, after = expiry.of_job(job), job.options.get(dependencies.OPTION)
+    return {
+        **_fields(job),
+        "target": target,
+        "start_by": plain(start_by) if isinstance(start_by, datetime) else None,
+        "after": plain(after),
+    }
 
 
 def plain_stats(stats: Stats) -> dict[str, Any]:

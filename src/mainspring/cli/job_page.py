@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from mainspring.cli.job_table import reason_of
@@ -13,10 +13,12 @@ from mainspring.cli.table import Column, Styled, printable
 from mainspring.cli.terminal import STATUS_STYLES, Terminal, has_colour
 from mainspring.clock import to_millis
 from mainspring.durable.states import State, StepState
+from mainspring.flow import dependencies, expiry
 from mainspring.job import UNTIL_WOKEN, WAITING, Attempt, Job, Status, TimelineEntry
 from mainspring.moments import show_both, show_exactly, show_length
 
 INDENT = "  "
+MOST_IDS = 3  # of other jobs in a line
 STEP_STYLES = {
     State.DONE: STATUS_STYLES[Status.COMPLETED],
     State.RUNNING: STATUS_STYLES[Status.RUNNING],
@@ -70,6 +72,8 @@ def list_fields(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
     yield "crashes", str(job.crashes) if job.crashes else ""
     yield "created", show_both(job.created_at, now)
     yield "due", "" if to_millis(job.run_at) >= UNTIL_WOKEN else show_both(job.run_at, now)
+    yield "expires", show_expiry(job, now)
+    yield "after", show_after(job)
     yield "waits for", job.waits_for or ""
     yield "started", show_both(job.started_at, now)
     yield "finished", show_both(job.finished_at, now)
@@ -82,6 +86,25 @@ def list_fields(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
     yield "reason", reason_of(job)
     yield "cancelling", "asked to stop" if job.cancel_requested and not job.finished else ""
     yield "token", str(job.token)
+
+
+def show_expiry(job: Job, now: datetime) -> str:
+    match expiry.of_job(job):
+        case datetime() as end:
+            return f"{show_both(end, now)}, if it has not started by then"
+        case timedelta() as length:
+            return f"if it has not started {show_length(length.total_seconds())} after it may"
+    return ""
+
+
+def show_after(job: Job) -> str:
+    """A job may come after a thousand others."""
+    if (after := job.options.get(dependencies.OPTION)) is None:
+        return ""
+    ids = after["jobs"]
+    more = f" and {len(ids) - MOST_IDS:,} more" if len(ids) > MOST_IDS else ""
+    otherwise = "; runs even if one fails" if after["on_failed"] == "run" else ""
+    return f"{', '.join(ids[:MOST_IDS])}{more}{otherwise}"
 
 
 def say_data(terminal: Terminal, title: str, value: Any) -> None:

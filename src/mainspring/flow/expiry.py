@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from mainspring.clock import Length, Millis, duration, to_datetime, to_millis
 from mainspring.flow.resumption import goes_on, was_tried
 from mainspring.guards import Guarded, Refusal, refuse
-from mainspring.job import Claim, Move
+from mainspring.job import Claim, Job, Move, Status
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
@@ -37,14 +37,31 @@ def option_of(expires: Length | datetime, run_at: datetime | None, delay: Length
     return option | ({"moves": True} if moves else {})
 
 
-def start_by(claim: Claim, option: Any) -> Millis:
+def start_by(option: Any, *, created_at: Millis, run_at: Millis, token: int) -> Millis:
     """A length counts from when the job was first due; or last, if other jobs or hours for delivery move it."""
     if isinstance(option, int):
         return option
-    first_due = max(claim.created_at + option.get("delay", 0), option.get("run_at", 0))
-    is_its_time = claim.token == 1 or "moves" in option
+    first_due = max(created_at + option.get("delay", 0), option.get("run_at", 0))
+    is_its_time = token <= 1 or "moves" in option
     within: Millis = option["within"]
-    return (max(claim.created_at, claim.run_at) if is_its_time else first_due) + within
+    return (max(created_at, run_at) if is_its_time else first_due) + within
+
+
+def of_claim(claim: Claim, option: Any) -> Millis:
+    return start_by(option, created_at=claim.created_at, run_at=claim.run_at, token=claim.token)
+
+
+def of_job(job: Job) -> datetime | timedelta | None:
+    """For readers: by when it must have started; a length, if that counts from when other jobs let it."""
+    option = job.options.get(OPTION)
+    if option is None:
+        return None
+    if job.status is Status.SUSPENDED and isinstance(option, dict) and "moves" in option:
+        return timedelta(milliseconds=option["within"])
+    is_claimed = job.finished or job.status is Status.RUNNING
+    created_at, run_at = to_millis(job.created_at), to_millis(job.run_at)
+    token = job.token if is_claimed else job.token + 1  # that of the claim which asks
+    return to_datetime(start_by(option, created_at=created_at, run_at=run_at, token=token))
 
 
 class Expiry:
@@ -56,7 +73,7 @@ class Expiry:
     async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
         refused: dict[str, Refusal] = {}
         for job in jobs:
-            claim, end = job.claim, start_by(job.claim, job.option)
+            claim, end = job.claim, of_claim(job.claim, job.option)
             if now > end and not was_tried(claim) and not await goes_on(self._app.store, claim):
                 refused[claim.id] = refuse(claim, Move.CANCEL, reason=f"expired: not started by {shown(end)}")
         return refused
