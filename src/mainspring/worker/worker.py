@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
 import os
 import random
@@ -18,7 +17,7 @@ import socket
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -27,45 +26,39 @@ from typing import Any, cast
 from mainspring.app import Mainspring
 from mainspring.batched import LARGEST
 from mainspring.clock import Millis
-from mainspring.context import Context
-from mainspring.durable.calls import LastingCalls
-from mainspring.durable.run import DurableRun
 from mainspring.errors import ConfigurationError, StoreError, StoreUnavailable
 from mainspring.events import WorkerHeartbeat, WorkerStarted, WorkerStopped
 from mainspring.flow.batch import TASK as TASK_OF_BATCHES
-from mainspring.flow.passage import Passage
-from mainspring.guards import STAND_BY, Ending, Refusal
-from mainspring.job import Claim, Inserted, Move, NewJob, Outcome, ProgressReport, Status
+from mainspring.guards import Ending, Refusal
+from mainspring.job import Claim, Inserted, Move, NewJob, Outcome, Status
 from mainspring.log import get_log
-from mainspring.stores.protocol import Claims, Completion, Measured, Pulse, Wake, WorkerInfo
+from mainspring.stores.protocol import Claims, Pulse, Wake, WorkerInfo
 from mainspring.task import Task
 from mainspring.worker import decide
 from mainspring.worker.acks import Acks
+from mainspring.worker.admission import Admissions
 from mainspring.worker.aftermath import Aftermath
 from mainspring.worker.announce import Announcer
 from mainspring.worker.batches import RunningBatch
+from mainspring.worker.calling import Calling
 from mainspring.worker.claiming import Prefetch, SoloTurns, wants
 from mainspring.worker.gathering import Gathering, Gatherings
 from mainspring.worker.heartbeat import Heartbeat
 from mainspring.worker.lanes import Lanes, uncancel
 from mainspring.worker.outage import Outage
-from mainspring.worker.processes import Processes
+from mainspring.worker.progress import Progress
 from mainspring.worker.run import Run, Stop
 from mainspring.worker.settings import WorkerSettings, subscriptions
 from mainspring.worker.supervise import Backoff, supervised
-from mainspring.worker.threads import Threads
 from mainspring.worker.tuning import tuned
+from mainspring.worker.upkeep import Upkeep
 
 log = get_log("mainspring.worker")
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LONGEST_SLEEP = 10.0  # seconds between claims when nothing is due and nobody wakes us
-CLOCK_JUMP = 250  # milliseconds by which the wall clock may go wrong between two looks at it
 STALE = 2.0  # seconds that a claimed job may wait here for a free slot before others get it
-PROGRESS_PAUSE = 0.1  # seconds between writes of progress; of many reports the last is written
-PRUNE_EVERY = 10.0  # seconds
 REFRESH_EVERY = 600.0  # seconds between looks whether schedules are as the code and tzdata say
-PRUNE_CHUNK = 1000  # jobs
 SAME_WISH = 0.1  # seconds between two signals that are one
 LAST_WORDS = 3.0  # seconds that stopped handlers get to end after the grace
 
@@ -94,11 +87,8 @@ class Worker:
         self._in_hand: Counter[str] = Counter()  # per queue, buffered or running
         self._slots = 0  # in use
         self._serving = False  # by ourselves, and not step by step for who drains
-        self._standing_by = 0  # jobs that may pass their guards in a moment
-        self._progress: dict[str, ProgressReport] = {}
         self._suspects = False
         self._solo = SoloTurns()
-        self._halted = False
         self._released = 0  # jobs handed back because we stop
         self._stopping, self._stop_now = asyncio.Event(), asyncio.Event()  # a worker that has stopped is done
         self._abandoned = 0  # threads that did not end
@@ -176,7 +166,7 @@ class Worker:
             loops = [
                 asyncio.create_task(supervised("claim", self._claim_step, self._outage), name="mainspring-claim"),
                 asyncio.create_task(
-                    supervised("progress", self._progress_step, self._outage), name="mainspring-progress"
+                    supervised("progress", self._progress.step, self._outage), name="mainspring-progress"
                 ),
                 asyncio.create_task(
                     supervised("aftermath", self._aftermath.step, self._outage), name="mainspring-aftermath"
@@ -210,7 +200,7 @@ class Worker:
         async with self._joined():
             await self._reconcile()
             progress = asyncio.create_task(
-                supervised("progress", self._progress_step, self._outage), name="mainspring-progress"
+                supervised("progress", self._progress.step, self._outage), name="mainspring-progress"
             )
             try:
                 yield self._run_due
@@ -228,7 +218,7 @@ class Worker:
         await self._acks.flush()
         await self._aftermath.settle()
         await self.app.guards.settled()  # whom they have called is due
-        await self._write_progress()
+        await self._progress.write()
         if not claims.jobs:
             claims.next_due = min((at for at in (claims.next_due, next_timer) if at is not None), default=None)
         return claims
@@ -237,7 +227,7 @@ class Worker:
         """What else is due may go along; then they go as they are, since nobody knows when more will come."""
         more = claims
         while more.jobs and len(claims.jobs) < LARGEST:  # jobs that enqueue each other for ever must not hold it up
-            await asyncio.gather(*self._admissions)
+            await self._admissions.settled()
             more = await self._claim(self._gathered.missing)
             self._take(more.jobs)
             claims.jobs += more.jobs
@@ -246,22 +236,28 @@ class Worker:
     def _prepare(self) -> None:
         """What belongs to the running event loop."""
         self._wake, self._room, self._idle = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._some_progress, self._writing_progress = asyncio.Event(), asyncio.Lock()
         self._claiming = asyncio.Lock()
         self._some_due, self._refreshed_at = asyncio.Event(), float("-inf")
         self._idle.set()
         self._loop = asyncio.get_running_loop()
         self._lanes = Lanes(self.settings.concurrency, self._buffer, self._execute)
         self._gathered = Gatherings(self._post)
-        self._threads, self._processes = Threads(), Processes(self.settings.processes)
+        self._progress = Progress(self.store, self._announce, self._held)
+        self._calling = Calling(self.app, self.id, self._progress, processes=self.settings.processes)
         self._acks = Acks(self.store, self.settings.ack_delay, self._confirmed, self._outage)
         self._aftermath = Aftermath(self.app)
-        self._admissions: set[asyncio.Task[None]] = set()
+        self._admissions = Admissions(
+            self.app,
+            self._aftermath,
+            let_in=self._let_in,
+            turn_away=self._turn_away,
+            hand_back=self._hand_back,
+            may_wait=lambda: self._serving and not self._stopping.is_set(),
+        )
         self._heartbeat = Heartbeat(
             self.store, self.id, self.settings.heartbeat, self._tokens, self._on_pulse, outage=self._outage
         )
-        self._pruned_at = self._loop.time()
-        self._clock_offset = self.store.clock.now() - self._loop.time() * 1000
+        self._upkeep = Upkeep(self.app, self.id, self._announce, self._aftermath, self._stopping)
 
     @contextlib.asynccontextmanager
     async def _joined(self) -> AsyncIterator[None]:
@@ -274,12 +270,10 @@ class Worker:
             for run in self._held.values():
                 run.end(Stop.SHUTDOWN)
             await self._lanes.close()
-            for admission in self._admissions:
-                admission.cancel()
+            self._admissions.cancel()
             acks.cancel()
             await asyncio.gather(acks, return_exceptions=True)
-            self._threads.close()
-            self._processes.close()
+            self._calling.close()
             await self._heartbeat.stop()
             with contextlib.suppress(StoreError):  # then the others find out that we are gone
                 await self.store.leave(self.id)
@@ -394,7 +388,7 @@ class Worker:
 
     def _free(self) -> int:
         """How many more jobs we can use: in free slots, ahead of those, or to fill batches that could go."""
-        singly = len(self._held) - self._gathered.together - self._standing_by
+        singly = len(self._held) - self._gathered.together - self._admissions.standing_by
         room = self.settings.concurrency + self._prefetch.ahead - singly
         if self._buffer or singly - len(self._gathered) >= self.settings.concurrency:
             return room
@@ -448,7 +442,7 @@ class Worker:
                 self._ready(run)
         self._gathered.claimed(batched, of=len(claims))
         if guarded:
-            self._admitting(self._admit(guarded))
+            self._admissions.admit(guarded)
         self._gathered.settle()
         self._lanes.feed()
         if not self._held:
@@ -464,58 +458,19 @@ class Worker:
         self._buffer.append(gathering)
         self._lanes.feed()
 
-    async def _admit(self, runs: list[Run]) -> None:
-        """Let those start that pass their guards; if the guards cannot tell, others may try."""
-        try:
-            refusals = await self.app.guards.admit([run.claim for run in runs], self.store.clock.now())
-        except Exception as error:  # noqa: BLE001 - whatever it is, the jobs must not stay here
-            log.warning("admission_failed", jobs=len(runs), error=f"{type(error).__name__}: {error}")
-            for run in runs:
-                self._end(run, Stop.CROWDED)
-            return
+    def _let_in(self, runs: list[Run]) -> None:
         for run in runs:
-            if run.ended:  # cancelled, lost or handed back meanwhile; its end may have been told before it had passed
-                self._aftermath.ended(run.claim)
-                continue
-            if (refusal := refusals.get(run.claim.id)) is None:
-                self._ready(run)
-            elif refusal.soon is not None and self._serving and not self._stopping.is_set():
-                self._admitting(self._stand_by(run, refusal, refusal.soon))
-            else:
-                self._turn_away(run, refusal)
+            self._ready(run)
         self._gathered.settle()
         self._lanes.feed()
 
-    async def _stand_by(self, run: Run, refusal: Refusal, soon: asyncio.Future[bool]) -> None:
-        """It takes no room here, so that others are claimed meanwhile."""
-        self._standing_by += 1
-        try:
-            await asyncio.wait([soon], timeout=STAND_BY)
-        finally:
-            self._standing_by -= 1
-            soon.cancel()
-        granted = not soon.cancelled() and soon.result()
-        if run.ended:
-            if granted:
-                self._aftermath.ended(run.claim)
-        elif granted:
-            self._ready(run)
-            self._gathered.settle()
-            self._lanes.feed()
-        else:
-            self._turn_away(run, refusal)
-
     def _turn_away(self, run: Run, refusal: Refusal) -> None:
-        if refusal.soon is not None:
-            refusal.soon.cancel()
         run.guarded, run.look_again, run.ended = False, refusal.look_again, True
         self._let_go(run)
         self._acks.add(run, refusal.outcome)
 
-    def _admitting(self, admission: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(admission, name="mainspring-admission")
-        self._admissions.add(task)
-        task.add_done_callback(self._admissions.discard)
+    def _hand_back(self, run: Run) -> None:
+        self._end(run, Stop.CROWDED)
 
     # -- execute --------------------------------------------------------------------------------
 
@@ -534,7 +489,7 @@ class Worker:
                 args, kwargs = run.task.payload.load(run.claim.payload)
                 value = await run.task.function(*args, **kwargs)
             else:
-                value = await self._call(run)
+                value = await self._calling.call(run)
         except BaseException as error:  # noqa: BLE001 - whatever it is decides the outcome
             outcome = self._raised(run, error)
         else:
@@ -557,9 +512,9 @@ class Worker:
         self._gathered.together += len(runs) - 1
         for run in runs:
             self._begin(run, lane)
-        batch = RunningBatch(runs, lane, self._context)
+        batch = RunningBatch(runs, lane, self._calling.context)
         try:
-            endings = batch.returned(await self._call_batch(batch))
+            endings = batch.returned(await self._calling.call_batch(batch))
         except BaseException as error:  # noqa: BLE001 - whatever it is decides the outcomes
             endings = batch.raised(error)
         if lane.cancelling():
@@ -570,14 +525,6 @@ class Worker:
         for run in runs:
             if run.written is not None:
                 await run.written
-
-    async def _call_batch(self, batch: RunningBatch) -> Any:
-        if not batch.runs:
-            return None
-        call = partial(batch.task.function, list(batch.argument))  # which it may change
-        with batch.deadline():
-            value = call() if batch.task.is_async else await self._threads.run(call)
-            return await value if inspect.iscoroutine(value) else value
 
     def _ended(self, run: Run, value: Any, error: BaseException | None) -> Outcome | None:
         return self._raised(run, error) if error is not None else decide.returned(run, value, self.store.clock.now())
@@ -597,96 +544,6 @@ class Worker:
         if run.guarded:
             run.error = TimeoutError() if run.stop is Stop.TIMEOUT else error
         return decide.raised(run, error, self.store.clock.now())
-
-    async def _call(self, run: Run) -> Any:
-        """By the way that fits the handler; the executors know nothing of stores."""
-        if run.stop is not None:
-            raise asyncio.CancelledError
-        task = run.task
-        args, kwargs = task.payload.load(run.claim.payload)
-        if task.payload.context is not None:
-            kwargs[task.payload.context] = self._context(run)
-        if run.isolated:
-            return await self._call_process(run)
-        if not task.is_async:
-            return await self._call_thread(run, lambda: task.function(*args, **kwargs))
-        if not run.claim.timeout:
-            return await task.function(*args, **kwargs)
-        with self._deadline(run):
-            return await task.function(*args, **kwargs)
-
-    @contextlib.contextmanager
-    def _deadline(self, run: Run) -> Any:
-        timer = self._loop.call_later(run.timeout or 0, run.end, Stop.TIMEOUT)
-        try:
-            yield
-        finally:
-            timer.cancel()
-
-    async def _call_process(self, run: Run) -> Any:
-        def begun(kill: Any) -> None:
-            run.kill = kill
-            if run.stop is not None:
-                kill()
-            elif run.claim.timeout:
-                timers.append(self._loop.call_later(run.claim.timeout / 1000, run.end, Stop.TIMEOUT))
-
-        timers: list[asyncio.TimerHandle] = []
-        try:
-            return await self._processes.run(run.task, run.claim, self._context(run), begun)
-        finally:
-            for timer in timers:
-                timer.cancel()
-
-    async def _call_thread(self, run: Run, function: Any) -> Any:
-        """A thread cannot be stopped: at its timeout it is told through the context, and waited for."""
-        self._context(run)
-        with self._deadline(run) if run.claim.timeout else contextlib.nullcontext():
-            value = await self._threads.run(partial(run.in_its_thread, function))
-            return await self._await(run, value) if inspect.iscoroutine(value) else value
-
-    async def _await(self, run: Run, work: Coroutine[Any, Any, Any]) -> Any:
-        """A plain function gave a coroutine, as a wrapper around an asynchronous one does: that can be cancelled."""
-        if run.stop is not None:
-            work.close()
-            raise asyncio.CancelledError
-        run.kill = run.lane.cancel if run.lane is not None else None
-        return await work
-
-    def _context(self, run: Run) -> Context:
-        """Also from a thread: the handler of a batch asks for those that it needs."""
-        if run.context is None:
-            durable = run.task.payload.context is not None and not run.isolated
-            run.context = Context(
-                run.claim,
-                worker=self.id,
-                report=lambda fraction, note: self._report(run, fraction, note),
-                transact=lambda _context: self._transact(run),
-                durable=partial(self._durable, run) if durable else None,
-                passage=partial(Passage, self.app),
-            )
-            if run.stop is not None:
-                run.context.stop(run.stop_reason or run.stop)
-        return run.context
-
-    def _durable(self, run: Run) -> LastingCalls:
-        """Also from a thread."""
-        run.durable = DurableRun(
-            self.app,
-            run.claim,
-            loop=self._loop,
-            task=run.lane,
-            thread=run.thread,
-            in_thread=self._threads.run,
-            progressed=lambda fraction, note: self._report(run, fraction, note),
-            write_progress=self._write_progress,
-            stopped=lambda: run.stop is not None,
-            declared=run.task.steps,
-        )
-        return LastingCalls(run.durable)
-
-    def _transact(self, run: Run) -> Completion:
-        return self.store.completion(lambda: decide.completed(run, self.store.clock.now()))
 
     # -- finish ---------------------------------------------------------------------------------
 
@@ -716,7 +573,7 @@ class Worker:
             del self._held[run.claim.id]
         self._in_hand[run.claim.queue] -= 1
         if run.context is not None:
-            self._progress.pop(run.claim.id, None)
+            self._progress.forget(run.claim.id)
         if not self._held:
             self._idle.set()
         if not self._buffer:
@@ -761,7 +618,7 @@ class Worker:
             if (run := self._held.get(job_id)) is not None and run.claim.token == asked[job_id]:
                 self._end(run, Stop.CANCEL, reason)
         if self.app.bus.wants(WorkerHeartbeat):
-            self.app.bus.emit(WorkerHeartbeat(worker=self.id, running=self._slots, halted=self._halted))
+            self.app.bus.emit(WorkerHeartbeat(worker=self.id, running=self._slots, halted=self._upkeep.halted))
 
     def _end(self, run: Run, stop: Stop, reason: str = "") -> None:
         """Stop a run, wherever it is: one that waits here never starts."""
@@ -778,84 +635,15 @@ class Worker:
             elif run.guarded:
                 self._aftermath.ended(run.claim)
 
-    # -- progress -------------------------------------------------------------------------------
-
-    def _report(self, run: Run, fraction: float, note: str) -> None:
-        """From any thread."""
-        report = ProgressReport(run.claim.id, run.claim.token, fraction, note)
-        self._loop.call_soon_threadsafe(self._note_progress, report)
-
-    def _note_progress(self, report: ProgressReport) -> None:
-        if report.job_id in self._held:
-            self._progress[report.job_id] = report
-            self._some_progress.set()
-
-    async def _progress_step(self) -> None:
-        await self._some_progress.wait()
-        await self._write_progress()
-        await asyncio.sleep(PROGRESS_PAUSE)
-
-    async def _write_progress(self) -> None:
-        """When it returns, all that was reported before is written."""
-        async with self._writing_progress:
-            await self._write_reports()
-
-    async def _write_reports(self) -> None:
-        self._some_progress.clear()
-        reports, self._progress = list(self._progress.values()), {}
-        if not reports:
-            return
-        runs = {report.job_id: self._held.get(report.job_id) for report in reports}
-        try:
-            accepted = await self.store.report(reports)
-        except BaseException:
-            self._progress = {report.job_id: report for report in reports} | self._progress
-            self._some_progress.set()  # again, after a pause
-            raise
-        for report in reports:
-            run = runs[report.job_id]
-            if run is not None and report.job_id in accepted:
-                self._announce.progressed(run.claim, report)
-
     # -- upkeep ---------------------------------------------------------------------------------
 
     async def _upkeep_step(self) -> None:
-        self._notice_clock_jump()
-        if isinstance(self.store, Measured):
-            self.app.contact.measured(self.store.measures())
-        for takeover in await self.store.reap():
-            self._announce.taken_over(takeover)
-            if takeover.status is Status.CANCELLED:
-                self._aftermath.cancelled(takeover.job_id)
-        self._hand_back_stale()
-        await self._look_for_halt()
-        await self._prune()
-        self._outage.worked("upkeep")
-        await self._rest()
-
-    async def _rest(self) -> None:
-        """Between two looks at the others. Who overslept does not judge at once: perhaps all of them were suspended."""
-        began = self._loop.time()
-        await asyncio.sleep(self.settings.upkeep)
-        if self._loop.time() - began > self.settings.upkeep + self.store.lease / 2:
-            await asyncio.sleep(self.settings.upkeep)  # then the others too had the time to give a sign of life
-
-    def _notice_clock_jump(self) -> None:
-        """Somebody set the clock, or the machine slept: what is due now may be other than we thought."""
-        offset = self.store.clock.now() - self._loop.time() * 1000
-        if abs(offset - self._clock_offset) > CLOCK_JUMP:
+        if self._upkeep.clock_jumped():
             self._wake.set()
-        self._clock_offset = offset
-
-    async def _look_for_halt(self) -> None:
-        """Only to tell of it: whether a job may start is decided in the claim."""
-        halts = [halt for halt in await self.store.halts() if halt.queue is None]
-        if bool(halts) != self._halted:
-            self._halted = bool(halts)
-            if halts:
-                log.info("worker_halted", worker=self.id, actor=halts[0].actor, reason=halts[0].reason)
-            else:
-                log.info("worker_resumed", worker=self.id)
+        self._hand_back_stale()
+        await self._upkeep.look_after_others()
+        self._outage.worked("upkeep")
+        await self._upkeep.rest(self.settings.upkeep)
 
     def _hand_back_stale(self) -> None:
         """What we claimed ahead and cannot start soon is for others; to a store it looks as if it ran."""
@@ -865,13 +653,6 @@ class Worker:
         for run in [*(run for run in waiting if run.claimed_at < before), *self._gathered.stale(before)]:
             self._end(run, Stop.CROWDED)
             self._prefetch.overestimated()
-
-    async def _prune(self) -> None:
-        if self._loop.time() - self._pruned_at < PRUNE_EVERY:
-            return
-        while await self.store.prune(PRUNE_CHUNK) == PRUNE_CHUNK and not self._stopping.is_set():
-            pass  # in chunks, so that others may write in between
-        self._pruned_at = self._loop.time()
 
     # -- drain ----------------------------------------------------------------------------------
 

@@ -1,0 +1,96 @@
+"""Runs on their way through their guards: see mainspring.guards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from mainspring.app import Mainspring
+from mainspring.guards import STAND_BY, Refusal
+from mainspring.log import get_log
+from mainspring.worker.aftermath import Aftermath
+from mainspring.worker.run import Run
+
+log = get_log("mainspring.worker")
+
+
+class Admissions:
+    """Of one event loop."""
+
+    def __init__(
+        self,
+        app: Mainspring,
+        aftermath: Aftermath,
+        *,
+        let_in: Callable[[list[Run]], None],
+        turn_away: Callable[[Run, Refusal], None],
+        hand_back: Callable[[Run], None],
+        may_wait: Callable[[], bool],
+    ) -> None:
+        self._app = app
+        self._aftermath = aftermath
+        self._let_in = let_in
+        self._refuse = turn_away
+        self._hand_back = hand_back
+        self._may_wait = may_wait
+        self._under_way: set[asyncio.Task[None]] = set()
+        self.standing_by = 0  # jobs that may pass their guards in a moment
+
+    def admit(self, runs: list[Run]) -> None:
+        self._start(self._admit(runs))
+
+    async def settled(self) -> None:
+        await asyncio.gather(*self._under_way)
+
+    def cancel(self) -> None:
+        for admission in self._under_way:
+            admission.cancel()
+
+    def _start(self, admission: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(admission, name="mainspring-admission")
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def _admit(self, runs: list[Run]) -> None:
+        """Let those start that pass their guards; if the guards cannot tell, others may try."""
+        try:
+            refusals = await self._app.guards.admit([run.claim for run in runs], self._app.store.clock.now())
+        except Exception as error:  # noqa: BLE001 - whatever it is, the jobs must not stay here
+            log.warning("admission_failed", jobs=len(runs), error=f"{type(error).__name__}: {error}")
+            for run in runs:
+                self._hand_back(run)
+            return
+        passed: list[Run] = []
+        for run in runs:
+            if run.ended:  # cancelled, lost or handed back meanwhile; its end may have been told before it had passed
+                self._aftermath.ended(run.claim)
+            elif (refusal := refusals.get(run.claim.id)) is None:
+                passed.append(run)
+            elif refusal.soon is not None and self._may_wait():
+                self._start(self._stand_by(run, refusal, refusal.soon))
+            else:
+                self._turn_away(run, refusal)
+        self._let_in(passed)
+
+    async def _stand_by(self, run: Run, refusal: Refusal, soon: asyncio.Future[bool]) -> None:
+        """It takes no room here, so that others are claimed meanwhile."""
+        self.standing_by += 1
+        try:
+            await asyncio.wait([soon], timeout=STAND_BY)
+        finally:
+            self.standing_by -= 1
+            soon.cancel()
+        granted = not soon.cancelled() and soon.result()
+        if run.ended:
+            if granted:
+                self._aftermath.ended(run.claim)
+        elif granted:
+            self._let_in([run])
+        else:
+            self._turn_away(run, refusal)
+
+    def _turn_away(self, run: Run, refusal: Refusal) -> None:
+        if refusal.soon is not None:
+            refusal.soon.cancel()
+        self._refuse(run, refusal)

@@ -1,0 +1,140 @@
+"""How a run's handler is called: as a coroutine on the worker's loop, in a thread, or in a child process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
+from typing import Any
+
+from mainspring.app import Mainspring
+from mainspring.context import Context
+from mainspring.durable.calls import LastingCalls
+from mainspring.durable.run import DurableRun
+from mainspring.flow.passage import Passage
+from mainspring.stores.protocol import Completion
+from mainspring.worker import decide
+from mainspring.worker.batches import RunningBatch
+from mainspring.worker.processes import Processes
+from mainspring.worker.progress import Progress
+from mainspring.worker.run import Run, Stop
+from mainspring.worker.threads import Threads
+
+
+class Calling:
+    """Of one event loop."""
+
+    def __init__(self, app: Mainspring, worker: str, progress: Progress, *, processes: int) -> None:
+        self._app = app
+        self._store = app.store
+        self._worker = worker
+        self._progress = progress
+        self._loop = asyncio.get_running_loop()
+        self._threads, self._processes = Threads(), Processes(processes)
+
+    def close(self) -> None:
+        self._threads.close()
+        self._processes.close()
+
+    async def call(self, run: Run) -> Any:
+        """By the way that fits the handler; the executors know nothing of stores."""
+        if run.stop is not None:
+            raise asyncio.CancelledError
+        task = run.task
+        args, kwargs = task.payload.load(run.claim.payload)
+        if task.payload.context is not None:
+            kwargs[task.payload.context] = self.context(run)
+        if run.isolated:
+            return await self._call_process(run)
+        if not task.is_async:
+            return await self._call_thread(run, lambda: task.function(*args, **kwargs))
+        with self._deadline(run):
+            return await task.function(*args, **kwargs)
+
+    async def call_batch(self, batch: RunningBatch) -> Any:
+        if not batch.runs:
+            return None
+        call = partial(batch.task.function, list(batch.argument))  # which it may change
+        with batch.deadline():
+            value = call() if batch.task.is_async else await self._threads.run(call)
+            return await value if inspect.iscoroutine(value) else value
+
+    @contextlib.contextmanager
+    def _deadline(self, run: Run) -> Iterator[None]:
+        if run.timeout is None:
+            yield
+            return
+        timer = self._loop.call_later(run.timeout, run.end, Stop.TIMEOUT)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    async def _call_process(self, run: Run) -> Any:
+        def begun(kill: Callable[[], object]) -> None:
+            run.kill = kill
+            if run.stop is not None:
+                kill()
+            elif run.timeout is not None:
+                timers.append(self._loop.call_later(run.timeout, run.end, Stop.TIMEOUT))
+
+        timers: list[asyncio.TimerHandle] = []
+        try:
+            return await self._processes.run(run.task, run.claim, self.context(run), begun)
+        finally:
+            for timer in timers:
+                timer.cancel()
+
+    async def _call_thread(self, run: Run, function: Callable[[], Any]) -> Any:
+        """A thread cannot be stopped: at its timeout it is told through the context, and waited for."""
+        self.context(run)
+        with self._deadline(run):
+            value = await self._threads.run(partial(run.in_its_thread, function))
+            return await self._await(run, value) if inspect.iscoroutine(value) else value
+
+    async def _await(self, run: Run, work: Coroutine[Any, Any, Any]) -> Any:
+        """A plain function gave a coroutine, as a wrapper around an asynchronous one does: that can be cancelled."""
+        if run.stop is not None:
+            work.close()
+            raise asyncio.CancelledError
+        run.kill = run.lane.cancel if run.lane is not None else None
+        return await work
+
+    # -- what handlers can ask for --------------------------------------------------------------
+
+    def context(self, run: Run) -> Context:
+        """Also from a thread: the handler of a batch asks for those that it needs."""
+        if run.context is None:
+            durable = run.task.payload.context is not None and not run.isolated
+            run.context = Context(
+                run.claim,
+                worker=self._worker,
+                report=partial(self._progress.report, run),
+                transact=lambda _context: self._transact(run),
+                durable=partial(self._durable, run) if durable else None,
+                passage=partial(Passage, self._app),
+            )
+            if run.stop is not None:
+                run.context.stop(run.stop_reason or run.stop)
+        return run.context
+
+    def _durable(self, run: Run) -> LastingCalls:
+        """Also from a thread."""
+        run.durable = DurableRun(
+            self._app,
+            run.claim,
+            loop=self._loop,
+            task=run.lane,
+            thread=run.thread,
+            in_thread=self._threads.run,
+            progressed=partial(self._progress.report, run),
+            write_progress=self._progress.write,
+            stopped=lambda: run.stop is not None,
+            declared=run.task.steps,
+        )
+        return LastingCalls(run.durable)
+
+    def _transact(self, run: Run) -> Completion:
+        return self._store.completion(lambda: decide.completed(run, self._store.clock.now()))

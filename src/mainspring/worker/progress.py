@@ -1,0 +1,66 @@
+"""What handlers report of their progress, on its way to the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from mainspring.job import ProgressReport
+from mainspring.stores.protocol import Store
+from mainspring.worker.announce import Announcer
+from mainspring.worker.run import Run
+
+PAUSE = 0.1  # seconds between writes; of many reports the last is written
+
+
+class Progress:
+    """Of one event loop."""
+
+    def __init__(self, store: Store, announce: Announcer, held: Mapping[str, Run]) -> None:
+        self._store = store
+        self._announce = announce
+        self._held = held
+        self._loop = asyncio.get_running_loop()
+        self._reports: dict[str, ProgressReport] = {}
+        self._some, self._writing = asyncio.Event(), asyncio.Lock()
+
+    def report(self, run: Run, fraction: float, note: str) -> None:
+        """From any thread."""
+        report = ProgressReport(run.claim.id, run.claim.token, fraction, note)
+        self._loop.call_soon_threadsafe(self._note, report)
+
+    def _note(self, report: ProgressReport) -> None:
+        if report.job_id in self._held:
+            self._reports[report.job_id] = report
+            self._some.set()
+
+    def forget(self, job_id: str) -> None:
+        self._reports.pop(job_id, None)
+
+    async def step(self) -> None:
+        """One turn of a supervised loop."""
+        await self._some.wait()
+        await self.write()
+        await asyncio.sleep(PAUSE)
+
+    async def write(self) -> None:
+        """When it returns, all that was reported before is written."""
+        async with self._writing:
+            await self._write()
+
+    async def _write(self) -> None:
+        self._some.clear()
+        reports, self._reports = list(self._reports.values()), {}
+        if not reports:
+            return
+        runs = {report.job_id: self._held.get(report.job_id) for report in reports}
+        try:
+            accepted = await self._store.report(reports)
+        except BaseException:
+            self._reports = {report.job_id: report for report in reports} | self._reports
+            self._some.set()  # again, after a pause
+            raise
+        for report in reports:
+            run = runs[report.job_id]
+            if run is not None and report.job_id in accepted:
+                self._announce.progressed(run.claim, report)

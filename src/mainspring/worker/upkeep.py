@@ -1,0 +1,78 @@
+"""What workers do for all: take over from the dead, delete what is old, notice a halt or a clock that was set."""
+
+from __future__ import annotations
+
+import asyncio
+
+from mainspring.app import Mainspring
+from mainspring.job import Status
+from mainspring.log import get_log
+from mainspring.stores.protocol import Measured
+from mainspring.worker.aftermath import Aftermath
+from mainspring.worker.announce import Announcer
+
+log = get_log("mainspring.worker")
+
+CLOCK_JUMP = 250  # milliseconds by which the wall clock may go wrong between two looks at it
+PRUNE_EVERY = 10.0  # seconds
+PRUNE_CHUNK = 1000  # jobs
+
+
+class Upkeep:
+    """Of one event loop."""
+
+    def __init__(
+        self, app: Mainspring, worker: str, announce: Announcer, aftermath: Aftermath, stopping: asyncio.Event
+    ) -> None:
+        self._app = app
+        self._store = app.store
+        self._worker = worker
+        self._announce = announce
+        self._aftermath = aftermath
+        self._stopping = stopping
+        self._loop = asyncio.get_running_loop()
+        self._pruned_at = self._loop.time()
+        self._clock_offset = self._offset()
+        self.halted = False
+
+    async def look_after_others(self) -> None:
+        if isinstance(self._store, Measured):
+            self._app.contact.measured(self._store.measures())
+        for takeover in await self._store.reap():
+            self._announce.taken_over(takeover)
+            if takeover.status is Status.CANCELLED:
+                self._aftermath.cancelled(takeover.job_id)
+        await self._look_for_halt()
+        await self._prune()
+
+    async def rest(self, seconds: float) -> None:
+        """Between two looks at the others. Who overslept does not judge at once: perhaps all of them were suspended."""
+        began = self._loop.time()
+        await asyncio.sleep(seconds)
+        if self._loop.time() - began > seconds + self._store.lease / 2:
+            await asyncio.sleep(seconds)  # then the others too had the time to give a sign of life
+
+    def clock_jumped(self) -> bool:
+        """Somebody set the clock, or the machine slept: what is due now may be other than we thought."""
+        before, self._clock_offset = self._clock_offset, self._offset()
+        return abs(self._clock_offset - before) > CLOCK_JUMP
+
+    def _offset(self) -> float:
+        return self._store.clock.now() - self._loop.time() * 1000
+
+    async def _look_for_halt(self) -> None:
+        """Only to tell of it: whether a job may start is decided in the claim."""
+        halts = [halt for halt in await self._store.halts() if halt.queue is None]
+        if bool(halts) != self.halted:
+            self.halted = bool(halts)
+            if halts:
+                log.info("worker_halted", worker=self._worker, actor=halts[0].actor, reason=halts[0].reason)
+            else:
+                log.info("worker_resumed", worker=self._worker)
+
+    async def _prune(self) -> None:
+        if self._loop.time() - self._pruned_at < PRUNE_EVERY:
+            return
+        while await self._store.prune(PRUNE_CHUNK) == PRUNE_CHUNK and not self._stopping.is_set():
+            pass  # in chunks, so that others may write in between
+        self._pruned_at = self._loop.time()
