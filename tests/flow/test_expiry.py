@@ -121,10 +121,13 @@ async def test_who_retries_it_by_hand_means_it(app: Mainspring, kit: Kit) -> Non
     assert (await outcome(app, job.id))[0] is Status.COMPLETED
 
 
-async def test_who_moves_it_by_hand_too(app: Mainspring, kit: Kit) -> None:
-    job = await app.tasks["code"].enqueue()
+@pytest.mark.parametrize("expires", [60, timedelta(minutes=5), "a time"])
+async def test_who_moves_it_by_hand_too(app: Mainspring, kit: Kit, expires: Any) -> None:
+    until = app.now() + timedelta(minutes=1) if expires == "a time" else expires
+    job = await app.tasks["code"].using(expires=until).enqueue()
     await app.jobs.reschedule(job.id, delay=3600)
-    await kit.time.advance(hours=1)
+    skip(kit, 7200)
+    await kit.drain()
     assert (await outcome(app, job.id))[0] is Status.COMPLETED
 
 

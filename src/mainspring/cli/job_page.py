@@ -16,6 +16,7 @@ from mainspring.durable.states import State, StepState
 from mainspring.flow import dependencies, expiry
 from mainspring.job import UNTIL_WOKEN, WAITING, Attempt, Job, Status, TimelineEntry
 from mainspring.moments import show_both, show_exactly, show_length
+from mainspring.stores.protocol import Action
 
 INDENT = "  "
 MOST_IDS = 3  # of other jobs in a line
@@ -39,7 +40,7 @@ def say_job(
     now: datetime,
 ) -> None:
     say_title(terminal, job)
-    say_fields(terminal, job, now)
+    say_fields(terminal, job, timeline, now)
     say_data(terminal, "Payload", job.payload)
     say_data(terminal, "Result", job.result)
     say_steps(terminal, steps)
@@ -54,8 +55,8 @@ def say_title(terminal: Terminal, job: Job) -> None:
     terminal.say(f"{terminal.paint(printable(job.task), 'bold')}  {status}  {job.id}")
 
 
-def say_fields(terminal: Terminal, job: Job, now: datetime) -> None:
-    fields = [(name, value) for name, value in list_fields(job, now) if value]
+def say_fields(terminal: Terminal, job: Job, timeline: Sequence[TimelineEntry], now: datetime) -> None:
+    fields = [(name, value) for name, value in list_fields(job, timeline, now) if value]
     width = max(len(name) for name, _ in fields)
     for name, value in fields:
         terminal.say(f"{INDENT}{terminal.paint(name.ljust(width), 'dim')}  {printable(value)}")
@@ -65,14 +66,14 @@ def say_fields(terminal: Terminal, job: Job, now: datetime) -> None:
         terminal.say(f"{INDENT}{name}  {bar} {job.progress.fraction:.0%} {printable(job.progress.note)}".rstrip())
 
 
-def list_fields(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
+def list_fields(job: Job, timeline: Sequence[TimelineEntry], now: datetime) -> Iterator[tuple[str, str]]:
     yield "queue", job.queue
     yield "priority", job.priority.name.lower()
     yield "attempts", f"{job.attempts} of {job.max_attempts}"
     yield "crashes", str(job.crashes) if job.crashes else ""
     yield "created", show_both(job.created_at, now)
     yield "due", "" if to_millis(job.run_at) >= UNTIL_WOKEN else show_both(job.run_at, now)
-    yield "expires", show_expiry(job, now)
+    yield "expires", show_expiry(job, timeline, now)
     yield "after", show_after(job)
     yield "waits for", job.waits_for or ""
     yield "started", show_both(job.started_at, now)
@@ -88,7 +89,9 @@ def list_fields(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
     yield "token", str(job.token)
 
 
-def show_expiry(job: Job, now: datetime) -> str:
+def show_expiry(job: Job, timeline: Sequence[TimelineEntry], now: datetime) -> str:
+    if expiry.OPTION in job.options and any(entry.what in {Action.EDIT, Action.REPLAY} for entry in timeline):
+        return "no more: it was tried, or changed by hand"
     match expiry.of_job(job):
         case datetime() as end:
             return f"{show_both(end, now)}, if it has not started by then"

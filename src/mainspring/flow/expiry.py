@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -71,12 +72,14 @@ class Expiry:
         self._app = app
 
     async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
-        refused: dict[str, Refusal] = {}
-        for job in jobs:
-            claim, end = job.claim, of_claim(job.claim, job.option)
-            if now > end and not was_tried(claim) and not await goes_on(self._app.store, claim):
-                refused[claim.id] = refuse(claim, Move.CANCEL, reason=f"expired: not started by {shown(end)}")
-        return refused
+        ends = [(job.claim, of_claim(job.claim, job.option)) for job in jobs]
+        late = [(claim, end) for claim, end in ends if now > end and not was_tried(claim)]
+        kept = await asyncio.gather(*(goes_on(self._app.store, claim) for claim, _ in late))
+        return {
+            claim.id: refuse(claim, Move.CANCEL, reason=f"expired: not started by {shown(end)}")
+            for (claim, end), keep in zip(late, kept, strict=True)
+            if not keep
+        }
 
     async def ended(self, jobs: Sequence[Guarded]) -> None:
         """Nothing was given out."""

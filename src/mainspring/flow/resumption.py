@@ -14,13 +14,20 @@ def was_tried(claim: Claim) -> bool:
 
 async def goes_on(store: Store, claim: Claim) -> bool:
     """A durable function with steps behind it; or a job that was retried or moved by hand."""
-    if claim.token == 1:  # nobody had it before
-        return False
-    return bool(await store.steps(claim.id)) or await touched_by_hand(store, claim.id)
+    return (await has_steps(store, claim)) or await touched_by_hand(store, claim)
 
 
-async def touched_by_hand(store: Store, job_id: str) -> bool:
+async def has_steps(store: Store, claim: Claim) -> bool:
+    return not is_first(claim) and bool(await store.steps(claim.id))
+
+
+async def touched_by_hand(store: Store, claim: Claim) -> bool:
     """A run that failed is called the same as a retry by hand, and is in the history as well."""
-    told = Counter(entry.what for entry in await store.timeline(job_id))
-    failed = sum(run.move is Move.RETRY for run in await store.attempts(job_id))
-    return told[Action.EDIT] > 0 or told[Action.REPLAY] > failed
+    told = Counter(entry.what for entry in await store.timeline(claim.id))
+    history = [] if is_first(claim) else await store.attempts(claim.id)
+    return told[Action.EDIT] > 0 or told[Action.REPLAY] > sum(run.move is Move.RETRY for run in history)
+
+
+def is_first(claim: Claim) -> bool:
+    """Nobody had it before."""
+    return claim.token == 1
