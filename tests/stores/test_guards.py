@@ -15,8 +15,11 @@ import pytest
 
 from mainspring.errors import StoreBusy, StoreError
 from mainspring.job import Move, Status
-from mainspring.stores import memory, rules
+from mainspring.stores import rules
 from mainspring.stores.memory import MemoryStore
+from mainspring.stores.memory import store as memory
+from mainspring.stores.memory.crew import Crew
+from mainspring.stores.memory.keys import Keys
 from mainspring.stores.protocol import Store
 from mainspring.stores.sqlite import SqliteStore, claims, endings, insertion, upkeep, waking, writer
 from mainspring.stores.sqlite.gate import Gate
@@ -155,12 +158,12 @@ GUARDS = [
     Guard("the deadline", sqlite, instead(SqliteStore, "_overdue", lambda _, timed: timed), (STALLED,)),
     Guard("the deadline", in_memory, instead(MemoryStore, "_stalled", lambda *_: True), (STALLED,)),
     Guard("the fence", in_memory, instead(MemoryStore, "_held", any_held), (RECLAIMED, SHIFTED, ZOMBIE, HEARD, SAVED)),
-    Guard("dedupe keys", in_memory, instead(memory._Keys, "holder", nobody), DEDUPED),
+    Guard("dedupe keys", in_memory, instead(Keys, "holder", nobody), DEDUPED),
     Guard("halts", in_memory, instead(MemoryStore, "_standing", lambda *_: {}), (HALTED, PAUSED, REFUSED)),
     Guard("the crash count", in_memory, instead(memory, "MAX_CRASHES", 10**6), CRASHED),
     Guard("patience", in_memory, instead(MemoryStore, "_share_of_the_patient", lambda *_: 0), (STARVED,)),
     Guard("cancels", in_memory, instead(memory, "YIELDS_TO_CANCEL", frozenset()), (CANCELLED,)),
-    Guard("the lease", in_memory, instead(memory._Crew, "dead", lambda *_: set()), (DEAD,)),
+    Guard("the lease", in_memory, instead(Crew, "dead", lambda *_: set()), (DEAD,)),
 ]
 
 

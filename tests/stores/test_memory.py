@@ -8,7 +8,8 @@ from hypothesis import settings
 
 from mainspring.errors import ConfigurationError
 from mainspring.job import Move, Outcome, Priority
-from mainspring.stores.memory import MemoryStore, _Lines
+from mainspring.stores.memory import MemoryStore
+from mainspring.stores.memory.lines import Lines
 from mainspring.stores.protocol import Severity, Store, Wake
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance import HeartbeatConformance, StoreConformance
@@ -87,15 +88,15 @@ async def test_a_claim_looks_at_as_many_jobs_however_many_wait(
 ) -> None:
     async def looks() -> int:
         looked = 0
-        head = _Lines._head
+        head = Lines._head
 
-        def count(lines: _Lines, name: str, level: tuple[int, bool]) -> object:
+        def count(lines: Lines, name: str, level: tuple[int, bool]) -> object:
             nonlocal looked
             looked += 1
             return head(lines, name, level)
 
         with monkeypatch.context() as patch:
-            patch.setattr(_Lines, "_head", count)
+            patch.setattr(Lines, "_head", count)
             await claim(store, 4, queue=queue)
         return looked
 

@@ -1,0 +1,77 @@
+"""Whether a job is one of those that are asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import datetime
+from typing import Any
+
+from mainspring.clock import Millis, to_datetime
+from mainspring.stores.memory.row import Row
+from mainspring.stores.protocol import (
+    Edit,
+    Filter,
+)
+
+
+def matches(row: Row, where: Filter) -> bool:
+    spec = row.spec
+    target_type, target_id = spec.target or (None, None)
+    return (
+        among(where.ids, row.id)
+        and among(where.statuses, row.status)
+        and among(where.queues, spec.queue)
+        and among(where.tasks, spec.task)
+        and where.target_type in (None, target_type)
+        and where.target_id in (None, target_id)
+        and set(where.tags) <= set(spec.tags)
+        and where.dedupe_key in (None, spec.dedupe_key)
+        and where.worker in (None, row.worker)
+        and where.error_type in (None, row.failure and row.failure.type)
+        and within(row.created_at, where.created_after, where.created_before)
+        and within(row.run_at, where.due_after, where.due_before)
+        and within(row.finished_at, where.finished_after, where.finished_before)
+        and carries(spec.payload, where.payload)
+    )
+
+
+def among(wanted: tuple[str, ...], value: str) -> bool:
+    return not wanted or value in wanted
+
+
+def within(millis: Millis | None, after: datetime | None, before: datetime | None) -> bool:
+    if millis is None:
+        return after is None and before is None
+    moment = to_datetime(millis)
+    return (after is None or after <= moment) and (before is None or moment < before)
+
+
+def carries(payload: str, wanted: Mapping[str, Any]) -> bool:
+    if not wanted:
+        return True
+    data = json.loads(payload)
+    return all(equal(at_path(data, path.split(".")), value) for path, value in wanted.items())
+
+
+def at_path(data: Any, path: list[str]) -> Any:
+    """The value at the end of the path, or an object that equals nothing."""
+    for name in path:
+        if not isinstance(data, dict) or name not in data:
+            return object()
+        data = data[name]
+    return data
+
+
+def equal(found: Any, wanted: Any) -> bool:
+    """As JSON values: there true is not 1."""
+    return bool(found == wanted) and isinstance(found, bool) == isinstance(wanted, bool)
+
+
+def as_data(record: Filter | Edit) -> dict[str, Any]:
+    """What is set in it, as JSON would have it."""
+    values = {each.name: getattr(record, each.name) for each in fields(record)}
+    written = {name: dict(value) if name == "payload" and value and not isinstance(value, str) else value
+               for name, value in values.items() if value not in (None, (), {})}  # fmt: skip
+    return dict(json.loads(json.dumps(written, default=str)))
