@@ -15,6 +15,7 @@ from mainspring.durable.family import cancel_children
 from mainspring.durable.states import StepState, declared_by, states_of
 from mainspring.errors import ConfigurationError, DedupeConflict, IllegalMove, JobNotFound, StepNotFound
 from mainspring.events import JobCancelled
+from mainspring.ids import new_id
 from mainspring.job import Attempt, Job, Priority, Status, TimelineEntry
 from mainspring.stores.protocol import Action, By, Changed, Edit, Filter, Page
 from mainspring.why import Why, explain, inquire
@@ -222,9 +223,10 @@ class Jobs:
         actor: str | None = None,
         dry_run: bool = False,
         on_progress: Callable[[int], None] = lambda _count: None,
+        operation: str | None = None,
     ) -> Result:
         """In chunks, so that nobody waits long; all of them are one operation in the audit log."""
-        by, result, cursor = By(actor or whoami(), reason), Result(), None
+        by, result, cursor = By(actor or whoami(), reason, operation or new_id()), Result(), None
         while True:
             changed = await self._app.store.change(action, where, by, limit=CHUNK, cursor=cursor, dry_run=dry_run)
             result.changed += len(changed.ids)

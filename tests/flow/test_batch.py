@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from mainspring import Context, Discard, Filter, Mainspring, Retention, Status
-from mainspring.errors import BatchNotFound, ConfigurationError
+from mainspring.errors import BatchNotFound, ConfigurationError, IllegalMove
 from mainspring.flow import batch as batches
-from mainspring.flow.tally import BatchProgress
+from mainspring.flow.tally import BatchProgress, BatchState, Tally
 from mainspring.job import NewJob
 from mainspring.testing import Kit, inline
 from tests.worker.working import eventually, working
@@ -236,6 +236,123 @@ async def test_on_every_store_what_follows_does_so_once(new_app: Callable[[], Ma
 
 async def is_idle(app: Mainspring) -> bool:
     return not await app.jobs.count(Filter(statuses=(Status.PENDING, Status.RUNNING, Status.SUSPENDED)))
+
+
+# -- listing ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_list_of_all_newest_first(app: Mainspring, kit: Kit) -> None:
+    done = await app.batch([work(app, "a"), work(app, "b", fails=True)])
+    await kit.drain()
+    waits = await app.batch([work(app, "c", delay=60)])
+    left = await app.batch([work(app, "d", delay=60)])
+    await app.jobs.cancel(left.id)
+    page = await app.batches.list()
+    assert [(one.id, one.state, one.total, one.ended) for one in page.batches] == [
+        (left.id, BatchState.ABANDONED, 1, None),
+        (waits.id, BatchState.RUNNING, 1, None),
+        (done.id, BatchState.FINISHED, 2, Tally(completed=1, failed=1)),
+    ]
+    assert ({one.created_at for one in page.batches}, page.cursor) == ({app.now()}, None)
+    await kit.time.advance(days=8)
+    await app.store.prune()
+    assert [one.state for one in (await app.batches.list()).batches[1:]] == [BatchState.FINISHED] * 2  # jobs are gone
+
+
+async def test_one_that_never_came_in(app: Mainspring, kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(jobs: list[NewJob], connection: Any = None) -> Any:
+        raise OSError
+
+    monkeypatch.setattr(app, "insert", nothing)
+    with pytest.raises(OSError):  # noqa: PT011
+        await app.batch([work(app, "a")])
+    (only,) = (await app.batches.list()).batches
+    assert only.state is BatchState.COMING_IN
+    with pytest.raises(IllegalMove, match="still coming in"):
+        await app.batches.cancel(only.id)
+    await kit.time.advance(hours=2)
+    assert [one.state for one in (await app.batches.list()).batches] == [BatchState.ABANDONED]
+    assert (await app.batches.cancel(only.id)).count == 0
+
+
+async def test_on_every_store_it_goes_from_page_to_page(new_app: Callable[[], Mainspring]) -> None:
+    async with new_app() as app:
+        assert (await app.batches.list()).batches == []
+        made = [(await app.batch([])).id for _ in range(5)]
+        found, cursor = [], None
+        while True:
+            page = await app.batches.list(limit=2, cursor=cursor)
+            found += [one.id for one in page.batches]
+            if (cursor := page.cursor) is None:
+                break
+        assert found == made[::-1]
+        last = await app.batches.list(limit=3, cursor=made[3])
+        assert ([one.id for one in last.batches], last.cursor) == (made[2::-1], None)
+
+
+# -- cancelling -----------------------------------------------------------------------------------------------
+
+
+async def test_cancelled_what_has_not_finished_ends(app: Mainspring, kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "CHUNK", 3)
+    jobs = [work(app, str(number), delay=60 * (number % 2)) for number in range(8)]
+    batch = await app.batch(jobs, **follow_ups(app))
+    await kit.drain()
+    assert (await app.batches.cancel(batch.id, dry_run=True)).changed == 4
+    seen: list[int] = []
+    result = await app.batches.cancel(batch.id, reason="no use", actor="ana", on_progress=seen.append)
+    assert (result.changed, result.requested, seen) == (4, 0, [1, 3, 4])
+    assert (await app.jobs.get(jobs[1].id)).reason == "no use"
+    (entry,) = await app.audit()
+    assert (entry.actor, entry.action, entry.reason, entry.count) == ("ana", "cancel", "no use", 4)
+    await kit.drain()
+    assert followed(app) == [("failure", 4, 0, 4), ("finished", 4, 0, 4)]
+    assert (await batch.progress()).finished
+    assert (await batch.cancel()).count == 0
+
+
+async def test_cancelled_after_its_end_nothing_changes(app: Mainspring, kit: Kit) -> None:
+    batch = await app.batch([work(app, "a")], **follow_ups(app))
+    await kit.drain()
+    assert (await batch.cancel()).count == 0
+    await kit.drain()
+    assert followed(app) == [("finished", 1, 0, 0), ("success", 1, 0, 0)]
+    with pytest.raises(BatchNotFound, match="no batch nothing"):
+        await app.batches.cancel("nothing")
+
+
+async def test_nothing_follows_if_its_own_job_is_cancelled_too(app: Mainspring, kit: Kit) -> None:
+    batch = await app.batch([work(app, "a", delay=60)], **follow_ups(app))
+    await app.jobs.cancel(batch.id)
+    assert (await batch.cancel()).changed == 1
+    await kit.time.advance(hours=2)
+    assert (followed(app), app.ran) == ([], [])  # type: ignore[attr-defined]
+
+
+async def test_on_every_store_a_running_member_is_asked_to_stop(new_app: Callable[[], Mainspring]) -> None:
+    app, started = new_app(), asyncio.Event()
+    done: list[tuple[str, int]] = []
+
+    @app.task()
+    async def endless() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    @app.task()
+    async def follow(ctx: Context, what: str) -> None:
+        assert ctx.batch is not None
+        done.append((what, ctx.batch.cancelled))
+
+    following = {name: follow.prepare(what=name) for name in ("on_success", "on_failure", "on_finished")}
+    async with working(app):
+        batch = await app.batch([endless.prepare(), endless.using(delay=600).prepare()], **following)
+        await started.wait()
+        result = await batch.cancel()
+        assert (result.changed, result.requested) == (1, 1)
+        assert (await batch.finished(timeout=30)).cancelled == 2
+        await eventually(lambda: len(done) >= 2)
+        reasons = {(await app.jobs.get(one)).reason for one in batch.jobs}
+    assert (sorted(done), reasons) == ([("on_failure", 2), ("on_finished", 2)], {f"its batch {batch.id} was cancelled"})
 
 
 # -- chains ---------------------------------------------------------------------------------------------------

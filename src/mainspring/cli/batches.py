@@ -1,20 +1,85 @@
-"""`mainspring batches show`: how far a batch is."""
+"""`mainspring batches`: which there are, how far one is, and its end."""
 
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Sequence
+from datetime import datetime
 
+from mainspring.cli.changes import add_prudence_options, change_many
 from mainspring.cli.exits import Exit
+from mainspring.cli.jobs import CANCEL, add_page_options, say_more
 from mainspring.cli.loading import opened
-from mainspring.cli.parser import Commands, add_command_about, add_group
+from mainspring.cli.parser import Commands, add_command, add_command_about, add_group, add_store_options
 from mainspring.cli.progress import draw_bar
-from mainspring.cli.terminal import Terminal, has_colour
-from mainspring.flow.tally import BatchProgress
+from mainspring.cli.table import Cell, Column, Styled
+from mainspring.cli.terminal import STATUS_STYLES, Terminal, has_colour
+from mainspring.flow.tally import BatchProgress, BatchState, BatchSummary, Tally
+from mainspring.job import Status
+from mainspring.moments import show_relative
+
+COLUMNS = (
+    Column("ID"),
+    Column("STATE"),
+    Column("CREATED"),
+    Column("JOBS", right=True),
+    Column("ENDED", least=12),
+)
+STYLES = {
+    BatchState.COMING_IN: STATUS_STYLES[Status.PENDING],
+    BatchState.RUNNING: STATUS_STYLES[Status.RUNNING],
+    BatchState.FINISHED: STATUS_STYLES[Status.COMPLETED],
+    BatchState.ABANDONED: STATUS_STYLES[Status.CANCELLED],
+}
 
 
 def add_commands(commands: Commands) -> None:
-    batches = add_group(commands, "batches", "look at batches of jobs")
+    batches = add_group(commands, "batches", "look at batches of jobs and cancel them")
+    add_list(batches)
     add_command_about(batches, "show", show_batch, "show how far a batch is", what="the batch")
+    add_cancel(batches)
+
+
+def add_list(batches: Commands) -> None:
+    parser = add_command(batches, "list", list_batches, "list batches, newest first")
+    add_page_options(parser)
+    add_store_options(parser)
+
+
+def add_cancel(batches: Commands) -> None:
+    detail = (
+        "Its jobs that have not finished: waiting ones end at once; running ones are asked to stop, and their worker\n"
+        "ends them. Then on_failure and on_finished follow."
+    )
+    parser = add_command(batches, "cancel", cancel_batch, "cancel the jobs of a batch", detail)
+    parser.add_argument("id", metavar="ID", help="the batch")
+    add_prudence_options(parser)
+
+
+def list_batches(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        page = app.run(app.batches.list(limit=args.limit, cursor=args.cursor))
+        now = app.now()
+    if terminal.json:
+        terminal.emit(page)
+        return Exit.OK
+    if page.batches:
+        terminal.table(COLUMNS, [row_of(one, now) for one in page.batches])
+    else:
+        terminal.note("no batches" if args.cursor is None else "no more batches")
+    say_more(args, terminal, page.cursor)
+    return Exit.OK
+
+
+def row_of(batch: BatchSummary, now: datetime) -> Sequence[Cell]:
+    ended = "" if batch.ended is None else ", ".join(count_ends(batch.ended))
+    created = show_relative(batch.created_at, now)
+    return (batch.id, Styled(batch.state, STYLES[batch.state]), created, f"{batch.total:,}", Styled(ended, "dim"))
+
+
+def cancel_batch(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        return change_many(args, terminal, CANCEL, lambda **options: app.run(app.batches.cancel(args.id, **options)))
 
 
 def show_batch(args: Namespace, terminal: Terminal) -> int:
@@ -30,12 +95,11 @@ def show_batch(args: Namespace, terminal: Terminal) -> int:
 
 
 def words_for(progress: BatchProgress) -> str:
-    counts = {
-        "completed": progress.completed,
-        "dead": progress.failed,
-        "cancelled": progress.cancelled,
-        "gone": progress.gone,
-        "to come": progress.total - progress.done,
-    }
-    shown = [f"{number:,} {name}" for name, number in counts.items() if number]
+    left = progress.total - progress.done
+    shown = [*count_ends(progress), *([f"{left:,} to come"] if left else [])]
     return f"{progress.done:,} of {progress.total:,}: {', '.join(shown) or 'nothing to do'}"
+
+
+def count_ends(ended: BatchProgress | Tally) -> list[str]:
+    counts = {"completed": ended.completed, "dead": ended.failed, "cancelled": ended.cancelled, "gone": ended.gone}
+    return [f"{number:,} {name}" for name, number in counts.items() if number]

@@ -143,8 +143,12 @@ def show_page(
         say_jobs(terminal, page.jobs, now, columns)
     else:
         terminal.note("no jobs match" if args.cursor is None else "no more jobs")
-    if page.cursor is not None:
-        terminal.note(f"more: {next_page(args.argv, page.cursor)}")
+    say_more(args, terminal, page.cursor)
+
+
+def say_more(args: Namespace, terminal: Terminal, cursor: str | None) -> None:
+    if cursor is not None:
+        terminal.note(f"more: {next_page(args.argv, cursor)}")
 
 
 def next_page(argv: Sequence[str], cursor: str) -> str:

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from mainspring.clock import Length, Millis, duration
+from mainspring.clock import Length, Millis, duration, to_datetime
 from mainspring.context import Context
-from mainspring.errors import BatchNotFound, ConfigurationError
+from mainspring.errors import BatchNotFound, ConfigurationError, IllegalMove
 from mainspring.flow import dependencies
-from mainspring.flow.tally import BatchProgress, Found, Tally
+from mainspring.flow.tally import BatchPage, BatchProgress, BatchState, BatchSummary, Found, Tally
 from mainspring.guards import Guarded, Refusal, refuse
-from mainspring.job import LIVE, Claim, Move, NewJob, Status
+from mainspring.ids import new_id
+from mainspring.job import LIVE, Claim, Job, Move, NewJob, Status
+from mainspring.jobs import Result
 from mainspring.stores.documents import Bundle, Document, Key, Listing, Write
 from mainspring.stores.protocol import Filter
 from mainspring.task import JobHandle, Options, Task
@@ -59,6 +61,10 @@ class BatchHandle:
                 pause = min(pause * 1.5, 1.0)
         return progress
 
+    async def cancel(self, *, reason: str = "", actor: str | None = None) -> Result:
+        """See `Batches.cancel`."""
+        return await self._batches.cancel(self.id, reason=reason, actor=actor)
+
 
 class Batches:
     """`app.batches`."""
@@ -94,7 +100,7 @@ class Batches:
         awaited = next((job.id for job in reversed(jobs) if job.dedupe_key is None), None)
         return made if awaited is None else dependencies.suspended_until(awaited, made)
 
-    def _documents(self, batch: str, ids: Sequence[str], *, is_in: bool) -> list[Write]:
+    def _documents(self, batch: str, ids: Sequence[str], *, is_in: bool) -> Sequence[Write]:
         """Until the jobs are in, they expire: whoever writes them may die before that."""
         now = self._app.store.clock.now()
         expires_at = None if is_in else now + KEPT
@@ -124,14 +130,27 @@ class Batches:
             tally += (await self._count(document, head)).tally
         return BatchProgress(batch, head.total, **asdict(tally))
 
+    async def list(self, *, limit: int = 50, cursor: str | None = None) -> BatchPage:
+        """Newest first; give the page's cursor back to get the next one.
+
+        Of those that have not finished it does not count the jobs: two reads are enough, however large they are.
+        """
+        after = None if cursor is None else ("", cursor)
+        found = await self._app.store.browse(Listing(BATCHES, "", after, limit + 1, backwards=True))
+        heads = {document.key.id: Head.read(document) for document in found[:limit]}
+        waiting = {job.id: job for job in await self._app.store.get([one for one in heads if not heads[one].ended])}
+        now = self._app.store.clock.now()
+        told = [head.summary(batch, waiting.get(batch), now) for batch, head in heads.items()]
+        return BatchPage(told, told[-1].id if len(found) > limit else None)
+
     async def _head(self, batch: str) -> Head:
         found = await self._app.store.documents([Key(BATCHES, "", batch)])
         if not found:
             msg = f"there is no batch {batch}; it may have been removed by retention"
             raise BatchNotFound(msg)
-        return Head(**json.loads(found[0].data))
+        return Head.read(found[0])
 
-    async def _chunks(self, batch: str) -> list[Document]:
+    async def _chunks(self, batch: str) -> Sequence[Document]:
         found: list[Document] = []
         while page := await self._app.store.browse(Listing(MEMBERS, batch, found[-1].key[1:] if found else None)):
             found += page
@@ -159,6 +178,45 @@ class Batches:
         live = await number(*LIVE)
         ended = [0, 0, 0] if live == len(ids) else [await number(one) for one in ENDS]
         return Found(live, Tally(*ended), max(0, len(ids) - live - sum(ended)))
+
+    # -- cancelling -------------------------------------------------------------------------------
+
+    async def cancel(
+        self,
+        batch: str,
+        *,
+        reason: str = "",
+        actor: str | None = None,
+        dry_run: bool = False,
+        on_progress: Callable[[int], None] = lambda _count: None,
+    ) -> Result:
+        """Its jobs that have not finished: waiting ones at once, running ones are asked to stop.
+
+        What follows does so when the last of them has ended: as at least one did not complete, `on_failure` and
+        `on_finished`. Nothing is done, and nothing follows in another way, if all had finished before.
+        """
+        options = {"reason": reason or f"its batch {batch} was cancelled", "actor": actor, "dry_run": dry_run}
+        operation, result = new_id(), Result()
+        for ids in await self._unfinished(batch):
+            before = result.count
+            done = await self._app.jobs.cancel_where(
+                Filter(ids=ids),
+                **options,
+                operation=operation,
+                on_progress=lambda n, so_far=before: on_progress(so_far + n),
+            )
+            result.changed += done.changed
+            result.requested += done.requested
+        return result
+
+    async def _unfinished(self, batch: str) -> Sequence[tuple[str, ...]]:
+        """The members of each chunk that has some; refused if others would come in behind our back."""
+        head = await self._sure_head(batch)
+        counted = [await self._count(document, head) for document in await self._chunks(batch)]
+        if any(one.may_come for one in counted):
+            msg = f"jobs of batch {batch} are still coming in; cancel it again in a moment"
+            raise IllegalMove(msg)
+        return [one.ids for one in counted if one.live]
 
     # -- waiting and following --------------------------------------------------------------------
 
@@ -203,12 +261,12 @@ class Batches:
         for told in (on_success if progress.succeeded else on_failure, on_finished):
             if told is not None:
                 ctx.follow_up(from_data(told, progress))
-        await self._forget_later(ctx.job_id)
+        await self._forget_later(progress)
         return progress.to_data()
 
-    async def _forget_later(self, batch: str) -> None:
-        at = self._app.store.clock.now() + KEPT
-        head = replace(await self._head(batch), is_in=True)
+    async def _forget_later(self, progress: BatchProgress) -> None:
+        at, batch = self._app.store.clock.now() + KEPT, progress.id
+        head = replace(await self._head(batch), is_in=True, ended=progress.tally)
         chunks = [Write(one.key, one.data, one.version, expires_at=at) for one in await self._chunks(batch)]
         await self._write([*chunks, head.write(batch, at)])
 
@@ -222,6 +280,24 @@ class Head:
     at: Millis  # it was put in then
     is_in: bool = False  # all jobs are
     is_lost: bool = False  # those that are not in will not come
+    ended: Tally | None = None  # once all have finished
+
+    @classmethod
+    def read(cls, document: Document) -> Head:
+        data = json.loads(document.data)
+        ended = data.get("ended")
+        return cls(data["total"], data["at"], data["is_in"], data["is_lost"], None if ended is None else Tally(**ended))
+
+    def summary(self, batch: str, last: Job | None, now: Millis) -> BatchSummary:
+        """`last` is the job that waits for all others, if it is there."""
+        return BatchSummary(batch, self._state(last, now), self.total, to_datetime(self.at), self.ended)
+
+    def _state(self, last: Job | None, now: Millis) -> BatchState:
+        if self.ended is not None or (last is not None and last.status is Status.COMPLETED):
+            return BatchState.FINISHED
+        if last is None and not self.is_in and not self.is_lost and now - self.at <= COMING_IN:
+            return BatchState.COMING_IN
+        return BatchState.ABANDONED if last is None or last.finished else BatchState.RUNNING
 
     def write(self, batch: str, expires_at: Millis | None) -> Write:
         return Write(Key(BATCHES, "", batch), json.dumps(asdict(self)), expires_at=expires_at)

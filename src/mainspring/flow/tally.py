@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 
@@ -33,6 +35,10 @@ class BatchProgress:
     def succeeded(self) -> bool:
         return self.finished and not self.failed and not self.cancelled
 
+    @property
+    def tally(self) -> Tally:
+        return Tally(self.completed, self.failed, self.cancelled, self.gone)
+
     def to_data(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -61,3 +67,27 @@ class Found:
     def with_missing(self, *, failed: bool) -> Tally:
         """Those that are not there have finished and were removed; or they never came in, which is a failure."""
         return self.tally + (Tally(failed=self.missing) if failed else Tally(gone=self.missing))
+
+
+class BatchState(StrEnum):
+    COMING_IN = "coming in"  # its jobs are being put in
+    RUNNING = "running"  # some have not finished
+    FINISHED = "finished"
+    ABANDONED = "abandoned"  # nobody waits for its jobs any more: the one that did was cancelled or is gone
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSummary:
+    """A batch in a list."""
+
+    id: str
+    state: BatchState
+    total: int
+    created_at: datetime
+    ended: Tally | None = None  # how its jobs did, once it has finished
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPage:
+    batches: list[BatchSummary]
+    cursor: str | None  # pass it to get the next page; None: this was the last
