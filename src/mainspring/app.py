@@ -82,6 +82,7 @@ class Mainspring:
         self.timers.add(ScheduleTimer(self))
         self.timers.add(SignalTimer(self))
         self.portal = Portal()
+        self._opened: Store | None = None
 
     def __repr__(self) -> str:
         return f"<Mainspring {self.store.url}, {len(self.tasks)} tasks>"
@@ -95,6 +96,7 @@ class Mainspring:
 
     async def close(self) -> None:
         await self.bus.flush()
+        self._opened = None
         await self.store.close()
         self.bus.close()
         self.portal.close()
@@ -102,6 +104,12 @@ class Mainspring:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Any coroutine of this API from code without an event loop: `app.run(app.jobs.get(job_id))`."""
         return self.portal.run(work)
+
+    def open_sync(self) -> None:
+        """Open the store, if that was not done here before: for what then has to be done in the caller's own thread."""
+        if self._opened is not self.store:
+            self.run(self.store.open())
+            self._opened = self.store
 
     @cached_property
     def people(self) -> People:

@@ -456,7 +456,7 @@ def canonical(records: Sequence[Record]) -> str:
     return encode([[record[name] for name in names] for record in records])
 
 
-encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, sort_keys=True).encode  # jsonb has its own order
 
 
 def describe(job: Job) -> str:

@@ -321,13 +321,13 @@ class Enqueuer(Generic[P, R]):
         return (await self._insert([self._prepared(args, kwargs)]))[0]
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        return self._run(self._insert([self._prepared(args, kwargs)]))[0]
+        return self._insert_sync([self._prepared(args, kwargs)])[0]
 
     async def enqueue_many(self, payloads: Iterable[Any]) -> list[JobHandle[R]]:
         return await self._insert(self._prepare_many(payloads))
 
     def enqueue_many_sync(self, payloads: Iterable[Any]) -> list[JobHandle[R]]:
-        return self._run(self._insert(self._prepare_many(payloads)))
+        return self._insert_sync(self._prepare_many(payloads))
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         if self._newest_under is not None:
@@ -354,12 +354,29 @@ class Enqueuer(Generic[P, R]):
         return text
 
     async def _insert(self, jobs: list[NewJob]) -> list[JobHandle[R]]:
-        return [JobHandle(one.id, one.created, self._task) for one in await self._put(jobs)]
+        return self._handles(await self._put(await self._moved(jobs)))
+
+    def _insert_sync(self, jobs: list[NewJob]) -> list[JobHandle[R]]:
+        app, options = self._task.app, self._options
+        if options.connection is None:
+            return app.run(self._insert(jobs))
+        app.open_sync()  # it waits for the store, which `run_here` cannot
+        if options.deliver is not None:
+            jobs = app.run(self._moved(jobs))
+        return self._handles(run_here(self._put(jobs)))
+
+    def _handles(self, inserted: list[Inserted]) -> list[JobHandle[R]]:
+        return [JobHandle(one.id, one.created, self._task) for one in inserted]
+
+    async def _moved(self, jobs: list[NewJob]) -> list[NewJob]:
+        """To when they may be delivered."""
+        options = self._options
+        if options.deliver is None or options.debounce is not None:
+            return jobs
+        return await quiet.Deliveries(self._task.app).moved(jobs, options.deliver)
 
     async def _put(self, jobs: list[NewJob]) -> list[Inserted]:
         app, options, key = self._task.app, self._options, self._newest_under
-        if options.deliver is not None and options.debounce is None:
-            jobs = await quiet.Deliveries(app).moved(jobs, options.deliver)
         if key is not None:
             return [await newest.Seat(app, job.task, key).put(job, options.debounce) for job in jobs]
         if options.after is not None and options.connection is None:
@@ -370,11 +387,6 @@ class Enqueuer(Generic[P, R]):
     def _newest_under(self) -> str | None:
         debounce = self._options.debounce
         return self._options.replace if debounce is None else debounce.key
-
-    def _run(self, work: Any) -> list[JobHandle[R]]:
-        run = self._task.app.run if self._options.connection is None else run_here
-        done: list[JobHandle[R]] = run(work)
-        return done
 
     @functools.cached_property
     def _rest(self) -> tuple[Any, ...]:

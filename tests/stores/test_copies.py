@@ -71,6 +71,7 @@ async def test_all_of_it_arrives_and_the_target_is_sound(pair: tuple[Store, Stor
     await put_many(source, many, queue="many", tags=("bulk",))
     report = await Copy(source, target, history=True).run()
     assert report.done
+    assert {kind: tally.differing for kind, tally in report.kinds.items() if tally.differing} == {}
     before, after = await everything(source), await everything(target)
     for kind in set(Kind) - {Kind.AUDIT}:
         assert after[kind] == {key: copying.portable(record) for key, record in before[kind].items()}

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
-from mainspring import Mainspring
+from mainspring import Mainspring, Window
 from mainspring.errors import ConfigurationError, SystemHalted
 from mainspring.job import Status
 from mainspring.stores.postgres import PostgresStore
@@ -107,6 +107,30 @@ async def test_in_plain_code_too(store: PostgresStore, greet: Greet, options: di
 
     await asyncio.to_thread(work)
     assert await names(store) == ["Ben", "Cem", "Dag"]
+
+
+def test_in_a_program_that_has_done_nothing_else_yet() -> None:
+    schema = fresh_schema()
+    app = Mainspring(PostgresStore(dsn(), schema_name=schema))
+
+    @app.task()
+    def greet(name: str) -> None: ...
+
+    @app.task(deliver=Window.of_person(lambda p: p.name))  # whom it looks up in the store
+    def remind(name: str) -> None: ...
+
+    with psycopg.connect(dsn()) as connection:
+        greet.using(connection=connection).enqueue_sync(name="Ana")
+        remind.using(connection=connection).enqueue_many_sync([{"name": "Ben"}])
+        assert app.run(app.jobs.count()) == 0
+    assert app.run(app.jobs.count()) == 2
+    app.run(app.close())
+    with psycopg.connect(dsn()) as connection:  # an application that was closed opens itself again
+        greet.using(connection=connection).enqueue_sync(name="Cem")
+    assert app.run(app.jobs.count()) == 3
+    app.run(app.close())
+    with psycopg.connect(dsn()) as connection:
+        connection.execute(f"DROP SCHEMA {schema} CASCADE".encode())
 
 
 async def test_also_from_a_coroutine(store: PostgresStore, greet: Greet, stores: Stores) -> None:
