@@ -278,3 +278,16 @@ async def test_who_reads_the_archive_for_long_holds_up_nobody(store: PostgresSto
     assert sum(await asyncio.gather(store.prune(), (await stores.another()).prune())) == 0
     assert stores.ask("SELECT to_regclass('{s}.archive_3') IS NULL") == [True]
     await assert_sound(store)
+
+
+# -- looking --------------------------------------------------------------------------------------
+
+
+async def test_what_is_committed_while_the_doctor_looks_is_no_damage(store: PostgresStore, stores: Stores) -> None:
+    """It has counted the jobs, and is to read the numbers that are kept of them, when a job comes in."""
+    with stores.connect() as connection:
+        connection.execute(f"LOCK TABLE {stores.schema}.counts IN ACCESS EXCLUSIVE MODE".encode())
+        await store.insert([new_job()], connection)
+        look = asyncio.create_task(assert_sound(store))
+        await eventually(lambda: stores.ask(WAITING, stores.schema))
+    await look

@@ -27,18 +27,27 @@ FROM {s}.%s AS part WHERE NOT EXISTS (SELECT 1 FROM {s}.jobs WHERE id = part.job
 HEARD = "SELECT id FROM {s}.workers WHERE seen_at > {now} - %(lease)s::bigint"
 
 
+ONE_SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+
+
 async def diagnose(transaction: Transaction, lease: Millis) -> list[Finding]:
     """All checks, whether they found something or not."""
-    return [
-        await check_version(transaction),
-        await check_counts(transaction),
-        await check_doubles(transaction),
-        await check_orphans(transaction, "attempts"),
-        await check_orphans(transaction, "steps"),
-        await check_holders(transaction, lease),
-        await check_partitions(transaction),
-        *await surroundings.check_all(transaction),
-    ]
+    return [*await check_tables(transaction, lease), *await surroundings.check_all(transaction)]
+
+
+async def check_tables(transaction: Transaction, lease: Millis) -> list[Finding]:
+    """As they are at one moment: what workers commit between two looks would pass for damage."""
+    async with transaction.connection.transaction():
+        await transaction.do(ONE_SNAPSHOT)
+        return [
+            await check_version(transaction),
+            await check_counts(transaction),
+            await check_doubles(transaction),
+            await check_orphans(transaction, "attempts"),
+            await check_orphans(transaction, "steps"),
+            await check_holders(transaction, lease),
+            await check_partitions(transaction),
+        ]
 
 
 async def check_version(transaction: Transaction) -> Finding:
