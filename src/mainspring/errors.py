@@ -206,9 +206,9 @@ class StoreTooNew(StoreError):
 class Wish(Exception):
     """Raised by a handler to end its run in a way of its choosing."""
 
-    def __init__(self, reason: str = "") -> None:
+    def __init__(self, reason: object = "") -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason = "" if reason is None else str(reason)  # often it is the error that was caught
 
 
 class Discard(Wish):
@@ -222,7 +222,7 @@ class Cancel(Wish):
 class Snooze(Wish):
     """Run again after a delay; this run burns no attempt."""
 
-    def __init__(self, delay: timedelta | float, reason: str = "") -> None:
+    def __init__(self, delay: timedelta | float, reason: object = "") -> None:
         super().__init__(reason)
         self.delay = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)
         if self.delay < timedelta(0):

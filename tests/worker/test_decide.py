@@ -21,6 +21,13 @@ class Mute(Exception):
         raise RuntimeError("no words")
 
 
+class Delegating(Exception):
+    """Like errors of some libraries for remote calls, which look up in an answer whatever they are asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        return dict[str, Any]()[name]
+
+
 class Unfit:
     """Nothing that JSON knows."""
 
@@ -189,6 +196,12 @@ def test_signals(app: Mainspring) -> None:
     assert (discarded.move, discarded.reason) == (Move.DEAD, "hopeless")
 
 
+def test_the_reason_may_be_the_error_that_was_caught(app: Mainspring) -> None:
+    assert raised(run_of(app, "work"), Discard(ValueError("no such guest"))).reason == "no such guest"
+    assert raised(run_of(app, "work"), Cancel(None)).reason == ""
+    assert raised(run_of(app, "work"), Snooze(1, KeyError("busy"))).reason == "'busy'"
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), GeneratorExit(), asyncio.CancelledError()])
 def test_what_is_no_exception_is_retried_like_one(app: Mainspring, error: BaseException) -> None:
     outcome = raised(run_of(app, "work"), error)
@@ -248,3 +261,13 @@ def test_an_error_that_was_told_keeps_its_words() -> None:
 def test_failures_can_always_be_stored() -> None:
     assert decide.failure_of(Mute()).message == "<its message raised RuntimeError>"
     assert decide.failure_of(ValueError("caf\udce9")).message == "caf\\udce9"
+
+
+def test_an_error_that_raises_whatever_it_is_asked_for_is_still_told() -> None:
+    try:
+        raise Delegating("no such guest")
+    except Delegating as error:
+        failure = decide.failure_of(error)
+    assert (failure.type, failure.message) == ("Delegating", "no such guest")
+    assert "test_an_error_that_raises" in failure.traceback
+    assert failure.traceback.endswith("Delegating: no such guest\n")

@@ -30,6 +30,18 @@ class Mute(Exception):
         raise RuntimeError("no words")
 
 
+class Delegating(Exception):
+    """Like errors of some libraries for remote calls, which look up in an answer whatever they are asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        return dict[str, Any]()[name]
+
+
+class Wordless(Cancel):
+    def __init__(self) -> None:
+        """It has forgotten to call the one of its base."""
+
+
 @pytest.fixture
 def app() -> Mainspring:
     return new_app()
@@ -248,6 +260,9 @@ def recurse(depth: int = 0) -> int:
         (ValueError("caf\udce9"), "ValueError"),
         (ExceptionGroup("many", [OSError(), ValueError()]), "ExceptionGroup"),
         (MemoryError(), "MemoryError"),
+        (Delegating("wrong"), "Delegating"),
+        (Discard(ValueError("wrong")), "Discard"),
+        (Wordless(), "AttributeError"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
@@ -475,6 +490,27 @@ async def test_a_cancellation_that_a_job_left_behind_costs_no_slot(app: Mainspri
             await (await mean.enqueue()).result(10)
             await asyncio.sleep(0.02)  # the stray cancellation is what is waited for
             assert await (await fine.enqueue()).result(10) == "fine"
+
+
+async def test_a_job_that_cancels_itself_and_returns_ends_no_other(app: Mainspring) -> None:
+    """Nothing has met that cancellation when the next job of the same lane begins."""
+
+    @app.task()
+    async def selfish() -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        return "done"
+
+    @app.task(max_attempts=1)
+    async def next_one() -> str:
+        await asyncio.sleep(0)
+        return "fine"
+
+    jobs = [await task.enqueue() for _ in range(3) for task in (selfish, next_one)]
+    async with working(app, concurrency=len(jobs)):  # all in one claim, so that one lane runs them in a row
+        results = [await job.result(60) for job in jobs]
+    assert results == ["done", "fine"] * 3
 
 
 # -- cancelling -----------------------------------------------------------------------------------

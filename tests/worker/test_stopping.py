@@ -9,17 +9,24 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mainspring import Context, Mainspring
+from mainspring import Batch, Context, Mainspring
+from mainspring.batched import LONGEST_WAIT
+from mainspring.clock import Millis
 from mainspring.errors import StoreBusy, StoreReadOnly
 from mainspring.events import JobReleased, JobStarted, WorkerStopped
-from mainspring.job import Status
+from mainspring.guards import Guarded, Refusal
+from mainspring.ids import new_id
+from mainspring.job import NewJob, Status
 from mainspring.stores.memory import MemoryStore
 from mainspring.worker import Worker, lanes
 from mainspring.worker import worker as worker_module
+from tests.worker.test_guards import Doorman
 from tests.worker.working import QUICK, FaultyStore, ended, eventually, new_app, reached, record, working
 
 pytestmark = pytest.mark.slow
@@ -173,6 +180,34 @@ async def test_a_claim_on_its_way_at_the_stop_is_handed_back() -> None:
 
 
 @pytest.mark.usefixtures("short_last_words")
+async def test_what_passes_its_guards_after_the_stop_is_handed_back_at_once(app: Mainspring) -> None:
+    """It would have to wait for others of its batch, and nobody comes any more."""
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    class Slow(Doorman):
+        async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+            asked.set()
+            await answer.wait()
+            return await super().admit(jobs, now)
+
+    door = Slow()
+    app.guards.add(door)
+
+    @app.task(batch=Batch(10, wait=LONGEST_WAIT))
+    async def work(numbers: list[int]) -> None: ...
+
+    await app.insert([NewJob(new_id(), "work", "1", options='{"door": "in"}')])
+    async with working(app, grace=3600) as worker:
+        await asked.wait()
+        worker.stop()
+        answer.set()
+        await eventually(lambda: not worker._held, within=LONGEST_WAIT.total_seconds() / 2)
+    (job,) = [one async for one in app.jobs.all()]
+    assert (job.status, job.attempts) == (Status.PENDING, 0)
+    assert door.left == [job.id]
+    assert worker._abandoned == 0
+
+
 async def test_a_thread_that_does_not_listen_is_abandoned(app: Mainspring, caplog: pytest.LogCaptureFixture) -> None:
     release, ends = threading.Event(), []
 
@@ -269,13 +304,18 @@ async def test_a_worker_that_is_cancelled_claims_no_more_and_hands_back(app: Mai
     assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("mainspring")]
 
 
-async def test_stopping_needs_no_thread_of_the_default_executor(app: Mainspring) -> None:
-    release = threading.Event()
-    busy = [asyncio.get_running_loop().run_in_executor(None, release.wait, 30) for _ in range(64)]
-    async with working(app):
-        pass
-    release.set()
-    await asyncio.gather(*busy)
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///{}/jobs.db"])
+async def test_stopping_needs_no_thread_of_the_default_executor(url: str, tmp_path: Path) -> None:
+    app, release = Mainspring(url.format(tmp_path)), threading.Event()
+    busy = [asyncio.get_running_loop().run_in_executor(None, release.wait) for _ in range(64)]
+    try:
+        async with asyncio.timeout(60), working(app):
+            pass
+        async with asyncio.timeout(60):
+            await app.close()
+    finally:
+        release.set()
+        await asyncio.gather(*busy)
 
 
 async def test_outcomes_are_written_before_it_leaves(app: Mainspring) -> None:

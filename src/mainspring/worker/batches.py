@@ -79,7 +79,7 @@ class RunningBatch:
         return self._endings([(None, one) if isinstance(one, BaseException) else (one, None) for one in value])
 
     def raised(self, error: BaseException) -> list[tuple[Run, Verdict]]:
-        with contextlib.suppress(AttributeError):  # it has no room for that; then it is written down anew for each
+        with contextlib.suppress(Exception):  # it does not take that; then it is written down anew for each
             error.mainspring_failure = None  # type: ignore[attr-defined] # of an earlier batch, if it is a constant
             error.mainspring_failure = decide.failure_of(error)  # type: ignore[attr-defined]
         return self._endings([(None, error)] * len(self.runs))

@@ -11,7 +11,6 @@ import queue
 import signal
 import sys
 import threading
-import traceback
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -63,7 +62,7 @@ def perform(order: dict[str, Any], connection: Connection) -> dict[str, Any]:
             "error": type(error).__name__,
             "kinds": [(kind.__module__, kind.__qualname__) for kind in type(error).__mro__],
             "message": decide.message_of(error),
-            "traceback": traceback.format_exc(),
+            "traceback": decide.trace_of(error),
         }
 
 

@@ -136,15 +136,32 @@ def end(run: Run, move: Move, now: Millis, *, reason: str = "", **rest: Any) -> 
 
 def failure_of(error: BaseException) -> Failure:
     """An error that came from a child process brings its own traceback along."""
-    told: Failure | None = getattr(error, "mainspring_failure", None)
+    told = told_with(error)
     if told is not None:
         return told
-    trace = "".join(traceback.format_exception(error)) if error.__traceback__ else ""
+    trace = trace_of(error) if error.__traceback__ else ""
     return Failure(type(error).__name__, storable(message_of(error)), storable(trace))
 
 
+def told_with(error: BaseException) -> Failure | None:
+    """Exceptions are the user's: some raise whatever they are asked for."""
+    try:
+        told: Failure | None = getattr(error, "mainspring_failure", None)
+    except Exception:  # noqa: BLE001
+        return None
+    return told if isinstance(told, Failure) else None
+
+
+def trace_of(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception:  # noqa: BLE001 - before 3.12 Python's own asking for notes was not prepared for these either
+        lines = "".join(traceback.format_tb(error.__traceback__))
+        return f"Traceback (most recent call last):\n{lines}{type(error).__name__}: {message_of(error)}\n"
+
+
 def message_of(error: BaseException) -> str:
-    """Exceptions are the user's: some cannot even say what went wrong."""
+    """Some cannot even say what went wrong."""
     try:
         return str(error)
     except Exception as worse:  # noqa: BLE001

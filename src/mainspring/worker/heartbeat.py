@@ -80,10 +80,10 @@ class Heartbeat:
             self._poked.clear()
 
     async def _beat_once(self) -> None:
-        held = self._held()
         silence = StoreUnavailable(f"no answer for {SILENCE:g} s")
         impatience = asyncio.get_running_loop().call_later(SILENCE, self._outage.failed, "heartbeat", silence)
         try:
+            held = self._held()
             pulse = await self._store.heartbeat(self._worker, held)
         except StoreError as error:
             self._outage.failed("heartbeat", error)

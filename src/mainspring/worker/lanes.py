@@ -7,6 +7,7 @@ it, so that no context variable leaks from one job into the next.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import types
 from collections import deque
@@ -95,6 +96,13 @@ def uncancel(lane: asyncio.Task[None]) -> None:
     """The cancellation was meant for the job; the lane goes on."""
     while lane.cancelling():
         lane.uncancel()
+
+
+async def shed_cancellation(lane: asyncio.Task[None]) -> None:
+    """Before Python 3.13 one that was asked for, but that no await has met yet, stays: it would end the next job."""
+    uncancel(lane)
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
 
 
 @types.coroutine

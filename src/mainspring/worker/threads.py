@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
+import inspect
 import queue
 import threading
 from collections.abc import Callable
@@ -48,13 +50,15 @@ class Threads:
                 error = raised
             with self._lock:
                 self._idle += 1
-            if not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # its loop is closed: nobody waits there any more
                 loop.call_soon_threadsafe(_settle, future, value, error)
             del work, context, function, future, value, error
 
 
 def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
-    if future.done():
+    if future.done():  # who waited for it has been stopped
+        if inspect.iscoroutine(value):
+            value.close()
         return
     if isinstance(error, (StopIteration, GeneratorExit)):  # a future takes the one not; the other ends who awaits it
         told = RuntimeError(f"handler raised {type(error).__name__}: {error}")

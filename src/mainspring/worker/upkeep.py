@@ -16,6 +16,7 @@ log = get_log("mainspring.worker")
 CLOCK_JUMP = 250  # milliseconds by which the wall clock may go wrong between two looks at it
 PRUNE_EVERY = 10.0  # seconds
 PRUNE_CHUNK = 1000  # jobs
+PRUNE_FOR = 1.0  # seconds at a time: meanwhile nobody here looks for the dead
 
 
 class Upkeep:
@@ -71,8 +72,11 @@ class Upkeep:
                 log.info("worker_resumed", worker=self._worker)
 
     async def _prune(self) -> None:
-        if self._loop.time() - self._pruned_at < PRUNE_EVERY:
+        """In chunks, so that others may write in between."""
+        began = self._loop.time()
+        if began - self._pruned_at < PRUNE_EVERY:
             return
-        while await self._store.prune(PRUNE_CHUNK) == PRUNE_CHUNK and not self._stopping.is_set():
-            pass  # in chunks, so that others may write in between
+        while await self._store.prune(PRUNE_CHUNK) >= PRUNE_CHUNK:
+            if self._stopping.is_set() or self._loop.time() - began > PRUNE_FOR:
+                return  # there is more: the next look goes on
         self._pruned_at = self._loop.time()

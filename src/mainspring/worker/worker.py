@@ -44,7 +44,7 @@ from mainspring.worker.calling import Calling
 from mainspring.worker.claiming import Prefetch, SoloTurns, wants
 from mainspring.worker.gathering import Gathering, Gatherings
 from mainspring.worker.heartbeat import Heartbeat
-from mainspring.worker.lanes import Lanes, uncancel
+from mainspring.worker.lanes import Lanes, shed_cancellation
 from mainspring.worker.outage import Outage
 from mainspring.worker.progress import Progress
 from mainspring.worker.run import Run, Stop
@@ -422,16 +422,15 @@ class Worker:
         guarded: list[Run] = []
         batched: list[Run] = []
         concerned = self.app.guards.concern(claims)
-        self._idle.clear()
         for claim in claims:
             task = self.app.task_named(claim.task)
             run = Run(claim, cast("Task[..., Any, Any]", task), now)
             if task is None:
                 self._acks.add(run, decide.unknown_task(run, self.store.clock.now()))
                 continue
-            if claim.id in self._held:  # taken from us, and now given to us again
-                self._end(self._held[claim.id], Stop.LOST)
-            self._held[claim.id] = run
+            before, self._held[claim.id] = self._held.get(claim.id), run
+            if before is not None:  # taken from us, and now given to us again
+                self._end(before, Stop.LOST)
             self._in_hand[claim.queue] += 1
             if task.batch is not None:
                 batched.append(run)
@@ -445,11 +444,12 @@ class Worker:
             self._admissions.admit(guarded)
         self._gathered.settle()
         self._lanes.feed()
-        if not self._held:
-            self._idle.set()
+        (self._idle.clear if self._held else self._idle.set)()
 
     def _ready(self, run: Run) -> None:
-        if run.task.batch is None:
+        if self._stopping.is_set():  # it would begin no more, or wait here for others
+            self._end(run, Stop.SHUTDOWN)
+        elif run.task.batch is None:
             self._buffer.append(run)
         else:
             self._gathered.add(run)
@@ -494,9 +494,9 @@ class Worker:
             outcome = self._raised(run, error)
         else:
             outcome = decide.returned(run, value, self.store.clock.now())
-        if lane.cancelling():  # also if the handler swallowed it
-            uncancel(lane)
         self._finish(run, outcome)
+        if lane.cancelling():  # also if the handler swallowed it
+            await shed_cancellation(lane)
         if run.written is not None:
             await run.written
 
@@ -517,11 +517,11 @@ class Worker:
             endings = batch.returned(await self._calling.call_batch(batch))
         except BaseException as error:  # noqa: BLE001 - whatever it is decides the outcomes
             endings = batch.raised(error)
-        if lane.cancelling():
-            uncancel(lane)
         self._gathered.together -= len(runs) - 1
         for run, (value, failure) in endings:
             self._finish(run, self._ended(run, value, failure))
+        if lane.cancelling():
+            await shed_cancellation(lane)
         for run in runs:
             if run.written is not None:
                 await run.written
@@ -540,10 +540,14 @@ class Worker:
 
     def _raised(self, run: Run, error: BaseException) -> Outcome | None:
         if run.context is not None and run.context.effects.committed:
-            log.warning("raised_after_commit", job_id=run.claim.id, task=run.claim.task, error=repr(error))
+            told = f"{type(error).__name__}: {decide.message_of(error)}"
+            log.warning("raised_after_commit", job_id=run.claim.id, task=run.claim.task, error=told)
         if run.guarded:
             run.error = TimeoutError() if run.stop is Stop.TIMEOUT else error
-        return decide.raised(run, error, self.store.clock.now())
+        try:
+            return decide.raised(run, error, self.store.clock.now())
+        except Exception as broken:  # noqa: BLE001 - a wish of the user's own making, say; the slot must not be lost by it
+            return decide.failed(run, broken, self.store.clock.now())
 
     # -- finish ---------------------------------------------------------------------------------
 
@@ -667,7 +671,7 @@ class Worker:
             self._end(run, Stop.SHUTDOWN)
         await self._wait_idle(self.settings.grace, unless=self._stop_now)
         for run in list(self._held.values()):
-            run.end(Stop.SHUTDOWN)
+            self._end(run, Stop.SHUTDOWN)
         if self._held:
             await self._wait_idle(LAST_WORDS)
         for run in list(self._held.values()):
@@ -682,9 +686,11 @@ class Worker:
         waiting = [asyncio.ensure_future(self._idle.wait())]
         if unless is not None:
             waiting.append(asyncio.ensure_future(unless.wait()))
-        await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        for one in waiting:
-            one.cancel()
+        try:
+            await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waiting:
+                one.cancel()
 
     def _abandon(self, run: Run) -> None:
         """A thread that does not listen. The process is about to end, and with it the thread."""

@@ -7,6 +7,7 @@ import os
 import socket
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -116,7 +117,7 @@ class SqliteStore:
             self._stop_listening(worker)
         threads, self._threads = self._threads, None
         if threads is not None:
-            await asyncio.to_thread(threads.stop)
+            await in_a_thread(threads.stop)
         self.presence.close()
 
     def _write(self, operation: Operation, items: list[Any], *, durable: bool = True) -> asyncio.Future[list[Any]]:
@@ -242,8 +243,9 @@ class SqliteStore:
 
     async def reap(self) -> list[Takeover]:
         holders, stalled = await self._open().reader.run(self._look_for_claims)
-        known = {info.id for info in self.presence.workers()}
-        self._dead = {worker for worker in known.union(holders) if self._gone(worker)}
+        known = {info.id for info in self.presence.workers()}.union(holders)
+        self._seen = {worker: seen for worker, seen in self._seen.items() if worker in known}
+        self._dead = {worker for worker in known if self._gone(worker)}
         gone = [worker for worker in holders if worker in self._dead]
         self.presence.sweep()
         taken = await self._write(upkeep.take_over, gone) if gone else []
@@ -402,6 +404,15 @@ def all_or_nothing(connection: sqlite3.Connection) -> Iterator[None]:
         raise
     finally:
         connection.execute("RELEASE mainspring_insert")
+
+
+async def in_a_thread(work: Callable[[], None]) -> None:
+    """In one of its own: handlers may have used up those of the event loop, and hang in them for ever."""
+    thread = ThreadPoolExecutor(1, thread_name_prefix="mainspring-closing")
+    try:
+        await asyncio.get_running_loop().run_in_executor(thread, work)
+    finally:
+        thread.shutdown(wait=False)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,67 @@
+"""What a worker does beside its jobs: here, removing what has expired."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mainspring import Mainspring, Retention
+from mainspring.stores.memory import MemoryStore
+from mainspring.worker import upkeep
+from tests.worker.working import eventually, working
+
+ONCE = 3600.0  # seconds between rounds: there is one
+
+
+@pytest.fixture
+def one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "PRUNE_EVERY", ONCE)
+    monkeypatch.setattr(upkeep, "PRUNE_CHUNK", 10)
+
+
+@pytest.mark.usefixtures("one_round")
+async def test_one_round_removes_all_that_has_expired(tmp_path: Path) -> None:
+    """Also if jobs, dedupe keys and documents expire side by side: a chunk is then more than was asked for."""
+    async with Mainspring(f"sqlite:///{tmp_path}/jobs.db") as app:
+
+        @app.task(retention=Retention(completed=0))
+        async def work(n: int) -> None: ...
+
+        for n in range(55):
+            await work.using(dedupe_key=f"key {n}", dedupe_for=0.001).enqueue(n=n)
+        await app.worker().drain()
+        async with working(app) as worker:
+            worker._upkeep._pruned_at = float("-inf")
+            await eventually(lambda: worker._upkeep._pruned_at > float("-inf"))
+        assert await app.store.prune() == 0
+        assert [job async for job in app.jobs.all()] == []
+
+
+@pytest.mark.usefixtures("one_round")
+async def test_a_mountain_of_what_has_expired_does_not_keep_from_looking_for_the_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Endless(MemoryStore):
+        done: list[str]
+
+        async def prune(self, limit: int = 1000) -> int:
+            self.done.append("prune")
+            await asyncio.sleep(0)
+            return limit
+
+        async def reap(self) -> Any:
+            self.done.append("reap")
+            return await super().reap()
+
+    monkeypatch.setattr(upkeep, "PRUNE_FOR", 0.0)
+    store = Endless()
+    store.done = []
+    app = Mainspring(store)
+    async with working(app) as worker:
+        worker._upkeep._pruned_at = float("-inf")
+        await eventually(lambda: store.done.count("prune") > 2)
+        first = store.done.index("prune")
+        assert "reap" in store.done[first:]
