@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.database import Database, PostgresDatabase, SqliteDatabase
+from tests.chaos.keeping import LONG, pytest_runtest_makereport
 from tests.chaos.nursery import Forks, Nursery
 from tests.postgres import Server, dsn, installed
 
-LONG = os.environ.get("MAINSPRING_CHAOS") == "long"
+__all__ = ["LONG", "pytest_runtest_makereport"]  # where tests and pytest look for them
 STORES = ("sqlite", "postgres")
 each_store = pytest.mark.parametrize("nursery", STORES, indirect=True)
 each_store_if_long = pytest.mark.parametrize("nursery", STORES if LONG else STORES[:1], indirect=True)

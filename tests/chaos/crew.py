@@ -7,6 +7,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from mainspring.job import MAX_CRASHES
@@ -56,6 +57,9 @@ class Crew:
         self._nursery.wait_until_all_is_finished()
         for process in self.workers:
             process.wait_for("worker_started")  # the youngest may not even hear signals yet
+        left = partial(self._nursery.database.leftovers, [process.who for process in self.workers])
+        wait_until(lambda: not left(), lambda: f"somebody to tidy up after {left()}")
+        for process in self.workers:
             process.send(signal.SIGTERM)
         for process in self.workers:
             assert process.wait() == 0, process.said()

@@ -8,7 +8,7 @@ import os
 import random
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -23,6 +23,7 @@ from tests.chaos.programs.own import EFFECTS
 
 LIVE = ("pending", "failed", "running", "suspended")
 AROUND = {"connection", "durability", "replication", "autovacuum", "dead rows", "transactions", "prepared", "notices"}
+LEFTOVERS = "workers"  # files of the dead, of which the next worker is rid as soon as it looks: see Crew.finish
 WATCHER = "watcher"  # our own connection, as the server knows it
 BACKENDS = f"""
 SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name <> '{WATCHER}'
@@ -54,6 +55,11 @@ class Database(ABC):
     def beats(self) -> dict[str, int]:
         """The last heartbeat of each worker, as a number that grows."""
 
+    def leftovers(self, living: Iterable[str]) -> set[str]:
+        """Workers that are dead and not forgotten, although everybody can see it."""
+        del living
+        return set()
+
     def statuses(self) -> dict[str, str]:
         return dict(self.ask("SELECT id, status FROM all_jobs"))
 
@@ -74,7 +80,7 @@ class Database(ABC):
                 await store.close()
 
         found = [finding for finding in asyncio.run(diagnose()) if finding.severity is not Severity.OK]
-        return [str(finding) for finding in found if finding.check not in AROUND]
+        return [str(finding) for finding in found if finding.check not in {*AROUND, LEFTOVERS}]
 
 
 class SqliteDatabase(Database):
@@ -103,6 +109,9 @@ class SqliteDatabase(Database):
     def beats(self) -> dict[str, int]:
         locks = Path(f"{self.path}-workers").glob("*.lock")
         return {lock.stem: lock.stat().st_mtime_ns for lock in locks}
+
+    def leftovers(self, living: Iterable[str]) -> set[str]:
+        return {lock.stem for lock in Path(f"{self.path}-workers").glob("*.lock")}.difference(living)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

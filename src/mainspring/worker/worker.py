@@ -61,6 +61,7 @@ STALE = 2.0  # seconds that a claimed job may wait here for a free slot before o
 REFRESH_EVERY = 600.0  # seconds between looks whether schedules are as the code and tzdata say
 SAME_WISH = 0.1  # seconds between two signals that are one
 LAST_WORDS = 3.0  # seconds that stopped handlers get to end after the grace
+LAST_WRITES = 3.0  # seconds that the store gets then to take down what became of them
 
 
 class Worker:
@@ -677,7 +678,7 @@ class Worker:
         for run in list(self._held.values()):
             self._abandon(run)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS):
+            async with asyncio.timeout(LAST_WRITES):
                 await self._acks.flush()
                 await self._aftermath.settle()
                 await self.app.guards.settled()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 
+from mainspring.worker import worker as worker_module
 from tests.chaos.programs.tasks import Shop
+from tests.chaos.waiting import DEADLINE
 
+worker_module.LAST_WORDS = worker_module.LAST_WRITES = DEADLINE  # as in work.py
 app = Shop(os.environ["CHAOS_FOLDER"], f"worker-{os.getpid()}").app

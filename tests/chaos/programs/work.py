@@ -10,6 +10,7 @@ from mainspring.stores.sqlite import store
 from mainspring.worker import Worker
 from mainspring.worker import worker as worker_module
 from tests.chaos.programs.tasks import Shop, WoundClock
+from tests.chaos.waiting import DEADLINE
 
 
 def work(folder: str, who: str, settings: str = "", **worker: Any) -> int:
@@ -21,9 +22,11 @@ def work_by_wound_clock(folder: str, who: str, settings: str = "", **worker: Any
     return run(Shop(folder, who, settings, WoundClock(folder)), **worker)
 
 
-def run(shop: Shop, last_words: float | None = None, log_level: str = "info", **worker: Any) -> int:
-    if last_words is not None:
-        worker_module.LAST_WORDS = last_words
+def run(
+    shop: Shop, last_words: float = DEADLINE, last_writes: float = DEADLINE, log_level: str = "info", **worker: Any
+) -> int:
+    """As patient at its end as the test: a machine that has other things to do is no reason to leave in disorder."""
+    worker_module.LAST_WORDS, worker_module.LAST_WRITES = last_words, last_writes
     logs.set_up(log_level, as_json=True, final=True)
     return Worker(shop.app, id=shop.who, **worker).run()
 
