@@ -280,6 +280,23 @@ async def test_a_count_that_was_not_confirmed_for_long_is_written_again() -> Non
     assert turns.differs(before)
 
 
+async def test_who_knows_an_old_count_loses_no_turn(new_app: NewApp) -> None:
+    """Two that end at once look like one that passes on its turn, to a process that knows of one only."""
+    one, two = new_app(), new_app()
+
+    async def work(who: str) -> None: ...
+
+    narrow, _ = (app.task(name="work", fair=Fair(lambda p: p.who, width))(work) for app, width in ((one, 1), (two, 3)))
+    await narrow.enqueue_many([{"who": "a"}] * 8)
+    async with two.worker(concurrency=1).draining() as run_due:
+        await run_due()
+    async with one.worker(concurrency=2).draining() as run_due:
+        await run_due()
+    (state,) = await one.limits.list("work")
+    assert (await statuses(one))[Status.PENDING] == state.used
+    assert await two.worker().drain() + 3 == 8
+
+
 async def test_a_retry_asks_for_its_turn(new_app: NewApp) -> None:
     app, counters = new_app(), Counters()
 

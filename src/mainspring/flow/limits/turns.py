@@ -26,6 +26,7 @@ class Turns(Slots):
     called: int = 0
     called_at: Millis = 0
     noted_at: Millis = 0  # when somebody last said that jobs line up
+    short: bool = False  # more have left than were counted: what we know of the count is old, or it was wrong
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Turns:
@@ -49,7 +50,7 @@ class Turns(Slots):
 
     def depart(self, job_id: str, token: int, *, called: bool) -> None:
         if not self.leave(job_id, token) and called:
-            self.called = max(0, self.called - 1)
+            self._count_off(1)
 
     def call(self, number: int, now: Millis) -> int:
         """So many of them, or as many as there is room for."""
@@ -61,9 +62,13 @@ class Turns(Slots):
 
     def nobody_came(self, number: int, now: Millis) -> None:
         """They were called, and there were fewer in the line."""
-        self.called = max(0, self.called - number)
+        self._count_off(number)
         if now - self.noted_at > IN_LINE:
             self.waiting = False
+
+    def _count_off(self, number: int) -> None:
+        self.short = self.short or self.called < number
+        self.called = max(0, self.called - number)
 
     def note(self, now: Millis) -> None:
         self.waiting = True
@@ -74,7 +79,12 @@ class Turns(Slots):
             self.called = 0
 
     def differs(self, before: Mapping[str, Any]) -> bool:
-        """Not if as many were called as have left, and that has been seen to happen: nobody else need know."""
+        """Not if as many were called as have left, and that has been seen to happen: nobody else need know.
+
+        If the count fell short, it only looks as if it were the same; whoever writes finds out how things stand.
+        """
+        if self.short:
+            return True
         data = self.to_data()
         if self.called_at - before["called_at"] < FRESH:
             data["called_at"] = before["called_at"]
