@@ -48,7 +48,13 @@ class Refusal:
 
     outcome: Outcome
     look_again: LookAgain | None = None
-    soon: asyncio.Future[bool] | None = None  # it may yet pass, within STAND_BY: True then; who waits no longer cancels
+    soon: asyncio.Future[bool] | None = None  # it may yet pass, within STAND_BY: True then
+
+    def call_off(self) -> bool:
+        """It does not wait any longer. Whether it had passed by then: its guard must hear of its end."""
+        if self.soon is None or self.soon.cancel():
+            return False
+        return not self.soon.cancelled() and self.soon.result()
 
 
 class Guard(Protocol):
@@ -106,17 +112,26 @@ class Guards:
     async def admit(self, claims: Sequence[Claim], now: Millis) -> dict[str, Refusal]:
         """Those that may not start, by their ids. What had passed a guard before another refused it has ended."""
         refused: dict[str, Refusal] = {}
+        try:
+            await self._ask_each(claims, now, refused)
+        except BaseException:
+            for refusal in refused.values():
+                refusal.call_off()
+            raise
+        return refused
+
+    async def _ask_each(self, claims: Sequence[Claim], now: Millis, refused: dict[str, Refusal]) -> None:
         passed: list[tuple[Guard, Guarded]] = []
-        asked: Counter[str] = Counter()  # by how many
-        for guard, jobs in self._jobs_of_each(claims):
+        concerned = list(self._jobs_of_each(claims))
+        asked = Counter(job.claim.id for _, jobs in concerned for job in jobs)  # by how many
+        for guard, jobs in concerned:
             open_ = [job for job in jobs if job.claim.id not in refused]
-            refused.update(await guard.admit(open_, now) if open_ else {})
-            asked.update(job.claim.id for job in jobs)
+            for job_id, refusal in (await guard.admit(open_, now) if open_ else {}).items():
+                refused[job_id] = final(refusal) if asked[job_id] > 1 else refusal
             passed += [(guard, job) for job in open_ if job.claim.id not in refused]
         for guard in self._guards.values():
             if taken_back := [job for by, job in passed if by is guard and job.claim.id in refused]:
                 await guard.ended(taken_back)
-        return {job_id: final(refusal) if asked[job_id] > 1 else refusal for job_id, refusal in refused.items()}
 
     async def ended(self, claims: Sequence[Claim], endings: Mapping[str, Ending] | None = None) -> None:
         for guard, jobs in self._jobs_of_each(claims, endings):
@@ -143,9 +158,8 @@ class Guards:
 
 
 def final(refusal: Refusal) -> Refusal:
-    """Others would have to be asked again."""
-    if refusal.soon is not None:
-        refusal.soon.cancel()
+    """Others would have to be asked again. At once, before it has passed after all."""
+    refusal.call_off()
     return replace(refusal, soon=None)
 
 

@@ -12,7 +12,9 @@ from mainspring.clock import Millis
 from mainspring.errors import StoreUnavailable
 from mainspring.guards import Guarded, Refusal, refuse
 from mainspring.ids import new_id
-from mainspring.job import UNTIL_WOKEN, Move, NewJob, Status
+from mainspring.job import UNTIL_WOKEN, Claim, Move, NewJob, Status
+from mainspring.stores.protocol import Want, WorkerInfo
+from tests.worker.working import ended, eventually, working
 
 
 class Doorman:
@@ -67,6 +69,18 @@ async def put(app: Mainspring, number: int, options: str | None) -> str:
 async def status_of(app: Mainspring, job_id: str) -> tuple[Status, int]:
     job = await app.jobs.get(job_id)
     return job.status, job.attempts
+
+
+class Hesitant(Doorman):
+    """May yet let in whom he refuses."""
+
+    def __init__(self, option: str = "door") -> None:
+        super().__init__(option)
+        self.soon: dict[str, asyncio.Future[bool]] = {}
+
+    def say(self, job: Guarded) -> Refusal:
+        self.soon[job.claim.id] = soon = asyncio.get_running_loop().create_future()
+        return refuse(job.claim, Move.SUSPEND, delay=UNTIL_WOKEN, waits_for="door", soon=soon)
 
 
 async def test_who_passes_runs_and_who_does_not_burns_no_attempt(app: Mainspring) -> None:
@@ -161,3 +175,76 @@ async def test_a_guard_may_say_itself_whom_it_concerns_and_let_some_pass_at_once
     assert [option for _, option in door.asked] == [None, "in"]
     assert (door.left, rang[-1:]) == ([third], [True])
     assert sorted(app.ran) == [1, 2, 4]  # type: ignore[attr-defined]
+
+
+# -- whoever was refused, and may yet pass ---------------------------------------------------------------
+
+
+async def test_who_needs_others_too_does_not_wait_and_that_is_said_before_they_are_asked(app: Mainspring) -> None:
+    """While they are asked it could pass after all, and nobody would know."""
+
+    class Curious(Doorman):
+        async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+            assert [one.cancelled() for one in first.soon.values()] == [True]
+            return await super().admit(jobs, now)
+
+    first, second = Hesitant(), Curious("gate")
+    app.guards.add(first)
+    app.guards.add(second)
+    refused = await put(app, 1, '{"door": "no", "gate": "in"}')
+    await put(app, 2, '{"gate": "in"}')
+    await app.worker().drain()
+    assert app.ran == [2]  # type: ignore[attr-defined]
+    assert (await status_of(app, refused))[0] is Status.SUSPENDED
+
+
+async def test_if_another_cannot_tell_nobody_goes_on_waiting(app: Mainspring) -> None:
+    first, second = Hesitant(), Doorman("gate")
+    second.broken = True
+    app.guards.add(first)
+    app.guards.add(second)
+    await put(app, 1, '{"door": "no"}')
+    await put(app, 2, '{"gate": "in"}')
+    with pytest.raises(StoreUnavailable):
+        await app.guards.admit((await claimed(app)), 0)
+    assert [one.cancelled() for one in first.soon.values()] == [True]
+
+
+async def claimed(app: Mainspring) -> list[Claim]:
+    await app.store.join(WorkerInfo("worker", "localhost", 1, ("default",)), lambda _: None)
+    return (await app.store.claim("worker", [Want("default", 10)])).jobs
+
+
+async def test_who_passed_after_all_when_he_could_not_wait_runs_and_leaves(app: Mainspring) -> None:
+    class Quick(Hesitant):
+        def say(self, job: Guarded) -> Refusal:
+            refusal = super().say(job)
+            self.soon[job.claim.id].set_result(True)
+            return refusal
+
+    door = Quick()
+    app.guards.add(door)
+    job = await put(app, 1, '{"door": "no"}')
+    await app.worker().drain()  # who drains waits for nobody
+    assert app.ran == [1]  # type: ignore[attr-defined]
+    assert door.left == [job]
+
+
+async def test_who_was_cancelled_while_his_guards_were_asked_keeps_no_place_in_the_line(app: Mainspring) -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    class Slow(Hesitant):
+        async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+            asked.set()
+            await answer.wait()
+            return await super().admit(jobs, now)
+
+    door = Slow()
+    app.guards.add(door)
+    job = await put(app, 1, '{"door": "no"}')
+    async with working(app):
+        await asked.wait()
+        await app.jobs.cancel(job)
+        await ended(app, job)
+        answer.set()
+        await eventually(lambda: [one.cancelled() for one in door.soon.values()] == [True])

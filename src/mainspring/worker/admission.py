@@ -63,9 +63,12 @@ class Admissions:
             return
         passed: list[Run] = []
         for run in runs:
+            refusal = refusals.get(run.claim.id)
             if run.ended:  # cancelled, lost or handed back meanwhile; its end may have been told before it had passed
+                if refusal is not None:
+                    refusal.call_off()
                 self._aftermath.ended(run.claim)
-            elif (refusal := refusals.get(run.claim.id)) is None:
+            elif refusal is None:
                 passed.append(run)
             elif refusal.soon is not None and self._may_wait():
                 self._start(self._stand_by(run, refusal, refusal.soon))
@@ -80,17 +83,18 @@ class Admissions:
             await asyncio.wait([soon], timeout=STAND_BY)
         finally:
             self.standing_by -= 1
-            soon.cancel()
-        granted = not soon.cancelled() and soon.result()
+            granted = refusal.call_off()
         if run.ended:
             if granted:
                 self._aftermath.ended(run.claim)
         elif granted:
             self._let_in([run])
         else:
-            self._turn_away(run, refusal)
+            self._refuse(run, refusal)
 
     def _turn_away(self, run: Run, refusal: Refusal) -> None:
-        if refusal.soon is not None:
-            refusal.soon.cancel()
-        self._refuse(run, refusal)
+        """It may have passed in the meantime, and cannot wait here to hear of it."""
+        if refusal.call_off():
+            self._let_in([run])
+        else:
+            self._refuse(run, refusal)

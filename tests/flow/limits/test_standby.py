@@ -52,6 +52,15 @@ async def test_so_many_wait_and_no_more() -> None:
     assert standbys.wait(PLACE, *wishes("another")) is not None
 
 
+async def test_who_went_away_is_forgotten_however_long_the_run_lasts_for_which_they_waited() -> None:
+    standbys = busy(0.01)
+    for number in range(10 * MOST):
+        soon = standbys.wait(PLACE, *wishes(str(number)))
+        assert soon is not None
+        soon.cancel()
+    assert len(standbys._waiting[PLACE.document]) == 1
+
+
 async def test_who_waits_longest_inherits_and_who_went_away_does_not() -> None:
     standbys = busy(0.01)
     first, second = (standbys.wait(PLACE, *wishes(job_id)) for job_id in "ab")

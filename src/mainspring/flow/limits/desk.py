@@ -164,6 +164,7 @@ class Desk:
     async def _try(self, left: list[list[Wish]], decision: Decision, *, trusted: bool) -> list[list[Wish]]:
         """What is left to decide. Only a refusal must know how things stand now: a write finds out by itself."""
         tickets = {ticket.document: ticket for wishes in left for wish in wishes for ticket in wish.tickets}
+        self._forget_if_many()  # not later: what is not known is read, or it would be taken for absent
         await self._read([key for key in tickets if not trusted or key not in self._known])
         if any(isinstance(ticket.gate.limit, Fair) for ticket in tickets.values()):
             await self._crew.look(self.store)
@@ -239,16 +240,15 @@ class Desk:
     async def _read(self, keys: Collection[Key]) -> None:
         if not keys:
             return
-        if len(self._known) > MOST_KNOWN:
-            self._forget()
         for key in keys:
             self._known.pop(key, None)
         self._known |= {document.key: document for document in await self.store.documents(list(keys))}
 
-    def _forget(self) -> None:
+    def _forget_if_many(self) -> None:
         """Memory is for those that are in use; what is in no purse can be drawn again."""
-        for memory in (self._known, self._looked, self._called, self._gone, self._purses, self._nobody):
-            memory.clear()
+        if len(self._known) > MOST_KNOWN:
+            for memory in (self._known, self._looked, self._called, self._gone, self._purses, self._nobody):
+                memory.clear()
 
     async def _write(self, made: Sequence[Case]) -> set[Case]:
         """Those that must be decided again, since others were quicker."""

@@ -57,7 +57,8 @@ class Standbys:
         if not isinstance(obstacle.gate.limit, Limit) or not self.lacking(obstacle.document):
             return None
         one = Standby(ask, leave, asyncio.get_running_loop().create_future())
-        self._waiting.setdefault(obstacle.document, deque()).append(one)
+        others = (other for other in self._waiting.get(obstacle.document, ()) if not other.soon.done())
+        self._waiting[obstacle.document] = deque([*others, one])  # a run may be long, and many go away meanwhile
         return one.soon
 
     def lacking(self, key: Key) -> int:
