@@ -303,3 +303,30 @@ async def test_handlers_of_a_worker(store: PostgresStore, stays: Stays, check_in
     assert jobs[0].result == "booked"
     assert stays() == ["Zoë", "Zoë"]
     assert await store.count(Filter(tasks=(clean.name,))) == 2
+
+
+# -- what never began -----------------------------------------------------------------------------
+
+
+async def test_a_handler_that_is_stopped_just_before_it_begins_leaves_no_connection(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stopped(_block: Any) -> None:
+        raise asyncio.CancelledError
+
+    completion = done(store, await running(store))
+    monkeypatch.setattr(psycopg.AsyncTransaction, "__aenter__", stopped)
+    with pytest.raises(asyncio.CancelledError):
+        await completion.__aenter__()
+    assert completion._connection.closed
+
+
+async def test_nor_does_one_in_a_thread(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_block: Any) -> None:
+        raise psycopg.OperationalError("the server has gone")
+
+    completion = done(store, await running(store))
+    monkeypatch.setattr(psycopg.Transaction, "__enter__", broken)
+    with pytest.raises(StoreUnavailable):
+        await asyncio.to_thread(completion.__enter__)
+    assert completion._connection.closed

@@ -36,8 +36,12 @@ class PostgresCompletion:
     async def __aenter__(self) -> psycopg.AsyncConnection[Any]:
         connection = await self._links.connect()
         self._connection, self._block = connection, connection.transaction()
-        with explained():
-            await self._block.__aenter__()
+        try:
+            with explained():
+                await self._block.__aenter__()
+        except BaseException:  # the handler's timeout, perhaps: nobody else would close it
+            await connection.close()
+            raise
         return connection
 
     async def __aexit__(
@@ -58,10 +62,14 @@ class PostgresCompletion:
     # -- in threads -----------------------------------------------------------------------------------
 
     def __enter__(self) -> psycopg.Connection[Any]:
-        with explained():
-            self._connection = connection = self._links.connect_here()
-            self._block = connection.transaction()
-            self._block.__enter__()
+        self._connection = connection = self._links.connect_here()
+        self._block = connection.transaction()
+        try:
+            with explained():
+                self._block.__enter__()
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def __exit__(

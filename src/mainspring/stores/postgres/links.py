@@ -32,6 +32,7 @@ class Mine:
 
     room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST))
     free: list[Connection] = field(default_factory=list)
+    closed: bool = False  # what is still in use then is closed by who uses it
 
 
 class Links:
@@ -74,6 +75,7 @@ class Links:
         """Those of this loop in order; those of loops that have ended cannot wait for an answer."""
         here = asyncio.get_running_loop()
         for loop, mine in list(self._by_loop.items()):
+            mine.closed = True
             for connection in mine.free:
                 if loop is here:
                     await connection.close()
@@ -123,9 +125,9 @@ async def short_transaction(connection: Connection, silence: float) -> AsyncIter
 async def give_back(mine: Mine, connection: Connection) -> None:
     if connection.closed:
         return
-    if connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+    if connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE and not mine.closed:
         mine.free.append(connection)
-    else:  # something went wrong in the middle; nobody knows what state it is in
+    else:  # else something went wrong in the middle, and nobody knows what state it is in
         await connection.close()
 
 

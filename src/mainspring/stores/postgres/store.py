@@ -405,7 +405,7 @@ class PostgresStore:
             return
         if listener.loop is asyncio.get_running_loop():
             await listener.stop()
-        elif not listener.loop.is_closed():
+        elif listener.loop.is_running():  # one that has ended would never answer
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(listener.stop(), listener.loop))
 
     async def heartbeat(self, worker: str, held: Mapping[str, int]) -> Pulse:
