@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from mainspring.batch_task import BatchDecorator, BatchTask
 from mainspring.batched import Batch
-from mainspring.clock import Clock, Length, to_datetime
+from mainspring.clock import Clock, Length, to_datetime, to_millis
 from mainspring.durable import signals
 from mainspring.durable.family import ParentGuard
 from mainspring.durable.signals import Signal, SignalTimer
@@ -28,8 +28,9 @@ from mainspring.flow.limits import Fair, Limit, Limits, Rate
 from mainspring.flow.quiet import AnyWindow, DeliveryGuard
 from mainspring.guards import Guards
 from mainspring.health import LATE, TIMEOUT, Contact, Health, examine
-from mainspring.job import Inserted, NewJob, check_prepared
+from mainspring.job import Inserted, NewJob, check_prepared, check_queue
 from mainspring.jobs import Jobs, whoami
+from mainspring.moments import show_moment
 from mainspring.portal import Portal
 from mainspring.retry import Retry
 from mainspring.schedule import Rule, Schedule
@@ -345,16 +346,19 @@ class Mainspring:
         self, queue: str, reason: str = "", *, until: datetime | None = None, actor: str | None = None
     ) -> None:
         """Nothing of this queue is started any more, until then or until resumed."""
-        await self._halt(Halt(actor or whoami(), reason, self.now(), until, queue))
+        await self._halt(Halt(actor or whoami(), reason, self.now(), until, check_queue(queue)))
 
     async def _halt(self, halt: Halt) -> None:
+        if halt.until is not None and to_millis(halt.until) <= self.store.clock.now():
+            msg = f"until {show_moment(halt.until)}: that is over, and nothing would be halted"
+            raise ConfigurationError(msg)
         await self.store.halt(halt)
         self.bus.emit(Halted(actor=halt.actor, reason=halt.reason, queue=halt.queue, until=halt.until))
 
     async def resume(self, queue: str | None = None, *, reason: str = "", actor: str | None = None) -> bool:
         """End the halt, or the pause of one queue; False if there was none."""
         by = By(actor or whoami(), reason)
-        resumed = await self.store.resume(by, queue)
+        resumed = await self.store.resume(by, None if queue is None else check_queue(queue))
         if resumed:
             self.bus.emit(Resumed(actor=by.actor, queue=queue))
         return resumed

@@ -198,6 +198,14 @@ class NewJob:
     waits_for: str | None = None  # it begins as suspended: until this key is called or, if they say so, run_at or delay
 
 
+def check_queue(name: str) -> str:
+    """Some stores would take no name for no queue, which is all of them."""
+    if name in {"", "*"}:
+        msg = f"{name!r} is no name for a queue"
+        raise ConfigurationError(msg)
+    return name
+
+
 def check_prepared(what: str, jobs: Iterable[Any]) -> None:
     """Tasks are easily taken for jobs of theirs."""
     for job in jobs:

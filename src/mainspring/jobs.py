@@ -16,7 +16,7 @@ from mainspring.durable.states import StepState, declared_by, states_of
 from mainspring.errors import ConfigurationError, DedupeConflict, IllegalMove, JobNotFound, StepNotFound
 from mainspring.events import JobCancelled
 from mainspring.ids import new_id
-from mainspring.job import Attempt, Job, Priority, Status, TimelineEntry
+from mainspring.job import Attempt, Job, Priority, Status, TimelineEntry, check_queue
 from mainspring.stores.protocol import Action, By, Changed, Edit, Filter, Page
 from mainspring.why import Why, explain, inquire
 
@@ -170,7 +170,7 @@ class Jobs:
         edit = Edit(
             payload=None if payload is None else await self._checked(job_id, payload),
             priority=None if priority is None else Priority.parse(priority),
-            queue=queue,
+            queue=None if queue is None else check_queue(queue),
             max_attempts=max_attempts,
         )
         await self._change_one(Action.EDIT, job_id, reason, actor, edit)

@@ -45,7 +45,8 @@ def test_the_steps_reach_every_job(jobs: int, reached: list[int]) -> None:
 
 def test_bad_values(run: Run) -> None:
     assert run("bench", "--jobs", "0").code == 2
-    assert run("bench", "--directory", "/nowhere/at/all", "--jobs", "1").code == 1
+    outcome = run("bench", "--directory", "/nowhere/at/all", "--jobs", "1")
+    assert (outcome.code, "there is no directory /nowhere/at/all" in outcome.err) == (2, True)
 
 
 def test_a_worker_that_fails_ends_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 def test_open_list_and_close(run: Any) -> None:
+    assert run("list") == "no circuit breakers\n"
     assert "maintenance" in run("open", "email-api", "--reason", "maintenance", "--for", "15min")
     (found,) = json.loads(run("list", "--json"))["breakers"]
     assert (found["name"], found["phase"], found["reason"]) == ("email-api", "open", "maintenance")

@@ -154,6 +154,7 @@ def test_jobs_by_worker(jobs: Run, shop: Shop) -> None:
         (["--limit", "0"], "'0' is no number of at least 1"),
         (["--limit", "5000"], "go from page to page with --cursor"),
         (["--limit", "many"], "'many' is no number"),
+        (["--cursor", "page-2"], "'page-2' is no cursor"),
     ],
 )
 def test_bad_values_are_wrong_usage(argv: list[str], told: str, jobs: Run) -> None:
@@ -424,7 +425,11 @@ def test_edit(jobs: Run, shop: Shop) -> None:
     job = jobs("edit", job_id, *edit, "--json").data["job"]
     assert job["payload"] == {"day": "tuesday"}
     assert (job["priority"], job["queue"], job["max_attempts"]) == ("urgent", "fast", 9)
-    assert "urgent in queue fast" in jobs("edit", job_id, "--queue", "fast").out
+    moved = jobs("edit", job_id, "--queue", "fast")
+    assert "urgent in queue fast" in moved.out
+    assert moved.err == "no living worker takes from queue 'fast'\n"
+    refused = jobs("edit", job_id, "--queue", "")
+    assert (refused.code, "'' is no name for a queue" in refused.err) == (2, True)
 
 
 @pytest.mark.parametrize(

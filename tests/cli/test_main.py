@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -36,6 +37,13 @@ def test_help_tells_the_exit_codes(run: Run) -> None:
     assert run("jobs", "list", "--help").out.count("exit codes:") == 1
 
 
+def test_help_has_a_line_for_each_command(run: Run) -> None:
+    lines = run("--help").out.splitlines()
+    listed = lines[lines.index("  COMMAND") + 1 : lines.index("options:") - 1]
+    assert len(listed) > 10
+    assert [line for line in listed if not re.match(r"    \w+  +\w", line)] == []
+
+
 def test_version(run: Run) -> None:
     assert run("--version").out == run("version").out == f"mainspring {version('mainspring')}\n"
     assert run("version", "--json").data["mainspring"] == version("mainspring")
@@ -57,6 +65,7 @@ def test_without_a_command_it_helps_and_fails(run: Run) -> None:
         (["jobs", "show"], "mainspring jobs show"),
         (["jobs", "list", "--nonsense"], "mainspring jobs list"),
         (["jobs", "list", "--limi", "3"], "mainspring jobs list"),
+        (["jobs", "list", "--app", "nowhere:app"], "mainspring jobs list"),
     ],
 )
 def test_wrong_usage_is_told_in_two_lines(argv: list[str], command: str, run: Run) -> None:

@@ -102,6 +102,7 @@ def test_upcoming(people: Run, ana: Person) -> None:
     date, time, person, kind, zone, _, utc, on = row.split()
     assert (date, time, person, kind, zone, utc, on) == (on, "09:00", "ana", "birthday", ana.zone, "19:00", on)
     assert people("occasions", "upcoming", "--days", "1", "--json").data == {"upcoming": []}
+    assert people("occasions", "upcoming", "--days", "1").err == "nothing is coming up\n"
     assert people("occasions", "upcoming", "--kind", "other", "--json").data == {"upcoming": []}
 
 

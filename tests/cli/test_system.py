@@ -12,7 +12,7 @@ from mainspring.cli.terminal import Terminal
 from mainspring.errors import SystemHalted
 from mainspring.job import Counts, Status
 from mainspring.stores.protocol import DUE_CAP, Halt, Stats, WorkerInfo
-from tests.cli.conftest import Outcome, Run, Shop
+from tests.cli.conftest import NIGHTLY_ONLY, Outcome, Run, Shop
 
 pytestmark = pytest.mark.slow
 
@@ -67,6 +67,7 @@ def test_a_halt_ends_once(argv: list[str], call: Run) -> None:
 
 
 def test_pause_and_resume_a_queue(call: Run, shop: Shop) -> None:
+    shop.enqueue_later(queue="mail")
     outcome = call("pause", "mail", "--reason", "provider is down")
     assert outcome.out == "queue mail paused: none of its jobs is started\n"
     assert outcome.err == "to end it: mainspring resume --queue mail\n"
@@ -87,8 +88,31 @@ def test_to_resume_what_runs_is_no_failure(call: Run) -> None:
     assert call("resume", "--json").data == {"resumed": False, "halted": []}
 
 
-def test_a_pause_needs_a_queue(call: Run) -> None:
+def test_a_pause_needs_a_queue(call: Run, shop: Shop) -> None:
     assert call("pause").code == 2
+    for argv in (["pause", ""], ["pause", "", "--anyway"], ["pause", "*"], ["resume", "--queue", ""]):
+        outcome = call(*argv)
+        assert (outcome.code, "is no name for a queue" in outcome.err) == (2, True)
+    assert shop.app.run(shop.app.halts()) == []
+
+
+def test_a_queue_that_nobody_knows_is_taken_for_mistyped(call: Run, run: Run, shop: Shop) -> None:
+    shop.enqueue(queue="mail")
+    outcome = call("pause", "mial")
+    assert (outcome.code, shop.app.run(shop.app.halts())) == (2, [])
+    assert "of a queue 'mial' is known here, only: mail; --anyway pauses it too" in outcome.err
+    assert call("pause", "mial", "--anyway").code == 0
+    assert call("pause", "mial").code == 0  # now it is known
+    shop.path.with_name("nights.py").write_text(NIGHTLY_ONLY)
+    assert run("pause", "default", "--app", "nights:app").code == 0  # of a task
+
+
+@pytest.mark.parametrize("end", [["--until", "2020-01-01"], ["--for", "0"]])
+@pytest.mark.parametrize("argv", [["halt"], ["pause", "mail", "--anyway"]])
+def test_what_would_be_over_at_once_is_refused(argv: list[str], end: list[str], call: Run, shop: Shop) -> None:
+    outcome = call(*argv, *end)
+    assert (outcome.code, "that is over, and nothing would be halted" in outcome.err) == (2, True)
+    assert shop.app.run(shop.app.halts()) == []
 
 
 # -- stats ----------------------------------------------------------------------------------------
@@ -107,7 +131,7 @@ def test_stats(call: Run, shop: Shop) -> None:
     assert "no workers" in outcome.err
     data = call("stats", "--json").data
     assert {row["queue"]: row["pending"] for row in data["queues"]} == {"default": 1, "mail": 1}
-    assert (data["workers"], data["halts"]) == ([], [])
+    assert (data["workers"], data["halts"], data["measures"]) == ([], [], {})
 
 
 def test_stats_of_nothing(call: Run) -> None:
@@ -117,7 +141,7 @@ def test_stats_of_nothing(call: Run) -> None:
 
 
 def test_halts_are_on_top(call: Run) -> None:
-    call("pause", "mail", "--reason", "provider is down", "--actor", "ann", "--for", "2h")
+    call("pause", "mail", "--anyway", "--reason", "provider is down", "--actor", "ann", "--for", "2h")
     call("halt", "--refuse", "--actor", "bob")
     lines = call("stats").out.splitlines()
     assert lines[0] == "the whole system is halted, new jobs are refused since now, by bob"
@@ -186,7 +210,7 @@ def test_audit(call: Run, shop: Shop) -> None:
     assert call("audit").err == "nothing was changed by hand yet\n"
     shop.enqueue_later(queue="a")
     call("jobs", "cancel", "--queue", "a", "--all-matching", "--reason", "not needed", "--actor", "ann")
-    call("pause", "mail", "--actor", "bob")
+    call("pause", "mail", "--anyway", "--actor", "bob")
     header, pause, cancel = call("audit").out.splitlines()
     assert header.split() == ["AT,", "UTC", "ACTION", "JOBS", "ACTOR", "REASON", "DETAIL"]
     assert pause.split()[2:] == ["pause", "bob", "queue=mail,", "accept=True"]

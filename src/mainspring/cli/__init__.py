@@ -80,7 +80,11 @@ def run(argv: list[str], terminal: Terminal) -> int:
     args = parser.parse_args(argv)
     args.argv = argv
     logs.set_up("warning", as_json=terminal.json)
-    code: int = args.run(args, terminal)
+    try:
+        code: int = args.run(args, terminal)
+    except UsageError as error:
+        error.command = args.prog
+        raise
     terminal.out.flush()
     return code
 

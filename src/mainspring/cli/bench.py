@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mainspring.app import Mainspring
-from mainspring.cli.exits import Exit
+from mainspring.cli.exits import Exit, UsageError
 from mainspring.cli.parser import Commands, add_command, parse_positive
 from mainspring.cli.progress import Progress
 from mainspring.cli.table import Column
@@ -51,6 +51,9 @@ def add_commands(commands: Commands) -> None:
 
 
 def bench(args: Namespace, terminal: Terminal) -> int:
+    if args.directory is not None and not args.directory.is_dir():
+        msg = f"there is no directory {args.directory}"
+        raise UsageError(msg, args.prog)
     with tempfile.TemporaryDirectory(prefix="mainspring-bench-", dir=args.directory) as directory:
         measured = asyncio.run(measure(Path(directory), args.jobs, terminal))
     machine = {"python": platform.python_version(), "sqlite": sqlite3.sqlite_version, "processors": os.cpu_count()}

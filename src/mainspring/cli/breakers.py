@@ -61,7 +61,10 @@ def list_breakers(args: Namespace, terminal: Terminal) -> int:
     if terminal.json:
         terminal.emit({"breakers": [plain_status(one) for one in found]})
         return Exit.OK
-    terminal.table(COLUMNS, [row_of(one, now) for one in found])
+    if found:
+        terminal.table(COLUMNS, [row_of(one, now) for one in found])
+    else:
+        terminal.note("no circuit breakers")
     return Exit.OK
 
 

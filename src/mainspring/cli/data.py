@@ -52,6 +52,7 @@ def plain_stats(stats: Stats) -> dict[str, Any]:
         "workers": plain(stats.workers),
         "halts": plain(stats.halts),
         "estimated": stats.estimated,
+        "measures": plain(stats.measures),
     }
 
 

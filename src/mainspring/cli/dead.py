@@ -25,7 +25,7 @@ PURGE = replace(DELETE, verb="purge", done="purged")
 
 
 def add_commands(commands: Commands) -> None:
-    dead = add_group(commands, "dead", "look at the dead letters: jobs that gave up")
+    dead = add_group(commands, "dead", "look at jobs that gave up, retry and purge them")
     add_list(dead)
     add_show(dead)
     add_retry(dead)

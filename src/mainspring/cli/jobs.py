@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 from mainspring.app import Mainspring
 from mainspring.cli import replay
@@ -36,7 +37,7 @@ from mainspring.cli.terminal import Terminal
 from mainspring.job import Job, Priority
 from mainspring.jobs import Jobs
 from mainspring.moments import show_moment, show_relative
-from mainspring.stores.protocol import Filter, Page
+from mainspring.stores.protocol import EVERY_QUEUE, Filter, Page
 
 CANCEL = Change("cancel", "cancelled", Jobs.cancel, Jobs.cancel_where)
 RETRY = Change("retry", "retried", Jobs.retry, Jobs.retry_where)
@@ -72,7 +73,7 @@ def add_page_options(parser: Parser) -> None:
     parser.add_argument(
         "--limit", type=parse_limit, default=50, metavar="N", help="at most so many, up to 1000 (default: 50)"
     )
-    parser.add_argument("--cursor", metavar="CURSOR", help="go on where the page before ended")
+    parser.add_argument("--cursor", type=parse_cursor, metavar="CURSOR", help="go on where the page before ended")
 
 
 def add_show(jobs: Commands) -> None:
@@ -206,7 +207,14 @@ def edit_job(args: Namespace, terminal: Terminal) -> int:
         raise UsageError(msg, args.prog)
     with opened(args) as app:
         app.run(app.jobs.edit(args.id, **edit, reason=args.reason, actor=args.actor))
+        if args.queue is not None and not is_served(app, args.queue):
+            terminal.note(f"no living worker takes from queue {args.queue!r}")
         return say_changed(app, args.id, terminal)
+
+
+def is_served(app: Mainspring, queue: str) -> bool:
+    workers = app.run(app.stats()).workers
+    return any(one.alive and {queue, EVERY_QUEUE}.intersection(one.queues) for one in workers)
 
 
 def say_changed(app: Mainspring, job_id: str, terminal: Terminal) -> int:
@@ -220,6 +228,15 @@ def say_changed(app: Mainspring, job_id: str, terminal: Terminal) -> int:
 
 
 # -- values ---------------------------------------------------------------------------------------
+
+
+def parse_cursor(text: str) -> str:
+    """The id that a page ended with."""
+    try:
+        return str(UUID(text))
+    except ValueError:
+        msg = f"{text!r} is no cursor; take the one that the page before ended with"
+        raise ArgumentTypeError(msg) from None
 
 
 def parse_payload(text: str) -> Any:

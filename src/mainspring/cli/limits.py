@@ -38,9 +38,16 @@ def list_limits(args: Namespace, terminal: Terminal) -> int:
         found = [one for one in app.run(app.limits.list(args.name)) if one.waiting or not args.waiting]
     if terminal.json:
         terminal.emit({"limits": [plain(one) for one in found]})
-    else:
+    elif found:
         terminal.table(COLUMNS, [row_of(one) for one in found])
+    else:
+        terminal.note(nothing_found(args))
     return Exit.OK
+
+
+def nothing_found(args: Namespace) -> str:
+    of_that_name = "" if args.name is None else f" of the name {args.name!r}"
+    return f"no limit{of_that_name} {'keeps jobs waiting' if args.waiting else 'is in use'}"
 
 
 def row_of(state: LimitState) -> list[str | Styled]:

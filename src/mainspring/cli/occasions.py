@@ -39,7 +39,10 @@ def upcoming(args: Namespace, terminal: Terminal) -> int:
     if terminal.json:
         terminal.emit({"upcoming": [plain_upcoming(one) for one in found]})
         return Exit.OK
-    say_upcoming(terminal, found)
+    if found:
+        say_upcoming(terminal, found)
+    else:
+        terminal.note("nothing is coming up")
     if len(found) == args.limit:
         terminal.note("there may be more: raise --limit, or choose fewer --days or a --kind")
     return Exit.OK

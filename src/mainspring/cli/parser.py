@@ -14,11 +14,20 @@ Commands = Any  # argparse's own type for sub-parsers is private
 EXIT_CODES = "exit codes:\n" + "\n".join(f"  {code.value:>3}  {meaning}" for code, meaning in MEANINGS.items())
 
 
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Each command on one line: argparse forgets that they are indented once more than options."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        super().add_argument(action)
+        if action.nargs == argparse.PARSER:
+            self._action_max_length += self._indent_increment
+
+
 class Parser(argparse.ArgumentParser):
     """Raises what is wrong with the command line, so that `main` can say it in one place."""
 
     def __init__(self, **options: Any) -> None:
-        defaults = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+        defaults = {"formatter_class": Help, "allow_abbrev": False}
         super().__init__(**{**defaults, **options})
 
     def error(self, message: str) -> NoReturn:

@@ -52,7 +52,7 @@ def add_list(people: Commands) -> None:
     parser.add_argument("--kind", help="with an occasion of this kind, such as birthday")
     parser.add_argument(
         "--attribute", type=parse_attribute, action="append", default=[], metavar="NAME=VALUE",
-        help="with this attribute; may be given several times",
+        help="with this attribute; may be repeated",
     )  # fmt: skip
     parser.add_argument(
         "--limit", type=parse_limit, default=50, metavar="N", help="at most so many, up to 1000 (default: 50)"
@@ -86,7 +86,7 @@ def add_import(people: Commands) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="the file, in UTF-8")
     parser.add_argument(
         "--map", type=parse_mapping, action="append", default=[], metavar="COLUMN=FIELD",
-        help="a column that is called otherwise; with nothing after the = it is left out. May be given several times",
+        help="a column that is called otherwise; with nothing after the = it is left out; may be repeated",
     )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
     add_store_options(parser)

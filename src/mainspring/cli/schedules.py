@@ -87,7 +87,9 @@ def add_preview(schedules: Commands) -> None:
     parser = add_command(schedules, "preview", preview_schedule, "show coming times", detail)
     parser.add_argument("id", metavar="ID", nargs="?", help="the schedule; else give --rule")
     add_rule_options(parser)
-    parser.add_argument("-n", type=parse_limit, default=10, dest="count", metavar="N", help="so many (default: 10)")
+    parser.add_argument(
+        "-n", "--limit", type=parse_limit, default=10, dest="count", metavar="N", help="so many (default: 10)"
+    )
     parser.add_argument("--reader", metavar="ZONE", help="show them in this zone too, say your own")
     parser.add_argument("--after", type=parse_moment, metavar="TIME", help="begin there rather than now: ISO 8601")
     add_store_options(parser)
@@ -106,7 +108,7 @@ def add_diff(schedules: Commands) -> None:
         "--tzdata", type=Path, metavar="DIR", help="with the zones of this directory, as /usr/share/zoneinfo"
     )
     parser.add_argument(
-        "-n", type=parse_limit, default=50, dest="count", metavar="N", help="show so many (default: 50)"
+        "-n", "--limit", type=parse_limit, default=50, dest="count", metavar="N", help="show so many (default: 50)"
     )
 
 
@@ -133,7 +135,13 @@ def add_pause(schedules: Commands) -> None:
 def add_ledger(schedules: Commands) -> None:
     parser = add_id_command(schedules, "ledger", show_ledger, "show what became of a schedule's times, newest first")
     parser.add_argument(
-        "-n", type=parse_limit, default=50, dest="count", metavar="N", help="at most so many (default: 50)"
+        "-n",
+        "--limit",
+        type=parse_limit,
+        default=50,
+        dest="count",
+        metavar="N",
+        help="at most so many, up to 1000 (default: 50)",
     )
     parser.add_argument("--before", type=parse_when, metavar="TIME", help="those before this: ISO 8601, or 2h, 3d ago")
 

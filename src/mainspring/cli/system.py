@@ -9,15 +9,16 @@ from datetime import datetime
 from typing import Any
 
 from mainspring.app import Mainspring
-from mainspring.cli.exits import Exit
+from mainspring.cli.exits import Exit, UsageError
 from mainspring.cli.loading import opened
 from mainspring.cli.moments import When, parse_length, parse_when
 from mainspring.cli.parser import Commands, Parser, add_actor_options, add_command, add_store_options, parse_limit
 from mainspring.cli.stats_page import say_stats
 from mainspring.cli.table import Column, Styled
 from mainspring.cli.terminal import Terminal, on_terminal
+from mainspring.job import check_queue
 from mainspring.moments import show_both, show_exactly, show_moment
-from mainspring.stores.protocol import AuditEntry
+from mainspring.stores.protocol import EVERY_QUEUE, AuditEntry
 
 WATCH_EVERY = 1.0  # seconds
 CLEAR = "\x1b[H\x1b[J"
@@ -60,8 +61,10 @@ def add_resume(commands: Commands) -> None:
 
 
 def add_pause(commands: Commands) -> None:
-    parser = add_command(commands, "pause", pause, "start no more jobs of one queue")
+    detail = "Jobs that run now are left to finish. New ones are kept for later."
+    parser = add_command(commands, "pause", pause, "start no more jobs of one queue", detail)
     parser.add_argument("queue", metavar="QUEUE", help="the queue")
+    parser.add_argument("--anyway", action="store_true", help="also if nothing is known of that queue yet")
     add_end_options(parser)
 
 
@@ -73,7 +76,9 @@ def add_stats(commands: Commands) -> None:
 
 def add_audit(commands: Commands) -> None:
     parser = add_command(commands, "audit", show_audit, "show who changed what by hand, newest first")
-    parser.add_argument("--limit", type=parse_limit, default=50, metavar="N", help="at most so many (default: 50)")
+    parser.add_argument(
+        "--limit", type=parse_limit, default=50, metavar="N", help="at most so many, up to 1000 (default: 50)"
+    )
     add_store_options(parser)
 
 
@@ -91,8 +96,28 @@ def halt(args: Namespace, terminal: Terminal) -> int:
 def pause(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
         until = end_of(args, app.now())
+        if not args.anyway:
+            require_known(app, args)
         app.run(app.pause(args.queue, args.reason, until=until, actor=args.actor))
         return say_halted(app, terminal, args.queue, until, f"queue {args.queue} paused: none of its jobs is started")
+
+
+def require_known(app: Mainspring, args: Namespace) -> None:
+    """A name that is mistyped must not pass for a queue that stands still."""
+    known = known_queues(app)
+    if check_queue(args.queue) not in known:
+        shown = ", ".join(sorted(known)) or "none"
+        msg = f"no job, worker or task of a queue {args.queue!r} is known here, only: {shown}; --anyway pauses it too"
+        raise UsageError(msg, args.prog)
+
+
+def known_queues(app: Mainspring) -> set[str]:
+    stats = app.run(app.stats())
+    served = {queue for worker in stats.workers for queue in worker.queues if queue != EVERY_QUEUE}
+    of_tasks = {task.options.queue or "default" for task in app.tasks.values()}
+    return (
+        {counts.queue for counts in stats.queues} | {one.queue for one in stats.halts if one.queue} | served | of_tasks
+    )
 
 
 def end_of(args: Namespace, now: datetime) -> datetime | None:
