@@ -247,15 +247,16 @@ async def test_the_gate_makes_writers_wait_in_line(ours: SqliteStore, monkeypatc
     monkeypatch.setattr(Gate, "__enter__", nobody)
     monkeypatch.setattr(Gate, "__exit__", nobody)
     with pytest.raises(StoreBusy):
-        await put_beside_a_long_transaction(ours)
+        await put_beside_a_long_transaction(ours, lasting=60)
 
 
-async def put_beside_a_long_transaction(store: SqliteStore) -> None:
+async def put_beside_a_long_transaction(store: SqliteStore, *, lasting: float = 0.3) -> None:
+    """It lasts so long in seconds, or until the other knows what becomes of him."""
     held = await running(store)
     other = SqliteStore(store.file.path, busy_timeout=0.05)
     async with store.completion(lambda: outcome(held, Move.DONE)):
         waiting = asyncio.create_task(put(other, queue="other"), context=Context())
-        await asyncio.wait([waiting], timeout=0.3)
+        await asyncio.wait([waiting], timeout=lasting)
     try:
         await waiting
     finally:

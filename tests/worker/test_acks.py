@@ -74,16 +74,16 @@ async def scene(delay: float = 3600) -> AsyncIterator[Scene]:
 
 
 async def test_outcomes_wait_for_each_other_but_not_for_long() -> None:
-    async with scene(delay=0.05) as it:
+    async with scene(delay=0.5) as it:
         began = time.monotonic()
         it.add("a")
         it.add("b")
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
         assert it.store.batches == []
         it.add("c")
         await eventually(lambda: it.confirmed)
         assert it.store.batches == [["a", "b", "c"]]
-        assert 0.04 < time.monotonic() - began < 2
+        assert time.monotonic() - began > 0.4
 
 
 async def test_an_urgent_one_takes_the_others_along() -> None:

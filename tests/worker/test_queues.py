@@ -17,9 +17,11 @@ from mainspring.job import NewJob, Outcome, Status
 from mainspring.stores.memory import MemoryStore
 from mainspring.worker import Subscription
 from mainspring.worker import worker as worker_module
-from tests.worker.working import ended, eventually, new_app, reached, record, working
+from tests.worker.working import DEADLINE, ended, eventually, new_app, reached, record, working
 
 pytestmark = pytest.mark.slow
+
+NEVER = 3600.0  # seconds
 
 
 class Gauge:
@@ -55,21 +57,22 @@ async def test_no_more_jobs_at_once_than_the_worker_may(app: Mainspring) -> None
     assert gauge.most["all"] == 7
 
 
-async def test_no_more_jobs_of_a_queue_at_once_than_it_may_and_no_waiting_in_between(app: Mainspring) -> None:
+async def test_no_more_jobs_of_a_queue_at_once_than_it_may_and_no_waiting_in_between(
+    app: Mainspring, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gauge = Gauge()
 
     @app.task()
     async def work(queue: str) -> None:
         await gauge.measure(queue)
 
-    began = time.monotonic()
+    monkeypatch.setattr(worker_module, "LONGEST_SLEEP", NEVER)  # it looks again when one has ended, not after a while
     async with working(app, queues=["slim", "wide", "free"], limits={"slim": 1, "wide": 4}, concurrency=20):
         jobs = [
             await work.using(queue=queue).enqueue(queue=queue) for _ in range(60) for queue in ("slim", "wide", "free")
         ]
         await ended(app, *[job.id for job in jobs])
     assert (gauge.most["slim"], gauge.most["wide"]) == (1, 4)
-    assert time.monotonic() - began < 5  # it looks again when one has ended, not after a while
 
 
 async def test_a_limit_of_every_queue_holds_across_them(app: Mainspring) -> None:
@@ -122,16 +125,20 @@ async def test_weights_share_the_worker(app: Mainspring) -> None:
     assert first["b"] > 0
 
 
-async def test_a_job_starts_at_once_when_enqueued_and_on_time_when_planned(app: Mainspring) -> None:
+async def test_a_job_starts_at_once_when_enqueued_and_on_time_when_planned(
+    app: Mainspring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How soon that is on a machine that has nothing else to do, the benchmarks tell."""
+    monkeypatch.setattr(worker_module, "LONGEST_SLEEP", NEVER)
+
     @app.task()
     async def work() -> float:
         return time.time()
 
     async with working(app):
-        began = time.time()
-        assert await (await work.enqueue()).result(10) - began < 0.5
+        await (await work.enqueue()).result(DEADLINE)
         due = time.time() + 0.2
-        assert 0 <= await (await work.using(delay=0.2).enqueue()).result(10) - due + 0.002 < 0.5
+        assert await (await work.using(delay=0.2).enqueue()).result(DEADLINE) >= due - 0.002
 
 
 async def test_idle_workers_do_not_ask_all_the_time() -> None:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from mainspring.stores.memory import MemoryStore
 from mainspring.worker import Worker, lanes
 from mainspring.worker import worker as worker_module
 from tests.worker.test_guards import Doorman
-from tests.worker.working import QUICK, FaultyStore, ended, eventually, new_app, reached, record, working
+from tests.worker.working import DEADLINE, QUICK, FaultyStore, ended, eventually, new_app, reached, record, working
 
 pytestmark = pytest.mark.slow
 
@@ -95,13 +94,11 @@ async def test_a_second_stop_does_not_wait_for_the_grace(app: Mainspring) -> Non
     async def work() -> None:
         await asyncio.sleep(3600)
 
-    began = time.monotonic()
     async with working(app, grace=3600) as worker:
         job = await work.enqueue()
         await eventually(lambda: worker._slots == 1)
         worker.stop()
         worker.stop()
-    assert time.monotonic() - began < 10
     assert (await job.get()).status is Status.PENDING
 
 
@@ -111,6 +108,7 @@ async def test_signals(app: Mainspring, number: int, monkeypatch: pytest.MonkeyP
     async def work() -> None:
         await asyncio.sleep(3600)
 
+    monkeypatch.setattr(worker_module, "SAME_WISH", 3600.0)  # however long this machine takes between the two
     worker = Worker(app, **{**QUICK, "grace": 3600})
     running = asyncio.create_task(worker._run())
     job = await work.enqueue()
@@ -122,7 +120,7 @@ async def test_signals(app: Mainspring, number: int, monkeypatch: pytest.MonkeyP
     assert not running.done()
     monkeypatch.setattr(worker_module, "SAME_WISH", 0.0)
     os.kill(os.getpid(), number)
-    assert await asyncio.wait_for(running, 10) == 0
+    assert await asyncio.wait_for(running, DEADLINE) == 0
     worker._be_patient()  # as `run` is when all has ended in order; else this process would end
     assert (await job.get()).status is Status.PENDING
 
@@ -239,11 +237,9 @@ async def test_a_coroutine_that_will_not_be_cancelled_cannot_hold_the_worker(app
             except asyncio.CancelledError:
                 continue
 
-    began = time.monotonic()
     async with working(app, grace=0.05) as worker:
         job = await stubborn.enqueue()
         await eventually(lambda: worker._slots == 1)
-    assert time.monotonic() - began < 5
     assert (await job.get()).status is Status.PENDING
     release.set()
 
@@ -251,7 +247,7 @@ async def test_a_coroutine_that_will_not_be_cancelled_cannot_hold_the_worker(app
 async def test_told_to_stop_before_it_serves(app: Mainspring) -> None:
     worker = Worker(app, **QUICK)
     worker.stop()
-    await asyncio.wait_for(worker.serve(), 5)
+    await asyncio.wait_for(worker.serve(), DEADLINE)
 
 
 async def test_told_to_stop_while_the_store_is_away() -> None:
@@ -261,7 +257,7 @@ async def test_told_to_stop_while_the_store_is_away() -> None:
     serving = asyncio.create_task(worker.serve())
     await eventually(lambda: store.failed["open"] >= 3)
     worker.stop()
-    await asyncio.wait_for(serving, 2)
+    await asyncio.wait_for(serving, DEADLINE)
 
 
 async def test_a_wrong_store_is_an_error_at_once() -> None:

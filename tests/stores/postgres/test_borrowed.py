@@ -192,7 +192,7 @@ async def test_a_caller_who_takes_his_time_holds_nobody_up(store: PostgresStore,
     """Neither a halt, nor those who come after it."""
     with stores.connect() as connection:
         await greet.using(connection=connection).enqueue(name="Ana")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await store.halt(a_halt(ManualClock()))
             await put(store, payload='{"name": "Ben"}')
             await store.resume(By("ana"))

@@ -270,7 +270,7 @@ async def test_who_reads_the_archive_for_long_holds_up_nobody(store: PostgresSto
     stores.ask("CREATE TABLE {s}.archive_3 PARTITION OF {s}.archive FOR VALUES FROM (3) TO (4)")
     with stores.connect() as dump:
         dump.execute(f"SELECT count(*) FROM {stores.schema}.archive".encode())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await end(store, await running(store, keep=DAY), Move.DONE) is Status.COMPLETED
             assert await store.prune() == 1
             await put(store)

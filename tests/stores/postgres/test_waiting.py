@@ -138,7 +138,7 @@ async def test_in_a_callers_own_transaction_too(stores: Stores, programs: list[P
 async def test_a_job_that_is_waited_for_can_be_claimed_and_report(programs: list[PostgresStore]) -> None:
     """Only to end it is to wait for those who are about to wait."""
     child, parent = await put(programs[0], queue="children"), await running(programs[1])
-    async with Slowly(programs[1], suspend(parent, end_of(child))), asyncio.timeout(5):
+    async with Slowly(programs[1], suspend(parent, end_of(child))), asyncio.timeout(20):
         held = await claim_one(programs[0], queue="children")
         assert await end(programs[0], held, Move.RETRY) is Status.FAILED
 
@@ -198,7 +198,7 @@ async def test_instead_of_one_whom_another_has_locked_the_next_is_woken(stores: 
     await store.insert([first, second])
     with stores.connect() as other:
         other.execute(f"SELECT * FROM {stores.schema}.wake(ARRAY['bell'], ARRAY[1], 1)".encode())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert await store.wake({"bell": 1}) == {"bell": 1}
     assert {held.id for held in await claim(store)} == {first.id, second.id}
 
