@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,6 +51,24 @@ def test_two_tasks_of_one_name_are_refused_but_a_module_may_be_loaded_again() ->
     for module, function in (("shop.sms", "send"), ("shop.mail", "send_it")):
         with pytest.raises(ConfigurationError, match="two tasks are named 'send': give one of them another"):
             module_with_a_task(app, module, function)
+
+
+def test_what_cannot_be_a_task_is_refused() -> None:
+    app = Mainspring("memory://")
+
+    def pages() -> Iterator[int]:
+        yield 1
+
+    async def lines() -> AsyncIterator[int]:
+        yield 1
+
+    for function in (pages, lines):
+        with pytest.raises(ConfigurationError, match=rf"{function.__name__} yields, but a task returns its result"):
+            app.task()(function)
+    with pytest.raises(ConfigurationError, match="a lambda has no name"):
+        app.task()(lambda: 1)
+    app.task(name="one")(lambda: 1)
+    assert list(app.tasks) == ["one"]
 
 
 def test_decorators_say_how_they_are_written() -> None:
@@ -146,12 +166,14 @@ async def test_the_store_is_opened_at_first_use_and_can_be_used_again_after_clos
     [
         ("redis://localhost", UnsupportedStore, "no store for 'redis'"),
         ("jobs.db", UnsupportedStore, "no store for 'jobs.db'"),
+        (None, ConfigurationError, "named by a URL, not by None; use one of sqlite:///jobs.db"),
+        (Path("jobs.db"), ConfigurationError, "named by a URL, not by .*Path"),
         ("sqlite://jobs.db", ConfigurationError, "names no file; write sqlite:///relative.db"),
         ("sqlite:///jobs.db?lese=3", ConfigurationError, "unknown setting 'lese'"),
         ("sqlite:///jobs.db?lease=long", ConfigurationError, "must be a number of seconds, not 'long'"),
     ],
 )
-def test_a_url_that_names_no_store_is_explained(url: str, error: type[Exception], said: str) -> None:
+def test_a_url_that_names_no_store_is_explained(url: Any, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         Mainspring(url)
 
@@ -190,6 +212,14 @@ async def test_a_halt_stops_everything_and_keeps_or_refuses_new_jobs() -> None:
         trail = [(entry.actor, entry.action, entry.reason) for entry in await app.audit()]
         assert trail[0] == ("ana", "resume", "it is out")
         assert [action for _, action, _ in trail] == ["resume", "halt", "halt"]
+
+
+@pytest.mark.parametrize("queue", [None, "", "*"])
+async def test_what_names_no_queue_pauses_nothing(queue: Any) -> None:
+    app = Mainspring("memory://")
+    with pytest.raises(ConfigurationError, match="is no name for a queue"):
+        await app.pause(queue)
+    assert await app.halts() == []
 
 
 async def test_a_pause_stops_one_queue_until_its_time_is_over() -> None:

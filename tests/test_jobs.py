@@ -74,6 +74,18 @@ async def test_jobs_are_found_by_what_they_are_about(kit: Kit) -> None:
     assert await app.jobs.count(Filter(queues=("mail",))) == 2
 
 
+@pytest.mark.parametrize("name", ["ids", "statuses", "queues", "tasks", "tags"])
+def test_a_filter_takes_several_and_not_the_letters_of_one(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"{name} of a Filter are several: write {name}=\('failed',\)"):
+        Filter(**{name: "failed"})  # type: ignore[arg-type]
+    assert Filter(**{name: ["failed"]}) == Filter(**{name: ("failed",)})  # type: ignore[arg-type]
+
+
+def test_a_filter_knows_the_statuses() -> None:
+    with pytest.raises(ConfigurationError, match="'done' is no status; use some of pending, running, failed"):
+        Filter(statuses=("done",))  # type: ignore[arg-type]
+
+
 async def test_a_job_that_is_not_there_is_said_to_be_missing(kit: Kit) -> None:
     for work in (app.jobs.get("x"), app.jobs.cancel("x"), app.jobs.retry("x"), app.jobs.edit("x", payload={})):
         with pytest.raises(JobNotFound, match="there is no job x; it may have been removed by retention"):
@@ -179,6 +191,19 @@ async def test_a_waiting_job_is_edited(kit: Kit) -> None:
     await app.jobs.edit(handle.id, priority="low")
     job = await handle.get()
     assert (job.payload, job.priority, job.queue) == ({"text": "y"}, Priority.LOW, "sms")
+
+
+async def test_what_has_ended_is_edited_when_it_waits_again(kit: Kit) -> None:
+    job_id = await dead_letter(kit)
+    with pytest.raises(IllegalMove, match=r"by edit; only what waits .* is retried first, in a paused queue"):
+        await app.jobs.edit(job_id, payload={"text": "good"})
+    await app.pause("mail")
+    await app.jobs.retry(job_id)
+    assert await kit.drain() == []
+    await app.jobs.edit(job_id, payload={"text": "good"})
+    await app.resume("mail")
+    await kit.drain()
+    assert await status_of(job_id) is Status.COMPLETED
 
 
 async def test_an_edited_payload_is_checked_if_the_task_is_known_here(kit: Kit) -> None:

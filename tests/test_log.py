@@ -11,6 +11,7 @@ import structlog
 from structlog.testing import LogCapture
 
 from mainspring import Mainspring, Retry
+from mainspring.job import Status
 from mainspring.log import get_log
 from mainspring.testing import manual
 
@@ -41,6 +42,12 @@ def test_plain_logging_has_the_fields_in_the_line_and_on_the_record(
     assert record.getMessage() == "job_done job_id='1' task='write'"
     assert (record.name, record.levelname) == ("mainspring.test", level.upper())
     assert fields_of(record) == {"job_id": "1", "task": "write", "error": None}
+
+
+def test_a_field_that_is_one_of_an_enumeration_is_its_value(caplog: pytest.LogCaptureFixture) -> None:
+    log.warning("job_taken_over", status=Status.PENDING)
+    (record,) = caplog.records
+    assert record.getMessage() == "job_taken_over status='pending'"
 
 
 def test_plain_logging_shows_tracebacks(caplog: pytest.LogCaptureFixture) -> None:

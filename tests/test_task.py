@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import inspect as inspection
 import json
+import re
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
@@ -122,6 +123,22 @@ async def test_every_way_to_enqueue_makes_the_same_job(kit: Kit) -> None:
     assert len(kit.jobs()) == 7
 
 
+async def test_an_option_among_the_arguments_is_told_where_it_belongs(kit: Kit) -> None:
+    with pytest.raises(InvalidPayload, match=r"delay: Extra inputs .* write using\(delay=…\).enqueue\(…\)"):
+        await welcome.enqueue(guest="ana", delay=5)  # type: ignore[call-arg]
+    with pytest.raises(InvalidPayload, match=r"keyword argument 'run_at'; .* write using\(run_at=…\).enqueue\(…\)"):
+        await settle.enqueue(Order(number=1), run_at=5)  # type: ignore[call-arg]
+    with pytest.raises(InvalidPayload, match=r"nigths: Extra inputs are not permitted$"):
+        welcome.enqueue_sync(guest="ana", nigths=5)  # type: ignore[call-arg]
+    assert kit.jobs() == []
+
+
+async def test_which_of_many_is_wrong_is_said(kit: Kit) -> None:
+    with pytest.raises(InvalidPayload, match="number 2 of the payloads: task 'welcome' does not take this"):
+        await welcome.enqueue_many([{"guest": "ana"}, {"guest": 7}])
+    assert kit.jobs() == []
+
+
 async def test_the_kinds_of_arguments(kit: Kit) -> None:
     results = [
         await settle.enqueue(Order(number=1)),
@@ -179,7 +196,8 @@ async def test_the_handle_knows_its_job(kit: Kit) -> None:
     again = await welcome.using(dedupe_key="ana").enqueue(guest="ana")
     assert (handle.created, again.created, again.id) == (True, False, handle.id)
     assert (await again.get()).payload == {"guest": "ana"}
-    with pytest.raises(TimeoutError):
+    waited = f"job {handle.id} of task 'welcome' has not finished within 0.01 s; is a worker running?"
+    with pytest.raises(TimeoutError, match=re.escape(waited)):
         await handle.result(timeout=0.01)
     await kit.drain()
     assert await again.result(timeout=timedelta(seconds=5)) == "ana for 1"
@@ -254,6 +272,10 @@ def test_each_option_reaches_the_job(options: dict[str, Any], field: str, value:
     [
         ({"queue": ""}, "'' is no name for a queue"),
         ({"queue": "*"}, r"'\*' is no name for a queue"),
+        ({"queue": 7}, "queue is a string, not 7"),
+        ({"priority": 5}, "priority is a string, not 5"),
+        ({"dedupe_key": 7}, "dedupe_key is a string, not 7"),
+        ({"run_at": "2026-01-01"}, "run_at is a datetime with a time zone, not '2026-01-01'"),
         ({"priority": "hgih"}, "'hgih' is no priority; use one of urgent, high, normal, low"),
         ({"run_at": datetime(2026, 1, 1, tzinfo=UTC), "delay": 5}, "give run_at or delay, not both"),
         ({"dedupe_for": 5}, "dedupe_for needs a dedupe_key"),

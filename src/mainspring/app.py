@@ -36,7 +36,7 @@ from mainspring.retry import Retry
 from mainspring.schedule import Rule, Schedule
 from mainspring.scheduling.schedules import Declared, Schedules, as_schedule, owner_of
 from mainspring.scheduling.timer import ScheduleTimer
-from mainspring.stores.connect import connect
+from mainspring.stores.connect import store_of
 from mainspring.stores.protocol import AuditEntry, By, Halt, Stats, Store
 from mainspring.task import Ack, Isolation, JobHandle, Options, Retention, Task, TaskDecorator, TaskOptions
 from mainspring.timers import Timers
@@ -62,7 +62,7 @@ class Mainspring:
         retention: Retention | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.store: Store = connect(store, clock) if isinstance(store, str) else store
+        self.store: Store = store_of(store, clock)
         self.retention = retention or Retention()
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         self.bus = Bus()
@@ -175,9 +175,7 @@ class Mainspring:
         limited = (limits,) if isinstance(limits, (Limit, Rate)) else tuple(limits)
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
-            if not inspect.isroutine(function):  # a partial or another object: it has no name and no annotations
-                msg = f"a task is a function or a method, not {function!r}; write a function that calls it"
-                raise ConfigurationError(msg)
+            refuse_unfit(function, name)
             make: Callable[..., Task[..., Any, Any]] = Task if batch is None else partial(BatchTask, batch=batch)
             called = versioned(name or function.__name__, version)
             task = make(self, function, called, options=options, ack=ack, names=names, steps=steps)
@@ -398,6 +396,19 @@ class Mainspring:
         from mainspring.worker import Worker
 
         return Worker(self, **settings)
+
+
+def refuse_unfit(function: Callable[..., Any], name: str | None) -> None:
+    """What cannot be a task."""
+    if not inspect.isroutine(function):  # a partial or another object: it has no name and no annotations
+        msg = f"a task is a function or a method, not {function!r}; write a function that calls it"
+        raise ConfigurationError(msg)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        msg = f"{function.__qualname__} yields, but a task returns its result: have it return a list"
+        raise ConfigurationError(msg)
+    if name is None and function.__name__ == "<lambda>":
+        msg = "a lambda has no name by which stored jobs could find it; write a function, or give it one: name=…"
+        raise ConfigurationError(msg)
 
 
 def place_of(task: Task[..., Any, Any]) -> tuple[str, str]:

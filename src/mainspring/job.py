@@ -200,7 +200,7 @@ class NewJob:
 
 def check_queue(name: str) -> str:
     """Some stores would take no name for no queue, which is all of them."""
-    if name in {"", "*"}:
+    if not name or name == "*":
         msg = f"{name!r} is no name for a queue"
         raise ConfigurationError(msg)
     return name

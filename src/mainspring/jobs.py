@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from mainspring.app import Mainspring
 
 CHUNK = 1000  # jobs per transaction of a change by filter
+ALLOWED = {
+    Action.CANCEL: "only what has not ended can be cancelled",
+    Action.REPLAY: "only what failed, died or was cancelled can be retried",
+    Action.EDIT: "only what waits can be edited or moved; what has ended is retried first, in a paused queue",
+    Action.DELETE: "cancel it first",
+}
 
 
 @dataclass(slots=True)
@@ -187,7 +193,7 @@ class Jobs:
         changed = await self._app.store.change(action, Filter(ids=(job_id,)), by, edit=edit)
         if not (changed.ids or changed.requested or changed.conflicts):
             job = await self.get(job_id)
-            msg = f"job {job_id} is {job.status}: it cannot be changed by {action}"
+            msg = f"job {job_id} is {job.status}: it cannot be changed by {action}; {ALLOWED[action]}"
             raise IllegalMove(msg)
         await self._follow(action, changed, by)
         return changed

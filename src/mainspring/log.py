@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from enum import Enum
 from typing import Any
 
 
@@ -37,6 +38,7 @@ class Log:
 
     def _log(self, level: int, event: str, fields: dict[str, Any]) -> None:
         structlog = configured_structlog()
+        fields = {name: value.value if isinstance(value, Enum) else value for name, value in fields.items()}
         if structlog is not None:
             write = getattr(structlog.get_logger(self._name), logging.getLevelName(level).lower())
             write(event, **fields)  # not every logger of structlog's has `log`

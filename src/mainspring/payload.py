@@ -67,6 +67,10 @@ class Payload:
             raise InvalidPayload(msg)
         return self.dump((), dict(payload))
 
+    def takes(self, name: str) -> bool:
+        """Whether the function has an argument of that name, or takes any."""
+        return name in self._takes or any(one.kind is one.VAR_KEYWORD for one in self._takes.values())
+
     def load(self, text: str) -> Arguments:
         """The arguments for the function."""
         value = self.load_one(text)

@@ -18,7 +18,7 @@ from mainspring.clock import Length, Millis, delay_of, duration, to_millis
 from mainspring.context import Context
 from mainspring.durable.journal import check_name
 from mainspring.durable.states import StepState
-from mainspring.errors import ConfigurationError, JobFailed
+from mainspring.errors import ConfigurationError, InvalidPayload, JobFailed
 from mainspring.flow import breakers, dependencies, expiry, quiet
 from mainspring.flow import debounce as newest
 from mainspring.flow.debounce import Debounce, Throttle
@@ -94,8 +94,17 @@ class Options:
         return replace(other, **given)
 
 
+OPTIONS = frozenset(each.name for each in fields(Options))
+
+
 def problems_of(options: Options) -> Iterator[str]:
     """What a type checker may not have seen, or nobody looked at: said here and not when the job runs."""
+    for name in ("queue", "priority", "dedupe_key"):
+        value = getattr(options, name)
+        if value is not None and not isinstance(value, str):
+            yield f"{name} is a string, not {value!r}"
+    if options.run_at is not None and not isinstance(options.run_at, datetime):
+        yield f"run_at is a datetime with a time zone, not {options.run_at!r}"
     if options.run_at is not None and options.delay is not None:
         yield "give run_at or delay, not both"
     if options.delay is not None:
@@ -178,8 +187,19 @@ class JobHandle(Generic[R_co]):
 
     async def result(self, timeout: Length | None = None) -> R_co:
         """Wait until the job has finished. Raises JobFailed if it did not complete, TimeoutError if it took longer."""
-        async with asyncio.timeout(None if timeout is None else duration(timeout) / 1000):
-            job = await self._finished()
+        limit = None if timeout is None else duration(timeout) / 1000
+        wait = asyncio.timeout(limit)
+        try:
+            async with wait:
+                job = await self._finished()
+        except TimeoutError:
+            if not wait.expired():
+                raise
+            msg = (
+                f"job {self.id} of task {self._task.name!r} has not finished within {limit:g} s; is a worker running? "
+                f"`mainspring jobs why {self.id}` says what it waits for"
+            )
+            raise TimeoutError(msg) from None
         if job.status is not Status.COMPLETED:
             detail = f"{job.failure.type}: {job.failure.message}" if job.failure else job.reason
             msg = f"job {job.id} of task {job.task!r} ended as {job.status}: {detail}"
@@ -336,17 +356,32 @@ class Enqueuer(Generic[P, R]):
         return self._prepared(args, kwargs)
 
     def _prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
-        text = self._task.payload.dump(args, kwargs)
+        try:
+            text = self._task.payload.dump(args, kwargs)
+        except InvalidPayload as error:
+            for option in sorted(OPTIONS & kwargs.keys()):  # the mistake of those who know other libraries
+                if not self._task.payload.takes(option):
+                    msg = f"{error}; {option} is an option of the job: write using({option}=…).enqueue(…)"
+                    raise InvalidPayload(msg) from error
+            raise
         if self._task.app.limits.keyed:
             self._check_keys(text)
         return NewJob(new_id(), self._task.name, text, *self._rest)
 
     def _prepare_many(self, payloads: Iterable[Any]) -> list[NewJob]:
-        name, dump, rest = self._task.name, self._task.payload.dump_one, self._rest
-        texts = (dump(one) for one in payloads)
+        name, rest, texts = self._task.name, self._rest, self._texts(payloads)
         if self._task.app.limits.keyed:
             texts = (self._check_keys(text) for text in texts)
         return [NewJob(new_id(), name, text, *rest) for text in texts]
+
+    def _texts(self, payloads: Iterable[Any]) -> Iterator[str]:
+        dump = self._task.payload.dump_one
+        for number, one in enumerate(payloads, 1):
+            try:
+                yield dump(one)
+            except InvalidPayload as error:
+                msg = f"number {number} of the payloads: {error}"
+                raise InvalidPayload(msg) from error
 
     def _check_keys(self, text: str) -> str:
         """Whether limits know whose job it is."""

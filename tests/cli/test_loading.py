@@ -58,6 +58,7 @@ def test_an_application_is_found_from_the_current_directory(path: str) -> None:
         ("leaving:app", "importing 'leaving' failed: SystemExit: bye"),
         ("needy:app", "importing 'needy' failed: ModuleNotFoundError: No module named 'not_installed_anywhere'"),
         ("crooked:app", "importing 'crooked' failed: SyntaxError"),
+        ("crooked:app", "crooked.py, line 1"),
         ("shop_app:ap", "module 'shop_app' has no attribute 'ap'; it has shop_app:app"),
         ("shop_app:app.nope", "has no attribute 'app.nope'"),
         ("shop_app:number", "shop_app:number is of type int, not a Mainspring; it has shop_app:app"),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from mainspring.cli.dead import COLUMNS as DEAD_COLUMNS
 from mainspring.cli.job_table import COLUMNS
 from mainspring.cli.table import Column, Styled, cut, fit, printable, render
 
@@ -64,6 +65,13 @@ def test_a_narrow_terminal_shows_why_rather_than_where() -> None:
     assert "send_remi…  when called  OSError: connection ref…" in wide[1]
     assert len(wide[1]) == 100
     assert narrow[0].split() == ["ID", "STATUS", "TASK", "WHEN", "QUEUE"]
+
+
+def test_dead_letters_say_why_at_eighty_columns() -> None:
+    job = ("0" * 36, "send_mail", "59 min ago", "OSError: connection refused", "mail", "3/3")
+    (header, row) = render([one.column for one in DEAD_COLUMNS], [job], 80, bare)
+    assert header.split() == ["ID", "TASK", "WHEN", "NOTE"]
+    assert "OSError: connect" in row
 
 
 def test_all_columns_are_there_while_nobody_needs_their_room() -> None:

@@ -20,7 +20,8 @@ from mainspring.errors import JobNotFound
 from mainspring.job import Job, Status
 from mainspring.stores.protocol import Filter
 
-COLUMNS = (ID, TASK, WHEN, NOTE, QUEUE, TRIES)
+WHY = replace(NOTE, column=replace(NOTE.column, least=16))  # so that it is there at eighty columns
+COLUMNS = (ID, TASK, WHEN, WHY, QUEUE, TRIES)
 PURGE = replace(DELETE, verb="purge", done="purged")
 
 

@@ -152,9 +152,14 @@ def import_module(name: str) -> ModuleType:
 def _explain(name: str, error: BaseException) -> str:
     """The last line of the traceback, and where in the user's code it came from."""
     last = traceback.format_exception_only(error)[-1].strip()
+    return f"importing {name!r} failed: {last}{_place(error)}; MAINSPRING_DEBUG=1 shows the traceback"
+
+
+def _place(error: BaseException) -> str:
+    if isinstance(error, SyntaxError) and error.filename:  # it has not come to run a line of that file
+        return f" ({error.filename}, line {error.lineno})"
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
-    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames and frames[-1].filename != __file__ else ""
-    return f"importing {name!r} failed: {last}{place}; MAINSPRING_DEBUG=1 shows the traceback"
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames and frames[-1].filename != __file__ else ""
 
 
 def find_attribute(module: ModuleType, path: str) -> object:

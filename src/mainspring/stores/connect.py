@@ -22,6 +22,16 @@ POSTGRES_SETTINGS = frozenset({"schema", "listen", "migrate", "prepare"})
 DYNAMODB_SETTINGS = ("region", "endpoint", "profile", "shards", "migrate", "prune", "lease", "stall_grace")
 
 
+def store_of(given: str | Store, clock: Clock | None = None) -> Store:
+    """What a program names as its store: a URL, or a store that it has made."""
+    if isinstance(given, str):
+        return connect(given, clock)
+    if not hasattr(given, "claim"):
+        msg = f"a store is named by a URL, not by {given!r}; use one of {EXAMPLES}"
+        raise ConfigurationError(msg)
+    return given
+
+
 def connect(url: str, clock: Clock | None = None) -> Store:
     """`sqlite:///relative.db`, `postgresql://…`, `dynamodb://table`, `memory://`; settings follow a "?"."""
     parts = split(url)

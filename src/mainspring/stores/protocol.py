@@ -25,6 +25,7 @@ from enum import Flag, StrEnum, auto
 from typing import Any, Protocol, runtime_checkable
 
 from mainspring.clock import Clock, Millis
+from mainspring.errors import ConfigurationError
 from mainspring.ids import new_id
 from mainspring.job import (
     Attempt,
@@ -134,6 +135,18 @@ class Filter:
     finished_after: datetime | None = None
     finished_before: datetime | None = None
     payload: Mapping[str, Any] = field(default_factory=dict)  # "guest.id" -> equal JSON value
+
+    def __post_init__(self) -> None:
+        for name in ("ids", "statuses", "queues", "tasks", "tags"):
+            given = getattr(self, name)
+            if isinstance(given, str):  # each of its letters would be looked for
+                msg = f"{name} of a Filter are several: write {name}=({given!r},)"
+                raise ConfigurationError(msg)
+            if not isinstance(given, tuple):
+                object.__setattr__(self, name, tuple(given))
+        if unknown := [status for status in self.statuses if status not in frozenset(Status)]:
+            msg = f"{unknown[0]!r} is no status; use some of {', '.join(Status)}"
+            raise ConfigurationError(msg)
 
 
 @dataclass(frozen=True, slots=True)
