@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from mainspring import Mainspring, Retention
+from mainspring import Debounce, Fair, Mainspring, Retention, Throttle
 from mainspring.errors import StoreReadOnly
 from mainspring.job import Status, end_of
 from mainspring.stores.connect import POSTGRES_SETTINGS
@@ -49,6 +49,9 @@ class Shop:
         @app.task(retention=Retention(completed=timedelta(days=3)))
         async def greet(name: str) -> None: ...
 
+        @app.task(name="in_turn", fair=Fair(lambda p: p.name, width=1))
+        async def in_turn(name: str) -> None: ...
+
         return app, greet
 
     def remove(self) -> None:
@@ -78,10 +81,18 @@ async def test_the_rights_that_are_printed_are_enough(shop: Shop) -> None:
     await owner.close()
     run(shop.dsn_of(shop.owner), shop.grants)
     web, greet = shop.open(shop.web)
+    in_turn = web.tasks["in_turn"]
     job = await greet.enqueue(name="Ada")
     await greet.using(dedupe_key="b", dedupe_for=60).enqueue(name="Ben")
     await web.store.insert([new_job(waits_for=end_of(job.id)), new_job(waits_for="bell")])
     assert await web.store.wake({"bell": 1}) == {"bell": 1}
+    await web.signal("paid:1", {"sum": 7})
+    for name in ("Cleo", "Dan"):
+        await greet.using(throttle=Throttle("t", per=60)).enqueue(name=name)
+        await greet.using(debounce=Debounce("d", wait=60)).enqueue(name=name)
+        await greet.using(replace="r").enqueue(name=name)
+    await in_turn.enqueue_many([{"name": "Eva"}] * 3)
+    await web.batch([greet.prepare(name="Fay")])
     with pytest.raises(StoreReadOnly):
         await web.jobs.cancel(job.id)
     working, _ = shop.open(shop.worker)
