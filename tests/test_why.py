@@ -120,8 +120,8 @@ async def test_nothing_is_in_its_way_but_others(kit: Kit) -> None:
     jobs = [await put(kit) for _ in range(3)]
     kit.clock.advance(timedelta(seconds=90))
     assert str(await why(kit, jobs[2])) == (
-        "Nothing is in its way: it is due since 2026-05-01 12:00:00 UTC (1 min ago) and waits for its turn, one of 3 in"
-        " its queue, of which the oldest is due since 2026-05-01 12:00:00 UTC (1 min ago)."
+        "Nothing is in its way: it is due since 2026-05-01 12:00:00 UTC (1.5 min ago) and waits for its turn, one of 3"
+        " in its queue, of which the oldest is due since 2026-05-01 12:00:00 UTC (1.5 min ago)."
     )
 
 
@@ -157,7 +157,7 @@ async def test_a_job_that_waits_for_a_signal(kit: Kit, timeout: timedelta | None
     await kit.drain()
     kit.clock.advance(timedelta(seconds=20))
     answer = await why(kit, job.id)
-    until = ", and not longer than until 2026-05-01 14:00:00 UTC (in 1 h)" if timeout else ""
+    until = ", and not longer than until 2026-05-01 14:00:00 UTC (in 2 h)" if timeout else ""
     assert str(answer) == (
         f"It waits for signal 'checked_in:r7', since 2026-05-01 12:00:00 UTC (20 s ago){until}."
         " It has done step 'call'."

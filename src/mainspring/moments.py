@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
+UNITS = (("s", 1, 60), ("min", 60, 60), ("h", 3600, 24))  # a name, its seconds, and how many make the next one
+DAY = 86_400
 
 
 def show_relative(moment: datetime | None, now: datetime) -> str:
@@ -13,18 +14,22 @@ def show_relative(moment: datetime | None, now: datetime) -> str:
     seconds = (moment - now).total_seconds()
     if abs(seconds) < 1:
         return "now"
-    shown = show_length(float(int(abs(seconds))))
+    shown = show_length(float(round(abs(seconds))))
     return f"in {shown}" if seconds > 0 else f"{shown} ago"
 
 
 def show_length(seconds: float) -> str:
-    """One unit is enough to act on: 12 ms, 1.5 s, 3 min, 2 h, 3 d."""
+    """One unit is enough to act on, and two digits of it: 12 ms, 1.5 s, 3 min, 2.5 h, 3 d."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
-    if seconds < 10 and seconds != int(seconds):
-        return f"{seconds:.1f} s"
-    unit, size = next((unit, size) for unit, size in UNITS if seconds >= size)
-    return f"{int(seconds // size)} {unit}"
+    for unit, size, most in UNITS:
+        if (number := two_digits(seconds / size)) < most:
+            return f"{number:g} {unit}"
+    return f"{two_digits(seconds / DAY):g} d"
+
+
+def two_digits(number: float) -> float:
+    return round(number, 1) if number < 10 else round(number)
 
 
 def show_moment(moment: datetime) -> str:

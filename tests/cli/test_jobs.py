@@ -43,7 +43,7 @@ def test_a_list_is_a_table(jobs: Run, shop: Shop) -> None:
     assert rows[0].split()[:3] == [dead, "dead_letter", "welcome"]
     assert rows[0].endswith("1/1  LookupError: no such guest")
     assert rows[1].split()[:3] == [later, "pending", "nightly"]
-    assert "in 2 d" in rows[1]
+    assert "in 3 d" in rows[1]
 
 
 def test_what_waits_to_be_called_has_no_time_and_says_what_for(jobs: Run, shop: Shop) -> None:
@@ -191,7 +191,7 @@ def test_show_of_a_completed_and_a_waiting_job(jobs: Run, shop: Shop) -> None:
     assert '"sent": "ann"' in jobs("show", done).out
     waiting = shop.enqueue_later()
     outcome = jobs("show", waiting)
-    assert "(in 2 d)" in outcome.out
+    assert "(in 3 d)" in outcome.out
     assert f"mainspring jobs reschedule {waiting} --at now" in outcome.err
 
 

@@ -57,8 +57,9 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [
-        (0, "now"), (0.9, "now"), (-0.9, "now"), (5.4, "in 5 s"), (-5, "5 s ago"), (150, "in 2 min"),
-        (-150, "2 min ago"), (7200, "in 2 h"), (3 * 86_400 + 5, "in 3 d"), (-400 * 86_400, "400 d ago"),
+        (0, "now"), (0.9, "now"), (-0.9, "now"), (5.4, "in 5 s"), (-5, "5 s ago"), (150, "in 2.5 min"),
+        (-150, "2.5 min ago"), (7199.6, "in 2 h"), (5400, "in 1.5 h"),
+        (3 * 86_400 + 5, "in 3 d"), (-400 * 86_400, "400 d ago"),
     ],
 )  # fmt: skip
 def test_relative_times(seconds: float, shown: str) -> None:

@@ -52,7 +52,7 @@ def test_halt_and_refuse(call: Run, shop: Shop) -> None:
 
 def test_halt_for_a_while(call: Run, shop: Shop) -> None:
     outcome = call("halt", "--for", "2h")
-    assert "(in 1 h), or: mainspring resume" in outcome.err
+    assert "(in 2 h), or: mainspring resume" in outcome.err
     (halt,) = shop.app.run(shop.app.halts())
     assert halt.until is not None
     assert timedelta(hours=1) < halt.until - shop.app.now() <= timedelta(hours=2)
