@@ -37,7 +37,7 @@ from mainspring.schedule import Rule, Schedule
 from mainspring.scheduling.schedules import Declared, Schedules, as_schedule, owner_of
 from mainspring.scheduling.timer import ScheduleTimer
 from mainspring.stores.connect import store_of
-from mainspring.stores.protocol import AuditEntry, By, Halt, Stats, Store
+from mainspring.stores.protocol import AuditEntry, By, Halt, Immediate, Stats, Store
 from mainspring.task import Ack, Isolation, JobHandle, Options, Retention, Task, TaskDecorator, TaskOptions
 from mainspring.timers import Timers
 
@@ -299,9 +299,20 @@ class Mainspring:
             self.announce(jobs, inserted)
         return inserted
 
+    def insert_sync(self, jobs: list[NewJob]) -> list[Inserted]:
+        """From a thread that waits for it anyway: there and then, if the store can and nobody is to be told."""
+        if not (self._hears_of_new_jobs() or self.limits.concerns_insert(jobs) or self.portal.here()):
+            self.open_sync()
+            if isinstance(self.store, Immediate) and (inserted := self.store.insert_now(jobs)) is not None:
+                return inserted
+        return self.run(self.insert(jobs))
+
+    def _hears_of_new_jobs(self) -> bool:
+        return self.bus.wants(JobCreated) or self.bus.wants(JobDeduplicated)
+
     def announce(self, jobs: Sequence[NewJob], inserted: Sequence[Inserted]) -> None:
         """Tell of jobs that are in the store now."""
-        if not self.bus.wants(JobCreated) and not self.bus.wants(JobDeduplicated):
+        if not self._hears_of_new_jobs():
             return
         for job, one in zip(jobs, inserted, strict=True):
             if one.created:

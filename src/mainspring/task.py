@@ -394,7 +394,8 @@ class Enqueuer(Generic[P, R]):
     def _insert_sync(self, jobs: list[NewJob]) -> list[JobHandle[R]]:
         app, options = self._task.app, self._options
         if options.connection is None:
-            return app.run(self._insert(jobs))
+            plain = options.deliver is None and options.after is None and self._newest_under is None
+            return self._handles(app.insert_sync(jobs)) if plain else app.run(self._insert(jobs))
         app.open_sync()  # it waits for the store, which `run_here` cannot
         if options.deliver is not None:
             jobs = app.run(self._moved(jobs))

@@ -46,6 +46,9 @@ class LookingStore:
         del connection
         return self._pretend("enqueue", jobs)
 
+    def insert_now(self, jobs: Sequence[NewJob]) -> list[Inserted]:
+        return self._pretend("enqueue", jobs)
+
     async def save(self, saves: Sequence[Save]) -> list[list[Inserted] | None]:
         return [self._pretend("spawn", save.jobs) for save in saves]
 

@@ -429,6 +429,14 @@ class Migrating(Protocol):
 
 
 @runtime_checkable
+class Immediate(Protocol):
+    """A store that can do without an event loop what small programs do most."""
+
+    def insert_now(self, jobs: Sequence[NewJob]) -> list[Inserted] | None:
+        """As `insert`, in the caller's thread, from any thread. None: not now; nothing was done that `insert` minds."""
+
+
+@runtime_checkable
 class Measured(Protocol):
     """A store that counts what it meets with on its way: calls, refusals, waits."""
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -86,6 +87,7 @@ class SqliteStore:
         self.url = f"sqlite:///{str(self.file.path).translate(QUOTED)}"
         self.presence = Presence(self.file.path)
         self._threads: _Threads | None = None
+        self._opening = threading.Lock()
         self._listeners: dict[str, _Listener] = {}
         self._seen: dict[str, tuple[int, float]] = {}  # worker -> its last heartbeat and when this process first saw it
         self._watched: dict[tuple[str, int], float] = {}  # claim with a timeout -> when this process first saw it
@@ -100,15 +102,18 @@ class SqliteStore:
         self._open()
 
     def _open(self) -> _Threads:
-        if self._threads is None:
-            self.file.prepare()
-            writer = Writer(self.file, self.clock, self._committed)
-            self._threads = _Threads(writer, Reader(self.file), express.Express(self.file, self.clock))
-        return self._threads
+        with self._opening:  # threads that enqueue without an event loop may be the first, and several
+            if self._threads is None:
+                self.file.prepare()
+                writer = Writer(self.file, self.clock, self._committed)
+                quick = express.Express(self.file, self.clock, self._committed)
+                self._threads = _Threads(writer, Reader(self.file), quick)
+            return self._threads
 
     def forget_parent(self) -> None:
         """In a forked child: threads do not survive a fork, and the workers that joined are the parent's."""
         self._threads = None
+        self._opening = threading.Lock()
         self._listeners = {}
         self.presence.forget_parent()
 
@@ -136,6 +141,12 @@ class SqliteStore:
         if connection is not None:
             return self._insert_on(connection, new)
         return await self._write(insertion.insert, new)
+
+    def insert_now(self, jobs: Sequence[NewJob]) -> list[Inserted] | None:
+        """While the writer is busy, it is quicker to share its next commit with others."""
+        refuse_inside()
+        threads = self._open()
+        return None if threads.writer.busy else threads.express.insert(insertion.ready(jobs))
 
     def _insert_on(self, connection: Any, new: list[insertion.Ready]) -> list[Inserted]:
         """In the caller's transaction and thread. Its commit is noticed by the workers' poll."""

@@ -12,9 +12,11 @@ claims.py, endings.py).
 from __future__ import annotations
 
 import asyncio
+import math
 import queue
 import sqlite3
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -33,6 +35,7 @@ Result = TypeVar("Result")
 Operation = Callable[["Transaction", list[Any]], list[Any]]
 """Works on a whole batch of items and returns one result for each."""
 
+CALM = 0.01  # seconds after which a writer that has nothing to do is not busy
 MOST_REQUESTS = 2000  # in one transaction, so that nobody waits for ever
 
 
@@ -97,10 +100,16 @@ class Writer:
         self._clock = clock
         self._committed = committed
         self._inbox: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._busy_until = 0.0
         self._link = WriteLink(file)
         self._synchronous: tuple[sqlite3.Connection | None, str] = None, ""
         self._thread = threading.Thread(target=self._run, name="mainspring-writer", daemon=True)
         self._thread.start()
+
+    @property
+    def busy(self) -> bool:
+        """Writes, or will soon do so again for those whom it has just answered."""
+        return time.monotonic() < self._busy_until
 
     def run(self, operation: Operation, items: list[Any], *, durable: bool = True) -> asyncio.Future[list[Any]]:
         """Have the operation done; the future is, when it is committed (and, if durable, on the disk)."""
@@ -119,7 +128,9 @@ class Writer:
         while going:
             going, batch = self._next_batch()
             if batch:
+                self._busy_until = math.inf
                 self._write(batch)
+                self._busy_until = time.monotonic() + CALM
                 answer(batch)
         self._link.close()
         self._refuse_the_rest()
