@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mainspring.clock import Millis, to_millis
 from mainspring.errors import ConfigurationError, IllegalMove
@@ -155,3 +157,27 @@ def ends(halts: Iterable[Halt], queues: Collection[str | None]) -> list[Millis]:
 def earliest(times: Iterable[Millis]) -> Millis | None:
     """None: whatever there is waits to be woken."""
     return min((moment for moment in times if moment < UNTIL_WOKEN), default=None)
+
+
+# -- filters by payload ---------------------------------------------------------------------------
+
+
+def carries(payload: str, wanted: Mapping[str, Any]) -> bool:
+    if not wanted:
+        return True
+    data = json.loads(payload)
+    return all(equal(at_path(data, path.split(".")), value) for path, value in wanted.items())
+
+
+def at_path(data: Any, path: list[str]) -> Any:
+    """The value at the end of the path, or an object that equals nothing."""
+    for name in path:
+        if not isinstance(data, dict) or name not in data:
+            return object()
+        data = data[name]
+    return data
+
+
+def equal(found: Any, wanted: Any) -> bool:
+    """As JSON values: there true is not 1."""
+    return bool(found == wanted) and isinstance(found, bool) == isinstance(wanted, bool)

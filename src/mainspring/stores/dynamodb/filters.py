@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -12,6 +10,7 @@ from mainspring.clock import Millis, to_millis
 from mainspring.stores.dynamodb.items import WORDS, payload_of, stamp, unstamp
 from mainspring.stores.dynamodb.values import Condition, Row, equals
 from mainspring.stores.protocol import Filter
+from mainspring.stores.rules import carries
 
 
 def conditions(where: Filter) -> tuple[list[Condition], Filter]:
@@ -67,22 +66,3 @@ def within(text: str | None, after: datetime | None, before: datetime | None) ->
         return False
     moment = unstamp(text)
     return (after is None or to_millis(after) <= moment) and (before is None or moment < to_millis(before))
-
-
-def carries(payload: str, wanted: Mapping[str, Any]) -> bool:
-    data = json.loads(payload)
-    return all(equal(value_at(data, path.split(".")), value) for path, value in wanted.items())
-
-
-def value_at(data: Any, path: list[str]) -> Any:
-    """The value at the end of the path, or an object that equals nothing."""
-    for name in path:
-        if not isinstance(data, dict) or name not in data:
-            return object()
-        data = data[name]
-    return data
-
-
-def equal(found: Any, wanted: Any) -> bool:
-    """As JSON values: there true is not 1."""
-    return bool(found == wanted) and isinstance(found, bool) == isinstance(wanted, bool)

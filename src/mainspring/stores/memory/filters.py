@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
 from mainspring.clock import Millis, to_datetime
 from mainspring.stores.memory.row import Row
-from mainspring.stores.protocol import (
-    Edit,
-    Filter,
-)
+from mainspring.stores.protocol import Edit, Filter
+from mainspring.stores.rules import carries
 
 
 def matches(row: Row, where: Filter) -> bool:
@@ -46,27 +43,6 @@ def within(millis: Millis | None, after: datetime | None, before: datetime | Non
         return after is None and before is None
     moment = to_datetime(millis)
     return (after is None or after <= moment) and (before is None or moment < before)
-
-
-def carries(payload: str, wanted: Mapping[str, Any]) -> bool:
-    if not wanted:
-        return True
-    data = json.loads(payload)
-    return all(equal(at_path(data, path.split(".")), value) for path, value in wanted.items())
-
-
-def at_path(data: Any, path: list[str]) -> Any:
-    """The value at the end of the path, or an object that equals nothing."""
-    for name in path:
-        if not isinstance(data, dict) or name not in data:
-            return object()
-        data = data[name]
-    return data
-
-
-def equal(found: Any, wanted: Any) -> bool:
-    """As JSON values: there true is not 1."""
-    return bool(found == wanted) and isinstance(found, bool) == isinstance(wanted, bool)
 
 
 def as_data(record: Filter | Edit) -> dict[str, Any]:

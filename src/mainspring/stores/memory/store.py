@@ -98,10 +98,9 @@ from mainspring.stores.protocol import (
     WorkerInfo,
 )
 from mainspring.stores.records import JOBS, Chunk, Kind, Record, kind_of, make_key, split_key
-from mainspring.stores.rules import begins_anew, last_reason, refuse_negative
+from mainspring.stores.rules import COUNTS_AS_ATTEMPT, begins_anew, last_reason, refuse_negative
 from mainspring.stores.shelf import Shelf
 
-COUNTS_AS_ATTEMPT = frozenset({Move.DONE, Move.RETRY, Move.DEAD, Move.CANCEL})
 IN_HISTORY = COUNTS_AS_ATTEMPT | {Move.CRASH}
 YIELDS_TO_CANCEL = frozenset({Move.RETRY, Move.SNOOZE, Move.RELEASE, Move.SUSPEND, Move.CRASH})
 """Ways to end a run that do not end the job: a cancel that was asked for meanwhile takes effect then."""
