@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import random
+import re
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -19,6 +20,7 @@ from psycopg.types.string import TextLoader
 
 from mainspring.stores.connect import connect
 from mainspring.stores.protocol import Finding, Severity
+from mainspring.stores.sqlite.schema import TABLES
 from tests.chaos.programs.own import EFFECTS
 
 LIVE = ("pending", "failed", "running", "suspended")
@@ -32,7 +34,7 @@ numbers = itertools.count()
 
 
 class Database(ABC):
-    """Tables of the same names and statuses of the same numbers, whatever the store."""
+    """Tables of the same names (without their prefix) and statuses of the same numbers, whatever the store."""
 
     url: str  # for the programs
     watchful = ""  # settings with which a worker notices soon that another one is dead
@@ -83,6 +85,14 @@ class Database(ABC):
         return [str(finding) for finding in found if finding.check not in {*AROUND, LEFTOVERS}]
 
 
+OURS = re.compile(rf"\b(FROM|JOIN|UPDATE|INTO) (?=({'|'.join(name.removeprefix('mainspring_') for name in TABLES)})\b)")
+
+
+def prefixed(statement: str) -> str:
+    """On SQLite, where the application's tables are in the same file, the names of ours begin with `mainspring_`."""
+    return OURS.sub(r"\1 mainspring_", statement)
+
+
 class SqliteDatabase(Database):
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -96,7 +106,7 @@ class SqliteDatabase(Database):
             return []
         with closing(sqlite3.connect(self.path, timeout=30)) as connection:
             try:
-                return connection.execute(statement, parameters).fetchall()
+                return connection.execute(prefixed(statement), parameters).fetchall()
             except sqlite3.OperationalError as error:
                 if "no such table" in str(error):
                     return []
@@ -104,7 +114,7 @@ class SqliteDatabase(Database):
 
     def plant(self, statement: str) -> None:
         with closing(sqlite3.connect(self.path, timeout=30)) as connection, connection:
-            connection.execute(statement)
+            connection.execute(prefixed(statement))
 
     def beats(self) -> dict[str, int]:
         locks = Path(f"{self.path}-workers").glob("*.lock")

@@ -48,4 +48,4 @@ async def test_a_suspect_starts_when_all_that_ended_before_is_written(
 
 def make_suspects(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE jobs SET crashes = 1")
+        connection.execute("UPDATE mainspring_jobs SET crashes = 1")

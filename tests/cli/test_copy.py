@@ -339,7 +339,7 @@ def rows(path: Path) -> int:
         return 0
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
         try:
-            return int(connection.execute("SELECT count(*) FROM jobs").fetchone()[0])
+            return int(connection.execute("SELECT count(*) FROM mainspring_jobs").fetchone()[0])
         except sqlite3.OperationalError:  # not made yet
             return 0
 

@@ -55,7 +55,7 @@ def test_in_json(examine: Run, shop: Shop) -> None:
 
 def test_an_error_is_told_with_advice_and_mended(examine: Run, shop: Shop) -> None:
     shop.enqueue()
-    damage(shop.path, "UPDATE counts SET n = 77")
+    damage(shop.path, "UPDATE mainspring_counts SET n = 77")
     outcome = examine()
     assert outcome.code == 1
     assert "✗ counts" in outcome.out
@@ -89,7 +89,7 @@ def test_a_damaged_file_is_a_finding(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_store_that_fails_on_the_way_is_a_finding(examine: Run, shop: Shop) -> None:
-    damage(shop.path, "DROP TABLE counts")
+    damage(shop.path, "DROP TABLE mainspring_counts")
     outcome = examine("--json")
     assert outcome.code == 1
     assert finding(outcome, "python")["severity"] == "ok"

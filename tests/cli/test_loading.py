@@ -151,7 +151,7 @@ def test_a_database_of_another_program_is_left_alone(run: Run, tmp_path: Path) -
     before = (tmp_path / "other.db").read_bytes()
     outcome = run("jobs", "list", "--store", "sqlite:///other.db")
     assert outcome.code == 4
-    assert "has no jobs of Mainspring" in outcome.err
+    assert "has no tables of Mainspring" in outcome.err
     assert (tmp_path / "other.db").read_bytes() == before
 
 

@@ -66,7 +66,8 @@ def instead(target: Any, name: str, value: Any) -> Callable[[Patch], None]:
 
 def suspects_beside_others(patch: Patch) -> None:
     for name in ("HEADS_OF", "HEADS_OF_ALL", "PICK"):
-        statement = getattr(claims, name).replace("INDEXED BY jobs_waiting", "").replace("AND crashes = 0", "")
+        statement = getattr(claims, name).replace("INDEXED BY mainspring_jobs_waiting", "")
+        statement = statement.replace("AND crashes = 0", "")
         patch.setattr(claims, name, statement)
 
 
@@ -231,11 +232,11 @@ async def ours() -> AsyncIterator[SqliteStore]:
 async def test_the_unique_index_guards_dedupe_keys_against_other_writers(ours: SqliteStore) -> None:
     await put(ours, dedupe_key="k")
     with closing(sqlite3.connect(ours.file.path)) as connection:
-        columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(jobs)")][2:]
-        statement = f"INSERT INTO jobs SELECT NULL, 'another id', {', '.join(columns)} FROM jobs"
-        with pytest.raises(sqlite3.IntegrityError, match=r"jobs\.task, jobs\.dedupe_key"):
+        columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(mainspring_jobs)")][2:]
+        statement = f"INSERT INTO mainspring_jobs SELECT NULL, 'another id', {', '.join(columns)} FROM mainspring_jobs"
+        with pytest.raises(sqlite3.IntegrityError, match=r"mainspring_jobs\.task, mainspring_jobs\.dedupe_key"):
             connection.execute(statement)
-        connection.execute("DROP INDEX jobs_dedupe")
+        connection.execute("DROP INDEX mainspring_jobs_dedupe")
         connection.execute(statement)
         connection.rollback()
 
@@ -266,14 +267,14 @@ async def put_beside_a_long_transaction(store: SqliteStore, *, lasting: float = 
 async def test_a_claim_without_its_index_fails_rather_than_to_read_everything(ours: SqliteStore) -> None:
     await put(ours)
     drop_index(ours.file.path)
-    with pytest.raises(StoreError, match="no such index: jobs_waiting"):
+    with pytest.raises(StoreError, match="no such index: mainspring_jobs_waiting"):
         await claim(ours)
 
 
 @pytest.mark.slow
 async def test_the_count_of_steps_notices_a_claim_that_reads_everything(monkeypatch: Patch) -> None:
     for name in ("HEADS_OF", "HEADS_OF_ALL", "PICK"):
-        monkeypatch.setattr(claims, name, getattr(claims, name).replace("INDEXED BY jobs_waiting", ""))
+        monkeypatch.setattr(claims, name, getattr(claims, name).replace("INDEXED BY mainspring_jobs_waiting", ""))
     few, many = fresh_database(), fresh_database()
     plans.fill(few, 100, 0)
     plans.fill(many, 2000, 0)
@@ -286,7 +287,7 @@ async def test_the_count_of_steps_notices_a_claim_that_reads_everything(monkeypa
 
 def drop_index(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("DROP INDEX jobs_waiting")
+        connection.execute("DROP INDEX mainspring_jobs_waiting")
 
 
 async def test_each_request_of_a_failed_batch_gets_its_own_savepoint(ours: SqliteStore, monkeypatch: Patch) -> None:
@@ -298,6 +299,6 @@ async def test_each_request_of_a_failed_batch_gets_its_own_savepoint(ours: Sqlit
 
 async def test_the_archive_guards_against_running_a_finished_job_again(ours: SqliteStore, monkeypatch: Patch) -> None:
     await requests.test_a_finished_job_that_is_inserted_again_is_not_run_again(ours)
-    without(insertion, "INSERT", "NOT EXISTS (SELECT 1 FROM archive WHERE id = column1)")(monkeypatch)
+    without(insertion, "INSERT", "NOT EXISTS (SELECT 1 FROM mainspring_archive WHERE id = column1)")(monkeypatch)
     with pytest.raises(RED):
         await requests.test_a_finished_job_that_is_inserted_again_is_not_run_again(ours)

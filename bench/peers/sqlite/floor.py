@@ -41,14 +41,14 @@ CHUNK = 10_000
 IDLE_SECONDS = 0.010
 
 INSERT = """
-INSERT INTO jobs (id, task, queue, priority, run_at, max_attempts, created_at, keep, keep_dead, payload)
+INSERT INTO mainspring_jobs (id, task, queue, priority, run_at, max_attempts, created_at, keep, keep_dead, payload)
 VALUES (?, 'noop', 'default', ?, ?, 3, ?, 604800000, 2592000000, ?)
 """
 
 CLAIM = f"""
-UPDATE jobs SET status = {RUNNING}, token = token + 1, worker = 'floor', claimed_at = :now
+UPDATE mainspring_jobs SET status = {RUNNING}, token = token + 1, worker = 'floor', claimed_at = :now
 WHERE seq IN (
-    SELECT seq FROM jobs INDEXED BY jobs_waiting
+    SELECT seq FROM mainspring_jobs INDEXED BY mainspring_jobs_waiting
     WHERE queue = 'default' AND priority = {NORMAL} AND run_at <= :now AND status < {RUNNING} AND crashes = 0
     ORDER BY run_at LIMIT :limit)
 RETURNING seq, id, token, payload
@@ -63,11 +63,12 @@ CHANGED = {
     "result": "'null'",
 }
 CLAIMED = "seq IN (SELECT value FROM json_each(:claimed))"
-ARCHIVE = f"INSERT INTO archive ({{columns}}) SELECT {{values}} FROM jobs WHERE {CLAIMED}"
-DELETE = f"DELETE FROM jobs WHERE {CLAIMED}"
+ARCHIVE = f"INSERT INTO mainspring_archive ({{columns}}) SELECT {{values}} FROM mainspring_jobs WHERE {CLAIMED}"
+DELETE = f"DELETE FROM mainspring_jobs WHERE {CLAIMED}"
 UNSETTLED = f"""
-SELECT 1 FROM jobs WHERE queue = 'default' AND priority = 2 AND run_at <= ? AND status < {RUNNING} AND crashes = 0
-UNION ALL SELECT 1 FROM jobs WHERE status = {RUNNING} LIMIT 1
+SELECT 1 FROM mainspring_jobs
+WHERE queue = 'default' AND priority = 2 AND run_at <= ? AND status < {RUNNING} AND crashes = 0
+UNION ALL SELECT 1 FROM mainspring_jobs WHERE status = {RUNNING} LIMIT 1
 """
 
 

@@ -36,13 +36,14 @@ DATABASE = here()[0] / "mainspring.db"
 WAITING = """
 WITH RECURSIVE numbers (i) AS (SELECT :start UNION ALL SELECT i + 1 FROM numbers WHERE i < :end - 1),
 stamps (i, ms) AS (SELECT i, :now - (:jobs - i) / 4096 - 1 FROM numbers)
-INSERT INTO jobs (id, task, queue, priority, run_at, max_attempts, created_at, keep, keep_dead, payload)
+INSERT INTO mainspring_jobs (id, task, queue, priority, run_at, max_attempts, created_at, keep, keep_dead, payload)
 SELECT printf('%08x-%04x-7%03x-8000-%012x', ms >> 16, ms & 65535, i % 4096, i), 'noop', 'default', i % 4,
        :now + 604800000 + i, 3, :now, 604800000, 2592000000, :payload
 FROM stamps
 """
 COUNT_WAITING = """
-INSERT INTO counts (queue, status, n) VALUES ('default', 0, :jobs) ON CONFLICT DO UPDATE SET n = n + excluded.n
+INSERT INTO mainspring_counts (queue, status, n) VALUES ('default', 0, :jobs)
+ON CONFLICT DO UPDATE SET n = n + excluded.n
 """
 
 app = Mainspring(f"sqlite:///{DATABASE}")

@@ -19,6 +19,7 @@ from mainspring.cli.exits import StoreMissing, UsageError
 from mainspring.stores.memory import MemoryStore
 from mainspring.stores.protocol import Migrating
 from mainspring.stores.sqlite import SqliteStore
+from mainspring.stores.sqlite.schema import version_of
 
 DEFAULT_FILE = Path("mainspring.db")
 WHAT_TO_GIVE = (
@@ -107,11 +108,11 @@ def require_database(path: Path) -> None:
         raise StoreMissing(msg)
     try:
         with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            version = version_of(connection.cursor())
     except sqlite3.Error:
         return  # the store will say in its own words what is wrong with it
     if version == 0:
-        msg = f"{path} has no jobs of Mainspring; is the path right? A worker or the first enqueued job prepares it"
+        msg = f"{path} has no tables of Mainspring; is the path right? A worker or the first enqueued job prepares it"
         raise StoreMissing(msg)
 
 

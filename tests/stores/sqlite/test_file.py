@@ -21,9 +21,10 @@ from mainspring.errors import (
     StoreVanished,
 )
 from mainspring.job import Move
-from mainspring.stores.protocol import Filter, Store, Wake
+from mainspring.stores.protocol import Filter, Severity, Store, Wake
 from mainspring.stores.sqlite import SqliteStore, file
-from mainspring.stores.sqlite.file import TABLES, DatabaseFile, file_system
+from mainspring.stores.sqlite.file import DatabaseFile, file_system
+from mainspring.stores.sqlite.schema import TABLES, refuse_foreign
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance.scene import Bell, claim, end, found, join, new_job, put, put_many, running
 from tests.stores.sqlite.processes import run_mounted, start
@@ -60,7 +61,8 @@ def test_a_file_of_another_kind_is_no_database(tmp_path: Path) -> None:
 
 def test_a_newer_schema_is_left_alone(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 99")
+        connection.execute("INSERT INTO mainspring_migrations (version, name) VALUES (99, 'from the future')")
+        connection.commit()
     with pytest.raises(StoreTooNew, match="schema version 99, this program knows 1; upgrade"):
         DatabaseFile(path).prepare()
 
@@ -70,7 +72,7 @@ def test_tables_of_another_program_with_our_names_are_left_alone(tmp_path: Path,
     path = tmp_path / "theirs.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"CREATE TABLE {name} (theirs)")
-    with pytest.raises(ConfigurationError, match=rf"\({name}\); use a file of its own"):
+    with pytest.raises(ConfigurationError, match=rf"\({name}\); rename them, or use another file"):
         DatabaseFile(path).prepare()
     assert ask(path, "SELECT count(*) FROM sqlite_master") == 1
     assert ask(path, "PRAGMA journal_mode") == "delete"
@@ -92,6 +94,33 @@ async def test_tables_of_the_application_may_stand_beside_ours(tmp_path: Path) -
     await put(store)
     await store.close()
     assert ask(path, "SELECT name FROM guests") == "Zoë"
+
+
+@pytest.mark.parametrize("version", [0, 1, 99])
+async def test_a_file_of_the_application_keeps_its_tables_and_its_version(tmp_path: Path, version: int) -> None:
+    path = tmp_path / "theirs.db"
+    names = [name.removeprefix("mainspring_") for name in TABLES] + ["workers"]
+    with closing(sqlite3.connect(path)) as connection:
+        for name in names:
+            connection.execute(f"CREATE TABLE {name} (theirs)")
+            connection.execute(f"CREATE INDEX {name}_waiting ON {name} (theirs)")
+        connection.execute(f"PRAGMA user_version = {version}")
+        connection.execute("PRAGMA application_id = 77")
+    store = SqliteStore(path)
+    job_id = await put(store)
+    (held,) = await claim(store)
+    assert held.id == job_id
+    assert await end(store, held, Move.DONE)
+    assert [finding.check for finding in await store.diagnose() if finding.severity is Severity.ERROR] == []
+    await store.close()
+    assert (ask(path, "PRAGMA user_version"), ask(path, "PRAGMA application_id")) == (version, 77)
+    assert [ask(path, f"SELECT count(*) FROM {name}") for name in names] == [0] * len(names)
+
+
+def test_every_name_of_ours_has_the_prefix(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master")]
+    assert [name for name in names if not name.startswith(("mainspring_", "sqlite_autoindex_mainspring_"))] == []
 
 
 def test_an_sqlite_that_is_too_old_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +261,7 @@ async def test_a_replaced_file_is_opened_by_all_who_had_the_old_one(store: Sqlit
     assert await every_reader(store) == [0] * 8  # the readers find out first, and still ...
     job_id = await put(store)  # ... the writer does not write into the old one
     assert await every_reader(store) == [1] * 8
-    assert ask(path, "SELECT id FROM jobs") == job_id
+    assert ask(path, "SELECT id FROM mainspring_jobs") == job_id
 
 
 async def test_foreign_writes_into_a_replaced_file_are_noticed(store: SqliteStore, path: Path) -> None:
@@ -286,7 +315,7 @@ def test_processes_that_start_together_make_the_schema_once(tmp_path: Path) -> N
             program.stdin.write("go\n")
             program.stdin.flush()
     assert [program.returncode for program in programs] == [0] * 4
-    assert ask(path, "PRAGMA user_version") == 1
+    assert ask(path, "SELECT max(version) FROM mainspring_migrations") == 1
     assert ask(path, "PRAGMA integrity_check") == "ok"
 
 
@@ -319,9 +348,9 @@ def beginning_to_write(path: Path) -> sqlite3.Connection:
 
 
 def test_tables_that_appear_while_we_look_are_our_own(path: Path) -> None:
-    """Another process made them between our two looks; it set the version in the same commit."""
+    """Another process made them between our two looks; it recorded the version in the same commit."""
     with closing(sqlite3.connect(path)) as connection:
-        file.refuse_foreign(connection, path)
+        refuse_foreign(connection.cursor(), path)
 
 
 def test_it_is_written_ahead_and_can_shrink(path: Path) -> None:

@@ -40,32 +40,36 @@ pytestmark = pytest.mark.slow
 
 MANY_WAIT = """
 WITH RECURSIVE number(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < ?)
-INSERT INTO jobs (id, task, queue, priority, run_at, max_attempts, created_at, keep, keep_dead, payload)
+INSERT INTO mainspring_jobs (id, task, queue, priority, run_at, max_attempts, created_at, keep, keep_dead, payload)
 SELECT printf('wait-%012d', n), 'greet', iif(n % 3, 'default', 'mail'), n % 4, 9000000000000 + n, 3, 0, 0, 0, '{}'
 FROM number
 """
 MANY_ARE_SUSPENDED = f"""
 WITH RECURSIVE number(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < ?)
-INSERT INTO jobs (id, task, queue, status, priority, run_at, max_attempts, created_at, keep, keep_dead, payload,
-                  waits_for)
+INSERT INTO mainspring_jobs (id, task, queue, status, priority, run_at, max_attempts, created_at, keep, keep_dead,
+                             payload, waits_for)
 SELECT printf('nap-%012d', n), 'greet', 'default', {SUSPENDED}, n % 4, {UNTIL_WOKEN}, 3, 0, 0, 0, '{{}}',
        iif(n % 2, 'job:' || n, 'bell')
 FROM number
 """
-THEIR_STEPS = f"INSERT INTO steps SELECT id, 'fetch', 1, 'step', NULL, 0, 0 FROM jobs WHERE status = {SUSPENDED}"
+THEIR_STEPS = f"""
+INSERT INTO mainspring_steps SELECT id, 'fetch', 1, 'step', NULL, 0, 0 FROM mainspring_jobs WHERE status = {SUSPENDED}
+"""
 MANY_HAVE_FINISHED = """
 WITH RECURSIVE number(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < ?)
-INSERT INTO archive (id, task, queue, status, priority, run_at, attempts, max_attempts, crashes, token, started_at,
-                     finished_at, expires_at, timeout, created_at, keep, keep_dead, reason, tags, payload)
+INSERT INTO mainspring_archive (id, task, queue, status, priority, run_at, attempts, max_attempts, crashes, token,
+                                started_at, finished_at, expires_at, timeout, created_at, keep, keep_dead,
+                                reason, tags, payload)
 SELECT printf('done-%012d', n), 'greet', iif(n % 3, 'default', 'mail'), 4 + (n % 50 = 0), n % 4, n, 1, 3, 0, 1, 1,
        1, 9000000000000 + n, 0, 0, 0, 0, '', '["old"]', '{}'
 FROM number
 """
 MANY_DOCUMENTS = """
 WITH RECURSIVE number(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < ?)
-INSERT INTO documents SELECT 'things', 'g' || n % 3, n, n, 9000000000000 + n, 9000000000000 + n, '{}' FROM number
+INSERT INTO mainspring_documents
+SELECT 'things', 'g' || n % 3, n, n, 9000000000000 + n, 9000000000000 + n, '{}' FROM number
 """
-THEIR_TAGS = "INSERT INTO tags SELECT 'old', id FROM archive"
+THEIR_TAGS = "INSERT INTO mainspring_tags SELECT 'old', id FROM mainspring_archive"
 
 
 def fill(path: Path, waiting: int, finished: int) -> None:
@@ -103,7 +107,7 @@ def stale() -> Path:
         analyze(path)
         with connection:
             for table in ("jobs", "archive", "steps", "tags", "documents"):
-                connection.execute(f"DELETE FROM {table}")
+                connection.execute(f"DELETE FROM mainspring_{table}")
     fill(path, 20_000, 20_000)
     return path
 
@@ -131,20 +135,29 @@ def any_parameters(statement: str) -> Any:
     return [None] * max(numbered, default=statement.count("?"))
 
 
-BY_ID = "jobs USING INDEX sqlite_autoindex_jobs_1 (id=?)"
-BY_ROW = "jobs USING INTEGER PRIMARY KEY (rowid=?)"
-AS_GOOD = ("INDEX sqlite_autoindex_jobs_1 (id=? AND rowid=?)", "INTEGER PRIMARY KEY (rowid=?)")  # one row either way
-LEVEL = "jobs USING INDEX jobs_waiting (queue=? AND priority=?"
+BY_ID = "mainspring_jobs USING INDEX sqlite_autoindex_mainspring_jobs_1 (id=?)"
+BY_ROW = "mainspring_jobs USING INTEGER PRIMARY KEY (rowid=?)"
+AS_GOOD = (
+    "INDEX sqlite_autoindex_mainspring_jobs_1 (id=? AND rowid=?)",
+    "INTEGER PRIMARY KEY (rowid=?)",
+)  # one row either way
+LEVEL = "mainspring_jobs USING INDEX mainspring_jobs_waiting (queue=? AND priority=?"
 
-SUSPECT = "jobs USING INDEX jobs_suspect (queue=?"
-CALLED = "jobs USING INDEX jobs_called"
+SUSPECT = "mainspring_jobs USING INDEX mainspring_jobs_suspect (queue=?"
+CALLED = "mainspring_jobs USING INDEX mainspring_jobs_called"
 HEADS = [f"{SUSPECT})", *[f"{LEVEL})"] * 4]
 
 INTENDED = {
-    "INSERT": (_statement(insertion.INSERT, 16, 16), ["archive USING PRIMARY KEY (id=?)"]),
-    "INSERT_SUSPENDED": (_statement(insertion.INSERT_SUSPENDED, 16, 17), ["archive USING PRIMARY KEY (id=?)"]),
-    "LIVE_HOLDER": (insertion.LIVE_HOLDER, ["jobs USING INDEX jobs_dedupe (task=? AND dedupe_key=?)"]),
-    "LASTING_HOLDER": (insertion.LASTING_HOLDER, ["dedupe USING PRIMARY KEY (task=? AND dedupe_key=?)"]),
+    "INSERT": (_statement(insertion.INSERT, 16, 16), ["mainspring_archive USING PRIMARY KEY (id=?)"]),
+    "INSERT_SUSPENDED": (
+        _statement(insertion.INSERT_SUSPENDED, 16, 17),
+        ["mainspring_archive USING PRIMARY KEY (id=?)"],
+    ),
+    "LIVE_HOLDER": (
+        insertion.LIVE_HOLDER,
+        ["mainspring_jobs USING INDEX mainspring_jobs_dedupe (task=? AND dedupe_key=?)"],
+    ),
+    "LASTING_HOLDER": (insertion.LASTING_HOLDER, ["mainspring_dedupe USING PRIMARY KEY (task=? AND dedupe_key=?)"]),
     "HEADS_OF": (_statement(claims.HEADS_OF, 2, 1), HEADS),
     "PICK": (claims.PICK, [f"{LEVEL} AND run_at<?)", BY_ROW]),
     "PICK_SUSPECT": (claims.PICK_SUSPECT, [f"{SUSPECT} AND run_at<?)", BY_ROW]),
@@ -158,13 +171,19 @@ INTENDED = {
     "SOMEBODY_WAITS_FOR_AN_END": (waking.SOMEBODY_WAITS_FOR_AN_END, [f"{CALLED} (waits_for>? AND waits_for<?)"]),
     "WAITING_FOR_ENDS": (waking.WAITING_FOR_ENDS, [f"{CALLED} (waits_for=?)"]),
     "WAKE": (waking.WAKE, [BY_ROW]),
-    "OF_JOB": (durable.OF_JOB, ["steps USING PRIMARY KEY (job_id=?)"]),
+    "OF_JOB": (durable.OF_JOB, ["mainspring_steps USING PRIMARY KEY (job_id=?)"]),
     "LOST": (upkeep.LOST, [BY_ID]),
-    "TO_CANCEL": (upkeep.TO_CANCEL, ["jobs USING INDEX jobs_running (worker=?)"]),
-    "TO_TAKE_FROM": (upkeep.TO_TAKE_FROM, ["jobs USING INDEX jobs_running (worker=?)"]),
-    "EXPIRED": (upkeep.EXPIRED, ["archive USING INDEX archive_expiry (expires_at<?)"]),
-    "SOMETHING_EXPIRED": (upkeep.SOMETHING_EXPIRED, ["archive USING COVERING INDEX archive_expiry (expires_at<?)"]),
-    "DUE": (read.DUE, [f"{LEVEL} AND run_at<?)"] * 4 + ["jobs USING INDEX jobs_suspect (queue=? AND run_at<?)"]),
+    "TO_CANCEL": (upkeep.TO_CANCEL, ["mainspring_jobs USING INDEX mainspring_jobs_running (worker=?)"]),
+    "TO_TAKE_FROM": (upkeep.TO_TAKE_FROM, ["mainspring_jobs USING INDEX mainspring_jobs_running (worker=?)"]),
+    "EXPIRED": (upkeep.EXPIRED, ["mainspring_archive USING INDEX mainspring_archive_expiry (expires_at<?)"]),
+    "SOMETHING_EXPIRED": (
+        upkeep.SOMETHING_EXPIRED,
+        ["mainspring_archive USING COVERING INDEX mainspring_archive_expiry (expires_at<?)"],
+    ),
+    "DUE": (
+        read.DUE,
+        [f"{LEVEL} AND run_at<?)"] * 4 + ["mainspring_jobs USING INDEX mainspring_jobs_suspect (queue=? AND run_at<?)"],
+    ),
 }
 
 
@@ -172,7 +191,10 @@ INTENDED = {
 @pytest.mark.parametrize("name", INTENDED)
 def test_the_statements_of_a_jobs_way_use_the_intended_index(full: Path, name: str) -> None:
     statement, intended = INTENDED[name]
-    steps = [step.replace("COVERING INDEX jobs", "INDEX jobs").replace(*AS_GOOD) for step in plan(full, statement)]
+    steps = [
+        step.replace("COVERING INDEX mainspring_jobs", "INDEX mainspring_jobs").replace(*AS_GOOD)
+        for step in plan(full, statement)
+    ]
     searches = [step for step in steps if step.startswith("SEARCH") and "payloads" not in step]
     assert [f"SEARCH {search}" for search in intended] == searches[: len(intended)]
 
@@ -195,9 +217,9 @@ class Recording(sqlite3.Connection):
 recorded: dict[str, Any] = {}
 
 SCANS_OF_FEW_ROWS = re.compile(
-    r"SCAN jobs USING (COVERING )?INDEX jobs_running$"  # as many as run
+    r"SCAN mainspring_jobs USING (COVERING )?INDEX mainspring_jobs_running$"  # as many as run
     r"|SCAN \d+ CONSTANT ROWS?|SCAN CONSTANT ROW|VIRTUAL TABLE|SCAN \(subquery-\d+\)|SCAN \(join-\d+\)"
-    r"|SCAN (ended|going|outcome|queues|waiting|suspect|halts|counts)\b"
+    r"|SCAN (ended|going|outcome|queues|waiting|suspect|mainspring_halts|mainspring_counts)\b"
 )
 
 

@@ -111,7 +111,7 @@ async def test_the_doctor_finds_suspended_jobs_well_and_steps_of_nobody_not(stor
     await put(store, waits_for="bell")
     assert {finding.severity for finding in await store.diagnose()} == {Severity.OK}
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("INSERT INTO steps VALUES ('nobody', 'fetch', 1, 'step', NULL, 0, 0)")
+        connection.execute("INSERT INTO mainspring_steps VALUES ('nobody', 'fetch', 1, 'step', NULL, 0, 0)")
     assert [finding.check for finding in await store.diagnose() if finding.severity is not Severity.OK] == ["steps"]
     await store.repair()
     assert {finding.severity for finding in await store.diagnose()} == {Severity.OK}

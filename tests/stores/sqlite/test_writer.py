@@ -401,7 +401,7 @@ def test_a_forked_child_writes_on_its_own_and_beyond_its_parents_end(path: Path)
 
 def rows(path: Path) -> int:
     with closing(sqlite3.connect(path)) as connection:
-        number: int = connection.execute("SELECT count(*) FROM jobs").fetchone()[0]
+        number: int = connection.execute("SELECT count(*) FROM mainspring_jobs").fetchone()[0]
         return number
 
 

@@ -24,8 +24,8 @@ from mainspring.stores.tables import FAILED, NEVER, PENDING, RUNNING, SUSPENDED
 
 PRIORITIES = range(4)
 
-ALL_WAITING = f"FROM jobs INDEXED BY jobs_waiting WHERE status < {RUNNING} AND crashes = 0"
-ALL_SUSPECT = f"FROM jobs INDEXED BY jobs_suspect WHERE status < {RUNNING} AND crashes > 0"
+ALL_WAITING = f"FROM mainspring_jobs INDEXED BY mainspring_jobs_waiting WHERE status < {RUNNING} AND crashes = 0"
+ALL_SUSPECT = f"FROM mainspring_jobs INDEXED BY mainspring_jobs_suspect WHERE status < {RUNNING} AND crashes > 0"
 WAITING = f"{ALL_WAITING} AND queue = {{queue}} AND priority = {{level}}"
 SUSPECT = f"{ALL_SUSPECT} AND queue = {{queue}}"
 HEADS = f"""
@@ -54,23 +54,24 @@ queues(name) AS (
 """
 CHOSEN = f"""
 SELECT count(*), sum(status = {FAILED}), sum(status = {SUSPENDED}), json_group_array(seq), json_group_array(json_array(
-    jobs.id, token + 1, task, queue, coalesce(payload, (SELECT body FROM payloads WHERE job_id = jobs.id)), priority,
-    attempts, max_attempts, crashes, timeout, run_at, created_at, dedupe_key, target_type, target_id, tags, options,
+    mainspring_jobs.id, token + 1, task, queue,
+    coalesce(payload, (SELECT body FROM mainspring_payloads WHERE job_id = mainspring_jobs.id)), priority, attempts,
+    max_attempts, crashes, timeout, run_at, created_at, dedupe_key, target_type, target_id, tags, options,
     seq))
 """
 PICK = f"""
 {CHOSEN}
 FROM (SELECT seq AS picked {WAITING.format(queue=":queue", level=":level")} AND run_at <= :now
       ORDER BY run_at, seq LIMIT :limit)
-CROSS JOIN jobs ON seq = picked
+CROSS JOIN mainspring_jobs ON seq = picked
 """
 PICK_SUSPECT = f"""
 {CHOSEN}
 FROM (SELECT seq AS picked {SUSPECT.format(queue=":queue")} AND run_at <= :now ORDER BY run_at LIMIT 1)
-CROSS JOIN jobs ON seq = picked
+CROSS JOIN mainspring_jobs ON seq = picked
 """
 TAKE = f"""
-UPDATE jobs SET status = {RUNNING}, token = token + 1, worker = :worker, claimed_at = :now,
+UPDATE mainspring_jobs SET status = {RUNNING}, token = token + 1, worker = :worker, claimed_at = :now,
                 progress = NULL, note = NULL, deadline = iif(timeout > 0, :now + timeout + :stall_grace, {NEVER})
 WHERE seq IN (SELECT value FROM json_each(:seqs))
 """

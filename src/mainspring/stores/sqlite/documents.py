@@ -29,29 +29,29 @@ from mainspring.stores.tables import NEVER, none_if_never, or_never
 
 COLUMNS = "collection, grp, id, data, version, due_at, expires_at"
 READ = f"""
-SELECT {COLUMNS} FROM documents
+SELECT {COLUMNS} FROM mainspring_documents
 WHERE expires_at > ? AND (collection, grp, id) IN (SELECT column1, column2, column3 FROM (VALUES {{values}}))
 """
-PUT = f"INSERT OR REPLACE INTO documents ({COLUMNS}) VALUES {{values}}"
+PUT = f"INSERT OR REPLACE INTO mainspring_documents ({COLUMNS}) VALUES {{values}}"
 DELETE = """
-DELETE FROM documents
+DELETE FROM mainspring_documents
 WHERE (collection, grp, id) IN (SELECT column1, column2, column3 FROM (VALUES {values}))
 """
 BROWSE = f"""
-SELECT {COLUMNS} FROM documents WHERE collection = :collection {{within}} {{after}} AND expires_at > :now
+SELECT {COLUMNS} FROM mainspring_documents WHERE collection = :collection {{within}} {{after}} AND expires_at > :now
 ORDER BY {{order}} LIMIT :limit
 """
 DUE = f"""
-SELECT {COLUMNS} FROM documents INDEXED BY documents_due
+SELECT {COLUMNS} FROM mainspring_documents INDEXED BY mainspring_documents_due
 WHERE collection = ? AND due_at <= ? AND due_at < {NEVER} AND expires_at > ? ORDER BY due_at LIMIT ?
 """
 NEXT = f"""
-SELECT due_at FROM documents INDEXED BY documents_due
+SELECT due_at FROM mainspring_documents INDEXED BY mainspring_documents_due
 WHERE collection = ? AND due_at < {NEVER} AND expires_at > ? ORDER BY due_at LIMIT 1 OFFSET ?
 """
 PRUNE = f"""
-DELETE FROM documents WHERE (collection, grp, id) IN (
-    SELECT collection, grp, id FROM documents INDEXED BY documents_expiry
+DELETE FROM mainspring_documents WHERE (collection, grp, id) IN (
+    SELECT collection, grp, id FROM mainspring_documents INDEXED BY mainspring_documents_expiry
     WHERE expires_at <= ? AND expires_at < {NEVER} ORDER BY expires_at LIMIT ?)
 """
 

@@ -37,43 +37,44 @@ HELD = f"""
 WITH outcome(number, job_id, job_token) AS (VALUES {{values}})
 SELECT json_group_array(json_array(
     number, seq, id, queue, iif(cancel, reason, NULL), attempts, crashes, worker, claimed_at))
-FROM outcome CROSS JOIN jobs ON id = job_id AND token = job_token AND status = {RUNNING}
+FROM outcome CROSS JOIN mainspring_jobs ON id = job_id AND token = job_token AND status = {RUNNING}
 """
 ARCHIVE = f"""
 WITH ended(
     ended_seq, end_status, is_attempt, is_crash, began_at, end_reason, end_error_type, end_error, end_result, now
 ) AS (VALUES {{values}})
-INSERT INTO archive
+INSERT INTO mainspring_archive
 SELECT id, task, queue, end_status, priority, run_at, attempts + is_attempt, max_attempts, crashes + is_crash, token,
        worker, coalesce(began_at, claimed_at), now,
        min({NEVER}, now + iif(end_status = {DEAD_LETTER}, keep_dead, keep)), timeout, created_at, keep,
        keep_dead, dedupe_key, target_type, target_id, tags, options,
        end_reason, progress, note, coalesce(end_error_type, error_type),
        iif(end_error_type IS NULL, error, end_error), payload, end_result
-FROM ended CROSS JOIN jobs ON seq = ended_seq
+FROM ended CROSS JOIN mainspring_jobs ON seq = ended_seq
 """
-REMOVE = "DELETE FROM jobs WHERE seq IN (SELECT value FROM json_each(?))"
+REMOVE = "DELETE FROM mainspring_jobs WHERE seq IN (SELECT value FROM json_each(?))"
 ARCHIVE_COMPLETED = f"""
-INSERT INTO archive -- columns 1 to 5: seq, id, token, began, result; sqlite3 counts rows only of what begins so
+INSERT INTO mainspring_archive -- columns 1 to 5: seq, id, token, began, result; sqlite3 counts rows only after INSERT
 SELECT id, task, queue, {COMPLETED}, priority, run_at, attempts + 1, max_attempts, crashes, token, worker,
        coalesce(column4, claimed_at), ?, min({NEVER}, ? + keep), timeout, created_at, keep, keep_dead,
        dedupe_key, target_type, target_id, tags, options, '', progress, note, error_type, error, payload, column5
-FROM (VALUES {{values}}) CROSS JOIN jobs ON seq = column1 AND +id = column2 AND token = column3 AND status = {RUNNING}
+FROM (VALUES {{values}}) CROSS JOIN mainspring_jobs
+    ON seq = column1 AND +id = column2 AND token = column3 AND status = {RUNNING}
 """
 GO_ON = """
 WITH going(
     going_seq, next_status, next_run_at, anew, is_attempt, is_crash, awaited, why, new_error_type, new_error, now
 ) AS (VALUES {values})
-UPDATE jobs SET status = next_status, run_at = coalesce(next_run_at, min(run_at, now)), cancel = 0,
+UPDATE mainspring_jobs SET status = next_status, run_at = coalesce(next_run_at, min(run_at, now)), cancel = 0,
                 attempts = iif(anew, 0, attempts + is_attempt), crashes = iif(anew, 0, crashes + is_crash),
                 waits_for = awaited, reason = why,
                 error_type = coalesce(new_error_type, error_type), error = iif(new_error_type IS NULL, error, new_error)
 FROM going WHERE seq = going_seq
 """
 RECORD_ATTEMPT = """
-INSERT INTO attempts (job_id, number, worker, started_at, finished_at, move, error_type, error, traceback)
-VALUES (:job_id, (SELECT coalesce(max(number), 0) + 1 FROM attempts WHERE job_id = :job_id), :worker, :started_at,
-        :finished_at, :move, :error_type, :error, :traceback)
+INSERT INTO mainspring_attempts (job_id, number, worker, started_at, finished_at, move, error_type, error, traceback)
+VALUES (:job_id, (SELECT coalesce(max(number), 0) + 1 FROM mainspring_attempts WHERE job_id = :job_id), :worker,
+        :started_at, :finished_at, :move, :error_type, :error, :traceback)
 """
 
 
@@ -288,7 +289,7 @@ def save(transaction: Transaction, new: list[Saving]) -> list[list[Inserted] | N
 # -- progress -------------------------------------------------------------------------------------
 
 REPORT = f"""
-UPDATE jobs SET progress = ?, note = ? WHERE id = ? AND token = ? AND status = {RUNNING}
+UPDATE mainspring_jobs SET progress = ?, note = ? WHERE id = ? AND token = ? AND status = {RUNNING}
 """
 
 

@@ -9,7 +9,6 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterator
-from importlib import resources
 from pathlib import Path
 
 from mainspring.errors import (
@@ -19,24 +18,18 @@ from mainspring.errors import (
     StoreError,
     StoreFull,
     StoreReadOnly,
-    StoreTooNew,
     StoreVanished,
 )
-from mainspring.stores.sqlite import fork
+from mainspring.stores.sqlite import fork, schema
 
 Identity = tuple[int, int]
 """Which file it is, whatever its name: device and inode."""
 
 OLDEST_SQLITE = (3, 38, 0)  # STRICT tables came with 3.37, the ->> operator with 3.38
-MIGRATIONS = ("schema.sql",)  # number N brings a file from user_version N to N + 1
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs", "fuse.glusterfs"}
 )
 MOUNTS = Path("/proc/self/mountinfo")
-TABLES = (
-    "jobs", "archive", "payloads", "tags", "attempts", "steps", "dedupe", "counts", "halts", "audit", "audit_jobs",
-    "documents", "all_jobs",
-)  # fmt: skip
 BUSY_TIMEOUT = 5.0  # seconds to wait for someone who holds the database without going through the gate
 BUSY_PAUSE = 0.005  # seconds between two tries where SQLite itself does not wait
 CHECKPOINT_PAGES = 4000  # 16 MB of write-ahead log; each checkpoint then costs less per job
@@ -97,8 +90,26 @@ class DatabaseFile:
             raise ConfigurationError(msg)
         create = self._identity is None  # later on: a file that is gone is not made anew, or nobody would miss its jobs
         with fork.postponed(), self.errors(), contextlib.closing(self._open(create=create)) as connection:
-            migrate(connection, self.path, patience=self.busy_timeout)
+            self._migrate(connection)
         self._identity = self._stat()
+
+    def _migrate(self, connection: sqlite3.Connection) -> None:
+        """Run the migrations that are missing, in one transaction: processes that start together do it once."""
+        cursor = connection.cursor()
+        schema.refuse_unusable(cursor, self.path)
+        if (version := schema.version_of(cursor)) == len(schema.MIGRATIONS):
+            return
+        if version == 0:
+            cursor.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has an effect only while the file is empty
+            write_ahead(connection, self.busy_timeout)
+        cursor.execute("BEGIN IMMEDIATE")
+        try:
+            schema.migrate(cursor)
+            cursor.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:  # a full disk makes SQLite roll back by itself
+                cursor.execute("ROLLBACK")
+            raise
 
     def connect(self, *, readonly: bool = False) -> sqlite3.Connection:
         """A connection with our settings, to the file that `prepare` saw. Only links ask for one."""
@@ -168,27 +179,6 @@ class DatabaseFile:
         return found.st_dev, found.st_ino
 
 
-def migrate(connection: sqlite3.Connection, path: Path, *, patience: float) -> None:
-    """Run what the file is missing, in one transaction; two processes that start together do it once."""
-    if (version := user_version(connection)) == len(MIGRATIONS):
-        return
-    refuse_newer(version, path)
-    if version == 0:
-        refuse_foreign(connection, path)
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only possible while the file is empty
-        write_ahead(connection, patience)
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        for number in range(user_version(connection), len(MIGRATIONS)):
-            run_script(connection, resources.files(__package__).joinpath(MIGRATIONS[number]).read_text("utf-8"))
-            connection.execute(f"PRAGMA user_version = {number + 1}")
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:  # a full disk makes SQLite roll back by itself
-            connection.execute("ROLLBACK")
-        raise
-
-
 def write_ahead(connection: sqlite3.Connection, patience: float) -> None:
     """Here SQLite does not wait: it reads first, and to wait for a writer as a reader could be to wait for ever.
 
@@ -204,37 +194,6 @@ def write_ahead(connection: sqlite3.Connection, patience: float) -> None:
             time.sleep(BUSY_PAUSE)
         else:
             return
-
-
-def user_version(connection: sqlite3.Connection) -> int:
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    return version
-
-
-def refuse_newer(version: int, path: Path) -> None:
-    if version > len(MIGRATIONS):
-        msg = f"{path} has schema version {version}, this program knows {len(MIGRATIONS)}; upgrade Mainspring"
-        raise StoreTooNew(msg)
-
-
-def refuse_foreign(connection: sqlite3.Connection, path: Path) -> None:
-    """Tables of the application may live in the same file, but not under our names."""
-    marks = ", ".join("?" * len(TABLES))
-    taken = connection.execute(f"SELECT name FROM sqlite_master WHERE name IN ({marks})", TABLES).fetchall()
-    if taken and user_version(connection) == 0:  # else another process has just made them: they are ours
-        names = ", ".join(name for (name,) in taken)
-        msg = f"{path} has tables of another program that Mainspring needs ({names}); use a file of its own"
-        raise ConfigurationError(msg)
-
-
-def run_script(connection: sqlite3.Connection, script: str) -> None:
-    """Statement by statement: `executescript` would commit our transaction first."""
-    statement = ""
-    for line in script.splitlines(keepends=True):
-        statement += line
-        if sqlite3.complete_statement(statement):
-            connection.execute(statement)
-            statement = ""
 
 
 def file_system(directory: Path) -> str:

@@ -11,7 +11,7 @@ from mainspring.stores.sqlite.writer import Transaction
 
 def current_halts(transaction: Transaction) -> list[Halt]:
     if transaction.halts is None:
-        rows = transaction.execute("SELECT queue, actor, reason, since, until, accept FROM halts").fetchall()
+        rows = transaction.execute("SELECT queue, actor, reason, since, until, accept FROM mainspring_halts").fetchall()
         transaction.halts = [to_halt(row) for row in rows if row[4] is None or row[4] > transaction.now]
     return transaction.halts
 

@@ -20,23 +20,23 @@ from mainspring.stores.tables import NEVER, PENDING, SUSPENDED
 LONG_PAYLOAD = 1024  # characters; beyond that it goes into a table of its own
 
 INTO = """
-INSERT INTO jobs (id, task, queue, priority, run_at, created_at, max_attempts, timeout, keep, keep_dead,
+INSERT INTO mainspring_jobs (id, task, queue, priority, run_at, created_at, max_attempts, timeout, keep, keep_dead,
                   payload, dedupe_key, target_type, target_id, tags, options{columns})
 SELECT column1, column2, column3, column4, coalesce(column5, ? + column6), ?, column7, column8, column9, column10,
        column11, column12, column13, column14, column15, column16{values}
-FROM (VALUES {{values}}) WHERE NOT EXISTS (SELECT 1 FROM archive WHERE id = column1)
+FROM (VALUES {{values}}) WHERE NOT EXISTS (SELECT 1 FROM mainspring_archive WHERE id = column1)
 ON CONFLICT DO NOTHING
 """
 INSERT = INTO.format(columns="", values="")  # what most jobs do not have costs them nothing: 0.35 µs of 4 per column
 INSERT_SUSPENDED = INTO.format(columns=", waits_for, status", values=f", column17, {SUSPENDED}")
-INSERT_PAYLOADS = "INSERT OR IGNORE INTO payloads VALUES {values}"
-INSERT_TAGS = "INSERT OR IGNORE INTO tags VALUES {values}"
+INSERT_PAYLOADS = "INSERT OR IGNORE INTO mainspring_payloads VALUES {values}"
+INSERT_TAGS = "INSERT OR IGNORE INTO mainspring_tags VALUES {values}"
 KNOWN = """
-SELECT EXISTS (SELECT 1 FROM jobs WHERE id = :id) OR EXISTS (SELECT 1 FROM archive WHERE id = :id)
+SELECT EXISTS (SELECT 1 FROM mainspring_jobs WHERE id = :id) OR EXISTS (SELECT 1 FROM mainspring_archive WHERE id = :id)
 """
-LIVE_HOLDER = "SELECT id FROM jobs WHERE task = ? AND dedupe_key = ?"
-LASTING_HOLDER = "SELECT job_id FROM dedupe WHERE task = ? AND dedupe_key = ? AND expires_at > ?"
-HOLD_LASTINGLY = "INSERT OR REPLACE INTO dedupe (task, dedupe_key, job_id, expires_at) VALUES (?, ?, ?, ?)"
+LIVE_HOLDER = "SELECT id FROM mainspring_jobs WHERE task = ? AND dedupe_key = ?"
+LASTING_HOLDER = "SELECT job_id FROM mainspring_dedupe WHERE task = ? AND dedupe_key = ? AND expires_at > ?"
+HOLD_LASTINGLY = "INSERT OR REPLACE INTO mainspring_dedupe (task, dedupe_key, job_id, expires_at) VALUES (?, ?, ?, ?)"
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ def insert_all(transaction: Transaction, statement: str, rows: Sequence[tuple[An
 def really_new(transaction: Transaction, new: Sequence[Ready], inserted: int) -> list[NewJob]:
     """Some of these ids were here already: a repeated insert, which counts once."""
     first = {one.job.id: one.job for one in reversed(new)}
-    newest = transaction.execute("SELECT id FROM jobs ORDER BY seq DESC LIMIT ?", (inserted,))
+    newest = transaction.execute("SELECT id FROM mainspring_jobs ORDER BY seq DESC LIMIT ?", (inserted,))
     return [first[job_id] for (job_id,) in newest]
 
 

@@ -80,9 +80,9 @@ def find_targets(transaction: Transaction, request: ChangeRequest) -> list[Targe
 
 # -- cancel ---------------------------------------------------------------------------------------
 
-SEQS = "SELECT json_group_array(seq) FROM jobs WHERE id IN (SELECT value FROM json_each(?))"
+SEQS = "SELECT json_group_array(seq) FROM mainspring_jobs WHERE id IN (SELECT value FROM json_each(?))"
 ASK_TO_STOP = """
-UPDATE jobs SET cancel = 1, reason = ? WHERE id IN (SELECT value FROM json_each(?))
+UPDATE mainspring_jobs SET cancel = 1, reason = ? WHERE id IN (SELECT value FROM json_each(?))
 """
 
 
@@ -107,16 +107,16 @@ def cancel(transaction: Transaction, targets: Sequence[Target], request: ChangeR
 # -- retry ----------------------------------------------------------------------------------------
 
 REPLAY_LIVE = f"""
-UPDATE jobs SET status = {PENDING}, run_at = ?, attempts = 0, crashes = 0, error_type = NULL, error = NULL, reason = '',
-                progress = NULL, note = NULL
+UPDATE mainspring_jobs SET status = {PENDING}, run_at = ?, attempts = 0, crashes = 0, error_type = NULL, error = NULL,
+                           reason = '', progress = NULL, note = NULL
 WHERE id = ?
 """
 REPLAY_FINISHED = f"""
-INSERT INTO jobs (id, task, queue, status, priority, run_at, max_attempts, token, timeout, created_at, keep, keep_dead,
-                  dedupe_key, target_type, target_id, tags, options, payload)
+INSERT INTO mainspring_jobs (id, task, queue, status, priority, run_at, max_attempts, token, timeout, created_at, keep,
+                             keep_dead, dedupe_key, target_type, target_id, tags, options, payload)
 SELECT id, task, queue, {PENDING}, priority, ?, max_attempts, token, timeout, created_at, keep, keep_dead,
        dedupe_key, target_type, target_id, tags, options, payload
-FROM archive WHERE id = ?
+FROM mainspring_archive WHERE id = ?
 """
 
 
@@ -131,7 +131,7 @@ def replay(transaction: Transaction, targets: Sequence[Target], request: ChangeR
             continue
         else:
             transaction.execute(REPLAY_FINISHED, (transaction.now, target.id))
-            transaction.execute("DELETE FROM archive WHERE id = ?", (target.id,))
+            transaction.execute("DELETE FROM mainspring_archive WHERE id = ?", (target.id,))
         effect.changed.append(target.id)
     if request.edit is not None and request.edit.from_step is not None:
         forget_steps(transaction, effect.changed, request.edit.from_step)
@@ -143,9 +143,9 @@ def replay(transaction: Transaction, targets: Sequence[Target], request: ChangeR
 
 # -- delete ---------------------------------------------------------------------------------------
 
-BELONGINGS = ("payloads", "attempts", "steps", "audit_jobs")
+BELONGINGS = ("mainspring_payloads", "mainspring_attempts", "mainspring_steps", "mainspring_audit_jobs")
 REMOVE_TAGS = """
-DELETE FROM tags WHERE (tag, job_id) IN (
+DELETE FROM mainspring_tags WHERE (tag, job_id) IN (
     SELECT tag.value, job.id FROM {table} AS job, json_each(job.tags) AS tag
     WHERE job.id IN (SELECT value FROM json_each(?)))
 """
@@ -172,13 +172,13 @@ def remove_jobs(transaction: Transaction, ids: Sequence[str]) -> None:
 # -- edit -----------------------------------------------------------------------------------------
 
 APPLY_EDIT = """
-UPDATE jobs SET priority = coalesce(:priority, priority), queue = coalesce(:queue, queue),
+UPDATE mainspring_jobs SET priority = coalesce(:priority, priority), queue = coalesce(:queue, queue),
                 run_at = coalesce(:run_at, run_at), reason = iif(:run_at IS NULL, reason, ''),
                 max_attempts = coalesce(:max_attempts, max_attempts),
                 payload = iif(:payload IS NULL, payload, :inline)
 WHERE id IN (SELECT value FROM json_each(:ids))
 """
-REPLACE_PAYLOADS = "INSERT INTO payloads SELECT value, ? FROM json_each(?)"
+REPLACE_PAYLOADS = "INSERT INTO mainspring_payloads SELECT value, ? FROM json_each(?)"
 
 
 def edit_jobs(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
@@ -208,7 +208,9 @@ def edit_jobs(transaction: Transaction, targets: Sequence[Target], request: Chan
 
 
 def replace_long_payloads(transaction: Transaction, ids: Sequence[str], payload: str | None) -> None:
-    transaction.execute("DELETE FROM payloads WHERE job_id IN (SELECT value FROM json_each(?))", (json.dumps(ids),))
+    transaction.execute(
+        "DELETE FROM mainspring_payloads WHERE job_id IN (SELECT value FROM json_each(?))", (json.dumps(ids),)
+    )
     if payload is not None:
         transaction.execute(REPLACE_PAYLOADS, (payload, json.dumps(ids)))
 
@@ -223,7 +225,9 @@ EFFECTS: Mapping[Action, Callable[[Transaction, Sequence[Target], ChangeRequest]
 
 # -- halt -----------------------------------------------------------------------------------------
 
-PUT_HALT = "INSERT OR REPLACE INTO halts (queue, actor, reason, since, until, accept) VALUES (?, ?, ?, ?, ?, ?)"
+PUT_HALT = (
+    "INSERT OR REPLACE INTO mainspring_halts (queue, actor, reason, since, until, accept) VALUES (?, ?, ?, ?, ?, ?)"
+)
 
 
 def halt(transaction: Transaction, halts: list[Halt]) -> list[None]:
@@ -242,7 +246,7 @@ def resume(transaction: Transaction, requests: list[tuple[By, str | None]]) -> l
     ended: list[bool] = []
     for by, queue in requests:
         over = any(halt.queue == queue for halt in current_halts(transaction))
-        transaction.execute("DELETE FROM halts WHERE queue = ?", (queue or "",))
+        transaction.execute("DELETE FROM mainspring_halts WHERE queue = ?", (queue or "",))
         if over:
             write_entry(transaction, by, "resume", {"queue": queue}, 0)
             transaction.woken.add(queue or "*")
@@ -254,10 +258,10 @@ def resume(transaction: Transaction, requests: list[tuple[By, str | None]]) -> l
 # -- audit ----------------------------------------------------------------------------------------
 
 PUT_ENTRY = """
-INSERT INTO audit (operation, at, actor, action, reason, detail, n) VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO mainspring_audit (operation, at, actor, action, reason, detail, n) VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET n = n + excluded.n
 """
-PUT_JOBS = "INSERT OR IGNORE INTO audit_jobs SELECT value, ?, ? FROM json_each(?)"
+PUT_JOBS = "INSERT OR IGNORE INTO mainspring_audit_jobs SELECT value, ?, ? FROM json_each(?)"
 
 
 def write_audit(transaction: Transaction, request: ChangeRequest, ids: Sequence[str]) -> None:

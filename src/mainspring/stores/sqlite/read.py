@@ -16,7 +16,7 @@ from mainspring.stores.sqlite.rows import FINISHED_COLUMNS, LIVE_COLUMNS, to_job
 from mainspring.stores.sqlite.steps import steps
 from mainspring.stores.tables import CODES, COMPLETED, RUNNING, STATUSES, timeline_of, to_attempt
 
-LIVE, FINISHED = "jobs", "archive"
+LIVE, FINISHED = "mainspring_jobs", "mainspring_archive"
 COLUMNS = {LIVE: LIVE_COLUMNS, FINISHED: FINISHED_COLUMNS}
 
 # -- filters --------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ class Conditions:
             if choices:
                 self._any_of(column, choices)
         for tag in where.tags:
-            self.add("id IN (SELECT job_id FROM tags WHERE tag = ?)", tag)
+            self.add("id IN (SELECT job_id FROM mainspring_tags WHERE tag = ?)", tag)
 
     def _any_of(self, column: str, choices: Sequence[Any]) -> None:
         if len(choices) == 1:
@@ -78,7 +78,7 @@ class Conditions:
                     self.add(f"{column} {comparison} ?", to_millis(moment))
 
     def _add_payload(self, where: Filter) -> None:
-        body = f"coalesce(payload, (SELECT body FROM payloads WHERE job_id = {self._table}.id))"
+        body = f"coalesce(payload, (SELECT body FROM mainspring_payloads WHERE job_id = {self._table}.id))"
         for path, value in where.payload.items():
             steps = "".join(f".{json.dumps(step)}" for step in path.split("."))
             if value is None:
@@ -99,8 +99,8 @@ def get(connection: sqlite3.Connection, ids: Sequence[str]) -> list[Job]:
     found: dict[str, Job] = {}
     for table, columns in COLUMNS.items():
         statement = f"""
-            SELECT {columns}, (SELECT traceback FROM attempts WHERE job_id = {table}.id AND error_type IS NOT NULL
-                               ORDER BY number DESC LIMIT 1)
+            SELECT {columns}, (SELECT traceback FROM mainspring_attempts
+                               WHERE job_id = {table}.id AND error_type IS NOT NULL ORDER BY number DESC LIMIT 1)
             FROM {table} WHERE id IN (SELECT value FROM json_each(?))"""
         for *row, traceback in connection.execute(statement, (json.dumps(list(ids)),)):
             found[row[0]] = to_job(tuple(row), traceback or "")
@@ -142,10 +142,10 @@ def count(connection: sqlite3.Connection, where: Filter) -> int:
 # -- history --------------------------------------------------------------------------------------
 
 ATTEMPTS = """
-SELECT number, worker, started_at, finished_at, move, error_type, error, traceback FROM attempts
+SELECT number, worker, started_at, finished_at, move, error_type, error, traceback FROM mainspring_attempts
 WHERE job_id = ? ORDER BY number
 """
-SUCCESS = f"SELECT worker, started_at, finished_at FROM archive WHERE id = ? AND status = {COMPLETED}"
+SUCCESS = f"SELECT worker, started_at, finished_at FROM mainspring_archive WHERE id = ? AND status = {COMPLETED}"
 
 
 def attempts(connection: sqlite3.Connection, job_id: str) -> list[Attempt]:
@@ -157,7 +157,8 @@ def attempts(connection: sqlite3.Connection, job_id: str) -> list[Attempt]:
 
 
 AUDIT_OF_JOB = """
-SELECT at, actor, action, reason FROM audit_jobs JOIN audit USING (operation, action) WHERE job_id = ? ORDER BY at
+SELECT at, actor, action, reason FROM mainspring_audit_jobs JOIN mainspring_audit USING (operation, action)
+WHERE job_id = ? ORDER BY at
 """
 
 
@@ -170,7 +171,7 @@ def timeline(connection: sqlite3.Connection, job_id: str) -> list[TimelineEntry]
     return timeline_of(job, attempts(connection, job_id), by_hand, steps(connection, job_id))
 
 
-AUDIT = "SELECT at, actor, action, reason, detail, n FROM audit ORDER BY at DESC, operation DESC LIMIT ?"
+AUDIT = "SELECT at, actor, action, reason, detail, n FROM mainspring_audit ORDER BY at DESC, operation DESC LIMIT ?"
 
 
 def audit(connection: sqlite3.Connection, limit: int) -> list[AuditEntry]:
@@ -187,21 +188,23 @@ SELECT sum(n), min(head) FROM (
 {
     " UNION ALL ".join(
         f'''SELECT count(*) AS n, min(run_at) AS head FROM (
-            SELECT run_at FROM jobs INDEXED BY jobs_waiting
+            SELECT run_at FROM mainspring_jobs INDEXED BY mainspring_jobs_waiting
             WHERE queue = :queue AND priority = {level} AND status < {RUNNING} AND crashes = 0 AND run_at <= :now
             ORDER BY run_at LIMIT {DUE_CAP})'''
         for level in PRIORITIES
     )
 }
 UNION ALL SELECT count(*), min(run_at) FROM (
-    SELECT run_at FROM jobs INDEXED BY jobs_suspect
+    SELECT run_at FROM mainspring_jobs INDEXED BY mainspring_jobs_suspect
     WHERE queue = :queue AND status < {RUNNING} AND crashes > 0 AND run_at <= :now ORDER BY run_at LIMIT {DUE_CAP}))
 """
 
 
 def counts(connection: sqlite3.Connection) -> list[Counts]:
     by_queue: dict[str, dict[Any, int]] = {}
-    for queue, status, number in connection.execute("SELECT queue, status, n FROM counts ORDER BY queue, status"):
+    for queue, status, number in connection.execute(
+        "SELECT queue, status, n FROM mainspring_counts ORDER BY queue, status"
+    ):
         if number:
             by_queue.setdefault(queue, {})[STATUSES[status]] = number
     return [Counts(queue, by_status) for queue, by_status in by_queue.items()]
@@ -215,7 +218,8 @@ def due(connection: sqlite3.Connection, queue: str, now: Millis) -> tuple[int, M
 
 def halts(connection: sqlite3.Connection, now: Millis) -> list[Halt]:
     rows = connection.execute(
-        "SELECT queue, actor, reason, since, until, accept FROM halts WHERE until IS NULL OR until > ? ORDER BY queue",
+        "SELECT queue, actor, reason, since, until, accept FROM mainspring_halts "
+        "WHERE until IS NULL OR until > ? ORDER BY queue",
         (now,),
     )
     return [to_halt(row) for row in rows]

@@ -9,17 +9,17 @@ from mainspring.job import Job
 from mainspring.stores import tables
 from mainspring.stores.tables import NEVER
 
-PAYLOAD = "coalesce(payload, (SELECT body FROM payloads WHERE job_id = {table}.id))"
+PAYLOAD = "coalesce(payload, (SELECT body FROM mainspring_payloads WHERE job_id = {table}.id))"
 SHARED_COLUMNS = """
 id, task, queue, status, priority, run_at, created_at, attempts, max_attempts, crashes, token, worker, timeout,
 dedupe_key, target_type, target_id, tags, progress, note, error_type, error, reason
 """
 LIVE_COLUMNS = f"""
-{SHARED_COLUMNS}, {PAYLOAD.format(table="jobs")} AS payload, nullif(claimed_at, 0) AS started_at,
+{SHARED_COLUMNS}, {PAYLOAD.format(table="mainspring_jobs")} AS payload, nullif(claimed_at, 0) AS started_at,
 NULL AS finished_at, NULL AS expires_at, NULL AS result, cancel, waits_for, options
 """
 FINISHED_COLUMNS = f"""
-{SHARED_COLUMNS}, {PAYLOAD.format(table="archive")} AS payload, nullif(started_at, 0) AS started_at,
+{SHARED_COLUMNS}, {PAYLOAD.format(table="mainspring_archive")} AS payload, nullif(started_at, 0) AS started_at,
 finished_at, nullif(expires_at, {NEVER}) AS expires_at, result, 0 AS cancel, NULL AS waits_for, options
 """
 

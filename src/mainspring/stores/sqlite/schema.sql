@@ -1,10 +1,11 @@
 -- Mainspring on SQLite, schema version 1.
 --
--- Live jobs are in `jobs`, finished ones in `archive`: a claim never meets history. Times are milliseconds since
+-- Every name begins with `mainspring_`: the application's own tables may be in the same file. Live jobs are in
+-- `mainspring_jobs`, finished ones in `mainspring_archive`: a claim never meets history. Times are milliseconds since
 -- 1970 UTC. `status` is 0 pending, 1 failed (waits for its retry), 2 suspended, 3 running, 4 completed, 5 dead letter,
--- 6 cancelled. To look around by hand, use the view `all_jobs`.
+-- 6 cancelled. To look around by hand, use the view `mainspring_all_jobs`.
 
-CREATE TABLE jobs (
+CREATE TABLE mainspring_jobs (
     seq           INTEGER PRIMARY KEY,     -- breaks ties of run_at; never leaves this file
     id            TEXT    NOT NULL UNIQUE, -- UUIDv7, made by the client
     task          TEXT    NOT NULL,
@@ -35,19 +36,19 @@ CREATE TABLE jobs (
     note          TEXT,
     error_type    TEXT,                    -- of the last failure
     error         TEXT,
-    payload       TEXT                     -- NULL: it is long and stands in `payloads`
+    payload       TEXT                     -- NULL: it is long and is in `mainspring_payloads`
 ) STRICT;
 
 -- The claim seeks each priority level of a queue in this index and nothing else.
-CREATE INDEX jobs_waiting ON jobs (queue, priority, run_at) WHERE status < 3 AND crashes = 0;
-CREATE INDEX jobs_suspect ON jobs (queue, run_at) WHERE status < 3 AND crashes > 0;
+CREATE INDEX mainspring_jobs_waiting ON mainspring_jobs (queue, priority, run_at) WHERE status < 3 AND crashes = 0;
+CREATE INDEX mainspring_jobs_suspect ON mainspring_jobs (queue, run_at) WHERE status < 3 AND crashes > 0;
 -- Who waits for what. A key that begins with 'job:' is called when that job has ended.
-CREATE INDEX jobs_called ON jobs (waits_for, priority, id) WHERE status = 2 AND waits_for IS NOT NULL;
-CREATE INDEX jobs_running ON jobs (worker, deadline) WHERE status = 3;
-CREATE UNIQUE INDEX jobs_dedupe ON jobs (task, dedupe_key) WHERE dedupe_key IS NOT NULL;
-CREATE INDEX jobs_target ON jobs (target_type, target_id) WHERE target_type IS NOT NULL;
+CREATE INDEX mainspring_jobs_called ON mainspring_jobs (waits_for, priority, id) WHERE status = 2 AND waits_for IS NOT NULL;
+CREATE INDEX mainspring_jobs_running ON mainspring_jobs (worker, deadline) WHERE status = 3;
+CREATE UNIQUE INDEX mainspring_jobs_dedupe ON mainspring_jobs (task, dedupe_key) WHERE dedupe_key IS NOT NULL;
+CREATE INDEX mainspring_jobs_target ON mainspring_jobs (target_type, target_id) WHERE target_type IS NOT NULL;
 
-CREATE TABLE archive (
+CREATE TABLE mainspring_archive (
     id            TEXT    NOT NULL PRIMARY KEY,
     task          TEXT    NOT NULL,
     queue         TEXT    NOT NULL,
@@ -80,25 +81,25 @@ CREATE TABLE archive (
     result        TEXT                     -- JSON
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX archive_expiry ON archive (expires_at);
-CREATE INDEX archive_failed ON archive (status, id) WHERE status > 4;
-CREATE INDEX archive_dedupe ON archive (dedupe_key) WHERE dedupe_key IS NOT NULL;
-CREATE INDEX archive_target ON archive (target_type, target_id) WHERE target_type IS NOT NULL;
+CREATE INDEX mainspring_archive_expiry ON mainspring_archive (expires_at);
+CREATE INDEX mainspring_archive_failed ON mainspring_archive (status, id) WHERE status > 4;
+CREATE INDEX mainspring_archive_dedupe ON mainspring_archive (dedupe_key) WHERE dedupe_key IS NOT NULL;
+CREATE INDEX mainspring_archive_target ON mainspring_archive (target_type, target_id) WHERE target_type IS NOT NULL;
 
 -- Long payloads: neither a claim nor the move into the archive copies them.
-CREATE TABLE payloads (
+CREATE TABLE mainspring_payloads (
     job_id        TEXT    NOT NULL PRIMARY KEY,
     body          TEXT    NOT NULL
 ) STRICT;
 
-CREATE TABLE tags (
+CREATE TABLE mainspring_tags (
     tag           TEXT    NOT NULL,
     job_id        TEXT    NOT NULL,
     PRIMARY KEY (tag, job_id)
 ) STRICT, WITHOUT ROWID;
 
 -- Runs that did not simply succeed; the successful one is in the archive's own row.
-CREATE TABLE attempts (
+CREATE TABLE mainspring_attempts (
     job_id        TEXT    NOT NULL,
     number        INTEGER NOT NULL,
     worker        TEXT    NOT NULL,
@@ -112,7 +113,7 @@ CREATE TABLE attempts (
 ) STRICT, WITHOUT ROWID;
 
 -- What durable functions have behind them.
-CREATE TABLE steps (
+CREATE TABLE mainspring_steps (
     job_id        TEXT    NOT NULL,
     name          TEXT    NOT NULL,
     number        INTEGER NOT NULL,        -- in the order in which the function asked for them
@@ -124,7 +125,7 @@ CREATE TABLE steps (
 ) STRICT, WITHOUT ROWID;
 
 -- Dedupe keys that outlive their job.
-CREATE TABLE dedupe (
+CREATE TABLE mainspring_dedupe (
     task          TEXT    NOT NULL,
     dedupe_key    TEXT    NOT NULL,
     job_id        TEXT    NOT NULL,
@@ -132,10 +133,10 @@ CREATE TABLE dedupe (
     PRIMARY KEY (task, dedupe_key)
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX dedupe_expiry ON dedupe (expires_at);
+CREATE INDEX mainspring_dedupe_expiry ON mainspring_dedupe (expires_at);
 
 -- How many jobs each queue has in each status, kept by every write.
-CREATE TABLE counts (
+CREATE TABLE mainspring_counts (
     queue         TEXT    NOT NULL,
     status        INTEGER NOT NULL,
     n             INTEGER NOT NULL,
@@ -143,7 +144,7 @@ CREATE TABLE counts (
 ) STRICT, WITHOUT ROWID;
 
 -- The halt of the whole system (queue '') and paused queues.
-CREATE TABLE halts (
+CREATE TABLE mainspring_halts (
     queue         TEXT    NOT NULL PRIMARY KEY,
     actor         TEXT    NOT NULL,
     reason        TEXT    NOT NULL,
@@ -153,7 +154,7 @@ CREATE TABLE halts (
 ) STRICT, WITHOUT ROWID;
 
 -- What was done by hand, and to which jobs.
-CREATE TABLE audit (
+CREATE TABLE mainspring_audit (
     operation     TEXT    NOT NULL,        -- its chunks add up in one row
     action        TEXT    NOT NULL,
     at            INTEGER NOT NULL,
@@ -164,9 +165,9 @@ CREATE TABLE audit (
     PRIMARY KEY (operation, action)
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX audit_at ON audit (at);
+CREATE INDEX mainspring_audit_at ON mainspring_audit (at);
 
-CREATE TABLE audit_jobs (
+CREATE TABLE mainspring_audit_jobs (
     job_id        TEXT    NOT NULL,
     operation     TEXT    NOT NULL,
     action        TEXT    NOT NULL,
@@ -174,7 +175,7 @@ CREATE TABLE audit_jobs (
 ) STRICT, WITHOUT ROWID;
 
 -- What is kept beside jobs: schedules, people, … as JSON.
-CREATE TABLE documents (
+CREATE TABLE mainspring_documents (
     collection    TEXT    NOT NULL,
     grp           TEXT    NOT NULL,        -- within the collection; may be empty
     id            TEXT    NOT NULL,
@@ -185,16 +186,16 @@ CREATE TABLE documents (
     PRIMARY KEY (collection, grp, id)
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX documents_due ON documents (collection, due_at) WHERE due_at < 4611686018427387904;
-CREATE INDEX documents_expiry ON documents (expires_at) WHERE expires_at < 4611686018427387904;
+CREATE INDEX mainspring_documents_due ON mainspring_documents (collection, due_at) WHERE due_at < 4611686018427387904;
+CREATE INDEX mainspring_documents_expiry ON mainspring_documents (expires_at) WHERE expires_at < 4611686018427387904;
 
-CREATE VIEW all_jobs AS
+CREATE VIEW mainspring_all_jobs AS
 SELECT id, task, queue,
        CASE status WHEN 0 THEN 'pending' WHEN 1 THEN 'failed' WHEN 2 THEN 'suspended' ELSE 'running' END AS status,
        datetime(run_at / 1000, 'unixepoch') AS run_at, attempts, worker, error, payload, NULL AS result
-FROM jobs
+FROM mainspring_jobs
 UNION ALL
 SELECT id, task, queue,
        CASE status WHEN 4 THEN 'completed' WHEN 5 THEN 'dead_letter' ELSE 'cancelled' END,
        datetime(run_at / 1000, 'unixepoch'), attempts, worker, error, payload, result
-FROM archive;
+FROM mainspring_archive;

@@ -11,14 +11,15 @@ from mainspring.stores.sqlite.batch import in_values
 from mainspring.stores.sqlite.writer import Transaction
 
 PUT = """
-INSERT OR REPLACE INTO steps (job_id, name, number, kind, output, started_at, finished_at) VALUES {values}
+INSERT OR REPLACE INTO mainspring_steps (job_id, name, number, kind, output, started_at, finished_at) VALUES {values}
 """
 OF_JOB = """
-SELECT name, number, kind, output, started_at, finished_at FROM steps WHERE job_id = ?
+SELECT name, number, kind, output, started_at, finished_at FROM mainspring_steps WHERE job_id = ?
 """
 FORGET = """
-DELETE FROM steps WHERE job_id IN (SELECT value FROM json_each(?))
-    AND number >= (SELECT first.number FROM steps AS first WHERE first.job_id = steps.job_id AND first.name = ?)
+DELETE FROM mainspring_steps WHERE job_id IN (SELECT value FROM json_each(?))
+    AND number >= (SELECT first.number FROM mainspring_steps AS first
+                   WHERE first.job_id = mainspring_steps.job_id AND first.name = ?)
 """
 
 

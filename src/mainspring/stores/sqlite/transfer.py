@@ -73,7 +73,7 @@ def sizes(connection: sqlite3.Connection) -> dict[Kind, int]:
 
 def under_way(connection: sqlite3.Connection) -> int:
     """Transactions of callers hold the file's write lock: none of them is open once a halt is written."""
-    number: int = connection.execute(f"SELECT count(*) FROM jobs WHERE status = {RUNNING}").fetchone()[0]
+    number: int = connection.execute(f"SELECT count(*) FROM mainspring_jobs WHERE status = {RUNNING}").fetchone()[0]
     return number
 
 
@@ -83,33 +83,33 @@ RECORD = """
 SELECT id, task, queue, status, priority, run_at, created_at, attempts, max_attempts, crashes, token, worker,
        {times}, timeout, keep, keep_dead, {cancel}, dedupe_key, target_type, target_id, tags, options, reason, progress,
        note, error_type, error, {payload}, {result}, {waits_for},
-       (SELECT json_group_array(json_array(name, number, kind, output, started_at, finished_at)) FROM steps
+       (SELECT json_group_array(json_array(name, number, kind, output, started_at, finished_at)) FROM mainspring_steps
         WHERE job_id = {table}.id) -- as a column, so that their outputs count among the chunk's bytes
 FROM {table} WHERE
 """
 LIVE_RECORD = RECORD.format(
-    times="nullif(claimed_at, 0), NULL, NULL", cancel="cancel", payload=PAYLOAD.format(table="jobs"), result="NULL",
-    waits_for="waits_for", table="jobs",
+    times="nullif(claimed_at, 0), NULL, NULL", cancel="cancel", payload=PAYLOAD.format(table="mainspring_jobs"),
+    result="NULL", waits_for="waits_for", table="mainspring_jobs",
 )  # fmt: skip
 FINISHED_RECORD = RECORD.format(
     times=f"nullif(started_at, 0), finished_at, nullif(expires_at, {NEVER})", cancel="0",
-    payload=PAYLOAD.format(table="archive"), result="result", waits_for="NULL", table="archive",
+    payload=PAYLOAD.format(table="mainspring_archive"), result="result", waits_for="NULL", table="mainspring_archive",
 )  # fmt: skip
 RUNS = """
-SELECT job_id, number, worker, started_at, finished_at, move, error_type, error, traceback FROM attempts
+SELECT job_id, number, worker, started_at, finished_at, move, error_type, error, traceback FROM mainspring_attempts
 WHERE job_id IN (SELECT value FROM json_each(?)) ORDER BY job_id, number
 """
 BY_HAND = """
-SELECT job_id, operation, action FROM audit_jobs WHERE job_id IN (SELECT value FROM json_each(?))
+SELECT job_id, operation, action FROM mainspring_audit_jobs WHERE job_id IN (SELECT value FROM json_each(?))
 ORDER BY job_id, operation, action
 """
 HERE = """
-SELECT id FROM jobs WHERE id IN (SELECT value FROM json_each(:ids))
-UNION ALL SELECT id FROM archive WHERE id IN (SELECT value FROM json_each(:ids))
+SELECT id FROM mainspring_jobs WHERE id IN (SELECT value FROM json_each(:ids))
+UNION ALL SELECT id FROM mainspring_archive WHERE id IN (SELECT value FROM json_each(:ids))
 """
 HOLDERS = """
 WITH wanted(key, wanted_task, wanted_key) AS (VALUES {values})
-SELECT key, id FROM wanted CROSS JOIN jobs ON task = wanted_task AND dedupe_key = wanted_key
+SELECT key, id FROM wanted CROSS JOIN mainspring_jobs ON task = wanted_task AND dedupe_key = wanted_key
 """
 SHARED = (
     "id", "task", "queue", "priority", "run_at", "attempts", "max_attempts", "crashes", "token", "worker", "timeout",
@@ -117,13 +117,16 @@ SHARED = (
     "note", "error_type", "error",
 )  # fmt: skip
 IN_BOTH = f"{', '.join(SHARED)}, status, tags, payload"
-PUT_LIVE = f"INSERT INTO jobs ({IN_BOTH}, claimed_at, deadline, cancel, waits_for) VALUES {{values}}"
-PUT_FINISHED = f"INSERT INTO archive ({IN_BOTH}, started_at, finished_at, expires_at, result) VALUES {{values}}"
+PUT_LIVE = f"INSERT INTO mainspring_jobs ({IN_BOTH}, claimed_at, deadline, cancel, waits_for) VALUES {{values}}"
+PUT_FINISHED = (
+    f"INSERT INTO mainspring_archive ({IN_BOTH}, started_at, finished_at, expires_at, result) VALUES {{values}}"
+)
 PUT_RUNS = """
-INSERT OR IGNORE INTO attempts (job_id, number, worker, started_at, finished_at, move, error_type, error, traceback)
+INSERT OR IGNORE INTO mainspring_attempts
+    (job_id, number, worker, started_at, finished_at, move, error_type, error, traceback)
 VALUES {values}
 """
-PUT_BY_HAND = "INSERT OR IGNORE INTO audit_jobs (job_id, operation, action) VALUES {values}"
+PUT_BY_HAND = "INSERT OR IGNORE INTO mainspring_audit_jobs (job_id, operation, action) VALUES {values}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +147,7 @@ class Jobs:
         return complete(connection, connection.execute(statement, (json.dumps(keys),)).fetchall())
 
     def size(self, connection: sqlite3.Connection) -> int:
-        statement = "SELECT coalesce(sum(n), 0) FROM counts WHERE status IN (SELECT value FROM json_each(?))"
+        statement = "SELECT coalesce(sum(n), 0) FROM mainspring_counts WHERE status IN (SELECT value FROM json_each(?))"
         number: int = connection.execute(statement, (json.dumps(self.statuses),)).fetchone()[0]
         return number
 
@@ -311,18 +314,19 @@ def same(value: Any) -> Any:
 
 PLACES: Mapping[Kind, Place] = {
     Kind.AUDIT: Table(
-        "audit", ("operation", "action"), AUDIT, "operation", read={"detail": json.loads}, write={"detail": json.dumps}
+        "mainspring_audit", ("operation", "action"), AUDIT, "operation",
+        read={"detail": json.loads}, write={"detail": json.dumps},
     ),
     Kind.PAUSES: Table(
-        "halts", ("queue",), PAUSE, "actor", "queue <> ''", "queue <> '' AND until <= {now}",
+        "mainspring_halts", ("queue",), PAUSE, "actor", "queue <> ''", "queue <> '' AND until <= {now}",
         read={"accept": bool}, write={"accept": int},
     ),
     Kind.KEYS: Table(
-        "dedupe", ("task", "dedupe_key"), KEY, "job_id", over="expires_at <= {now}",
+        "mainspring_dedupe", ("task", "dedupe_key"), KEY, "job_id", over="expires_at <= {now}",
         read={"expires_at": none_if_never}, write={"expires_at": or_never},
     ),
     Kind.DOCUMENTS: Table(
-        "documents", ("collection", "grp", "id"), DOCUMENT, "version", over="expires_at <= {now}",
+        "mainspring_documents", ("collection", "grp", "id"), DOCUMENT, "version", over="expires_at <= {now}",
         read={"due_at": none_if_never, "expires_at": none_if_never}, write={"due_at": or_never, "expires_at": or_never},
     ),
     Kind.LIVE: Jobs(LIVE_RECORD, "1", tuple(range(PENDING, COMPLETED))),

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from mainspring.errors import WorkerCrashed
 from mainspring.job import Failure, Move, Outcome
 from mainspring.stores.protocol import Finding, Pulse, Severity, Takeover, TakeoverCause
-from mainspring.stores.sqlite import documents
+from mainspring.stores.sqlite import documents, schema
 from mainspring.stores.sqlite.endings import settle
-from mainspring.stores.sqlite.file import MIGRATIONS, DatabaseFile, file_system, user_version
+from mainspring.stores.sqlite.file import DatabaseFile, file_system
 from mainspring.stores.sqlite.operate import remove_jobs
 from mainspring.stores.sqlite.presence import Presence
 from mainspring.stores.sqlite.writer import Transaction
@@ -20,15 +20,17 @@ from mainspring.stores.tables import NEVER, RUNNING, STATUSES, Running, Timed, s
 
 # -- takeover -------------------------------------------------------------------------------------
 
-HOLDERS = f"SELECT DISTINCT worker FROM jobs INDEXED BY jobs_running WHERE status = {RUNNING}"
+HOLDERS = f"SELECT DISTINCT worker FROM mainspring_jobs INDEXED BY mainspring_jobs_running WHERE status = {RUNNING}"
 TIMED = f"""
-SELECT json_group_array(json_array(id, token, deadline - claimed_at)) FROM jobs INDEXED BY jobs_running
+SELECT json_group_array(json_array(id, token, deadline - claimed_at))
+FROM mainspring_jobs INDEXED BY mainspring_jobs_running
 WHERE status = {RUNNING} AND deadline < {NEVER}
 """
 TO_TAKE = """
-SELECT jobs.id, token, task, queue, worker, attempts, max_attempts, crashes, claimed_at, timeout FROM jobs
+SELECT id, token, task, queue, worker, attempts, max_attempts, crashes, claimed_at, timeout
+FROM mainspring_jobs
 """
-TO_TAKE_FROM = f"{TO_TAKE} INDEXED BY jobs_running WHERE status = {RUNNING} AND worker = ?"
+TO_TAKE_FROM = f"{TO_TAKE} INDEXED BY mainspring_jobs_running WHERE status = {RUNNING} AND worker = ?"
 TO_TAKE_STALLED = f"{TO_TAKE} WHERE id = ? AND token = ? AND status = {RUNNING}"
 
 
@@ -76,7 +78,9 @@ def take(
     ]  # fmt: skip
 
 
-HELD_BY = f"SELECT jobs.id, token FROM jobs INDEXED BY jobs_running WHERE status = {RUNNING} AND worker = ?"
+HELD_BY = (
+    f"SELECT id, token FROM mainspring_jobs INDEXED BY mainspring_jobs_running WHERE status = {RUNNING} AND worker = ?"
+)
 
 
 def release_all(transaction: Transaction, workers: list[str]) -> list[int]:
@@ -92,15 +96,17 @@ def release_all(transaction: Transaction, workers: list[str]) -> list[int]:
 # -- retention ------------------------------------------------------------------------------------
 
 EXPIRED = """
-SELECT id, queue, status FROM archive INDEXED BY archive_expiry WHERE expires_at <= ? ORDER BY expires_at LIMIT ?
+SELECT id, queue, status FROM mainspring_archive INDEXED BY mainspring_archive_expiry
+WHERE expires_at <= ? ORDER BY expires_at LIMIT ?
 """
 FORGET_KEYS = """
-DELETE FROM dedupe WHERE (task, dedupe_key) IN (
-    SELECT task, dedupe_key FROM dedupe INDEXED BY dedupe_expiry WHERE expires_at <= ? LIMIT ?)
+DELETE FROM mainspring_dedupe WHERE (task, dedupe_key) IN (
+    SELECT task, dedupe_key FROM mainspring_dedupe INDEXED BY mainspring_dedupe_expiry WHERE expires_at <= ? LIMIT ?)
 """
 SOMETHING_EXPIRED = """
-SELECT EXISTS (SELECT 1 FROM archive WHERE expires_at <= :now) OR EXISTS (SELECT 1 FROM dedupe WHERE expires_at <= :now)
-    OR EXISTS (SELECT 1 FROM documents WHERE expires_at <= :now AND expires_at < 4611686018427387904)
+SELECT EXISTS (SELECT 1 FROM mainspring_archive WHERE expires_at <= :now)
+    OR EXISTS (SELECT 1 FROM mainspring_dedupe WHERE expires_at <= :now)
+    OR EXISTS (SELECT 1 FROM mainspring_documents WHERE expires_at <= :now AND expires_at < 4611686018427387904)
 """
 PAGES_TO_FREE = 256  # at a time; a full VACUUM would block everyone for as long as it takes
 
@@ -124,16 +130,16 @@ def prune_chunk(transaction: Transaction, limit: int) -> int:
 # -- diagnosis ------------------------------------------------------------------------------------
 
 REAL_COUNTS = """
-SELECT queue, status, count(*) FROM jobs GROUP BY queue, status
-UNION ALL SELECT queue, status, count(*) FROM archive GROUP BY queue, status
+SELECT queue, status, count(*) FROM mainspring_jobs GROUP BY queue, status
+UNION ALL SELECT queue, status, count(*) FROM mainspring_archive GROUP BY queue, status
 """
 ORPHANS = """
-SELECT count(*) FROM {table} AS part
-WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE id = part.job_id)
-  AND NOT EXISTS (SELECT 1 FROM archive WHERE id = part.job_id)
+SELECT count(*) FROM mainspring_{table} AS part
+WHERE NOT EXISTS (SELECT 1 FROM mainspring_jobs WHERE id = part.job_id)
+  AND NOT EXISTS (SELECT 1 FROM mainspring_archive WHERE id = part.job_id)
 """
 PARTS = ("payloads", "attempts", "steps", "tags")  # rows that belong to a job
-TWICE = "SELECT count(*) FROM jobs JOIN archive USING (id)"
+TWICE = "SELECT count(*) FROM mainspring_jobs JOIN mainspring_archive USING (id)"
 
 
 def diagnose(connection: sqlite3.Connection, file: DatabaseFile, presence: Presence) -> list[Finding]:
@@ -156,8 +162,8 @@ def ok(check: str, message: str) -> Finding:
 
 
 def check_version(connection: sqlite3.Connection) -> Finding:
-    version = user_version(connection)
-    return ok("version", f"SQLite {sqlite3.sqlite_version}, schema {version} of {len(MIGRATIONS)}")
+    version = schema.version_of(connection.cursor())
+    return ok("version", f"SQLite {sqlite3.sqlite_version}, schema {version} of {len(schema.MIGRATIONS)}")
 
 
 def check_journal(connection: sqlite3.Connection) -> Finding:
@@ -182,7 +188,11 @@ def check_integrity(connection: sqlite3.Connection) -> Finding:
 
 def check_counts(connection: sqlite3.Connection) -> Finding:
     real = {(queue, status): n for queue, status, n in connection.execute(REAL_COUNTS)}
-    kept = {(queue, status): n for queue, status, n in connection.execute("SELECT queue, status, n FROM counts") if n}
+    kept = {
+        (queue, status): n
+        for queue, status, n in connection.execute("SELECT queue, status, n FROM mainspring_counts")
+        if n
+    }
     wrong = [key for key in real.keys() | kept.keys() if real.get(key, 0) != kept.get(key, 0)]
     if wrong:
         shown = ", ".join(
@@ -226,11 +236,11 @@ def check_leftovers(presence: Presence) -> Finding:
 
 def repair(transaction: Transaction, requests: list[None]) -> list[None]:
     """Count again, and drop rows that belong to no job."""
-    transaction.execute("DELETE FROM counts")
-    transaction.execute(f"INSERT INTO counts {REAL_COUNTS}")
+    transaction.execute("DELETE FROM mainspring_counts")
+    transaction.execute(f"INSERT INTO mainspring_counts {REAL_COUNTS}")
     for table in PARTS:
         orphans = ORPHANS.format(table=table).replace("count(*)", "job_id")
-        transaction.execute(f"DELETE FROM {table} WHERE job_id IN ({orphans})")
+        transaction.execute(f"DELETE FROM mainspring_{table} WHERE job_id IN ({orphans})")
     return requests
 
 
@@ -238,10 +248,11 @@ def repair(transaction: Transaction, requests: list[None]) -> list[None]:
 
 LOST = f"""
 SELECT json_group_array(held.key) FROM json_each(?) AS held
-WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.id = held.key AND token = held.value AND status = {RUNNING})
+WHERE NOT EXISTS (
+    SELECT 1 FROM mainspring_jobs WHERE mainspring_jobs.id = held.key AND token = held.value AND status = {RUNNING})
 """
 TO_CANCEL = f"""
-SELECT json_group_array(json_array(id, reason)) FROM jobs INDEXED BY jobs_running
+SELECT json_group_array(json_array(id, reason)) FROM mainspring_jobs INDEXED BY mainspring_jobs_running
 WHERE status = {RUNNING} AND worker = ? AND cancel = 1
 """
 

@@ -13,7 +13,7 @@ from mainspring.stores.tables import PENDING, SUSPENDED
 
 ENDS, BEYOND = end_of(""), end_of("").replace(":", ";")  # all keys of jobs' ends are between them
 
-WHO_WAITS = f"FROM jobs INDEXED BY jobs_called WHERE status = {SUSPENDED}"
+WHO_WAITS = f"FROM mainspring_jobs INDEXED BY mainspring_jobs_called WHERE status = {SUSPENDED}"
 WAITING_FOR = f"""
 SELECT json_group_array(json_array(column1, json((
     SELECT json_group_array(json_array(seq, queue)) FROM (
@@ -23,10 +23,11 @@ FROM (VALUES {{values}})
 SOMEBODY_WAITS_FOR_AN_END = f"SELECT EXISTS (SELECT 1 {WHO_WAITS} AND waits_for >= '{ENDS}' AND waits_for < '{BEYOND}')"
 WAITING_FOR_ENDS = f"""
 SELECT json_group_array(json_array(seq, queue)) FROM json_each(?)
-CROSS JOIN jobs INDEXED BY jobs_called ON waits_for = '{ENDS}' || value AND status = {SUSPENDED}
+CROSS JOIN mainspring_jobs INDEXED BY mainspring_jobs_called ON waits_for = '{ENDS}' || value AND status = {SUSPENDED}
 """
 WAKE = f"""
-UPDATE jobs SET status = {PENDING}, run_at = ?, waits_for = NULL WHERE seq IN (SELECT value FROM json_each(?))
+UPDATE mainspring_jobs SET status = {PENDING}, run_at = ?, waits_for = NULL
+WHERE seq IN (SELECT value FROM json_each(?))
 """
 
 

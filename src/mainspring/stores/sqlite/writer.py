@@ -78,7 +78,7 @@ class Transaction:
 
 
 ADD_COUNTS = """
-INSERT INTO counts (queue, status, n) VALUES {values} ON CONFLICT DO UPDATE SET n = n + excluded.n
+INSERT INTO mainspring_counts (queue, status, n) VALUES {values} ON CONFLICT DO UPDATE SET n = n + excluded.n
 """
 
 

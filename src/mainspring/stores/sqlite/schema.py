@@ -1,0 +1,80 @@
+"""The tables: numbered migrations, each run once, in a file that the application may share with us.
+
+All names begin with `mainspring_`. `PRAGMA user_version` and `application_id` belong to the application: the version of
+our tables is in a table of our own, as on PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from importlib import resources
+from pathlib import Path
+
+from mainspring.errors import ConfigurationError, StoreTooNew
+
+MIGRATIONS = ("schema.sql",)  # number N brings our tables from version N to N + 1
+TABLES = tuple(
+    f"mainspring_{name}"
+    for name in (
+        "jobs", "archive", "payloads", "tags", "attempts", "steps", "dedupe", "counts", "halts", "audit", "audit_jobs",
+        "documents", "all_jobs", "migrations",
+    )
+)  # fmt: skip
+CREATE_MIGRATIONS = """
+CREATE TABLE IF NOT EXISTS mainspring_migrations ( -- Which changes of these tables were made, and when.
+    version INTEGER NOT NULL PRIMARY KEY,
+    name    TEXT    NOT NULL,
+    at      INTEGER NOT NULL DEFAULT (unixepoch() * 1000)
+) STRICT
+"""
+HAS_MIGRATIONS = "SELECT EXISTS (SELECT 1 FROM pragma_table_info('mainspring_migrations') WHERE name = 'version')"
+VERSION = "SELECT coalesce(max(version), 0) FROM mainspring_migrations"
+RECORD_MIGRATION = "INSERT INTO mainspring_migrations (version, name) VALUES (?, ?)"
+
+
+def version_of(cursor: sqlite3.Cursor) -> int:
+    """Return the version of our tables; 0 if the file has none of them."""
+    if not cursor.execute(HAS_MIGRATIONS).fetchone()[0]:
+        return 0
+    version: int = cursor.execute(VERSION).fetchone()[0]
+    return version
+
+
+def refuse_unusable(cursor: sqlite3.Cursor, path: Path) -> None:
+    """Refuse tables of a newer Mainspring, and tables of another program under our names."""
+    version = version_of(cursor)
+    if version > len(MIGRATIONS):
+        msg = f"{path} has schema version {version}, this program knows {len(MIGRATIONS)}; upgrade Mainspring"
+        raise StoreTooNew(msg)
+    if version == 0:
+        refuse_foreign(cursor, path)
+
+
+def refuse_foreign(cursor: sqlite3.Cursor, path: Path) -> None:
+    marks = ", ".join("?" * len(TABLES))
+    taken = cursor.execute(f"SELECT name FROM sqlite_master WHERE name IN ({marks})", TABLES).fetchall()
+    if taken and version_of(cursor) == 0:  # else another process has just created them: they are ours
+        names = ", ".join(name for (name,) in taken)
+        msg = (
+            f"{path} has tables of another program that Mainspring needs ({names}); rename them, or use another file "
+            "for jobs: names that begin with mainspring_ are reserved"
+        )
+        raise ConfigurationError(msg)
+
+
+def migrate(cursor: sqlite3.Cursor) -> None:
+    """Run the migrations that the file is missing, inside the transaction that the caller has begun."""
+    cursor.execute(CREATE_MIGRATIONS)
+    for number in range(version_of(cursor), len(MIGRATIONS)):
+        run_script(cursor, resources.files(__package__).joinpath(MIGRATIONS[number]).read_text("utf-8"))
+        cursor.execute(RECORD_MIGRATION, (number + 1, MIGRATIONS[number]))
+
+
+def run_script(cursor: sqlite3.Cursor, script: str) -> None:
+    """Run a script statement by statement: `executescript` would commit the transaction first."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            cursor.execute(statement)
+            statement = ""
