@@ -1,4 +1,5 @@
-# `make run` and `make test` need Python 3.11 or newer with pip, and nothing else. PYTHON=… picks the interpreter.
+# `make run` and `make test` need Python 3.11 or newer with pip, and nothing else. PYTHON=… picks the interpreter;
+# PYTHONS="…" picks those that run the quick tests after it.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,13 +11,21 @@ PYTEST_ALL_CORES = $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadf
 TYPED := src $(foreach d,tests bench examples,$(if $(shell find $(d) -name '*.py' -print -quit 2>/dev/null),$(d)))
 
 # The newest interpreter that runs: a name on PATH may be a version manager's shim for one that is not installed.
-USABLE := import sys, venv, pip; sys.exit(sys.version_info < (3, 11))
+# pip can install into another environment (--python) since 22.3.
+USABLE := import sys, venv, pip; assert sys.version_info >= (3, 11); \
+	assert tuple(map(int, pip.__version__.split(".")[:2])) >= (22, 3)
 FIND_PYTHON = for python in $(or $(PYTHON),python3.13 python3.12 python3.11 python3); do \
 	"$$python" -c '$(USABLE)' >/dev/null 2>&1 && break; python=; done; \
-	test -n "$$python" || { echo 'make: no Python 3.11 or newer with pip was found; try PYTHON=/path/to/python' >&2; exit 1; }
+	test -n "$$python" || { echo 'make: no Python 3.11 or newer with pip 22.3 or newer was found; try PYTHON=/path/to/python' >&2; exit 1; }
+
+# The interpreters for the quick tests of all supported versions: those on PATH, then those that pyenv installed.
+SUPPORTED := 3.11 3.12 3.13
+PYENV := $(or $(PYENV_ROOT),$(HOME)/.pyenv)
+PYTHONS ?= $(SUPPORTED:%=python%) $(wildcard $(SUPPORTED:%=$(PYENV)/versions/%.*/bin/python))
+VERSION := $(USABLE); print("%d.%d" % sys.version_info[:2])
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check quick lint types imports bench chaos format lock clean
+.PHONY: help run test check quick others ready lint types imports bench chaos format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,17 +33,34 @@ help: ## list the targets
 run: $(READY) ## run the demo
 	$(BIN)/python -m mainspring.demo
 
-test: lint types imports ## everything that must pass: lint, types, layers, all tests
+test: lint types imports ## everything that must pass: lint, types, layers, all tests; the quick tests on other Pythons
 	$(PYTEST_ALL_CORES)
+	@$(MAKE) --no-print-directory others
 
-# Compiled modules are kept, also where the environment says otherwise: to read all tests anew takes ten seconds.
-check: export PYTHONDONTWRITEBYTECODE :=
-check: export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pyc
+# Compiled modules are kept even if the environment forbids it: compiling all tests again takes ten seconds.
+check others: export PYTHONDONTWRITEBYTECODE :=
+check others: export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pyc
 check: lint imports ## the same with the quick tests only
 	@$(MAKE) --no-print-directory -j 2 types quick
 
 quick: $(READY)
 	$(PYTEST_ALL_CORES) -q -m "not slow"
+
+# Each version has its own environment from the same lock. A version that is missing or cannot be set up is skipped.
+others: $(READY) ## the quick tests on every other supported Python (PYTHONS="…": on these interpreters; empty: on none)
+	@done=$$($(BIN)/python -c '$(VERSION)'); \
+	for python in $(PYTHONS); do \
+		version=$$("$$python" -c '$(VERSION)' 2>/dev/null) || continue; \
+		case " $$done " in *" $$version "*) continue;; esac; done="$$done $$version"; \
+		again="$(MAKE) --no-print-directory VENV=.cache/python-$$version PYTHON=$$python"; \
+		$$again ready || { echo "make: Python $$version is skipped: $$python could not set up its environment"; continue; }; \
+		echo "Quick tests on Python $$version"; $$again quick || exit 1; \
+	done; \
+	for version in $(SUPPORTED); do case " $$done " in *" $$version "*) ;; *) \
+		echo "make: Python $$version is skipped: found no interpreter of that version with venv and pip 22.3 or newer";; \
+	esac; done
+
+ready: $(READY)
 
 lint: $(READY) ## ruff: rules and format
 	$(BIN)/ruff check

@@ -35,6 +35,11 @@ class StandingLoop(asyncio.SelectorEventLoop):
     def stands(self) -> bool:
         return self._under_way > 0
 
+    async def shutdown_default_executor(self, *timeout: Any) -> None:
+        """Join the threads in real time: since Python 3.12 this has a timeout, and the clock would jump to it."""
+        with self.standing():
+            await super().shutdown_default_executor(*timeout)
+
     def jump(self, seconds: float) -> None:
         self._now += seconds
 

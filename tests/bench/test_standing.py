@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 
 from bench.standing import here, run
@@ -36,3 +37,14 @@ def test_work_takes_no_time_however_long_it_takes() -> None:
 
     assert round(run(both()), 6) == 0.001
     assert order == ["worked", "waited"]
+
+
+def test_the_end_waits_for_threads_that_are_still_at_work() -> None:
+    release = threading.Event()
+
+    async def leave_a_thread_behind() -> None:
+        here().run_in_executor(None, release.wait, 10)
+        threading.Timer(0.05, release.set).start()
+
+    run(leave_a_thread_behind())
+    assert release.is_set()

@@ -270,4 +270,4 @@ def test_an_error_that_raises_whatever_it_is_asked_for_is_still_told() -> None:
         failure = decide.failure_of(error)
     assert (failure.type, failure.message) == ("Delegating", "no such guest")
     assert "test_an_error_that_raises" in failure.traceback
-    assert failure.traceback.endswith("Delegating: no such guest\n")
+    assert "Delegating: no such guest\n" in failure.traceback  # Python 3.13 adds that reading the notes failed

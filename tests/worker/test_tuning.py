@@ -19,12 +19,13 @@ def as_before() -> Iterator[None]:
 
 
 def test_all_of_it_ends_with_the_worker() -> None:
-    before = sys.getswitchinterval(), gc.get_threshold(), gc.get_freeze_count()
+    before, frozen = (sys.getswitchinterval(), gc.get_threshold()), gc.get_freeze_count()
     with tuned():
         assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL)
         assert gc.get_threshold() == THRESHOLDS
         assert gc.get_freeze_count() > 0
-    assert (sys.getswitchinterval(), gc.get_threshold(), gc.get_freeze_count()) == before
+    assert (sys.getswitchinterval(), gc.get_threshold()) == before
+    assert gc.get_freeze_count() <= frozen  # Python 3.12 starts with some frozen; `unfreeze` thaws these too
 
 
 @pytest.mark.parametrize("own", [(50_000, 5, 5), (0, 0, 0)])
