@@ -5,11 +5,12 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_type
 
 import pytest
 
-from mainspring import Context, Mainspring, Priority, Retention, Schedule, Status
+import mainspring
+from mainspring import Context, Mainspring, Priority, Retention, Schedule, Status, Worker
 from mainspring.errors import ConfigurationError, SystemHalted, UnknownTask, UnsupportedStore
 from mainspring.stores.protocol import Halt
 from mainspring.testing import assert_enqueued, inline, manual
@@ -183,6 +184,23 @@ def test_an_application_that_only_enqueues_does_not_load_the_worker() -> None:
     program = "import sys; from mainspring import Mainspring; print('mainspring.worker' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_what_programs_must_catch_is_importable_from_the_top() -> None:
+    names = "ClaimLost InvalidPayload JobFailed JobNotFound SystemHalted StoreUnavailable UnknownTask Worker"
+    for name in names.split():
+        assert name in mainspring.__all__
+    for name in mainspring.__all__:
+        assert getattr(mainspring, name).__name__ == name
+        assert name in dir(mainspring)
+
+
+def test_a_worker_is_imported_from_the_top_and_typed() -> None:
+    app = Mainspring("memory://")
+    assert_type(app.worker(concurrency=3), mainspring.Worker)
+    assert app.worker(queues=["mail"], id="w").settings == Worker(app, queues=["mail"], id="w").settings
+    with pytest.raises(ConfigurationError):
+        app.worker(concurency=3)  # type: ignore[call-arg]
 
 
 # -- the whole system -----------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,3 +83,21 @@ def test_the_first_example_works_as_printed(tmp_path: Path) -> None:
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(timeout=20) == 0
     assert done.stdout == "Welcome, Ada!\n"
+
+
+async def test_the_worker_of_a_web_application_works_as_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    web = example("worker.md", "web.py")
+    async with web["lifespan"](None):
+        handle = await web["welcome"].enqueue(guest="Ada")
+        assert await handle.result(timeout=60) == "Welcome, Ada!"
+
+
+def example(page: str, name: str) -> dict[str, Any]:
+    """The names that an example of our documentation defines, once it has run."""
+    (code,) = re.findall(rf"```python\n# {re.escape(name)}\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+    names: dict[str, Any] = {"__name__": Path(name).stem}
+    exec(compile(code, name, "exec"), names)  # noqa: S102 - our own
+    return names

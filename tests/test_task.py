@@ -8,12 +8,12 @@ import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_type
 
 import pytest
 from pydantic import BaseModel
 
-from mainspring import Context, Discard, Mainspring, Priority, Retention, Retry, Status, Task
+from mainspring import Context, Discard, JobHandle, Mainspring, Priority, Retention, Retry, Status, Task
 from mainspring.errors import (
     ConfigurationError,
     InvalidPayload,
@@ -25,6 +25,7 @@ from mainspring.job import FOREVER
 from mainspring.testing import Kit, manual
 
 app = Mainspring("sqlite:////nowhere/jobs.db")
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Order(BaseModel):
@@ -50,7 +51,7 @@ def add(first: int, second: int) -> int:
 
 @app.task()
 async def settle(order: Order) -> Receipt:
-    return Receipt(order=order, at=datetime(2026, 1, 1, tzinfo=UTC))
+    return Receipt(order=order, at=NEW_YEAR)
 
 
 @app.task()
@@ -196,12 +197,69 @@ async def test_the_handle_knows_its_job(kit: Kit) -> None:
     again = await welcome.using(dedupe_key="ana").enqueue(guest="ana")
     assert (handle.created, again.created, again.id) == (True, False, handle.id)
     assert (await again.get()).payload == {"guest": "ana"}
-    waited = f"job {handle.id} of task 'welcome' has not finished within 0.01 s; is a worker running?"
-    with pytest.raises(TimeoutError, match=re.escape(waited)):
-        await handle.result(timeout=0.01)
     await kit.drain()
     assert await again.result(timeout=timedelta(seconds=5)) == "ana for 1"
     assert handle.result_sync() == "ana for 1"
+
+
+async def test_a_result_that_does_not_come_in_time_says_which() -> None:
+    own = Mainspring("memory://")
+
+    @own.task()
+    async def wait() -> None: ...
+
+    handle = await wait.enqueue()
+    waited = f"job {handle.id} of task 'wait' has not finished within 0.01 s; is a worker running?"
+    with pytest.raises(TimeoutError, match=re.escape(waited)):
+        await handle.result(timeout=0.01)
+
+
+async def test_a_job_is_found_again_by_its_id(kit: Kit) -> None:
+    job_id = (await welcome.enqueue(guest="ana")).id
+    await kit.drain()
+    assert_type(welcome.handle(job_id), JobHandle[str])
+    assert_type(app.job(job_id), JobHandle[Any])
+    assert await welcome.handle(job_id).result() == "ana for 1"
+    assert await app.job(job_id).result() == "ana for 1"
+    assert not app.job(job_id).created
+
+
+async def test_the_result_of_any_job_has_the_type_of_its_task_if_that_is_known_here(kit: Kit) -> None:
+    handle = await settle.enqueue(order=Order(number=1))
+    await kit.drain()
+    assert await app.job(handle.id).result() == await handle.result() == Receipt(order=Order(number=1), at=NEW_YEAR)
+    stranger = Mainspring(app.store)
+    assert await stranger.job(handle.id).result() == {
+        "order": {"number": 1, "rush": False},
+        "at": "2026-01-01T00:00:00Z",
+    }
+
+
+async def test_a_handle_of_a_task_takes_no_job_of_another(kit: Kit) -> None:
+    handle = await add.enqueue(1, 2)
+    await kit.drain()
+    with pytest.raises(JobNotFound, match=r"is of task 'add', not 'welcome'; app.job\(…\) takes jobs of any task"):
+        await welcome.handle(handle.id).result()
+    with pytest.raises(JobNotFound, match="there is no job nonsense"):
+        await app.job("nonsense").result()
+
+
+async def test_a_failed_job_tells_its_error(kit: Kit) -> None:
+    own = Mainspring("memory://")
+
+    @own.task(max_attempts=1)
+    async def divide(number: int) -> float:
+        return 1 / number
+
+    async with manual(own) as other:
+        handle = await divide.enqueue(number=0)
+        await other.drain()
+        with pytest.raises(JobFailed) as raised:
+            await handle.result()
+    assert raised.value.failure is not None
+    assert (raised.value.failure.type, raised.value.failure.message) == ("ZeroDivisionError", "division by zero")
+    assert "return 1 / number" in raised.value.failure.traceback
+    assert (raised.value.job_id, raised.value.status) == (handle.id, Status.DEAD_LETTER)
 
 
 async def test_awaiting_the_result_of_a_job_that_did_not_complete_says_what_became_of_it() -> None:
@@ -273,10 +331,10 @@ def test_each_option_reaches_the_job(options: dict[str, Any], field: str, value:
         ({"queue": ""}, "'' is no name for a queue"),
         ({"queue": "*"}, r"'\*' is no name for a queue"),
         ({"queue": 7}, "queue is a string, not 7"),
-        ({"priority": 5}, "priority is a string, not 5"),
+        ({"priority": 5}, "5 is not a priority; use one of urgent, high, normal, low"),
         ({"dedupe_key": 7}, "dedupe_key is a string, not 7"),
         ({"run_at": "2026-01-01"}, "run_at is a datetime with a time zone, not '2026-01-01'"),
-        ({"priority": "hgih"}, "'hgih' is no priority; use one of urgent, high, normal, low"),
+        ({"priority": "hgih"}, "'hgih' is not a priority; use one of urgent, high, normal, low"),
         ({"run_at": datetime(2026, 1, 1, tzinfo=UTC), "delay": 5}, "give run_at or delay, not both"),
         ({"dedupe_for": 5}, "dedupe_for needs a dedupe_key"),
         ({"dedupe_key": "k", "dedupe_for": "always"}, "dedupe_for is .* not 'always'"),
@@ -308,8 +366,18 @@ def test_a_time_without_a_zone_is_refused() -> None:
 
 
 def test_a_wrong_option_of_a_task_is_refused_where_the_task_is_defined() -> None:
-    with pytest.raises(ConfigurationError, match="no priority"):
-        Mainspring("memory://").task(priority="hgih")
+    with pytest.raises(ConfigurationError, match="not a priority"):
+        Mainspring("memory://").task(priority="hgih")  # type: ignore[call-overload] # a type checker sees it too
+
+
+def test_a_priority_may_be_the_enumerations_own() -> None:
+    assert prepared(priority=Priority.LOW).priority is Priority.LOW
+    own = Mainspring("memory://")
+
+    @own.task(priority=Priority.URGENT)
+    async def alarm() -> None: ...
+
+    assert alarm.prepare().priority is Priority.URGENT
 
 
 async def test_a_jobs_own_retry_policy_holds_whatever_the_task_says() -> None:

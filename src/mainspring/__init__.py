@@ -10,6 +10,7 @@ async def welcome(guest_id: str) -> None: ...
 await welcome.using(delay=3600).enqueue(guest_id="g1")
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mainspring.app import Mainspring
@@ -17,11 +18,32 @@ from mainspring.batched import Batch, Item
 from mainspring.context import Context
 from mainspring.durable.children import Child
 from mainspring.durable.signals import Signal
-from mainspring.errors import Cancel, Discard, MainspringError, Snooze
+from mainspring.errors import (
+    Cancel,
+    CannotStoreResult,
+    ClaimLost,
+    ConfigurationError,
+    DedupeConflict,
+    Discard,
+    IllegalMove,
+    InvalidPayload,
+    InvalidSchedule,
+    JobFailed,
+    JobNotFound,
+    MainspringError,
+    ScheduleNotFound,
+    Snooze,
+    StepFailed,
+    StoreError,
+    StoreUnavailable,
+    SystemHalted,
+    UnknownTask,
+)
 from mainspring.flow import Breaker, Debounce, Throttle, Window
 from mainspring.flow.limits import Fair, Limit, Rate
+from mainspring.handle import JobHandle
 from mainspring.health import Health
-from mainspring.job import Job, Priority, Status
+from mainspring.job import Failure, Job, Priority, Status
 from mainspring.retry import Retry
 from mainspring.schedule import (
     BusinessCalendar,
@@ -38,29 +60,40 @@ from mainspring.schedule import (
     Yearly,
 )
 from mainspring.stores.protocol import Filter
-from mainspring.task import JobHandle, Retention, Task
+from mainspring.task import Retention, Task
 
 if TYPE_CHECKING:
     from mainspring.occasions import Occasion, Person
+    from mainspring.worker import Worker
 
 __all__ = [
     "Batch",
     "Breaker",
     "BusinessCalendar",
     "Cancel",
+    "CannotStoreResult",
     "Child",
+    "ClaimLost",
+    "ConfigurationError",
     "Context",
     "Cron",
     "Daily",
     "Debounce",
+    "DedupeConflict",
     "Discard",
     "Every",
+    "Failure",
     "Fair",
     "Filter",
     "Health",
+    "IllegalMove",
+    "InvalidPayload",
+    "InvalidSchedule",
     "Item",
     "Job",
+    "JobFailed",
     "JobHandle",
+    "JobNotFound",
     "Limit",
     "Mainspring",
     "MainspringError",
@@ -76,13 +109,20 @@ __all__ = [
     "Retention",
     "Retry",
     "Schedule",
+    "ScheduleNotFound",
     "Signal",
     "Snooze",
     "Status",
+    "StepFailed",
+    "StoreError",
+    "StoreUnavailable",
+    "SystemHalted",
     "Task",
     "Throttle",
+    "UnknownTask",
     "Weekly",
     "Window",
+    "Worker",
     "Yearly",
 ]
 
@@ -91,13 +131,13 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-if not TYPE_CHECKING:  # a type checker would take any name for one of ours
+LAZY = {"Occasion": "mainspring.occasions", "Person": "mainspring.occasions", "Worker": "mainspring.worker"}
+
+if not TYPE_CHECKING:  # a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
-        """People are imported when first named: a program without any need not wait for them."""
-        if name in {"Occasion", "Person"}:
-            from mainspring import occasions  # noqa: PLC0415 - see above
-
-            return getattr(occasions, name)
+        """Import what most programs do not need when it is first named: importing mainspring stays fast."""
+        if name in LAZY:
+            return getattr(import_module(LAZY[name]), name)
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)

@@ -27,8 +27,9 @@ from mainspring.flow.expiry import Expiry
 from mainspring.flow.limits import Fair, Limit, Limits, Rate
 from mainspring.flow.quiet import AnyWindow, DeliveryGuard
 from mainspring.guards import Guards
+from mainspring.handle import JobHandle
 from mainspring.health import LATE, TIMEOUT, Contact, Health, examine
-from mainspring.job import Inserted, NewJob, check_prepared, check_queue
+from mainspring.job import Inserted, Job, NewJob, Priority, PriorityName, check_prepared, check_queue
 from mainspring.jobs import Jobs, whoami
 from mainspring.moments import show_moment
 from mainspring.portal import Portal
@@ -38,12 +39,13 @@ from mainspring.scheduling.schedules import Declared, Schedules, as_schedule, ow
 from mainspring.scheduling.timer import ScheduleTimer
 from mainspring.stores.connect import store_of
 from mainspring.stores.protocol import AuditEntry, By, Halt, Immediate, Stats, Store
-from mainspring.task import Ack, Isolation, JobHandle, Options, Retention, Task, TaskDecorator, TaskOptions
+from mainspring.task import Ack, Isolation, Options, Retention, Task, TaskDecorator, TaskOptions
 from mainspring.timers import Timers
 
 if TYPE_CHECKING:
     from mainspring.occasions.occasions import Occasions
     from mainspring.occasions.people import People
+    from mainspring.worker import Worker, WorkerOptions
 
 E = TypeVar("E", bound=Event)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -83,6 +85,7 @@ class Mainspring:
         self.timers.add(ScheduleTimer(self))
         self.timers.add(SignalTimer(self))
         self.portal = Portal()
+        self.before_waiting: Callable[[Job], None] | None = None  # the test kit's: may refuse to wait for a job
         self._opened: Store | None = None
 
     def __repr__(self) -> str:
@@ -139,7 +142,7 @@ class Mainspring:
         *bare: object,
         name: str | None = None,
         queue: str = "default",
-        priority: str = "normal",
+        priority: PriorityName | Priority = "normal",
         retry: Retry | None = None,
         max_attempts: int | None = None,
         timeout: Length | None = None,
@@ -290,6 +293,13 @@ class Mainspring:
         await dependencies.refuse_unknown(self, jobs)
         return await batches.put_chain(self, jobs)
 
+    def job(self, job_id: str) -> JobHandle[Any]:
+        """A handle of any job by its id: `await app.job(job_id).result()`. Reads nothing yet.
+
+        `task.handle(job_id)` is the same with the type of the task's result.
+        """
+        return JobHandle(job_id, False, self, None)  # noqa: FBT003 - not created by this call
+
     async def insert(self, jobs: list[NewJob], connection: Any = None) -> list[Inserted]:
         if connection is None and self.limits.concerns_insert(jobs):
             inserted = await self.limits.insert(jobs)
@@ -402,11 +412,11 @@ class Mainspring:
 
     # -- working ------------------------------------------------------------------------------
 
-    def worker(self, **settings: Any) -> Any:
-        """A worker for this application; see mainspring.worker.Worker."""
+    def worker(self, **options: Unpack[WorkerOptions]) -> Worker:
+        """Make a worker for this application: `app.worker(queues=["mail"]).run()`, or `async with app.worker():`."""
         from mainspring.worker import Worker
 
-        return Worker(self, **settings)
+        return Worker(self, **options)
 
 
 def refuse_unfit(function: Callable[..., Any], name: str | None) -> None:

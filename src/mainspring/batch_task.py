@@ -10,8 +10,9 @@ from typing import Any, Protocol, TypeVar, Union, cast, get_args, get_origin, ov
 from mainspring.batched import Batch, Item
 from mainspring.context import Context
 from mainspring.errors import ConfigurationError, InvalidPayload
+from mainspring.handle import JobHandle
 from mainspring.payload import Arguments, Payload
-from mainspring.task import JobHandle, Options, Task
+from mainspring.task import Options, Task
 
 T = TypeVar("T")
 R = TypeVar("R")

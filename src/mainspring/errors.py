@@ -45,6 +45,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mainspring.job import Failure
 
 
 class MainspringError(Exception):
@@ -107,12 +111,19 @@ class ClaimLost(MainspringError):
 
 
 class JobFailed(MainspringError):
-    """The job did not complete. `job_id` says which."""
+    """The job did not complete.
 
-    def __init__(self, message: str | None = None, *, job_id: str = "", status: str = "") -> None:
+    `job_id` and `status` say which job and how it ended. `failure` has the type, message and traceback of its last
+    error; None if it had none: a job that was cancelled, say.
+    """
+
+    def __init__(
+        self, message: str | None = None, *, job_id: str = "", status: str = "", failure: Failure | None = None
+    ) -> None:
         super().__init__(message)
         self.job_id = job_id
         self.status = status
+        self.failure = failure
 
 
 class CannotStoreResult(MainspringError):

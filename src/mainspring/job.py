@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum, StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from mainspring.clock import Millis
 from mainspring.errors import ConfigurationError
@@ -102,13 +102,18 @@ class Priority(IntEnum):
 
     @classmethod
     def parse(cls, value: Priority | str) -> Priority:
-        if isinstance(value, Priority):
-            return value
-        try:
-            return cls[value.upper()]
-        except (KeyError, AttributeError):
-            msg = f"{value!r} is no priority; use one of {', '.join(p.name.lower() for p in cls)}"
-            raise ValueError(msg) from None
+        if problem := cls.problem_of(value):
+            raise ValueError(problem)
+        return value if isinstance(value, Priority) else cls[value.upper()]
+
+    @classmethod
+    def problem_of(cls, value: object) -> str | None:
+        if isinstance(value, Priority) or (isinstance(value, str) and value.upper() in cls.__members__):
+            return None
+        return f"{value!r} is not a priority; use one of {', '.join(p.name.lower() for p in cls)}"
+
+
+PriorityName = Literal["urgent", "high", "normal", "low"]
 
 
 @dataclass(frozen=True, slots=True)

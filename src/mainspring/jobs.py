@@ -16,7 +16,7 @@ from mainspring.durable.states import StepState, declared_by, states_of
 from mainspring.errors import ConfigurationError, DedupeConflict, IllegalMove, JobNotFound, StepNotFound
 from mainspring.events import JobCancelled
 from mainspring.ids import new_id
-from mainspring.job import Attempt, Job, Priority, Status, TimelineEntry, check_queue
+from mainspring.job import Attempt, Job, Priority, PriorityName, Status, TimelineEntry, check_queue
 from mainspring.stores.protocol import Action, By, Changed, Edit, Filter, Page
 from mainspring.why import Why, explain, inquire
 
@@ -166,7 +166,7 @@ class Jobs:
         job_id: str,
         *,
         payload: Any = None,
-        priority: str | None = None,
+        priority: PriorityName | Priority | None = None,
         queue: str | None = None,
         max_attempts: int | None = None,
         reason: str = "",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, overload
 
@@ -17,16 +16,16 @@ from mainspring.batched import Batch
 from mainspring.clock import Length, Millis, delay_of, duration, to_millis
 from mainspring.context import Context
 from mainspring.durable.journal import check_name
-from mainspring.durable.states import StepState
-from mainspring.errors import ConfigurationError, InvalidPayload, JobFailed
+from mainspring.errors import ConfigurationError, InvalidPayload
 from mainspring.flow import breakers, dependencies, expiry, quiet
 from mainspring.flow import debounce as newest
 from mainspring.flow.debounce import Debounce, Throttle
 from mainspring.flow.dependencies import After, HasId, OnFailed
 from mainspring.flow.limits.limit import Fair, Limit, Rate
 from mainspring.flow.quiet import AnyWindow, PersonWindow, Window
+from mainspring.handle import JobHandle
 from mainspring.ids import new_id
-from mainspring.job import FOREVER, Inserted, Job, NewJob, Priority, Status
+from mainspring.job import FOREVER, Inserted, NewJob, Priority, PriorityName
 from mainspring.payload import Payload
 from mainspring.portal import run_here
 from mainspring.retry import Retry
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")  # what the job results in
 C = TypeVar("C")  # what calling the function gives: R, or an awaitable of it
-R_co = TypeVar("R_co", covariant=True)
 
 Isolation = Literal["auto", "process"]
 Ack = Literal["batched", "sync"]
@@ -56,7 +54,7 @@ class Options:
     """How a job is enqueued. None is unset: the task's own value or the default holds."""
 
     queue: str | None = None
-    priority: str | None = None
+    priority: PriorityName | Priority | None = None
     run_at: datetime | None = None
     delay: Length | None = None
     dedupe_key: str | None = None
@@ -99,7 +97,7 @@ OPTIONS = frozenset(each.name for each in fields(Options))
 
 def problems_of(options: Options) -> Iterator[str]:
     """What a type checker may not have seen, or nobody looked at: said here and not when the job runs."""
-    for name in ("queue", "priority", "dedupe_key"):
+    for name in ("queue", "dedupe_key"):
         value = getattr(options, name)
         if value is not None and not isinstance(value, str):
             yield f"{name} is a string, not {value!r}"
@@ -128,8 +126,8 @@ def is_pair_of_strings(value: Any) -> bool:
 def problems_of_running(options: Options) -> Iterator[str]:
     if options.queue in {"", "*"}:
         yield f"{options.queue!r} is no name for a queue"
-    if options.priority is not None and options.priority.upper() not in Priority.__members__:
-        yield f"{options.priority!r} is no priority; use one of {', '.join(p.name.lower() for p in Priority)}"
+    if options.priority is not None and (problem := Priority.problem_of(options.priority)):
+        yield problem
     if options.max_attempts is not None and options.max_attempts < 1:
         yield f"max_attempts is {options.max_attempts}; a job needs at least one attempt"
     if options.timeout is not None and duration(options.timeout) <= 0:
@@ -168,54 +166,6 @@ def problems_of_flow(options: Options) -> Iterator[str]:
         yield problem
     if problem := dependencies.problem_of(options.after, options.on_failed):
         yield problem
-
-
-@dataclass(slots=True)
-class JobHandle(Generic[R_co]):
-    """A job that was enqueued."""
-
-    id: str
-    created: bool  # False: another job holds the dedupe key, and this is its id
-    _task: Task[..., R_co, Any] = field(repr=False)
-
-    async def get(self) -> Job:
-        return await self._task.app.jobs.get(self.id)
-
-    async def steps(self) -> list[StepState]:
-        """Of a durable function."""
-        return await self._task.app.jobs.steps(self.id)
-
-    async def result(self, timeout: Length | None = None) -> R_co:
-        """Wait until the job has finished. Raises JobFailed if it did not complete, TimeoutError if it took longer."""
-        limit = None if timeout is None else duration(timeout) / 1000
-        wait = asyncio.timeout(limit)
-        try:
-            async with wait:
-                job = await self._finished()
-        except TimeoutError:
-            if not wait.expired():
-                raise
-            msg = (
-                f"job {self.id} of task {self._task.name!r} has not finished within {limit:g} s; is a worker running? "
-                f"`mainspring jobs why {self.id}` says what it waits for"
-            )
-            raise TimeoutError(msg) from None
-        if job.status is not Status.COMPLETED:
-            detail = f"{job.failure.type}: {job.failure.message}" if job.failure else job.reason
-            msg = f"job {job.id} of task {job.task!r} ended as {job.status}: {detail}"
-            raise JobFailed(msg, job_id=job.id, status=job.status)
-        result: R_co = self._task.payload.load_result(job.result)
-        return result
-
-    def result_sync(self, timeout: Length | None = None) -> R_co:
-        return self._task.app.run(self.result(timeout))
-
-    async def _finished(self) -> Job:
-        pause = 0.005
-        while not (job := await self.get()).finished:
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, 0.25)
-        return job
 
 
 class Task(Generic[P, R, C]):
@@ -276,7 +226,7 @@ class Task(Generic[P, R, C]):
         self,
         *,
         queue: str | None = None,
-        priority: str | None = None,
+        priority: PriorityName | Priority | None = None,
         run_at: datetime | None = None,
         delay: Length | None = None,
         dedupe_key: str | None = None,
@@ -328,6 +278,10 @@ class Task(Generic[P, R, C]):
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """A checked job that is not enqueued yet: for `ctx.follow_up` and `app.enqueue_all`."""
         return self._enqueuer.prepare(*args, **kwargs)
+
+    def handle(self, job_id: str) -> JobHandle[R]:
+        """A handle of a job of this task that was enqueued before, perhaps by another program. Reads nothing yet."""
+        return JobHandle(job_id, False, self.app, self)  # noqa: FBT003 - not created by this call
 
 
 class Enqueuer(Generic[P, R]):
@@ -402,7 +356,7 @@ class Enqueuer(Generic[P, R]):
         return self._handles(run_here(self._put(jobs)))
 
     def _handles(self, inserted: list[Inserted]) -> list[JobHandle[R]]:
-        return [JobHandle(one.id, one.created, self._task) for one in inserted]
+        return [JobHandle(one.id, one.created, self._task.app, self._task) for one in inserted]
 
     async def _moved(self, jobs: list[NewJob]) -> list[NewJob]:
         """To when they may be delivered."""
@@ -438,7 +392,7 @@ class Enqueuer(Generic[P, R]):
             task=self._task.name,
             payload="",
             queue=options.queue or "default",
-            priority=Priority.parse(options.priority or "normal"),
+            priority=Priority.NORMAL if options.priority is None else Priority.parse(options.priority),
             run_at=None if options.run_at is None else to_millis(options.run_at),
             delay=self._delay(),
             max_attempts=options.max_attempts or retry.max_attempts,
@@ -513,7 +467,7 @@ class TaskOptions(TypedDict, total=False):
 
     name: str | None
     queue: str
-    priority: str
+    priority: PriorityName | Priority
     retry: Retry | None
     max_attempts: int | None
     timeout: Length | None

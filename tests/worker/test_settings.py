@@ -7,7 +7,7 @@ import pytest
 
 from mainspring import Mainspring
 from mainspring.errors import ConfigurationError
-from mainspring.worker import Subscription, Worker, WorkerSettings
+from mainspring.worker import Subscription, Worker, WorkerOptions, WorkerSettings
 from mainspring.worker.settings import new_worker_id, subscriptions
 
 
@@ -74,8 +74,12 @@ def test_a_worker_takes_settings_or_single_values() -> None:
     worker = Worker(app, queues={"mail": 2, "default": 1}, limits={"mail": 3}, strict=True)
     assert worker.settings.queues == (Subscription("mail", 2, 3), Subscription("default", 1))
     assert worker.settings.strict
-    with pytest.raises(TypeError):
-        Worker(app, colour="red")
+    with pytest.raises(ConfigurationError, match="no setting named colour; its settings are queues, limits"):
+        Worker(app, colour="red")  # type: ignore[call-arg]
+
+
+def test_the_options_are_the_settings() -> None:
+    assert WorkerOptions.__annotations__.keys() == {*WorkerSettings.__dataclass_fields__, "limits"}
 
 
 @pytest.mark.parametrize("fields", [{"concurrency": 9}, {"queues": ["mail"]}, {"limits": {"*": 2}}])

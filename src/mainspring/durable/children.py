@@ -13,7 +13,7 @@ from mainspring.durable.run import DurableRun
 from mainspring.durable.suspension import Wait, next_look
 from mainspring.errors import JobFailed, StepsChanged
 from mainspring.flow.dependencies import refuse_unknown
-from mainspring.job import Job, NewJob, Status, end_of
+from mainspring.job import Failure, Job, NewJob, Status, end_of
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -143,7 +143,8 @@ def end_data(job_id: str, job: Job | None) -> dict[str, Any]:
     if job.status is Status.COMPLETED:
         return {"id": job_id, "task": job.task, "status": job.status, "result": job.result}
     error = f"{job.failure.type}: {job.failure.message}" if job.failure else job.reason
-    return {"id": job_id, "task": job.task, "status": job.status, "error": error}
+    failure = {} if job.failure is None else {"failure": [job.failure.type, job.failure.message]}
+    return {"id": job_id, "task": job.task, "status": job.status, "error": error, **failure}
 
 
 def failed(end: dict[str, Any]) -> bool:
@@ -153,6 +154,7 @@ def failed(end: dict[str, Any]) -> bool:
 def outcome_of(run: DurableRun, end: dict[str, Any]) -> Any:
     if failed(end):
         msg = f"child {end['id']} of task {end['task']!r} ended as {end['status']}: {end['error']}"
-        return JobFailed(msg, job_id=end["id"], status=end["status"])
+        failure = Failure(*end["failure"]) if "failure" in end else None  # its traceback is with the child
+        return JobFailed(msg, job_id=end["id"], status=end["status"], failure=failure)
     task = run.app.tasks.get(end["task"])
     return end["result"] if task is None else task.payload.load_result(end["result"])

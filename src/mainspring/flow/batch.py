@@ -21,12 +21,13 @@ from mainspring.errors import BatchNotFound, ConfigurationError, IllegalMove
 from mainspring.flow import dependencies
 from mainspring.flow.tally import BatchPage, BatchProgress, BatchState, BatchSummary, Found, Tally
 from mainspring.guards import Guarded, Refusal, refuse
+from mainspring.handle import JobHandle
 from mainspring.ids import new_id
 from mainspring.job import LIVE, Claim, Job, Move, NewJob, Status
 from mainspring.jobs import Result
 from mainspring.stores.documents import Bundle, Document, Key, Listing, Write
 from mainspring.stores.protocol import Filter
-from mainspring.task import JobHandle, Options, Task
+from mainspring.task import Options, Task
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
@@ -379,4 +380,6 @@ async def put_chain(app: Mainspring, jobs: Sequence[NewJob]) -> list[JobHandle[A
         options = {**json.loads(job.options or "{}"), dependencies.OPTION: dependencies.option_behind(job, before.id)}
         linked.append(dependencies.suspended_until(before.id, replace(job, options=json.dumps(options))))
     inserted = await app.insert(linked)
-    return [JobHandle(one.id, one.created, app.find_task(job.task)) for one, job in zip(inserted, linked, strict=True)]
+    return [
+        JobHandle(one.id, one.created, app, app.find_task(job.task)) for one, job in zip(inserted, linked, strict=True)
+    ]

@@ -18,7 +18,9 @@ from mainspring.testing.clock import ManualClock
 from mainspring.testing.recorder import MOST_RUNS, Ran, Recorder, raise_failures, run_all
 from mainspring.testing.store import KitStore
 from mainspring.testing.time import VirtualTime
+from mainspring.testing.waiting import Waiting
 
+BeforeWaiting = Callable[[Job], None] | None
 Insert = Callable[[list[NewJob], Any], Coroutine[Any, Any, list[Inserted]]]
 
 
@@ -47,7 +49,8 @@ class Kit:
         self.clock = ManualClock(start or datetime.now(UTC))
         self.store: Store = KitStore(self.clock) if store is None else connect(store, self.clock)
         self.time = VirtualTime(self.clock, self._recorder)
-        self._before: list[tuple[Store, Insert | None]] = []
+        self._waiting = Waiting()
+        self._before: list[tuple[Store, Insert | None, BeforeWaiting]] = []
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.app!r} at {self.time.now():%Y-%m-%d %H:%M:%S}>"
@@ -55,8 +58,8 @@ class Kit:
     # -- the block ----------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        self._before.append((self.app.store, vars(self.app).pop("insert", None)))
-        self.app.store = self.store
+        self._before.append((self.app.store, vars(self.app).pop("insert", None), self.app.before_waiting))
+        self.app.store, self.app.before_waiting = self.store, self._waiting.refuse
         return self
 
     def __exit__(
@@ -76,7 +79,7 @@ class Kit:
         await self.store.close()
 
     def _restore(self) -> None:
-        self.app.store, insert = self._before.pop()
+        self.app.store, insert, self.app.before_waiting = self._before.pop()
         vars(self.app).pop("insert", None)
         if insert is not None:
             vars(self.app)["insert"] = insert
@@ -101,7 +104,7 @@ class Kit:
         return run_apart(self.drain(raise_errors=raise_errors, limit=limit))
 
     def _recorder(self) -> Recorder:
-        return Recorder(self.app)
+        return Recorder(self.app, self._waiting)
 
     # -- looking ------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -13,7 +14,9 @@ from mainspring.app import Mainspring
 from mainspring.errors import JobFailed
 from mainspring.job import Job, Move, Outcome, Status
 from mainspring.stores.protocol import Claims
+from mainspring.testing.waiting import Waiting
 from mainspring.worker import Worker
+from mainspring.worker.gathering import Gathering
 from mainspring.worker.run import Run
 
 FAILURES = frozenset({Status.FAILED, Status.DEAD_LETTER})
@@ -44,24 +47,29 @@ class Ran:
 class Recorder(Worker):
     """One slot: with several, the order of what happens would be chance."""
 
-    def __init__(self, app: Mainspring) -> None:
+    def __init__(self, app: Mainspring, waiting: Waiting | None = None) -> None:
         super().__init__(app, concurrency=1, prefetch=0, ack_delay=0.0, processes=1, id=f"test-{next(numbers)}")
         self.ran: list[Ran] = []
+        self._waiting = waiting or Waiting()
         self.followed: Callable[[list[str]], None] = lambda _ids: None  # hears the ids of jobs that follow a run
         self._errors: dict[str, BaseException] = {}
         self._finished: list[str] = []
 
     @asynccontextmanager
     async def draining(self) -> AsyncIterator[Callable[[], Awaitable[Claims]]]:
-        async with super().draining() as run_due:
+        with self._waiting.draining():
+            async with super().draining() as run_due:
+                yield partial(self._step, run_due)
 
-            async def step() -> Claims:
-                claims = await run_due()
-                await self.app.bus.flush()  # what its subscribers do belongs to the same step
-                await self._remember()
-                return claims
+    async def _step(self, run_due: Callable[[], Awaitable[Claims]]) -> Claims:
+        claims = await run_due()
+        await self.app.bus.flush()  # what its subscribers do belongs to the same step
+        await self._remember()
+        return claims
 
-            yield step
+    async def _execute(self, run: Run | Gathering, lane: asyncio.Task[None]) -> None:
+        with self._waiting.handling():
+            await super()._execute(run, lane)
 
     async def _remember(self) -> None:
         jobs = await self.store.get(self._finished)
@@ -73,7 +81,8 @@ class Recorder(Worker):
         if job.status not in FAILURES:
             return None
         if raised is None or isinstance(raised, asyncio.CancelledError):  # not the handler's doing: say a timeout
-            return JobFailed(f"{job.failure.type}: {job.failure.message}" if job.failure else job.reason)
+            told = f"{job.failure.type}: {job.failure.message}" if job.failure else job.reason
+            return JobFailed(told, job_id=job.id, status=job.status, failure=job.failure)
         return raised
 
     def _raised(self, run: Run, error: BaseException) -> Outcome | None:

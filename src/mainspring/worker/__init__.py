@@ -1,6 +1,6 @@
 """Running jobs: claim, execute, ack. Start reading at worker.py."""
 
-from mainspring.worker.settings import Subscription, WorkerSettings
+from mainspring.worker.settings import Subscription, WorkerOptions, WorkerSettings
 from mainspring.worker.worker import Worker
 
-__all__ = ["Subscription", "Worker", "WorkerSettings"]
+__all__ = ["Subscription", "Worker", "WorkerOptions", "WorkerSettings"]

@@ -8,6 +8,7 @@ import socket
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Self, TypedDict, Unpack
 
 from mainspring.errors import ConfigurationError
 from mainspring.stores.protocol import EVERY_QUEUE
@@ -27,9 +28,10 @@ class Subscription:
             raise ConfigurationError(msg)
 
 
-def subscriptions(
-    queues: str | Iterable[str | Subscription] | Mapping[str, int], limits: Mapping[str, int] | None = None
-) -> tuple[Subscription, ...]:
+Queues = str | Iterable[str | Subscription] | Mapping[str, int]
+
+
+def subscriptions(queues: Queues, limits: Mapping[str, int] | None = None) -> tuple[Subscription, ...]:
     """`"*"`, `["mail", "default"]`, `{"mail": 3, "default": 1}` (weights), or Subscriptions."""
     limits = dict(limits or {})
     if isinstance(queues, str):
@@ -67,6 +69,22 @@ def new_worker_id() -> str:
     return f"{host}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
+class WorkerOptions(TypedDict, total=False):
+    """The keyword arguments of `Worker(app, …)` and `app.worker(…)`; `WorkerSettings` says what each one means."""
+
+    queues: Queues
+    limits: Mapping[str, int]  # per queue: at most so many of its jobs at once, in this worker
+    strict: bool
+    concurrency: int
+    processes: int
+    prefetch: int
+    ack_delay: float
+    grace: float
+    heartbeat: float
+    upkeep: float
+    id: str
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
     queues: tuple[Subscription, ...] = (Subscription(EVERY_QUEUE),)
@@ -88,3 +106,13 @@ class WorkerSettings:
             msg = "ack_delay and grace must not be negative; heartbeat and upkeep must be positive"
             raise ConfigurationError(msg)
         refuse_contradictions(self.queues)
+
+    @classmethod
+    def of(cls, **options: Unpack[WorkerOptions]) -> Self:
+        if unknown := options.keys() - WorkerOptions.__annotations__.keys():
+            known = ", ".join(WorkerOptions.__annotations__)
+            msg = f"a worker has no setting named {', '.join(sorted(unknown))}; its settings are {known}"
+            raise ConfigurationError(msg)
+        rest: dict[str, Any] = dict(options)
+        queues = subscriptions(rest.pop("queues", EVERY_QUEUE), rest.pop("limits", None))
+        return cls(queues=queues, **rest)

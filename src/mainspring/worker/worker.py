@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
-from typing import Any, cast
+from typing import Any, Self, Unpack, cast
 
 from mainspring.app import Mainspring
 from mainspring.batched import LARGEST
@@ -39,6 +39,7 @@ from mainspring.worker.acks import Acks
 from mainspring.worker.admission import Admissions
 from mainspring.worker.aftermath import Aftermath
 from mainspring.worker.announce import Announcer
+from mainspring.worker.background import Background
 from mainspring.worker.batches import RunningBatch
 from mainspring.worker.calling import Calling
 from mainspring.worker.claiming import Prefetch, SoloTurns, wants
@@ -48,7 +49,7 @@ from mainspring.worker.lanes import Lanes, shed_cancellation
 from mainspring.worker.outage import Outage
 from mainspring.worker.progress import Progress
 from mainspring.worker.run import Run, Stop
-from mainspring.worker.settings import WorkerSettings, subscriptions
+from mainspring.worker.settings import WorkerOptions, WorkerSettings
 from mainspring.worker.supervise import Backoff, supervised
 from mainspring.worker.tuning import tuned
 from mainspring.worker.upkeep import Upkeep
@@ -65,17 +66,20 @@ LAST_WRITES = 3.0  # seconds that the store gets then to take down what became o
 
 
 class Worker:
-    """`Worker(app, queues=["mail", "default"], concurrency=50).run()`; see WorkerSettings."""
+    """`Worker(app, queues=["mail", "default"], concurrency=50).run()`; see WorkerSettings.
 
-    def __init__(self, app: Mainspring, settings: WorkerSettings | None = None, **fields: Any) -> None:
-        if settings is not None and fields:
-            msg = f"give settings or {', '.join(fields)}, not both: the settings say everything"
+    In a program with an event loop of its own: `async with Worker(app):`, or `await Worker(app).serve()`.
+    """
+
+    def __init__(
+        self, app: Mainspring, settings: WorkerSettings | None = None, **options: Unpack[WorkerOptions]
+    ) -> None:
+        if settings is not None and options:
+            msg = f"give settings or {', '.join(options)}, not both: the settings say everything"
             raise ConfigurationError(msg)
-        if "queues" in fields or "limits" in fields:
-            fields["queues"] = subscriptions(fields.get("queues", "*"), fields.pop("limits", None))
         self.app = app
         self.store = app.store
-        self.settings = settings or WorkerSettings(**fields)
+        self.settings = settings or WorkerSettings.of(**options)
         self.id = self.settings.id
         self._queues = {subscription.queue for subscription in self.settings.queues}
         self._limited = any(subscription.concurrency is not None for subscription in self.settings.queues)
@@ -96,6 +100,8 @@ class Worker:
         self._signalled_at = float("-inf")
         self._impatience: list[threading.Timer] = []  # each would end the process
         self._reconciled = False
+        self._has_joined = asyncio.Event()
+        self._background: Background | None = None  # while `async with` has us serve
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -175,8 +181,9 @@ class Worker:
                 asyncio.create_task(supervised("timers", self._timer_step, self._outage), name="mainspring-timers"),
                 asyncio.create_task(supervised("upkeep", self._upkeep_step, self._outage), name="mainspring-upkeep"),
             ]
+            self._has_joined.set()
             try:
-                await self._stopping.wait()
+                await self._until_stopped(loops)
                 log.info("worker_stopping", worker=self.id, running=self._slots, grace=self.settings.grace)
                 await self._claim_finished()
                 await self._drain()
@@ -184,6 +191,39 @@ class Worker:
                 for task in loops:
                     task.cancel()
                 await asyncio.gather(*loops, return_exceptions=True)
+
+    async def _until_stopped(self, loops: Sequence[asyncio.Task[None]]) -> None:
+        """Raise if one of our loops ends before that: without it the worker would look alive and do nothing."""
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            ended, _ = await asyncio.wait([stopping, *loops], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+        for task in ended - {stopping}:
+            msg = f"worker {self.id}: its task {task.get_name()} has ended unasked"
+            raise RuntimeError(msg) from (None if task.cancelled() else task.exception())
+
+    async def __aenter__(self) -> Self:
+        """Serve in the background of the running event loop. On entry the worker has joined and claims jobs.
+
+        While the database is away this waits for it; a store that cannot be used at all is an error at once.
+        """
+        if self._background is not None or self._stopping.is_set():
+            msg = f"worker {self.id} serves already or has stopped; make another one with app.worker(…)"
+            raise ConfigurationError(msg)
+        self._background = Background(self.id, self.serve())
+        await self._background.begun(self._has_joined)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Stop: running jobs have the grace to finish. Raises what the worker died of, if the block raised nothing."""
+        assert self._background is not None  # noqa: S101 - we were entered
+        self.stop()
+        try:
+            await self._background.ended()
+        except Exception:
+            if kind is None:  # else the block's own error goes on; this one is in the log
+                raise
 
     async def drain(self) -> int:
         """Run whatever is due now, and what becomes due by it, then return how many runs that were."""

@@ -14,11 +14,11 @@ import pytest
 from mainspring import Mainspring
 from mainspring.errors import StoreVanished, SystemHalted
 from mainspring.events import JobCreated
+from mainspring.handle import JobHandle
 from mainspring.job import Inserted, NewJob, Status
 from mainspring.stores.protocol import Filter, Wake
 from mainspring.stores.sqlite import SqliteStore, express
 from mainspring.stores.sqlite.gate import Gate
-from mainspring.task import JobHandle
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance.scene import a_halt, claim, join, new_job, put, put_many
 from tests.stores.sqlite.template import fresh_database

@@ -1,0 +1,84 @@
+"""A handle of one job: what an enqueue returns, and what `task.handle(job_id)` and `app.job(job_id)` make."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from mainspring.clock import Length, duration
+from mainspring.durable.states import StepState
+from mainspring.errors import JobFailed, JobNotFound
+from mainspring.job import Job, Status
+
+if TYPE_CHECKING:
+    from mainspring.app import Mainspring
+    from mainspring.task import Task
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+@dataclass(slots=True)
+class JobHandle(Generic[R_co]):
+    """One job, by its id."""
+
+    id: str
+    created: bool  # by this enqueue. False: the job was there before, as the holder of the dedupe key or for `handle`
+    _app: Mainspring = field(repr=False)
+    _task: Task[..., R_co, Any] | None = field(repr=False)  # None: whichever the job names
+
+    async def get(self) -> Job:
+        """Read the job. Raises JobNotFound, also if the job is of another task than `task.handle` was called on."""
+        job = await self._app.jobs.get(self.id)
+        if self._task is not None and job.task != self._task.name:
+            msg = f"job {self.id} is of task {job.task!r}, not {self._task.name!r}; app.job(…) takes jobs of any task"
+            raise JobNotFound(msg)
+        return job
+
+    async def steps(self) -> list[StepState]:
+        """Of a durable function."""
+        return await self._app.jobs.steps(self.id)
+
+    async def result(self, timeout: Length | None = None) -> R_co:
+        """Wait until the job has finished, and return its result as the type that its task returns.
+
+        Raises JobFailed if it did not complete, and TimeoutError if it took longer. In a test under
+        `testing.manual(app)`, where nothing runs by itself, a job that has not finished is an error at once.
+        """
+        limit = None if timeout is None else duration(timeout) / 1000
+        wait = asyncio.timeout(limit)
+        try:
+            async with wait:
+                job = await self._finished()
+        except TimeoutError:
+            if not wait.expired():
+                raise
+            msg = (
+                f"job {self.id}{self._of_task()} has not finished within {limit:g} s; is a worker running? "
+                f"`mainspring jobs why {self.id}` says what it waits for"
+            )
+            raise TimeoutError(msg) from None
+        return self._result_of(job)
+
+    def result_sync(self, timeout: Length | None = None) -> R_co:
+        return self._app.run(self.result(timeout))
+
+    async def _finished(self) -> Job:
+        pause = 0.005
+        while not (job := await self.get()).finished:
+            if self._app.before_waiting is not None:
+                self._app.before_waiting(job)
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, 0.25)
+        return job
+
+    def _result_of(self, job: Job) -> R_co:
+        if job.status is not Status.COMPLETED:
+            detail = f"{job.failure.type}: {job.failure.message}" if job.failure else job.reason
+            msg = f"job {job.id} of task {job.task!r} ended as {job.status}: {detail}"
+            raise JobFailed(msg, job_id=job.id, status=job.status, failure=job.failure)
+        task = self._task or self._app.tasks.get(job.task)
+        return cast("R_co", job.result if task is None else task.payload.load_result(job.result))
+
+    def _of_task(self) -> str:
+        return "" if self._task is None else f" of task {self._task.name!r}"
