@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from mainspring.flow.limits.slots import Slots
 from mainspring.job import Move, NewJob, Outcome, Status
 from mainspring.stores.documents import Bundle, Key, Write
 from mainspring.stores.protocol import EVERY_QUEUE, Want, WorkerInfo
+from mainspring.stores.sqlite import SqliteStore
 from mainspring.testing import manual
 from tests.flow.conftest import NewApp
 from tests.worker.working import eventually, working
@@ -333,10 +336,10 @@ def lose_once(app: Mainspring, method: str) -> None:
 # -- how many in a time ----------------------------------------------------------------------------------------
 
 
-def sender(app: Mainspring, *limits: Rate) -> tuple[Any, list[tuple[float, str]]]:
+def sender(app: Mainspring, *limits: Rate, name: str = "send") -> tuple[Any, list[tuple[float, str]]]:
     sent: list[tuple[float, str]] = []
 
-    @app.task(name="send", limits=limits)
+    @app.task(name=name, limits=limits)
     async def send(who: str = "a") -> None:
         sent.append((app.store.clock.now() / 1000, who))
 
@@ -408,6 +411,27 @@ async def test_a_rate_is_kept_by_several_workers_together(new_app: NewApp) -> No
         assert number <= 20 + 200 * (at + 0.2) + 1
 
 
+async def test_saturated_rates_are_reached_whatever_their_burst(tmp_path: Path) -> None:
+    """Within 2 %, in some two seconds: on a busy machine there may be others in which workers had no time."""
+    app = Mainspring(SqliteStore(tmp_path / "jobs.db"))
+    rates = [Rate(10, per=1, burst=1), Rate(100, per=1, burst=1), Rate(1, per=0.5), Rate(1000, per=1, burst=10)]
+    senders = [sender(app, rate, name=f"send {rate.count}") for rate in rates]
+    numbers = [int(rate.per_milli * 6000) for rate in rates]
+    for number, (send, _) in zip(numbers, senders, strict=True):
+        await send.enqueue_many([{}] * number)
+    async with working(app, concurrency=50):
+        await eventually(lambda: [len(sent) for _, sent in senders] == numbers)
+    await app.close()
+    for rate, (_, sent) in zip(rates, senders, strict=True):
+        assert is_reached(rate, [at for at, _ in sent]), rate
+
+
+def is_reached(rate: Rate, times: list[float], window: float = 2.0) -> bool:
+    expected = rate.per_milli * 1000 * window
+    counts = [bisect_left(times, begin + window) - i for i, begin in enumerate(times) if begin + window <= times[-1]]
+    return any(abs(count - expected) <= max(0.02 * expected, 1) for count in counts)
+
+
 async def test_a_rate_that_is_not_reached_is_asked_for_rarely() -> None:
     app = Mainspring("memory://")
     send, sent = sender(app, Rate(1_000_000, per=1))
@@ -435,4 +459,4 @@ async def test_tokens_that_were_drawn_ahead_go_back() -> None:
         assert len(sent) == 60
         state = await app.limits.get("send", kind="rate")
         assert state is not None
-        assert (state.tokens or 0) > 80
+        assert (state.tokens or 0) >= 80

@@ -9,10 +9,12 @@ from typing import Any
 
 from mainspring.clock import Millis
 
-TURN: Millis = 100  # between two calls to those that wait; tokens that drip meanwhile have room in the bucket
-CALL_LASTS: Millis = 2_000  # who was called and has not come by then does not come
-TURNED_BACK: Millis = 60_000  # a bucket filled so long after now was filled by a clock that was wrong
-SLACK: Millis = 60_000
+TURN: Millis = 50  # at least so long between two calls to jobs that wait: each call costs a read, a write and a claim
+ROOM: Millis = 100  # what drips in this time has room in the bucket even if the burst is less: it can be drawn ahead
+LATE: Millis = 150  # a token waits so long, beyond the burst, for the job that was called to be claimed
+CALL_LASTS: Millis = 2_000  # a called job that has not asked for its token by then is not coming
+SKEW: Millis = 5_000  # clocks of processes may differ by this; a time further ahead was written by a wrong clock
+EXPIRY_SLACK: Millis = 60_000
 
 
 @dataclass(slots=True)
@@ -45,16 +47,22 @@ class Bucket:
 
     @property
     def capacity(self) -> float:
-        return max(self.burst, self.drip * TURN)
+        """Tokens beyond this are lost.
+
+        While jobs wait, a token stays unused for the time that calling and claiming a job takes. It must not be lost
+        meanwhile, or a rate with a small burst would never be reached. Nothing is drawn ahead then, so that both ways
+        no more than burst + rate x 0.2 s can start at once (docs/flow.md).
+        """
+        return self.burst + self.drip * LATE if self.waiting else max(self.burst, self.drip * ROOM)
 
     def fill(self, now: Millis) -> None:
-        """With what has dripped. Processes' clocks may differ a little: who is behind adds nothing."""
-        if self.at - now > TURNED_BACK:
+        """Add what has dripped. A process whose clock is a little behind the last one's adds nothing."""
+        if self.at - now > SKEW:
             self.at = now
-        if now > self.at:
-            self.tokens = min(self.capacity, self.tokens + (now - self.at) * self.drip)
-            self.at = now
-        if now - self.called_at > CALL_LASTS:
+        dripped = max(0, now - self.at) * self.drip
+        self.tokens = min(self.capacity, self.tokens + dripped)
+        self.at = max(self.at, now)
+        if not -SKEW <= now - self.called_at <= CALL_LASTS:
             self.called = 0
 
     @property
@@ -88,16 +96,20 @@ class Bucket:
         return number
 
     def due_at(self, now: Millis, before: Millis | None) -> Millis | None:
-        """The next turn of those that wait; only who gives them their turn says when the next one is."""
+        """When to call the next of the jobs that wait. Never later than planned before, whatever was planned then.
+
+        Not later than the called jobs are given up either: one may have been lost with its worker.
+        """
         if not self.waiting:
             return None
-        if before is not None:
-            return before
         missing = max(0.0, 1 - (self.tokens - self.called))
-        return now + max(TURN, ceil(missing / self.drip))
+        due = now + max(TURN, ceil(missing / self.drip))
+        if self.called:
+            due = min(due, max(now, self.called_at) + CALL_LASTS + 1)
+        return due if before is None else min(before, due)
 
     def expires_at(self, now: Millis) -> Millis | None:
         """A bucket that is full is as good as none."""
         if self.waiting:
             return None
-        return now + ceil((self.capacity - self.tokens) / self.drip) + SLACK
+        return now + ceil((self.capacity - self.tokens) / self.drip) + EXPIRY_SLACK

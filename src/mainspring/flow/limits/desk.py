@@ -33,7 +33,7 @@ from mainspring.flow.limits.bucket import Bucket
 from mainspring.flow.limits.crew import Crew
 from mainspring.flow.limits.kept import call, gone, state_in, write_of, written
 from mainspring.flow.limits.limit import Fair, Ticket
-from mainspring.flow.limits.purse import AHEAD, LEASE, Purse
+from mainspring.flow.limits.purse import AHEAD, LEASE, USABLE, Portion, Purse, returnable
 from mainspring.flow.limits.slots import Slots
 from mainspring.flow.limits.standby import Standbys
 from mainspring.flow.limits.turns import Turns
@@ -80,7 +80,8 @@ class Desk:
         self._known: dict[Key, Document] = {}  # as we last read or wrote them
         self._purses: dict[Key, Purse] = {}
         self._drawing: set[Key] = set()
-        self._left_over: Counter[Key] = Counter()  # tokens that go back with the next write
+        self._left_over: dict[Key, list[Portion]] = {}  # tokens that go back with the next write
+        self._returning: set[Key] = set()  # a look at what is unused is planned
         self._nobody: dict[Key, Millis] = {}  # the note upon which nobody was found in the line
         self._looked: dict[Key, float] = {}  # when, at the holders
         self._called: dict[Key, float] = {}
@@ -202,7 +203,7 @@ class Desk:
         width = self._crew.width(ticket.gate.name, limit, ticket.key, self._time()) if isinstance(limit, Fair) else 0
         state = state_of(ticket, None if known is None else from_json(known.data), now, width)
         if isinstance(state, Bucket):
-            state.put_back(self._left_over[ticket.document])
+            state.put_back(returnable(self._left_over.get(ticket.document, ()), self._time()))
         return state
 
     def _empty_purses(self, left: Iterable[Iterable[Wish]]) -> None:
@@ -210,7 +211,8 @@ class Desk:
         for wish in (wish for wishes in left for wish in wishes if isinstance(wish, (Ask, Draw))):
             for key in (ticket.document for ticket in wish.tickets):
                 if (purse := self._purses.get(key)) is not None:
-                    self._left_over[key] += purse.give_back_stale() if isinstance(wish, Draw) else purse.empty()
+                    unused = purse.give_back_stale() if isinstance(wish, Draw) else purse.empty()
+                    self._left_over.setdefault(key, []).extend(unused)
 
     def _time(self) -> float:
         return self.store.clock.monotonic()
@@ -262,9 +264,30 @@ class Desk:
         for write in case.writes:
             self._know(write.key, written(write))
             if write.key in case.drawn:
-                del self._left_over[write.key]
+                self._left_over.pop(write.key, None)
                 self._purses.setdefault(write.key, Purse()).add(case.drawn[write.key], now)
+                self._plan_return(write.key, case)
         self._owed.update({key: number for key, number in case.decision.calls.items() if number})
+
+    def _plan_return(self, key: Key, case: Case) -> None:
+        """Tokens that nothing here needs go back while they still can: other processes may be short of them."""
+        if case.drawn[key] and key not in self._returning:
+            self._returning.add(key)
+            ticket = next(ticket for wish in case.wishes for ticket in wish.tickets if ticket.document == key)
+            asyncio.get_running_loop().call_later(USABLE, self._return, ticket)
+
+    def _return(self, ticket: Ticket) -> None:
+        key = ticket.document
+        self._returning.discard(key)
+        purse = self._purses.get(key)
+        if purse is None:
+            return
+        left = purse.tokens(self._time())
+        if returnable(purse.stale, self._time()):
+            self._request([Draw((ticket,), 0)])
+        elif left:
+            self._returning.add(key)
+            asyncio.get_running_loop().call_later(USABLE / 4, self._return, ticket)
 
     # -- calling those that wait ----------------------------------------------------------------
 
