@@ -39,7 +39,7 @@ from mainspring.scheduling.schedules import Declared, Schedules, as_schedule, ow
 from mainspring.scheduling.timer import ScheduleTimer
 from mainspring.stores.connect import store_of
 from mainspring.stores.protocol import AuditEntry, By, Halt, Immediate, Stats, Store
-from mainspring.task import Ack, Isolation, Options, Retention, Task, TaskDecorator, TaskOptions
+from mainspring.task import Ack, Defaults, Isolation, Options, Retention, Task, TaskDecorator, TaskOptions
 from mainspring.timers import Timers
 
 if TYPE_CHECKING:
@@ -61,11 +61,15 @@ class Mainspring:
         self,
         store: str | Store = "sqlite:///mainspring.db",
         *,
+        retry: Retry | None = None,
+        max_attempts: int | None = None,
+        timeout: Length | None = None,
         retention: Retention | None = None,
         clock: Clock | None = None,
     ) -> None:
+        """Name the store and set defaults, which a queue (`app.queue`), a task and an enqueue may overrule."""
         self.store: Store = store_of(store, clock)
-        self.retention = retention or Retention()
+        self.defaults = Defaults(retry=retry, max_attempts=max_attempts, timeout=timeout, retention=retention)
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         self.bus = Bus()
         self.contact = Contact(self.store.url, self.bus)
@@ -142,7 +146,7 @@ class Mainspring:
         *bare: object,
         name: str | None = None,
         queue: str = "default",
-        priority: PriorityName | Priority = "normal",
+        priority: PriorityName | Priority | None = None,
         retry: Retry | None = None,
         max_attempts: int | None = None,
         timeout: Length | None = None,
@@ -189,6 +193,26 @@ class Mainspring:
             return self._register(task, exactly=version > 1)
 
         return decorate
+
+    def queue(
+        self,
+        name: str,
+        *,
+        priority: PriorityName | Priority | None = None,
+        retry: Retry | None = None,
+        max_attempts: int | None = None,
+        timeout: Length | None = None,
+        retention: Retention | None = None,
+    ) -> None:
+        """Set defaults for the jobs of one queue: `app.queue("renders", timeout=600, retry=Retry.fixed(30))`.
+
+        They go before those of `Mainspring(…)`; a task and `using(…)` go before them. Call this before the queue's
+        tasks are declared, best right after `Mainspring(…)`.
+        """
+        check_queue(name)
+        given = Options(priority=priority, retry=retry, max_attempts=max_attempts, timeout=timeout, retention=retention)
+        declared = [task.name for task in self.tasks.values() if (task.options.queue or "default") == name]
+        self.defaults.set_queue(name, given, declared)
 
     def limit_queue(self, queue: str, *limits: Limit | Rate) -> None:
         """`app.limit_queue("mail", Limit(20), Rate(100, per=1))`: for all jobs of the queue together."""

@@ -11,6 +11,7 @@ from mainspring.batched import Batch, Item
 from mainspring.context import Context
 from mainspring.errors import ConfigurationError, InvalidPayload
 from mainspring.handle import JobHandle
+from mainspring.job import NewJob
 from mainspring.payload import Arguments, Payload
 from mainspring.task import Options, Task
 
@@ -114,10 +115,10 @@ class BatchTask(Task[[T], R, C]):
             given = [one if isinstance(one, Item) else Item.detached(one, task=self.name) for one in given]
         return cast("C", self.function(given))
 
-    async def enqueue_many(self, payloads: Iterable[T]) -> list[JobHandle[R]]:  # type: ignore[override] # of any type
+    async def enqueue_many(self, payloads: Iterable[T | NewJob]) -> list[JobHandle[R]]:  # type: ignore[override] # of any type
         return await self._enqueuer.enqueue_many(cast("Iterable[Any]", payloads))
 
-    def enqueue_many_sync(self, payloads: Iterable[T]) -> list[JobHandle[R]]:  # type: ignore[override]
+    def enqueue_many_sync(self, payloads: Iterable[T | NewJob]) -> list[JobHandle[R]]:  # type: ignore[override]
         return self._enqueuer.enqueue_many_sync(cast("Iterable[Any]", payloads))
 
     def check(self, options: Options) -> None:

@@ -168,6 +168,44 @@ def problems_of_flow(options: Options) -> Iterator[str]:
         yield problem
 
 
+NOTHING = Options()
+
+
+class Defaults:
+    """What holds for jobs whose task and enqueue say nothing: of their queue, else of the whole application."""
+
+    def __init__(
+        self,
+        *,
+        retry: Retry | None = None,
+        max_attempts: int | None = None,
+        timeout: Length | None = None,
+        retention: Retention | None = None,
+    ) -> None:
+        self._app = Options(retry=retry, max_attempts=max_attempts, timeout=timeout, retention=retention)
+        self._queues: dict[str, Options] = {}
+
+    def set_queue(self, queue: str, options: Options, declared: Sequence[str]) -> None:
+        known = self._queues.get(queue)
+        if known is not None and known != options:
+            msg = f"the defaults of queue {queue!r} are set twice, and differ; set them in one place"
+            raise ConfigurationError(msg)
+        if known is None and declared:
+            msg = (
+                f"app.queue({queue!r}, …) comes after tasks of that queue: {', '.join(declared)}. Set a queue's"
+                " defaults before its tasks, best right after Mainspring(…)"
+            )
+            raise ConfigurationError(msg)
+        self._queues[queue] = options
+
+    def under(self, options: Options, queue: str) -> Options:
+        """The options, and where they are unset, the defaults of that queue."""
+        of_queue = self._queues.get(queue)
+        if of_queue is not None:
+            options = options.over(of_queue)
+        return options if self._app == NOTHING else options.over(self._app)
+
+
 class Task(Generic[P, R, C]):
     """Made by `@app.task(...)`. Calling it calls the function; enqueuing it makes a job."""
 
@@ -193,9 +231,9 @@ class Task(Generic[P, R, C]):
         self.steps = checked_steps(name, steps, options)
         self.is_async = inspect.iscoroutinefunction(function)
         self.payload = self._payload_of(function, names or {})
-        self.retry = options.retry or Retry(max_attempts=options.max_attempts or Retry().max_attempts)
         self.is_plain = self.is_async and self.payload.context is None and options.isolation != "process"
-        self._enqueuer: Enqueuer[P, R] = Enqueuer(self, options)
+        self._retries: dict[str, Retry] = {}
+        self._enqueuer: Enqueuer[P, R] = Enqueuer(self, Options())
         functools.update_wrapper(self, function)
 
     def _payload_of(self, function: Callable[..., Any], names: Mapping[str, Any]) -> Payload:
@@ -258,6 +296,15 @@ class Task(Generic[P, R, C]):
         self.check(given)
         return Enqueuer(self, given)
 
+    def retry_in(self, queue: str) -> Retry:
+        """The policy for jobs of that queue which carry none of their own: the task's, the queue's or the app's."""
+        retry = self._retries.get(queue)
+        if retry is None:
+            options = self.app.defaults.under(self.options, queue)
+            retry = options.retry or Retry(max_attempts=options.max_attempts or Retry().max_attempts)
+            self._retries[queue] = retry
+        return retry
+
     def check(self, options: Options) -> None:
         """Refuse options that this kind of task cannot keep."""
 
@@ -268,11 +315,15 @@ class Task(Generic[P, R, C]):
         """The same from code without an event loop."""
         return self._enqueuer.enqueue_sync(*args, **kwargs)
 
-    async def enqueue_many(self, payloads: Iterable[Mapping[str, Any] | BaseModel]) -> list[JobHandle[R]]:
-        """One job for each of the payloads, all of them or none."""
+    async def enqueue_many(self, payloads: Iterable[Mapping[str, Any] | BaseModel | NewJob]) -> list[JobHandle[R]]:
+        """One job for each of the payloads, all of them or none.
+
+        An item that needs options of its own is a prepared job: `task.using(delay=60).prepare(guest="ana")`. Its
+        arguments are typed, those of a mapping are only checked.
+        """
         return await self._enqueuer.enqueue_many(payloads)
 
-    def enqueue_many_sync(self, payloads: Iterable[Mapping[str, Any] | BaseModel]) -> list[JobHandle[R]]:
+    def enqueue_many_sync(self, payloads: Iterable[Mapping[str, Any] | BaseModel | NewJob]) -> list[JobHandle[R]]:
         return self._enqueuer.enqueue_many_sync(payloads)
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
@@ -289,7 +340,8 @@ class Enqueuer(Generic[P, R]):
 
     def __init__(self, task: Task[P, R, Any], options: Options) -> None:
         self._task = task
-        self._options = options if options is task.options else options.over(task.options)
+        self._given = options
+        self._options = options.over(task.options)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         return (await self._insert([self._prepared(args, kwargs)]))[0]
@@ -298,10 +350,16 @@ class Enqueuer(Generic[P, R]):
         return self._insert_sync([self._prepared(args, kwargs)])[0]
 
     async def enqueue_many(self, payloads: Iterable[Any]) -> list[JobHandle[R]]:
-        return await self._insert(self._prepare_many(payloads))
+        jobs, prepared = self._prepare_many(payloads)
+        if prepared and self._options.connection is None:
+            await dependencies.refuse_unknown(self._task.app, jobs)
+        return await self._insert(jobs)
 
     def enqueue_many_sync(self, payloads: Iterable[Any]) -> list[JobHandle[R]]:
-        return self._insert_sync(self._prepare_many(payloads))
+        jobs, prepared = self._prepare_many(payloads)
+        if prepared and self._options.connection is None:
+            self._task.app.run(dependencies.refuse_unknown(self._task.app, jobs))
+        return self._insert_sync(jobs)
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         if self._newest_under is not None:
@@ -322,20 +380,41 @@ class Enqueuer(Generic[P, R]):
             self._check_keys(text)
         return NewJob(new_id(), self._task.name, text, *self._rest)
 
-    def _prepare_many(self, payloads: Iterable[Any]) -> list[NewJob]:
-        name, rest, texts = self._task.name, self._rest, self._texts(payloads)
-        if self._task.app.limits.keyed:
-            texts = (self._check_keys(text) for text in texts)
-        return [NewJob(new_id(), name, text, *rest) for text in texts]
-
-    def _texts(self, payloads: Iterable[Any]) -> Iterator[str]:
-        dump = self._task.payload.dump_one
-        for number, one in enumerate(payloads, 1):
+    def _prepare_many(self, payloads: Iterable[Any]) -> tuple[list[NewJob], bool]:
+        """The jobs, and whether there are some among them that the caller has prepared."""
+        name, rest, dump = self._task.name, self._rest, self._task.payload.dump_one
+        keyed = self._task.app.limits.keyed
+        jobs, prepared = [], False
+        for number, item in enumerate(payloads, 1):
+            if isinstance(item, NewJob):
+                self._check_prepared(item, number)
+                jobs.append(item)
+                prepared = True
+                continue
             try:
-                yield dump(one)
+                text = dump(item)
             except InvalidPayload as error:
                 msg = f"number {number} of the payloads: {error}"
                 raise InvalidPayload(msg) from error
+            if keyed:
+                self._check_keys(text)
+            jobs.append(NewJob(new_id(), name, text, *rest))
+        return jobs, prepared
+
+    def _check_prepared(self, job: NewJob, number: int) -> None:
+        """A prepared job brings its own options; what `using` says for all could not hold for it."""
+        if job.task != self._task.name:
+            msg = (
+                f"number {number} of the payloads is a job of task {job.task!r}, not {self._task.name!r};"
+                " app.enqueue_all([…]) takes jobs of several tasks"
+            )
+            raise ConfigurationError(msg)
+        if replace(self._given, connection=None) != NOTHING:
+            msg = (
+                f"number {number} of the payloads is a prepared job, which has options of its own; give them to each"
+                f" item, {self._task.name}.using(…).prepare(…), or to all of them, but not both"
+            )
+            raise ConfigurationError(msg)
 
     def _check_keys(self, text: str) -> str:
         """Whether limits know whose job it is."""
@@ -363,7 +442,10 @@ class Enqueuer(Generic[P, R]):
         options = self._options
         if options.deliver is None or options.debounce is not None:
             return jobs
-        return await quiet.Deliveries(self._task.app).moved(jobs, options.deliver)
+        ours = self._template.options  # a prepared job may have a window of its own; the guard asks for that
+        deliveries = quiet.Deliveries(self._task.app)
+        moved = iter(await deliveries.moved([job for job in jobs if job.options == ours], options.deliver))
+        return [next(moved) if job.options == ours else job for job in jobs]
 
     async def _put(self, jobs: list[NewJob]) -> list[Inserted]:
         app, options, key = self._task.app, self._options, self._newest_under
@@ -381,17 +463,19 @@ class Enqueuer(Generic[P, R]):
     @functools.cached_property
     def _rest(self) -> tuple[Any, ...]:
         """Everything but the id, the task and the payload, as `NewJob` takes it: the same for many jobs."""
-        template = self._template()
+        template = self._template
         return tuple(getattr(template, each.name) for each in fields(NewJob)[3:])
 
+    @functools.cached_property
     def _template(self) -> NewJob:
-        options, retention = self._options, self._options.retention or self._task.app.retention
-        retry = options.retry or self._task.retry
+        queue = self._options.queue or "default"
+        options = self._task.app.defaults.under(self._options, queue)
+        retry, retention = options.retry or Retry(), options.retention or Retention()
         return NewJob(
             id="",
             task=self._task.name,
             payload="",
-            queue=options.queue or "default",
+            queue=queue,
             priority=Priority.NORMAL if options.priority is None else Priority.parse(options.priority),
             run_at=None if options.run_at is None else to_millis(options.run_at),
             delay=self._delay(),
@@ -421,8 +505,8 @@ class Enqueuer(Generic[P, R]):
     def _own_options(self) -> str | None:
         """What the worker must know of this one job and could not know from its task."""
         own: dict[str, Any] = {"steps": self._task.steps} if self._task.steps else {}
-        if self._options.retry is not None and self._options.retry is not self._task.options.retry:
-            own["retry"] = self._options.retry.to_data()
+        if self._given.retry is not None and self._given.retry is not self._task.options.retry:
+            own["retry"] = self._given.retry.to_data()
         if self._options.isolation is not None and self._options.isolation != self._task.options.isolation:
             checked_steps(self._task.name, self._task.steps, self._options)
             own["isolation"] = self._options.isolation
@@ -467,7 +551,7 @@ class TaskOptions(TypedDict, total=False):
 
     name: str | None
     queue: str
-    priority: PriorityName | Priority
+    priority: PriorityName | Priority | None
     retry: Retry | None
     max_attempts: int | None
     timeout: Length | None

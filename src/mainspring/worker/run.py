@@ -88,7 +88,7 @@ class Run:
         """The job's own policy, if it carries one."""
         if self.claim.options and (own := from_json(self.claim.options).get("retry")):
             return Retry.from_data(own)
-        return self.task.retry
+        return self.task.retry_in(self.claim.queue)
 
     def in_its_thread(self, handler: Callable[[], Any]) -> Any:
         self.thread = threading.get_ident()
