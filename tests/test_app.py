@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -10,7 +11,7 @@ from typing import Any, assert_type
 import pytest
 
 import mainspring
-from mainspring import Context, Mainspring, Priority, Retention, Schedule, Status, Worker
+from mainspring import Context, Discard, Mainspring, Priority, Retention, Schedule, Status, Worker
 from mainspring.errors import ConfigurationError, SystemHalted, UnknownTask, UnsupportedStore
 from mainspring.stores.protocol import Halt
 from mainspring.testing import assert_enqueued, inline, manual
@@ -142,6 +143,36 @@ def test_how_long_finished_jobs_are_kept_is_said_by_the_task_or_else_the_applica
 
     assert (plain.prepare().keep, plain.prepare().keep_dead) == (60_000, 120_000)
     assert (own.prepare().keep, own.prepare().keep_dead) == (1000, 2000)
+
+
+@pytest.mark.parametrize("length", ["forever", timedelta.max, timedelta(days=365_000), 1e12, float("inf")])
+async def test_jobs_may_be_kept_for_ever(length: Any) -> None:
+    app = Mainspring("memory://", retention=Retention(dead=length))
+
+    @app.task()
+    async def work() -> None:
+        raise Discard
+
+    with manual(app) as kit:
+        job = await work.enqueue()
+        await kit.drain()
+        dead = await app.jobs.get(job.id)
+        assert (dead.id, dead.status, dead.expires_at) == (job.id, Status.DEAD_LETTER, None)
+
+
+@pytest.mark.parametrize(
+    ("length", "words"),
+    [
+        ("ever", 'or "forever"'),
+        (None, "give a timedelta"),
+        (-1, "no time"),
+        (timedelta(-1), "no time"),
+        (float("nan"), "no time"),
+    ],
+)
+def test_a_retention_that_cannot_be_is_refused(length: Any, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(words)):
+        Retention(completed=length)
 
 
 # -- the store ------------------------------------------------------------------------------------

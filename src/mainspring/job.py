@@ -220,6 +220,10 @@ def check_prepared(what: str, jobs: Iterable[Any]) -> None:
 
 
 FOREVER: Millis = -1
+"""As `dedupe_for`: the key is held for ever."""
+
+KEEP_FOREVER: Millis = 2**62
+"""As `keep` or `keep_dead`: retention never removes the job."""
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from mainspring.flow.limits.limit import Fair, Limit, Rate
 from mainspring.flow.quiet import AnyWindow, PersonWindow, Window
 from mainspring.handle import JobHandle
 from mainspring.ids import new_id
-from mainspring.job import FOREVER, Inserted, NewJob, Priority, PriorityName
+from mainspring.job import FOREVER, KEEP_FOREVER, Inserted, NewJob, Priority, PriorityName
 from mainspring.payload import Payload
 from mainspring.portal import run_here
 from mainspring.retry import Retry
@@ -41,12 +41,34 @@ Isolation = Literal["auto", "process"]
 Ack = Literal["batched", "sync"]
 
 
+Kept = Length | Literal["forever"]
+LONGEST_KEPT = timedelta(days=365_000)  # anything longer is for ever: the last date that Python knows is in 9999
+
+
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long finished jobs stay readable."""
+    """How long finished jobs stay readable: a timedelta, a number of seconds, or "forever"."""
 
-    completed: Length = timedelta(days=7)  # and cancelled ones
-    dead: Length = timedelta(days=30)
+    completed: Kept = timedelta(days=7)  # and cancelled ones
+    dead: Kept = timedelta(days=30)
+
+    def __post_init__(self) -> None:
+        keep_of(self.completed, "completed")
+        keep_of(self.dead, "dead")
+
+
+def keep_of(length: Kept, what: str) -> Millis:
+    """Milliseconds for a job's `keep` or `keep_dead`; KEEP_FOREVER from 1,000 years on."""
+    if length == "forever":
+        return KEEP_FOREVER
+    if not isinstance(length, (int, float, timedelta)) or isinstance(length, bool):
+        msg = f'Retention({what}={length!r}): give a timedelta, a number of seconds, or "forever"'
+        raise ConfigurationError(msg)
+    seconds = length.total_seconds() if isinstance(length, timedelta) else length
+    if not seconds >= 0:
+        msg = f"Retention({what}={length!r}): a job cannot be kept for less than no time; give 0 to remove it at once"
+        raise ConfigurationError(msg)
+    return KEEP_FOREVER if seconds >= LONGEST_KEPT.total_seconds() else duration(length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,8 +507,8 @@ class Enqueuer(Generic[P, R]):
             dedupe_for=self._dedupe_for(),
             target=options.target,
             tags=tuple(options.tags or ()),
-            keep=duration(retention.completed),
-            keep_dead=duration(retention.dead),
+            keep=keep_of(retention.completed, "completed"),
+            keep_dead=keep_of(retention.dead, "dead"),
             options=self._own_options(),
         )
 

@@ -78,7 +78,7 @@ def list_fields(job: Job, timeline: Sequence[TimelineEntry], now: datetime) -> I
     yield "waits for", job.waits_for or ""
     yield "started", show_both(job.started_at, now)
     yield "finished", show_both(job.finished_at, now)
-    yield "kept until", show_both(job.expires_at, now)
+    yield "kept until", "for ever" if job.finished and job.expires_at is None else show_both(job.expires_at, now)
     yield "worker", job.worker or ""
     yield "timeout", "" if job.timeout is None else show_length(job.timeout)
     yield "target", "" if job.target is None else ":".join(job.target)

@@ -248,11 +248,11 @@ async def holder_of(table: Table, row: Row) -> str | None:
 
 
 async def remove(table: Table, row: Row, request: ChangeRequest, effect: Effect) -> None:
-    """With its history. A key that is kept stays: that is its point."""
+    """Delete a job with its history, and the dedupe key that would outlive it."""
     del request
     call = waiting.call_for(row)
     gone = delete(table.job_key(row["SK"]), unchanged(row))
-    if left := left_by(call, steps.note(row, table.clock.now())):
+    if left := [*left_by(call, steps.note(row, table.clock.now())), *await free_key(table, row)]:
         await table.transact(("Delete", gone), *left)
     else:
         await table.delete(gone)
@@ -260,6 +260,17 @@ async def remove(table: Table, row: Row, request: ChangeRequest, effect: Effect)
     await forget_belongings(table, row)
     await part_with(table, row, call)
     effect.changed.append(row["SK"])
+
+
+async def free_key(table: Table, row: Row) -> list[Write]:
+    """Free the key that is kept beyond this job's life; another job may hold the same key while it is live."""
+    found = None if "dedupe_key" not in row else await table.get(dedupe_key(row["job_type"], row["dedupe_key"]))
+    if found is None or found.get("kept_job") != row["SK"]:
+        return []
+    where, same = key(found["PK"], found["SK"]), [equals("version", found["version"])]
+    if found["job_sk"] == row["SK"]:
+        return [("Delete", delete(where, same))]
+    return [("Update", update(where, dict.fromkeys(KEPT), only_if=same))]
 
 
 async def forget_belongings(table: Table, row: Row) -> None:

@@ -47,6 +47,12 @@ class Keys:
         if row.key and self.live.get(row.key) == row.id:
             del self.live[row.key]
 
+    def forget(self, row: Row) -> None:
+        """The job was deleted by hand: its key is free again, however long it was to be kept."""
+        self.free(row)
+        if row.key and self._kept.get(row.key, ("", 0))[0] == row.id:
+            del self._kept[row.key]
+
     def prune(self, limit: int, now: Millis) -> int:
         expired = (key for key, (_, until) in self._kept.items() if until != FOREVER and until <= now)
         keys = list(islice(expired, limit))

@@ -593,7 +593,7 @@ class MemoryStore:
 
     def _delete(self, row: Row, now: Millis) -> None:
         self._take_out_of_line(row)
-        self._keys.free(row)
+        self._keys.forget(row)
         self._wake(end_of(row.id), len(self._rows), now)
         del self._rows[row.id]
 

@@ -152,17 +152,26 @@ async def live_holder(transaction: Transaction, target: Target) -> str | None:
 BELONGINGS = ("attempts", "steps", "audit_jobs")
 
 
+FREE_KEYS = """
+DELETE FROM {s}.dedupe WHERE (task, dedupe_key, job_id) IN (
+    SELECT * FROM unnest(%(tasks)s::text[], %(keys)s::text[], %(ids)s::uuid[]))
+"""
+
+
 async def delete(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
     del request
     ids = [target.id for target in targets]
     await remove_jobs(transaction, ids)
+    if held := [target for target in targets if target.dedupe_key is not None]:
+        tasks, keys, holders = ([getattr(target, name) for target in held] for name in ("task", "dedupe_key", "id"))
+        await transaction.do(FREE_KEYS, tasks=tasks, keys=keys, ids=holders)
     await waiting.wake_for_ends(transaction, ids)
     count_moves(transaction, targets, None)
     return Effect(ids)
 
 
 async def remove_jobs(transaction: Transaction, ids: Sequence[str]) -> None:
-    """With all that belongs to them. Lasting dedupe records stay: that is their point."""
+    """Delete jobs with all that belongs to them. Dedupe keys that outlive their job stay."""
     for table in (LIVE, FINISHED):
         await transaction.do(f"DELETE FROM {{s}}.{table} WHERE id = ANY(%(ids)s::uuid[])", ids=list(ids))
     for table in BELONGINGS:

@@ -151,16 +151,24 @@ DELETE FROM mainspring_tags WHERE (tag, job_id) IN (
 """
 
 
+FREE_KEYS = """
+DELETE FROM mainspring_dedupe WHERE (task, dedupe_key, job_id) IN (
+    SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]') FROM json_each(?))
+"""
+
+
 def delete(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
     del request
     remove_jobs(transaction, [target.id for target in targets])
+    keys = [(target.task, target.dedupe_key, target.id) for target in targets if target.dedupe_key is not None]
+    transaction.execute(FREE_KEYS, (json.dumps(keys),))
     count_moves(transaction, targets, None)
     call_ends(transaction, [target.id for target in targets])
     return Effect([target.id for target in targets])
 
 
 def remove_jobs(transaction: Transaction, ids: Sequence[str]) -> None:
-    """With all that belongs to them. Lasting dedupe records stay: that is their point."""
+    """Delete jobs with all that belongs to them. Dedupe keys that outlive their job stay."""
     listed = (json.dumps(ids),)
     for table in (LIVE, FINISHED):
         transaction.execute(REMOVE_TAGS.format(table=table), listed)  # by tag: it comes first in their key

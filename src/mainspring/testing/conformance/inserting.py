@@ -172,6 +172,33 @@ class Inserting(Scene):
         assert await store.get([held_by]) == []
         assert await store.insert([new_job(dedupe_key="k")]) == [Inserted(held_by, created=False)]
 
+    @pytest.mark.parametrize("status", [Status.PENDING, Status.COMPLETED, Status.DEAD_LETTER])
+    @pytest.mark.parametrize("length", [FOREVER, HOUR])
+    async def test_a_job_deleted_by_hand_frees_a_dedupe_key_that_outlives_jobs(
+        self, store: Store, status: Status, length: int
+    ) -> None:
+        await by_hand(store, Action.DELETE, await job_in(store, status, dedupe_key="k", dedupe_for=length))
+        fresh = new_job(dedupe_key="k")
+        assert await store.insert([fresh]) == [Inserted(fresh.id, created=True)]
+
+    async def test_deleting_a_job_by_hand_leaves_a_key_that_is_kept_for_another(self, store: Store) -> None:
+        dead = await job_in(store, Status.DEAD_LETTER, dedupe_key="k")
+        kept_for = await job_in(store, Status.COMPLETED, dedupe_key="k", dedupe_for=FOREVER)
+        await by_hand(store, Action.REPLAY, dead)
+        await by_hand(store, Action.DELETE, dead)
+        assert await store.insert([new_job(dedupe_key="k")]) == [Inserted(kept_for, created=False)]
+        await by_hand(store, Action.DELETE, kept_for)
+        await put(store, dedupe_key="k")
+
+    async def test_deleting_the_job_that_a_key_is_kept_for_leaves_it_to_the_live_one(self, store: Store) -> None:
+        dead = await job_in(store, Status.DEAD_LETTER, dedupe_key="k")
+        kept_for = await job_in(store, Status.COMPLETED, dedupe_key="k", dedupe_for=FOREVER)
+        await by_hand(store, Action.REPLAY, dead)
+        await by_hand(store, Action.DELETE, kept_for)
+        assert await store.insert([new_job(dedupe_key="k")]) == [Inserted(dead, created=False)]
+        await end(store, await claim_one(store), Move.DONE)
+        await put(store, dedupe_key="k")
+
     async def test_a_dedupe_key_kept_for_a_time_outlives_its_job_that_long(
         self, store: Store, clock: ManualClock
     ) -> None:

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.job import LIVE, Move, NewJob, Status
+from mainspring.job import KEEP_FOREVER, LIVE, Move, NewJob, Status
 from mainspring.stores.protocol import Action, Filter, Store
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import Scene, by_hand, claim_one, end, found, job_in, new_job, put, running
+from mainspring.testing.conformance.scene import (
+    Scene,
+    by_hand,
+    claim_one,
+    end,
+    found,
+    job_in,
+    look,
+    new_job,
+    put,
+    running,
+)
 
 DAY = 86_400
 KEEP = {"keep": DAY * 1000, "keep_dead": 3 * DAY * 1000}
@@ -61,11 +72,13 @@ class Retention(Scene):
         assert [await store.prune(2) for _ in range(4)] == [2, 2, 1, 0]
         assert await store.count(Filter()) == 0
 
-    async def test_a_job_that_is_kept_for_ever_stays(self, store: Store, clock: ManualClock) -> None:
-        job_id = await job_in(store, Status.COMPLETED, keep=2**62)
+    @pytest.mark.parametrize("status", DAYS_KEPT)
+    async def test_a_job_that_is_kept_for_ever_stays(self, store: Store, clock: ManualClock, status: Status) -> None:
+        job_id = await job_in(store, status, keep=KEEP_FOREVER, keep_dead=KEEP_FOREVER)
         clock.advance(10_000 * DAY)
         assert await store.prune() == 0
         assert await found(store) == [job_id]
+        assert (await look(store, job_id)).expires_at is None
 
     async def test_a_pruned_job_is_unknown_to_its_old_worker(self, store: Store, clock: ManualClock) -> None:
         held = await running(store, keep=0)
