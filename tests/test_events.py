@@ -303,6 +303,41 @@ async def test_a_job_that_stalled() -> None:
         assert one.failure.type == "TimeoutError"
 
 
+async def test_a_stalled_job_waits_as_long_as_its_policy_says() -> None:
+    clock = ManualClock()
+    app = Mainspring(MemoryStore(clock=clock, lease=3600, stall_grace=1000))
+    ear = Ear(app)
+
+    @app.task(timeout=5, retry=Retry.fixed(300))
+    async def work() -> None: ...
+
+    job = await work.enqueue()
+    event = await taken_over(app, clock, 7, ear, JobRetrying)
+    assert (event.reason, event.delay) == ("timeout", 300)
+    assert (await app.jobs.get(job.id)).run_at == app.now() + timedelta(seconds=300)
+
+
+@pytest.mark.parametrize("cause", ["crashed", "stalled"])
+async def test_a_job_that_died_with_its_worker_is_logged_as_an_error(
+    cause: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mainspring.stores.memory.store.MAX_CRASHES", 1)
+    clock = ManualClock()
+    app = Mainspring(MemoryStore(clock=clock, lease=30 if cause == "crashed" else 3600, stall_grace=1000))
+    ear = Ear(app)
+
+    @app.task(timeout=None if cause == "crashed" else 5, max_attempts=1)
+    async def work() -> None: ...
+
+    job = await work.enqueue()
+    await taken_over(app, clock, 31, ear, JobDeadLettered)
+    (line,) = (record for record in caplog.records if record.getMessage().startswith("job_dead_lettered"))
+    assert line.levelname == "ERROR"
+    fields = line.__dict__["fields"]
+    assert (fields["job_id"], fields["task"], fields["worker"], fields["cause"]) == (job.id, "work", "ghost", cause)
+    assert fields["error"].startswith("WorkerCrashed: worker ghost" if cause == "crashed" else "TimeoutError: ")
+
+
 # -- only what the store has confirmed ------------------------------------------------------------
 
 

@@ -64,18 +64,40 @@ def test_a_delay_of_nothing_is_no_giving_up() -> None:
     assert Retry.fixed(0).delay(1, ERROR) == 0
 
 
-@given(attempt=st.integers(1, 10_000), jitter=st.floats(0, 1))
-def test_jitter_lengthens_and_never_shortens(attempt: int, jitter: float) -> None:
-    planned = Retry(base=1, cap=60, jitter=0).delay(attempt, ERROR)
-    jittered = Retry(base=1, cap=60, jitter=jitter).delay(attempt, ERROR)
-    assert planned is not None
+@given(attempt=st.integers(1, 10), jitter=st.floats(0, 1))
+def test_jitter_lengthens_delays_below_the_cap(attempt: int, jitter: float) -> None:
+    planned = 1000 * 2 ** (attempt - 1)
+    jittered = Retry(base=1, cap=10_000, jitter=jitter).delay(attempt, ERROR)
     assert jittered is not None
     assert planned <= jittered <= planned * (1 + jitter) + 1
 
 
-@given(base=st.floats(0, 1e6), cap=st.floats(0, 1e6), factor=st.floats(1, 10), attempt=st.integers(1, 1_000_000))
-def test_no_delay_exceeds_the_cap_however_many_attempts(base: float, cap: float, factor: float, attempt: int) -> None:
-    delay = Retry(base=base, cap=cap, factor=factor, jitter=0).delay(attempt, ERROR)
+@given(attempt=st.integers(7, 10_000), jitter=st.floats(0, 1))
+def test_delays_that_reach_the_cap_are_spread_below_it(attempt: int, jitter: float) -> None:
+    delay = Retry(base=1, cap=60, jitter=jitter).delay(attempt, ERROR)
+    assert delay is not None
+    assert 60_000 / (1 + jitter) - 1 <= delay <= 60_000
+
+
+@pytest.mark.parametrize("retry", [Retry.fixed(30, jitter=0.5), Retry.delays(7200, jitter=0.5)])
+def test_fixed_and_explicit_delays_are_lengthened_by_their_jitter(retry: Retry) -> None:
+    planned = 30_000 if not retry.explicit else 7_200_000
+    drawn = [delay for _ in range(200) if (delay := retry.delay(1, ERROR)) is not None]
+    assert all(planned <= delay <= planned * 1.5 for delay in drawn)
+    assert max(drawn) > planned * 1.2
+
+
+@given(
+    base=st.floats(0, 1e6),
+    cap=st.floats(0, 1e6),
+    factor=st.floats(1, 10),
+    attempt=st.integers(1, 1_000_000),
+    jitter=st.floats(0, 2),
+)
+def test_no_delay_exceeds_the_cap_however_many_attempts(
+    base: float, cap: float, factor: float, attempt: int, jitter: float
+) -> None:
+    delay = Retry(base=base, cap=cap, factor=factor, jitter=jitter).delay(attempt, ERROR)
     assert delay is not None
     assert 0 <= delay <= round(cap * 1000)
 

@@ -21,6 +21,8 @@ DEFAULT_MAX_ATTEMPTS = 3
 class Retry:
     """Exponential back-off by default: 60 s, 120 s, 240 s … up to an hour, each up to 20 % longer.
 
+    No delay is longer than the cap; those that reach it are spread over the 20 % below it.
+
     Retry(max_attempts=5, base=1, cap=300)          1 s, 2 s, 4 s, 8 s
     Retry.fixed(30)                                 always 30 s
     Retry.delays(30, 60)                            30 s, then 60 s: three attempts
@@ -31,7 +33,7 @@ class Retry:
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     base: Delay = 60.0
     cap: Delay = 3600.0
-    jitter: float = 0.2  # each delay is lengthened by up to this share of itself
+    jitter: float = 0.2  # each delay is lengthened by up to this share of itself, within the cap
     factor: float = 2.0
     explicit: tuple[Delay, ...] = ()  # used in order, the last one again and again
     function: Callable[[int, BaseException], Delay | None] | None = None
@@ -52,7 +54,8 @@ class Retry:
 
     @classmethod
     def fixed(cls, delay: Delay, *, max_attempts: int = DEFAULT_MAX_ATTEMPTS, jitter: float = 0.0) -> Retry:
-        return cls(max_attempts=max_attempts, base=delay, cap=delay, factor=1.0, jitter=jitter)
+        cap = duration(delay) / 1000 * (1 + jitter)
+        return cls(max_attempts=max_attempts, base=delay, cap=cap, factor=1.0, jitter=jitter)
 
     @classmethod
     def delays(cls, *delays: Delay, max_attempts: int | None = None, jitter: float = 0.0) -> Retry:
@@ -80,7 +83,10 @@ class Retry:
         planned = self._planned(attempt, error)
         if planned is None:
             return None
-        return round(duration(planned) * (1 + random.uniform(0, self.jitter)))  # noqa: S311 - spreads load
+        longest = duration(planned) * (1 + self.jitter)
+        if self.function is None and not self.explicit:
+            longest = min(longest, duration(self.cap))
+        return round(random.uniform(longest / (1 + self.jitter), longest))  # noqa: S311 - spreads load
 
     def _planned(self, attempt: int, error: BaseException) -> Delay | None:
         if self.function is not None:

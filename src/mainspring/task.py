@@ -61,10 +61,10 @@ def keep_of(length: Kept, what: str) -> Millis:
     """Milliseconds for a job's `keep` or `keep_dead`; KEEP_FOREVER from 1,000 years on."""
     if length == "forever":
         return KEEP_FOREVER
-    if not isinstance(length, (int, float, timedelta)) or isinstance(length, bool):
+    seconds: Any = length.total_seconds() if isinstance(length, timedelta) else length
+    if not isinstance(seconds, (int, float)):
         msg = f'Retention({what}={length!r}): give a timedelta, a number of seconds, or "forever"'
         raise ConfigurationError(msg)
-    seconds = length.total_seconds() if isinstance(length, timedelta) else length
     if not seconds >= 0:
         msg = f"Retention({what}={length!r}): a job cannot be kept for less than no time; give 0 to remove it at once"
         raise ConfigurationError(msg)

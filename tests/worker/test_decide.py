@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from mainspring import Cancel, Context, Discard, Mainspring, Retry, Snooze
 from mainspring.errors import CannotStoreResult, ConfigurationError, InvalidPayload, UnsupportedCall, WorkerCrashed
 from mainspring.job import Failure, Move, NewJob, Outcome
+from mainspring.stores.protocol import StalledRun
 from mainspring.worker import decide
 from mainspring.worker.run import Dumped, Run, Stop
 from tests.worker.working import new_app, run_of
@@ -271,3 +273,35 @@ def test_an_error_that_raises_whatever_it_is_asked_for_is_still_told() -> None:
     assert (failure.type, failure.message) == ("Delegating", "no such guest")
     assert "test_an_error_that_raises" in failure.traceback
     assert "Delegating: no such guest\n" in failure.traceback  # Python 3.13 adds that reading the notes failed
+
+
+# -- stalled runs ---------------------------------------------------------------------------------
+
+
+def stalled(options: str | None = None, attempt: int = 1) -> StalledRun:
+    return StalledRun("id", "work", "default", attempt, options)
+
+
+def test_a_stalled_job_is_retried_by_the_policy_of_its_task(app: Mainspring) -> None:
+    assert decide.after_stall(app.tasks["computed"], stalled(attempt=3)) == 30_000
+
+
+def test_a_stalled_job_may_carry_its_own_policy(app: Mainspring) -> None:
+    options = json.dumps({"retry": Retry.delays(1, 5).to_data()})
+    assert decide.after_stall(app.tasks["computed"], stalled(options, attempt=2)) == 5000
+    assert decide.after_stall(None, stalled(options)) == 1000
+
+
+def test_a_stalled_job_of_an_unknown_task_is_retried_by_the_default_policy() -> None:
+    assert 60_000 <= (decide.after_stall(None, stalled()) or 0) <= 72_000
+
+
+def test_a_policy_that_does_not_retry_timeouts_gives_up_on_a_stalled_job(app: Mainspring) -> None:
+    @app.task(retry=Retry(never=(TimeoutError,)))
+    async def impatient() -> None: ...
+
+    assert decide.after_stall(impatient, stalled()) is None
+
+
+def test_a_policy_that_fails_leaves_a_stalled_job_to_the_default_one(app: Mainspring) -> None:
+    assert 60_000 <= (decide.after_stall(app.tasks["broken"], stalled()) or 0) <= 72_000

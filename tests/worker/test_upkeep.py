@@ -52,9 +52,9 @@ async def test_a_mountain_of_what_has_expired_does_not_keep_from_looking_for_the
             await asyncio.sleep(0)
             return limit
 
-        async def reap(self) -> Any:
+        async def reap(self, *args: Any) -> Any:
             self.done.append("reap")
-            return await super().reap()
+            return await super().reap(*args)
 
     monkeypatch.setattr(upkeep, "PRUNE_FOR", 0.0)
     store = Endless()

@@ -182,9 +182,9 @@ class FaultyStore(MemoryStore):
         self._check("heartbeat")
         return await super().heartbeat(*args, **kwargs)
 
-    async def reap(self) -> Any:
+    async def reap(self, *args: Any) -> Any:
         self._check("reap")
-        return await super().reap()
+        return await super().reap(*args)
 
     async def report(self, *args: Any, **kwargs: Any) -> Any:
         self._check("report")

@@ -112,6 +112,26 @@ class Takeover:
     crashes: int
     failure: Failure | None = None
     max_attempts: int = 0
+    delay: Millis = 0  # until it is tried again
+
+
+@dataclass(frozen=True, slots=True)
+class StalledRun:
+    """A run that overran its timeout and grace, as its task's retry policy needs to know it."""
+
+    job_id: str
+    task: str
+    queue: str
+    attempt: int  # from 1
+    options: str | None  # JSON, see `NewJob`
+
+
+AfterStall = Callable[[StalledRun], Millis | None]
+"""How long a stalled job with attempts left waits for the next one; None: it becomes a dead letter."""
+
+
+def retry_at_once(_run: StalledRun) -> Millis:
+    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,13 +351,13 @@ class Store(Protocol):
     async def heartbeat(self, worker: str, held: Mapping[str, int]) -> Pulse:
         """Extend the worker's one lease; say which of its claims (id -> token) are lost or to be cancelled."""
 
-    async def reap(self) -> list[Takeover]:
+    async def reap(self, after_stall: AfterStall = retry_at_once) -> list[Takeover]:
         """Take over the jobs of dead workers and the stalled ones. Any worker may call it, at any time.
 
         A worker is dead when its store can prove it, or when the caller has seen no heartbeat of it for `lease` seconds
         of the caller's own monotonic clock: machines' clocks are never compared. Its jobs count a crash. A job is
         stalled when the caller has seen it run, by that clock too, for its timeout plus `stall_grace`: that counts as
-        an attempt.
+        an attempt, and `after_stall` says when the next one is due.
         """
 
     async def prune(self, limit: int = 1000) -> int:

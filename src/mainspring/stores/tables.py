@@ -24,7 +24,7 @@ from mainspring.job import (
     TimelineEntry,
     statuses_that_allow,
 )
-from mainspring.stores.protocol import Action, By, Edit, Filter
+from mainspring.stores.protocol import Action, AfterStall, By, Edit, Filter, StalledRun
 from mainspring.stores.records import Record, job_record
 
 STATUSES = (
@@ -191,6 +191,7 @@ class Running:
     crashes: int
     claimed_at: Millis
     timeout: Millis
+    options: str | None
 
 
 @dataclass(slots=True)
@@ -202,10 +203,14 @@ class Timed:
     longest: Millis
 
 
-def stall(job: Running) -> Outcome:
+def stall(job: Running, after_stall: AfterStall) -> Outcome:
+    """The outcome of a run that overran its timeout and grace."""
     message = f"still running on {job.worker} after its timeout of {job.timeout / 1000:g} s and the grace"
-    move = Move.RETRY if job.attempts + 1 < job.max_attempts else Move.DEAD
-    return Outcome(job.id, job.token, move, job.claimed_at, failure=Failure(TimeoutError.__name__, message))
+    failure, attempt = Failure(TimeoutError.__name__, message), job.attempts + 1
+    run = StalledRun(job.id, job.task, job.queue, attempt, job.options)
+    delay = after_stall(run) if attempt < job.max_attempts else None
+    move = Move.DEAD if delay is None else Move.RETRY
+    return Outcome(job.id, job.token, move, job.claimed_at, delay=delay or 0, failure=failure)
 
 
 # -- records ------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from mainspring.events import (
     JobSuspended,
     RetryReason,
 )
-from mainspring.job import UNTIL_WOKEN, Claim, Move, Outcome, ProgressReport, Status
+from mainspring.job import UNTIL_WOKEN, Claim, Failure, Move, Outcome, ProgressReport, Status
 from mainspring.log import get_log
 from mainspring.stores.protocol import Takeover, TakeoverCause
 from mainspring.worker.run import Run, Stop
@@ -60,7 +60,7 @@ class Announcer:
             if self._bus.wants(JobCompleted):
                 self._bus.emit(JobCompleted(**self._about(claim), duration=duration))
         elif status is Status.DEAD_LETTER:
-            error = f"{outcome.failure.type}: {outcome.failure.message}" if outcome.failure else outcome.reason
+            error = error_of(outcome.failure) or outcome.reason
             log.error("job_dead_lettered", **fields, duration=duration, error=error)
             self._bus.emit(JobDeadLettered(**self._about(claim), failure=outcome.failure, reason=outcome.reason))
         elif status is Status.CANCELLED:
@@ -81,7 +81,7 @@ class Announcer:
             self._bus.emit(JobReleased(**about, reason=outcome.reason))
         else:
             reason = reason_of(run, outcome)
-            error = f"{outcome.failure.type}: {outcome.failure.message}" if outcome.failure else ""
+            error = error_of(outcome.failure)
             log.warning("job_retrying", **fields, duration=duration, delay=delay, reason=reason, error=error)
             self._bus.emit(
                 JobRetrying(
@@ -102,15 +102,14 @@ class Announcer:
     def taken_over(self, takeover: Takeover) -> None:
         """A claim that this worker took from another."""
         fields = {"job_id": takeover.job_id, "task": takeover.task, "worker": takeover.worker}
-        log.warning(
-            "job_taken_over", **fields, attempt=takeover.attempts, cause=takeover.cause, status=takeover.status,
-            by=self._worker,
-        )  # fmt: skip
+        told = {**fields, "attempt": takeover.attempts, "cause": takeover.cause, "error": error_of(takeover.failure)}
+        log.warning("job_taken_over", **told, status=takeover.status, by=self._worker)
         about: dict[str, Any] = {**fields, "queue": takeover.queue, "attempt": takeover.attempts}
         stalled = takeover.cause is TakeoverCause.STALLED
         if stalled:
             self._bus.emit(JobStalled(**about, failure=takeover.failure))
         if takeover.status is Status.DEAD_LETTER:
+            log.error("job_dead_lettered", **told)
             self._bus.emit(JobDeadLettered(**about, failure=takeover.failure))
         elif takeover.status is Status.CANCELLED:
             self._bus.emit(JobCancelled(job_id=takeover.job_id, task=takeover.task, queue=takeover.queue))
@@ -120,7 +119,7 @@ class Announcer:
                     **about,
                     reason="timeout" if stalled else "crash",
                     max_attempts=takeover.max_attempts,
-                    delay=0,
+                    delay=takeover.delay / 1000,
                     failure=takeover.failure,
                 )
             )
@@ -133,6 +132,10 @@ class Announcer:
             "attempt": claim.attempt,
             "worker": self._worker,
         }
+
+
+def error_of(failure: Failure | None) -> str:
+    return "" if failure is None else f"{failure.type}: {failure.message}"
 
 
 def reason_of(run: Run, outcome: Outcome) -> RetryReason:

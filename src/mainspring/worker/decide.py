@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import traceback
 from dataclasses import replace
 from typing import Any
@@ -21,6 +22,8 @@ from mainspring.errors import (
 )
 from mainspring.job import Failure, Move, Outcome
 from mainspring.retry import Retry
+from mainspring.stores.protocol import StalledRun
+from mainspring.task import Task
 from mainspring.worker.run import Dumped, Run, Stop
 
 HOPELESS = InvalidPayload, CannotStoreResult, UnsupportedCall  # the next attempt would end in the very same way
@@ -117,6 +120,21 @@ def retry_delay(run: Run, error: BaseException) -> Millis | None:
     if run.claim.attempt >= run.claim.max_attempts or not retry.allows(error):
         return None
     delay = retry.delay(run.claim.attempt, error)
+    return None if delay is None else max(0, delay)
+
+
+def after_stall(task: Task[..., Any, Any] | None, run: StalledRun) -> Millis | None:
+    """The delay before a stalled job's next attempt, by the job's own policy or its task's; None: give up.
+
+    A worker that does not know the task uses the default policy, as does one whose policy fails.
+    """
+    own = json.loads(run.options or "{}").get("retry")
+    try:
+        retry = Retry.from_data(own) if own else Retry() if task is None else task.retry_in(run.queue)
+        error = TimeoutError("it ran longer than its timeout and the grace")
+        delay = retry.delay(run.attempt, error) if retry.allows(error) else None
+    except Exception:  # noqa: BLE001 - a policy may be the user's own function
+        return Retry().delay(run.attempt, TimeoutError())
     return None if delay is None else max(0, delay)
 
 

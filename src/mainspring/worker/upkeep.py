@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from mainspring.app import Mainspring
+from mainspring.clock import Millis
 from mainspring.job import Status
 from mainspring.log import get_log
-from mainspring.stores.protocol import Measured
+from mainspring.stores.protocol import Measured, StalledRun
+from mainspring.worker import decide
 from mainspring.worker.aftermath import Aftermath
 from mainspring.worker.announce import Announcer
 
@@ -39,12 +41,15 @@ class Upkeep:
     async def look_after_others(self) -> None:
         if isinstance(self._store, Measured):
             self._app.contact.measured(self._store.measures())
-        for takeover in await self._store.reap():
+        for takeover in await self._store.reap(self._after_stall):
             self._announce.taken_over(takeover)
             if takeover.status is Status.CANCELLED:
                 self._aftermath.cancelled(takeover.job_id)
         await self._look_for_halt()
         await self._prune()
+
+    def _after_stall(self, run: StalledRun) -> Millis | None:
+        return decide.after_stall(self._app.task_named(run.task), run)
 
     async def rest(self, seconds: float) -> None:
         """Between two looks at the others. Who overslept does not judge at once: perhaps all of them were suspended."""

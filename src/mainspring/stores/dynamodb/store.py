@@ -44,6 +44,7 @@ from mainspring.stores.dynamodb.schema import MOST_SHARDS, Plan
 from mainspring.stores.dynamodb.table import Table
 from mainspring.stores.protocol import (
     Action,
+    AfterStall,
     AuditEntry,
     By,
     Changed,
@@ -60,6 +61,7 @@ from mainspring.stores.protocol import (
     Wake,
     Want,
     WorkerInfo,
+    retry_at_once,
 )
 from mainspring.stores.records import Chunk, Kind, Record
 from mainspring.stores.rules import refuse_negative
@@ -247,9 +249,9 @@ class DynamoStore:
         await self._give_back_lost(worker)
         return await self._do(workers.pulse(self.table, held))
 
-    async def reap(self) -> list[Takeover]:
+    async def reap(self, after_stall: AfterStall = retry_at_once) -> list[Takeover]:
         await self.open()
-        return await self._do(upkeep.reap(self.table, self._watch))
+        return await self._do(upkeep.reap(self.table, self._watch, after_stall))
 
     async def prune(self, limit: int = 1000) -> int:
         await self.open()

@@ -16,7 +16,7 @@ from mainspring.stores.dynamodb.read import what_runs
 from mainspring.stores.dynamodb.shares import owned
 from mainspring.stores.dynamodb.table import Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, delete, equals
-from mainspring.stores.protocol import Finding, Severity, Takeover, TakeoverCause
+from mainspring.stores.protocol import AfterStall, Finding, Severity, Takeover, TakeoverCause
 from mainspring.stores.tables import Running, stall
 
 SWEEP_EVERY = 600.0  # seconds
@@ -45,7 +45,7 @@ class Watch:
         return now - self.runs.setdefault(run, now) >= longest
 
 
-async def reap(table: Table, watch: Watch) -> list[Takeover]:
+async def reap(table: Table, watch: Watch, after_stall: AfterStall) -> list[Takeover]:
     rows = await look(table, watch)
     now = table.clock.monotonic()
     living = [row for row in rows if "buried" not in row]
@@ -56,7 +56,7 @@ async def reap(table: Table, watch: Watch) -> list[Takeover]:
     forget_the_absent(watch, rows)
     dead += still_watched(watch, [row["SK"] for row in rows if "buried" in row], now)
     crashed = await together([take_from_dead(table, worker) for worker in dead])
-    stalled = await take_stalled(table, watch, [row["SK"] for row in alive], now)
+    stalled = await take_stalled(table, watch, [row["SK"] for row in alive], after_stall)
     await make_calls(table, watch)
     return [takeover for taken in crashed for takeover in taken] + stalled
 
@@ -112,8 +112,9 @@ async def take_from_dead(table: Table, worker: str) -> list[Takeover]:
     return [takeover for takeover in taken if takeover is not None]
 
 
-async def take_stalled(table: Table, watch: Watch, living: Sequence[str], now: float) -> list[Takeover]:
+async def take_stalled(table: Table, watch: Watch, living: Sequence[str], after_stall: AfterStall) -> list[Takeover]:
     """Of the workers that this process looks after: runs that were seen to last for longer than they may."""
+    now = table.clock.monotonic()
     ours = [worker for worker in living if owned(worker, table.process, watch.processes)]
     entries = [entry for found in await together([what_runs(table, one) for one in ours]) for entry in found]
     timed = {(entry["SK"], entry["token"]): entry["timeout"] for entry in entries if "timeout" in entry}
@@ -122,7 +123,7 @@ async def take_stalled(table: Table, watch: Watch, living: Sequence[str], now: f
     taken = []
     for row in await table.get_many([table.job_key(job_id) for job_id, _ in late]):
         if (row["SK"], row["token"]) in late and status_of(row) is Status.RUNNING:
-            outcome = stall(to_running(row))
+            outcome = stall(to_running(row), after_stall)
             outcome.ref = row
             taken.append(await take_over(table, row, outcome, TakeoverCause.STALLED))
     return [takeover for takeover in taken if takeover is not None]
@@ -131,7 +132,7 @@ async def take_stalled(table: Table, watch: Watch, living: Sequence[str], now: f
 def to_running(row: Row) -> Running:
     return Running(
         row["SK"], row["token"], row["job_type"], row["queue"], row["locked_by"], row["attempts"], row["max_attempts"],
-        row["crashes"], unstamp(row["started_at"]), row.get("timeout", 0),
+        row["crashes"], unstamp(row["started_at"]), row.get("timeout", 0), row.get("options"),
     )  # fmt: skip
 
 
@@ -145,7 +146,7 @@ async def take_over(table: Table, row: Row, outcome: Outcome, cause: TakeoverCau
     crashed = cause is TakeoverCause.CRASHED and status is not Status.CANCELLED
     return Takeover(
         row["SK"], row["job_type"], row["queue"], row["locked_by"], cause, status, row["attempts"] + stalled,
-        row["crashes"] + crashed, outcome.failure, row["max_attempts"],
+        row["crashes"] + crashed, outcome.failure, row["max_attempts"], outcome.delay,
     )  # fmt: skip
 
 

@@ -78,6 +78,7 @@ from mainspring.stores.protocol import (
     DUE_CAP,
     EVERY_QUEUE,
     Action,
+    AfterStall,
     AuditEntry,
     By,
     Changed,
@@ -90,12 +91,14 @@ from mainspring.stores.protocol import (
     Page,
     Pulse,
     Severity,
+    StalledRun,
     Stats,
     Takeover,
     TakeoverCause,
     Wake,
     Want,
     WorkerInfo,
+    retry_at_once,
 )
 from mainspring.stores.records import JOBS, Chunk, Kind, Record, kind_of, make_key, split_key
 from mainspring.stores.rules import COUNTS_AS_ATTEMPT, begins_anew, last_reason, refuse_negative
@@ -424,13 +427,13 @@ class MemoryStore:
                 cancelled={job_id: row.reason for job_id, row in rows.items() if row and row.cancel_requested},
             )
 
-    async def reap(self) -> list[Takeover]:
+    async def reap(self, after_stall: AfterStall = retry_at_once) -> list[Takeover]:
         with self._operation() as now:
             dead = self._crew.dead(self._holders(), self.clock.monotonic(), self.lease)
             crashed = [row for row in self._running.values() if row.worker in dead]
-            crashes = [self._take_over(row, TakeoverCause.CRASHED, now) for row in crashed]
-            stalled = [row for row in self._running.values() if self._stalled(row)]
-            return crashes + [self._take_over(row, TakeoverCause.STALLED, now) for row in stalled]
+            crashes = [self._take_over(row, TakeoverCause.CRASHED, crash_of(row), now) for row in crashed]
+            ends = [(row, stall_of(row, after_stall)) for row in self._running.values() if self._stalled(row)]
+            return crashes + [self._take_over(row, TakeoverCause.STALLED, end, now) for row, end in ends]
 
     def _holders(self) -> set[str]:
         return {row.worker for row in self._running.values() if row.worker is not None}
@@ -439,14 +442,13 @@ class MemoryStore:
         longest = (row.spec.timeout + self.stall_grace) / 1000
         return row.spec.timeout > 0 and self.clock.monotonic() - row.running_since >= longest
 
-    def _take_over(self, row: Row, cause: TakeoverCause, now: Millis) -> Takeover:
-        end = crash_of(row) if cause is TakeoverCause.CRASHED else stall_of(row)
+    def _take_over(self, row: Row, cause: TakeoverCause, end: Outcome, now: Millis) -> Takeover:
         self._end(row, end, now)
         worker = row.worker or ""
         self._crew.call_about_claims(worker)
         return Takeover(
             row.id, row.spec.task, row.spec.queue, worker, cause, row.status, row.attempts, row.crashes, row.failure,
-            row.spec.max_attempts,
+            row.spec.max_attempts, end.delay,
         )  # fmt: skip
 
     async def prune(self, limit: int = 1000) -> int:
@@ -786,7 +788,9 @@ def crash_of(row: Row) -> Outcome:
     return Outcome(row.id, row.token, Move.CRASH, failure=failure)
 
 
-def stall_of(row: Row) -> Outcome:
-    move = Move.DEAD if row.attempts + 1 >= row.spec.max_attempts else Move.RETRY
+def stall_of(row: Row, after_stall: AfterStall) -> Outcome:
+    run = StalledRun(row.id, row.spec.task, row.spec.queue, row.attempts + 1, row.spec.options)
+    delay = after_stall(run) if run.attempt < row.spec.max_attempts else None
+    move = Move.DEAD if delay is None else Move.RETRY
     failure = Failure(TimeoutError.__name__, f"ran for longer than its timeout of {row.spec.timeout / 1000:g} s")
-    return Outcome(row.id, row.token, move, failure=failure)
+    return Outcome(row.id, row.token, move, delay=delay or 0, failure=failure)

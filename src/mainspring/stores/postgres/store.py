@@ -43,6 +43,7 @@ from mainspring.stores.postgres.refusals import explain
 from mainspring.stores.postgres.transaction import PLAN_FREELY, Dialect, Transaction
 from mainspring.stores.protocol import (
     Action,
+    AfterStall,
     AuditEntry,
     By,
     Changed,
@@ -58,6 +59,7 @@ from mainspring.stores.protocol import (
     Wake,
     Want,
     WorkerInfo,
+    retry_at_once,
 )
 from mainspring.stores.records import Chunk, Kind, Record
 from mainspring.stores.rules import refuse_negative
@@ -427,7 +429,7 @@ class PostgresStore:
         self._dead.discard(worker)
         return pulse
 
-    async def reap(self) -> list[Takeover]:
+    async def reap(self, after_stall: AfterStall = retry_at_once) -> list[Takeover]:
         sight = await self._look()
         stalled = self._overdue(sight.timed)
         known = sight.beats.keys() | set(sight.holders)
@@ -438,7 +440,7 @@ class PostgresStore:
             return []
 
         async def take(transaction: Transaction) -> list[Takeover]:
-            taken = await upkeep.take_over(transaction, dead, stalled)
+            taken = await upkeep.take_over(transaction, dead, stalled, after_stall)
             await transaction.do(upkeep.FORGET, ids=dead)
             return taken
 

@@ -18,7 +18,7 @@ from mainspring.stores.postgres.endings import settle
 from mainspring.stores.postgres.operate import BELONGINGS, remove_jobs
 from mainspring.stores.postgres.rows import only_ids
 from mainspring.stores.postgres.transaction import PLAN_FREELY, Transaction
-from mainspring.stores.protocol import Pulse, Takeover, TakeoverCause, WorkerInfo
+from mainspring.stores.protocol import AfterStall, Pulse, Takeover, TakeoverCause, WorkerInfo
 from mainspring.stores.tables import RUNNING, Running, Timed, stall
 
 # -- workers --------------------------------------------------------------------------------------------
@@ -92,7 +92,8 @@ async def pulse(transaction: Transaction, worker: str, held: Mapping[str, int]) 
 
 HOLDERS = f"SELECT DISTINCT worker FROM {{s}}.jobs WHERE status = {RUNNING}"
 TO_TAKE = f"""
-SELECT id::text, token, task, queue, worker, attempts, max_attempts, crashes, claimed_at, timeout FROM {{s}}.jobs
+SELECT id::text, token, task, queue, worker, attempts, max_attempts, crashes, claimed_at, timeout, options
+FROM {{s}}.jobs
 WHERE status = {RUNNING} AND
 """
 TO_TAKE_FROM = f"{TO_TAKE} worker = %(worker)s ORDER BY jobs.id FOR NO KEY UPDATE SKIP LOCKED"
@@ -121,7 +122,9 @@ async def look(transaction: Transaction) -> Sight:
     return Sight(beats or {}, holders, [Timed(*row) for row in timed or ()])
 
 
-async def take_over(transaction: Transaction, dead: Iterable[str], stalled: Sequence[Timed]) -> list[Takeover]:
+async def take_over(
+    transaction: Transaction, dead: Iterable[str], stalled: Sequence[Timed], after_stall: AfterStall
+) -> list[Takeover]:
     """The jobs of dead workers, and those that were seen to run for too long."""
     taken: list[Takeover] = []
     for worker in dead:
@@ -131,7 +134,8 @@ async def take_over(transaction: Transaction, dead: Iterable[str], stalled: Sequ
         taken += await take(transaction, jobs, outcomes, TakeoverCause.CRASHED)
     keys = {"ids": [one.id for one in stalled], "tokens": [one.token for one in stalled]}
     jobs = [Running(*row) for row in await transaction.rows(TO_TAKE_STALLED, **keys)] if stalled else []
-    return taken + await take(transaction, jobs, [stall(job) for job in jobs], TakeoverCause.STALLED)
+    outcomes = [stall(job, after_stall) for job in jobs]
+    return taken + await take(transaction, jobs, outcomes, TakeoverCause.STALLED)
 
 
 async def take(
@@ -146,7 +150,7 @@ async def take(
     return [
         Takeover(
             job.id, job.task, job.queue, job.worker, cause, statuses[job.id, job.token],
-            job.attempts + attempt, job.crashes + crash, outcome.failure, job.max_attempts,
+            job.attempts + attempt, job.crashes + crash, outcome.failure, job.max_attempts, outcome.delay,
         )
         for job, outcome in zip(jobs, outcomes, strict=True)
         if (job.id, job.token) in statuses

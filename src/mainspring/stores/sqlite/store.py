@@ -19,6 +19,7 @@ from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressRepo
 from mainspring.stores.documents import Bundle, Document, Due, Key, Listing
 from mainspring.stores.protocol import (
     Action,
+    AfterStall,
     AuditEntry,
     By,
     Changed,
@@ -34,6 +35,7 @@ from mainspring.stores.protocol import (
     Wake,
     Want,
     WorkerInfo,
+    retry_at_once,
 )
 from mainspring.stores.records import Chunk, Kind, Record
 from mainspring.stores.rules import refuse_negative
@@ -252,7 +254,7 @@ class SqliteStore:
             return Pulse()
         return await self._open().reader.run(upkeep.pulse, worker, held)
 
-    async def reap(self) -> list[Takeover]:
+    async def reap(self, after_stall: AfterStall = retry_at_once) -> list[Takeover]:
         holders, stalled = await self._open().reader.run(self._look_for_claims)
         known = {info.id for info in self.presence.workers()}.union(holders)
         self._seen = {worker: seen for worker, seen in self._seen.items() if worker in known}
@@ -260,7 +262,7 @@ class SqliteStore:
         gone = [worker for worker in holders if worker in self._dead]
         self.presence.sweep()
         taken = await self._write(upkeep.take_over, gone) if gone else []
-        taken += await self._write(upkeep.take_stalled, stalled) if stalled else []
+        taken += await self._write(upkeep.take_stalled, [(timed, after_stall) for timed in stalled]) if stalled else []
         return [takeover for takeovers in taken for takeover in takeovers]
 
     def _look_for_claims(self, connection: sqlite3.Connection) -> tuple[list[str], list[Timed]]:

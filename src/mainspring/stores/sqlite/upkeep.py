@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from mainspring.errors import WorkerCrashed
 from mainspring.job import Failure, Move, Outcome
-from mainspring.stores.protocol import Finding, Pulse, Severity, Takeover, TakeoverCause
+from mainspring.stores.protocol import AfterStall, Finding, Pulse, Severity, Takeover, TakeoverCause
 from mainspring.stores.sqlite import documents, schema
 from mainspring.stores.sqlite.endings import settle
 from mainspring.stores.sqlite.file import DatabaseFile, file_system
@@ -27,7 +27,7 @@ FROM mainspring_jobs INDEXED BY mainspring_jobs_running
 WHERE status = {RUNNING} AND deadline < {NEVER}
 """
 TO_TAKE = """
-SELECT id, token, task, queue, worker, attempts, max_attempts, crashes, claimed_at, timeout
+SELECT id, token, task, queue, worker, attempts, max_attempts, crashes, claimed_at, timeout, options
 FROM mainspring_jobs
 """
 TO_TAKE_FROM = f"{TO_TAKE} INDEXED BY mainspring_jobs_running WHERE status = {RUNNING} AND worker = ?"
@@ -54,11 +54,14 @@ def take_from(transaction: Transaction, worker: str) -> list[Takeover]:
     return take(transaction, jobs, outcomes, TakeoverCause.CRASHED)
 
 
-def take_stalled(transaction: Transaction, stalled: list[Timed]) -> list[list[Takeover]]:
-    """Those that still run under the token that was watched."""
-    found = [transaction.execute(TO_TAKE_STALLED, (one.id, one.token)).fetchall() for one in stalled]
-    jobs = [[Running(*row) for row in rows] for rows in found]
-    return [take(transaction, one, [stall(job) for job in one], TakeoverCause.STALLED) for one in jobs]
+def take_stalled(transaction: Transaction, stalled: list[tuple[Timed, AfterStall]]) -> list[list[Takeover]]:
+    """Take over the jobs that still run under the token that was watched."""
+    taken = []
+    for timed, after_stall in stalled:
+        rows = transaction.execute(TO_TAKE_STALLED, (timed.id, timed.token)).fetchall()
+        jobs = [Running(*row) for row in rows]
+        taken.append(take(transaction, jobs, [stall(job, after_stall) for job in jobs], TakeoverCause.STALLED))
+    return taken
 
 
 def take(
@@ -71,7 +74,7 @@ def take(
     return [
         Takeover(
             job.id, job.task, job.queue, job.worker, cause, status,
-            job.attempts + attempt, job.crashes + crash, outcome.failure, job.max_attempts,
+            job.attempts + attempt, job.crashes + crash, outcome.failure, job.max_attempts, outcome.delay,
         )
         for job, outcome, status in zip(jobs, outcomes, statuses, strict=True)
         if status is not None

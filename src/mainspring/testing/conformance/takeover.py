@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from mainspring.job import MAX_CRASHES, Move, ProgressReport, Status
-from mainspring.stores.protocol import Action, Filter, Store, Takeover, TakeoverCause
+from mainspring.stores.protocol import (
+    Action,
+    AfterStall,
+    Filter,
+    StalledRun,
+    Store,
+    Takeover,
+    TakeoverCause,
+    retry_at_once,
+)
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance.scene import (
     Scene,
@@ -26,13 +35,15 @@ TIMEOUT = 10_000
 OVERDUE = 41.0  # seconds: the timeout, 30 s of grace, and one more
 
 
-async def after(store: Store, clock: ManualClock, seconds: float) -> list[Takeover]:
+async def after(
+    store: Store, clock: ManualClock, seconds: float, after_stall: AfterStall = retry_at_once
+) -> list[Takeover]:
     """Let time pass for workers that are alive, and see whose jobs are taken over: what was watched counts."""
     workers, before = await present(store), await store.reap()
     clock.advance(seconds)
     for worker in workers:
         await store.heartbeat(worker, {})
-    return before + await store.reap()
+    return before + await store.reap(after_stall)
 
 
 class TakingOver(Scene):
@@ -157,6 +168,28 @@ class TakingOver(Scene):
         job = await look(store, held.id)
         assert (job.status, job.attempts, job.crashes, job.run_at) == (Status.FAILED, 1, 0, at(clock))
         assert (await claim_one(store, worker="w2")).id == held.id
+
+    async def test_a_stalled_job_waits_as_long_as_its_policy_says(self, store: Store, clock: ManualClock) -> None:
+        asked: list[StalledRun] = []
+
+        def in_a_minute(run: StalledRun) -> int:
+            asked.append(run)
+            return 60_000
+
+        held = await running(store, timeout=TIMEOUT, options='{"retry": null}')
+        (takeover,) = await after(store, clock, OVERDUE, in_a_minute)
+        assert asked == [StalledRun(held.id, held.task, held.queue, 1, '{"retry": null}')]
+        assert (takeover.status, takeover.delay) == (Status.FAILED, 60_000)
+        clock.advance(59)
+        assert await claim(store, worker="w2") == []
+        clock.advance(1)
+        assert (await claim_one(store, worker="w2")).id == held.id
+
+    async def test_a_stalled_job_whose_policy_gives_up_is_a_dead_letter(self, store: Store, clock: ManualClock) -> None:
+        held = await running(store, timeout=TIMEOUT)
+        (takeover,) = await after(store, clock, OVERDUE, lambda _run: None)
+        assert (takeover.status, takeover.attempts) == (Status.DEAD_LETTER, 1)
+        assert await status_of(store, held.id) is Status.DEAD_LETTER
 
     async def test_a_job_within_its_timeout_and_grace_is_left_alone(self, store: Store, clock: ManualClock) -> None:
         held = await running(store, timeout=TIMEOUT)
