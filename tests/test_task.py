@@ -487,9 +487,9 @@ async def test_a_worker_notices_what_a_stranger_committed(hotel: Hotel) -> None:
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("other file", "the connection is to .*other.db, but the jobs live in .*hotel.db"),
+        ("other file", "the connection is to .*other.db, but the jobs are in .*hotel.db"),
         ("in memory", "the connection is to a database in memory"),
-        ("not one", "connection must be a sqlite3.Connection to .*hotel.db, not str"),
+        ("not one", "connection must be an sqlite3 or aiosqlite connection, .*, not str"),
     ],
 )
 async def test_a_connection_to_another_database_is_refused(hotel: Hotel, kind: str, said: str) -> None:

@@ -29,6 +29,7 @@ from mainspring.job import FOREVER, KEEP_FOREVER, Inserted, NewJob, Priority, Pr
 from mainspring.payload import Payload
 from mainspring.portal import run_here
 from mainspring.retry import Retry
+from mainspring.stores.protocol import Immediate
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
@@ -451,7 +452,8 @@ class Enqueuer(Generic[P, R]):
         if options.connection is None:
             plain = options.deliver is None and options.after is None and self._newest_under is None
             return self._handles(app.insert_sync(jobs)) if plain else app.run(self._insert(jobs))
-        app.open_sync()  # it waits for the store, which `run_here` cannot
+        if not isinstance(app.store, Immediate):  # else opening might wait for the caller's own transaction
+            app.open_sync()  # it waits for the store, which `run_here` cannot
         if options.deliver is not None:
             jobs = app.run(self._moved(jobs))
         return self._handles(run_here(self._put(jobs)))

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 import psycopg
 
 from mainspring.errors import ConfigurationError
+from mainspring.stores.borrowed import unwrap
 
 T = TypeVar("T")
 
@@ -44,7 +45,7 @@ class WithTuples:
 
 async def borrow(given: Any) -> Any:
     """What operations can use, of a psycopg connection, an SQLAlchemy session or connection, or a Django connection."""
-    driver = await driver_of(given)
+    driver = await unwrap(given)
     if isinstance(driver, psycopg.AsyncConnection):
         return WithTuples(driver)
     if isinstance(driver, psycopg.Connection):
@@ -53,35 +54,9 @@ async def borrow(given: Any) -> Any:
         f"connection must be a psycopg connection, an SQLAlchemy session or connection, or a Django connection, "
         f"not {type(given).__name__}"
     )
-    if driver is not None:
+    if driver is not given:
         msg += f" over {type(driver).__module__.partition('.')[0]}: have it use psycopg 3"
     raise ConfigurationError(msg)
-
-
-async def driver_of(given: Any) -> Any:
-    """Down to psycopg, through what wraps it."""
-    if isinstance(given, (psycopg.Connection, psycopg.AsyncConnection)):
-        return given
-    module = type(given).__module__.partition(".")[0]
-    if module == "sqlalchemy":
-        return await sqlalchemy_driver(given)
-    if module == "django" or hasattr(given, "ensure_connection"):
-        given.ensure_connection()
-        return given.connection
-    return None
-
-
-async def sqlalchemy_driver(given: Any) -> Any:
-    connection = given.connection() if hasattr(given, "get_bind") else given  # a session has one, or opens one
-    if isinstance(connection, Coroutine):
-        connection = await connection
-    if hasattr(connection, "get_raw_connection"):  # asynchronous
-        if not connection.in_transaction():  # else its commit would believe that there is nothing to commit
-            await connection.begin()
-        return (await connection.get_raw_connection()).driver_connection
-    if not connection.in_transaction():
-        connection.begin()
-    return connection.connection.driver_connection
 
 
 def run_at_once(work: Coroutine[Any, Any, T]) -> T:

@@ -54,6 +54,10 @@ ERRORS: dict[int, tuple[type[StoreError], str]] = {
     sqlite3.SQLITE_NOTADB: (StoreCorrupt, "{path} is not an SQLite database; is the path right?"),
     sqlite3.SQLITE_IOERR: (StoreError, "reading or writing {path} failed ({error}); check the disk"),
 }
+STALE_SNAPSHOT = (
+    "your transaction has read {path}, and another program has written to it since, so SQLite does not let it write; "
+    "roll back and try again, or start with BEGIN IMMEDIATE"
+)
 SYSTEM_ERRORS = {  # of what we open ourselves beside the database: said in the same words
     errno.ENOSPC: sqlite3.SQLITE_FULL,
     errno.EDQUOT: sqlite3.SQLITE_FULL,
@@ -75,6 +79,22 @@ class DatabaseFile:
 
     def prepare(self) -> None:
         """Check that this file can be used, and bring it to our schema."""
+        self.check_place()
+        if self.path in fork.inherited:
+            msg = f"{self.path} was in a transaction when this process was forked from another; fork before, or spawn"
+            raise ConfigurationError(msg)
+        create = self._identity is None  # later on: a file that is gone is not made anew, or nobody would miss its jobs
+        with fork.postponed(), self.errors(), contextlib.closing(self._open(create=create)) as connection:
+            self._migrate(connection)
+        self._identity = self._stat()
+
+    @property
+    def prepared(self) -> bool:
+        """Whether `prepare` has seen the file that is there now."""
+        return self._identity is not None and self._stat() == self._identity
+
+    def check_place(self) -> None:
+        """Refuse an SQLite or a directory with which the file could not be used."""
         if sqlite3.sqlite_version_info < OLDEST_SQLITE:
             oldest = ".".join(map(str, OLDEST_SQLITE))
             msg = f"SQLite {sqlite3.sqlite_version} is too old; Mainspring needs {oldest} or newer"
@@ -85,23 +105,16 @@ class DatabaseFile:
         if (kind := file_system(self.path.parent)) in NETWORK_FILE_SYSTEMS:
             msg = f"{self.path} is on a network file system ({kind}), where locks cannot be trusted; use a local disk"
             raise ConfigurationError(msg)
-        if self.path in fork.inherited:
-            msg = f"{self.path} was in a transaction when this process was forked from another; fork before, or spawn"
-            raise ConfigurationError(msg)
-        create = self._identity is None  # later on: a file that is gone is not made anew, or nobody would miss its jobs
-        with fork.postponed(), self.errors(), contextlib.closing(self._open(create=create)) as connection:
-            self._migrate(connection)
-        self._identity = self._stat()
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
         """Run the migrations that are missing, in one transaction: processes that start together do it once."""
         cursor = connection.cursor()
         schema.refuse_unusable(cursor, self.path)
-        if (version := schema.version_of(cursor)) == len(schema.MIGRATIONS):
+        if cursor.execute("PRAGMA page_count").fetchone()[0] == 0:  # else it is the application's to decide
+            cursor.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        write_ahead(connection, self.busy_timeout)
+        if schema.version_of(cursor) == len(schema.MIGRATIONS):  # perhaps created in a transaction of the application
             return
-        if version == 0:
-            cursor.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has an effect only while the file is empty
-            write_ahead(connection, self.busy_timeout)
         cursor.execute("BEGIN IMMEDIATE")
         try:
             schema.migrate(cursor)
@@ -149,6 +162,8 @@ class DatabaseFile:
         code = code or getattr(error, "sqlite_errorcode", None)
         if code is None:  # raised by Python itself, not by SQLite
             return StoreError(f"{self.path}: {error}")
+        if code == sqlite3.SQLITE_BUSY_SNAPSHOT:
+            return StoreBusy(STALE_SNAPSHOT.format(path=self.path))
         if code == sqlite3.SQLITE_IOERR_SHMSIZE:  # how a full disk shows in the shared memory file
             code = sqlite3.SQLITE_FULL
         kind, words = ERRORS.get(code & 0xFF, (StoreError, "{path}: {error}"))

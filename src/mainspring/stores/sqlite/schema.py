@@ -20,6 +20,7 @@ TABLES = tuple(
         "documents", "all_jobs", "migrations",
     )
 )  # fmt: skip
+MIGRATIONS_TABLE = "mainspring_migrations"
 CREATE_MIGRATIONS = """
 CREATE TABLE IF NOT EXISTS mainspring_migrations ( -- Which changes of these tables were made, and when.
     version INTEGER NOT NULL PRIMARY KEY,
@@ -34,10 +35,15 @@ RECORD_MIGRATION = "INSERT INTO mainspring_migrations (version, name) VALUES (?,
 
 def version_of(cursor: sqlite3.Cursor) -> int:
     """Return the version of our tables; 0 if the file has none of them."""
-    if not cursor.execute(HAS_MIGRATIONS).fetchone()[0]:
+    if not has_migrations(cursor):
         return 0
     version: int = cursor.execute(VERSION).fetchone()[0]
     return version
+
+
+def has_migrations(cursor: sqlite3.Cursor) -> bool:
+    """Whether the file has our table of migrations, and not just one of the same name."""
+    return bool(cursor.execute(HAS_MIGRATIONS).fetchone()[0])
 
 
 def refuse_unusable(cursor: sqlite3.Cursor, path: Path) -> None:
@@ -52,12 +58,12 @@ def refuse_unusable(cursor: sqlite3.Cursor, path: Path) -> None:
 
 def refuse_foreign(cursor: sqlite3.Cursor, path: Path) -> None:
     marks = ", ".join("?" * len(TABLES))
-    taken = cursor.execute(f"SELECT name FROM sqlite_master WHERE name IN ({marks})", TABLES).fetchall()
+    found = cursor.execute(f"SELECT name FROM sqlite_master WHERE name IN ({marks})", TABLES).fetchall()
+    taken = [name for (name,) in found if name != MIGRATIONS_TABLE or not has_migrations(cursor)]
     if taken and version_of(cursor) == 0:  # else another process has just created them: they are ours
-        names = ", ".join(name for (name,) in taken)
         msg = (
-            f"{path} has tables of another program that Mainspring needs ({names}); rename them, or use another file "
-            "for jobs: names that begin with mainspring_ are reserved"
+            f"{path} has tables of another program that Mainspring needs ({', '.join(taken)}); rename them, or use "
+            "another file for jobs: names that begin with mainspring_ are reserved"
         )
         raise ConfigurationError(msg)
 

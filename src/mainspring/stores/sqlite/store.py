@@ -7,14 +7,14 @@ import os
 import socket
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from mainspring.clock import Clock, Millis, SystemClock, to_datetime
-from mainspring.errors import ConfigurationError, StoreError
+from mainspring.errors import StoreError
 from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressReport, Save, Status, Step, TimelineEntry
 from mainspring.stores.documents import Bundle, Document, Due, Key, Listing
 from mainspring.stores.protocol import (
@@ -53,6 +53,7 @@ from mainspring.stores.sqlite import (
     upkeep,
     waking,
 )
+from mainspring.stores.sqlite.borrowed import lent, run_on
 from mainspring.stores.sqlite.completion import SqliteCompletion, refuse_inside
 from mainspring.stores.sqlite.file import BUSY_TIMEOUT, DatabaseFile
 from mainspring.stores.sqlite.link import Link
@@ -141,7 +142,7 @@ class SqliteStore:
     async def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Inserted]:
         new = insertion.ready(jobs)
         if connection is not None:
-            return self._insert_on(connection, new)
+            return await run_on(connection, lambda own: self._insert_on(own, new))
         return await self._write(insertion.insert, new)
 
     def insert_now(self, jobs: Sequence[NewJob]) -> list[Inserted] | None:
@@ -150,24 +151,13 @@ class SqliteStore:
         threads = self._open()
         return None if threads.writer.busy else threads.express.insert(insertion.ready(jobs))
 
-    def _insert_on(self, connection: Any, new: list[insertion.Ready]) -> list[Inserted]:
-        """In the caller's transaction and thread. Its commit is noticed by the workers' poll."""
-        self._open()
-        self._check_same_file(connection)
-        with self.file.errors(), all_or_nothing(connection):
+    def _insert_on(self, connection: sqlite3.Connection, new: list[insertion.Ready]) -> list[Inserted]:
+        """Insert in the caller's transaction and thread. The workers' poll notices its commit."""
+        with lent(connection, self.file):
             transaction = Transaction(connection, self.clock.now())
             inserted = insertion.insert(transaction, new)
             transaction.write_counts()
         return inserted
-
-    def _check_same_file(self, connection: Any) -> None:
-        if not isinstance(connection, sqlite3.Connection):
-            msg = f"connection must be a sqlite3.Connection to {self.file.path}, not {type(connection).__name__}"
-            raise ConfigurationError(msg)
-        opened = Transaction(connection, 0).execute("PRAGMA database_list").fetchone()[2]
-        if not opened or not os.path.samefile(opened, self.file.path):
-            msg = f"the connection is to {opened or 'a database in memory'}, but the jobs live in {self.file.path}"
-            raise ConfigurationError(msg)
 
     async def claim(
         self, worker: str, wants: Sequence[Want], *, limit: int | None = None, solo: bool = False
@@ -398,25 +388,6 @@ class SqliteStore:
 
     async def under_way(self) -> int:
         return await self._open().reader.run(transfer.under_way)
-
-
-@contextmanager
-def all_or_nothing(connection: sqlite3.Connection) -> Iterator[None]:
-    """Several statements as one, on a connection that commits each by itself or is in a transaction already.
-
-    On any other, the first statement begins a transaction, and it is the caller's to end.
-    """
-    if connection.isolation_level is not None and not connection.in_transaction:
-        yield
-        return
-    connection.execute("SAVEPOINT mainspring_insert")
-    try:
-        yield
-    except BaseException:
-        connection.execute("ROLLBACK TO mainspring_insert")
-        raise
-    finally:
-        connection.execute("RELEASE mainspring_insert")
 
 
 async def in_a_thread(work: Callable[[], None]) -> None:
