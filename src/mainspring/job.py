@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum, StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from mainspring.clock import Millis
 from mainspring.errors import ConfigurationError
@@ -292,9 +292,22 @@ UNTIL_WOKEN: Millis = 253_402_214_400_000
 """The last day that a datetime has, in the year 9999: as `delay` or `run_at` of a job that only waits to be woken."""
 
 
+ENDS = "job:"
+
+
 def end_of(job_id: str) -> str:
-    """The key that is called when this job is finished, in whatever way, or deleted."""
-    return f"job:{job_id}"
+    """Return the key whose waiting jobs are woken when this job is finished, in whatever way, or deleted."""
+    return f"{ENDS}{job_id}"
+
+
+def is_end(key: str | None) -> TypeGuard[str]:
+    """Whether a `waits_for` key stands for the end of a job."""
+    return key is not None and key.startswith(ENDS)
+
+
+def awaited_job(key: str) -> str:
+    """Return the id of the job whose end this key stands for."""
+    return key.removeprefix(ENDS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,16 +117,10 @@ async def ends_of(run: DurableRun, asked: Asked, state: dict[str, Any]) -> list[
     jobs = await run.patiently(partial(read, run, ids))
     unfinished = [one for one in ids if one in jobs and not jobs[one].finished]
     if unfinished:
-        last = unfinished[-1]
-
-        async def look_again() -> bool:
-            job = (await read(run, [last])).get(last)
-            return job is None or job.finished
-
         now = run.now()
         looks = int(state.get("looks", 0))
         step = asked.step(json.dumps({**state, "looks": looks + 1}), now)
-        await run.suspend(Wait(now + next_look(looks), step, end_of(last), look_again))
+        await run.suspend(Wait(now + next_look(looks), step, end_of(unfinished[-1])))
     return [end_data(one, jobs.get(one)) for one in ids]
 
 

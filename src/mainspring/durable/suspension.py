@@ -11,7 +11,7 @@ from mainspring.job import UNTIL_WOKEN, Step
 
 MINUTE: Millis = 60_000
 NET: tuple[Millis, ...] = (MINUTE, 60 * MINUTE, 24 * 60 * MINUTE)
-"""Who waits for a call looks by itself now and then: one that died after its suspension could not look once more."""
+"""A waiting job looks by itself now and then, in case it was not woken."""
 
 
 def next_look(looks: int) -> Millis:

@@ -360,7 +360,7 @@ class BatchGuard:
         if soon:
             reason = "jobs of its batch are still coming in"
             return refuse(claim, Move.SUSPEND, delay=LATER, blocked=True, reason=reason)
-        return None if awaited is None else dependencies.wait_for(self._app, claim, awaited)
+        return None if awaited is None else dependencies.wait_for(claim, awaited)
 
     async def ended(self, jobs: Sequence[Guarded]) -> None:
         """Nothing was given out."""

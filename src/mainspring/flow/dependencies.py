@@ -1,7 +1,8 @@
 """A job that starts after others have finished.
 
-It is suspended until the last of them ends, and then looks which are left. That it was not called, as a process died in
-between, is noticed by a second look after a while.
+It is suspended until the last of them ends, and then looks which are left. The store wakes it when that job ends, or at
+once if it has ended already. On DynamoDB a process may die before it has done so: then the job looks by itself after a
+while.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from mainspring.clock import Millis
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 OPTION = "after"
 MOST = 1000  # jobs that one waits for
-FIRST_LOOK: Millis = 60_000  # by itself, if nobody calls
+FIRST_LOOK: Millis = 60_000  # by itself, if it was not woken
 LONGEST_LOOK: Millis = 3_600_000
 
 OnFailed = Literal["cancel", "run"]
@@ -77,12 +77,7 @@ def option_behind(job: NewJob, before: str) -> dict[str, Any]:
 async def insert_after(app: Mainspring, jobs: list[NewJob], ids: Sequence[str]) -> list[Inserted]:
     """Jobs that have no time of their own are suspended from the start: no worker looks at them in vain."""
     last = await last_unfinished(app, ids)
-    if last is None:
-        return await app.insert(jobs)
-    inserted = await app.insert([suspended_until(last, job) for job in jobs])
-    if await has_ended(app, last):
-        await app.store.wake({end_of(last): len(jobs)})
-    return inserted
+    return await app.insert(jobs if last is None else [suspended_until(last, job) for job in jobs])
 
 
 async def refuse_unknown(app: Mainspring, jobs: Sequence[NewJob]) -> None:
@@ -128,10 +123,6 @@ def suspended_until(other: str, job: NewJob) -> NewJob:
     return replace(job, waits_for=end_of(other), delay=FIRST_LOOK)
 
 
-async def has_ended(app: Mainspring, job_id: str) -> bool:
-    return all(job.finished for job in await app.store.get([job_id]))
-
-
 class Dependencies:
     option = OPTION
 
@@ -152,16 +143,14 @@ class Dependencies:
         if failed is not None and job.option["on_failed"] == "cancel":
             return refuse(job.claim, Move.CANCEL, reason=f"job {failed.id}, which comes before, is {failed.status}")
         last = next((one for one in reversed(others) if not one.finished), None)
-        return None if last is None else wait_for(self._app, job.claim, last.id)
+        return None if last is None else wait_for(job.claim, last.id)
 
     async def ended(self, jobs: Sequence[Guarded]) -> None:
         """Nothing was given out."""
 
 
-def wait_for(app: Mainspring, claim: Claim, other: str) -> Refusal:
-    """Until that job ends; or for a while, each time longer, if nobody calls."""
+def wait_for(claim: Claim, other: str) -> Refusal:
+    """Suspend until that job ends; or for a while, each time longer, if it is not woken."""
     delay = min(FIRST_LOOK << min(claim.token, 16), LONGEST_LOOK)
-    return refuse(
-        claim, Move.SUSPEND, delay=delay, waits_for=end_of(other), reason=f"waits for job {other}", blocked=True,
-        look_again=partial(has_ended, app, other),
-    )  # fmt: skip
+    reason = f"waits for job {other}"
+    return refuse(claim, Move.SUSPEND, delay=delay, waits_for=end_of(other), reason=reason, blocked=True)

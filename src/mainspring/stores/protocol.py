@@ -10,9 +10,11 @@ Rules that hold for each of them:
 - A method either took effect as a whole or raises; `insert` may be repeated with the same ids.
 - `StoreUnavailable` means "not now": callers may try again. Other `StoreError`s will not pass by themselves.
 - Methods may be awaited from any thread's event loop. `heartbeat` is called from a thread of its own.
-- A suspended job waits for a time, for a key to be called (`wake`), or for whichever comes first. Who finishes or
-  deletes a job, by whatever method, calls its `end_of`. Nobody waits for what has happened already, if both sides keep
-  to their order: who suspends looks once more after that; who calls does so after what he tells of has been written.
+- A suspended job waits for a time, for its key to be woken (`wake`), or for whichever comes first. Every method that
+  finishes or deletes a job wakes the jobs that wait for its `end_of`. A job that is suspended, or inserted, to wait for
+  the end of a job that is not live is due at once; stores with transactions decide that in the same commit. For other
+  keys, the caller that suspends checks once more afterwards whether the event has happened, and the caller of `wake`
+  calls it after the event was written: so one of the two sees the other.
 """
 
 from __future__ import annotations

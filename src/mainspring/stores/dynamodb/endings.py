@@ -94,6 +94,8 @@ async def ack(table: Table, outcomes: Sequence[Outcome]) -> list[Status | None]:
     try:
         statuses |= await ack_plain(table, plain)
         await together([ack_job(numbers) for numbers in by_job.values()])
+        suspended = [outcomes[number] for number, status in statuses.items() if status is Status.SUSPENDED]
+        await waiting.wake_if_ended(table, {one for o in suspended if (one := waiting.named_by(o.waits_for))})
     except BaseException:
         remember(table, outcomes, statuses)
         raise

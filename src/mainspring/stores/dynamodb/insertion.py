@@ -66,6 +66,7 @@ async def insert(table: Table, jobs: Sequence[NewJob]) -> list[Inserted]:
     await together([insert_group(numbers) for numbers in groups.values()])
     await together([bring_in(table, party) for party in parties])
     await insert_plain(table, list({job.id: job for job in jobs if is_one_item(job)}.values()), items)
+    await waiting.wake_if_ended(table, awaited)
     table.crew.call(queues)
     return [answers.get(number) or Inserted(job.id, created=True) for number, job in enumerate(jobs)]
 

@@ -12,7 +12,7 @@ waits for pay nothing, and no call is lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from zlib import crc32
@@ -20,9 +20,9 @@ from zlib import crc32
 from mainspring.clock import Millis
 from mainspring.errors import StoreError
 from mainspring.ids import new_id
-from mainspring.job import UNTIL_WOKEN, Status, end_of
+from mainspring.job import FINISHED, UNTIL_WOKEN, Status, awaited_job, end_of, is_end
 from mainspring.stores.dynamodb.client import ConditionFailed, Item
-from mainspring.stores.dynamodb.items import WORDS, key, place_waiting, short, stamp, ttl, unstamp
+from mainspring.stores.dynamodb.items import WORDS, key, place_waiting, short, stamp, status_of, ttl, unstamp
 from mainspring.stores.dynamodb.table import Action, Refused, Table, together
 from mainspring.stores.dynamodb.values import Change, Row, delete, equals, exists, put, unpack, update
 
@@ -31,7 +31,6 @@ EVERYBODY = 2**31
 BEYOND: Millis = 30 * 86_400_000  # that the item of one who has a time is kept after it
 MARGIN = 25  # more are read than are to be woken: others may be quicker
 LARGEST_PAGE = 1000
-END = end_of("")
 
 # -- who waits ------------------------------------------------------------------------------------------
 
@@ -124,7 +123,7 @@ def woken(table: Table, name: str, one: Row, call: str) -> Change:
 
 def named_by(waits_for: str | None) -> str | None:
     """The job whose end is waited for."""
-    return waits_for.removeprefix(END) if waits_for is not None and waits_for.startswith(END) else None
+    return awaited_job(waits_for) if is_end(waits_for) else None
 
 
 async def mark(table: Table, ids: Iterable[str]) -> None:
@@ -138,6 +137,17 @@ async def mark(table: Table, ids: Iterable[str]) -> None:
 async def mark_one(table: Table, job_id: str) -> None:
     with suppress(ConditionFailed):  # it is not there
         await table.update(update(table.job_key(job_id), {"awaited": True}, only_if=[exists("PK")]))
+
+
+async def wake_if_ended(table: Table, ids: Collection[str]) -> None:
+    """Of these awaited jobs, wake the waiters of those that are not live: they ended before the wait was written.
+
+    This is not part of the write that suspended the waiters. If the process dies in between, they look by themselves
+    after a minute.
+    """
+    rows = await table.get_many([table.job_key(job_id) for job_id in ids], ("SK", "status")) if ids else []
+    live = {row["SK"] for row in rows if status_of(row) not in FINISHED}
+    await wake(table, {end_of(job_id): EVERYBODY for job_id in ids if job_id not in live})
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,9 @@ from mainspring.job import (
     Status,
     Step,
     TimelineEntry,
+    awaited_job,
     end_of,
+    is_end,
     statuses_that_allow,
 )
 from mainspring.stores.documents import (
@@ -143,6 +145,7 @@ class MemoryStore:
         self._running: dict[str, Row] = {}
         self._lines = Lines()
         self._waiting: defaultdict[str, dict[str, Row]] = defaultdict(dict)  # suspended jobs by what they wait for
+        self._new_waits: set[str | None] = set()  # what jobs wait for since this operation
         self._keys = Keys()
         self._crew = Crew()
         self._halts: dict[str | None, Halt] = {}
@@ -160,7 +163,9 @@ class MemoryStore:
     def _operation(self) -> Iterator[Millis]:
         """The work of one method: alone, at one moment, and followed by the wake-ups that it caused."""
         with self._lock:
-            yield self.clock.now()
+            now = self.clock.now()
+            yield now
+            self._wake_if_ended(now)
             self._crew.ring()
 
     # -- inserting --------------------------------------------------------------------------------
@@ -195,6 +200,7 @@ class MemoryStore:
         self._keys.take(row)
         self._keys.keep(row, now)
         self._put_in_line(row)
+        self._new_waits.add(row.waits_for)
         return Inserted(row.id, created=True)
 
     def _put_in_line(self, row: Row) -> None:
@@ -333,6 +339,7 @@ class MemoryStore:
             if begins_anew(outcome):
                 row.attempts = row.crashes = 0
             row.waits_for = outcome.waits_for
+            self._new_waits.add(row.waits_for)
         self._move_on(row, move, outcome.delay, now)
 
     def _move_on(self, row: Row, move: Move, delay: Millis, now: Millis) -> None:
@@ -399,6 +406,14 @@ class MemoryStore:
             row.run_at = now
             self._put_in_line(row)
         return len(rows)
+
+    def _wake_if_ended(self, now: Millis) -> None:
+        """Make due what was just suspended until the end of a job that is not live."""
+        waits, self._new_waits = self._new_waits, set()
+        for key in filter(is_end, waits):
+            awaited = self._rows.get(awaited_job(key))
+            if awaited is None or awaited.status in FINISHED:
+                self._wake(key, len(self._rows), now)
 
     def completion(self, outcome: Callable[[], Outcome]) -> Completion:
         del outcome

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from mainspring.clock import Millis
-from mainspring.job import FINISHED, Failure, Move, Outcome, ProgressReport, Status, end_of
+from mainspring.job import FINISHED, Failure, Move, Outcome, ProgressReport, Status, is_end
 from mainspring.stores.postgres import arrays, steps
 from mainspring.stores.postgres.insertion import insert_jobs
 from mainspring.stores.postgres.rows import is_id, storable
 from mainspring.stores.postgres.transaction import Transaction
-from mainspring.stores.postgres.waiting import is_end, wake_for_ends, watch
+from mainspring.stores.postgres.waiting import wake_for_ends, watch
 from mainspring.stores.rules import (
     COUNTS_AS_ATTEMPT,
     begins_anew,
@@ -97,9 +97,6 @@ async def ack(transaction: Transaction, outcomes: list[Outcome]) -> list[Status 
     done = await complete(transaction, [one for one in outcomes if is_plain(one) and is_id(one.job_id)])
     rest = [one for one in outcomes if not is_plain(one)]
     settled = await settle(transaction, [one for one in rest if is_id(one.job_id)]) if rest else {}
-    awaited = {one.waits_for for one in rest if is_end(one.waits_for)}
-    if together := [job_id for job_id, _ in done if awaited and end_of(job_id) in awaited]:
-        await wake_for_ends(transaction, together)  # once more: who waits for them has been suspended since
     statuses: list[Status | None] = []
     for one in outcomes:
         key = one.job_id, one.token

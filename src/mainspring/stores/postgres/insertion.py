@@ -8,12 +8,12 @@ from typing import Any
 
 from mainspring.clock import Millis
 from mainspring.errors import SystemHalted
-from mainspring.job import FOREVER, Inserted, NewJob
+from mainspring.job import FOREVER, Inserted, NewJob, is_end
 from mainspring.stores.postgres import arrays
 from mainspring.stores.postgres.halts import IN_COMMON, current_halts
 from mainspring.stores.postgres.notices import channel, describe
 from mainspring.stores.postgres.transaction import Transaction
-from mainspring.stores.postgres.waiting import is_end, watch
+from mainspring.stores.postgres.waiting import watch
 from mainspring.stores.protocol import Halt, Wake
 from mainspring.stores.rules import first_time
 from mainspring.stores.tables import NEVER, PENDING, SUSPENDED

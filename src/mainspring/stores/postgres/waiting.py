@@ -1,34 +1,32 @@
-"""Who is suspended until a key is called, and who calls.
+"""Suspended jobs become due because what they wait for has happened.
 
-Whoever ends a job calls its key in the same transaction, after the job has left its table. A job that begins to wait
-for that end at the same moment is not seen there; and who looks once more after it was suspended does not see the end
-either, as long as that has not committed. So who suspends holds on to the row of the other job until he commits.
-Whoever ends it comes later, and sees who waits; or he was there before, and then the one who waits becomes due after
-all: it looks, and waits on if there is still something to wait for. The rows are taken last and are not waited for, so
-that two such transactions are never in each other's way.
+The transaction that ends a job wakes, after the job has left its table, the jobs that wait for that end. A job that is
+being suspended at the same moment is not visible to it. So the transaction that suspends a job locks the row of the
+awaited job until it commits. If it gets the lock, the end comes later and finds the waiting job. If the row is gone or
+locked, the awaited job has ended or is about to, and the waiting job is made due at once: it checks, and waits on if
+there is still something to wait for. The locks are taken last and without waiting, so these transactions never
+deadlock. Because all of this is one commit, a process that dies right after it leaves no job waiting for a past event.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TypeGuard
 
-from mainspring.job import end_of
+from mainspring.job import awaited_job, end_of
 from mainspring.stores.postgres.rows import only_ids
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.tables import PENDING, SUSPENDED
 
 MOST = 2**31 - 1  # as a number of jobs to wake
-ENDS = end_of("")
 WAKE = "SELECT * FROM {s}.wake(%(keys)s::text[], %(numbers)s::integer[], {now})"
 WAKE_FOR_ENDS = "SELECT {s}.wake_for_ends(%(ids)s::uuid[], {now})"
-ABOUT_TO_END = """
+ENDED_OR_ENDING = """
 WITH held AS MATERIALIZED (
     SELECT id FROM {s}.jobs WHERE id = ANY(%(ids)s::uuid[]) FOR KEY SHARE SKIP LOCKED
 )
-SELECT id::text FROM {s}.jobs
-WHERE id = ANY(%(ids)s::uuid[]) AND NOT EXISTS (SELECT 1 FROM held WHERE held.id = jobs.id)
+SELECT id::text FROM unnest(%(ids)s::uuid[]) AS awaited(id)
+WHERE NOT EXISTS (SELECT 1 FROM held WHERE held.id = awaited.id)
 """
 DUE_AFTER_ALL = f"""
 UPDATE {{s}}.jobs SET status = {PENDING}, run_at = {{now}}, waits_for = NULL
@@ -50,17 +48,13 @@ async def wake_for_ends(transaction: Transaction, ids: Sequence[str]) -> None:
     transaction.woken.update(await transaction.value(WAKE_FOR_ENDS, ids=list(ids)))
 
 
-def is_end(key: str | None) -> TypeGuard[str]:
-    return key is not None and key.startswith(ENDS)
-
-
 async def watch(transaction: Transaction, keys: Mapping[str, str]) -> None:
-    """Jobs that this transaction has suspended until the end of others, by their ids."""
-    awaited = only_ids({key.removeprefix(ENDS) for key in keys.values()})
-    ending = await transaction.rows(ABOUT_TO_END, ids=awaited) if awaited else []
-    if not ending:
+    """Of jobs suspended by this transaction (job -> waits_for), make due those whose awaited job is not live."""
+    awaited = only_ids({awaited_job(key) for key in keys.values()})
+    ended = await transaction.rows(ENDED_OR_ENDING, ids=awaited) if awaited else []
+    if not ended:
         return
-    called = [end_of(job_id) for (job_id,) in ending]
+    called = [end_of(job_id) for (job_id,) in ended]
     due = await transaction.rows(DUE_AFTER_ALL, ids=list(keys), keys=called)
     for queue, number in Counter(queue for (queue,) in due).items():
         transaction.count(queue, SUSPENDED, -number)

@@ -29,7 +29,7 @@ from mainspring.stores.rules import (
 from mainspring.stores.sqlite.batch import in_values
 from mainspring.stores.sqlite.insertion import Ready, insert_jobs, ready
 from mainspring.stores.sqlite.steps import put_steps
-from mainspring.stores.sqlite.waking import call_ends
+from mainspring.stores.sqlite.waking import call_ends, wake_if_ended
 from mainspring.stores.sqlite.writer import Transaction
 from mainspring.stores.tables import CANCELLED, CODES, COMPLETED, DEAD_LETTER, NEVER, RUNNING, STATUSES, SUSPENDED
 
@@ -139,7 +139,8 @@ def settle(transaction: Transaction, outcomes: list[Outcome]) -> list[Status | N
     accepted = [outcome for outcome, status in zip(outcomes, statuses, strict=True) if status]
     put_steps(transaction, accepted)
     follow_ups = ready(job for outcome in accepted for job in outcome.follow_ups)
-    insert_jobs(transaction, follow_ups)  # last, since one may want the dedupe key that its parent held
+    insert_jobs(transaction, follow_ups)  # late, since one may want the dedupe key that its parent held
+    wake_if_ended(transaction, {outcome.job_id: outcome.waits_for for outcome in accepted})
     return statuses
 
 

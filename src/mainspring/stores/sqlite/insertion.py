@@ -14,6 +14,7 @@ from mainspring.job import FOREVER, Inserted, NewJob
 from mainspring.stores.rules import first_time
 from mainspring.stores.sqlite.batch import in_values
 from mainspring.stores.sqlite.halts import current_halts
+from mainspring.stores.sqlite.waking import wake_if_ended
 from mainspring.stores.sqlite.writer import Transaction
 from mainspring.stores.tables import NEVER, PENDING, SUSPENDED
 
@@ -85,10 +86,12 @@ def insert_jobs(transaction: Transaction, new: Sequence[Ready]) -> list[Inserted
     plain = [one for one in new if one.job.dedupe_key is None]
     if plain:
         insert_rows(transaction, plain)
-    return [
+    inserted = [
         Inserted(one.job.id, created=True) if one.job.dedupe_key is None else insert_unique(transaction, one)
         for one in new
     ]
+    wake_if_ended(transaction, {one.job.id: one.job.waits_for for one in new if one.job.waits_for is not None})
+    return inserted
 
 
 def refuse_while_halted(transaction: Transaction, new: Sequence[Ready]) -> None:

@@ -6,12 +6,12 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from mainspring.job import end_of
+from mainspring.job import ENDS, is_end
 from mainspring.stores.sqlite.batch import in_values
 from mainspring.stores.sqlite.writer import Transaction
 from mainspring.stores.tables import PENDING, SUSPENDED
 
-ENDS, BEYOND = end_of(""), end_of("").replace(":", ";")  # all keys of jobs' ends are between them
+BEYOND = ENDS.replace(":", ";")  # the keys of all jobs' ends sort between ENDS and this
 
 WHO_WAITS = f"FROM mainspring_jobs INDEXED BY mainspring_jobs_called WHERE status = {SUSPENDED}"
 WAITING_FOR = f"""
@@ -24,6 +24,12 @@ SOMEBODY_WAITS_FOR_AN_END = f"SELECT EXISTS (SELECT 1 {WHO_WAITS} AND waits_for 
 WAITING_FOR_ENDS = f"""
 SELECT json_group_array(json_array(seq, queue)) FROM json_each(?)
 CROSS JOIN mainspring_jobs INDEXED BY mainspring_jobs_called ON waits_for = '{ENDS}' || value AND status = {SUSPENDED}
+"""
+NOTHING_TO_WAIT_FOR = f"""
+SELECT json_group_array(json_array(waiter.seq, waiter.queue)) FROM json_each(?)
+CROSS JOIN mainspring_jobs AS waiter ON waiter.id = value AND waiter.status = {SUSPENDED}
+WHERE NOT EXISTS (
+    SELECT 1 FROM mainspring_jobs AS awaited WHERE awaited.id = substr(waiter.waits_for, {len(ENDS) + 1}))
 """
 WAKE = f"""
 UPDATE mainspring_jobs SET status = {PENDING}, run_at = ?, waits_for = NULL
@@ -63,6 +69,16 @@ def call_ends(transaction: Transaction, ids: Sequence[str]) -> None:
     """These jobs are finished, or gone. Most of the time nobody waits for the end of any job: one seek shows it."""
     if ids and transaction.value(SOMEBODY_WAITS_FOR_AN_END):
         make_due(transaction, json.loads(transaction.value(WAITING_FOR_ENDS, (json.dumps(ids),))))
+
+
+def wake_if_ended(transaction: Transaction, waits: Mapping[str, str | None]) -> None:
+    """Of jobs suspended by this transaction (job -> waits_for), make due those whose awaited job is not live.
+
+    The check is part of the commit, so a process that dies right after it leaves no job waiting for a past event.
+    """
+    ids = [job_id for job_id, waits_for in waits.items() if is_end(waits_for)]
+    if ids:
+        make_due(transaction, json.loads(transaction.value(NOTHING_TO_WAIT_FOR, (json.dumps(ids),))))
 
 
 def make_due(transaction: Transaction, rows: Iterable[tuple[int, str]]) -> None:

@@ -251,12 +251,44 @@ class Suspending(Scene):
     async def test_the_end_of_a_job_is_called(self, store: Store, clock: ManualClock, move: Move) -> None:
         child = await running(store)
         parent = await suspended(store, end_of(child.id))
-        other = await suspended(store, end_of(new_job().id))
+        other = await suspended(store, end_of(await put(store, queue="others")))
         clock.advance(3)
         await end(store, child, move)
         job = await look(store, parent)
         assert (job.status, job.run_at) == (Status.PENDING, at(clock))
         assert await status_of(store, other) is Status.SUSPENDED
+
+    @pytest.mark.parametrize("status", [Status.COMPLETED, Status.DEAD_LETTER, Status.CANCELLED])
+    async def test_a_wait_for_a_job_that_has_ended_is_over_at_once(
+        self, store: Store, clock: ManualClock, status: Status
+    ) -> None:
+        """The store checks it in the commit: a worker that dies right after that loses no wake-up."""
+        child = await job_in(store, status)
+        parent = await suspended(store, end_of(child))
+        job = await look(store, parent)
+        assert (job.status, job.run_at, job.waits_for) == (Status.PENDING, at(clock), None)
+        assert await _counted(store) == {status: 1, Status.PENDING: 1}
+
+    async def test_so_is_a_wait_for_a_deleted_job(self, store: Store) -> None:
+        parent = await suspended(store, end_of(new_job().id))
+        assert (await claim_one(store)).id == parent
+
+    async def test_a_wait_for_a_job_that_ends_in_the_same_ack_is_over_at_once(self, store: Store) -> None:
+        child, parent = await running(store), await running(store)
+        waits = outcome(parent, Move.SUSPEND, waits_for=end_of(child.id), delay=UNTIL_WOKEN)
+        await store.ack([waits, outcome(child, Move.DONE)])
+        assert (await claim_one(store)).id == parent.id
+
+    async def test_a_job_inserted_to_wait_for_one_that_has_ended_is_due(self, store: Store) -> None:
+        ended, live = await job_in(store, Status.COMPLETED), await put(store, queue="others")
+        jobs = [new_job(waits_for=end_of(ended)), new_job(waits_for=end_of(live))]
+        await store.insert(jobs)
+        assert [held.id for held in await claim(store)] == [jobs[0].id]
+
+    async def test_a_job_inserted_to_wait_for_one_inserted_with_it_waits(self, store: Store) -> None:
+        first = new_job(queue="others")
+        await store.insert([new_job(waits_for=end_of(first.id)), first])
+        assert await claim(store) == []
 
     @pytest.mark.parametrize("move", [Move.RETRY, Move.SNOOZE, Move.RELEASE, Move.SUSPEND, Move.CRASH])
     async def test_a_run_that_is_not_the_end_is_not(self, store: Store, move: Move) -> None:
