@@ -36,6 +36,9 @@ class Timer(Protocol):
     async def refresh(self) -> None:
         """Set right what may have become wrong by other means than time."""
 
+    async def recover(self) -> None:
+        """A worker died: finish what it may have left half done."""
+
 
 async def leave_to_newer(app: Mainspring, documents: Sequence[Document], now: Millis) -> Millis | None:
     """Those that this version cannot read; says when to look again whether anybody can.
@@ -62,6 +65,10 @@ class Timers:
     async def refresh(self) -> None:
         for timer in self._timers:
             await timer.refresh()
+
+    async def recover(self) -> None:
+        for timer in self._timers:
+            await timer.recover()
 
     async def run_due(self) -> Millis | None:
         """Do all that is due; says when the next document is, if any is ever.

@@ -204,6 +204,15 @@ async def test_a_sender_that_died_before_it_called(kit: Kit, monkeypatch: pytest
     assert (await kit.store.due(COLLECTION, ahead=10**9)).documents == []  # and once is enough
 
 
+async def test_recovery_after_a_workers_death_calls_again_at_once(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = await waiter(kit.app).enqueue("door")
+    await kit.drain(raise_errors=True)
+    await send_without_call(kit.store, monkeypatch, kit.app)
+    await kit.app.timers.recover()
+    await kit.drain(raise_errors=True)
+    assert (await job.get()).result == "called"
+
+
 async def send_without_call(store: Store, monkeypatch: pytest.MonkeyPatch, app: Mainspring) -> None:
     class KilledError(Exception):
         pass

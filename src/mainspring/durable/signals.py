@@ -33,6 +33,7 @@ SENT = "signals_sent"  # by ids of their senders
 EVERYBODY = 1_000_000
 KEPT = timedelta(days=30)
 CALLED_AGAIN: Millis = 20_000  # after a signal was written; later than workers are told of, which look by themselves
+MOST_RECALLED = 1000  # signals for which is called again at once when a worker died; the others wait for their time
 OUT_OF_ORDER: Millis = 10 * 60_000  # by so much the clocks of two senders may differ
 PAGE = 100
 LONGEST_KEY = 180  # characters: a wait is named after it
@@ -136,6 +137,11 @@ class SignalTimer:
 
     async def refresh(self) -> None:
         """Nothing but time changes them."""
+
+    async def recover(self) -> None:
+        """Call again for the latest signals: the worker may have suspended a job for one that had just been sent."""
+        latest = await self._app.store.due(COLLECTION, MOST_RECALLED, ahead=CALLED_AGAIN)
+        await self._app.store.wake({waiting_key(one.key.group): EVERYBODY for one in latest.documents})
 
 
 # -- waiting ----------------------------------------------------------------------------------------

@@ -95,6 +95,9 @@ class OccasionTimer:
             log.warning("occasion_skipped", person=person, kind=entry.kind, on=str(entry.on), why=entry.why)
             self._app.bus.emit(OccasionSkipped(person=person, kind=entry.kind, on=entry.on, reason=entry.reason))
 
+    async def recover(self) -> None:
+        """Nothing: what fires is one write, so nothing is ever half done."""
+
     async def refresh(self) -> None:
         """Find instants anew of plans that an older tzdata was used for. Looks at them all only if there is a newer.
 

@@ -112,6 +112,9 @@ class ScheduleTimer:
                 )
                 self._app.bus.emit(ScheduleSkipped(schedule=firing.after.id, reason=reason, count=entry.count))
 
+    async def recover(self) -> None:
+        """Nothing: what fires is one write, so nothing is ever half done."""
+
     async def refresh(self) -> None:
         """Find the next times anew of those that an older tzdata was used for."""
         newest, seen = tzdata_version(), None

@@ -137,6 +137,14 @@ def retry_at_once(_run: StalledRun) -> Millis:
 
 
 @dataclass(frozen=True, slots=True)
+class Reaped:
+    """What `reap` found."""
+
+    takeovers: list[Takeover] = field(default_factory=list)
+    dead: frozenset[str] = frozenset()  # workers found dead by this call: what they had begun may be half done
+
+
+@dataclass(frozen=True, slots=True)
 class Filter:
     """Which jobs. Every field that is set must match; a tuple matches any of its values."""
 
@@ -353,13 +361,15 @@ class Store(Protocol):
     async def heartbeat(self, worker: str, held: Mapping[str, int]) -> Pulse:
         """Extend the worker's one lease; say which of its claims (id -> token) are lost or to be cancelled."""
 
-    async def reap(self, after_stall: AfterStall = retry_at_once) -> list[Takeover]:
+    async def reap(self, after_stall: AfterStall = retry_at_once) -> Reaped:
         """Take over the jobs of dead workers and the stalled ones. Any worker may call it, at any time.
 
         A worker is dead when its store can prove it, or when the caller has seen no heartbeat of it for `lease` seconds
         of the caller's own monotonic clock: machines' clocks are never compared. Its jobs count a crash. A job is
         stalled when the caller has seen it run, by that clock too, for its timeout plus `stall_grace`: that counts as
         an attempt, and `after_stall` says when the next one is due.
+
+        A dead worker is reported by at least one of its callers, whether it held jobs or not.
         """
 
     async def prune(self, limit: int = 1000) -> int:

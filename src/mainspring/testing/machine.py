@@ -366,11 +366,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     def tick(self, seconds: int) -> None:
         """Time passes with everyone alive: long enough, perhaps, for what has a timeout to stall."""
-        assert self.run(self.store.reap()) == []  # what is seen now is watched from now on
+        assert self.run(self.store.reap()).takeovers == []  # what is seen now is watched from now on
         self.clock.advance(seconds)
         for worker in self.workers:
             self.run(self.store.heartbeat(worker, {}))
-        self.taken_over(self.run(self.store.reap()))
+        self.taken_over(self.run(self.store.reap()).takeovers)
         self.keep_busy()
 
     def taken_over(self, took: Sequence[Takeover], victim: str | None = None) -> None:

@@ -37,16 +37,26 @@ class Upkeep:
         self._pruned_at = self._loop.time()
         self._clock_offset = self._offset()
         self.halted = False
+        self._must_recover = False
 
     async def look_after_others(self) -> None:
         if isinstance(self._store, Measured):
             self._app.contact.measured(self._store.measures())
-        for takeover in await self._store.reap(self._after_stall):
+        await self._take_over()
+        await self._look_for_halt()
+        await self._prune()
+
+    async def _take_over(self) -> None:
+        """Take over from dead workers, then finish what they left half done: if that fails, at the next look."""
+        reaped = await self._store.reap(self._after_stall)
+        for takeover in reaped.takeovers:
             self._announce.taken_over(takeover)
             if takeover.status is Status.CANCELLED:
                 self._aftermath.cancelled(takeover.job_id)
-        await self._look_for_halt()
-        await self._prune()
+        self._must_recover = self._must_recover or bool(reaped.dead)
+        if self._must_recover:
+            await self._app.timers.recover()
+            self._must_recover = False
 
     def _after_stall(self, run: StalledRun) -> Millis | None:
         return decide.after_stall(self._app.task_named(run.task), run)

@@ -110,7 +110,7 @@ async def test_a_worker_that_was_buried_gets_nothing_before_it_is_back(programs:
     job_id = await put(other)
     assert await claim(store) == []
     assert (await look(other, job_id)).status is Status.PENDING
-    assert await other.reap() == []
+    assert (await other.reap()).takeovers == []
     assert (await claim_one(store)).id == job_id
 
 
@@ -134,7 +134,7 @@ async def test_clocks_five_minutes_apart_lose_and_overlap_nothing(programs: Prog
         for number, store in enumerate(stores):
             mine = {job_id: one.token for job_id, (owner, one) in held.items() if owner == number}
             assert (await store.heartbeat(f"w{number}", mine)).lost == frozenset()
-            assert await store.reap() == []
+            assert (await store.reap()).takeovers == []
         for job_id, (number, one) in list(held.items())[:2]:
             assert await end(stores[number], one, Move.DONE) is Status.COMPLETED
             del held[job_id]
@@ -149,11 +149,11 @@ async def test_the_death_of_a_worker_is_timed_by_who_watches(programs: Programs,
     store, watcher = await programs.another(clock=theirs), await programs.another(clock=ours)
     await join(store, "w1")
     held = await running(store)
-    assert await watcher.reap() == []
+    assert (await watcher.reap()).takeovers == []
     ours.advance(watcher.lease - 1)
-    assert await watcher.reap() == []
+    assert (await watcher.reap()).takeovers == []
     ours.advance(1)
-    (takeover,) = await watcher.reap()
+    (takeover,) = (await watcher.reap()).takeovers
     assert (takeover.job_id, takeover.cause) == (held.id, TakeoverCause.CRASHED)
     assert await store.ack([outcome(held, Move.DONE)]) == [None]
     assert await watcher.count(Filter(statuses=(Status.PENDING,))) == 1
@@ -170,7 +170,7 @@ async def test_time_in_which_the_service_did_not_answer_proves_nothing(programs:
         await watcher.reap()
     client_of(watcher).plan = lambda *_: None
     clock.advance(2)
-    assert await watcher.reap() == []
+    assert (await watcher.reap()).takeovers == []
     assert await end(store, held, Move.DONE) is Status.COMPLETED
 
 

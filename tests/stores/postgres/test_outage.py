@@ -26,7 +26,7 @@ async def two_of_them(stores: Stores, clock: ManualClock) -> tuple[PostgresStore
     await join(working, "w1")
     await put(working)
     await claim_one(working, worker="w1")
-    assert await watching.reap() == []
+    assert (await watching.reap()).takeovers == []
     return working, watching
 
 
@@ -53,12 +53,12 @@ async def test_who_could_not_look_does_not_judge(stores: Stores, monkeypatch: py
         patch.setattr(watching, "_read", away(clock, 2 * LEASE))
         with pytest.raises(StoreUnavailable):
             await watching.reap()
-    assert await watching.reap() == []
+    assert (await watching.reap()).takeovers == []
     await working.heartbeat("w1", {})
     clock.advance(LEASE - 1)
-    assert await watching.reap() == []
+    assert (await watching.reap()).takeovers == []
     clock.advance(LEASE)
-    assert [takeover.cause for takeover in await watching.reap()] == [TakeoverCause.CRASHED]
+    assert [takeover.cause for takeover in (await watching.reap()).takeovers] == [TakeoverCause.CRASHED]
 
 
 async def test_nor_who_waited_for_the_answer(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,6 +66,6 @@ async def test_nor_who_waited_for_the_answer(stores: Stores, monkeypatch: pytest
     working, watching = await two_of_them(stores, clock)
     with monkeypatch.context() as patch:
         patch.setattr(watching, "_read", slow(clock, 2 * LEASE, watching._read))
-        assert await watching.reap() == []
+        assert (await watching.reap()).takeovers == []
     await working.heartbeat("w1", {})
-    assert await watching.reap() == []
+    assert (await watching.reap()).takeovers == []

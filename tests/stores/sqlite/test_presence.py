@@ -145,11 +145,11 @@ async def test_a_worker_that_is_killed_is_dead_at_once_whatever_its_children_do(
         child = int(worker.stdout.readline())
         try:
             held = await running(store, worker="forked")
-            assert await store.reap() == []
+            assert (await store.reap()).takeovers == []
             worker.kill()
             worker.wait()
             os.kill(child, 0)  # is there
-            (takeover,) = await store.reap()
+            (takeover,) = (await store.reap()).takeovers
         finally:
             os.kill(child, signal.SIGKILL)
     assert (takeover.job_id, takeover.worker, takeover.cause) == (held.id, "forked", TakeoverCause.CRASHED)
@@ -278,14 +278,14 @@ async def test_a_stopped_worker_is_dead_after_the_lease_though_it_holds_its_lock
     observer = SqliteStore(path, clock=clock)
     await store.join(a_worker(), ignore)
     held = await running(store)
-    assert await observer.reap() == []
+    assert (await observer.reap()).takeovers == []
     clock.advance(observer.lease - 1)
-    assert await observer.reap() == []
+    assert (await observer.reap()).takeovers == []
     await store.heartbeat("w1", {held.id: held.token})
     clock.advance(observer.lease - 1)
-    assert await observer.reap() == []
+    assert (await observer.reap()).takeovers == []
     clock.advance(observer.lease)
-    (takeover,) = await observer.reap()
+    (takeover,) = (await observer.reap()).takeovers
     assert takeover.job_id == held.id
     assert not observer.presence.dead("w1")
     await observer.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -125,22 +126,22 @@ class Limits:
         (gate,) = self._fair[task]
         return gate.ticket(lambda: self._app.tasks[task].payload.view(payload), task)
 
-    async def keys_out(self, name: str, now: Millis) -> set[str] | None:
-        """Of a fair task: of whom jobs are ready or run. None: it cannot be said, but there are some."""
+    async def jobs_out(self, name: str, now: Millis) -> Counter[str] | None:
+        """Count the jobs of a fair task that are ready or run, by key. None: there are too many to look through."""
         tasks = tuple(task for task, gates_ in self._fair.items() if name in {gate.name for gate in gates_})
         ready = Filter(statuses=(Status.PENDING,), tasks=tasks or (name,), due_before=to_datetime(now + 1))
         running = Filter(statuses=(Status.RUNNING,), tasks=tasks or (name,))
-        found: set[str] = set()
+        found: dict[str, str] = {}
         for where in (ready, running):  # in this order: what is claimed in between is seen, perhaps twice
             if await self._app.store.count(where) > (MOST_OUT if tasks else 0):
                 return None
-            found |= {key async for key in self._keys(where)}
-        return found
+            found |= {job_id: key async for job_id, key in self._keys(where)}
+        return Counter(found.values())
 
-    async def _keys(self, where: Filter) -> AsyncIterator[str]:
+    async def _keys(self, where: Filter) -> AsyncIterator[tuple[str, str]]:
         async for job in self._app.jobs.all(where):
             with contextlib.suppress(InvalidPayload):
-                yield self._turn(job.task, json.dumps(job.payload)).key
+                yield job.id, self._turn(job.task, json.dumps(job.payload)).key
 
     # -- what a job needs -----------------------------------------------------------------------
 

@@ -1,8 +1,14 @@
-"""Looks at limits for which jobs wait: lets those go on whose turn it is, and finds what got lost with a process."""
+"""Looks at limits: wakes jobs whose turn it is, and finds what got lost with a worker that died.
+
+A dead worker may leave behind: places held by runs that are gone; jobs of a fair key that are counted as ready or
+running and are not; a free place for which no job was woken; jobs that it suspended without noting in the limit's
+document that jobs wait. The last would wait for ever, since a limit that nothing waits for does not come due.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mainspring.clock import Millis
@@ -10,14 +16,17 @@ from mainspring.flow.limits.admission import State
 from mainspring.flow.limits.bucket import Bucket
 from mainspring.flow.limits.kept import FAIR, call, gone, state_in, write_of, written
 from mainspring.flow.limits.limit import COLLECTION
-from mainspring.flow.limits.slots import Slots
+from mainspring.flow.limits.slots import KEEP, Slots
 from mainspring.flow.limits.turns import UNANSWERED, Turns
-from mainspring.stores.documents import Bundle, Document, Key, Write
+from mainspring.stores.documents import Bundle, Document, Key, Listing, Write
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
 
 LOOK_EVERY: Millis = 5_000  # at the jobs that are out of the line
+UNCHANGED: Millis = 600_000
+PAGE = 200  # documents
+TRIES = 10
 
 
 class LimitTimer:
@@ -25,19 +34,57 @@ class LimitTimer:
 
     def __init__(self, app: Mainspring) -> None:
         self._app = app
-        self._out: dict[str, tuple[Millis, Collection[str] | None]] = {}  # when we looked who is out of the line
+        self._out: dict[str, tuple[Millis, Counter[str] | None]] = {}  # when we looked which jobs are out of the line
 
     async def fire(self, documents: Sequence[Document], now: Millis) -> None:
+        """Look at limits that have come due."""
         states = {document.key: state_in(document) for document in documents}
+        busy = await self._busy({key for key, state in states.items() if has_stale_calls(state, now)}, now)
+        for key, state in states.items():
+            if isinstance(state, Turns) and key not in busy:
+                state.give_up_calls(now)
+        await self._wake_next(documents, states, now)
+
+    async def recover(self) -> None:
+        """A worker died: look at every limit that it may have left in a wrong state."""
+        after = None
+        while page := await self._app.store.browse(Listing(COLLECTION, None, after, PAGE)):
+            after = page[-1].key[1:]
+            await self._recover(page)
+
+    async def refresh(self) -> None:
+        """The same now and then, in case the worker that should have recovered died as well."""
+        await self.recover()
+
+    async def _recover(self, documents: Sequence[Document]) -> None:
+        for _ in range(TRIES):  # others may change them at the same time
+            now = self._app.store.clock.now()
+            doubtful = [document for document in documents if may_be_wrong(document, now)]
+            if not doubtful:
+                return
+            states = {document.key: state_in(document) for document in doubtful}
+            await self._recount(states, now)
+            for state in states.values():
+                state.waiting = True  # if no job waits after all, the call finds none, and notes that
+            accepted = await self._wake_next(doubtful, states, now)
+            documents = await self._app.store.documents([key for key in states if key not in accepted])
+
+    async def _recount(self, states: Mapping[Key, State], now: Millis) -> None:
+        """Count for fair keys the jobs that are really ready or running."""
+        turns = {key: state for key, state in states.items() if isinstance(state, Turns) and state.called}
+        out = {group: await self._out_now(group, now) for group in {key.group for key in turns}}
+        for key, state in turns.items():
+            if (found := out[key.group]) is not None:
+                state.called = min(state.called, max(0, found[key.id] - len(state.holders)))
+
+    async def _wake_next(self, documents: Sequence[Document], states: Mapping[Key, State], now: Millis) -> set[Key]:
+        """Free the places of runs that are gone and wake jobs for all free places; returns the limits written."""
         holders = {one for state in states.values() if isinstance(state, Slots) for one in state.holders.items()}
         dead = await gone(self._app.store, holders)
-        busy = await self._busy({key for key, state in states.items() if has_stale_calls(state, now)}, now)
         calls: dict[Key, int] = {}
         writes: list[Write] = []
         for document in documents:
             state = states[document.key]
-            if isinstance(state, Turns) and document.key not in busy:
-                state.give_up_calls(now)
             calls[document.key] = next_turn(state, now) if isinstance(state, Bucket) else empty_places(state, dead, now)
             writes.append(write_of(document.key, state, document, now, anew=True))
         answers = await self._app.store.write([Bundle((write,)) for write in writes])
@@ -45,22 +92,35 @@ class LimitTimer:
         ours = {write.key: after for write in accepted if (after := written(write)) is not None}
         if wanted := {key: number for key, number in calls.items() if number and key in ours}:
             await call(self._app.store, wanted, ours, now)
+        return {write.key for write in accepted}
 
     async def _busy(self, keys: Collection[Key], now: Millis) -> set[Key]:
-        """Of which jobs are ready or run: those that were called may be among them, and end yet."""
-        out = {group: await self._keys_out(group, now) for group in {key.group for key in keys}}
-        return {key for key in keys if (found := out[key.group]) is None or key.id in found}
+        """The fair keys of which jobs are ready or run: those that were woken may be among them, and end yet."""
+        out = {group: await self._out_lately(group, now) for group in {key.group for key in keys}}
+        return {key for key in keys if (found := out[key.group]) is None or found[key.id]}
 
-    async def _keys_out(self, group: str, now: Millis) -> Collection[str] | None:
+    async def _out_lately(self, group: str, now: Millis) -> Counter[str] | None:
         """One look for many documents. In that time nothing changes for those whose calls are as old as these."""
         looked_at, found = self._out.get(group, (-LOOK_EVERY, None))
         if not 0 <= now - looked_at < LOOK_EVERY:
-            found = await self._app.limits.keys_out(group.removeprefix(FAIR), now)
+            found = await self._out_now(group, now)
             self._out[group] = now, found
         return found
 
-    async def refresh(self) -> None:
-        """Nothing: what is wrong comes due."""
+    async def _out_now(self, group: str, now: Millis) -> Counter[str] | None:
+        return await self._app.limits.jobs_out(group.removeprefix(FAIR), now)
+
+
+def may_be_wrong(document: Document, now: Millis) -> bool:
+    """Whether a worker that died in the last minutes may have left this limit in a wrong state.
+
+    A limit refuses jobs only while it is full, so one that was empty and unchanged for minutes has refused none. This
+    spares the documents of many keys that are kept for an hour only to be shown.
+    """
+    state = state_in(document)
+    if isinstance(state, (Bucket, Turns)) or state.holders or state.waiting or document.expires_at is None:
+        return True
+    return now - (document.expires_at - KEEP) < UNCHANGED
 
 
 def has_stale_calls(state: State, now: Millis) -> bool:

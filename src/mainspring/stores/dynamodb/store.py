@@ -56,8 +56,8 @@ from mainspring.stores.protocol import (
     Halt,
     Page,
     Pulse,
+    Reaped,
     Stats,
-    Takeover,
     Wake,
     Want,
     WorkerInfo,
@@ -249,7 +249,7 @@ class DynamoStore:
         await self._give_back_lost(worker)
         return await self._do(workers.pulse(self.table, held))
 
-    async def reap(self, after_stall: AfterStall = retry_at_once) -> list[Takeover]:
+    async def reap(self, after_stall: AfterStall = retry_at_once) -> Reaped:
         await self.open()
         return await self._do(upkeep.reap(self.table, self._watch, after_stall))
 

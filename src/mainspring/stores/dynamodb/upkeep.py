@@ -16,7 +16,7 @@ from mainspring.stores.dynamodb.read import what_runs
 from mainspring.stores.dynamodb.shares import owned
 from mainspring.stores.dynamodb.table import Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, delete, equals
-from mainspring.stores.protocol import AfterStall, Finding, Severity, Takeover, TakeoverCause
+from mainspring.stores.protocol import AfterStall, Finding, Reaped, Severity, Takeover, TakeoverCause
 from mainspring.stores.tables import Running, stall
 
 SWEEP_EVERY = 600.0  # seconds
@@ -45,12 +45,13 @@ class Watch:
         return now - self.runs.setdefault(run, now) >= longest
 
 
-async def reap(table: Table, watch: Watch, after_stall: AfterStall) -> list[Takeover]:
+async def reap(table: Table, watch: Watch, after_stall: AfterStall) -> Reaped:
     rows = await look(table, watch)
     now = table.clock.monotonic()
     living = [row for row in rows if "buried" not in row]
     silent = [row for row in living if watch.silent(row, now, table.lease)]
     dead = [row["SK"] for row in silent if await workers.bury(table, row["SK"], row["beat"])]
+    found_dead = frozenset(dead)
     alive = [row for row in living if row["SK"] not in dead]
     watch.processes = frozenset(row["process"] for row in alive if row["process"])
     forget_the_absent(watch, rows)
@@ -58,7 +59,7 @@ async def reap(table: Table, watch: Watch, after_stall: AfterStall) -> list[Take
     crashed = await together([take_from_dead(table, worker) for worker in dead])
     stalled = await take_stalled(table, watch, [row["SK"] for row in alive], after_stall)
     await make_calls(table, watch)
-    return [takeover for taken in crashed for takeover in taken] + stalled
+    return Reaped([takeover for taken in crashed for takeover in taken] + stalled, found_dead)
 
 
 async def make_calls(table: Table, watch: Watch) -> None:

@@ -92,6 +92,7 @@ from mainspring.stores.protocol import (
     Halt,
     Page,
     Pulse,
+    Reaped,
     Severity,
     StalledRun,
     Stats,
@@ -442,13 +443,14 @@ class MemoryStore:
                 cancelled={job_id: row.reason for job_id, row in rows.items() if row and row.cancel_requested},
             )
 
-    async def reap(self, after_stall: AfterStall = retry_at_once) -> list[Takeover]:
+    async def reap(self, after_stall: AfterStall = retry_at_once) -> Reaped:
         with self._operation() as now:
             dead = self._crew.dead(self._holders(), self.clock.monotonic(), self.lease)
             crashed = [row for row in self._running.values() if row.worker in dead]
             crashes = [self._take_over(row, TakeoverCause.CRASHED, crash_of(row), now) for row in crashed]
             ends = [(row, stall_of(row, after_stall)) for row in self._running.values() if self._stalled(row)]
-            return crashes + [self._take_over(row, TakeoverCause.STALLED, end, now) for row, end in ends]
+            stalls = [self._take_over(row, TakeoverCause.STALLED, end, now) for row, end in ends]
+            return Reaped(crashes + stalls, frozenset(dead))
 
     def _holders(self) -> set[str]:
         return {row.worker for row in self._running.values() if row.worker is not None}

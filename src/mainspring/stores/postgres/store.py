@@ -54,8 +54,8 @@ from mainspring.stores.protocol import (
     Halt,
     Page,
     Pulse,
+    Reaped,
     Stats,
-    Takeover,
     Wake,
     Want,
     WorkerInfo,
@@ -429,7 +429,7 @@ class PostgresStore:
         self._dead.discard(worker)
         return pulse
 
-    async def reap(self, after_stall: AfterStall = retry_at_once) -> list[Takeover]:
+    async def reap(self, after_stall: AfterStall = retry_at_once) -> Reaped:
         sight = await self._look()
         stalled = self._overdue(sight.timed)
         known = sight.beats.keys() | set(sight.holders)
@@ -437,12 +437,12 @@ class PostgresStore:
         self._dead = {worker for worker in known if self._gone(worker, sight.beats.get(worker, -1))}
         dead = sorted(self._dead)
         if not dead and not stalled:
-            return []
+            return Reaped()
 
-        async def take(transaction: Transaction) -> list[Takeover]:
+        async def take(transaction: Transaction) -> Reaped:
             taken = await upkeep.take_over(transaction, dead, stalled, after_stall)
-            await transaction.do(upkeep.FORGET, ids=dead)
-            return taken
+            forgotten = await transaction.rows(upkeep.FORGET, ids=dead)
+            return Reaped(taken, frozenset(worker for (worker,) in forgotten))
 
         return await self._run(take)
 

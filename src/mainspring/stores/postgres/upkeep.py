@@ -33,6 +33,7 @@ LEAVE = "DELETE FROM {s}.workers WHERE id = ANY(%(ids)s)"
 FORGET = """
 DELETE FROM {s}.workers
 WHERE id IN (SELECT id FROM {s}.workers WHERE id = ANY(%(ids)s) ORDER BY id FOR UPDATE SKIP LOCKED)
+RETURNING id
 """  # one that was stopped in the middle of its heartbeat has locked its row: next time
 BEAT = """
 UPDATE {s}.workers

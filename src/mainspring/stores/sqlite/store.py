@@ -30,8 +30,8 @@ from mainspring.stores.protocol import (
     Halt,
     Page,
     Pulse,
+    Reaped,
     Stats,
-    Takeover,
     Wake,
     Want,
     WorkerInfo,
@@ -244,16 +244,16 @@ class SqliteStore:
             return Pulse()
         return await self._open().reader.run(upkeep.pulse, worker, held)
 
-    async def reap(self, after_stall: AfterStall = retry_at_once) -> list[Takeover]:
+    async def reap(self, after_stall: AfterStall = retry_at_once) -> Reaped:
         holders, stalled = await self._open().reader.run(self._look_for_claims)
         known = {info.id for info in self.presence.workers()}.union(holders)
         self._seen = {worker: seen for worker, seen in self._seen.items() if worker in known}
-        self._dead = {worker for worker in known if self._gone(worker)}
+        before, self._dead = self._dead, {worker for worker in known if self._gone(worker)}
         gone = [worker for worker in holders if worker in self._dead]
         self.presence.sweep()
         taken = await self._write(upkeep.take_over, gone) if gone else []
         taken += await self._write(upkeep.take_stalled, [(timed, after_stall) for timed in stalled]) if stalled else []
-        return [takeover for takeovers in taken for takeover in takeovers]
+        return Reaped([one for takeovers in taken for one in takeovers], frozenset(self._dead - before))
 
     def _look_for_claims(self, connection: sqlite3.Connection) -> tuple[list[str], list[Timed]]:
         """Who holds jobs, and which of the jobs are stalled."""

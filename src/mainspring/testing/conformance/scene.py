@@ -42,11 +42,11 @@ class Scene:
 async def by_silence(store: Store, clock: ManualClock, worker: str) -> list[Takeover]:
     """Let one worker fall silent for longer than the lease while the others beat on."""
     others = await present(store) - {worker}
-    before = await store.reap()
+    before = (await store.reap()).takeovers
     clock.advance(store.lease + 1)
     for other in others:
         await store.heartbeat(other, {})
-    return before + await store.reap()
+    return before + (await store.reap()).takeovers
 
 
 async def present(store: Store) -> set[str]:

@@ -329,7 +329,7 @@ class Suspending(Scene):
         clock.advance(1 + store.stall_grace / 1000)
         await store.heartbeat("w1", {child.id: child.token})
         await store.heartbeat("w2", {})
-        assert [takeover.job_id for takeover in await store.reap()] == [child.id]
+        assert [takeover.job_id for takeover in (await store.reap()).takeovers] == [child.id]
         assert await status_of(store, parent) is Status.PENDING
 
     async def test_many_ends_at_once(self, store: Store) -> None:

@@ -39,11 +39,11 @@ async def after(
     store: Store, clock: ManualClock, seconds: float, after_stall: AfterStall = retry_at_once
 ) -> list[Takeover]:
     """Let time pass for workers that are alive, and see whose jobs are taken over: what was watched counts."""
-    workers, before = await present(store), await store.reap()
+    workers, before = await present(store), (await store.reap()).takeovers
     clock.advance(seconds)
     for worker in workers:
         await store.heartbeat(worker, {})
-    return before + await store.reap(after_stall)
+    return before + (await store.reap(after_stall)).takeovers
 
 
 class TakingOver(Scene):
@@ -109,8 +109,17 @@ class TakingOver(Scene):
     async def test_a_dead_workers_job_is_taken_over_once(self, store: Store, clock: ManualClock) -> None:
         await running(store)
         assert len(await self.die(store, clock, "w1")) == 1
-        assert await store.reap() == []
+        assert (await store.reap()).takeovers == []
         assert await after(store, clock, store.lease + 1) == []
+
+    async def test_a_dead_worker_is_reported_once_although_it_held_no_job(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        assert (await store.reap()).dead == frozenset()
+        clock.advance(store.lease + 1)
+        await store.heartbeat("w2", {})
+        assert (await store.reap()).dead == {"w1"}
+        assert (await store.reap()).dead == frozenset()
 
     async def test_a_zombie_writes_nothing_after_its_job_was_taken_over(self, store: Store, clock: ManualClock) -> None:
         held = await running(store)

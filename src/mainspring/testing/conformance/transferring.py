@@ -328,9 +328,9 @@ class Transferring(Scene):
         """Nobody here runs it."""
         held = await running(other, worker="elsewhere")
         await copy(other, store)
-        taken = await store.reap()
+        taken = (await store.reap()).takeovers
         clock.advance(store.lease + 1)
-        assert [takeover.job_id for takeover in taken + await store.reap()] == [held.id]
+        assert [takeover.job_id for takeover in taken + (await store.reap()).takeovers] == [held.id]
         assert await status_of(store, held.id) is Status.PENDING
 
     async def test_loaded_history_expires_when_it_would_have(
