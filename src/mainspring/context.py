@@ -224,16 +224,20 @@ class Context(DurableCalls):
         ctx.follow_up(send_invoice.prepare(order_id=7))
         """
         self._refuse_within_step("ctx.follow_up")
+        self._refuse_after_commit("ctx.follow_up(…)")
         check_prepared("ctx.follow_up", jobs)
         self.effects.follow_ups += jobs
 
     def set_result(self, value: Any) -> None:
         """The job's result, where it must be known before the handler returns (see `transaction`)."""
         self._refuse_within_step("ctx.set_result")
+        self._refuse_after_commit("ctx.set_result(…)")
         self.effects.result = value
 
     def transaction(self) -> JobTransaction:
         """A transaction on the jobs' own database, at whose end this job is completed: with your rows, or not at all.
+
+        Give the result with `set_result` inside the block: a value that the handler returns after it is not stored.
 
         async with ctx.transaction() as connection: ...    (plain `with` in a thread)
         """
@@ -266,6 +270,12 @@ class Context(DurableCalls):
     def _refuse_within_step(self, what: str) -> None:
         if self._made is not None:
             self._made.refuse_within_step(what)
+
+    def _refuse_after_commit(self, what: str) -> None:
+        """What comes after the commit would be lost: the job has ended."""
+        if self.effects.committed:
+            msg = f"the job was completed at the end of ctx.transaction(); call {what} before that, inside the block"
+            raise UnsupportedCall(msg)
 
     def stop(self, reason: str) -> None:
         """Called by the worker."""

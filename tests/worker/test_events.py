@@ -9,6 +9,8 @@ from typing import Any, cast
 import pytest
 
 from mainspring import Cancel, Context, Discard, Mainspring, Retry, Snooze
+from mainspring.context import UNSET
+from mainspring.errors import UnsupportedCall
 from mainspring.events import Event, JobCompleted, JobProgressed, JobRetrying, JobStarted, WorkerHeartbeat
 from mainspring.job import Status
 from mainspring.stores.memory import MemoryStore
@@ -224,6 +226,44 @@ async def test_a_handler_that_raises_after_its_commit_is_done(tmp_path: Path, ca
     assert (job.status, job.result, job.attempts) == (Status.COMPLETED, "written", 1)
     assert [type(event) for event in events] == [JobCompleted]
     assert fields_of(caplog, "raised_after_commit")
+
+
+@pytest.mark.parametrize(("given", "told"), [(UNSET, True), ("written", False)])
+async def test_a_value_returned_after_the_commit_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, given: object, told: bool
+) -> None:
+    app = Mainspring(f"sqlite:///{tmp_path}/jobs.db")
+
+    @app.task()
+    async def work(ctx: Context) -> str:
+        async with ctx.transaction():
+            if given is not UNSET:
+                ctx.set_result(given)
+        return "written"
+
+    async with app, working(app):
+        job = (await ended(app, (await work.enqueue()).id))[0]
+    assert (job.status, job.result) == (Status.COMPLETED, None if told else "written")
+    assert [line["job_id"] for line in fields_of(caplog, "result_not_stored")] == [job.id] * told
+
+
+@pytest.mark.parametrize("call", ["set_result", "follow_up"])
+async def test_what_would_be_lost_after_the_commit_is_refused(tmp_path: Path, call: str) -> None:
+    app = Mainspring(f"sqlite:///{tmp_path}/jobs.db")
+    refused: list[UnsupportedCall] = []
+
+    @app.task()
+    async def work(ctx: Context) -> None:
+        async with ctx.transaction():
+            pass
+        with pytest.raises(UnsupportedCall, match="inside the block") as caught:
+            getattr(ctx, call)(work.prepare())
+        refused.append(caught.value)
+
+    async with app, working(app):
+        await ended(app, (await work.enqueue()).id)
+        await eventually(lambda: refused)
+    assert await app.jobs.count() == 1
 
 
 async def test_a_second_transaction_does_not_undo_the_first(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 from mainspring.clock import to_datetime
+from mainspring.context import UNSET
 from mainspring.events import (
     Bus,
     JobCancelled,
@@ -68,6 +69,12 @@ class Announcer:
             self._bus.emit(JobCancelled(job_id=claim.id, task=claim.task, queue=claim.queue, reason=outcome.reason))
         else:
             self._goes_on(run, outcome, fields, duration)
+
+    def lost_result(self, run: Run, outcome: Outcome) -> None:
+        """Warn about a value returned after `ctx.transaction()`: its commit has completed the job without it."""
+        if run.context is not None and run.context.effects.result is UNSET and outcome.result is not None:
+            told = "returned after ctx.transaction() had completed the job; call ctx.set_result(…) inside the block"
+            log.warning("result_not_stored", job_id=run.claim.id, task=run.claim.task, error=told)
 
     def _goes_on(self, run: Run, outcome: Outcome, fields: dict[str, Any], duration: float) -> None:
         about, delay = self._about(run.claim), outcome.delay / 1000

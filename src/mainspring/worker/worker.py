@@ -606,6 +606,7 @@ class Worker:
             if run.guarded:
                 self._aftermath.ended(run.claim, Ending(outcome, run.error))
             self._announce.ended(run, outcome, Status.COMPLETED)
+            self._announce.lost_result(run, outcome)
             self._tell_of(run.context.effects.enqueued)
             return
         sync = run.task.ack == "sync"

@@ -18,7 +18,7 @@ from mainspring.stores.postgres.partitions import DAY
 from mainspring.stores.protocol import Filter, Wake
 from mainspring.testing.conformance.scene import claim, claim_one, end, look, new_job, outcome, running, status_of
 from tests.stores.postgres.several import Stores, listening
-from tests.worker.working import ended, eventually, working
+from tests.worker.working import ended, eventually, fields_of, working
 
 Stays = Callable[[], list[str]]
 MORE_THAN_THE_STORE_HAS_CONNECTIONS = 20
@@ -267,6 +267,23 @@ async def test_a_connection_that_breaks_takes_all_back(
 
 
 # -- under a worker -------------------------------------------------------------------------------
+
+
+async def test_a_value_returned_after_the_commit_is_told_of(
+    store: PostgresStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Mainspring(store)
+
+    @app.task()
+    async def work(ctx: Context) -> str:
+        async with ctx.transaction():
+            pass
+        return "too late"
+
+    async with working(app):
+        job = (await ended(app, (await work.enqueue()).id))[0]
+        await eventually(lambda: fields_of(caplog, "result_not_stored"))
+    assert (job.status, job.result) == (Status.COMPLETED, None)
 
 
 async def test_handlers_of_a_worker(store: PostgresStore, stays: Stays, check_in: str) -> None:
