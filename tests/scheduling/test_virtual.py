@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mainspring import Context, Mainspring, Snooze, testing
+from mainspring.context import Scheduled
 from mainspring.errors import ConfigurationError, InvalidSchedule, ScheduleNotFound
 from mainspring.events import ScheduleFired, ScheduleSkipped
 from mainspring.job import Status
@@ -389,6 +390,27 @@ async def test_a_trigger_is_beside_its_times(app: Mainspring, kit: Kit, runs: No
     assert (entry.became, entry.job_id, entry.why) == (Became.TRIGGERED, inserted.id, "by ana")
     await kit.time.advance(hours=1)
     assert len(runs) == 2
+
+
+async def test_a_triggered_run_knows_its_moment_in_the_zone_of_its_schedule(app: Mainspring, kit: Kit) -> None:
+    given: list[Scheduled | None] = []
+
+    @app.task()
+    async def note(ctx: Context) -> None:
+        given.append(ctx.occurrence)
+
+    await app.schedules.put("a", "daily 09:00", note.prepare(), zone="Asia/Kolkata")
+    await app.schedules.trigger("a")
+    await kit.drain()
+    assert given == [Scheduled("a", datetime(2026, 3, 1, 17, 30), START)]  # noqa: DTZ001 - a wall time
+    (entry,) = await app.schedules.ledger("a")
+    assert (entry.nominal, entry.utc, entry.at) == ("2026-03-01T17:30:00", START, START)
+
+
+async def test_two_triggers_at_one_moment_are_two_entries(app: Mainspring, note: Note) -> None:
+    await app.schedules.put("a", "daily 09:00", note.prepare())
+    jobs = {(await app.schedules.trigger("a")).id for _ in range(2)}
+    assert {entry.job_id for entry in await app.schedules.ledger("a")} == jobs
 
 
 async def test_a_new_rule_begins_anew(app: Mainspring, kit: Kit, runs: Noted, note: Note) -> None:

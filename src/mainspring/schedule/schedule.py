@@ -103,6 +103,12 @@ class Schedule:
         """
         return self._timeline(zones).following(last)
 
+    def occurrence_at(self, moment: datetime, *, zones: Zones = PACKAGED) -> Occurrence:
+        """That moment as an occurrence, whatever the rule says: for a run that was triggered by hand."""
+        utc = instant(moment, "moment")
+        offset = zones.get(self.zone).offset(utc.replace(tzinfo=None))
+        return Occurrence(utc.replace(tzinfo=None) + offset, utc, offset, f"by hand {utc.isoformat()}")
+
     def run_at(self, occurrence: Occurrence, schedule_id: str) -> datetime:
         """When to run: the instant plus its share of the jitter, which every process finds to be the same."""
         return occurrence.utc + spread(self.jitter, schedule_id, occurrence.key)

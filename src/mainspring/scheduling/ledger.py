@@ -92,9 +92,10 @@ def dropped(drop: Drop, now: datetime) -> Entry:
     return replace(entry, reason=drop.reason, why=drop.why, count=drop.count, last=drop.last.utc, exact=drop.exact)
 
 
-def triggered(job_id: str, now: datetime, actor: str) -> Entry:
-    nominal = now.replace(tzinfo=None).isoformat()
-    return Entry(Became.TRIGGERED, now, nominal, now, job_id, why=f"by {actor}", job_id=job_id)
+def triggered(occurrence: Occurrence, job_id: str, actor: str) -> Entry:
+    """Under the job's id: two may be triggered at the same moment."""
+    entry = _entry(Became.TRIGGERED, occurrence, occurrence.utc)
+    return replace(entry, key=job_id, why=f"by {actor}", job_id=job_id)
 
 
 def _entry(became: Became, occurrence: Occurrence, now: datetime) -> Entry:

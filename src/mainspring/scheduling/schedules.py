@@ -172,10 +172,11 @@ class Schedules:
         )
 
     async def trigger(self, id: str, *, reason: str = "", actor: str | None = None) -> Inserted:
-        """Run it once now, beside its times."""
+        """Run it once now, beside its times; `ctx.occurrence` is this moment, in the schedule's zone."""
         stored, by = await self.get(id), By(actor or whoami(), reason)
-        job = stored.job_now()
-        entry = ledger.triggered(job.id, self._app.now(), by.actor)
+        occurrence = stored.schedule.occurrence_at(self._app.now())
+        job = stored.job_now(occurrence)
+        entry = ledger.triggered(occurrence, job.id, by.actor)
         (inserted,) = await self._app.store.write([Bundle((entry.write(id),), (job,), note_trigger(by, id, job.id))])
         assert inserted is not None  # noqa: S101 - it expects nothing
         self._app.announce([job], inserted)

@@ -68,14 +68,16 @@ class StoredSchedule:
     # -- the job --------------------------------------------------------------------------------------
 
     def job_for(self, occurrence: Occurrence) -> NewJob:
-        options = json.loads(self.job.get("options") or "{}")
-        options["occurrence"] = {"schedule": self.id, **occurrence.to_data()}
         run_at = to_millis(self.schedule.run_at(occurrence, self.id))
-        return self._job(run_at=run_at, delay=0, options=json.dumps(options))
+        return self._job(run_at=run_at, delay=0, options=self._options_for(occurrence))
 
-    def job_now(self) -> NewJob:
-        """Beside its times, by hand."""
-        return self._job(run_at=None, delay=0)
+    def job_now(self, occurrence: Occurrence) -> NewJob:
+        """The job of a run that was triggered by hand: due at once, without jitter."""
+        return self._job(run_at=None, delay=0, options=self._options_for(occurrence))
+
+    def _options_for(self, occurrence: Occurrence) -> str:
+        options = json.loads(self.job.get("options") or "{}")
+        return json.dumps(options | {"occurrence": {"schedule": self.id, **occurrence.to_data()}})
 
     def prepared(self) -> NewJob:
         """The job as it was given, to be put again."""
