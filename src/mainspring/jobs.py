@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.clock import delay_of, to_millis
 from mainspring.durable.family import cancel_children
-from mainspring.durable.states import StepState, declared_by, states_of
+from mainspring.durable.states import StepState, declared_by, restartable, states_of
 from mainspring.errors import ConfigurationError, DedupeConflict, IllegalMove, JobNotFound, StepNotFound
 from mainspring.events import JobCancelled
 from mainspring.ids import new_id
@@ -122,7 +122,7 @@ class Jobs:
         """Run a failed, dead or cancelled job now, with a full budget of attempts.
 
         A durable function goes on where it was or, with `from_step`, begins again there: that step and what came after
-        it is forgotten, what came before is kept.
+        it is forgotten, what came before is kept. The step that failed is where it goes on anyway.
         """
         if from_step is not None:
             await self._require_step(job_id, from_step)
@@ -133,8 +133,7 @@ class Jobs:
             raise DedupeConflict(msg)
 
     async def _require_step(self, job_id: str, name: str) -> None:
-        await self.get(job_id)
-        names = [step.name for step in await self._app.store.steps(job_id)]
+        names = restartable(await self.steps(job_id))
         if name not in names:
             msg = f"job {job_id} has no step {name!r} behind it; it has: {', '.join(names) or 'none'}"
             raise StepNotFound(msg)

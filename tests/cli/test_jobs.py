@@ -526,11 +526,21 @@ def test_a_retry_from_a_step(jobs: Run, shop: Shop) -> None:
     assert shop.status(job_id) is Status.COMPLETED
 
 
+def test_a_retry_from_the_step_that_failed(jobs: Run, shop: Shop) -> None:
+    broken = {"upload"}
+    job_id = film(shop, broken)
+    broken.clear()
+    assert jobs("retry", job_id, "--from-step", "upload").out == f"{job_id} retried\n"
+    assert [step.name for step in shop.app.run(shop.app.store.steps(job_id))] == ["prepare", "render"]
+    shop.work()
+    assert shop.status(job_id) is Status.COMPLETED
+
+
 def test_a_retry_from_a_step_that_is_not_there(jobs: Run, shop: Shop) -> None:
     job_id = film(shop, {"upload"})
     outcome = jobs("retry", job_id, "--from-step", "nonsense")
     assert (outcome.code, outcome.err) == (
-        3, f"mainspring: job {job_id} has no step 'nonsense' behind it; it has: prepare, render\n"
+        3, f"mainspring: job {job_id} has no step 'nonsense' behind it; it has: prepare, render, upload\n"
     )  # fmt: skip
     assert shop.status(job_id) is Status.DEAD_LETTER
     outcome = jobs("retry", "--all-matching", "--from-step", "render")

@@ -201,7 +201,16 @@ def test_a_step_may_be_forgotten(
     assert (tmp_path / "log").read_text() == "charge\nship\n"
     wrong = replayed(half_done, "--from-step", "nonsense")
     assert wrong.code == 2
-    assert "recorded are: 'charge'" in wrong.err
+    assert "it has: 'charge'" in wrong.err
+
+
+def test_a_replay_may_begin_at_the_step_that_failed(
+    replayed: Replayed, half_done: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "log").unlink()
+    monkeypatch.setenv("FIXED", "1")
+    assert replayed(half_done, "--from-step", "ship", "--run-steps").code == 0
+    assert (tmp_path / "log").read_text() == "ship\n"
 
 
 def test_children_that_were_not_enqueued_end_it(

@@ -162,11 +162,39 @@ async def test_a_retry_may_begin_at_a_step(kit: Kit) -> None:
     assert done == ["prepare", "something else", "render", "render", "upload"]
 
 
+async def test_a_retry_may_begin_at_the_step_that_failed(kit: Kit) -> None:
+    done: list[str] = []
+    broken = {"render"}
+    job = await film_task(kit.app, done, broken).enqueue()
+    await kit.time.advance(minutes=1)
+    assert (await job.get()).status is Status.DEAD_LETTER
+    broken.clear()
+    await kit.app.jobs.retry(job.id, from_step="render")
+    await kit.drain(raise_errors=True)
+    assert done == ["prepare", "something else", "render", "upload"]
+
+
+async def test_a_step_that_failed_is_known_though_it_was_not_declared(kit: Kit) -> None:
+    broken = {"something else"}
+    done: list[str] = []
+    job = await film_task(kit.app, done, broken).enqueue()
+    await kit.drain()
+    assert brief(await job.steps()) == [
+        ("prepare", "done"), ("something else", "failed"), ("render", "to come"), ("upload", "to come")
+    ]  # fmt: skip
+    assert (await job.get()).reason == "step something else failed"
+    broken.clear()
+    await kit.app.jobs.retry(job.id, from_step="something else")
+    await kit.time.advance(minutes=1)
+    assert ((await job.get()).status, done) == (Status.COMPLETED, ["prepare", "something else", "render", "upload"])
+
+
 async def test_only_from_a_step_that_is_there(quick: Kit) -> None:
     job = await film_task(quick.app, [], {"render"}).enqueue()
     await quick.time.advance(minutes=1)
-    with pytest.raises(StepNotFound, match="no step 'render' behind it; it has: prepare, something else, pause"):
-        await quick.app.jobs.retry(job.id, from_step="render")
+    said = "no step 'upload' behind it; it has: prepare, something else, pause, render"
+    with pytest.raises(StepNotFound, match=said):
+        await quick.app.jobs.retry(job.id, from_step="upload")
     with pytest.raises(JobNotFound):
         await quick.app.jobs.retry("00000000-0000-7000-8000-000000000000", from_step="render")
     assert (await job.get()).status is Status.DEAD_LETTER

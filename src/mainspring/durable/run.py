@@ -253,6 +253,11 @@ class DurableRun:
                 self._busy -= 1
             self._loop.call_soon_threadsafe(self._quiet.set)
 
+    @property
+    def failed_step(self) -> str | None:
+        """The step that failed last, unless the function has gone on without it."""
+        return next((step.name for step in reversed(self._failures.values())), None)
+
     def _note_failure(self, asked: Asked, asker: Asker, error: Exception) -> None:
         self._failures[asker] = asked.step(dump_failure(error), self.store.clock.now(), FAILED)
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from mainspring.stores.protocol import Store
 
 
+ENDED_BADLY = frozenset({Status.FAILED, Status.DEAD_LETTER})
+
+
 class State(StrEnum):
     DONE = "done"
     RUNNING = "running"
@@ -40,9 +43,32 @@ class StepState:
     finished_at: datetime | None = None
 
 
+PREFIX, SUFFIX = "step ", " failed"
+
+
+def reason_for(step: str) -> str:
+    """The reason of a job whose last run ended because this step failed: the step itself is not recorded."""
+    return f"{PREFIX}{step}{SUFFIX}"
+
+
+def failed_step(job: Job) -> str | None:
+    """The step whose failure ended the last run, and with which the next one goes on."""
+    if job.status not in ENDED_BADLY or not (job.reason.startswith(PREFIX) and job.reason.endswith(SUFFIX)):
+        return None
+    return job.reason.removeprefix(PREFIX).removesuffix(SUFFIX)
+
+
 def states_of(job: Job, steps: Sequence[Step], declared: Sequence[str], now: datetime) -> list[StepState]:
     recorded = [recorded_state(job, step, steps[-1], now) for step in steps]
-    return [*recorded, *declared_states(job, recorded, declared)]
+    failed = failed_step(job)
+    known = {*declared, *(step.name for step in steps)}
+    more = [] if failed is None or failed in known else [StepState(failed, State.FAILED)]
+    return [*recorded, *more, *declared_states(job, recorded, declared)]
+
+
+def restartable(states: Sequence[StepState]) -> list[str]:
+    """The steps from which the job can begin again: those behind it, and the one that failed."""
+    return [step.name for step in states if step.started_at is not None or step.state is State.FAILED]
 
 
 def recorded_state(job: Job, step: Step, last: Step, now: datetime) -> StepState:
@@ -51,7 +77,7 @@ def recorded_state(job: Job, step: Step, last: Step, now: datetime) -> StepState
     if kind == FAILED:
         return StepState(step.name, State.FAILED, "step", value["args"], started_at, finished_at)
     waits, output, ended = interpretation(kind, value, is_last=step is last, now=now, finished_at=finished_at)
-    if waits and kind == "gather" and step is last and job.status in {Status.FAILED, Status.DEAD_LETTER}:
+    if waits and kind == "gather" and step is last and job.status in ENDED_BADLY:
         return StepState(step.name, State.FAILED, kind, output, started_at, ended)  # a child did not complete
     if waits and not job.finished:
         return StepState(step.name, State.WAITING, kind, output, started_at)
@@ -81,7 +107,7 @@ def declared_states(job: Job, recorded: Sequence[StepState], declared: Sequence[
     there = {state.name for state in recorded}
     places = [place for place, name in enumerate(declared) if name in there]
     reached = max(places, default=-1)
-    at = state_at(job, recorded)
+    at = state_at(job, recorded, declared)
     for place, name in enumerate(declared):
         if name in there:
             continue
@@ -92,12 +118,15 @@ def declared_states(job: Job, recorded: Sequence[StepState], declared: Sequence[
             at = State.TO_COME
 
 
-def state_at(job: Job, recorded: Sequence[StepState]) -> State:
+def state_at(job: Job, recorded: Sequence[StepState], declared: Sequence[str]) -> State:
+    failed = failed_step(job)
+    if failed is not None and failed not in declared:  # one that was not declared comes before
+        return State.TO_COME
     if any(state.state is State.WAITING for state in recorded):
         return State.TO_COME
     if job.status is Status.RUNNING:
         return State.RUNNING
-    return State.FAILED if job.status in {Status.FAILED, Status.DEAD_LETTER} else State.TO_COME
+    return State.FAILED if job.status in ENDED_BADLY else State.TO_COME
 
 
 async def declared_by(store: Store, job: Job) -> list[str]:

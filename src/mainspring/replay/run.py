@@ -22,6 +22,7 @@ from mainspring.context import UNSET, Context
 from mainspring.durable.calls import LastingCalls
 from mainspring.durable.journal import Asked
 from mainspring.durable.run import Asker, DurableRun
+from mainspring.durable.states import restartable
 from mainspring.durable.suspension import Wait
 from mainspring.errors import ConfigurationError, IllegalMove, JobNotFound
 from mainspring.events import Bus
@@ -81,7 +82,9 @@ class Replay:
             raise IllegalMove(msg)
         record = await record_of(app.store, job)
         steps = [Step(*fields) for fields in record["steps"]]
-        return cls(app, claim_of(record), kept(steps, from_step, job_id), listener)
+        return cls(
+            app, claim_of(record), kept(steps, from_step, restartable(await app.jobs.steps(job_id)), job_id), listener
+        )
 
     @property
     def recorded(self) -> list[str]:
@@ -257,12 +260,13 @@ def claim_of(record: Record) -> Claim:
     return Claim(**values, attempts=attempts, token=token, target=target, tags=tuple(record["tags"]))
 
 
-def kept(steps: list[Step], from_step: str | None, job_id: str) -> list[Step]:
+def kept(steps: list[Step], from_step: str | None, known: Sequence[str], job_id: str) -> list[Step]:
+    """The recorded steps without `from_step` and those after it. The step that failed is not recorded."""
     if from_step is None:
         return steps
-    first = next((step for step in steps if step.name == from_step), None)
-    if first is None:
-        known = ", ".join(repr(step.name) for step in steps) or "none"
-        msg = f"job {job_id} has no step {from_step!r} behind it; recorded are: {known}"
+    if from_step not in known:
+        listed = ", ".join(map(repr, known)) or "none"
+        msg = f"job {job_id} has no step {from_step!r} behind it; it has: {listed}"
         raise ConfigurationError(msg)
-    return [step for step in steps if step.number < first.number]
+    first = next((step.number for step in steps if step.name == from_step), len(steps) + 1)
+    return [step for step in steps if step.number < first]

@@ -9,6 +9,7 @@ from typing import Any
 
 from mainspring.clock import Millis, duration
 from mainspring.context import UNSET
+from mainspring.durable.states import reason_for
 from mainspring.durable.suspension import is_suspended
 from mainspring.errors import (
     Cancel,
@@ -98,11 +99,12 @@ def by_wish(run: Run, wish: Wish, now: Millis) -> Outcome:
 
 
 def failed(run: Run, error: BaseException, now: Millis) -> Outcome:
-    failure = failure_of(error)
+    failure, step = failure_of(error), None if run.durable is None else run.durable.failed_step
+    reason = "" if step is None else reason_for(step)
     if isinstance(error, WorkerCrashed):
         return end(run, Move.CRASH, now, failure=failure)
     if isinstance(error, HOPELESS):
-        return end(run, Move.DEAD, now, failure=failure)
+        return end(run, Move.DEAD, now, failure=failure, reason=reason)
     try:
         delay = retry_delay(run, error)
     except Exception as broken:  # noqa: BLE001 - a policy may be the user's own function, and a job must not be lost by it
@@ -110,8 +112,8 @@ def failed(run: Run, error: BaseException, now: Millis) -> Outcome:
         failure = replace(failure, traceback=failure.traceback + note)
         delay = default_delay(run, error)
     if delay is None:
-        return end(run, Move.DEAD, now, failure=failure)
-    return end(run, Move.RETRY, now, delay=delay, failure=failure)
+        return end(run, Move.DEAD, now, failure=failure, reason=reason)
+    return end(run, Move.RETRY, now, delay=delay, failure=failure, reason=reason)
 
 
 def retry_delay(run: Run, error: BaseException) -> Millis | None:
