@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mainspring import Mainspring, testing
+from mainspring import Mainspring, Retention, testing
 from mainspring.errors import SystemHalted
 from mainspring.jobs import whoami
 from mainspring.stores.protocol import AuditEntry
@@ -49,6 +49,14 @@ async def test_a_new_schedule(app: Mainspring) -> None:
     assert (entry.at, entry.actor, entry.action, entry.reason) == (START, "ana", "schedule.put", "ticket 42")
     assert (entry.detail["schedule"], entry.detail["after"]["zone"]) == ("a", "Asia/Tokyo")
     assert (entry.detail["after"]["task"], "before" in entry.detail) == ("work", False)
+
+
+async def test_lengths_are_told_in_seconds_and_priorities_by_name(app: Mainspring) -> None:
+    job = app.tasks["work"].using(timeout=90, priority="high", retention=Retention(completed=60, dead="forever"))
+    await app.schedules.put("a", "daily 11:00", job.prepare())
+    after = (await newest(app)).detail["after"]
+    told = {name: after[name] for name in ("timeout", "priority", "keep", "keep_dead")}
+    assert told == {"timeout": 90, "priority": "high", "keep": 60, "keep_dead": "forever"}
 
 
 async def test_a_change_tells_what_is_different(app: Mainspring) -> None:

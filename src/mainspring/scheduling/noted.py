@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mainspring.scheduling.stored import StoredSchedule
+from mainspring.stores.audit import plain
 from mainspring.stores.documents import Note
 from mainspring.stores.protocol import By
 
@@ -38,5 +39,6 @@ def facts(stored: StoredSchedule | None) -> dict[str, Any]:
     """What somebody decides about it: when, what, and whether. How far it has come is the ledger's."""
     if stored is None:
         return {}
-    said = {**stored.schedule.to_data(), **stored.job, "owner": stored.owner, "disabled": stored.disabled}
+    job = {name: plain(name, value) for name, value in stored.job.items()}
+    said = {**stored.schedule.to_data(), **job, "owner": stored.owner, "disabled": stored.disabled}
     return {name: value for name, value in said.items() if name not in MOMENTARY and value not in (None, "", [])}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from mainspring.clock import Millis, to_datetime
@@ -165,15 +164,6 @@ def count_moves(transaction: Counting, targets: Sequence[Target], status: int | 
         transaction.count(queue, old, -number)
         if status is not None:
             transaction.count(queue, status, number)
-
-
-def plain(data: Filter | Edit) -> dict[str, Any]:
-    """Only what is set, as JSON can carry it."""
-    return {
-        name: value.isoformat() if isinstance(value, datetime) else value
-        for name, value in asdict(data).items()
-        if value not in (None, (), {})
-    }
 
 
 # -- takeover -----------------------------------------------------------------------------------------------

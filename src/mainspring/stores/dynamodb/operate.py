@@ -9,6 +9,7 @@ from typing import Any
 from mainspring.clock import Millis
 from mainspring.ids import new_id
 from mainspring.job import FINISHED, TRANSITIONS, Move, Status
+from mainspring.stores.audit import detail_of_change
 from mainspring.stores.documents import Note
 from mainspring.stores.dynamodb import halts, steps, waiting
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
@@ -32,7 +33,7 @@ from mainspring.stores.dynamodb.table import Action as Write
 from mainspring.stores.dynamodb.table import Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, absent, delete, equals, exists, pack, put, unpack, update
 from mainspring.stores.protocol import Action, By, Changed, Edit, Halt
-from mainspring.stores.tables import ALLOWED, ChangeRequest, Effect, plain
+from mainspring.stores.tables import ALLOWED, ChangeRequest, Effect
 
 LINES_KEPT = 400 * 86_400_000  # of what was done to a job
 TRIES = 20
@@ -330,9 +331,7 @@ async def resume(table: Table, by: By, queue: str | None) -> bool:
 async def write_audit(table: Table, request: ChangeRequest, number: int) -> None:
     if not number or not request.by.audited:
         return
-    detail: dict[str, Any] = {"filter": plain(request.where)}
-    if request.edit is not None:
-        detail["edit"] = plain(request.edit)
+    detail = detail_of_change(request.where, request.edit)
     await write_entry(table, request.by, request.action.value, detail, number)
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import fields
 from datetime import datetime
-from typing import Any
 
 from mainspring.clock import Millis, to_datetime
 from mainspring.stores.memory.row import Row
-from mainspring.stores.protocol import Edit, Filter
+from mainspring.stores.protocol import Filter
 from mainspring.stores.rules import carries
 
 
@@ -43,11 +40,3 @@ def within(millis: Millis | None, after: datetime | None, before: datetime | Non
         return after is None and before is None
     moment = to_datetime(millis)
     return (after is None or after <= moment) and (before is None or moment < before)
-
-
-def as_data(record: Filter | Edit) -> dict[str, Any]:
-    """What is set in it, as JSON would have it."""
-    values = {each.name: getattr(record, each.name) for each in fields(record)}
-    written = {name: dict(value) if name == "payload" and value and not isinstance(value, str) else value
-               for name, value in values.items() if value not in (None, (), {})}  # fmt: skip
-    return dict(json.loads(json.dumps(written, default=str)))

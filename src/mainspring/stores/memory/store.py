@@ -47,6 +47,7 @@ from mainspring.job import (
     is_end,
     statuses_that_allow,
 )
+from mainspring.stores.audit import detail_of_change
 from mainspring.stores.documents import (
     Bundle,
     Document,
@@ -60,7 +61,7 @@ from mainspring.stores.documents import (
     last_writes,
 )
 from mainspring.stores.memory.crew import Crew
-from mainspring.stores.memory.filters import as_data, matches
+from mainspring.stores.memory.filters import matches
 from mainspring.stores.memory.halts import end_of_halt, is_wanted
 from mainspring.stores.memory.keys import NEVER, Keys
 from mainspring.stores.memory.lines import Lines
@@ -555,9 +556,8 @@ class MemoryStore:
             requested = tuple(row.id for row in able if row.status is Status.RUNNING)
             ids = tuple(row.id for row in able if row.status is not Status.RUNNING)
             if able and not dry_run:
-                detail = {"filter": as_data(where)} | ({"edit": as_data(edit)} if edit else {})
                 if by.audited:
-                    self._write_down(by, action.value, detail, len(able), now)
+                    self._write_down(by, action.value, detail_of_change(where, edit), len(able), now)
                 for row in able:
                     self._change(action, row, by, edit or Edit(), now)
             return Changed(ids, requested, conflicts, after)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from mainspring.clock import to_millis
+from mainspring.stores.audit import detail_of_change
 from mainspring.stores.postgres import steps, waiting
 from mainspring.stores.postgres.endings import finish
 from mainspring.stores.postgres.halts import ALONE, current_halts
@@ -26,7 +27,6 @@ from mainspring.stores.tables import (
     Effect,
     Target,
     count_moves,
-    plain,
 )
 
 
@@ -263,9 +263,7 @@ ON CONFLICT DO NOTHING
 async def write_audit(transaction: Transaction, request: ChangeRequest, ids: Sequence[str]) -> None:
     if not ids or not request.by.audited:
         return
-    detail: dict[str, Any] = {"filter": plain(request.where)}
-    if request.edit is not None:
-        detail["edit"] = plain(request.edit)
+    detail = detail_of_change(request.where, request.edit)
     await write_entry(transaction, request.by, request.action, detail, len(ids))
     if request.action is not Action.DELETE:
         await transaction.do(PUT_JOBS, operation=request.by.operation, action=str(request.action), ids=list(ids))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mainspring.clock import to_millis
+from mainspring.stores.audit import detail_of_change
 from mainspring.stores.protocol import Action, By, Changed, Edit, Halt
 from mainspring.stores.sqlite.endings import archive
 from mainspring.stores.sqlite.halts import current_halts
@@ -26,7 +27,6 @@ from mainspring.stores.tables import (
     Effect,
     Target,
     count_moves,
-    plain,
 )
 
 
@@ -275,9 +275,7 @@ PUT_JOBS = "INSERT OR IGNORE INTO mainspring_audit_jobs SELECT value, ?, ? FROM 
 def write_audit(transaction: Transaction, request: ChangeRequest, ids: Sequence[str]) -> None:
     if not ids or not request.by.audited:
         return
-    detail: dict[str, Any] = {"filter": plain(request.where)}
-    if request.edit is not None:
-        detail["edit"] = plain(request.edit)
+    detail = detail_of_change(request.where, request.edit)
     write_entry(transaction, request.by, request.action, detail, len(ids))
     if request.action is not Action.DELETE:
         transaction.execute(PUT_JOBS, (request.by.operation, request.action, json.dumps(ids)))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mainspring.clock import to_millis
 from mainspring.job import MAX_CRASHES, TRANSITIONS, Failure, Move, Priority, ProgressReport, Status
 from mainspring.stores.protocol import Action, By, Changed, Edit, Filter, Store
 from mainspring.testing.clock import ManualClock
@@ -281,6 +282,20 @@ class Changing(Scene):
         detail = json.dumps(entry.detail)
         assert "mail" in detail
         assert ("77" in detail) is (action is Action.EDIT)
+
+    async def test_the_audit_log_tells_times_and_lengths_as_people_read_them(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        await put(store)
+        where = Filter(created_before=at(clock, 1))
+        await store.change(Action.EDIT, where, BY, edit=Edit(run_at=to_millis(at(clock, 60)), priority=0))
+        await store.change(Action.EDIT, Filter(), By("ben"), edit=Edit(delay=1500))
+        edits = [entry.detail["edit"] for entry in await store.audit()]
+        assert {"run_at": at(clock, 60).isoformat(), "priority": "urgent"} in edits
+        assert {"delay": 1.5} in edits
+        assert at(clock, 1).isoformat() in {
+            entry.detail["filter"].get("created_before") for entry in await store.audit()
+        }
 
     async def test_any_filter_can_be_written_down(self, store: Store, clock: ManualClock) -> None:
         dead = await job_in(

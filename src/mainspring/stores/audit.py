@@ -1,0 +1,52 @@
+"""What the audit log says about a change by hand, in every store: times as ISO 8601, lengths in seconds. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from mainspring.clock import Millis, to_datetime
+from mainspring.job import FOREVER, KEEP_FOREVER, Priority
+from mainspring.stores.protocol import Edit, Filter, Halt
+
+MOMENTS = frozenset({"run_at"})
+LENGTHS = frozenset({"delay", "timeout", "keep", "keep_dead", "dedupe_for"})
+
+
+def detail_of_change(where: Filter, edit: Edit | None) -> dict[str, Any]:
+    detail: dict[str, Any] = {"filter": {name: plain(name, value) for name, value in set_fields(where).items()}}
+    if edit is not None:
+        detail["edit"] = {name: plain(name, value) for name, value in set_fields(edit).items()}
+    return detail
+
+
+def detail_of_halt(halt: Halt) -> dict[str, Any]:
+    until = None if halt.until is None else halt.until.isoformat()
+    return {"queue": halt.queue, "until": until, "accept": halt.accept}
+
+
+def action_of_halt(halt: Halt) -> str:
+    return "halt" if halt.queue is None else "pause"
+
+
+def set_fields(data: Filter | Edit) -> Mapping[str, Any]:
+    return {name: value for name, value in asdict(data).items() if value not in (None, (), {})}
+
+
+def plain(name: str, value: Any) -> Any:
+    """A field of a job or a filter as a person reads it: stores keep times and lengths in milliseconds."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, tuple):
+        return list(value)
+    if name in MOMENTS:
+        return to_datetime(value).isoformat()
+    if name in LENGTHS:
+        return plain_length(value)
+    return Priority(value).name.lower() if name == "priority" else value
+
+
+def plain_length(length: Millis) -> float | str:
+    return "forever" if length == FOREVER or length >= KEEP_FOREVER else length / 1000
