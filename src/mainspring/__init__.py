@@ -41,6 +41,7 @@ from mainspring.errors import (
 )
 from mainspring.flow import Breaker, Debounce, Throttle, Window
 from mainspring.flow.limits import Fair, Limit, Rate
+from mainspring.halting import HaltResult
 from mainspring.handle import JobHandle
 from mainspring.health import Health
 from mainspring.job import Failure, Job, Priority, Status
@@ -85,6 +86,7 @@ __all__ = [
     "Failure",
     "Fair",
     "Filter",
+    "HaltResult",
     "Health",
     "IllegalMove",
     "InvalidPayload",

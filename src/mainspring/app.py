@@ -27,10 +27,12 @@ from mainspring.flow.expiry import Expiry
 from mainspring.flow.limits import Fair, Limit, Limits, Rate
 from mainspring.flow.quiet import AnyWindow, DeliveryGuard
 from mainspring.guards import Guards
+from mainspring.halting import CONFIRM_WITHIN, HaltResult, explained, seconds_of, wait_for_workers
 from mainspring.handle import JobHandle
 from mainspring.health import LATE, TIMEOUT, Contact, Health, examine
 from mainspring.job import Inserted, Job, NewJob, Priority, PriorityName, check_prepared, check_queue
 from mainspring.jobs import Jobs, whoami
+from mainspring.log import get_log
 from mainspring.moments import show_moment
 from mainspring.portal import Portal
 from mainspring.retry import Retry
@@ -38,7 +40,7 @@ from mainspring.schedule import Rule, Schedule
 from mainspring.scheduling.schedules import Declared, Schedules, as_schedule, owner_of
 from mainspring.scheduling.timer import ScheduleTimer
 from mainspring.stores.connect import store_of
-from mainspring.stores.protocol import AuditEntry, By, Halt, Immediate, Stats, Store
+from mainspring.stores.protocol import AuditEntry, By, Halt, Immediate, Stats, Store, WorkerInfo
 from mainspring.task import Ack, Defaults, Isolation, Options, Retention, Task, TaskDecorator, TaskOptions
 from mainspring.timers import Timers
 
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
 E = TypeVar("E", bound=Event)
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
+
+log = get_log("mainspring")
 
 NOT_FOR_OCCASIONS = frozenset({"batch", "isolation"})
 
@@ -380,23 +384,53 @@ class Mainspring:
     # -- the whole system ---------------------------------------------------------------------
 
     async def halt(
-        self, reason: str = "", *, accept: bool = True, until: datetime | None = None, actor: str | None = None
-    ) -> None:
-        """Nothing is started any more, anywhere. New jobs are kept for later, or with accept=False refused."""
-        await self._halt(Halt(actor or whoami(), reason, self.now(), until, None, accept))
+        self,
+        reason: str = "",
+        *,
+        accept: bool = True,
+        until: datetime | None = None,
+        actor: str | None = None,
+        wait: Length | None = CONFIRM_WITHIN,
+    ) -> HaltResult:
+        """Start no more jobs, anywhere. New jobs are kept for later, or with accept=False refused.
+
+        Returns as soon as all live workers have confirmed, at the latest after `wait`: a length of time, 0 to return at
+        once, None for no limit. The result names the workers that have not confirmed.
+        """
+        return await self._halt(Halt(actor or whoami(), reason, self.now(), until, None, accept), wait)
 
     async def pause(
-        self, queue: str, reason: str = "", *, until: datetime | None = None, actor: str | None = None
-    ) -> None:
-        """Nothing of this queue is started any more, until then or until resumed."""
-        await self._halt(Halt(actor or whoami(), reason, self.now(), until, check_queue(queue)))
+        self,
+        queue: str,
+        reason: str = "",
+        *,
+        until: datetime | None = None,
+        actor: str | None = None,
+        wait: Length | None = CONFIRM_WITHIN,
+    ) -> HaltResult:
+        """Start no more jobs of this queue, until then or until resumed. Waits and returns as `halt` does."""
+        return await self._halt(Halt(actor or whoami(), reason, self.now(), until, check_queue(queue)), wait)
 
-    async def _halt(self, halt: Halt) -> None:
+    async def _halt(self, halt: Halt, wait: Length | None) -> HaltResult:
+        seconds = seconds_of(wait)
         if halt.until is not None and to_millis(halt.until) <= self.store.clock.now():
-            msg = f"until {show_moment(halt.until)}: that is over, and nothing would be halted"
+            msg = f"until is in the past ({show_moment(halt.until)}); give a later time, or leave it out"
             raise ConfigurationError(msg)
-        await self.store.halt(halt)
-        self.bus.emit(Halted(actor=halt.actor, reason=halt.reason, queue=halt.queue, until=halt.until))
+        halted = await self.store.halt(halt)
+        late: list[WorkerInfo] = []
+        try:
+            late = await wait_for_workers(self.store, halted, seconds)
+        finally:  # it is halted, whether or not the wait comes to its end
+            self._tell_halted(halted, late)
+        return HaltResult(halted, tuple(explained(worker, self.now()) for worker in late))
+
+    def _tell_halted(self, halt: Halt, late: list[WorkerInfo]) -> None:
+        names = tuple(worker.id for worker in late)
+        if names:
+            log.warning("halt_unconfirmed", queue=halt.queue, workers=names)
+        self.bus.emit(
+            Halted(actor=halt.actor, reason=halt.reason, queue=halt.queue, until=halt.until, unconfirmed=names)
+        )
 
     async def resume(self, queue: str | None = None, *, reason: str = "", actor: str | None = None) -> bool:
         """End the halt, or the pause of one queue; False if there was none."""

@@ -253,6 +253,7 @@ class Halted(Event):
     reason: str
     queue: str | None = None
     until: datetime | None = None
+    unconfirmed: tuple[str, ...] = ()  # workers that have not confirmed it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -111,7 +111,7 @@ def test_a_queue_that_nobody_knows_is_taken_for_mistyped(call: Run, run: Run, sh
 @pytest.mark.parametrize("argv", [["halt"], ["pause", "mail", "--anyway"]])
 def test_what_would_be_over_at_once_is_refused(argv: list[str], end: list[str], call: Run, shop: Shop) -> None:
     outcome = call(*argv, *end)
-    assert (outcome.code, "that is over, and nothing would be halted" in outcome.err) == (2, True)
+    assert (outcome.code, "until is in the past" in outcome.err) == (2, True)
     assert shop.app.run(shop.app.halts()) == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -274,10 +275,14 @@ class Pipe:
         self.sent.append(data)
 
 
-def perform(name: str, payload: str, module: str = "tests.worker.children") -> dict[str, Any]:
+def perform(
+    name: str, payload: str, module: str = "tests.worker.children", *, may_start: bool = True
+) -> dict[str, Any]:
     order = {"module": module, "name": name, "claim": asdict(claim_of(task=name, payload=payload)), "worker": "w"}
     pipe: Any = Pipe()
-    return child.perform(order, pipe)
+    inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    inbox.put({"start": may_start})  # the parent's answer, when the child is ready
+    return child.perform(order, pipe, inbox)
 
 
 def test_a_task_must_be_at_the_top_of_its_module() -> None:
@@ -291,6 +296,10 @@ def test_the_childs_answers() -> None:
     assert perform("pid_of_coroutine", "{}")["result"] == str(os.getpid())
     assert perform("signals", '{"kind": "snooze"}') == {"wish": "Snooze", "reason": "later", "delay": 3600.0}
     assert perform("fails", '{"kind": "mute"}')["message"] == "<its message raised RuntimeError>"
+
+
+def test_a_child_does_not_call_the_handler_if_it_may_no_longer_start() -> None:
+    assert perform("next_day", '{"day": "2026-01-31"}', may_start=False) == {"held_back": True}
 
 
 @pytest.mark.slow

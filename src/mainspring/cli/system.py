@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from argparse import Namespace
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from mainspring.app import Mainspring
@@ -16,6 +16,7 @@ from mainspring.cli.parser import Commands, Parser, add_actor_options, add_comma
 from mainspring.cli.stats_page import say_stats
 from mainspring.cli.table import Column, Styled
 from mainspring.cli.terminal import Terminal, on_terminal
+from mainspring.halting import CONFIRM_WITHIN, HaltResult, Unconfirmed
 from mainspring.job import check_queue
 from mainspring.moments import show_both, show_exactly, show_moment
 from mainspring.stores.protocol import EVERY_QUEUE, AuditEntry
@@ -41,6 +42,13 @@ def add_halt(commands: Commands) -> None:
 
 def add_end_options(parser: Parser) -> None:
     add_length_options(parser)
+    parser.add_argument(
+        "--wait",
+        type=parse_length,
+        default=timedelta(seconds=CONFIRM_WITHIN),
+        metavar="LENGTH",
+        help=f"wait at most so long for the workers to confirm (default: {CONFIRM_WITHIN:g}s; 0: do not wait)",
+    )
     add_actor_options(parser)
     add_store_options(parser)
 
@@ -88,9 +96,9 @@ def add_audit(commands: Commands) -> None:
 def halt(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
         until = end_of(args, app.now())
-        app.run(app.halt(args.reason, accept=not args.refuse, until=until, actor=args.actor))
+        halting = app.halt(args.reason, accept=not args.refuse, until=until, actor=args.actor, wait=args.wait)
         what = "refused" if args.refuse else "kept for later"
-        return say_halted(app, terminal, None, until, f"halted: no job is started anywhere, new ones are {what}")
+        return say_halted(app, terminal, app.run(halting), f"halted: no job is started anywhere, new ones are {what}")
 
 
 def pause(args: Namespace, terminal: Terminal) -> int:
@@ -98,8 +106,8 @@ def pause(args: Namespace, terminal: Terminal) -> int:
         until = end_of(args, app.now())
         if not args.anyway:
             require_known(app, args)
-        app.run(app.pause(args.queue, args.reason, until=until, actor=args.actor))
-        return say_halted(app, terminal, args.queue, until, f"queue {args.queue} paused: none of its jobs is started")
+        pausing = app.pause(args.queue, args.reason, until=until, actor=args.actor, wait=args.wait)
+        return say_halted(app, terminal, app.run(pausing), f"queue {args.queue} paused: none of its jobs is started")
 
 
 def require_known(app: Mainspring, args: Namespace) -> None:
@@ -125,14 +133,25 @@ def end_of(args: Namespace, now: datetime) -> datetime | None:
     return None if when is None else when.after(now)
 
 
-def say_halted(app: Mainspring, terminal: Terminal, queue: str | None, until: datetime | None, text: str) -> int:
+def say_halted(app: Mainspring, terminal: Terminal, result: HaltResult, text: str) -> int:
+    queue, until = result.halt.queue, result.halt.until
     if terminal.json:
-        terminal.emit({"halted": [one for one in app.run(app.halts()) if one.queue == queue]})
+        standing = [one for one in app.run(app.halts()) if one.queue == queue]
+        terminal.emit({"halted": standing, "unconfirmed": [unconfirmed_data(one) for one in result.unconfirmed]})
         return Exit.OK
     terminal.say(text)
+    for one in result.unconfirmed:
+        terminal.note(f"not confirmed by worker {one.worker.id}: {one.why}")
     end = "mainspring resume" if queue is None else f"mainspring resume --queue {queue}"
     terminal.note(f"until {show_both(until, app.now())}, or: {end}" if until else f"to end it: {end}")
     return Exit.OK
+
+
+def unconfirmed_data(late: Unconfirmed) -> dict[str, Any]:
+    worker = late.worker
+    return {
+        "worker": worker.id, "host": worker.host, "pid": worker.pid, "seen_at": worker.seen_at, "why": late.why,
+    }  # fmt: skip
 
 
 def resume(args: Namespace, terminal: Terminal) -> int:

@@ -13,8 +13,8 @@ from mainspring.stores.protocol import Completion, Store
 
 READS = frozenset({
     "clock", "url", "lease", "stall_grace", "transactional", "open", "close", "find", "count", "attempts", "timeline",
-    "stats", "audit", "diagnose", "halts", "documents", "browse", "due", "dump", "look_up", "sizes", "under_way",
-    "measures",
+    "stats", "audit", "diagnose", "halts", "unconfirmed", "documents", "browse", "due", "dump", "look_up", "sizes",
+    "under_way", "measures",
 })  # fmt: skip
 
 

@@ -84,7 +84,8 @@ class Wake(Flag):
     JOBS = auto()  # something may be due
     CANCELLATIONS = auto()  # a running job may have been cancelled, or a claim lost
     DOCUMENTS = auto()  # a document may come due soon
-    ALL = JOBS | CANCELLATIONS | DOCUMENTS
+    HALTS = auto()  # a halt or pause was set or ended
+    ALL = JOBS | CANCELLATIONS | DOCUMENTS | HALTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +243,7 @@ class Halt:
     until: datetime | None = None  # ends by itself then
     queue: str | None = None
     accept: bool = True  # new jobs are accepted for later, or refused with SystemHalted
+    number: int = field(default=0, compare=False)  # grows with each halt of a store; filled in by the store
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,13 +406,27 @@ class Store(Protocol):
         Unless `by` says that nobody did it: then it is in no log, and in no job's timeline.
         """
 
-    async def halt(self, halt: Halt) -> None:
-        """Halt the system or, with `halt.queue`, pause one queue. Nothing is claimed after this returns."""
+    async def halt(self, halt: Halt) -> Halt:
+        """Halt the system or, with `halt.queue`, pause one queue; return the halt with its number.
+
+        Nothing is claimed after this returns. Workers may still hold jobs that they claimed before: they are woken
+        (`Wake.HALTS`), stop starting them, and `confirm`.
+        """
 
     async def resume(self, by: By, queue: str | None = None) -> bool:
         """End a halt or pause; False if there was none."""
 
-    async def halts(self) -> list[Halt]: ...
+    async def halts(self) -> list[Halt]:
+        """Halts and pauses in force. A halt that has returned is among them: this never reads an older state."""
+
+    async def confirm(self, worker: str, number: int) -> None:
+        """Record that the worker starts nothing that a halt with this number, or a lower one, stops."""
+
+    async def unconfirmed(self, halt: Halt) -> list[WorkerInfo]:
+        """Return the live workers of the halted queues that have not confirmed the halt; none if it is over.
+
+        A store may also wake those workers again, in case they missed the first wake-up.
+        """
 
     # -- beside jobs, see documents.py ---------------------------------------------------------------------
     async def write(self, bundles: Sequence[Bundle]) -> list[list[Inserted] | None]:

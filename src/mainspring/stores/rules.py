@@ -10,7 +10,7 @@ from typing import Any
 from mainspring.clock import Millis, to_millis
 from mainspring.errors import ConfigurationError, IllegalMove
 from mainspring.job import FINISHED, MAX_CRASHES, TRANSITIONS, UNTIL_WOKEN, Move, NewJob, Outcome, Status
-from mainspring.stores.protocol import EVERY_QUEUE, Halt
+from mainspring.stores.protocol import EVERY_QUEUE, Halt, WorkerInfo
 
 LEADS_TO = TRANSITIONS[Status.RUNNING]
 COUNTS_AS_ATTEMPT = frozenset({Move.DONE, Move.RETRY, Move.DEAD, Move.CANCEL})
@@ -146,6 +146,11 @@ def heads_by_priority(due: Sequence[Level]) -> list[Level]:
 
 
 # -- when nothing is due ------------------------------------------------------------------------------
+
+
+def serves(worker: WorkerInfo, halt: Halt) -> bool:
+    """Whether the worker takes jobs from what is halted."""
+    return halt.queue is None or not {halt.queue, EVERY_QUEUE}.isdisjoint(worker.queues)
 
 
 def ends(halts: Iterable[Halt], queues: Collection[str | None]) -> list[Millis]:

@@ -37,14 +37,13 @@ class Acks:
         self._waiting: list[tuple[Run, Outcome]] = []
         self._some = asyncio.Event()
         self._urgent = asyncio.Event()
-        self._empty = asyncio.Event()
-        self._empty.set()
+        self._writing = self._written = 0
+        self._progressed = asyncio.Event()
 
     def add(self, run: Run, outcome: Outcome, *, urgent: bool = False) -> None:
         waiting = self._waiting
         waiting.append((run, outcome))
         if len(waiting) == 1:
-            self._empty.clear()
             self._some.set()
         if urgent or len(waiting) == ENOUGH:
             self._urgent.set()
@@ -62,14 +61,19 @@ class Acks:
             batch, self._waiting = self._waiting, []
             self._some.clear()
             self._urgent.clear()
+            self._writing = len(batch)
             await self._write(batch)
-            if not self._waiting:
-                self._empty.set()
+            self._written += len(batch)
+            self._writing = 0
+            self._progressed.set()
 
     async def flush(self) -> None:
         """Until everything added so far is written."""
-        self._urgent.set()
-        await self._empty.wait()
+        target = self._written + self._writing + len(self._waiting)
+        while self._written < target:
+            self._urgent.set()
+            self._progressed.clear()
+            await self._progressed.wait()
 
     async def _gather(self) -> None:
         if self._delay and not self._urgent.is_set():

@@ -84,7 +84,8 @@ class Announcer:
         elif outcome.move is Move.SUSPEND:
             self._suspended(run, outcome, fields, duration)
         elif outcome.move is Move.RELEASE:
-            log.info("job_released", **fields, duration=duration, delay=delay, reason=outcome.reason)
+            say = log.debug if run.stop is Stop.HALTED else log.info  # a halt may hand back thousands
+            say("job_released", **fields, duration=duration, delay=delay, reason=outcome.reason)
             self._bus.emit(JobReleased(**about, reason=outcome.reason))
         else:
             reason = reason_of(run, outcome)

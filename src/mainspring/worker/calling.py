@@ -20,17 +20,20 @@ from mainspring.worker.batches import RunningBatch
 from mainspring.worker.processes import Processes
 from mainspring.worker.progress import Progress
 from mainspring.worker.run import Run, Stop
-from mainspring.worker.threads import Threads
+from mainspring.worker.threads import HeldBack, Threads
 
 
 class Calling:
     """Of one event loop."""
 
-    def __init__(self, app: Mainspring, worker: str, progress: Progress, *, processes: int) -> None:
+    def __init__(
+        self, app: Mainspring, worker: str, progress: Progress, *, processes: int, may_start: Callable[[Run], bool]
+    ) -> None:
         self._app = app
         self._store = app.store
         self._worker = worker
         self._progress = progress
+        self._may_start = may_start  # asked once more in its thread or process: those take a while to be ready
         self._loop = asyncio.get_running_loop()
         self._threads, self._processes = Threads(), Processes(processes)
 
@@ -58,8 +61,16 @@ class Calling:
             return None
         call = partial(batch.task.function, list(batch.argument))  # which it may change
         with batch.deadline():
-            value = call() if batch.task.is_async else await self._threads.run(call)
+            value = call() if batch.task.is_async else await self._threads.run(partial(self._started, batch.runs, call))
             return await value if inspect.iscoroutine(value) else value
+
+    def _started(self, runs: list[Run], call: Callable[[], Any]) -> Any:
+        """In the handler's thread."""
+        if not all(map(self._may_start, runs)):
+            for run in runs:
+                run.hold_back()
+            raise HeldBack
+        return call()
 
     @contextlib.contextmanager
     def _deadline(self, run: Run) -> Iterator[None]:
@@ -82,7 +93,12 @@ class Calling:
 
         timers: list[asyncio.TimerHandle] = []
         try:
-            return await self._processes.run(run.task, run.claim, self.context(run), begun)
+            return await self._processes.run(
+                run.task, run.claim, self.context(run), begun, partial(self._may_start, run)
+            )
+        except HeldBack:
+            run.hold_back()
+            raise
         finally:
             for timer in timers:
                 timer.cancel()
@@ -91,7 +107,7 @@ class Calling:
         """A thread cannot be stopped: at its timeout it is told through the context, and waited for."""
         self.context(run)
         with self._deadline(run):
-            value = await self._threads.run(partial(run.in_its_thread, function))
+            value = await self._threads.run(partial(run.in_its_thread, partial(self._started, [run], function)))
             return await self._await(run, value) if inspect.iscoroutine(value) else value
 
     async def _await(self, run: Run, work: Coroutine[Any, Any, Any]) -> Any:

@@ -29,7 +29,7 @@ def main(connection: Connection) -> None:
     inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=listen, args=(connection, inbox), daemon=True).start()
     while True:
-        connection.send_bytes(json.dumps(perform(inbox.get(), connection)).encode())
+        send(connection, perform(inbox.get(), connection, inbox))
 
 
 def listen(connection: Connection, inbox: queue.SimpleQueue[dict[str, Any]]) -> None:
@@ -41,7 +41,12 @@ def listen(connection: Connection, inbox: queue.SimpleQueue[dict[str, Any]]) -> 
         os._exit(1)
 
 
-def perform(order: dict[str, Any], connection: Connection) -> dict[str, Any]:
+def send(connection: Connection, message: dict[str, Any]) -> None:
+    connection.send_bytes(json.dumps(message).encode())
+
+
+def perform(order: dict[str, Any], connection: Connection, inbox: queue.SimpleQueue[dict[str, Any]]) -> dict[str, Any]:
+    """Prepare the job, ask the parent whether it may still start, and run it."""
     try:
         task = find_task(order["module"], order["name"])
         context = Context(
@@ -50,6 +55,9 @@ def perform(order: dict[str, Any], connection: Connection) -> dict[str, Any]:
             report=reporter(connection),
             passage=partial(Passage, task.app),
         )
+        send(connection, {"ready": True})
+        if not inbox.get()["start"]:
+            return {"held_back": True}
         value = call(task, context, order["claim"]["payload"])
         if context.effects.result is not UNSET:
             value = context.effects.result
@@ -87,7 +95,7 @@ def find_task(module: str, name: str) -> Task[..., Any, Any]:
 
 def reporter(connection: Connection) -> Any:
     def report(fraction: float, note: str) -> None:
-        connection.send_bytes(json.dumps({"progress": [fraction, note]}).encode())
+        send(connection, {"progress": [fraction, note]})
 
     return report
 

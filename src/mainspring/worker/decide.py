@@ -31,6 +31,11 @@ HOPELESS = InvalidPayload, CannotStoreResult, UnsupportedCall  # the next attemp
 CROWDED_DELAY: Millis = 500  # for others to be quicker than the worker that handed it back
 UNKNOWN_TASK_DELAY: Millis = 15_000  # until a worker that does not know a task looks at its job again
 
+HANDED_BACK: dict[Stop | None, tuple[Millis, str]] = {
+    Stop.CROWDED: (CROWDED_DELAY, "its worker had no room for it"),
+    Stop.HALTED: (0, "it was halted before it started"),
+}
+
 
 def returned(run: Run, value: Any, now: Millis) -> Outcome | None:
     """The handler came to its end. Even past its timeout: the work is done, and undoing it is nobody's wish.
@@ -68,8 +73,9 @@ def raised(run: Run, error: BaseException, now: Millis) -> Outcome | None:
         return None
     if run.stop is Stop.CANCEL:
         return end(run, Move.CANCEL, now, reason=run.stop_reason)
-    if run.stop is Stop.CROWDED:
-        return end(run, Move.RELEASE, now, delay=CROWDED_DELAY, reason="its worker had no room for it")
+    if run.stop in HANDED_BACK:
+        delay, reason = HANDED_BACK[run.stop]
+        return end(run, Move.RELEASE, now, delay=delay, reason=reason)
     if run.durable is not None and run.durable.suspension is not None and is_suspended(error):
         return suspended(run, now)
     if run.stop is Stop.SHUTDOWN and not isinstance(error, (Snooze, Discard)):

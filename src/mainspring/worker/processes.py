@@ -20,6 +20,7 @@ from mainspring.task import Task
 from mainspring.worker import child as child_side
 from mainspring.worker import decide
 from mainspring.worker.run import Dumped
+from mainspring.worker.threads import HeldBack
 
 WISHES: dict[str, Callable[[str, float], Wish]] = {
     "Snooze": lambda reason, delay: Snooze(delay, reason),
@@ -91,14 +92,22 @@ class Processes:
         self._all: set[Child] = set()
 
     async def run(
-        self, task: Task[..., Any, Any], claim: Claim, context: Context, begun: Callable[[Callable[[], None]], None]
+        self,
+        task: Task[..., Any, Any],
+        claim: Claim,
+        context: Context,
+        begun: Callable[[Callable[[], None]], None],
+        may_start: Callable[[], bool],
     ) -> Any:
-        """Run the job in a child; `begun` is called with a way to end it. Raises what the handler raised."""
+        """Run the job in a child; `begun` is called with a way to end it. Raises what the handler raised.
+
+        `may_start` is asked when the child is ready to call the handler; if it says no, `HeldBack` is raised.
+        """
         async with self._free:
             child = self._take()
             begun(child.end)
             try:
-                answer = await self._converse(child, task, claim, context)
+                answer = await self._converse(child, task, claim, context, may_start)
             except BaseException:
                 self._discard(child)
                 raise
@@ -124,7 +133,12 @@ class Processes:
         child.close()
 
     async def _converse(
-        self, child: Child, task: Task[..., Any, Any], claim: Claim, context: Context
+        self,
+        child: Child,
+        task: Task[..., Any, Any],
+        claim: Claim,
+        context: Context,
+        may_start: Callable[[], bool],
     ) -> dict[str, Any]:
         order = {
             "module": task.function.__module__,
@@ -133,11 +147,18 @@ class Processes:
             "worker": context.worker,
         }
         child.send(order)
-        while "progress" in (message := await child.receive()):
-            context.progress(*message["progress"])
-        return message
+        while True:
+            message = await child.receive()
+            if "ready" in message:  # a new child takes long to come so far
+                child.send({"start": may_start()})
+            elif "progress" in message:
+                context.progress(*message["progress"])
+            else:
+                return message
 
     def _interpret(self, answer: dict[str, Any], context: Context) -> Any:
+        if "held_back" in answer:
+            raise HeldBack
         if "wish" in answer:
             raise WISHES[answer["wish"]](answer["reason"], answer["delay"])
         if "error" in answer:

@@ -27,6 +27,7 @@ class Stop(StrEnum):
     LOST = "claim lost"  # somebody else has it now: whatever it does is not written
     SHUTDOWN = "worker stops"  # handed back, no attempt burnt
     CROWDED = "no room"  # likewise: claimed, but nothing is free here to run it
+    HALTED = "halted"  # likewise: halted, or refused by a guard, between its claim and its start
 
 
 class Dumped:
@@ -93,6 +94,10 @@ class Run:
     def in_its_thread(self, handler: Callable[[], Any]) -> Any:
         self.thread = threading.get_ident()
         return handler()
+
+    def hold_back(self) -> None:
+        """It does not start after all. May be called from any thread."""
+        self.stop = self.stop or Stop.HALTED
 
     def end(self, stop: Stop, reason: str = "") -> None:
         """Make the handler stop: cancel the coroutine, end the process; a thread is only told."""

@@ -14,6 +14,10 @@ from typing import Any
 Work = tuple[contextvars.Context, Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 
 
+class HeldBack(Exception):
+    """The job was halted between its claim and the moment at which its thread or process was ready for it."""
+
+
 class Threads:
     """As many as are needed at once, reused. The worker's concurrency bounds them."""
 

@@ -1,4 +1,4 @@
-"""What workers do for all: take over from the dead, delete what is old, notice a halt or a clock that was set."""
+"""What workers do for all: take over from the dead, delete what is old, notice a clock that was set."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ import asyncio
 from mainspring.app import Mainspring
 from mainspring.clock import Millis
 from mainspring.job import Status
-from mainspring.log import get_log
 from mainspring.stores.protocol import Measured, StalledRun
 from mainspring.worker import decide
 from mainspring.worker.aftermath import Aftermath
 from mainspring.worker.announce import Announcer
-
-log = get_log("mainspring.worker")
 
 CLOCK_JUMP = 250  # milliseconds by which the wall clock may go wrong between two looks at it
 PRUNE_EVERY = 10.0  # seconds
@@ -24,26 +21,21 @@ PRUNE_FOR = 1.0  # seconds at a time: meanwhile nobody here looks for the dead
 class Upkeep:
     """Of one event loop."""
 
-    def __init__(
-        self, app: Mainspring, worker: str, announce: Announcer, aftermath: Aftermath, stopping: asyncio.Event
-    ) -> None:
+    def __init__(self, app: Mainspring, announce: Announcer, aftermath: Aftermath, stopping: asyncio.Event) -> None:
         self._app = app
         self._store = app.store
-        self._worker = worker
         self._announce = announce
         self._aftermath = aftermath
         self._stopping = stopping
         self._loop = asyncio.get_running_loop()
         self._pruned_at = self._loop.time()
         self._clock_offset = self._offset()
-        self.halted = False
         self._must_recover = False
 
     async def look_after_others(self) -> None:
         if isinstance(self._store, Measured):
             self._app.contact.measured(self._store.measures())
         await self._take_over()
-        await self._look_for_halt()
         await self._prune()
 
     async def _take_over(self) -> None:
@@ -75,16 +67,6 @@ class Upkeep:
 
     def _offset(self) -> float:
         return self._store.clock.now() - self._loop.time() * 1000
-
-    async def _look_for_halt(self) -> None:
-        """Only to tell of it: whether a job may start is decided in the claim."""
-        halts = [halt for halt in await self._store.halts() if halt.queue is None]
-        if bool(halts) != self.halted:
-            self.halted = bool(halts)
-            if halts:
-                log.info("worker_halted", worker=self._worker, actor=halts[0].actor, reason=halts[0].reason)
-            else:
-                log.info("worker_resumed", worker=self._worker)
 
     async def _prune(self) -> None:
         """In chunks, so that others may write in between."""

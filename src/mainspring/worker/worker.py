@@ -1,8 +1,8 @@
 """The worker: claims due jobs, has them run, writes down how they ended.
 
-`serve` is the table of contents. Six loops run side by side, each supervised, beside the heartbeat's thread:
-claim (store → `Run`s), acks (outcomes → store), aftermath (what follows from them), progress (reports → store), timers
-(schedules → jobs), upkeep (takeovers, retention).
+`serve` is the table of contents. Seven loops run side by side, each supervised, beside the heartbeat's thread:
+claim (store → `Run`s), acks (outcomes → store), aftermath (what follows from them), progress (reports → store), gate
+(what is halted), timers (schedules → jobs), upkeep (takeovers, retention).
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from mainspring.worker.background import Background
 from mainspring.worker.batches import RunningBatch
 from mainspring.worker.calling import Calling
 from mainspring.worker.claiming import Prefetch, SoloTurns, wants
+from mainspring.worker.gate import Gate, elapsed
 from mainspring.worker.gathering import Gathering, Gatherings
 from mainspring.worker.heartbeat import Heartbeat
 from mainspring.worker.lanes import Lanes, shed_cancellation
@@ -178,6 +179,7 @@ class Worker:
                 asyncio.create_task(
                     supervised("aftermath", self._aftermath.step, self._outage), name="mainspring-aftermath"
                 ),
+                asyncio.create_task(supervised("gate", self._gate.step, self._outage), name="mainspring-gate"),
                 asyncio.create_task(supervised("timers", self._timer_step, self._outage), name="mainspring-timers"),
                 asyncio.create_task(supervised("upkeep", self._upkeep_step, self._outage), name="mainspring-upkeep"),
             ]
@@ -240,13 +242,17 @@ class Worker:
         await self._join()
         async with self._joined():
             await self._reconcile()
-            progress = asyncio.create_task(
-                supervised("progress", self._progress.step, self._outage), name="mainspring-progress"
-            )
+            loops = [
+                asyncio.create_task(
+                    supervised("progress", self._progress.step, self._outage), name="mainspring-progress"
+                ),
+                asyncio.create_task(supervised("gate", self._gate.step, self._outage), name="mainspring-gate"),
+            ]
             try:
                 yield self._run_due
             finally:
-                progress.cancel()
+                for task in loops:
+                    task.cancel()
 
     async def _run_due(self) -> Claims:
         next_timer = await self.app.timers.run_due()
@@ -284,7 +290,10 @@ class Worker:
         self._lanes = Lanes(self.settings.concurrency, self._buffer, self._execute)
         self._gathered = Gatherings(self._post)
         self._progress = Progress(self.store, self._announce, self._held)
-        self._calling = Calling(self.app, self.id, self._progress, processes=self.settings.processes)
+        self._gate = Gate(self.store, self.id, closed=self._hand_back_halted, settled=self._handed_back)
+        self._calling = Calling(
+            self.app, self.id, self._progress, processes=self.settings.processes, may_start=self._may_start
+        )
         self._acks = Acks(self.store, self.settings.ack_delay, self._confirmed, self._outage)
         self._aftermath = Aftermath(self.app)
         self._admissions = Admissions(
@@ -298,7 +307,7 @@ class Worker:
         self._heartbeat = Heartbeat(
             self.store, self.id, self.settings.heartbeat, self._tokens, self._on_pulse, outage=self._outage
         )
-        self._upkeep = Upkeep(self.app, self.id, self._announce, self._aftermath, self._stopping)
+        self._upkeep = Upkeep(self.app, self._announce, self._aftermath, self._stopping)
 
     @contextlib.asynccontextmanager
     async def _joined(self) -> AsyncIterator[None]:
@@ -413,6 +422,9 @@ class Worker:
                 return Claims([])
             claims = await self.store.claim(self.id, wanted, limit=limit, solo=solo)
             self._outage.worked("claim")
+            if claims.jobs and self._gate.stops_something:  # perhaps they were given out because that is over
+                with contextlib.suppress(StoreError):
+                    await self._gate.look()
             if not claims.jobs:
                 self._gathered.claimed([], of=0)
             return claims
@@ -457,6 +469,8 @@ class Worker:
             self._heartbeat.poke()
         if Wake.DOCUMENTS in wake:
             self._some_due.set()
+        if Wake.HALTS in wake:
+            self._gate.poke()
 
     def _take(self, claims: list[Claim]) -> None:
         now = self._loop.time()
@@ -490,6 +504,8 @@ class Worker:
     def _ready(self, run: Run) -> None:
         if self._stopping.is_set():  # it would begin no more, or wait here for others
             self._end(run, Stop.SHUTDOWN)
+        elif self._gate.stops(run.claim.queue):
+            self._end(run, Stop.HALTED)
         elif run.task.batch is None:
             self._buffer.append(run)
         else:
@@ -520,8 +536,8 @@ class Worker:
         if isinstance(run, Gathering):
             await self._execute_batch(run.take(), lane)
             return
-        if self._stopping.is_set():  # claimed when we were told to stop
-            self._end(run, Stop.SHUTDOWN)
+        if elapsed() > self._gate.open_until or run.claim.queue in self._gate.paused or self._stopping.is_set():
+            await self._end_unstartable([run])
         if run.ended:  # handed back while it waited
             return
         self._begin(run, lane)
@@ -543,9 +559,8 @@ class Worker:
 
     async def _execute_batch(self, runs: list[Run], lane: asyncio.Task[None]) -> None:
         """The same for several at once."""
-        if self._stopping.is_set():
-            for run in runs:
-                self._end(run, Stop.SHUTDOWN)
+        if self._stopping.is_set() or not all(self._gate.permits(run.claim.queue) for run in runs):
+            await self._end_unstartable(runs)
         runs = [run for run in runs if not run.ended]
         if not runs:  # all of them were taken away while they waited for this lane
             self._room.set()
@@ -566,6 +581,25 @@ class Worker:
         for run in runs:
             if run.written is not None:
                 await run.written
+
+    async def _end_unstartable(self, runs: list[Run]) -> None:
+        """End the runs that may not start; if the last look at the halts is too old, look first."""
+        unsure = False
+        if not self._stopping.is_set():
+            try:
+                await self._gate.refresh()
+            except StoreError as error:
+                self._outage.failed("gate", error)
+                unsure = True
+        for run in runs:
+            if self._stopping.is_set():  # they were claimed before that
+                self._end(run, Stop.SHUTDOWN)
+            elif unsure or self._gate.stops(run.claim.queue):
+                self._end(run, Stop.CROWDED if unsure else Stop.HALTED)
+
+    def _may_start(self, run: Run) -> bool:
+        """Whether a run that has begun may still call its handler. Asked from the handler's thread, too."""
+        return self._gate.permits(run.claim.queue)
 
     def _ended(self, run: Run, value: Any, error: BaseException | None) -> Outcome | None:
         return self._raised(run, error) if error is not None else decide.returned(run, value, self.store.clock.now())
@@ -664,7 +698,7 @@ class Worker:
             if (run := self._held.get(job_id)) is not None and run.claim.token == asked[job_id]:
                 self._end(run, Stop.CANCEL, reason)
         if self.app.bus.wants(WorkerHeartbeat):
-            self.app.bus.emit(WorkerHeartbeat(worker=self.id, running=self._slots, halted=self._upkeep.halted))
+            self.app.bus.emit(WorkerHeartbeat(worker=self.id, running=self._slots, halted=self._gate.halted))
 
     def _end(self, run: Run, stop: Stop, reason: str = "") -> None:
         """Stop a run, wherever it is: one that waits here never starts."""
@@ -680,6 +714,19 @@ class Worker:
                 self._acks.add(run, outcome)
             elif run.guarded:
                 self._aftermath.ended(run.claim)
+
+    # -- halts ----------------------------------------------------------------------------------
+
+    def _hand_back_halted(self) -> None:
+        """Hand back halted jobs that have not started, wherever they wait: in the buffer, a batch, or at a guard."""
+        for run in list(self._held.values()):
+            if (run.lane is None or run.waits_for_child) and self._gate.stops(run.claim.queue):
+                self._end(run, Stop.HALTED)
+
+    async def _handed_back(self) -> None:
+        """Return when the store has taken back what was halted, also what a claim brought that was under way."""
+        await self._claim_finished()
+        await self._acks.flush()
 
     # -- upkeep ---------------------------------------------------------------------------------
 
@@ -703,7 +750,7 @@ class Worker:
     # -- drain ----------------------------------------------------------------------------------
 
     async def _claim_finished(self) -> None:
-        """A claim that was on its way when we were told to stop has arrived."""
+        """Wait for the answer of a claim that is under way."""
         async with self._claiming:
             await asyncio.sleep(0)
 

@@ -61,6 +61,11 @@ class Crew:
         for member in self.members.values():
             member.tell(Wake.DOCUMENTS)
 
+    def tell_of_halts(self) -> None:
+        """One was set or ended here. Workers of other processes notice it when they next look."""
+        for member in self.members.values():
+            member.tell(Wake.HALTS)
+
     def warn(self, worker: str) -> None:
         """A claim of it was taken away, or is to be cancelled."""
         if worker in self.members:

@@ -11,20 +11,24 @@ copies, written in one transaction, and each process reads its own.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from zlib import crc32
 
 from mainspring.clock import Millis, to_datetime
 from mainspring.errors import SystemHalted
+from mainspring.stores.dynamodb import workers
 from mainspring.stores.dynamodb.client import Item
 from mainspring.stores.dynamodb.items import key
 from mainspring.stores.dynamodb.table import Table
 from mainspring.stores.dynamodb.values import Row, update
-from mainspring.stores.protocol import Halt
+from mainspring.stores.protocol import Halt, WorkerInfo
+from mainspring.stores.rules import serves
 
 COPIES = 16
 ALL, ONE = "halt", "pause#"  # attributes: the system's, and a queue's
+NUMBER = "number"  # attribute: how many halts there have been
 
 
 def copy_of(number: int) -> Item:
@@ -42,7 +46,10 @@ async def standing(table: Table, *, consistent: bool = True) -> list[Halt]:
 
 
 def still_standing(row: Row | None, now: Millis) -> list[Halt]:
-    found = [to_halt(name, value) for name, value in (row or {}).items() if name == ALL or name.startswith(ONE)]
+    """Each has the number of the last halt: it is read together with them."""
+    row = row or {}
+    names = [name for name in row if name == ALL or name.startswith(ONE)]
+    found = [to_halt(name, row[name], row.get(NUMBER, 0)) for name in names]
     return [halt for halt in found if halt.until is None or halt.until > to_datetime(now)]
 
 
@@ -50,7 +57,7 @@ def attribute_of(queue: str | None) -> str:
     return ALL if queue is None else f"{ONE}{queue}"
 
 
-def to_halt(name: str, value: Mapping[str, Any]) -> Halt:
+def to_halt(name: str, value: Mapping[str, Any], number: int) -> Halt:
     return Halt(
         actor=value["actor"],
         reason=value["reason"],
@@ -58,10 +65,12 @@ def to_halt(name: str, value: Mapping[str, Any]) -> Halt:
         until=datetime.fromisoformat(value["until"]) if "until" in value else None,
         queue=None if name == ALL else name.removeprefix(ONE),
         accept=value["accept"],
+        number=number,
     )
 
 
-async def write(table: Table, halt: Halt) -> None:
+async def write(table: Table, halt: Halt) -> Halt:
+    """Return the halt with its number, or that of a later halt: workers that confirm that one have seen both."""
     value = {
         "actor": halt.actor,
         "reason": halt.reason,
@@ -69,7 +78,9 @@ async def write(table: Table, halt: Halt) -> None:
         "until": None if halt.until is None else halt.until.isoformat(),
         "accept": halt.accept,
     }
-    await write_all(table, {attribute_of(halt.queue): value})
+    await write_all(table, {attribute_of(halt.queue): value}, add={NUMBER: 1})
+    written = await table.get(ours(table), consistent=True) or {}
+    return replace(halt, number=written[NUMBER])
 
 
 async def remove(table: Table, queue: str | None) -> bool:
@@ -79,8 +90,15 @@ async def remove(table: Table, queue: str | None) -> bool:
     return found
 
 
-async def write_all(table: Table, changes: Mapping[str, Any]) -> None:
-    await table.transact(*(("Update", update(copy_of(number), changes)) for number in range(COPIES)))
+async def write_all(table: Table, changes: Mapping[str, Any], add: Mapping[str, float] | None = None) -> None:
+    await table.transact(*(("Update", update(copy_of(number), changes, add=add)) for number in range(COPIES)))
+
+
+async def unconfirmed(table: Table, halt: Halt) -> list[WorkerInfo]:
+    if all(one.number < halt.number for one in await standing(table)):
+        return []
+    rows = [row for row in await workers.present(table) if row.get(workers.CONFIRMED, 0) < halt.number]
+    return [info for info in map(workers.to_info, rows) if serves(info, halt)]
 
 
 def refuse(halts: Collection[Halt], queues: Collection[str]) -> None:

@@ -310,11 +310,13 @@ EFFECTS = {Action.CANCEL: cancel, Action.REPLAY: replay, Action.DELETE: remove, 
 # -- halt -----------------------------------------------------------------------------------------------
 
 
-async def halt(table: Table, one: Halt) -> None:
-    await halts.write(table, one)
+async def halt(table: Table, one: Halt) -> Halt:
+    written = await halts.write(table, one)
     until = None if one.until is None else one.until.isoformat()
     detail = {"queue": one.queue, "until": until, "accept": one.accept}
     await write_entry(table, By(one.actor, one.reason), "pause" if one.queue else "halt", detail, 0)
+    table.crew.tell_of_halts()
+    return written
 
 
 async def resume(table: Table, by: By, queue: str | None) -> bool:
@@ -322,6 +324,7 @@ async def resume(table: Table, by: By, queue: str | None) -> bool:
         return False
     await write_entry(table, by, "resume", {"queue": queue}, 0)
     table.crew.call([queue or "*"])
+    table.crew.tell_of_halts()
     return True
 
 

@@ -244,7 +244,7 @@ async def stats(table: Table) -> Stats:
         queues=[Counts(queue, dict(numbers)) for queue, numbers in counts.items() if numbers],
         due=due,
         oldest_due=oldest,
-        workers=[workers.to_info(row) for row in await workers.listing(table) if "info" in row and "buried" not in row],
+        workers=[workers.to_info(row) for row in await workers.present(table)],
         halts=await standing(table),
         estimated=True,
     )

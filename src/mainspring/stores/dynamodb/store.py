@@ -287,6 +287,15 @@ class DynamoStore:
         await self.open()
         return await halts.standing(self.table)
 
+    async def confirm(self, worker: str, number: int) -> None:
+        await self.open()
+        await workers.confirm(self.table, worker, number)
+
+    async def unconfirmed(self, halt: Halt) -> list[WorkerInfo]:
+        await self.open()
+        late = await halts.unconfirmed(self.table, halt)
+        return [info for info in map(self._judged, late) if info.alive]
+
     async def stats(self) -> Stats:
         await self.open()
         stats = await read.stats(self.table)
@@ -327,9 +336,9 @@ class DynamoStore:
         request = ChangeRequest(action, where, by, edit, limit, cursor, dry_run)
         return await self._do(operate.change(self.table, request))
 
-    async def halt(self, halt: Halt) -> None:
+    async def halt(self, halt: Halt) -> Halt:
         await self.open()
-        await operate.halt(self.table, halt)
+        return await operate.halt(self.table, halt)
 
     async def resume(self, by: By, queue: str | None = None) -> bool:
         await self.open()

@@ -89,6 +89,11 @@ def exists(name: str) -> Condition:
     return Condition("attribute_exists({name})", name, in_batch='"{name}" IS NOT MISSING')
 
 
+def higher(name: str, value: int) -> Condition:
+    """The value is higher than what is there, if anything is."""
+    return Condition("(attribute_not_exists({name}) OR {name} < {value})", name, value)
+
+
 def absent(name: str) -> Condition:
     return Condition("attribute_not_exists({name})", name, in_batch='"{name}" IS MISSING')
 

@@ -14,11 +14,12 @@ from mainspring.job import Status
 from mainspring.stores.dynamodb.client import ConditionFailed, Item
 from mainspring.stores.dynamodb.items import key, stamp, status_of, ttl, unstamp
 from mainspring.stores.dynamodb.table import Table, together
-from mainspring.stores.dynamodb.values import Row, absent, delete, equals, exists, put, unpack, update
+from mainspring.stores.dynamodb.values import Row, absent, delete, equals, exists, higher, put, unpack, update
 from mainspring.stores.protocol import Pulse, WorkerInfo
 
 REMEMBERED: Millis = 86_400_000  # how long the item of a worker stays that is not heard of any more
 PARTITIONS = 4  # every claim reads its worker's item
+CONFIRMED = "confirmed"  # attribute: the number of the last halt that the worker has confirmed
 SEEN = ("SK", "token", "status", "cancel_requested", "reason")
 
 
@@ -100,6 +101,19 @@ async def pulse(table: Table, held: Mapping[str, int]) -> Pulse:
 async def listing(table: Table) -> list[Row]:
     parts = await together([table.rows(f"workers#{number}") for number in range(PARTITIONS)])
     return [row for rows in parts for row in rows]
+
+
+async def present(table: Table) -> list[Row]:
+    """Those that have not been found dead."""
+    return [row for row in await listing(table) if "info" in row and "buried" not in row]
+
+
+async def confirm(table: Table, worker: str, number: int) -> None:
+    """Of a halt. A worker without an item is not listed, and nothing waits for it."""
+    with suppress(ConditionFailed):
+        await table.update(
+            update(worker_key(worker), {CONFIRMED: number}, only_if=[exists("info"), higher(CONFIRMED, number)])
+        )
 
 
 def to_info(row: Row) -> WorkerInfo:

@@ -34,6 +34,7 @@ class Crew:
         self._queues: set[str] = set()
         self._losers: set[str] = set()
         self._documents = False
+        self._halts = False
 
     def join(
         self, info: WorkerInfo, wake: Callable[[Wake], None], loop: asyncio.AbstractEventLoop, now: Millis
@@ -85,9 +86,14 @@ class Crew:
     def call_for_documents(self) -> None:
         self._documents = True
 
+    def call_about_halts(self) -> None:
+        self._halts = True
+
     def ring(self) -> None:
         for worker, member in self._members.items():
             wake = Wake.DOCUMENTS if self._documents else Wake(0)
+            if self._halts:
+                wake |= Wake.HALTS
             if worker in self._losers:
                 wake |= Wake.CANCELLATIONS
             if self._serves(member, self._queues):
@@ -97,7 +103,7 @@ class Crew:
                     member.loop.call_soon_threadsafe(member.wake, wake)
         self._queues.clear()
         self._losers.clear()
-        self._documents = False
+        self._documents = self._halts = False
 
     @staticmethod
     def _serves(member: Member, queues: set[str]) -> bool:

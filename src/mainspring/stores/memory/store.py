@@ -105,7 +105,7 @@ from mainspring.stores.protocol import (
     retry_at_once,
 )
 from mainspring.stores.records import JOBS, Chunk, Kind, Record, kind_of, make_key, split_key
-from mainspring.stores.rules import COUNTS_AS_ATTEMPT, begins_anew, last_reason, refuse_negative
+from mainspring.stores.rules import COUNTS_AS_ATTEMPT, begins_anew, last_reason, refuse_negative, serves
 from mainspring.stores.shelf import Shelf
 
 IN_HISTORY = COUNTS_AS_ATTEMPT | {Move.CRASH}
@@ -151,6 +151,8 @@ class MemoryStore:
         self._keys = Keys()
         self._crew = Crew()
         self._halts: dict[str | None, Halt] = {}
+        self._halt_number = 0  # of the last halt
+        self._confirmed: dict[str, int] = {}  # worker -> number of the last halt that it has confirmed
         self._audit: dict[Operation, AuditEntry] = {}
         self._turns: Counter[str] = Counter()
         self._shelf = Shelf()
@@ -432,6 +434,7 @@ class MemoryStore:
         """A worker that leaves in order hands back what it still holds: nobody crashed."""
         with self._operation() as now:
             self._crew.leave(worker)
+            self._confirmed.pop(worker, None)
             for row in [row for row in self._running.values() if row.worker == worker]:
                 self._end(row, Outcome(row.id, row.token, Move.RELEASE), now)
 
@@ -626,11 +629,14 @@ class MemoryStore:
 
     # -- halts and the audit log ------------------------------------------------------------------
 
-    async def halt(self, halt: Halt) -> None:
+    async def halt(self, halt: Halt) -> Halt:
         with self._operation() as now:
-            self._halts[halt.queue] = halt
+            self._halt_number += 1
+            halt = self._halts[halt.queue] = replace(halt, number=self._halt_number)
+            self._crew.call_about_halts()
             detail = {"queue": halt.queue, "until": halt.until and halt.until.isoformat(), "accept": halt.accept}
             self._write_down(By(halt.actor, halt.reason, new_id()), "halt", detail, 0, now)
+            return halt
 
     async def resume(self, by: By, queue: str | None = None) -> bool:
         with self._operation() as now:
@@ -638,12 +644,24 @@ class MemoryStore:
                 return False
             del self._halts[queue]
             self._crew.call_for_jobs(queue or EVERY_QUEUE)
+            self._crew.call_about_halts()
             self._write_down(by, "resume", {"queue": queue}, 0, now)
             return True
 
     async def halts(self) -> list[Halt]:
         with self._operation() as now:
             return list(self._standing(now).values())
+
+    async def confirm(self, worker: str, number: int) -> None:
+        with self._operation():
+            self._confirmed[worker] = max(number, self._confirmed.get(worker, 0))
+
+    async def unconfirmed(self, halt: Halt) -> list[WorkerInfo]:
+        with self._operation() as now:
+            if all(one.number < halt.number for one in self._standing(now).values()):
+                return []
+            serving = [worker for worker in self._crew.listing() if serves(worker, halt)]
+            return [worker for worker in serving if self._confirmed.get(worker.id, 0) < halt.number]
 
     def _standing(self, now: Millis) -> dict[str | None, Halt]:
         """The halt (under None) and pauses that are not over."""

@@ -15,8 +15,14 @@ from mainspring.stores.protocol import Halt
 IN_COMMON = "SELECT pg_advisory_xact_lock_shared(hashtextextended('{s} halts', 0))"
 ALONE = "SELECT pg_advisory_xact_lock(hashtextextended('{s} halts', 0))"
 CURRENT = """
-SELECT queue, actor, reason, since, until, accept FROM {s}.halts WHERE until IS NULL OR until > {now} ORDER BY queue
+SELECT queue, actor, reason, since, until, accept, number FROM {s}.halts
+WHERE until IS NULL OR until > {now} ORDER BY queue
 """
+CONFIRM = """
+INSERT INTO {s}.confirmations (worker, number) VALUES (%(worker)s, %(number)s)
+ON CONFLICT (worker) DO UPDATE SET number = greatest(confirmations.number, excluded.number)
+"""
+CONFIRMED = "SELECT worker FROM {s}.confirmations WHERE number >= %(number)s"
 
 
 async def current_halts(transaction: Transaction) -> list[Halt]:
@@ -24,7 +30,8 @@ async def current_halts(transaction: Transaction) -> list[Halt]:
 
 
 def to_halt(row: tuple[Any, ...]) -> Halt:
-    queue, actor, reason, since, until, accept = row
+    """A claim's look at the halts leaves the number out."""
+    queue, actor, reason, since, until, accept, *number = row
     return Halt(
         actor=actor,
         reason=reason,
@@ -32,4 +39,17 @@ def to_halt(row: tuple[Any, ...]) -> Halt:
         until=None if until is None else to_datetime(until),
         queue=queue or None,
         accept=accept,
+        number=number[0] if number else 0,
     )
+
+
+async def confirm(transaction: Transaction, worker: str, number: int) -> None:
+    await transaction.do(CONFIRM, worker=worker, number=number)
+
+
+async def is_over(transaction: Transaction, halt: Halt) -> bool:
+    return all(one.number < halt.number for one in await current_halts(transaction))
+
+
+async def confirmed_by(transaction: Transaction, number: int) -> set[str]:
+    return {worker for (worker,) in await transaction.rows(CONFIRMED, number=number)}

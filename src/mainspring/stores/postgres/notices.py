@@ -49,7 +49,7 @@ def describe(wake: Wake, queues: Iterable[str]) -> str:
 async def tell(transaction: Transaction) -> None:
     """What a transaction that has committed means for others."""
     schema = transaction.dialect.schema
-    if transaction.cancellations or transaction.documents:
+    if transaction.cancellations or transaction.documents or transaction.halts:
         message = describe(transaction.wakes(), [EVERY_QUEUE] if transaction.cancellations else transaction.woken)
         await transaction.rows(NOTIFY, channel=channel(schema), message=message)
     elif transaction.woken:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mainspring.clock import to_millis
@@ -224,18 +225,24 @@ PUT_HALT = """
 INSERT INTO {s}.halts (queue, actor, reason, since, until, accept)
 VALUES (%(queue)s, %(actor)s, %(reason)s, {now}, %(until)s, %(accept)s)
 ON CONFLICT (queue) DO UPDATE SET actor = excluded.actor, reason = excluded.reason, since = excluded.since,
-                                  until = excluded.until, accept = excluded.accept
+                                  until = excluded.until, accept = excluded.accept, number = excluded.number
+RETURNING number
 """
+FORGET_CONFIRMATIONS = "DELETE FROM {s}.confirmations"
 
 
-async def halt(transaction: Transaction, one: Halt) -> None:
+async def halt(transaction: Transaction, one: Halt) -> Halt:
+    """Confirmations of earlier halts are not needed any more: workers confirm the new one."""
     await transaction.rows(ALONE)
     until = None if one.until is None else to_millis(one.until)
-    await transaction.do(
+    await transaction.do(FORGET_CONFIRMATIONS)
+    number = await transaction.value(
         PUT_HALT, queue=one.queue or "", actor=one.actor, reason=one.reason, until=until, accept=one.accept
     )
     detail = {"queue": one.queue, "until": until, "accept": one.accept}
     await write_entry(transaction, By(one.actor, one.reason), "pause" if one.queue else "halt", detail, 0)
+    transaction.halts = True
+    return replace(one, number=number)
 
 
 async def resume(transaction: Transaction, by: By, queue: str | None) -> bool:
@@ -244,6 +251,7 @@ async def resume(transaction: Transaction, by: By, queue: str | None) -> bool:
     if over:
         await write_entry(transaction, by, "resume", {"queue": queue}, 0)
         transaction.woken.add(queue or "*")
+        transaction.halts = True
     return over
 
 

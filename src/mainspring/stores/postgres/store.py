@@ -22,6 +22,7 @@ from mainspring.stores.postgres import (
     diagnosis,
     documents,
     endings,
+    halts,
     insertion,
     operate,
     partitions,
@@ -36,7 +37,6 @@ from mainspring.stores.postgres.batches import Batches
 from mainspring.stores.postgres.borrowed import borrow
 from mainspring.stores.postgres.clock import ServerClock
 from mainspring.stores.postgres.completion import PostgresCompletion
-from mainspring.stores.postgres.halts import current_halts
 from mainspring.stores.postgres.links import Connection, Links, is_pooled, short_transaction
 from mainspring.stores.postgres.notices import NOTIFY, Listener, channel, describe, tell
 from mainspring.stores.postgres.refusals import explain
@@ -62,7 +62,7 @@ from mainspring.stores.protocol import (
     retry_at_once,
 )
 from mainspring.stores.records import Chunk, Kind, Record
-from mainspring.stores.rules import refuse_negative
+from mainspring.stores.rules import refuse_negative, serves
 from mainspring.stores.tables import ChangeRequest, Timed
 
 T = TypeVar("T")
@@ -497,17 +497,32 @@ class PostgresStore:
         return await self._read(lambda transaction: read.audit(transaction, limit))
 
     async def halts(self) -> list[Halt]:
-        return await self._read(current_halts)
+        return await self._read(halts.current_halts)
+
+    async def confirm(self, worker: str, number: int) -> None:
+        await self._run_alone(lambda transaction: halts.confirm(transaction, worker, number))
+
+    async def unconfirmed(self, halt: Halt) -> list[WorkerInfo]:
+        async def look(transaction: Transaction) -> list[WorkerInfo]:
+            if await halts.is_over(transaction, halt):
+                return []
+            confirmed = await halts.confirmed_by(transaction, halt.number)
+            return [info for info in await read.workers(transaction) if info.id not in confirmed and serves(info, halt)]
+
+        return [info for info in self._living(await self._read(look)) if info.alive]
 
     async def stats(self) -> Stats:
         async def look(transaction: Transaction) -> Stats:
             stats = await read.stats(transaction)
-            stats.halts.extend(await current_halts(transaction))
+            stats.halts.extend(await halts.current_halts(transaction))
             return stats
 
         stats = await self._read(look)
-        stats.workers[:] = [self._judged(info) for info in stats.workers if info.id not in self._dead]
+        stats.workers[:] = self._living(stats.workers)
         return stats
+
+    def _living(self, workers: Sequence[WorkerInfo]) -> list[WorkerInfo]:
+        return [self._judged(info) for info in workers if info.id not in self._dead]
 
     def _judged(self, info: WorkerInfo) -> WorkerInfo:
         """Who only looks has watched no heartbeats, and goes by the server's clock, which timed the last one."""
@@ -537,8 +552,8 @@ class PostgresStore:
         request = ChangeRequest(action, where, by, edit, limit, cursor, dry_run)
         return await self._run(lambda transaction: operate.change(transaction, request))
 
-    async def halt(self, halt: Halt) -> None:
-        await self._run(lambda transaction: operate.halt(transaction, halt))
+    async def halt(self, halt: Halt) -> Halt:
+        return await self._run(lambda transaction: operate.halt(transaction, halt))
 
     async def resume(self, by: By, queue: str | None = None) -> bool:
         return await self._run(lambda transaction: operate.resume(transaction, by, queue))

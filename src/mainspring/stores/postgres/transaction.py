@@ -43,6 +43,7 @@ class Transaction:
         self.woken: set[str] = set()  # queues that may have something due
         self.cancellations = False
         self.documents = False  # some come due soon
+        self.halts = False  # one was set or ended
 
     async def rows(self, template: str, **parameters: Any) -> list[tuple[Any, ...]]:
         statement, given = self.dialect.statement(template), self.dialect.parameters(parameters)
@@ -75,6 +76,8 @@ class Transaction:
         wake = Wake.JOBS if self.woken else Wake(0)
         if self.cancellations:
             wake |= Wake.CANCELLATIONS
+        if self.halts:
+            wake |= Wake.HALTS
         return wake | Wake.DOCUMENTS if self.documents else wake
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mainspring.clock import to_millis
@@ -233,21 +234,29 @@ EFFECTS: Mapping[Action, Callable[[Transaction, Sequence[Target], ChangeRequest]
 
 # -- halt -----------------------------------------------------------------------------------------
 
-PUT_HALT = (
-    "INSERT OR REPLACE INTO mainspring_halts (queue, actor, reason, since, until, accept) VALUES (?, ?, ?, ?, ?, ?)"
-)
+PUT_HALT = "INSERT OR REPLACE INTO mainspring_halts VALUES (?, ?, ?, ?, ?, ?, ?)"
+FORGET_CONFIRMATIONS = "DELETE FROM mainspring_confirmations WHERE worker <> ''"
+NEXT_NUMBER = """
+INSERT INTO mainspring_confirmations VALUES ('', 1) ON CONFLICT DO UPDATE SET number = number + 1 RETURNING number
+"""
 
 
-def halt(transaction: Transaction, halts: list[Halt]) -> list[None]:
+def halt(transaction: Transaction, halts: list[Halt]) -> list[Halt]:
+    """Confirmations of earlier halts are not needed any more: workers confirm the new one."""
+    transaction.execute(FORGET_CONFIRMATIONS)
+    written: list[Halt] = []
     for one in halts:
         until = None if one.until is None else to_millis(one.until)
-        row = (one.queue or "", one.actor, one.reason, transaction.now, until, int(one.accept))
+        number = transaction.value(NEXT_NUMBER)
+        row = (one.queue or "", one.actor, one.reason, transaction.now, until, int(one.accept), number)
         transaction.execute(PUT_HALT, row)
         by = By(one.actor, one.reason)
         detail = {"queue": one.queue, "until": until, "accept": one.accept}
         write_entry(transaction, by, "pause" if one.queue else "halt", detail, 0)
         transaction.halts = None
-    return [None] * len(halts)
+        written.append(replace(one, number=number))
+    transaction.halts_changed = True
+    return written
 
 
 def resume(transaction: Transaction, requests: list[tuple[By, str | None]]) -> list[bool]:
@@ -258,6 +267,7 @@ def resume(transaction: Transaction, requests: list[tuple[By, str | None]]) -> l
         if over:
             write_entry(transaction, by, "resume", {"queue": queue}, 0)
             transaction.woken.add(queue or "*")
+            transaction.halts_changed = True
         transaction.halts = None
         ended.append(over)
     return ended

@@ -9,9 +9,8 @@ from typing import Any
 
 from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.job import Attempt, Counts, Job, Move, TimelineEntry
-from mainspring.stores.protocol import DUE_CAP, AuditEntry, Filter, Halt, Page
+from mainspring.stores.protocol import DUE_CAP, AuditEntry, Filter, Page
 from mainspring.stores.sqlite.claims import PRIORITIES
-from mainspring.stores.sqlite.halts import to_halt
 from mainspring.stores.sqlite.rows import FINISHED_COLUMNS, LIVE_COLUMNS, to_job
 from mainspring.stores.sqlite.steps import steps
 from mainspring.stores.tables import CODES, COMPLETED, RUNNING, STATUSES, timeline_of, to_attempt
@@ -214,12 +213,3 @@ def due(connection: sqlite3.Connection, queue: str, now: Millis) -> tuple[int, M
     """How many wait whose time has come (up to a cap), and since when the oldest does."""
     number, oldest = connection.execute(DUE, {"queue": queue, "now": now}).fetchone()
     return min(number, DUE_CAP), oldest
-
-
-def halts(connection: sqlite3.Connection, now: Millis) -> list[Halt]:
-    rows = connection.execute(
-        "SELECT queue, actor, reason, since, until, accept FROM mainspring_halts "
-        "WHERE until IS NULL OR until > ? ORDER BY queue",
-        (now,),
-    )
-    return [to_halt(row) for row in rows]

@@ -16,8 +16,8 @@ MIGRATIONS = ("schema.sql",)  # number N brings our tables from version N to N +
 TABLES = tuple(
     f"mainspring_{name}"
     for name in (
-        "jobs", "archive", "payloads", "tags", "attempts", "steps", "dedupe", "counts", "halts", "audit", "audit_jobs",
-        "documents", "all_jobs", "migrations",
+        "jobs", "archive", "payloads", "tags", "attempts", "steps", "dedupe", "counts", "halts", "confirmations",
+        "audit", "audit_jobs", "documents", "all_jobs", "migrations",
     )
 )  # fmt: skip
 MIGRATIONS_TABLE = "mainspring_migrations"

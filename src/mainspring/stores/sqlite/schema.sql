@@ -150,7 +150,14 @@ CREATE TABLE mainspring_halts (
     reason        TEXT    NOT NULL,
     since         INTEGER NOT NULL,
     until         INTEGER,
-    accept        INTEGER NOT NULL
+    accept        INTEGER NOT NULL,
+    number        INTEGER NOT NULL DEFAULT 0 -- grows with each halt; workers confirm it
+) STRICT, WITHOUT ROWID;
+
+-- Workers that start nothing that the halt of this number, or an earlier one, stops. Emptied by each halt.
+CREATE TABLE mainspring_confirmations (
+    worker        TEXT    NOT NULL PRIMARY KEY, -- '' is not a worker: its number is that of the last halt
+    number        INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- What was done by hand, and to which jobs.

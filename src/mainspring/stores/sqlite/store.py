@@ -38,7 +38,7 @@ from mainspring.stores.protocol import (
     retry_at_once,
 )
 from mainspring.stores.records import Chunk, Kind, Record
-from mainspring.stores.rules import refuse_negative
+from mainspring.stores.rules import refuse_negative, serves
 from mainspring.stores.sqlite import (
     claims,
     documents,
@@ -56,6 +56,7 @@ from mainspring.stores.sqlite import (
 from mainspring.stores.sqlite.borrowed import lent, run_on
 from mainspring.stores.sqlite.completion import SqliteCompletion, refuse_inside
 from mainspring.stores.sqlite.file import BUSY_TIMEOUT, DatabaseFile
+from mainspring.stores.sqlite.halts import confirm, confirmed_by, is_over, read_halts
 from mainspring.stores.sqlite.link import Link
 from mainspring.stores.sqlite.presence import Presence, read_wakes
 from mainspring.stores.sqlite.reader import Reader
@@ -309,7 +310,22 @@ class SqliteStore:
         return await self._open().reader.run(read.audit, limit)
 
     async def halts(self) -> list[Halt]:
-        return await self._open().reader.run(read.halts, self.clock.now())
+        return await self._open().reader.run(read_halts, self.clock.now())
+
+    async def confirm(self, worker: str, number: int) -> None:
+        await self._write(confirm, [(worker, number)], durable=False)
+
+    async def unconfirmed(self, halt: Halt) -> list[WorkerInfo]:
+        late = await self._open().reader.run(self._unconfirmed, halt)
+        if late:
+            self.presence.wake(Wake.HALTS)  # a socket full of unread wake-ups takes no more, and dropped the first one
+        return late
+
+    def _unconfirmed(self, connection: sqlite3.Connection, halt: Halt) -> list[WorkerInfo]:
+        if is_over(connection, halt, self.clock.now()):
+            return []
+        confirmed = confirmed_by(connection, halt.number)
+        return [info for info in self._living() if info.id not in confirmed and info.alive and serves(info, halt)]
 
     async def stats(self) -> Stats:
         return await self._open().reader.run(self._read_stats)
@@ -322,9 +338,12 @@ class SqliteStore:
             queues=queues,
             due={queue: number for queue, (number, _) in due.items()},
             oldest_due={queue: to_datetime(oldest) for queue, (_, oldest) in due.items() if oldest is not None},
-            workers=[info for info in self.presence.workers() if info.id not in self._dead],
-            halts=read.halts(connection, now),
+            workers=self._living(),
+            halts=read_halts(connection, now),
         )
+
+    def _living(self) -> list[WorkerInfo]:
+        return [info for info in self.presence.workers() if info.id not in self._dead]
 
     async def diagnose(self) -> list[Finding]:
         return await self._open().reader.run(upkeep.diagnose, self.file, self.presence)
@@ -349,8 +368,9 @@ class SqliteStore:
         changed: list[Changed] = await self._write(operate.change, [request])
         return changed[0]
 
-    async def halt(self, halt: Halt) -> None:
-        await self._write(operate.halt, [halt])
+    async def halt(self, halt: Halt) -> Halt:
+        halted: list[Halt] = await self._write(operate.halt, [halt])
+        return halted[0]
 
     async def resume(self, by: By, queue: str | None = None) -> bool:
         resumed: list[bool] = await self._write(operate.resume, [(by, queue)])

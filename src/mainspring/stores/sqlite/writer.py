@@ -51,6 +51,7 @@ class Transaction:
         self.documents = False  # some come due soon
         self.pages_to_free = 0
         self.halts: list[Halt] | None = None  # read once per transaction
+        self.halts_changed = False
 
     def execute(self, statement: str, parameters: Sequence[Any] | dict[str, Any] = ()) -> sqlite3.Cursor:
         cursor = self.connection.cursor()
@@ -74,6 +75,8 @@ class Transaction:
         wake = Wake.JOBS if self.woken else Wake(0)
         if self.cancellations:
             wake |= Wake.CANCELLATIONS
+        if self.halts_changed:
+            wake |= Wake.HALTS
         return wake | Wake.DOCUMENTS if self.documents else wake
 
 

@@ -8,10 +8,11 @@ import pytest
 
 from mainspring.errors import SystemHalted
 from mainspring.job import Move, ProgressReport, Status
-from mainspring.stores.protocol import Action, By, Filter, Store
+from mainspring.stores.protocol import Action, By, Filter, Halt, Store, Wake
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance.scene import (
     BY,
+    Bell,
     Scene,
     a_halt,
     at,
@@ -20,6 +21,7 @@ from mainspring.testing.conformance.scene import (
     claim_one,
     crashed,
     end,
+    join,
     look,
     new_job,
     put,
@@ -180,6 +182,96 @@ class Halting(Scene):
         assert await store.resume(BY, "mail")
         assert {halt.queue for halt in await store.halts()} == {"sms"}
 
+    # -- confirmations ------------------------------------------------------------------------
+
+    async def test_each_halt_has_a_higher_number(self, store: Store, clock: ManualClock) -> None:
+        first = await store.halt(a_halt(clock))
+        second = await store.halt(a_halt(clock, queue="mail"))
+        await store.resume(BY)
+        await store.resume(BY, "mail")
+        third = await store.halt(a_halt(clock))
+        assert 0 < first.number < second.number < third.number
+        assert [halt.number for halt in await store.halts()] == [third.number]
+
+    async def test_workers_have_not_confirmed_a_new_halt(self, store: Store, clock: ManualClock) -> None:
+        halt = await store.halt(a_halt(clock))
+        assert await unconfirmed(store, halt) == {"w1", "w2"}
+
+    async def test_a_worker_that_confirmed_is_not_waited_for(self, store: Store, clock: ManualClock) -> None:
+        halt = await store.halt(a_halt(clock))
+        await store.confirm("w1", halt.number)
+        await store.confirm("w1", halt.number)
+        assert await unconfirmed(store, halt) == {"w2"}
+        (waited_for,) = await store.unconfirmed(halt)
+        assert (waited_for.host, waited_for.pid, waited_for.alive) == ("host", 1, True)
+        assert waited_for.seen_at is not None
+
+    async def test_a_confirmation_covers_earlier_halts_only(self, store: Store, clock: ManualClock) -> None:
+        first = await store.halt(a_halt(clock, queue="mail"))
+        await store.confirm("w1", first.number)
+        second = await store.halt(a_halt(clock))
+        assert await unconfirmed(store, second) == {"w1", "w2"}
+        await store.confirm("w1", second.number)
+        assert await unconfirmed(store, first) == {"w2"}
+        assert await unconfirmed(store, second) == {"w2"}
+
+    async def test_a_late_confirmation_of_an_earlier_halt_changes_nothing(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        first = await store.halt(a_halt(clock))
+        await store.resume(BY)
+        second = await store.halt(a_halt(clock))
+        await store.confirm("w1", first.number)
+        assert await unconfirmed(store, second) == {"w1", "w2"}
+        await store.confirm("w1", second.number)
+        await store.confirm("w1", first.number)
+        assert await unconfirmed(store, second) == {"w2"}
+
+    async def test_a_pause_waits_for_workers_of_its_queue(self, store: Store, clock: ManualClock) -> None:
+        await join(store, "mailer", queues=("mail", "sms"))
+        await join(store, "printer", queues=("print",))
+        halt = await store.halt(a_halt(clock, queue="mail"))
+        assert await unconfirmed(store, halt) == {"w1", "w2", "mailer"}
+        assert "printer" in await unconfirmed(store, await store.halt(a_halt(clock)))
+
+    async def test_a_worker_that_left_is_not_waited_for(self, store: Store, clock: ManualClock) -> None:
+        halt = await store.halt(a_halt(clock))
+        await store.leave("w2")
+        assert await unconfirmed(store, halt) == {"w1"}
+
+    async def test_a_dead_worker_is_not_waited_for(self, store: Store, clock: ManualClock) -> None:
+        halt = await store.halt(a_halt(clock))
+        await self.die(store, clock, "w1")
+        assert await unconfirmed(store, halt) == {"w2"}
+
+    async def test_a_worker_that_joins_under_a_halt_is_waited_for(self, store: Store, clock: ManualClock) -> None:
+        halt = await store.halt(a_halt(clock))
+        await join(store, "w3")
+        assert "w3" in await unconfirmed(store, halt)
+
+    async def test_a_halt_that_is_over_waits_for_nothing(self, store: Store, clock: ManualClock) -> None:
+        resumed = await store.halt(a_halt(clock))
+        await store.resume(BY)
+        assert await unconfirmed(store, resumed) == set()
+        ended = await store.halt(a_halt(clock, seconds=10))
+        clock.advance(10)
+        assert await unconfirmed(store, ended) == set()
+
+    async def test_a_halt_that_was_replaced_still_waits(self, store: Store, clock: ManualClock) -> None:
+        first = await store.halt(a_halt(clock))
+        second = await store.halt(a_halt(clock, accept=False))
+        assert await unconfirmed(store, first) == {"w1", "w2"}
+        await store.confirm("w1", second.number)
+        assert await unconfirmed(store, first) == {"w2"}
+
+    async def test_halting_and_resuming_wake_workers(self, store: Store, clock: ManualClock) -> None:
+        bell = Bell()
+        await join(store, "w3", bell, queues=("sms",))
+        await store.halt(a_halt(clock))
+        assert await bell.hears(Wake.HALTS)
+        await store.resume(BY)
+        assert await bell.hears(Wake.HALTS)
+
     # -- audit --------------------------------------------------------------------------------
 
     async def test_halting_and_resuming_are_in_the_audit_log(self, store: Store, clock: ManualClock) -> None:
@@ -194,3 +286,7 @@ class Halting(Scene):
         await store.halt(a_halt(clock, seconds=60, queue="mail"))
         await store.resume(BY, "mail")
         assert ["mail" in json.dumps(entry.detail) for entry in await store.audit()] == [True, True]
+
+
+async def unconfirmed(store: Store, halt: Halt) -> set[str]:
+    return {worker.id for worker in await store.unconfirmed(halt)}

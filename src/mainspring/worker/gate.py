@@ -1,0 +1,116 @@
+"""Whether the worker may start jobs now: what is halted, and how recently it has looked.
+
+The store gives out nothing that is halted. But jobs wait in the worker between their claim and their start: in the
+buffer, in a batch that is being gathered, at a guard. So each start asks the gate. That is a look at two attributes.
+
+The gate looks at the halts when it is woken, and once a second. It trusts a look for `TRUSTED_FOR` seconds. A process
+that was stopped (SIGSTOP) and goes on, a laptop that slept, or a worker that lost its store, looks again before its
+next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from mainspring.halting import TRUSTED_FOR
+from mainspring.log import get_log
+from mainspring.stores.protocol import Halt, Store
+
+log = get_log("mainspring.worker")
+
+LOOK_EVERY = 1.0  # seconds, if nothing wakes it
+SETTLE_WITHIN = 1.0  # seconds; then the halt is confirmed, although jobs are still being handed back
+NEVER = float("-inf")
+
+elapsed: Callable[[], float] = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+)
+"""Seconds that also pass while the machine sleeps, where the system has such a clock."""
+
+
+class Gate:
+    """Of one event loop. `closed` hands back what waits; `settled` returns when that is written."""
+
+    def __init__(
+        self, store: Store, worker: str, *, closed: Callable[[], None], settled: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._store = store
+        self._worker = worker
+        self._closed = closed
+        self._settled = settled
+        self._looking = asyncio.Lock()
+        self._looked_at = NEVER
+        self._poked = asyncio.Event()
+        self._number = 0  # of the newest halt that is known
+        self._confirmed = 0
+        self._asked = False  # to confirm, even if that was done before
+        self.open_until = NEVER  # on the clock `elapsed`; NEVER while the system is halted
+        self.paused: frozenset[str] = frozenset()  # queues
+        self.halted = False  # the whole system
+
+    def permits(self, queue: str) -> bool:
+        """Whether a job of this queue may start now. May be asked from any thread."""
+        return elapsed() <= self.open_until and queue not in self.paused
+
+    def stops(self, queue: str) -> bool:
+        """Whether the queue is halted, as far as is known."""
+        return self.halted or queue in self.paused
+
+    @property
+    def stops_something(self) -> bool:
+        return self.halted or bool(self.paused)
+
+    def poke(self) -> None:
+        """A halt was set or ended: look, and confirm."""
+        self._asked = True
+        self._poked.set()
+
+    async def step(self) -> None:
+        """Look, confirm what is new, and rest."""
+        self._poked.clear()
+        await self.look()
+        if self._number and (self._asked or self._number > self._confirmed):
+            await self._confirm(self._number)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_EVERY):
+                await self._poked.wait()
+
+    async def refresh(self) -> None:
+        """Look, unless the last look can still be trusted."""
+        while elapsed() > self._looked_at + TRUSTED_FOR:
+            await self.look(unless_trusted=True)
+
+    async def look(self, *, unless_trusted: bool = False) -> None:
+        async with self._looking:
+            if unless_trusted and elapsed() <= self._looked_at + TRUSTED_FOR:  # another has just looked
+                return
+            began = elapsed()
+            self._learn(await self._store.halts(), began)
+
+    def _learn(self, halts: list[Halt], looked_at: float) -> None:
+        self._looked_at = looked_at
+        self._number = max((halt.number for halt in halts), default=0)
+        self.paused = frozenset(halt.queue for halt in halts if halt.queue is not None)
+        self._tell(next((halt for halt in halts if halt.queue is None), None))
+        self.open_until = NEVER if self.halted else looked_at + TRUSTED_FOR
+        if halts:
+            self._closed()
+
+    def _tell(self, halt: Halt | None) -> None:
+        before, self.halted = self.halted, halt is not None
+        if halt is not None and not before:
+            log.info("worker_halted", worker=self._worker, actor=halt.actor, reason=halt.reason)
+        elif before and halt is None:
+            log.info("worker_resumed", worker=self._worker)
+
+    async def _confirm(self, number: int) -> None:
+        """Nothing starts any more; so a store that is slow to take back what waited delays this only for a while."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_WITHIN):
+                await self._settled()
+        await self._store.confirm(self._worker, number)
+        self._asked, self._confirmed = False, number

@@ -1,0 +1,56 @@
+"""Programs whose handlers write down when they start: eight bytes each, by the clock that all processes share."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+from mainspring import Batch, Mainspring
+from mainspring.cli import logs
+from mainspring.worker import Worker
+
+START = struct.Struct("<Q")  # CLOCK_MONOTONIC, nanoseconds
+BATCH_WAIT = 0.6  # seconds
+
+
+def make_app(folder: str) -> Mainspring:
+    app = Mainspring(os.environ["CHAOS_DATABASE"])
+    define(app, folder)
+    return app
+
+
+def define(app: Mainspring, folder: str) -> None:
+    book = os.open(Path(folder) / "starts", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def started() -> None:
+        os.write(book, START.pack(time.monotonic_ns()))
+
+    @app.task()
+    async def quick() -> None:
+        started()
+
+    @app.task()
+    def threaded() -> None:
+        started()
+
+    @app.task(batch=Batch(size=100, wait=BATCH_WAIT))
+    async def together(numbers: list[int]) -> None:
+        del numbers
+        started()
+
+    @app.task(queue="other")
+    async def other() -> None:
+        started()
+
+
+def starts(folder: Path) -> list[int]:
+    path = folder / "starts"
+    return [at for (at,) in START.iter_unpack(path.read_bytes())] if path.exists() else []
+
+
+def work(folder: str, who: str, **worker: Any) -> int:
+    logs.set_up("info", as_json=True, final=True)
+    return Worker(make_app(folder), id=who, **worker).run()

@@ -1,0 +1,328 @@
+"""Between its claim and its start a job may be halted: then it does not start, and `halt()` knows."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from mainspring import Batch, Limit, Mainspring
+from mainspring.errors import ConfigurationError, StoreUnavailable
+from mainspring.events import Halted, JobStarted
+from mainspring.job import Job, Status
+from mainspring.stores.memory import MemoryStore
+from mainspring.stores.protocol import Claims, Filter, Want
+from mainspring.worker import Worker, gate
+from tests.worker.children import app as app_of_children
+from tests.worker.working import FaultyStore, eventually, fields_of, member, new_app, reached, record, working
+
+
+async def jobs_of(app: Mainspring, status: Status) -> list[Job]:
+    return [job async for job in app.jobs.all(Filter(statuses=(status,)))]
+
+
+class Turnstile:
+    """A task whose handler waits to be let go, with others behind it."""
+
+    def __init__(self, app: Mainspring, **options: Any) -> None:
+        self.go, self.started = asyncio.Event(), 0
+
+        async def work() -> None:
+            self.started += 1
+            await self.go.wait()
+
+        self.work: Any = app.task(**options)(work)
+
+
+async def ahead(app: Mainspring, turnstile: Turnstile, number: int = 5) -> None:
+    """One job runs, the others are claimed ahead of it."""
+    await turnstile.work.enqueue_many([{}] * number)
+    await eventually(lambda: turnstile.started == 1)
+    await eventually(lambda: claimed(app, number))
+
+
+async def claimed(app: Mainspring, number: int) -> bool:
+    return len(await jobs_of(app, Status.RUNNING)) == number
+
+
+def prefetching(worker: Worker, number: int = 10) -> None:
+    """As after a while of quick jobs."""
+    worker._prefetch.ahead = number
+
+
+async def test_jobs_claimed_ahead_do_not_start_after_a_halt() -> None:
+    app = new_app()
+    turnstile = Turnstile(app)
+    async with working(app, concurrency=1) as worker:
+        prefetching(worker)
+        await ahead(app, turnstile)
+        result = await app.halt("fire drill")
+        assert result.confirmed
+        waiting = await jobs_of(app, Status.PENDING)
+        assert [(job.attempts, job.reason) for job in waiting] == [(0, "it was halted before it started")] * 4
+        turnstile.go.set()
+        await eventually(lambda: completed(app, 1))
+        await app.resume()
+        await eventually(lambda: completed(app, 5))
+    assert turnstile.started == 5
+
+
+async def completed(app: Mainspring, number: int) -> bool:
+    return len(await jobs_of(app, Status.COMPLETED)) == number
+
+
+async def test_a_pause_concerns_one_queue() -> None:
+    app = new_app()
+    mail, sms = Turnstile(app, queue="mail"), asyncio.Event()
+
+    @app.task(queue="sms")
+    async def text() -> None:
+        sms.set()
+
+    async with working(app, concurrency=2) as worker:
+        prefetching(worker)
+        await mail.work.enqueue_many([{}] * 5)
+        await eventually(lambda: mail.started == 2)
+        await eventually(lambda: claimed(app, 5))
+        assert (await app.pause("mail")).confirmed
+        mail.go.set()
+        await text.enqueue()
+        await sms.wait()
+        await eventually(lambda: completed(app, 3))
+        assert mail.started == 2
+        assert len(await jobs_of(app, Status.PENDING)) == 3
+        await app.resume("mail")
+        await eventually(lambda: completed(app, 6))
+
+
+async def test_a_batch_that_is_being_gathered_is_handed_back() -> None:
+    app = new_app()
+    batches: list[list[int]] = []
+
+    @app.task(batch=Batch(size=10, wait=0.1))
+    async def together(numbers: list[int]) -> None:
+        batches.append(numbers)
+
+    async with working(app):
+        await together.enqueue_many(range(3))
+        await eventually(lambda: claimed(app, 3))
+        assert (await app.halt()).confirmed
+        assert len(await jobs_of(app, Status.PENDING)) == 3
+        await app.resume()
+        await eventually(lambda: completed(app, 3))
+    assert sorted(number for batch in batches for number in batch) == [0, 1, 2]
+
+
+async def test_a_job_that_waits_at_a_guard_is_handed_back() -> None:
+    app = new_app()
+    turnstile = Turnstile(app, limits=Limit(1))
+    async with working(app):
+        await turnstile.work.enqueue_many([{}] * 2)
+        await eventually(lambda: turnstile.started == 1)
+        assert (await app.halt()).confirmed
+        turnstile.go.set()
+        await eventually(lambda: completed(app, 1))
+        assert turnstile.started == 1
+        await app.resume()
+        await eventually(lambda: completed(app, 2))
+
+
+async def test_what_a_claim_brings_that_was_under_way_does_not_start() -> None:
+    class SlowAnswer(MemoryStore):
+        taken, answered = asyncio.Event(), asyncio.Event()
+
+        async def claim(
+            self, worker: str, wants: Sequence[Want], *, limit: int | None = None, solo: bool = False
+        ) -> Claims:
+            claims = await super().claim(worker, wants, limit=limit, solo=solo)
+            if claims.jobs:
+                self.taken.set()
+                await self.answered.wait()
+            return claims
+
+    store = SlowAnswer()
+    app = Mainspring(store)
+    turnstile = Turnstile(app)
+    async with working(app):
+        await turnstile.work.enqueue()
+        await store.taken.wait()
+        halting = asyncio.create_task(app.halt())
+        await eventually(app.halts)
+        store.answered.set()
+        assert (await halting).confirmed
+        assert turnstile.started == 0
+        assert len(await jobs_of(app, Status.PENDING)) == 1
+
+
+async def test_a_thread_that_is_slow_to_begin_asks_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = new_app()
+    begun, go, ran = threading.Event(), threading.Event(), threading.Event()
+    permits = gate.Gate.permits
+
+    def slow(self: gate.Gate, queue: str) -> bool:
+        begun.set()
+        go.wait(10)
+        return permits(self, queue)
+
+    monkeypatch.setattr(gate.Gate, "permits", slow)
+
+    @app.task()
+    def work() -> None:
+        ran.set()
+
+    async with working(app):
+        job = await work.enqueue()
+        await eventually(begun.is_set)
+        assert (await app.halt()).confirmed
+        go.set()
+        await reached(app, job.id, statuses=(Status.PENDING,))
+    assert not ran.is_set()
+
+
+@pytest.mark.slow
+async def test_a_job_that_waits_for_a_child_process_does_not_start_after_a_halt() -> None:
+    app = app_of_children
+    app.store = MemoryStore()
+    async with working(app, processes=1):
+        first, second = [await app.tasks["pid_of_coroutine"].using(isolation="process").enqueue() for _ in range(2)]
+        await eventually(lambda: claimed(app, 2))
+        assert (await app.halt()).confirmed
+        found = [await first.get(), await second.get()]
+        assert Status.PENDING in [job.status for job in found]
+        assert all(job.attempts == 0 for job in found if job.status is Status.PENDING)
+        await app.resume()
+        assert await first.result(30)
+        assert await second.result(30)
+
+
+async def test_a_handler_may_halt_the_system_in_which_it_runs() -> None:
+    app = new_app()
+    results: list[bool] = []
+
+    @app.task()
+    async def stop_all() -> None:
+        results.append((await app.halt()).confirmed)
+
+    async with working(app):
+        job = await stop_all.enqueue()
+        await reached(app, job.id, statuses=(Status.COMPLETED,))
+    await app.resume()
+    await stop_all.enqueue()
+    await Worker(app).drain()
+    assert results == [True, True]
+
+
+async def test_a_worker_that_joins_under_a_halt_starts_nothing() -> None:
+    app = new_app()
+    turnstile = Turnstile(app)
+    await turnstile.work.enqueue()
+    halt = (await app.halt()).halt
+    async with working(app) as worker:
+        await eventually(lambda: confirmed(app, halt))
+        assert worker._gate.halted
+    assert turnstile.started == 0
+
+
+async def confirmed(app: Mainspring, halt: Any) -> bool:
+    return not await app.store.unconfirmed(halt)
+
+
+async def test_a_halt_ends_by_itself() -> None:
+    app = new_app()
+    turnstile = Turnstile(app)
+    turnstile.go.set()
+    async with working(app):
+        assert (await app.halt(until=app.now() + timedelta(seconds=0.2))).confirmed
+        await turnstile.work.enqueue()
+        await eventually(lambda: completed(app, 1))
+
+
+# -- how old the last look may be -----------------------------------------------------------------
+
+
+async def test_without_a_recent_look_at_the_halts_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "TRUSTED_FOR", 0.05)
+    store = FaultyStore()
+    app = Mainspring(store)
+    turnstile = Turnstile(app)
+    turnstile.go.set()
+    events = record(app, JobStarted)
+    async with working(app) as worker:
+        await eventually(lambda: not worker._gate.halted and worker._gate.open_until > gate.NEVER)
+        store.fail("halts", fault=StoreUnavailable("cut off"))
+        await eventually(lambda: gate.elapsed() > worker._gate.open_until)
+        job = await turnstile.work.enqueue()
+        crowded = await eventually(lambda: released(app, job.id))
+        assert (crowded.attempts, turnstile.started, events) == (0, 0, [])
+        store.heal()
+        await eventually(lambda: completed(app, 1))
+
+
+async def released(app: Mainspring, job_id: str) -> Job | None:
+    job = await app.jobs.get(job_id)
+    return job if job.reason == "its worker had no room for it" else None
+
+
+# -- waiting for the workers ----------------------------------------------------------------------
+
+
+async def test_workers_that_do_not_confirm_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    app = new_app()
+    events = record(app, Halted)
+    await app.store.join(member("deaf"), lambda _: None)
+    async with working(app):
+        result = await app.halt(wait=0.05)
+    (late,) = result.unconfirmed
+    assert (result.confirmed, late.worker.id, late.worker.pid) == (False, "deaf", 1)
+    assert "alive (last heartbeat 0." in late.why
+    assert fields_of(caplog, "halt_unconfirmed")[0]["workers"] == ("deaf",)
+    assert (await eventually(lambda: events))[0].unconfirmed == ("deaf",)
+
+
+async def test_a_halt_can_wait_without_a_limit_or_not_at_all() -> None:
+    app = new_app()
+    await app.store.join(member("deaf"), lambda _: None)
+    began = time.monotonic()
+    assert not (await app.halt(wait=0)).confirmed
+    assert not (await app.pause("mail", wait=timedelta(milliseconds=10))).confirmed
+    assert time.monotonic() - began < 2
+    waiting = asyncio.create_task(app.halt(wait=None))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    await app.store.leave("deaf")
+    assert (await waiting).confirmed
+
+
+async def test_a_pause_does_not_wait_for_workers_of_other_queues() -> None:
+    app = new_app()
+    async with working(app, queues=["sms"]):
+        assert (await app.pause("mail", wait=None)).confirmed
+
+
+async def test_two_halts_at_once_are_both_confirmed() -> None:
+    app = new_app()
+    async with working(app):
+        results = await asyncio.gather(app.halt("a"), app.halt("b"), app.pause("mail"))
+    assert [result.confirmed for result in results] == [True] * 3
+
+
+async def test_a_halt_that_is_resumed_meanwhile_waits_no_longer() -> None:
+    app = new_app()
+    await app.store.join(member("deaf"), lambda _: None)
+    waiting = asyncio.create_task(app.halt(wait=None))
+    await eventually(app.halts)
+    await app.resume()
+    assert (await waiting).confirmed
+
+
+@pytest.mark.parametrize("wait", [-1, timedelta(seconds=-1)])
+async def test_a_negative_wait_is_refused(wait: Any) -> None:
+    app = new_app()
+    with pytest.raises(ConfigurationError, match="negative"):
+        await app.halt(wait=wait)
+    assert await app.halts() == []
