@@ -56,6 +56,12 @@ def firsts(expression: str, count: int = 3, start: datetime = START) -> list[str
         ("0 9 ? * 7", ["2026-11-22 09:00", "2026-11-29 09:00", "2026-12-06 09:00"]),
         ("0 9 * * FRI-SUN", ["2026-11-20 09:00", "2026-11-21 09:00", "2026-11-22 09:00"]),
         ("5/20 * * * *", ["2026-11-15 15:05", "2026-11-15 15:25", "2026-11-15 15:45"]),
+        ("0 9 * * 7/2", ["2026-11-22 09:00", "2026-11-29 09:00", "2026-12-06 09:00"]),  # Sunday, and none after it
+        ("0 9 * * 1,7/2", ["2026-11-16 09:00", "2026-11-22 09:00", "2026-11-23 09:00"]),
+        ("0 9 * * 7/1", ["2026-11-22 09:00", "2026-11-29 09:00", "2026-12-06 09:00"]),
+        ("0 9 * * 5/2", ["2026-11-20 09:00", "2026-11-27 09:00", "2026-12-04 09:00"]),
+        ("5-5/1 9 * * *", ["2026-11-16 09:05", "2026-11-17 09:05", "2026-11-18 09:05"]),
+        ("0-10/10 9 * * *", ["2026-11-16 09:00", "2026-11-16 09:10", "2026-11-17 09:00"]),
         ("@weekly", ["2026-11-22 00:00", "2026-11-29 00:00", "2026-12-06 00:00"]),
         ("@Yearly", ["2027-01-01 00:00", "2028-01-01 00:00", "2029-01-01 00:00"]),
     ],
@@ -82,6 +88,11 @@ def test_what_matches(expression: str, wanted: list[str]) -> None:
         ("* * * * FRI-MON", "write FRI-6,0-MON"),
         ("*/90 * * * *", r"use Every\('90m'\)"),
         ("* */24 * * *", r"use Every\('24h'\)"),
+        ("0-10/20 * * * *", "steps over all 11 values, so .* leave the step out, or make it at most 10"),
+        ("0-10/11 * * * *", "steps over all 11 values"),
+        ("0 8-17/12 * * *", "steps over all 10 values"),
+        ("0 9 * * MON-FRI/5", "steps over all 5 values"),
+        ("5-5/2 * * * *", "steps over its only value, so the step does nothing; leave the step out"),
         ("*/0 * * * *", "is not a number above 0"),
         ("*/x * * * *", "is not a number above 0"),
         ("1,,2 * * * *", "the minute '' is not understood"),
@@ -94,10 +105,16 @@ def test_what_matches(expression: str, wanted: list[str]) -> None:
         ("@reboot", "no machine that could reboot"),
         ("@every 5m", r"use Every\('5m'\)"),
     ],
-)
+)  # fmt: skip
 def test_what_is_refused_and_why(expression: str, why: str) -> None:
     with pytest.raises(InvalidSchedule, match=why):
         Cron(expression)
+
+
+@pytest.mark.parametrize("field", ["{} * * * *", "*/{} * * * *", "0 0 L-{} * *", "0 0 {}W * *", "0 0 * * FRI#{}"])
+def test_numbers_that_python_cannot_read_are_refused(field: str) -> None:
+    with pytest.raises(InvalidSchedule):
+        Cron(field.format("9" * 5000))
 
 
 def test_the_hints_in_errors_are_themselves_right() -> None:
@@ -110,6 +127,22 @@ def test_equal_expressions_are_equal_rules() -> None:
     assert len({Cron("0 9 * * *"), Cron("0 9 * * *"), Cron("0 10 * * *")}) == 2
     with pytest.raises(AttributeError):
         Cron("0 9 * * *").expression = "@daily"  # type: ignore[misc]
+
+
+@given(first=st.integers(0, 7), last=st.integers(0, 7) | st.none(), step=st.integers(1, 6))
+def test_days_of_the_week_with_a_step_are_those_that_the_numbers_name(first: int, last: int | None, step: int) -> None:
+    """Without an end the week ends on Saturday; both 0 and 7 are Sunday."""
+    end = max(first, 6) if last is None else last
+    try:
+        rule = Cron(f"0 0 * * {first}{'' if last is None else f'-{last}'}/{step}")
+    except InvalidSchedule:
+        assert last is not None
+        assert end < first or (step > 1 and step > end - first) or (last == 0 < first)
+        return
+    end = 7 if last == 0 < first else end  # FRI-0
+    named = {day % 7 for day in range(first, end + 1, step)}
+    week = [datetime(2026, 11, 15) + timedelta(days=day) for day in range(7)]  # from a Sunday
+    assert {day for day, midnight in enumerate(week) if rule.next_from(midnight) == midnight} == named
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 
 import mainspring
 from mainspring import schedule as package
-from mainspring.schedule import Misfire, Reason, Schedule
+from mainspring.schedule import Misfire, Reason, RRule, Schedule
 from mainspring.schedule.cron_fields import NICKNAMES
 from mainspring.schedule.data import KINDS
 from mainspring.schedule.policies import MISFIRES
@@ -68,7 +68,8 @@ def test_the_table_of_days_on_which_clocks_change() -> None:
         for text in rules:
             if text == "*/5 * * * *":
                 continue
-            schedule = Schedule(text, "Europe/Berlin", **options)  # type: ignore[arg-type]
+            named = RRule(text, "2026-01-01T00:00") if text.startswith("FREQ=") else text
+            schedule = Schedule(named, "Europe/Berlin", **options)  # type: ignore[arg-type]
             assert shown(schedule, datetime(2026, 3, 29, tzinfo=UTC), minutes=105) == told(spring), text
             assert shown(schedule, datetime(2026, 10, 25, tzinfo=UTC), minutes=150) == told(autumn), text
 

@@ -83,9 +83,26 @@ def test_what_is_just_late_enough_is_within_the_grace() -> None:
     assert fired(Schedule("0 1 * * *", misfire=Misfire.latest(grace="1h")).plan(hours(0.5), hours(2.01))) == []
 
 
+def test_after_a_move_grace_counts_from_where_the_local_time_is_now() -> None:
+    new_york, berlin = Schedule("0 9 * * *", "America/New_York"), Schedule("0 9 * * *", "Europe/Berlin")
+    last = new_york.next_after(hours(-24))
+    assert last is not None
+    (fire,) = berlin.plan(last, hours(9)).fires  # 10:00 in Berlin
+    assert (fire.occurrence.utc, fire.lateness) == (hours(8), timedelta(hours=1))
+    strict = Schedule("0 9 * * *", "Europe/Berlin", misfire=Misfire.latest(grace="30m"))
+    assert [drop.reason for drop in strict.plan(last, hours(9)).drops] == [Reason.TOO_LATE]
+
+
 def test_a_fire_says_what_it_stands_for() -> None:
     (fire,) = Schedule("0 * * * *").plan(hours(0.5), hours(5.5)).fires
     assert fire.coalesced == 4
+
+
+def test_a_fire_stands_for_those_before_a_pause_too() -> None:
+    schedule = Schedule("0 * * * *", pause=Pause(hours(2), hours(4)))
+    plan = schedule.plan(hours(-0.5), hours(5.5))
+    assert (fired(plan), plan.fires[0].coalesced) == ([5], 3)
+    assert dropped(plan) == [(Reason.COALESCED, 0, 1, 2), (Reason.PAUSED, 2, 3, 2), (Reason.COALESCED, 4, 4, 1)]
 
 
 def test_what_fell_into_a_pause_is_not_caught_up() -> None:
@@ -176,6 +193,8 @@ def test_each_occurrence_is_fired_once_or_explained(
         now += timedelta(seconds=outage)
         plan = schedule.plan(cursor, now)
         decided += [key for one in keys(unpaused, plan) for key in one]
+        coalesced = sum(drop.count for drop in plan.drops if drop.reason is Reason.COALESCED)
+        assert sum(fire.coalesced for fire in plan.fires) == coalesced
         cursor = plan.decided or cursor
         assert plan.next is None or plan.next.utc > now
     wanted = [one.key for one in unpaused.between(begin + timedelta(microseconds=1), now + timedelta(microseconds=1))]

@@ -11,6 +11,7 @@ from mainspring.errors import InvalidSchedule
 
 MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 DAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
+MOST_DIGITS = 9  # of a number; int() refuses thousands of them with an error of its own
 NICKNAMES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -121,15 +122,15 @@ class Reader:
         if term == "LW":
             self.last_workday = True
             return True
-        if found := re.fullmatch(r"L(?:-(\d+))?", term):
+        if found := re.fullmatch(r"L(?:-(\d{1,9}))?", term):
             self.last.add(self._within(int(found[1] or 0), 0, 30, term))
-        elif found := re.fullmatch(r"(\d+)W", term):
+        elif found := re.fullmatch(r"(\d{1,9})W", term):
             self.nearest.add(self._number(found[1], term))
         return found is not None
 
     def _special_weekday(self, term: str) -> bool:
         """`FRI#2`, `FRIL`."""
-        if found := re.fullmatch(r"(\w+)#(\d+)", term):
+        if found := re.fullmatch(r"(\w+)#(\d{1,9})", term):
             self.nth.add((self._number(found[1], term) % 7, self._within(int(found[2]), 1, 5, term)))
         elif found := re.fullmatch(r"(\w+)L", term):
             self.nth.add((self._number(found[1], term) % 7, -1))
@@ -144,8 +145,9 @@ class Reader:
             first, last = self._range(body)
         else:
             first = self._number(body, term)
-            last = self.most if slash else first
-        found = range(first, last + 1, self._step(step_text, term) if slash else 1)
+            last = max(first, self.most) if slash else first  # 7/2: the week has no day after its second Sunday
+        written = (first, last) if "-" in body else (self.field.least, self.most)
+        found = range(first, last + 1, self._step(step_text, term, *written) if slash else 1)
         return [day % 7 for day in found] if self.field is Field.WEEKDAY else found
 
     def _all(self, body: str) -> tuple[int, int]:
@@ -162,20 +164,25 @@ class Reader:
             self._refuse(f"the {self.field.label} {body!r} ends before it begins; write {low}-{self.most},{rest}")
         return first, last
 
-    def _step(self, text: str, term: str) -> int:
-        label, size = self.field.label, self.most - self.field.least + 1
-        if not text.isascii() or not text.isdigit() or int(text) == 0:
+    def _step(self, text: str, term: str, first: int, last: int) -> int:
+        """A step of 1 is allowed everywhere; a longer one must reach a second value of the range it is written for."""
+        label, size = self.field.label, last - first + 1
+        if not text.isascii() or not text.isdigit() or len(text) > MOST_DIGITS or int(text) == 0:
             self._refuse(f"the step of the {label} {term!r} is not a number above 0")
-        if int(text) >= size:
+        if int(text) >= size and int(text) > 1:
             hint = f"; for an interval that long use Every('{text}{label[0]}')" if size in (60, 24) else ""
-            self._refuse(f"the {label} {term!r} steps over all {size} values, so the step does nothing{hint}")
+            hint = (
+                hint or f"; leave the step out, or make it at most {size - 1}" if size > 1 else "; leave the step out"
+            )
+            values = f"all {size} values" if size > 1 else "its only value"
+            self._refuse(f"the {label} {term!r} steps over {values}, so the step does nothing{hint}")
         return int(text)
 
     def _number(self, text: str, term: str) -> int:
         field = self.field
         if text in field.names:
             return field.names.index(text) + field.least
-        if not text.isascii() or not text.isdigit():
+        if not text.isascii() or not text.isdigit() or len(text) > MOST_DIGITS:
             names = f" or a name such as {field.names[1]}" if field.names else ""
             self._refuse(f"the {field.label} {term!r} is not understood; use {field.least}-{field.most}{names}")
         return self._within(int(text), field.least, field.most, term)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import islice, pairwise
@@ -31,7 +31,7 @@ class Reason(StrEnum):
 class Fire:
     occurrence: Occurrence
     lateness: timedelta
-    coalesced: int = 0  # so many before it are not fired; see the plan's drops
+    coalesced: int = 0  # so many before it are not fired, since this one is; see the plan's drops
 
     @property
     def late(self) -> bool:
@@ -76,12 +76,15 @@ def decide(
     for reason, low, high in reversed(list(_stretches(misfire, pauses, first.utc, now))):
         batch = _read(timeline, low, high, room - len(fires) if reason is None else 0)
         drop = _drop(batch, reason or _surplus(misfire), misfire, now)
-        coalesced = drop.count if drop and drop.reason is Reason.COALESCED else 0
         new = [Fire(occurrence, now - occurrence.utc) for occurrence in batch.newest]
-        if new and coalesced:
-            new[0] = Fire(new[0].occurrence, new[0].lateness, coalesced)
         fires, drops = new + fires, [drop, *drops] if drop else drops
-    return fires, drops
+    return _with_coalesced(fires, drops), drops
+
+
+def _with_coalesced(fires: list[Fire], drops: list[Drop]) -> list[Fire]:
+    """A pause may cut the occurrences that one fire stands for into several drops; count them all."""
+    count = sum(drop.count for drop in drops if drop.reason is Reason.COALESCED)
+    return [replace(fires[0], coalesced=count), *fires[1:]] if fires and count else fires
 
 
 def _stretches(

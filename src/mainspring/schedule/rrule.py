@@ -7,6 +7,8 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
+from itertools import islice
+from math import prod
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,6 +31,7 @@ STEPS = {
 }
 IMPLIED = {"YEARLY": ("BYMONTH", "BYMONTHDAY"), "MONTHLY": ("BYMONTHDAY",), "WEEKLY": ("BYDAY",)}
 CHOOSES_DAYS = ("BYDAY", "BYMONTHDAY", "BYYEARDAY", "BYWEEKNO", "BYEASTER")
+TIME_PARTS = ("BYHOUR", "BYMINUTE", "BYSECOND")
 MOST_KEPT = 10_000
 DAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 
@@ -48,7 +51,8 @@ class RRule(WallRule):
         text = "".join(str(rule).upper().split()).removeprefix("RRULE:").rstrip(";")
         fill(self, rule=text, start=local_time(start, "start"))
         _check(rule, text)
-        if not _has_days(parts(text), self.start) or self.next_from(self.start) is None:
+        said = parts(text)
+        if not _has_position(said) or not _has_days(said, self.start) or self.next_from(self.start) is None:
             msg = f"RRULE {rule!r}: it never occurs"
             raise InvalidSchedule(msg)
 
@@ -77,6 +81,10 @@ def _check(given: str, text: str) -> None:
         why = "the first time is given apart: start='2026-01-01T09:00'"
     elif parts(text).get("UNTIL", "").endswith("Z"):
         why = "UNTIL is local time here, without the Z; or leave it out and give the schedule an end"
+    elif not re.fullmatch(r"([+-]?\d{1,3}(,|$))*", parts(text).get("BYSETPOS", "1")):
+        why = "BYSETPOS is one or more whole numbers, as in BYSETPOS=1,-1"
+    elif parts(text).get("WKST", "MO") not in DAYS:
+        why = f"WKST must be one of {', '.join(DAYS)}"
     elif not all(re.fullmatch(r"0*[1-9]\d{0,5}", parts(text).get(name, "1")) for name in ("INTERVAL", "COUNT")):
         why = "INTERVAL and COUNT are whole numbers above 0"
     if why:
@@ -84,16 +92,39 @@ def _check(given: str, text: str) -> None:
         raise InvalidSchedule(msg)
 
 
-def _has_days(said: dict[str, str], start: datetime) -> bool:
-    """Whether any year has such days. Dateutil looks for days that never come one by one until the year 10,000.
+def _has_position(said: dict[str, str]) -> bool:
+    """Return whether BYSETPOS can choose something of one day, hour or minute, which dateutil would search for ever."""
+    within = {"DAILY": TIME_PARTS, "HOURLY": TIME_PARTS[1:], "MINUTELY": TIME_PARTS[2:], "SECONDLY": ()}
+    if "BYSETPOS" not in said or said["FREQ"] not in within:
+        return True
+    size = prod(len(set(said[name].split(","))) for name in within[said["FREQ"]] if name in said)
+    return any(1 <= abs(int(number)) <= size for number in said["BYSETPOS"].split(","))
 
-    The calendar repeats itself after 400 years, so the last 400 have all there is.
+
+def _has_days(said: dict[str, str], start: datetime) -> bool:
+    """Return whether any year has the days that a rule names, whatever its interval.
+
+    dateutil looks for days that never come one by one until the year 10,000. The calendar repeats itself after 400
+    years, so the last 400 have every day there is. Only in yearly and monthly rules may `-1FR` mean the last Friday of
+    the period; others ignore the number, so they are looked up as plain weekdays of a year.
     """
-    chosen = {name: said[name] for name in ("BYMONTH", *CHOOSES_DAYS) if name in said}
+    named = _with_what_the_start_implies(said, start)
+    chosen = {name: named[name] for name in ("BYMONTH", *CHOOSES_DAYS) if name in named}
     if not chosen:
         return True
-    yearly = ";".join(["FREQ=YEARLY", *(f"{name}={value}" for name, value in chosen.items())])
-    return next(iter(_parse(yearly, start.replace(year=9600))), None) is not None
+    frequency = said["FREQ"] if said["FREQ"] == "MONTHLY" else "YEARLY"
+    if frequency != said["FREQ"]:
+        chosen["BYDAY"] = re.sub(r"[+-]?\d+", "", chosen.get("BYDAY", ",".join(DAYS)))
+    days = ";".join([f"FREQ={frequency}", *(f"{name}={value}" for name, value in chosen.items())])
+    return next(iter(_parse(days, start.replace(year=9600, month=1, day=1))), None) is not None
+
+
+def _with_what_the_start_implies(said: dict[str, str], start: datetime) -> dict[str, str]:
+    """Name the days of the start in a rule that names none, so that it means the same from another start."""
+    implied = {"BYMONTH": str(start.month), "BYMONTHDAY": str(start.day), "BYDAY": DAYS[start.weekday()]}
+    if not said.keys().isdisjoint(CHOOSES_DAYS):
+        return dict(said)
+    return {**{name: implied[name] for name in IMPLIED.get(said["FREQ"], ())}, **said}
 
 
 class Expansion:
@@ -106,8 +137,9 @@ class Expansion:
     def __init__(self, text: str, start: datetime) -> None:
         self._parts = parts(text)
         self._start = start
-        self._endless = "COUNT" not in self._parts
-        self._explicit = self._with_what_the_start_implies()
+        self._count = int(self._parts["COUNT"]) if "COUNT" in self._parts else None
+        named = _with_what_the_start_implies(self._parts, start)
+        self._explicit = ";".join(f"{name}={value}" for name, value in named.items() if name != "COUNT")
         self._known: list[datetime] = []
         self._one_at_a_time = Lock()
         self._begin(start)
@@ -117,14 +149,14 @@ class Expansion:
             return self._next_from(max(local, self._start))
 
     def _next_from(self, local: datetime) -> datetime | None:
-        if self._endless and not self._window_has(local):
+        if self._count is None and not self._window_has(local):
             self._begin(local)
         while not self._known or self._known[-1] < local:
             following = next(self._times, None)
             if following is None:
                 return None
             self._known.append(following)
-            if self._endless and len(self._known) > MOST_KEPT:
+            if self._count is None and len(self._known) > MOST_KEPT:
                 del self._known[: MOST_KEPT // 2]
                 self._from = self._known[0]
         return self._known[bisect_left(self._known, local)]
@@ -133,10 +165,19 @@ class Expansion:
         return self._from <= local <= (self._known[-1] if self._known else self._from) + timedelta(days=32)
 
     def _begin(self, local: datetime) -> None:
-        moved = self._moved(local) if self._endless else self._start
-        self._times = iter(_parse(self._explicit, moved))
+        """Expand from the start, or from a later time that gives the same; COUNT counts from the start."""
+        moved = self._moved(local) if self._count is None else self._start
+        times = _parse(self._explicit, self._first_day_of_week(moved))
+        self._times = islice((one for one in times if one >= moved), self._count)
         self._known = []
         self._from = moved
+
+    def _first_day_of_week(self, start: datetime) -> datetime:
+        """BYSETPOS counts within whole weeks, but dateutil begins its first week on the day of the start."""
+        if self._parts["FREQ"] != "WEEKLY" or "BYSETPOS" not in self._parts:
+            return start
+        first = DAYS.index(self._parts.get("WKST", "MO"))
+        return start - timedelta(days=(start.weekday() - first) % 7)
 
     def _moved(self, local: datetime) -> datetime:
         """The start, so many whole intervals later that it is about two before the time in question."""
@@ -151,20 +192,6 @@ class Expansion:
             return self._start
         month = self._start.year * 12 + self._start.month - 1 + periods * months
         return self._start.replace(year=month // 12, month=month % 12 + 1, day=1)
-
-    def _with_what_the_start_implies(self) -> str:
-        """A rule that names no days means those of its start; say so before the start is moved."""
-        said = dict(self._parts)
-        frequency = said["FREQ"]
-        implied = {
-            "BYMONTH": str(self._start.month),
-            "BYMONTHDAY": str(self._start.day),
-            "BYDAY": DAYS[self._start.weekday()],
-        }
-        if said.keys().isdisjoint(CHOOSES_DAYS):
-            for name in IMPLIED.get(frequency, ()):
-                said.setdefault(name, implied[name])
-        return ";".join(f"{name}={value}" for name, value in said.items())
 
 
 @lru_cache(maxsize=512)

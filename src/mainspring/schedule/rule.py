@@ -18,9 +18,9 @@ class Rule(ABC):
 
     @property
     def continuous(self) -> bool:
-        """It goes on in real time through a change of clocks (every five minutes, each hour), rather than naming times.
+        """Whether it recurs within the day (every five minutes, each hour) rather than naming times of day.
 
-        Then gap and fold do not apply: a time that is skipped is not made up for, one that comes twice fires twice.
+        Then gap and fold do not apply: a local time that is skipped does not fire, one that comes twice fires twice.
         """
         return False
 
