@@ -254,6 +254,29 @@ async def test_what_was_missed_is_caught_up_within_the_grace(app: Mainspring, ki
     assert len(sent) == 6
 
 
+async def test_what_is_sent_after_all_does_not_hide_that_it_had_passed(app: Mainspring, kit: Kit, sent: Sent) -> None:
+    await app.people.put(a_person("UTC", "1990-12-30", late="skip"))
+    await app.people.put(a_person("UTC", "1990-01-02", late="skip"))  # today, at 09:00; it is noon
+    await app.people.put(a_person("UTC", "1990-01-02", late="skip", at="15:00"))
+    await kit.time.advance_to(at(2025, 1, 3), raise_errors=True)
+    assert times(sent) == [at(2025, 1, 2, 15)]
+    newest, oldest = await app.occasions.ledger("p1")
+    assert (newest.became, newest.on) == ("sent", date(2025, 1, 2))
+    assert (oldest.became, oldest.reason, oldest.on) == ("skipped", "passed", date(2025, 1, 2))
+
+
+async def test_a_new_send_time_on_the_day_itself_revives_what_was_too_late(
+    app: Mainspring, kit: Kit, sent: Sent
+) -> None:
+    await app.people.put(a_person("UTC", "1990-03-01", grace="1h"))
+    kit.clock.advance(at(2025, 3, 1, 11) - START)
+    await kit.drain(raise_errors=True)
+    await app.people.put(a_person("UTC", "1990-03-01", grace="1h", at="15:00"))
+    await kit.time.advance_to(at(2025, 3, 2), raise_errors=True)
+    assert times(sent) == [at(2025, 3, 1, 15)]
+    assert [entry.reason or entry.became for entry in await app.occasions.ledger("p1")] == ["sent", "too_late"]
+
+
 async def test_years_that_were_missed_are_each_in_the_ledger(app: Mainspring, kit: Kit, sent: Sent) -> None:
     await app.people.put(a_person("UTC", "06-07"))
     kit.clock.advance(at(2028, 6, 7, 10) - START)

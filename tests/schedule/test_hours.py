@@ -46,8 +46,10 @@ def opening(hours: Hours, zone: str, local: str) -> str:
         (Hours(time(22), time(6), (5,)), "UTC", "2026-03-07 05:00", "2026-03-07 22:00"),
         # clocks go forward on 29 March in London: the night is an hour shorter
         (DAY, "Europe/London", "2026-03-28 23:00", "2026-03-29 08:00"),
-        (Hours(time(1, 30), time(5)), "Europe/London", "2026-03-29 00:30", "2026-03-29 02:30"),  # skipped
-        (Hours(time(5), time(1, 30)), "Europe/London", "2026-03-29 02:15", "2026-03-29 02:15"),
+        (Hours(time(1, 30), time(5)), "Europe/London", "2026-03-29 00:30", "2026-03-29 02:00"),  # 01:30 is skipped
+        (Hours(time(5), time(1, 30)), "Europe/London", "2026-03-29 02:15", "2026-03-29 05:00"),
+        (Hours(time(5), time(1, 30)), "Europe/London", "2026-03-29 00:45", "2026-03-29 00:45"),
+        (Hours(time(6), time(2, 30)), "Europe/Berlin", "2026-03-29 03:10", "2026-03-29 06:00"),  # quiet 02:30-06:00
         (Hours(time(1, 30), time(2)), "Europe/London", "2026-03-29 00:30", "2026-03-30 01:30"),  # nothing is left of it
         # and back on 25 October: from 02:00 to 01:00
         (Hours(time(1, 30), time(5)), "Europe/London", "2026-10-25 01:15", "2026-10-25 01:30"),
@@ -55,10 +57,40 @@ def opening(hours: Hours, zone: str, local: str) -> str:
         (Hours(time(5), time(1, 30)), "Europe/London", "2026-10-25 01:15+", "2026-10-25 05:00"),  # over at the first
         (DAY, "America/New_York", "2026-11-01 23:00", "2026-11-02 08:00"),
         (DAY, "Pacific/Apia", "2011-12-29 23:00", "2011-12-31 08:00"),  # there was no 30 December
+        (Hours(time(20), time(8)), "Pacific/Apia", "2011-12-31 01:00", "2011-12-31 01:00"),
+        (Hours(time(20), time(8)), "Pacific/Apia", "2011-12-31 08:00", "2011-12-31 20:00"),
+        (Hours(time(8), time()), "Pacific/Apia", "2011-12-31 00:00", "2011-12-31 08:00"),
     ],
 )  # fmt: skip
 def test_when_they_begin(hours: Hours, zone: str, local: str, expected: str) -> None:
     assert opening(hours, zone, local) == expected
+
+
+SPRINGS = [
+    ("Europe/Berlin", datetime(2026, 3, 29)),
+    ("Australia/Lord_Howe", datetime(2026, 10, 4)),
+    ("America/Sao_Paulo", datetime(2018, 11, 4)),  # midnight is skipped
+    ("Pacific/Apia", datetime(2011, 12, 29)),
+]
+
+
+@pytest.mark.parametrize(("key", "day"), SPRINGS)
+@settings(max_examples=60, deadline=None)
+@given(minutes=st.integers(-600, 4000), start=st.integers(0, 95), length=st.integers(1, 95))
+def test_when_clocks_go_forward_the_wall_decides(
+    key: str, day: datetime, minutes: int, start: int, length: int
+) -> None:
+    """Tried minute by minute, with nothing but what the clocks on the wall show."""
+    begin, end = quarter(start), quarter(start + length)
+    utc = (day.replace(tzinfo=ZoneInfo(key)).astimezone(UTC) + timedelta(minutes=minutes)).replace(tzinfo=None)
+    wanted = utc
+    while not within(begin, end, wanted.replace(tzinfo=UTC).astimezone(ZoneInfo(key)).time()):
+        wanted += timedelta(minutes=1)
+    assert Hours(begin, end).opening(PACKAGED.get(key), utc) == wanted
+
+
+def within(start: time, end: time, at: time) -> bool:
+    return start <= at < end if start < end else at >= start or at < end
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -17,6 +17,7 @@ COLLECTION = "occasion_ledger"
 KEPT = timedelta(days=800)
 ON_TIME = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
+EARLIER = frozenset({"too_late", "passed"})  # reasons that a change may still overrule
 
 
 class Became(StrEnum):
@@ -43,8 +44,17 @@ class Entry:
     def write(self, person: str) -> Write:
         data = {name: getattr(self, name) for name in self.__slots__}
         data |= {name: data[name].isoformat() for name in ("on", "utc", "at")}
-        key = Key(COLLECTION, person, f"{self.on} {self.kind}")  # so that they are in the order of time
-        return Write(key, json.dumps(data), expires_at=to_millis(self.at + KEPT))
+        return Write(Key(COLLECTION, person, self._name), json.dumps(data), expires_at=to_millis(self.at + KEPT))
+
+    @property
+    def _name(self) -> str:
+        """What an entry is kept under, in the order of time.
+
+        One message at most is made for each date, so there is one entry about it. A date that was skipped before, and
+        sent after a change, has an entry for each.
+        """
+        before = f"{self.at.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ} " if self.reason in EARLIER else ""
+        return f"{self.on} {before}{self.kind}"
 
     @classmethod
     def from_document(cls, document: Document) -> Entry:

@@ -17,21 +17,22 @@ class Hours:
     days: tuple[int, ...] = tuple(range(WEEK))  # on which they begin, Monday being 0
 
     def opening(self, zone: Zone, utc: datetime) -> datetime:
-        """That instant, if it is within them; else when they begin next. Both are naive UTC.
+        """Return that instant if it is within the hours, else the instant at which they begin next. Naive UTC.
 
-        A time that clocks skip is as much later, one that comes twice is the first.
+        If clocks skip the start or the end, it is when the clocks change: no earlier or later local time is taken for
+        it. If the start or the end comes twice, the first counts.
         """
         today = (utc + zone.offset(utc)).date()
-        for ahead in range(-1, 2 * WEEK + 1):  # of two weeks, as clocks may skip one day's
+        for ahead in range(-2, 2 * WEEK + 1):  # two weeks, as clocks may skip the hours of a day, and even a whole day
             day = today + timedelta(days=ahead)
             start, end = self._instant(zone, day, self.start), self._closing(zone, day)
             if day.weekday() in self.days and utc < end and start < end:
                 return max(utc, start)
-        return utc  # cannot be: some day of every week is ours
+        return utc  # unreachable: some day of every week has the hours
 
     def _closing(self, zone: Zone, day: date) -> datetime:
         return self._instant(zone, day if self.start < self.end else day + timedelta(days=1), self.end)
 
     def _instant(self, zone: Zone, day: date, at: time) -> datetime:
         (found,) = zone.resolve(datetime.combine(day, at))
-        return found.utc
+        return zone.span(found.utc).start if found.shifted else found.utc
