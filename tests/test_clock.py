@@ -17,6 +17,13 @@ def test_milliseconds_survive_the_way_there_and_back(millis: int) -> None:
     assert to_millis(to_datetime(millis)) == millis
 
 
+@given(st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001
+def test_a_part_of_a_millisecond_counts_as_a_whole_one(moment: datetime) -> None:
+    """What is kept is never before the moment itself, or a job would start too early."""
+    kept = to_datetime(to_millis(moment))
+    assert timedelta() <= kept - moment < timedelta(milliseconds=1)
+
+
 def test_the_zone_does_not_matter() -> None:
     moment = datetime(2026, 3, 29, 3, 30, tzinfo=ZoneInfo("Europe/Berlin"))
     assert to_millis(moment) == to_millis(moment.astimezone(UTC))

@@ -17,6 +17,7 @@ Length = timedelta | float
 """A length of time as programs give it; a number is seconds."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND = timedelta(milliseconds=1)
 
 
 class Clock(Protocol):
@@ -40,11 +41,14 @@ class SystemClock:
 
 
 def to_millis(moment: datetime) -> Millis:
-    """Refuse naive datetimes: which instant they mean would depend on the machine they run on."""
+    """Return the first whole millisecond that is not before a moment, so that nothing is due before its time.
+
+    A naive datetime is refused: which instant it means would depend on the machine.
+    """
     if moment.tzinfo is None:
         msg = f"{moment!r} has no time zone; use datetime.now(UTC) or a ZoneInfo"
         raise ValueError(msg)
-    return (moment - EPOCH) // timedelta(milliseconds=1)  # exact, as a float of seconds would not be
+    return -((EPOCH - moment) // MILLISECOND)  # exact, as a float of seconds would not be
 
 
 def to_datetime(millis: Millis) -> datetime:
