@@ -5,15 +5,18 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from mainspring.cli.terminal import Terminal
 from mainspring.schedule import tzdata_version
 from mainspring.scheduling.ledger import Became
+from mainspring.stores.documents import Bundle
 from mainspring.stores.protocol import Filter
 from tests.cli.conftest import Outcome, Run, Shop
 
@@ -206,6 +209,52 @@ def test_bad_input_is_refused(argv: list[str], said: str, run: Run) -> None:
 
 
 @pytest.mark.slow
+def fired_at_midnight_in_kiritimati(shop: Shop) -> date:
+    """A schedule whose last local midnight was fired; it is 26 hours later in `Etc/GMT+12`. Returns its date there."""
+    put(shop, "a", "0 0 * * *", zone="Pacific/Kiritimati")
+    stored = shop.app.run(shop.app.schedules.get("a"))
+    today = shop.app.now().astimezone(ZoneInfo("Pacific/Kiritimati")).replace(hour=0, minute=0, second=0, microsecond=0)
+    last = stored.schedule.next_after(today - timedelta(seconds=1))
+    shop.app.run(shop.app.store.write([Bundle((replace(stored, decided=last).derived().write(),))]))
+    return today.date()
+
+
+def test_what_was_fired_before_a_change_of_zone_is_announced_by_nothing(schedules: Run, shop: Shop) -> None:
+    fired = fired_at_midnight_in_kiritimati(shop)
+    tomorrow = f"{fired + timedelta(days=1)}T12:00:00.000Z"  # midnight there
+    zone = ("--tz", "Etc/GMT+12")
+    assert only_times(schedules("preview", "a", *zone, "--json"))[0] == tomorrow
+    changes = schedules("diff", "a", *zone, "--json", "--days", "5").data["changes"]
+    assert f"{fired}T12:00:00.000Z" not in [change["after"]["utc"] for change in changes if change["after"]]
+    put_it = schedules("put", "a", *zone, "--yes")
+    assert put_it.out.splitlines()[2].split()[1] == str(fired + timedelta(days=1))
+    shown = schedules("show", "a", "--json").data
+    assert (shown["schedule"]["next"]["utc"], shown["coming"][0]["utc"]) == (tomorrow, tomorrow)
+
+
+def test_what_a_change_makes_due_is_announced_as_due_now(schedules: Run, shop: Shop) -> None:
+    put(shop, "a", "0 0 * * *", zone="Etc/GMT+12")
+    stored = shop.app.run(shop.app.schedules.get("a"))
+    now = shop.app.now()
+    last = stored.schedule.next_after(now - timedelta(days=1))
+    shop.app.run(shop.app.store.write([Bundle((replace(stored, decided=last).derived().write(),))]))
+    zone = ("--tz", "Pacific/Kiritimati")  # its next midnight was hours ago there
+    assert only_times(schedules("preview", "a", *zone, "--json"))[0] < f"{now:%Y-%m-%dT%H:%M}"
+    assert "(at once)" in schedules("diff", "a", *zone).out
+    assert "due now, as " in schedules("put", "a", *zone, "--yes").out.splitlines()[-1]
+    assert "(due now, was due " in schedules("show", "a").out
+    assert "(due)" in schedules("list").out
+
+
+def test_what_is_too_late_to_be_caught_up_is_not_announced(schedules: Run, shop: Shop) -> None:
+    now = shop.app.now()
+    put(shop, "a", f"0 {(now.hour + 12) % 24} * * *", zone="UTC", misfire="skip")
+    stored = shop.app.run(shop.app.schedules.get("a"))
+    shop.app.run(shop.app.store.write([Bundle((replace(stored, since=now - timedelta(days=2)).derived().write(),))]))
+    assert schedules("show", "a", "--json").data["schedule"]["next"]["utc"] > f"{now:%Y-%m-%dT%H:%M}"
+    assert only_times(schedules("preview", "a", "--json"))[0] > f"{now:%Y-%m-%dT%H:%M}"
+
+
 def test_diff(schedules: Run, shop: Shop) -> None:
     put(shop)
     out = schedules("diff", "a", "--tz", "Europe/Paris", "--days", "10", "-n", "3")

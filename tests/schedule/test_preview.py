@@ -42,6 +42,19 @@ def test_a_schedule_that_ends_shows_no_more() -> None:
     assert len(preview(Schedule("once 2026-12-24T18:00"), at("2026-01-01T00:00"))) == 1
 
 
+def test_what_was_decided_is_left_out_and_what_is_overdue_comes_first() -> None:
+    berlin, new_york = Schedule("0 9 * * *", "Europe/Berlin"), Schedule("0 9 * * *", "America/New_York")
+    last, now = berlin.next_after(at("2026-11-16T00:00")), at("2026-11-16T10:00")
+    assert [f"{row.utc:%d %H:%M}" for row in preview(new_york, now, 2)] == ["16 14:00", "17 14:00"]
+    assert [f"{row.utc:%d %H:%M}" for row in preview(new_york, now, 2, since=last)] == ["17 14:00", "18 14:00"]
+    late = [f"{row.utc:%d %H:%M}" for row in preview(berlin, now, 2, since=at("2026-11-14T12:00"))]
+    assert late == ["16 08:00", "17 08:00"]
+    changes = compare(berlin, new_york, now, at("2026-11-18T00:00"), since_before=last, since_after=last)
+    assert [(change.kind, change.after and change.after.key) for change in changes] == [
+        ("moved", "2026-11-17T09:00:00")
+    ]
+
+
 def test_an_interval_from_the_last_finish_is_shown_as_if_runs_took_no_time() -> None:
     rows = preview(Schedule(Every("1h", after="finish")), at("2026-01-01T00:30"), 2)
     assert [f"{row.utc:%H:%M}" for row in rows] == ["01:30", "02:30"]

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from mainspring import Context, Mainspring, Snooze, testing
+from mainspring import Context, Mainspring, Retry, Snooze, testing
 from mainspring.context import Scheduled
 from mainspring.errors import ConfigurationError, InvalidSchedule, ScheduleNotFound
 from mainspring.events import ScheduleFired, ScheduleSkipped
 from mainspring.job import Status
-from mainspring.schedule import Misfire, Schedule
+from mainspring.schedule import Every, Misfire, Schedule
 from mainspring.scheduling.halted import COLLECTION, standstills
 from mainspring.scheduling.ledger import Became, Entry
 from mainspring.stores.documents import Listing
@@ -96,6 +96,31 @@ async def test_a_schedule_that_is_put_as_data(app: Mainspring, kit: Kit, runs: N
     assert stored.decided.utc == at(2026, 3, 1, 15)
     assert stored.last_job == kit.jobs(note)[-1].id
     assert [one.id for one in await app.schedules.list()] == ["a"]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Every("10m", anchor=datetime(2026, 1, 1, 0, 0, 0, 123_456, tzinfo=UTC)),
+        Every(10 / 3),
+        Every(timedelta(seconds=1, microseconds=1), anchor=datetime(2026, 1, 1, 0, 0, 0, 999, tzinfo=UTC)),
+    ],
+    ids=["anchor", "third", "both"],
+)
+async def test_parts_of_a_millisecond_are_waited_for(app: Mainspring, kit: Kit, rule: Every) -> None:
+    """A store keeps whole milliseconds: the first that is not before the occurrence."""
+    seen: list[tuple[datetime, datetime]] = []
+
+    @app.task()
+    async def note(ctx: Context) -> None:
+        assert ctx.occurrence is not None
+        seen.append((ctx.occurrence.utc, app.now()))
+
+    await app.schedules.put("a", rule, note.prepare())
+    await kit.time.advance(rule.interval * 5)
+    assert len(seen) in {4, 5, 6}
+    assert all(timedelta() <= at - due < timedelta(milliseconds=1) for due, at in seen)
+    assert {after - before for (before, _), (after, _) in pairwise(seen)} == {rule.interval}
 
 
 async def test_each_occurrence_is_in_the_ledger(app: Mainspring, kit: Kit, note: Note) -> None:
@@ -305,6 +330,80 @@ async def test_a_run_that_goes_on_can_be_cancelled_for_the_next(app: Mainspring,
     await app.pause("slow")
     await kit.time.advance(hours=3)
     assert [job.status for job in kit.jobs(slow)] == [Status.CANCELLED, Status.CANCELLED, Status.PENDING]
+
+
+async def test_all_runs_of_a_catch_up_are_cancelled_for_the_next(app: Mainspring, kit: Kit) -> None:
+    @app.task(queue="slow")
+    async def slow() -> None: ...
+
+    await app.schedules.put("a", "every 1h", slow.prepare(), misfire=Misfire.all(), overlap="cancel_old")
+    await app.pause("slow")
+    kit.clock.advance(timedelta(hours=3, minutes=30))  # no worker ran
+    await kit.drain()
+    assert [job.status for job in kit.jobs(slow)] == [Status.PENDING] * 3
+    assert (await app.schedules.get("a")).last_jobs == tuple(job.id for job in kit.jobs(slow))
+    await kit.time.advance(hours=1)
+    assert [job.status for job in kit.jobs(slow)] == [*[Status.CANCELLED] * 3, Status.PENDING]
+
+
+async def test_any_run_of_a_catch_up_counts_as_overlap(app: Mainspring, kit: Kit, note: Note) -> None:
+    """Also if the policy was `allow` when they were fired."""
+    await app.schedules.put("a", "every 1h", note.prepare(), misfire=Misfire.all())
+    await app.pause("default")
+    kit.clock.advance(timedelta(hours=2, minutes=30))
+    await kit.drain()
+    await app.schedules.put("a", "every 1h", note.prepare(), misfire=Misfire.all(), overlap="skip")
+    await app.jobs.cancel(kit.jobs(note)[-1].id)
+    await kit.time.advance(hours=1)
+    assert await ledger(app) == [("fired", "", 1), ("fired", "", 1), ("skipped", "overlap", 1)]
+
+
+async def test_a_failed_run_that_waits_for_its_retry_counts_as_overlap(app: Mainspring, kit: Kit) -> None:
+    @app.task(retry=Retry.fixed(timedelta(hours=5)))
+    async def fails() -> None:
+        raise ValueError
+
+    await app.schedules.put("a", "every 1h", fails.prepare(), overlap="skip")
+    await kit.time.advance(hours=2)
+    assert await ledger(app) == [("fired", "", 1), ("skipped", "overlap", 1)]
+
+
+async def test_of_several_missed_ones_the_oldest_is_fired_if_runs_may_not_overlap(
+    app: Mainspring, kit: Kit, note: Note
+) -> None:
+    await app.schedules.put("a", "every 1h", note.prepare(), misfire=Misfire.all(), overlap="skip")
+    kit.clock.advance(timedelta(hours=3, minutes=30))
+    await kit.drain()
+    fired, *others = reversed(await app.schedules.ledger("a"))
+    assert (fired.became, fired.utc) == (Became.FIRED, at(2026, 3, 1, 13))
+    assert [entry.reason for entry in others] == ["overlap", "overlap"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "moved_at"),
+    [
+        (("daily 09:00", "Europe/Berlin"), ("daily 09:00", "America/New_York"), at(2026, 3, 2, 10)),  # fired in Berlin
+        (("daily 09:00", "America/New_York"), ("daily 09:00", "Europe/Berlin"), at(2026, 3, 2, 10)),  # due at once
+        (("daily 09:00", "Europe/Berlin"), ("daily 10:00", "Europe/Berlin"), at(2026, 3, 2, 8, 30)),  # a new rule
+        (("every 5h", "UTC"), ("every 5h", "Asia/Tokyo"), at(2026, 3, 2, 8, 30)),
+    ],
+)
+async def test_what_is_announced_before_a_change_is_what_then_fires(
+    *, app: Mainspring, kit: Kit, note: Note, before: tuple[str, str], after: tuple[str, str], moved_at: datetime
+) -> None:
+    horizon = moved_at + timedelta(days=2)
+    await app.schedules.put("a", before[0], note.prepare(), zone=before[1])
+    await kit.time.advance_to(moved_at)
+    changes = await app.schedules.compare("a", after[0], zone=after[1], ahead=timedelta(days=2))
+    announced = {row.utc for row in await app.schedules.preview("a", 20) if row.utc < horizon}
+    announced -= {one.before.utc for one in changes if one.before}
+    announced |= {one.after.utc for one in changes if one.after}
+    fired = {entry.utc for entry in await app.schedules.ledger("a")}
+    await app.schedules.put("a", after[0], note.prepare(), zone=after[1])
+    assert {row.utc for row in await app.schedules.preview("a", 20) if row.utc < horizon} == announced
+    await kit.time.advance_to(horizon - timedelta(milliseconds=1))
+    then = [entry for entry in await app.schedules.ledger("a") if entry.utc not in fired]
+    assert {entry.utc for entry in then if entry.became is Became.FIRED} == announced
 
 
 async def test_an_interval_counts_from_the_last_finish(app: Mainspring, kit: Kit, runs: Noted) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from mainspring.cli.data import plain
@@ -11,7 +12,7 @@ from mainspring.schedule import Change, Occurrence, Row
 from mainspring.scheduling.stored import StoredSchedule
 
 
-def plain_schedule(stored: StoredSchedule) -> dict[str, Any]:
+def plain_schedule(stored: StoredSchedule, now: datetime) -> dict[str, Any]:
     pause = stored.schedule.pause
     return {
         "id": stored.id,
@@ -24,7 +25,7 @@ def plain_schedule(stored: StoredSchedule) -> dict[str, Any]:
         "disabled": stored.disabled or None,
         "paused": None if pause is None else {"since": plain(pause.since), "until": plain(pause.until)},
         "since": plain(stored.since),
-        "next": plain_occurrence(stored.next),
+        "next": plain_occurrence(stored.coming(now)),
         "decided": plain_occurrence(stored.decided),
         "fires": stored.fires,
         "last_job": stored.last_job,

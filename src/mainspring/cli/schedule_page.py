@@ -55,8 +55,8 @@ def schedule_row(stored: StoredSchedule, entry: Entry | None, jobs: Mapping[str,
     return (
         stored.id,
         Styled(state, style),
-        "" if stored.next is None else show_minutes(stored.next.local),
-        show_next(stored),
+        "" if (coming := stored.coming(now)) is None else show_minutes(coming.local),
+        show_next(stored, now),
         stored.schedule.rule.describe(),
         stored.schedule.zone,
         last_cell(entry, jobs, now),
@@ -77,7 +77,7 @@ def say_narrow(
     columns = (Column("ID", least=10), Column("STATE"), Column("NEXT, UTC"), Column("LAST", least=10))
     states = [state_of(one, now) for one in schedules]
     rows = [
-        (one.id, Styled(state, style), show_next(one), last_cell(last.get(one.id), jobs, now))
+        (one.id, Styled(state, style), show_next(one, now), last_cell(last.get(one.id), jobs, now))
         for one, (state, style, _) in zip(schedules, states, strict=True)
     ]
     header, *lines = render(columns, rows, width, terminal.paint)
@@ -111,8 +111,11 @@ def last_cell(entry: Entry | None, jobs: Mapping[str, Job], now: datetime) -> Ce
     return Styled(f"{what}{reason} {show_relative(entry.at, now)}", style)
 
 
-def show_next(stored: StoredSchedule) -> str:
-    return "" if stored.next is None else show_minutes(stored.next.utc)
+def show_next(stored: StoredSchedule, now: datetime) -> str:
+    coming = stored.coming(now)
+    if coming is None:
+        return ""
+    return show_minutes(coming.utc) + (" (due)" if coming.utc <= now else "")
 
 
 def show_minutes(moment: datetime) -> str:
@@ -150,7 +153,7 @@ def list_fields(stored: StoredSchedule, now: datetime) -> Iterator[tuple[str, st
     yield "when", stored.describe()
     yield "not now", state_of(stored, now)[2]
     yield "task", f"{stored.task}, in queue {stored.job['queue']}"
-    yield "next", next_line(stored.next, stored.schedule.zone, now)
+    yield "next", next_line(stored.coming(now), stored.schedule.zone, now)
     yield "last job", stored.last_job or ""
     yield "fired", f"{stored.fires:,} times" if stored.fires != 1 else "once"
     yield "declared", f"in the code of {stored.owner}" if stored.owner else "by hand"
@@ -170,7 +173,8 @@ def next_line(occurrence: Occurrence | None, zone: str, now: datetime) -> str:
     if occurrence is None:
         return ""
     utc = "" if zone == "UTC" else f" {zone}, {show_minutes(occurrence.utc)}"
-    return f"{show_minutes(occurrence.local)}{utc} UTC ({show_relative(occurrence.utc, now)})"
+    due = "due now, was due " if occurrence.utc <= now else ""
+    return f"{show_minutes(occurrence.local)}{utc} UTC ({due}{show_relative(occurrence.utc, now)})"
 
 
 # -- coming times -----------------------------------------------------------------------------------
@@ -224,24 +228,24 @@ def entry_row(entry: Entry) -> Sequence[Cell]:
 # -- changes ----------------------------------------------------------------------------------------
 
 
-def say_changes(terminal: Terminal, changes: Sequence[Change], ahead: timedelta, most: int) -> None:
+def say_changes(terminal: Terminal, changes: Sequence[Change], ahead: timedelta, most: int, now: datetime) -> None:
     if changes:
         titles = ("CHANGE", "BEFORE, LOCAL", "BEFORE, UTC", "AFTER, LOCAL", "AFTER, UTC")
         columns = [Column(title) for title in titles]
-        terminal.table(columns, [change_row(one) for one in changes[:most]])
+        terminal.table(columns, [change_row(one, now) for one in changes[:most]])
     if len(changes) > most:
         terminal.note(f"and {len(changes) - most:,} more; -n shows more of them")
     terminal.say(summarise(changes, ahead))
 
 
-def change_row(change: Change) -> Sequence[Cell]:
+def change_row(change: Change, now: datetime) -> Sequence[Cell]:
     before, after = change.before, change.after
     return (
         Styled(change.kind, KINDS[change.kind]),
         "" if before is None else show_minutes(before.local),
         "" if before is None else show_minutes(before.utc),
         "" if after is None else show_minutes(after.local),
-        "" if after is None else show_minutes(after.utc),
+        "" if after is None else show_minutes(after.utc) + (" (at once)" if after.utc <= now else ""),
     )
 
 

@@ -34,6 +34,7 @@ from mainspring.cli.schedule_page import (
     say_rows,
     say_schedule,
     say_schedules,
+    show_minutes,
     state_of,
     summarise,
 )
@@ -42,8 +43,10 @@ from mainspring.cli.terminal import Terminal
 from mainspring.errors import MainspringError, ScheduleNotFound
 from mainspring.job import Job, NewJob
 from mainspring.moments import show_moment
-from mainspring.schedule import PACKAGED, Schedule, Zones, compare, preview
+from mainspring.schedule import PACKAGED, Occurrence, Schedule, Zones, preview
+from mainspring.schedule.timeline import TICK
 from mainspring.scheduling.ledger import Entry
+from mainspring.scheduling.schedules import compare_stored
 from mainspring.scheduling.stored import StoredSchedule
 
 AT_ONCE = 50  # ledgers that are asked for at the same time
@@ -177,7 +180,12 @@ def with_last(
     entry = last.get(stored.id)
     job = None if entry is None else jobs.get(entry.job_id or "")
     state, _, _ = state_of(stored, now)
-    return {**plain_schedule(stored), "state": state, "last": entry, "last_status": None if job is None else job.status}
+    return {
+        **plain_schedule(stored, now),
+        "state": state,
+        "last": entry,
+        "last_status": None if job is None else job.status,
+    }
 
 
 async def last_entries(app: Mainspring, schedules: Sequence[StoredSchedule]) -> dict[str, Entry]:
@@ -204,7 +212,7 @@ def show_schedule(args: Namespace, terminal: Terminal) -> int:
         state, _, why = state_of(stored, now)
         terminal.emit(
             {
-                "schedule": {**plain_schedule(stored), "state": state, "why": why or None},
+                "schedule": {**plain_schedule(stored, now), "state": state, "why": why or None},
                 "coming": plain_rows(rows),
                 "ledger": entries,
             }
@@ -237,22 +245,46 @@ def preview_schedule(args: Namespace, terminal: Terminal) -> int:
     if args.id is None:
         return say_preview(args, terminal, make_schedule(args), args.after or datetime.now(UTC))
     with opened(args) as app:
-        known, now = known_schedule(app, args.id), args.after or app.now()
-    return say_preview(args, terminal, make_schedule(args, known), now)
+        stored, now = find(app, args.id), app.now()
+        if stored is None:
+            return say_preview(args, terminal, make_schedule(args, declared_schedule(app, args.id)), args.after or now)
+    if is_changed(args):
+        stored = stored.replaced(make_schedule(args, stored.schedule), now)
+    if stored.disabled:
+        terminal.note(f"it does not fire: {stored.disabled}")
+        return Exit.OK
+    after, since = where_to_begin(stored, args.after, now)
+    return say_preview(args, terminal, stored.schedule, after, since)
 
 
-def known_schedule(app: Mainspring, id: str) -> Schedule:
-    """As it is stored or, if no worker has put it there yet, as the code declares it."""
-    try:
-        return app.run(app.schedules.get(id)).schedule
-    except ScheduleNotFound:
-        if id in app.schedules.declared:
-            return app.schedules.declared[id].schedule
-        raise
+def declared_schedule(app: Mainspring, id: str) -> Schedule:
+    """As the code declares it, if no worker has stored it yet."""
+    if id in app.schedules.declared:
+        return app.schedules.declared[id].schedule
+    msg = f"there is no schedule {id!r}"
+    raise ScheduleNotFound(msg)
 
 
-def say_preview(args: Namespace, terminal: Terminal, schedule: Schedule, after: datetime) -> int:
-    rows = preview(schedule, after, args.count, reader=args.reader or "UTC")
+def where_to_begin(
+    stored: StoredSchedule, after: datetime | None, now: datetime
+) -> tuple[datetime, datetime | Occurrence | None]:
+    """From now on without what was fired. A time in the past shows what the rule names, fired or not."""
+    if after is None:
+        return now, stored.position(now)
+    if after < now or stored.decided is None:
+        return after, None
+    first = stored.schedule.following(stored.decided)
+    return (after if first is None else max(after, first.utc - TICK)), None
+
+
+def say_preview(
+    args: Namespace,
+    terminal: Terminal,
+    schedule: Schedule,
+    after: datetime,
+    since: datetime | Occurrence | None = None,
+) -> int:
+    rows = preview(schedule, after, args.count, since=since, reader=args.reader or "UTC")
     if terminal.json:
         terminal.emit({"words": schedule.describe(), "zone": schedule.zone, "coming": plain_rows(rows)})
         return Exit.OK
@@ -266,17 +298,17 @@ def say_preview(args: Namespace, terminal: Terminal, schedule: Schedule, after: 
 
 def diff_schedule(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
-        before, now = app.run(app.schedules.get(args.id)).schedule, app.now()
-        after = changed_schedule(app, args, before)
+        before, now = app.run(app.schedules.get(args.id)), app.now()
+        after = before.replaced(changed_schedule(app, args, before.schedule), now)
     ahead = timedelta(days=args.days)
     zones = PACKAGED if args.tzdata is None else Zones(directory_of(args))
-    changes = compare(before, after, now, now + ahead, zones_after=zones)
+    changes = compare_stored(before, after, now, ahead, zones=zones)
     if terminal.json:
         counts = {kind: sum(one.kind == kind for one in changes) for kind in ("added", "removed", "moved")}
         terminal.emit({"days": args.days, **counts, "changes": plain_changes(changes[: args.count])})
         return Exit.OK
-    say_diff_title(terminal, before, after, zones)
-    say_changes(terminal, changes, ahead, args.count)
+    say_diff_title(terminal, before.schedule, after.schedule, zones)
+    say_changes(terminal, changes, ahead, args.count, now)
     return Exit.OK
 
 
@@ -316,7 +348,8 @@ def put_schedule(args: Namespace, terminal: Terminal) -> int:
         schedule = make_schedule(args, None if known is None else known.schedule)
         consent_to_put(args, terminal, known, schedule, app.now())
         stored = app.run(app.schedules.put(args.id, schedule, job, **by_hand(args)))
-    return say_done(terminal, stored, "made" if known is None else "changed")
+        now = app.now()
+    return say_done(terminal, stored, "made" if known is None else "changed", now)
 
 
 def find(app: Mainspring, id: str) -> StoredSchedule | None:
@@ -351,13 +384,15 @@ def make_job(app: Mainspring, args: Namespace, known: StoredSchedule | None) -> 
 def consent_to_put(
     args: Namespace, terminal: Terminal, known: StoredSchedule | None, schedule: Schedule, now: datetime
 ) -> None:
-    """What it would do is shown before it is asked about."""
+    """Show what it would do before asking."""
     if not terminal.json:
+        new = None if known is None else known.replaced(schedule, now)
         terminal.say(schedule.describe(), "bold")
-        say_rows(terminal, preview(schedule, now, SHOWN_TIMES), schedule.zone, None)
-        if known is not None:
+        rows = preview(new.schedule if new else schedule, now, SHOWN_TIMES, since=new.position(now) if new else None)
+        say_rows(terminal, rows, schedule.zone, None)
+        if known is not None and new is not None:
             ahead = timedelta(days=90)
-            terminal.say(summarise(compare(known.schedule, schedule, now, now + ahead), ahead))
+            terminal.say(summarise(compare_stored(known, new, now, ahead), ahead))
     consent(args, terminal, "Save this?", f"this would {'make' if known is None else 'change'} schedule {args.id!r}")
 
 
@@ -378,25 +413,32 @@ def by_hand(args: Namespace) -> dict[str, Any]:
 
 def pause_schedule(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
-        stored = app.run(app.schedules.pause(args.id, until=end_of(args, app.now()), **by_hand(args)))
-    return say_done(terminal, stored, "paused")
+        now = app.now()
+        stored = app.run(app.schedules.pause(args.id, until=end_of(args, now), **by_hand(args)))
+    return say_done(terminal, stored, "paused", now)
 
 
 def resume_schedule(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
-        stored = app.run(app.schedules.resume(args.id, **by_hand(args)))
-    return say_done(terminal, stored, "resumed")
+        stored, now = app.run(app.schedules.resume(args.id, **by_hand(args))), app.now()
+    return say_done(terminal, stored, "resumed", now)
 
 
-def say_done(terminal: Terminal, stored: StoredSchedule, done: str) -> int:
+def say_done(terminal: Terminal, stored: StoredSchedule, done: str, now: datetime) -> int:
     if terminal.json:
-        terminal.emit({"schedule": plain_schedule(stored)})
+        terminal.emit({"schedule": plain_schedule(stored, now)})
         return Exit.OK
-    then = f"next at {show_moment(stored.next.utc)}" if stored.next else "it does not fire until it is resumed"
-    if stored.next is None and done != "paused":
-        then = "no time of it is left"
-    terminal.say(f"{stored.id} {done}: {then}")
+    terminal.say(f"{stored.id} {done}: {then(stored, done, now)}")
     return Exit.OK
+
+
+def then(stored: StoredSchedule, done: str, now: datetime) -> str:
+    coming = stored.coming(now)
+    if coming is None:
+        return "it does not fire until it is resumed" if done == "paused" else "no time of it is left"
+    if coming.utc <= now:
+        return f"due now, as {show_minutes(coming.local)} {stored.schedule.zone} has not been fired yet"
+    return f"next at {show_moment(coming.utc)}"
 
 
 def trigger_schedule(args: Namespace, terminal: Terminal) -> int:
@@ -413,11 +455,11 @@ def trigger_schedule(args: Namespace, terminal: Terminal) -> int:
 
 def delete_schedule(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
-        stored = app.run(app.schedules.get(args.id))
+        stored, now = app.run(app.schedules.get(args.id)), app.now()
         consent(args, terminal, f"Delete {args.id} ({stored.describe()})?", f"this would delete schedule {args.id!r}")
         app.run(app.schedules.delete(args.id, **by_hand(args)))
     if terminal.json:
-        terminal.emit({"deleted": plain_schedule(stored)})
+        terminal.emit({"deleted": plain_schedule(stored, now)})
         return Exit.OK
     terminal.say(f"{args.id} deleted")
     if stored.owner is not None and stored.enabled:

@@ -21,9 +21,8 @@ from mainspring.cli.table import Cell, Column, Styled
 from mainspring.cli.terminal import Terminal, on_terminal
 from mainspring.errors import ScheduleNotFound
 from mainspring.scheduling.ledger import Entry
-from mainspring.scheduling.schedules import with_pause
 from mainspring.scheduling.simulation import Course, simulate
-from mainspring.scheduling.stored import StoredSchedule, template_of
+from mainspring.scheduling.stored import StoredSchedule, template_of, with_pause
 
 MOST_FIRES = 500_000
 SHOWN_REMARKS = 12

@@ -15,7 +15,7 @@ from mainspring.schedule.every import Every
 from mainspring.schedule.occurrence import Occurrence
 from mainspring.schedule.plan import Drop, Fire, Plan, Reason
 from mainspring.schedule.policies import Misfire, Pause
-from mainspring.schedule.preview import Change, Row, compare, preview, remarks
+from mainspring.schedule.preview import Change, Row, compare, fires, preview, remarks
 from mainspring.schedule.rrule import RRule
 from mainspring.schedule.rule import Rule
 from mainspring.schedule.schedule import Schedule
@@ -47,6 +47,7 @@ __all__ = [
     "Zone",
     "Zones",
     "compare",
+    "fires",
     "preview",
     "remarks",
     "rule_from_data",

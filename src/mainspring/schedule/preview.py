@@ -6,14 +6,18 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Literal
 
 from mainspring.schedule.occurrence import Occurrence
 from mainspring.schedule.reading import instant
 from mainspring.schedule.schedule import Schedule
+from mainspring.schedule.timeline import TICK
 from mainspring.schedule.words import span_of_time
 from mainspring.schedule.zones import DAY, PACKAGED, Transition, Zone, Zones
+
+Since = datetime | Occurrence
+"""How far a schedule has come: the newest occurrence that was decided or, if there is none, an instant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,37 +39,74 @@ class Change:
 
 
 def preview(
-    schedule: Schedule, after: datetime, count: int = 10, *, reader: str = "UTC", zones: Zones = PACKAGED
+    schedule: Schedule,
+    after: datetime,
+    count: int = 10,
+    *,
+    since: Since | None = None,
+    reader: str = "UTC",
+    zones: Zones = PACKAGED,
 ) -> list[Row]:
-    """The next fires. An interval from the last finish is shown as if runs took no time."""
+    """Return the next fires after an instant, as `fires` finds them."""
     zone, eyes = zones.get(schedule.zone), zones.get(reader)
     rows = []
-    for found in islice(_fires(schedule, instant(after, "after"), zones), count):
+    for found in islice(fires(schedule, after, since=since, zones=zones), count):
         changes = zone.changes_on(found.local.date())
         notes = (*(_clocks(change) for change in changes), *_fate(found))
         rows.append(Row(found, found.utc.astimezone(zone.info), found.utc, found.utc.astimezone(eyes.info), notes))
     return rows
 
 
+def fires(
+    schedule: Schedule, now: datetime, *, since: Since | None = None, zones: Zones = PACKAGED
+) -> Iterator[Occurrence]:
+    """Yield what a schedule will fire, as seen from an instant.
+
+    `since` is how far it has come, as for `Schedule.plan`: what was decided is left out, and overdue occurrences come
+    first, as far as the misfire policy catches them up. Without it only what the rule names after the instant is
+    looked at. An interval from the last finish is shown as if runs took no time.
+    """
+    now = instant(now, "after")
+    plan = schedule.plan(now if since is None else since, now, zones=zones)
+    yield from (fire.occurrence for fire in plan.fires)
+    found = plan.next
+    if found is None and plan.fires and schedule.rule.from_finish:
+        found = schedule.next_after(now, zones=zones)
+    while found is not None:
+        yield found
+        found = schedule.next_after(found.utc, zones=zones)
+
+
 def compare(
-    before: Schedule,
+    before: Schedule | None,
     after: Schedule,
     low: datetime,
     high: datetime,
     *,
+    since_before: Since | None = None,
+    since_after: Since | None = None,
     zones_before: Zones = PACKAGED,
     zones_after: Zones = PACKAGED,
 ) -> list[Change]:
-    """What is different between two instants if the one schedule, or version of tzdata, is replaced by the other.
+    """Return what is different between two instants if a schedule, or version of tzdata, is replaced by another.
 
-    Occurrences are matched by their keys, so a wall time whose instant changes has moved.
+    Occurrences are matched by their keys, so a wall time whose instant changes has moved. With `since_before` and
+    `since_after`, which are how far each has come, what was fired already is left out and what is overdue is included.
     """
-    old = {found.key: found for found in before.between(low, high, zones=zones_before)}
-    new = {found.key: found for found in after.between(low, high, zones=zones_after)}
+    old = {} if before is None else _fires_until(before, low, high, since_before, zones_before)
+    new = _fires_until(after, low, high, since_after, zones_after)
     changes = [Change("removed", old[key], None) for key in old.keys() - new.keys()]
     changes += [Change("added", None, new[key]) for key in new.keys() - old.keys()]
     changes += [Change("moved", old[key], new[key]) for key in old.keys() & new.keys() if old[key].utc != new[key].utc]
     return sorted(changes, key=_when)
+
+
+def _fires_until(
+    schedule: Schedule, low: datetime, high: datetime, since: Since | None, zones: Zones
+) -> dict[str, Occurrence]:
+    low = instant(low, "low")
+    found = fires(schedule, low if since is not None else low - TICK, since=since, zones=zones)
+    return {one.key: one for one in takewhile(lambda one: one.utc < instant(high, "high"), found)}
 
 
 def remarks(schedule: Schedule, low: datetime, high: datetime, *, zones: Zones = PACKAGED) -> list[tuple[date, str]]:
@@ -91,13 +132,6 @@ def _transitions(zone: Zone, low: datetime, high: datetime) -> Iterator[Transiti
 
 def _left_out(found: Occurrence) -> str:
     return f"{found.nominal:%H:%M} does not exist that day and is left out"
-
-
-def _fires(schedule: Schedule, after: datetime, zones: Zones) -> Iterator[Occurrence]:
-    found = schedule.next_after(after, zones=zones)
-    while found is not None:
-        yield found
-        found = schedule.next_after(found.utc, zones=zones)
 
 
 def _clocks(change: Transition) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from mainspring.job import Job, NewJob
-from mainspring.schedule import Drop, Fire, Occurrence, Reason, tzdata_version
+from mainspring.schedule import Drop, Fire, Reason, tzdata_version
 from mainspring.scheduling import ledger
 from mainspring.scheduling.ledger import Became, Entry
 from mainspring.scheduling.stored import StoredSchedule
@@ -28,18 +29,19 @@ class Firing:
         return Bundle(writes, self.jobs)
 
 
-def needs_last_job(stored: StoredSchedule) -> bool:
-    return stored.last_job is not None and (stored.schedule.rule.from_finish or stored.schedule.overlap != "allow")
+def needs_last_jobs(stored: StoredSchedule) -> bool:
+    return bool(stored.last_jobs) and (stored.schedule.rule.from_finish or stored.schedule.overlap != "allow")
 
 
-def fire(stored: StoredSchedule, now: datetime, last: Job | None) -> Firing:
-    """`last` is its last job, if it matters and is still known."""
-    if stored.schedule.rule.from_finish and last is not None:
-        if not last.finished:
+def fire(stored: StoredSchedule, now: datetime, last: Sequence[Job] = ()) -> Firing:
+    """Decide what is due. `last` are the jobs that were fired last, if they matter and are still known."""
+    running = [job for job in last if not job.finished]
+    if stored.schedule.rule.from_finish and last:
+        if running:
             return Firing(stored, look_at=now + CHECK)
-        stored = replace(stored, since=max(stored.since, last.finished_at or now))
-    plan = stored.schedule.plan(_since(stored), now)
-    busy = last if last is not None and not last.finished and stored.schedule.overlap == "skip" else None
+        stored = replace(stored, since=max(stored.since, *(job.finished_at or now for job in last)))
+    plan = stored.schedule.plan(stored.undecided_since, now)
+    busy = running[0] if running and stored.schedule.overlap == "skip" else None
     fires, overlaps = _without_overlap(stored, plan.fires, busy)
     jobs = tuple(stored.job_for(one.occurrence) for one in fires)
     entries = [
@@ -52,7 +54,7 @@ def fire(stored: StoredSchedule, now: datetime, last: Job | None) -> Firing:
         schedule=stored.schedule if plan.decided is None else stored.schedule.decided_until(plan.decided.utc),
         decided=plan.decided or stored.decided,
         next=plan.next,
-        last_job=jobs[-1].id if jobs else stored.last_job,
+        last_jobs=tuple(job.id for job in jobs) or stored.last_jobs,
         fires=stored.fires + len(jobs),
         tzdata=tzdata_version(),  # `next` is by this one: who has a newer finds it anew
     )
@@ -64,7 +66,7 @@ def let_go(stored: StoredSchedule, now: datetime, reason: str, why: str) -> tupl
     """What is due and not decided yet, if the schedule is replaced or removed before anybody has fired it."""
     if stored.disabled or stored.schedule.rule.from_finish:  # what comes after a finish was never promised a time
         return ()
-    plan = stored.schedule.plan(_since(stored), now)
+    plan = stored.schedule.plan(stored.undecided_since, now)
     paused = [drop for drop in plan.drops if drop.reason is Reason.PAUSED]
     others = [drop for drop in plan.drops if drop.reason is not Reason.PAUSED]
     return (
@@ -72,10 +74,6 @@ def let_go(stored: StoredSchedule, now: datetime, reason: str, why: str) -> tupl
         *(replace(ledger.dropped(drop, now), became=Became.SKIPPED, reason=reason, why=why) for drop in others),
         *(ledger.skipped(one.occurrence, now, reason, why) for one in plan.fires),
     )
-
-
-def _since(stored: StoredSchedule) -> datetime | Occurrence:
-    return stored.since if stored.decided is None or stored.schedule.rule.from_finish else stored.decided
 
 
 def _entry_of(drop: Drop, busy: Job | None, now: datetime) -> Entry:

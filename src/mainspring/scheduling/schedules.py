@@ -11,7 +11,7 @@ from mainspring.errors import ConfigurationError, InvalidSchedule, ScheduleNotFo
 from mainspring.job import Inserted, NewJob
 from mainspring.jobs import whoami
 from mainspring.log import get_log
-from mainspring.schedule import Change, Row, Rule, Schedule, compare, preview
+from mainspring.schedule import PACKAGED, Change, Row, Rule, Schedule, Zones, compare, preview
 from mainspring.scheduling import ledger
 from mainspring.scheduling.firing import let_go
 from mainspring.scheduling.ledger import Entry
@@ -93,13 +93,8 @@ class Schedules:
     ) -> StoredSchedule:
         if known is None:
             return StoredSchedule(id, schedule, template_of(job), self._app.now(), owner, version=ABSENT).derived()
-        schedule = with_pause(schedule, known.schedule)
-        new = replace(known, schedule=schedule, job=template_of(job), owner=owner, disabled="")
-        if new == known:
-            return known
-        if known.disabled or schedule.rule != known.schedule.rule:  # else it goes on from what was decided
-            new = replace(new, decided=None, since=self._app.now())
-        return new.derived()
+        new = replace(known.replaced(schedule, self._app.now()), job=template_of(job), owner=owner)
+        return known if new == known else new.derived()
 
     # -- looking --------------------------------------------------------------------------------------
 
@@ -144,16 +139,21 @@ class Schedules:
         return [Entry.from_document(document) for document in await self._app.store.browse(listing)]
 
     async def preview(self, id: str, count: int = 10, *, reader: str = "UTC") -> Sequence[Row]:
-        """Its coming times, in its zone, in UTC and in the reader's zone."""
-        stored = await self.get(id)
-        return preview(stored.schedule, self._app.now(), count, reader=reader) if stored.enabled else []
+        """Return what it will fire, in its zone, in UTC and in the reader's zone.
+
+        What was fired is left out, also after a change of zone. What is overdue comes first, if it will be caught up.
+        """
+        stored, now = await self.get(id), self._app.now()
+        if stored.disabled:
+            return []
+        return preview(stored.schedule, now, count, since=stored.position(now), reader=reader)
 
     async def compare(
         self, id: str, when: Schedule | Rule | str, *, ahead: timedelta = AHEAD, **policies: Any
     ) -> Sequence[Change]:
-        """What would be different if it were replaced by this."""
+        """Return which fires would be different if it were replaced by this: `put` leaves out what was fired."""
         stored, now = await self.get(id), self._app.now()
-        return compare(stored.schedule, as_schedule(when, **policies), now, now + ahead)
+        return compare_stored(stored, stored.replaced(as_schedule(when, **policies), now), now, ahead)
 
     # -- changing -------------------------------------------------------------------------------------
 
@@ -260,11 +260,19 @@ def as_schedule(when: Schedule | Rule | str, **policies: Any) -> Schedule:
     return when
 
 
-def with_pause(schedule: Schedule, known: Schedule) -> Schedule:
-    """A pause is made by hand, and outlives what the code says."""
-    if known.pause is None or schedule.pause is not None:
-        return schedule
-    return replace(schedule, pause=known.pause, earlier=known.earlier)
+def compare_stored(
+    before: StoredSchedule, after: StoredSchedule, now: datetime, ahead: timedelta, *, zones: Zones = PACKAGED
+) -> Sequence[Change]:
+    """Return how the fires of a stored schedule would differ from now on after a change."""
+    return compare(
+        None if before.disabled else before.schedule,
+        after.schedule,
+        now,
+        now + ahead,
+        since_before=before.position(now),
+        since_after=after.position(now),
+        zones_after=zones,
+    )
 
 
 def refuse_bad_id(id: str) -> None:

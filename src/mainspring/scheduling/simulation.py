@@ -50,9 +50,9 @@ def simulate(
 
 def entries(stored: StoredSchedule, start: datetime, end: datetime) -> Iterator[Entry]:
     """Its ledger of that time."""
-    now = replace(stored, since=start, decided=None, last_job=None, fires=0).derived()
+    now = replace(stored, since=start, decided=None, last_jobs=(), fires=0).derived()
     while now.next is not None and now.next.utc < end:
-        firing = fire(now, now.next.utc, None)
+        firing = fire(now, now.next.utc)
         yield from firing.entries
         now = _after_its_job(firing.after, now.next.utc)
 

@@ -9,7 +9,7 @@ that a version does not know is not its business; it writes it back as it was.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,7 +18,7 @@ from mainspring.clock import to_millis
 from mainspring.errors import InvalidSchedule, MainspringError
 from mainspring.ids import new_id
 from mainspring.job import NewJob
-from mainspring.schedule import Occurrence, Schedule, tzdata_version
+from mainspring.schedule import Occurrence, Schedule, fires, tzdata_version
 from mainspring.stores.documents import Document, Key, Write
 
 COLLECTION = "schedules"
@@ -36,7 +36,7 @@ class StoredSchedule:
     disabled: str = ""  # why it does not fire; empty: it does
     decided: Occurrence | None = None  # the newest one that was fired or dropped
     next: Occurrence | None = None
-    last_job: str | None = None
+    last_jobs: tuple[str, ...] = ()  # what was fired last, oldest first: several, if a catch-up fired several at once
     fires: int = 0  # so far
     tzdata: str = field(default_factory=tzdata_version)  # that `next` was found with
     version: str = ""  # of its document
@@ -45,6 +45,15 @@ class StoredSchedule:
     @property
     def task(self) -> str:
         return str(self.job["task"])
+
+    @property
+    def last_job(self) -> str | None:
+        return self.last_jobs[-1] if self.last_jobs else None
+
+    @property
+    def undecided_since(self) -> datetime | Occurrence:
+        """What is due after this has been neither fired nor dropped."""
+        return self.since if self.decided is None or self.schedule.rule.from_finish else self.decided
 
     @property
     def enabled(self) -> bool:
@@ -64,6 +73,30 @@ class StoredSchedule:
             return self.schedule.next_after(self.since)
         first = self.schedule.following(self.decided)
         return None if first is None else self.schedule.next_after(first.utc - TICK)  # which knows of pauses
+
+    def replaced(self, schedule: Schedule, now: datetime) -> StoredSchedule:
+        """With another schedule, and enabled. A new rule begins anew from now.
+
+        The same rule goes on from what was decided, also in another zone. A pause outlives the change.
+        """
+        schedule = with_pause(schedule, self.schedule)
+        new = replace(self, schedule=schedule, disabled="")
+        if self.disabled or schedule.rule != self.schedule.rule:
+            new = replace(new, decided=None, since=now)
+        return new
+
+    # -- looking ahead --------------------------------------------------------------------------------
+
+    def position(self, now: datetime) -> datetime | Occurrence:
+        """How far it has come, for a look ahead. While a run is open that the next one waits for, that is now."""
+        waits = self.schedule.rule.from_finish and self.next is None
+        return now if waits else self.undecided_since
+
+    def coming(self, now: datetime) -> Occurrence | None:
+        """What it fires next, or now if that is overdue. `next` may lie in the past, and may yet be dropped as late."""
+        if self.disabled or self.next is None or self.next.utc > now:
+            return self.next
+        return next(fires(self.schedule, now, since=self.undecided_since), None)
 
     # -- the job --------------------------------------------------------------------------------------
 
@@ -107,8 +140,10 @@ class StoredSchedule:
         )
 
     def to_data(self) -> dict[str, Any]:
+        several = {"last_jobs": list(self.last_jobs)} if len(self.last_jobs) > 1 else {}
         return {
             **self.others,
+            **several,
             "schedule": self.schedule.to_data(),
             "job": dict(self.job),
             "since": self.since.isoformat(),
@@ -144,12 +179,24 @@ class StoredSchedule:
             disabled=data.pop("disabled"),
             decided=_occurrence(data.pop("decided")),
             next=_occurrence(data.pop("next")),
-            last_job=data.pop("last_job"),
+            last_jobs=_last_jobs(data.pop("last_job"), data.pop("last_jobs", ())),
             fires=data.pop("fires"),
             tzdata=data.pop("tzdata"),
             version=version,
             others=data,  # what is left
         )
+
+
+def with_pause(schedule: Schedule, known: Schedule) -> Schedule:
+    """A pause is made by hand, and outlives what the code says."""
+    if known.pause is None or schedule.pause is not None:
+        return schedule
+    return replace(schedule, pause=known.pause, earlier=known.earlier)
+
+
+def _last_jobs(last: str | None, several: Sequence[str]) -> tuple[str, ...]:
+    """An older version that fired since knows only the last one, and leaves the others as they were."""
+    return tuple(several) if several and several[-1] == last else (last,) if last else ()
 
 
 def _occurrence(data: dict[str, Any] | None) -> Occurrence | None:

@@ -12,7 +12,7 @@ from mainspring.events import ScheduleFired, ScheduleSkipped
 from mainspring.job import Job
 from mainspring.log import get_log
 from mainspring.schedule import tzdata_version
-from mainspring.scheduling.firing import Firing, fire, needs_last_job
+from mainspring.scheduling.firing import Firing, fire, needs_last_jobs
 from mainspring.scheduling.halted import explained, is_to_explain, note_refusal, standstills, with_waiting_job
 from mainspring.scheduling.ledger import Became
 from mainspring.scheduling.stored import COLLECTION, StoredSchedule
@@ -39,9 +39,10 @@ class ScheduleTimer:
         schedules = [stored for document in documents if (stored := self._read(document)) is not None]
         unreadable = [one for one in documents if one.key.id in self._unreadable]
         again = await leave_to_newer(self._app, unreadable, now)
-        last = await self._last_jobs(schedules)
+        known = await self._last_jobs(schedules)
+        last = [[known[one] for one in stored.last_jobs if one in known] for stored in schedules]
         moment = to_datetime(now)
-        firings = [fire(stored, moment, last.get(stored.last_job or "")) for stored in schedules]
+        firings = [fire(stored, moment, jobs) for stored, jobs in zip(schedules, last, strict=True)]
         firings = await self._with_halts(firings)
         await self._cancel_old(schedules, firings, last)
         try:
@@ -83,18 +84,18 @@ class ScheduleTimer:
         return stored
 
     async def _last_jobs(self, schedules: Sequence[StoredSchedule]) -> dict[str, Job]:
-        ids = [stored.last_job for stored in schedules if stored.last_job and needs_last_job(stored)]
+        ids = [one for stored in schedules if needs_last_jobs(stored) for one in stored.last_jobs]
         return {job.id: job for job in await self._app.store.get(ids)} if ids else {}
 
     async def _cancel_old(
-        self, before: Sequence[StoredSchedule], firings: Sequence[Firing], last: dict[str, Job]
+        self, before: Sequence[StoredSchedule], firings: Sequence[Firing], last: Sequence[Sequence[Job]]
     ) -> None:
-        """First: who is interrupted in between will find the old ones gone, and go on."""
-        for stored, firing in zip(before, firings, strict=True):
-            old = last.get(stored.last_job or "")
-            if firing.jobs and stored.schedule.overlap == "cancel_old" and old is not None and not old.finished:
+        """Cancel before anything is written: if this process dies in between, the next one goes on from there."""
+        for stored, firing, jobs in zip(before, firings, last, strict=True):
+            running = tuple(job.id for job in jobs if not job.finished)
+            if firing.jobs and running and stored.schedule.overlap == "cancel_old":
                 by = By("mainspring", f"schedule {stored.id} fires again")
-                await self._app.store.change(Action.CANCEL, Filter(ids=(old.id,)), by)
+                await self._app.store.change(Action.CANCEL, Filter(ids=running), by)
 
     def _tell(self, firing: Firing) -> None:
         for entry in firing.entries:
