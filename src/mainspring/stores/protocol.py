@@ -78,6 +78,7 @@ class WorkerInfo:
     seen_at: datetime | None = None  # last sign of life; filled in by the store
     alive: bool = True
     polling: bool = False  # it cannot hear of new jobs and looks for them now and then; filled in by the store
+    heartbeat: float = 1.0  # seconds between its heartbeats
 
 
 class Wake(Flag):

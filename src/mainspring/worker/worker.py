@@ -340,6 +340,7 @@ class Worker:
             pid=os.getpid(),
             queues=tuple(sorted(self._queues)),
             concurrency=self.settings.concurrency,
+            heartbeat=self.settings.heartbeat,
             tasks=tuple(sorted([*self.app.tasks, TASK_OF_BATCHES])),
             version=version("mainspring"),
             started_at=datetime.now(UTC),

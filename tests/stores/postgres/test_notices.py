@@ -98,7 +98,7 @@ async def test_an_idle_worker_hears_of_retries_and_of_the_end_of_a_halt(store: P
     await end(store, held, Move.RETRY, delay=1000)
     assert await ear.so_far() == [Wake.JOBS]
     await store.halt(a_halt(ManualClock()))
-    assert await ear.so_far() == []
+    assert await ear.so_far() == [Wake.HALTS]
     await store.resume(By("ana"))
     assert await ear.so_far() == [Wake.JOBS]
 

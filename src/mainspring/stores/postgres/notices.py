@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import secrets
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import psycopg
 
@@ -18,7 +20,7 @@ from mainspring.errors import StoreError
 from mainspring.ids import new_id
 from mainspring.log import get_log
 from mainspring.stores.postgres.links import Connection, Links, is_pooled
-from mainspring.stores.postgres.transaction import Transaction
+from mainspring.stores.postgres.transaction import SERVER_START, Transaction
 from mainspring.stores.protocol import EVERY_QUEUE, Wake
 
 log = get_log("mainspring.postgres")
@@ -76,6 +78,24 @@ class Deaf(StoreError):
     """No notice reaches us through this pooler: give workers a direct connection (listen=…, see docs/postgres.md)."""
 
 
+LOCK = f"SELECT pg_advisory_lock(%(key)s), {SERVER_START}"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLock:
+    """An advisory lock of the listening session. The server frees it when the worker's process dies."""
+
+    key: int
+    server: int  # when that server started: after a restart or failover nobody holds the lock
+
+
+async def lock_session(connection: Connection) -> SessionLock:
+    """Take a lock that no other session ever asks for."""
+    key = secrets.randbits(63)
+    row = await (await connection.execute(LOCK, {"key": key})).fetchone()
+    return SessionLock(key, 0 if row is None else row[1])
+
+
 class Listener:
     """One worker's ear: a connection of its own, or a poll while it has none."""
 
@@ -88,6 +108,7 @@ class Listener:
         self.loop = asyncio.get_running_loop()
         self.listening = False
         self.polling = False  # because listening failed, or was in vain
+        self.lock: SessionLock | None = None  # None: not connected, or only through a pooler, which would keep the lock
         self._failures = 0  # in a row
 
     async def stop(self) -> None:
@@ -106,7 +127,10 @@ class Listener:
                     connection = await self._links.connect()
                     stack.push_async_callback(connection.close)
                     await connection.execute(f"LISTEN {channel(self._schema)}")
-                    await self._hear_ourselves(connection)
+                    if await is_pooled(connection):
+                        await self._hear_ourselves(connection)
+                    else:
+                        self.lock = await lock_session(connection)
                     self._back()
                     await self._listen(connection)
             except (StoreError, psycopg.Error, OSError) as error:
@@ -114,8 +138,6 @@ class Listener:
 
     async def _hear_ourselves(self, connection: Connection) -> None:
         """A pooler in transaction mode takes a LISTEN without complaint, for a connection that is not ours any more."""
-        if not await is_pooled(connection):
-            return
         mark = json.dumps({"wake": 0, "queues": [], "echo": new_id()})  # means nothing to others
         async with await self._links.connect() as other:
             await other.execute(NOTIFY, {"channel": channel(self._schema), "message": mark})
@@ -128,7 +150,7 @@ class Listener:
 
     def _lost(self, error: Exception) -> float:
         """Said at the first failure, and then ever more rarely. Returns the seconds until the next try."""
-        self.listening, self.polling = False, True
+        self.listening, self.polling, self.lock = False, True, None
         self._failures += 1
         retry = POOLER_RETRY if isinstance(error, Deaf) else min(LONGEST_RETRY, 2.0 ** min(self._failures, 10) / 4)
         if self._failures & (self._failures - 1) == 0:

@@ -239,6 +239,7 @@ def to_worker(worker: str, info: dict[str, Any], seen_at: Millis) -> WorkerInfo:
         pid=info["pid"],
         queues=tuple(info["queues"]),
         concurrency=info["concurrency"],
+        heartbeat=info["heartbeat"],
         tasks=tuple(info["tasks"]),
         version=info["version"],
         started_at=None if info["started_at"] is None else to_datetime(info["started_at"]),

@@ -411,10 +411,12 @@ class PostgresStore:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(listener.stop(), listener.loop))
 
     async def heartbeat(self, worker: str, held: Mapping[str, int]) -> Pulse:
-        polling = worker in self._listeners and self._listeners[worker].polling
+        listener = self._listeners.get(worker)
+        polling, lock = (False, None) if listener is None else (listener.polling, listener.lock)
+        key, server = (None, None) if lock is None else (lock.key, lock.server)
 
         async def beat(transaction: Transaction) -> Pulse:
-            now = await transaction.value(upkeep.BEAT, id=worker, polling=polling)
+            now = await transaction.value(upkeep.BEAT, id=worker, polling=polling, lock=key, lock_server=server)
             if now is None and worker in self._joined:
                 await upkeep.join(transaction, self._joined[worker])  # others took us for dead
                 self._idle.discard(worker)
@@ -431,10 +433,11 @@ class PostgresStore:
 
     async def reap(self, after_stall: AfterStall = retry_at_once) -> Reaped:
         sight = await self._look()
+        killed = await self._killed(sight)
         stalled = self._overdue(sight.timed)
         known = sight.beats.keys() | set(sight.holders)
         self._seen = {worker: seen for worker, seen in self._seen.items() if worker in known}
-        self._dead = {worker for worker in known if self._gone(worker, sight.beats.get(worker, -1))}
+        self._dead = killed | {worker for worker in known if self._gone(worker, sight.beats.get(worker, -1))}
         dead = sorted(self._dead)
         if not dead and not stalled:
             return Reaped()
@@ -445,6 +448,17 @@ class PostgresStore:
             return Reaped(taken, frozenset(worker for (worker,) in forgotten))
 
         return await self._run(take)
+
+    async def _killed(self, sight: upkeep.Sight) -> set[str]:
+        """Return the workers whose process has died: the server has freed the lock of their listening session.
+
+        A worker that only lost that connection goes on with its heartbeats, so its next one is waited for.
+        """
+        if not sight.disconnected:
+            return set()
+        await asyncio.sleep(max(one.confirmed_in for one in sight.disconnected))
+        later = {one.worker: one.beat for one in (await self._look()).disconnected}
+        return {one.worker for one in sight.disconnected if later.get(one.worker) == one.beat}
 
     async def _look(self) -> upkeep.Sight:
         """While the server does not answer nobody can give a sign of life: then silence counts from anew."""

@@ -13,6 +13,9 @@ SERVER_NOW = "(extract(epoch FROM statement_timestamp()) * 1000)::bigint"
 """One for the whole statement: with clock_timestamp(), of which each call may differ, no index could be sought in."""
 
 
+SERVER_START = "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"
+
+
 class Dialect:
     """Our statements with the schema's name in them, and with "now" as the server's clock or as a test's own.
 

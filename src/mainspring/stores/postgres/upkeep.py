@@ -17,7 +17,7 @@ from mainspring.stores.postgres import documents, partitions
 from mainspring.stores.postgres.endings import settle
 from mainspring.stores.postgres.operate import BELONGINGS, remove_jobs
 from mainspring.stores.postgres.rows import only_ids
-from mainspring.stores.postgres.transaction import PLAN_FREELY, Transaction
+from mainspring.stores.postgres.transaction import PLAN_FREELY, SERVER_START, Transaction
 from mainspring.stores.protocol import AfterStall, Pulse, Takeover, TakeoverCause, WorkerInfo
 from mainspring.stores.tables import RUNNING, Running, Timed, stall
 
@@ -37,7 +37,8 @@ RETURNING id
 """  # one that was stopped in the middle of its heartbeat has locked its row: next time
 BEAT = """
 UPDATE {s}.workers
-SET beat = beat + 1, seen_at = {now}, info = jsonb_set(info, '{polling}', to_jsonb(%(polling)s::boolean))
+SET beat = beat + 1, seen_at = {now}, lock = %(lock)s::bigint, lock_server = %(lock_server)s::bigint,
+    info = jsonb_set(info, '{polling}', to_jsonb(%(polling)s::boolean))
 WHERE id = %(id)s RETURNING {now}
 """
 IDLE = "UPDATE {s}.workers SET idle = %(idle)s WHERE id = %(id)s AND idle <> %(idle)s"
@@ -59,6 +60,7 @@ async def join(transaction: Transaction, worker: WorkerInfo) -> None:
         "pid": worker.pid,
         "queues": list(worker.queues),
         "concurrency": worker.concurrency,
+        "heartbeat": worker.heartbeat,
         "tasks": list(worker.tasks),
         "version": worker.version,
         "started_at": None if worker.started_at is None else to_millis(worker.started_at),
@@ -102,11 +104,31 @@ TO_TAKE_STALLED = f"""
 {TO_TAKE} (id, token) IN (SELECT * FROM unnest(%(ids)s::uuid[], %(tokens)s::bigint[]))
 ORDER BY jobs.id FOR NO KEY UPDATE SKIP LOCKED
 """
+MISSED_BEATS = 1.5  # heartbeats that a worker without a listening session may be late with before it counts as dead
+LAST_WORD = 0.25  # seconds, at least, for a heartbeat that is on its way
+LOCK_IS_FREE = f"CASE WHEN lock_server = {SERVER_START} THEN pg_try_advisory_xact_lock_shared(lock) ELSE false END"
 LOOK = f"""
-SELECT (SELECT json_object_agg(id, beat) FROM {{s}}.workers), ARRAY({HOLDERS}),
+SELECT (SELECT json_agg(json_build_array(id, beat, {LOCK_IS_FREE}, {{now}} - seen_at, info->'heartbeat'))
+        FROM {{s}}.workers),
+       ARRAY({HOLDERS}),
        (SELECT json_agg(json_build_array(id, token, deadline - claimed_at)) FROM {{s}}.jobs
         WHERE status = {RUNNING} AND timeout > 0)
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """A worker whose listening session has ended, although the server did not restart."""
+
+    worker: str
+    beat: int
+    silent: float  # seconds since its last heartbeat, by the server's clock
+    heartbeat: float  # seconds between its heartbeats
+
+    @property
+    def confirmed_in(self) -> float:
+        """Seconds after which it is known to be dead, unless it sends a heartbeat."""
+        return max(LAST_WORD, MISSED_BEATS * self.heartbeat - self.silent)
 
 
 @dataclass(slots=True)
@@ -114,13 +136,20 @@ class Sight:
     """What one look shows of the others."""
 
     beats: dict[str, int]
+    disconnected: list[Disconnected]
     holders: list[str]
     timed: list[Timed]
 
 
 async def look(transaction: Transaction) -> Sight:
-    beats, holders, timed = await transaction.row(LOOK) or ({}, [], [])
-    return Sight(beats or {}, holders, [Timed(*row) for row in timed or ()])
+    workers, holders, timed = await transaction.row(LOOK) or ([], [], [])
+    beats = {worker: beat for worker, beat, *_ in workers or ()}
+    disconnected = [
+        Disconnected(worker, beat, silent / 1000, heartbeat)
+        for worker, beat, is_free, silent, heartbeat in workers or ()
+        if is_free
+    ]
+    return Sight(beats, disconnected, holders, [Timed(*row) for row in timed or ()])
 
 
 async def take_over(

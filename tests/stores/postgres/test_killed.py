@@ -1,0 +1,79 @@
+"""A killed worker is noticed by its session lock; one that only lost its connection is not taken for dead."""
+
+from __future__ import annotations
+
+import pytest
+
+from mainspring.job import Move
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.protocol import TakeoverCause
+from mainspring.testing.clock import ManualClock
+from mainspring.testing.conformance.scene import claim_one, end, join, put
+from tests.stores.postgres.several import Stores
+from tests.worker.working import eventually
+
+pytestmark = pytest.mark.slow
+
+
+async def is_locked(store: PostgresStore, worker: str) -> bool:
+    """Its listener holds its lock, and a heartbeat has told the others of it."""
+    await store.heartbeat(worker, {})
+    return store._listeners[worker].lock is not None
+
+
+async def hang_up(store: PostgresStore) -> None:
+    """What the server does for a process that died: its sessions end, and it leaves no word."""
+    for worker in list(store._listeners):
+        await store._stop_listening(worker)
+
+
+async def test_the_jobs_of_a_killed_worker_are_taken_over_long_before_its_lease_ends(stores: Stores) -> None:
+    watching, killed = await stores.another(), await stores.another()
+    await join(watching, "watching")
+    await join(killed, "killed")
+    await eventually(lambda: is_locked(killed, "killed"))
+    job = await put(killed)
+    await claim_one(killed, worker="killed")
+    assert (await watching.reap()).dead == frozenset()
+    await hang_up(killed)
+    reaped = await watching.reap()
+    assert reaped.dead == {"killed"}
+    assert [(one.job_id, one.cause) for one in reaped.takeovers] == [(job, TakeoverCause.CRASHED)]
+
+
+async def test_a_worker_that_joins_later_notices_it_too(stores: Stores) -> None:
+    killed = await stores.another()
+    await join(killed, "killed")
+    await eventually(lambda: is_locked(killed, "killed"))
+    await hang_up(killed)
+    assert (await (await stores.another()).reap()).dead == {"killed"}
+
+
+async def test_a_worker_that_lost_only_its_listening_connection_keeps_its_jobs(stores: Stores) -> None:
+    clock = ManualClock()
+    watching, working = await stores.another(clock=clock), await stores.another(clock=clock)
+    await join(working, "working")
+    await eventually(lambda: is_locked(working, "working"))
+    await put(working)
+    held = await claim_one(working, worker="working")
+    await hang_up(working)
+    clock.advance(1)  # its next heartbeat is due now
+    look = watching._look
+
+    async def look_and_beat() -> object:
+        sight = await look()
+        await working.heartbeat("working", {})
+        return sight
+
+    watching._look = look_and_beat  # type: ignore[method-assign,assignment]
+    assert (await watching.reap()).dead == frozenset()
+    assert await end(working, held, Move.DONE) is not None
+
+
+async def test_after_a_restart_of_the_server_locks_say_nothing(stores: Stores) -> None:
+    watching, working = await stores.another(), await stores.another()
+    await join(working, "working")
+    await eventually(lambda: is_locked(working, "working"))
+    await hang_up(working)
+    stores.ask(f"UPDATE {stores.schema}.workers SET lock_server = lock_server - 1")
+    assert (await watching.reap()).dead == frozenset()
