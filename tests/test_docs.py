@@ -5,16 +5,21 @@ from __future__ import annotations
 import inspect
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from mainspring import errors, events
+from mainspring import Mainspring, Snooze, errors, events
 from mainspring.job import TRANSITIONS
 from mainspring.task import Options, Task
+from mainspring.testing import manual
 from mainspring.worker import WorkerSettings
 
 ROOT = Path(__file__).parent.parent
@@ -93,6 +98,55 @@ async def test_the_worker_of_a_web_application_works_as_printed(
     async with web["lifespan"](None):
         handle = await web["welcome"].enqueue(guest="Ada")
         assert await handle.result(timeout=60) == "Welcome, Ada!"
+
+
+async def test_the_tenant_goes_with_the_job_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = example("middleware.md", "tenants.py")
+    async with manual(names["app"]) as kit:
+        names["tenant"].set("seven")
+        handle = await names["export"].enqueue()
+        names["tenant"].set("eight")
+        await kit.drain()
+        assert await handle.result() == "the rows of seven"
+
+
+async def test_errors_are_reported_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    scope, captured = Mock(), Mock()
+    sentry = SimpleNamespace(new_scope=lambda: nullcontext(scope), capture_exception=captured)
+    monkeypatch.setitem(sys.modules, "sentry_sdk", sentry)
+    app: Mainspring = example("middleware.md", "reports.py")["app"]
+
+    @app.task(max_attempts=2)
+    async def fail() -> None:
+        raise LookupError
+
+    @app.task()
+    async def put_off() -> None:
+        raise Snooze(60)
+
+    async with manual(app) as kit:
+        await fail.enqueue()
+        await put_off.enqueue()
+        await kit.drain()
+        assert not captured.called
+        await kit.time.advance(minutes=2)
+    assert [type(call.args[0]) for call in captured.call_args_list] == [LookupError]
+    scope.set_tag.assert_any_call("task", "fail")
+
+
+def test_each_run_has_its_session_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with closing(sqlite3.connect("shop.db")) as shop:
+        shop.execute("CREATE TABLE guests (name TEXT)")
+    names = example("middleware.md", "sessions.py")
+    with manual(names["app"]) as kit:
+        names["add_guest"].enqueue_many_sync([{"name": "ana"}, {"name": "nobody"}])
+        kit.drain_sync()
+    names["new_session"].kw["bind"].dispose()
+    with closing(sqlite3.connect("shop.db")) as shop:
+        assert shop.execute("SELECT name FROM guests").fetchall() == [("ana",)]
 
 
 def example(page: str, name: str) -> dict[str, Any]:

@@ -45,6 +45,7 @@ from mainspring.halting import HaltResult
 from mainspring.handle import JobHandle
 from mainspring.health import Health
 from mainspring.job import Failure, Job, Priority, Status
+from mainspring.middleware import EnqueueCall, RunCall
 from mainspring.retry import Retry
 from mainspring.schedule import (
     BusinessCalendar,
@@ -82,6 +83,7 @@ __all__ = [
     "Debounce",
     "DedupeConflict",
     "Discard",
+    "EnqueueCall",
     "Every",
     "Failure",
     "Fair",
@@ -110,6 +112,7 @@ __all__ = [
     "Rate",
     "Retention",
     "Retry",
+    "RunCall",
     "Schedule",
     "ScheduleNotFound",
     "Signal",

@@ -33,6 +33,7 @@ from mainspring.health import LATE, TIMEOUT, Contact, Health, examine
 from mainspring.job import Inserted, Job, NewJob, Priority, PriorityName, check_prepared, check_queue
 from mainspring.jobs import Jobs, whoami
 from mainspring.log import get_log
+from mainspring.middleware import AroundEnqueue, AroundRun, Middleware
 from mainspring.moments import show_moment
 from mainspring.portal import Portal
 from mainspring.retry import Retry
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
 E = TypeVar("E", bound=Event)
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
+AR = TypeVar("AR", bound=AroundRun)
+AE = TypeVar("AE", bound=AroundEnqueue)
 
 log = get_log("mainspring")
 
@@ -92,6 +95,7 @@ class Mainspring:
         self.limits = Limits(self)
         self.timers.add(ScheduleTimer(self))
         self.timers.add(SignalTimer(self))
+        self.middleware = Middleware()
         self.portal = Portal()
         self.before_waiting: Callable[[Job], None] | None = None  # the test kit's: may refuse to wait for a job
         self._opened: Store | None = None
@@ -240,11 +244,24 @@ class Mainspring:
 
         def decorate(function: Any) -> Task[..., Any, Any]:
             task: Task[..., Any, Any] = function if isinstance(function, Task) else self.task()(function)
-            job = task.prepare(**(args or {}))
+            job = task.template(args or {})
             self.schedules.declare(Declared(id or task.name, schedule, job, owner_of(task.function)))
             return task
 
         return decorate  # type: ignore[return-value]
+
+    def around_run(self, function: AR) -> AR:
+        """Wrap every run of a handler: a generator function, `def` or `async def`, that yields once.
+
+        It gets a `RunCall`. The first one registered is the outermost; see docs/middleware.md.
+        """
+        self.middleware.add_run(function)
+        return function
+
+    def around_enqueue(self, function: AE) -> AE:
+        """Wrap every enqueue: a plain generator function that yields once, and may add to `call.headers` before."""
+        self.middleware.add_enqueue(function)
+        return function
 
     def occasion(self, kind: str, **options: Unpack[TaskOptions]) -> Callable[[F], F]:
         """Call a function when people have this occasion: `@app.occasion("birthday")`.

@@ -184,6 +184,12 @@ class Context(DurableCalls):
         return self._claim.tags
 
     @property
+    def headers(self) -> Mapping[str, str]:
+        """What the enqueue gave this job to carry, by `using(headers=…)` or middleware: a tenant, a trace."""
+        given: dict[str, str] = json.loads(self._claim.options or "{}").get("headers", {})
+        return given
+
+    @property
     def dedupe_key(self) -> str | None:
         return self._claim.dedupe_key
 

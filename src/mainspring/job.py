@@ -179,6 +179,12 @@ class Job:
     def finished(self) -> bool:
         return self.status in FINISHED
 
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What its enqueue gave it to carry, by `using(headers=…)` or middleware."""
+        given: Mapping[str, str] = self.options.get("headers", {})
+        return given
+
 
 @dataclass(slots=True)
 class NewJob:

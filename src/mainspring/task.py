@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, overload
@@ -26,6 +27,7 @@ from mainspring.flow.quiet import AnyWindow, PersonWindow, Window
 from mainspring.handle import JobHandle
 from mainspring.ids import new_id
 from mainspring.job import FOREVER, KEEP_FOREVER, Inserted, NewJob, Priority, PriorityName
+from mainspring.middleware import EnqueueCall, check_headers
 from mainspring.payload import Payload
 from mainspring.portal import run_here
 from mainspring.retry import Retry
@@ -98,6 +100,7 @@ class Options:
     on_failed: OnFailed | None = None
     breaker: str | None = None
     deliver: AnyWindow | None = None
+    headers: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         for problem in problems_of(self):
@@ -150,6 +153,8 @@ def problems_of_running(options: Options) -> Iterator[str]:
     if options.queue in {"", "*"}:
         yield f"{options.queue!r} is no name for a queue"
     if options.priority is not None and (problem := Priority.problem_of(options.priority)):
+        yield problem
+    if options.headers is not None and (problem := check_headers(options.headers)):
         yield problem
     if options.max_attempts is not None and options.max_attempts < 1:
         yield f"max_attempts is {options.max_attempts}; a job needs at least one attempt"
@@ -205,7 +210,8 @@ class Defaults:
         timeout: Length | None = None,
         retention: Retention | None = None,
     ) -> None:
-        self._app = Options(retry=retry, max_attempts=max_attempts, timeout=timeout, retention=retention)
+        given = Options(retry=retry, max_attempts=max_attempts, timeout=timeout, retention=retention)
+        self._app = None if given == NOTHING else given
         self._queues: dict[str, Options] = {}
 
     def set_queue(self, queue: str, options: Options, declared: Sequence[str]) -> None:
@@ -226,13 +232,14 @@ class Defaults:
         of_queue = self._queues.get(queue)
         if of_queue is not None:
             options = options.over(of_queue)
-        return options if self._app == NOTHING else options.over(self._app)
+        return options if self._app is None else options.over(self._app)
 
 
 class Task(Generic[P, R, C]):
     """Made by `@app.task(...)`. Calling it calls the function; enqueuing it makes a job."""
 
     batch: Batch | None = None  # only a `BatchTask` has one
+    is_internal = False  # Mainspring's own: no middleware runs around it
 
     def __init__(
         self,
@@ -308,6 +315,7 @@ class Task(Generic[P, R, C]):
         on_failed: OnFailed | None = None,
         breaker: str | None = None,
         deliver: AnyWindow | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Enqueuer[P, R]:
         """The task with options for the next enqueue; they never mix with its arguments."""
         given = Options(
@@ -315,6 +323,7 @@ class Task(Generic[P, R, C]):
             target=target, tags=tags, max_attempts=max_attempts, retry=retry, timeout=timeout, isolation=isolation,
             retention=retention, connection=connection, throttle=throttle, debounce=debounce, replace=replace,
             expires=expires, after=dependencies.listed(after), on_failed=on_failed, breaker=breaker, deliver=deliver,
+            headers=headers,
         )  # fmt: skip
         self.check(given)
         return Enqueuer(self, given)
@@ -323,7 +332,7 @@ class Task(Generic[P, R, C]):
         """The policy for jobs of that queue which carry none of their own: the task's, the queue's or the app's."""
         retry = self._retries.get(queue)
         if retry is None:
-            options = self.app.defaults.under(self.options, queue)
+            options = self.options if self.is_internal else self.app.defaults.under(self.options, queue)
             retry = options.retry or Retry(max_attempts=options.max_attempts or Retry().max_attempts)
             self._retries[queue] = retry
         return retry
@@ -353,9 +362,17 @@ class Task(Generic[P, R, C]):
         """A checked job that is not enqueued yet: for `ctx.follow_up` and `app.enqueue_all`."""
         return self._enqueuer.prepare(*args, **kwargs)
 
+    def template(self, arguments: Mapping[str, Any]) -> NewJob:
+        """A job that a schedule or an occasion makes. Your code does not enqueue it, so that no middleware runs."""
+        return self._enqueuer.template(arguments)
+
     def handle(self, job_id: str) -> JobHandle[R]:
         """A handle of a job of this task that was enqueued before, perhaps by another program. Reads nothing yet."""
         return JobHandle(job_id, False, self.app, self)  # noqa: FBT003 - not created by this call
+
+
+UNWRAPPED: AbstractContextManager[None] = nullcontext()
+OPTIONS_FIELD = [each.name for each in fields(NewJob)[3:]].index("options")
 
 
 class Enqueuer(Generic[P, R]):
@@ -367,30 +384,49 @@ class Enqueuer(Generic[P, R]):
         self._options = options.over(task.options)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        return (await self._insert([self._prepared(args, kwargs)]))[0]
+        with self._around() as call:
+            return (await self._insert([self._prepared(args, kwargs, call)], call))[0]
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        return self._insert_sync([self._prepared(args, kwargs)])[0]
+        with self._around() as call:
+            return self._insert_sync([self._prepared(args, kwargs, call)], call)[0]
 
     async def enqueue_many(self, payloads: Iterable[Any]) -> list[JobHandle[R]]:
-        jobs, prepared = self._prepare_many(payloads)
-        if prepared and self._options.connection is None:
-            await dependencies.refuse_unknown(self._task.app, jobs)
-        return await self._insert(jobs)
+        with self._around() as call:
+            jobs, prepared = self._prepare_many(payloads, call)
+            if prepared and self._options.connection is None:
+                await dependencies.refuse_unknown(self._task.app, jobs)
+            return await self._insert(jobs, call)
 
     def enqueue_many_sync(self, payloads: Iterable[Any]) -> list[JobHandle[R]]:
-        jobs, prepared = self._prepare_many(payloads)
-        if prepared and self._options.connection is None:
-            self._task.app.run(dependencies.refuse_unknown(self._task.app, jobs))
-        return self._insert_sync(jobs)
+        with self._around() as call:
+            jobs, prepared = self._prepare_many(payloads, call)
+            if prepared and self._options.connection is None:
+                self._task.app.run(dependencies.refuse_unknown(self._task.app, jobs))
+            return self._insert_sync(jobs, call)
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         if self._newest_under is not None:
             msg = "debounce and replace look for the job that waits: enqueue it, it cannot be prepared"
             raise ConfigurationError(msg)
-        return self._prepared(args, kwargs)
+        with self._around() as call:
+            job = self._prepared(args, kwargs, call)
+            if call is not None:
+                call.job_ids = [job.id]
+            return job
 
-    def _prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
+    def template(self, arguments: Mapping[str, Any]) -> NewJob:
+        return self._prepared((), dict(arguments), None)
+
+    def _around(self) -> AbstractContextManager[EnqueueCall | None]:
+        """The application's middleware around what follows; None, at no cost, if it has none."""
+        middleware = self._task.app.middleware
+        if not middleware.enqueues or self._task.is_internal:
+            return UNWRAPPED
+        call = EnqueueCall(self._task.name, self._options.queue or "default", dict(self._options.headers or {}))
+        return middleware.around_enqueue(call)
+
+    def _prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any], call: EnqueueCall | None) -> NewJob:
         try:
             text = self._task.payload.dump(args, kwargs)
         except InvalidPayload as error:
@@ -401,11 +437,11 @@ class Enqueuer(Generic[P, R]):
             raise
         if self._task.app.limits.keyed:
             self._check_keys(text)
-        return NewJob(new_id(), self._task.name, text, *self._rest)
+        return NewJob(new_id(), self._task.name, text, *self._rest_for(call))
 
-    def _prepare_many(self, payloads: Iterable[Any]) -> tuple[list[NewJob], bool]:
+    def _prepare_many(self, payloads: Iterable[Any], call: EnqueueCall | None) -> tuple[list[NewJob], bool]:
         """The jobs, and whether there are some among them that the caller has prepared."""
-        name, rest, dump = self._task.name, self._rest, self._task.payload.dump_one
+        name, rest, dump = self._task.name, self._rest_for(call), self._task.payload.dump_one
         keyed = self._task.app.limits.keyed
         jobs, prepared = [], False
         for number, item in enumerate(payloads, 1):
@@ -444,21 +480,23 @@ class Enqueuer(Generic[P, R]):
         self._task.app.limits.check(self._task.name, self._options.queue or "default", text)
         return text
 
-    async def _insert(self, jobs: list[NewJob]) -> list[JobHandle[R]]:
-        return self._handles(await self._put(await self._moved(jobs)))
+    async def _insert(self, jobs: list[NewJob], call: EnqueueCall | None = None) -> list[JobHandle[R]]:
+        return self._handles(await self._put(await self._moved(jobs)), call)
 
-    def _insert_sync(self, jobs: list[NewJob]) -> list[JobHandle[R]]:
+    def _insert_sync(self, jobs: list[NewJob], call: EnqueueCall | None) -> list[JobHandle[R]]:
         app, options = self._task.app, self._options
         if options.connection is None:
             plain = options.deliver is None and options.after is None and self._newest_under is None
-            return self._handles(app.insert_sync(jobs)) if plain else app.run(self._insert(jobs))
+            return self._handles(app.insert_sync(jobs), call) if plain else app.run(self._insert(jobs, call))
         if not isinstance(app.store, Immediate):  # else opening might wait for the caller's own transaction
             app.open_sync()  # it waits for the store, which `run_here` cannot
         if options.deliver is not None:
             jobs = app.run(self._moved(jobs))
-        return self._handles(run_here(self._put(jobs)))
+        return self._handles(run_here(self._put(jobs)), call)
 
-    def _handles(self, inserted: list[Inserted]) -> list[JobHandle[R]]:
+    def _handles(self, inserted: list[Inserted], call: EnqueueCall | None) -> list[JobHandle[R]]:
+        if call is not None:
+            call.job_ids = [one.id for one in inserted]
         return [JobHandle(one.id, one.created, self._task.app, self._task) for one in inserted]
 
     async def _moved(self, jobs: list[NewJob]) -> list[NewJob]:
@@ -466,10 +504,11 @@ class Enqueuer(Generic[P, R]):
         options = self._options
         if options.deliver is None or options.debounce is not None:
             return jobs
-        ours = self._template.options  # a prepared job may have a window of its own; the guard asks for that
+        ours = quiet.option_of(self._template)  # a prepared job may have a window of its own; the guard asks for that
+        fits = [quiet.option_of(job) == ours for job in jobs]
         deliveries = quiet.Deliveries(self._task.app)
-        moved = iter(await deliveries.moved([job for job in jobs if job.options == ours], options.deliver))
-        return [next(moved) if job.options == ours else job for job in jobs]
+        moved = iter(await deliveries.moved([job for job, fit in zip(jobs, fits, strict=True) if fit], options.deliver))
+        return [next(moved) if fit else job for job, fit in zip(jobs, fits, strict=True)]
 
     async def _put(self, jobs: list[NewJob]) -> list[Inserted]:
         app, options, key = self._task.app, self._options, self._newest_under
@@ -490,10 +529,19 @@ class Enqueuer(Generic[P, R]):
         template = self._template
         return tuple(getattr(template, each.name) for each in fields(NewJob)[3:])
 
+    def _rest_for(self, call: EnqueueCall | None) -> tuple[Any, ...]:
+        """The same with the headers that middleware has set."""
+        if call is None or call.headers == (self._options.headers or {}):
+            return self._rest
+        if problem := check_headers(call.headers):
+            raise ConfigurationError(problem)
+        own = {**json.loads(self._template.options or "{}"), "headers": call.headers}
+        return (*self._rest[:OPTIONS_FIELD], json.dumps(own), *self._rest[OPTIONS_FIELD + 1 :])
+
     @functools.cached_property
     def _template(self) -> NewJob:
         queue = self._options.queue or "default"
-        options = self._task.app.defaults.under(self._options, queue)
+        options = self._options if self._task.is_internal else self._task.app.defaults.under(self._options, queue)
         retry, retention = options.retry or Retry(), options.retention or Retention()
         return NewJob(
             id="",
@@ -534,6 +582,8 @@ class Enqueuer(Generic[P, R]):
         if self._options.isolation is not None and self._options.isolation != self._task.options.isolation:
             checked_steps(self._task.name, self._task.steps, self._options)
             own["isolation"] = self._options.isolation
+        if self._options.headers:
+            own["headers"] = dict(self._options.headers)
         own |= self._flow_options()
         return json.dumps(own) if own else None
 

@@ -76,7 +76,9 @@ class Batches:
     @cached_property
     def task(self) -> Task[..., Any, Any]:
         """Of the job that waits for all others. Every worker knows it."""
-        return Task(self._app, self._follow, TASK, options=Options())
+        task: Task[..., Any, Any] = Task(self._app, self._follow, TASK, options=Options())
+        task.is_internal = True
+        return task
 
     # -- enqueuing --------------------------------------------------------------------------------
 

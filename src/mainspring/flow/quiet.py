@@ -24,6 +24,11 @@ PUT_OFF = "put_off"  # among a job's options, for those who ask why it is later
 LATER: Millis = 60_000  # a worker of a newer version may be there then
 
 
+def option_of(job: NewJob) -> Any:
+    """Its window as its options have it, None if that is the task's own."""
+    return json.loads(job.options or "{}").get(OPTION)
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """`Window("08:00", "22:00", tz="Europe/London", days="mon-fri")`; from 22:00 to 06:00 it is over midnight."""

@@ -55,9 +55,9 @@ class OccasionTimer:
     def _job(self, plan: Plan, now: datetime) -> NewJob:
         assert plan.next is not None  # noqa: S101 - it is due
         lateness = (now - plan.next.utc).total_seconds()
-        job = self.task.prepare(
-            person=plan.person, kind=plan.kind, on=plan.next.on, due=plan.next.utc, lateness=lateness
-        )
+        job = self.task.template({
+            "person": plan.person, "kind": plan.kind, "on": plan.next.on, "due": plan.next.utc, "lateness": lateness,
+        })  # fmt: skip
         return replace(
             job,
             dedupe_key=plan.message_key,

@@ -27,6 +27,7 @@ from mainspring.durable.suspension import Wait
 from mainspring.errors import ConfigurationError, IllegalMove, JobNotFound
 from mainspring.events import Bus
 from mainspring.job import FINISHED, Claim, Job, Move, NewJob, Outcome, Status, Step
+from mainspring.middleware import RunCall
 from mainspring.replay.looking import LookingStore, RolledBack
 from mainspring.replay.unrecorded import Unrecorded
 from mainspring.stores.protocol import Completion, Store
@@ -117,12 +118,14 @@ class Replay:
 
     async def _call_async(self) -> Any:
         context = self._context(self._make_run())
-        return self._ended(context, await self._prepared(context)())
+        call = RunCall(self.task.name, (context,), is_async=True)
+        return self._ended(context, await self._app.middleware.around(call, self._prepared(context)))
 
     def _call_here(self) -> Any:
         run = self._app.run(self._made_run())
         context = self._context(run)
-        value = run.in_its_thread(self._prepared(context))
+        call, handler = RunCall(self.task.name, (context,), is_async=False), self._prepared(context)
+        value = self._app.middleware.around_here(call, partial(run.in_its_thread, handler))
         return self._ended(context, asyncio.run(value) if inspect.iscoroutine(value) else value)
 
     async def _made_run(self) -> LocalRun:

@@ -14,7 +14,9 @@ from mainspring.context import Context
 from mainspring.durable.calls import LastingCalls
 from mainspring.durable.run import DurableRun
 from mainspring.flow.passage import Passage
+from mainspring.middleware import RunCall
 from mainspring.stores.protocol import Completion
+from mainspring.task import Task
 from mainspring.worker import decide
 from mainspring.worker.batches import RunningBatch
 from mainspring.worker.processes import Processes
@@ -51,18 +53,37 @@ class Calling:
             kwargs[task.payload.context] = self.context(run)
         if run.isolated:
             return await self._call_process(run)
+        handler = partial(task.function, *args, **kwargs)
         if not task.is_async:
-            return await self._call_thread(run, lambda: task.function(*args, **kwargs))
+            return await self._call_thread(run, handler)
         with self._deadline(run):
-            return await task.function(*args, **kwargs)
+            if not self._wraps(task):
+                return await handler()
+            return await self._app.middleware.around(RunCall(task.name, (self.context(run),), is_async=True), handler)
 
     async def call_batch(self, batch: RunningBatch) -> Any:
         if not batch.runs:
             return None
         call = partial(batch.task.function, list(batch.argument))  # which it may change
         with batch.deadline():
-            value = call() if batch.task.is_async else await self._threads.run(partial(self._started, batch.runs, call))
+            if self._wraps(batch.task):
+                return await self._call_wrapped_batch(batch, call)
+            value = call() if batch.task.is_async else await self._in_thread(batch.runs, call)
             return await value if inspect.iscoroutine(value) else value
+
+    async def _call_wrapped_batch(self, batch: RunningBatch, call: Callable[[], Any]) -> Any:
+        contexts = tuple(self.context(run) for run in batch.runs)
+        middleware, of_call = self._app.middleware, RunCall(batch.task.name, contexts, batch.task.is_async)
+        if batch.task.is_async:
+            return await middleware.around(of_call, call)
+        value = await middleware.around_thread(of_call, partial(self._in_thread, batch.runs), call)
+        return await value if inspect.iscoroutine(value) else value
+
+    def _wraps(self, task: Task[..., Any, Any]) -> bool:
+        return bool(self._app.middleware.runs) and not task.is_internal
+
+    def _in_thread(self, runs: list[Run], call: Callable[[], Any]) -> asyncio.Future[Any]:
+        return self._threads.run(partial(self._started, runs, call))
 
     def _started(self, runs: list[Run], call: Callable[[], Any]) -> Any:
         """In the handler's thread."""
@@ -105,10 +126,17 @@ class Calling:
 
     async def _call_thread(self, run: Run, function: Callable[[], Any]) -> Any:
         """A thread cannot be stopped: at its timeout it is told through the context, and waited for."""
-        self.context(run)
+        context = self.context(run)
         with self._deadline(run):
-            value = await self._threads.run(partial(run.in_its_thread, partial(self._started, [run], function)))
+            if self._wraps(run.task):
+                call = RunCall(run.task.name, (context,), is_async=False)
+                value = await self._app.middleware.around_thread(call, partial(self._in_own_thread, run), function)
+            else:
+                value = await self._in_own_thread(run, function)
             return await self._await(run, value) if inspect.iscoroutine(value) else value
+
+    def _in_own_thread(self, run: Run, function: Callable[[], Any]) -> asyncio.Future[Any]:
+        return self._in_thread([run], partial(run.in_its_thread, function))
 
     async def _await(self, run: Run, work: Coroutine[Any, Any, Any]) -> Any:
         """A plain function gave a coroutine, as a wrapper around an asynchronous one does: that can be cancelled."""

@@ -19,6 +19,7 @@ from mainspring.context import UNSET, Context
 from mainspring.errors import Cancel, Discard, Snooze, Wish
 from mainspring.flow.passage import Passage
 from mainspring.job import Claim
+from mainspring.middleware import RunCall
 from mainspring.task import Task
 from mainspring.worker import decide
 
@@ -55,6 +56,7 @@ def perform(order: dict[str, Any], connection: Connection, inbox: queue.SimpleQu
             report=reporter(connection),
             passage=partial(Passage, task.app),
         )
+        find_middleware(task, [(module, name) for module, name in order["middleware"]])
         send(connection, {"ready": True})
         if not inbox.get()["start"]:
             return {"held_back": True}
@@ -78,8 +80,28 @@ def call(task: Task[..., Any, Any], context: Context, payload: str) -> Any:
     args, kwargs = task.payload.load(payload)
     if task.payload.context is not None:
         kwargs[task.payload.context] = context
-    value = task.function(*args, **kwargs)
+    handler = partial(task.function, *args, **kwargs)
+    around = task.app.middleware.around if task.is_async else task.app.middleware.around_here
+    value = around(RunCall(task.name, (context,), task.is_async), handler)
     return asyncio.run(value) if inspect.iscoroutine(value) else value
+
+
+def find_middleware(task: Task[..., Any, Any], names: list[tuple[str, str]]) -> None:
+    """Import the modules that register it, as the parent did. A job must not run without what should wrap it."""
+    for module, _ in names:
+        if module != "__main__":
+            importlib.import_module(module)
+    here = [as_in_parent(*name) for name in task.app.middleware.names]
+    if missing := [f"{module}.{name}" for module, name in names if (module, name) not in here]:
+        msg = (
+            f"middleware {', '.join(missing)} is not registered in the child process of task {task.name!r}: register it"
+            " at the top of a module, where importing that module does it"
+        )
+        raise LookupError(msg)
+
+
+def as_in_parent(module: str, name: str) -> tuple[str, str]:
+    return "__main__" if module == "__mp_main__" else module, name
 
 
 def find_task(module: str, name: str) -> Task[..., Any, Any]:

@@ -145,6 +145,7 @@ class Processes:
             "name": task.name,
             "claim": {**asdict(claim), "ref": None},
             "worker": context.worker,
+            "middleware": task.app.middleware.names,
         }
         child.send(order)
         while True:

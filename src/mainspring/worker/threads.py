@@ -14,8 +14,11 @@ from typing import Any
 Work = tuple[contextvars.Context, Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 
 
-class HeldBack(Exception):
-    """The job was halted between its claim and the moment at which its thread or process was ready for it."""
+class HeldBack(BaseException):
+    """The job was halted between its claim and the moment at which its thread or process was ready for it.
+
+    Like a cancellation, `except Exception` does not catch it: middleware would report it as an error.
+    """
 
 
 class Threads:

@@ -87,6 +87,7 @@ class Worker:
         self._announce = Announcer(app.bus, self.id)
         self._outage = Outage(self.id, noticed=self._on_outage)
         self._prefetch = Prefetch(self.settings.prefetch)
+        self._wrapped = app.middleware.runs  # around each run, if there are any
         self._random = random.Random()  # noqa: S311 - shares of the queues
         self._held: dict[str, Run] = {}  # claimed, and its outcome not decided yet
         self._buffer: deque[Run | Gathering] = deque()  # claimed ahead; not started
@@ -543,7 +544,7 @@ class Worker:
             return
         self._begin(run, lane)
         try:
-            if run.is_plain:  # a coroutine that needs nothing from us: by far the most of them
+            if run.is_plain and not self._wrapped:  # a coroutine that needs nothing from us: by far the most of them
                 args, kwargs = run.task.payload.load(run.claim.payload)
                 value = await run.task.function(*args, **kwargs)
             else:

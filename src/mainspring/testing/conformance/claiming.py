@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections import Counter
 
@@ -57,6 +58,15 @@ class Claiming(Scene):
         assert (taken.run_at, taken.created_at) == (clock.now(), clock.now())
         assert taken.options == '{"isolation": "process"}'
         assert taken.attempt == 1
+
+    async def test_headers_stay_with_a_job_until_it_has_finished(self, store: Store) -> None:
+        headers = {"tenant": "7", "größe": "ß 🎉", "quote": 'it\'s "here"', "": ""}
+        job_id = await put(store, options=json.dumps({"headers": headers}))
+        for move in (Move.RETRY, Move.RELEASE, Move.SUSPEND, Move.DONE):
+            held = await claim_one(store)
+            assert json.loads(held.options or "{}") == {"headers": headers}
+            await end(store, held, move)
+            assert (await look(store, job_id)).headers == headers
 
     async def test_a_claimed_job_runs_in_its_workers_name(self, store: Store, clock: ManualClock) -> None:
         job_id = await put(store)

@@ -1,0 +1,63 @@
+"""Handlers for child processes, and middleware around them: importing this module registers both, as it should be."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextvars import ContextVar
+
+from mainspring import Mainspring, RunCall
+from mainspring.stores.memory import MemoryStore
+
+app = Mainspring(MemoryStore())
+tenant: ContextVar[str] = ContextVar("tenant", default="none")
+trail: ContextVar[tuple[str, ...]] = ContextVar("trail", default=())
+
+
+@app.around_run
+def with_tenant(call: RunCall) -> Iterator[None]:
+    token = tenant.set(f"{call.headers.get('tenant')} of {os.getpid()}")
+    trail.set((*trail.get(), "plain"))
+    yield
+    tenant.reset(token)
+
+
+@app.around_run
+async def with_loop(call: RunCall) -> AsyncIterator[None]:
+    await asyncio.sleep(0)
+    trail.set((*trail.get(), f"async {call.task}"))
+    yield
+
+
+@app.task(isolation="process")
+def isolated() -> list[str]:
+    return [tenant.get(), str(os.getpid()), *trail.get()]
+
+
+@app.task(isolation="process")
+async def isolated_coroutine() -> list[str]:
+    return [tenant.get(), str(os.getpid()), *trail.get()]
+
+
+@app.task()
+def threaded() -> list[str]:
+    return [tenant.get(), str(threading.current_thread() is threading.main_thread()), *trail.get()]
+
+
+class Elsewhere:
+    """An application whose middleware a child process cannot find: a function registers it."""
+
+    app = Mainspring(MemoryStore())
+
+
+@Elsewhere.app.task(isolation="process", max_attempts=1)
+def lonely() -> str:
+    return "ran without its middleware"
+
+
+def register_late() -> None:
+    @Elsewhere.app.around_run
+    def late(_call: RunCall) -> Iterator[None]:
+        yield
