@@ -26,6 +26,7 @@
     ├── StepNotFound              the job has no such step behind it (also a LookupError)
     ├── StepFailed                a step failed in an earlier run, by an error that is not known here any more
     ├── WorkerCrashed             the process that ran the job died
+    ├── WorkerStuck               a worker stopped because too many of its slots were stuck; see exit_when_stuck
     ├── CopyFailed                a store could not be copied to another; what was copied stays, and can be gone on with
     └── StoreError                the store could not do it
         ├── StoreUnavailable      for now: trying again later can help
@@ -148,6 +149,10 @@ class StepFailed(MainspringError):
 
 class WorkerCrashed(MainspringError):
     """The process that ran the job died."""
+
+
+class WorkerStuck(MainspringError):
+    """A worker stopped because too many of its slots were stuck."""
 
 
 class CopyFailed(MainspringError):

@@ -201,6 +201,7 @@ class WorkerStopped(WorkerEvent):
 class WorkerHeartbeat(WorkerEvent):
     running: int
     halted: bool = False
+    stuck: int = 0  # slots whose job was told to stop and does not end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,8 @@
 |----------|----------------------------------------------------------------------------------------------|
 | ok       | the store answers, and what is due is taken                                                  |
 | degraded | it answers, but jobs wait too long, no worker takes them, workers cannot hear of new ones,   |
-|          | one in this process does not get through to it, say to write, or the service throttles it    |
+|          | slots of workers are stuck, one in this process does not get through to it, say to write,    |
+|          | or the service throttles it                                                                  |
 | down     | it does not answer; `lost_at` and `error` say since when and why                             |
 """
 
@@ -22,7 +23,7 @@ from typing import Any, TypeVar
 from mainspring.clock import to_datetime
 from mainspring.errors import StoreUnavailable
 from mainspring.events import Bus, StoreBack, StoreLost, StoreThrottled, ThrottlingOver
-from mainspring.stores.protocol import EVERY_QUEUE, Stats, Store
+from mainspring.stores.protocol import EVERY_QUEUE, Stats, Store, WorkerInfo
 
 T = TypeVar("T")
 
@@ -48,6 +49,7 @@ class Health:
     error: str = ""  # the last, if so
     workers: int | None = None  # alive, anywhere; None: nobody knows
     polling: tuple[str, ...] = ()  # workers that cannot hear of new jobs and look now and then
+    stuck: Mapping[str, int] = field(default_factory=dict)  # worker -> slots whose job was told to stop and goes on
     unattended: tuple[str, ...] = ()  # queues with due jobs that no living worker takes
     oldest_due: datetime | None = None  # of the jobs that could run now; None: nothing waits
     oldest_in: str = ""  # its queue
@@ -162,6 +164,7 @@ def judge(stats: Stats, now: datetime, store: str, late: timedelta = LATE) -> He
     if is_throttled(stats.measures):
         refused, calls = (int(stats.measures[name]) for name in ("throttled", "calls"))
         problems.append(f"the store's service throttles this process: {refused:,} of {calls:,} calls so far")
+    problems += [describe_stuck(worker) for worker in alive if worker.stuck]
     if polling:
         problems.append(f"workers cannot hear of new jobs and look now and then: {', '.join(polling)}")
     return Health(
@@ -171,12 +174,20 @@ def judge(stats: Stats, now: datetime, store: str, late: timedelta = LATE) -> He
         tuple(problems),
         workers=len(alive),
         polling=polling,
+        stuck={worker.id: worker.stuck for worker in alive if worker.stuck},
         unattended=unattended,
         oldest_due=waiting.get(oldest_in),
         oldest_in=oldest_in,
         halted=any(halt.queue is None for halt in stats.halts),
         measures=stats.measures,
     )
+
+
+def describe_stuck(worker: WorkerInfo) -> str:
+    slots = f"{worker.stuck} of {worker.concurrency} slots of worker {worker.id}"
+    if worker.stuck == 1:
+        return f"{slots} is stuck: its job was told to stop and does not end"
+    return f"{slots} are stuck: their jobs were told to stop and do not end"
 
 
 def is_halted(stats: Stats, queue: str) -> bool:

@@ -42,6 +42,7 @@ class Cause(StrEnum):
     NO_WORKER = "no worker"  # lives and takes from its queue
     UNKNOWN_TASK = "unknown task"  # to all who take from its queue
     SUSPECT = "suspect"  # its worker died: it runs alone
+    STUCK = "stuck"  # slots of the workers of its queue are stuck
     TURN = "turn"  # nothing is in its way but others
 
 
@@ -121,7 +122,7 @@ def reasons_of(inquiry: Inquiry) -> Iterator[Reason]:
     else:
         own = list(of_its_own(inquiry))
         around = list(of_its_surroundings(inquiry))
-        yield from own or around or [turn(inquiry)]
+        yield from own or around or [turn(inquiry), *some_stuck(inquiry)]
         yield from around if own else ()
 
 
@@ -139,6 +140,7 @@ def of_its_surroundings(inquiry: Inquiry) -> Iterator[Reason]:
         if halt.queue in {None, inquiry.job.queue}:
             yield halted(halt, inquiry.now)
     yield from unserved(inquiry)
+    yield from all_stuck(inquiry)
     if inquiry.job.crashes:
         yield suspect(inquiry.job)
 
@@ -167,6 +169,8 @@ def running(inquiry: Inquiry) -> Iterator[Reason]:
     if worker is None or not worker.alive or silence_of(worker, now) > inquiry.lease * QUIET:
         yield silent(inquiry, worker)
     yield Reason(Cause.RUNNING, f"{text}.", since=job.started_at, detail={"worker": job.worker})
+    if worker is not None and worker.stuck and job.cancel_requested:
+        yield stuck(f"Slots of its worker are stuck, perhaps in this job: {stuck_slots([worker])}.", [worker])
 
 
 def silent(inquiry: Inquiry, worker: WorkerInfo | None) -> Reason:
@@ -263,7 +267,7 @@ def halted(halt: Halt, now: datetime) -> Reason:
 def unserved(inquiry: Inquiry) -> Iterator[Reason]:
     job = inquiry.job
     alive = [worker for worker in inquiry.stats.workers if worker.alive]
-    serving = [worker for worker in alive if EVERY_QUEUE in worker.queues or job.queue in worker.queues]
+    serving = serving_workers(inquiry)
     if not alive:
         yield Reason(Cause.NO_WORKER, f"No worker is alive to take it from queue {job.queue!r}.")
     elif not serving:
@@ -276,6 +280,40 @@ def unserved(inquiry: Inquiry) -> Iterator[Reason]:
             " defines it deployed, and imported by their application?"
         )
         yield Reason(Cause.UNKNOWN_TASK, text, detail={"task": job.task, "workers": [one.id for one in serving]})
+
+
+def serving_workers(inquiry: Inquiry) -> list[WorkerInfo]:
+    """The living workers that take from the job's queue."""
+    alive = [worker for worker in inquiry.stats.workers if worker.alive]
+    return [worker for worker in alive if EVERY_QUEUE in worker.queues or inquiry.job.queue in worker.queues]
+
+
+def all_stuck(inquiry: Inquiry) -> Iterator[Reason]:
+    serving = serving_workers(inquiry)
+    if serving and all(worker.stuck >= worker.concurrency for worker in serving):
+        text = (
+            f"All slots of the workers of its queue {inquiry.job.queue!r} are stuck: {stuck_slots(serving)}. Their jobs"
+            " were told to stop and do not end; restart the workers, whose log lines slot_stuck say where they hang."
+        )
+        yield stuck(text, serving)
+
+
+def some_stuck(inquiry: Inquiry) -> Iterator[Reason]:
+    """Of a job that waits for its turn: it would come sooner if these slots were free."""
+    if workers := [worker for worker in serving_workers(inquiry) if worker.stuck]:
+        text = (
+            f"Some slots are stuck and run nothing else: {stuck_slots(workers)}. Their jobs were told to stop and do"
+            " not end; the log lines slot_stuck of the workers say where they hang."
+        )
+        yield stuck(text, workers)
+
+
+def stuck(text: str, workers: Sequence[WorkerInfo]) -> Reason:
+    return Reason(Cause.STUCK, text, detail={"stuck": {worker.id: worker.stuck for worker in workers}})
+
+
+def stuck_slots(workers: Sequence[WorkerInfo]) -> str:
+    return ", ".join(f"{worker.stuck} of {worker.concurrency} of worker {worker.id}" for worker in workers)
 
 
 def suspect(job: Job) -> Reason:

@@ -15,7 +15,7 @@ import pytest
 
 from mainspring.app import Mainspring
 from mainspring.cli import doctor
-from mainspring.cli.doctor import check_attended, check_clock, check_hearing, show_size
+from mainspring.cli.doctor import check_attended, check_clock, check_hearing, check_slots, show_size
 from mainspring.health import judge
 from mainspring.stores.protocol import Finding, Severity, Stats, WorkerInfo
 from tests.cli.conftest import NIGHTLY_ONLY, Outcome, Run, Shop
@@ -137,6 +137,18 @@ def test_workers_that_cannot_hear(shop: Shop) -> None:
     assert found.severity is Severity.WARNING
     assert found.message == "these cannot hear of new jobs and look each second: vm-1"
     assert "listen=" in found.advice
+
+
+def test_stuck_slots() -> None:
+    workers = [
+        WorkerInfo("vm-1", "vm", 77, ("*",), 4, stuck=3),
+        WorkerInfo("vm-2", "vm", 78, ("*",), 4),
+        WorkerInfo("vm-3", "vm", 79, ("*",), 4, stuck=1, alive=False),
+    ]
+    (found,) = check_slots(Stats([], {}, {}, workers, []))
+    assert found.severity is Severity.WARNING
+    assert found.message == "3 of 4 slots of worker vm-1 are stuck: their jobs were told to stop and do not end"
+    assert "restart process 77 of vm" in found.advice
 
 
 def test_dead_letters_are_pointed_at(examine: Run, shop: Shop) -> None:

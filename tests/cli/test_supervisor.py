@@ -9,14 +9,28 @@ from pathlib import Path
 
 import pytest
 
+from mainspring.cli.exits import Exit
 from mainspring.cli.supervisor import describe
-from mainspring.job import Status
+from mainspring.ids import new_id
+from mainspring.job import NewJob, Status
 from mainspring.worker.worker import SAME_WISH
 from tests.cli.conftest import Shop, Start, Started
 from tests.cli.test_worker import APP
 from tests.cli.waiting import alive, wait_until
 
 pytestmark = pytest.mark.slow
+
+STUCK_APP = (
+    APP.replace("shop.db", "shop.db?stall_grace=0.1")
+    + """
+
+import time
+
+@app.task()
+def hang() -> None:
+    time.sleep(3600)
+"""
+)
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +65,22 @@ def test_a_child_that_dies_is_replaced(pair: Started) -> None:
     assert pair.lines("worker_process_ended")[1]["restart_in"] == 0.2  # it died young, so we are slower
     pair.process.send_signal(signal.SIGINT)
     assert pair.process.wait() == 0
+
+
+def test_a_child_whose_slots_are_stuck_is_replaced(start: Start, shop: Shop, tmp_path: Path) -> None:
+    (tmp_path / "shop_app.py").write_text(STUCK_APP)
+    supervisor = start("worker", "shop_app:app", "--processes", "1", "--reload", "--concurrency", "2", "--json")
+    supervisor.wait_for("worker_started")
+    shop.app.run(shop.app.store.insert([NewJob(id=new_id(), task="hang", payload="{}", timeout=100, max_attempts=1)]))
+    supervisor.wait_for("worker_started", 2)
+    (ended,) = supervisor.lines("worker_process_ended")
+    assert ended["exit_code"] == Exit.STUCK
+    (line,) = supervisor.lines("slot_stuck")
+    assert (line["task"], "in hang: time.sleep(3600)" in line["stack"][-1]) == ("hang", True)
+    job_id = shop.enqueue()
+    wait_until(lambda: shop.status(job_id) is Status.COMPLETED, supervisor.log.read_text)
+    supervisor.process.send_signal(signal.SIGTERM)
+    assert supervisor.process.wait() == 0
 
 
 def test_children_end_when_the_parent_is_killed(pair: Started, shop: Shop) -> None:

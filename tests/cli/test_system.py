@@ -175,6 +175,14 @@ def test_what_is_due_beyond_the_cap_is_not_counted() -> None:
     assert "10,000+    3 min" in text
 
 
+def test_stuck_slots_are_shown_if_there_are_any() -> None:
+    workers = [WorkerInfo("vm-1", "vm", 7, ("*",), 4, stuck=3), WorkerInfo("vm-2", "vm", 8, ("*",), 4)]
+    header, first, second = shown(make_stats(workers=workers)).splitlines()[-3:]
+    column = header.split().index("STUCK") - len(header.split())
+    assert (first.split()[column], second.split()[column]) == ("3", "0")
+    assert "STUCK" not in shown(make_stats(workers=workers[1:]))
+
+
 def test_workers_are_listed() -> None:
     worker = WorkerInfo("vm-1", "vm", 77, ("mail", "default"), 50, started_at=NOW - timedelta(hours=2), seen_at=NOW)
     gone = WorkerInfo("vm-2", "vm", 78, ("*",), alive=False)

@@ -62,6 +62,20 @@ def test_every_option_reaches_its_setting() -> None:
     assert (settings.strict, settings.concurrency, settings.processes, settings.grace) == (True, 7, 2, 60.0)
 
 
+@pytest.mark.parametrize(
+    ("argv", "share"),
+    [
+        ([], None),
+        (["--exit-when-stuck", "0.25"], 0.25),
+        (["--parent-pipe", "3"], 0.5),  # a child of our own supervisor
+        (["--parent-pipe", "3", "--exit-when-stuck", "0.25"], 0.25),
+        (["--parent-pipe", "3", "--exit-when-stuck", "never"], None),
+    ],
+)
+def test_only_a_supervised_worker_exits_by_default_when_it_is_stuck(argv: list[str], share: float | None) -> None:
+    assert WorkerSettings(**make_settings(parse(*argv))).exit_when_stuck == share
+
+
 def test_limits_may_be_repeated() -> None:
     settings = make_settings(parse("--queues", "a,b,c", "--limit", "a=1,b=2", "--limit", "c=3"))
     assert [one.concurrency for one in settings["queues"]] == [1, 2, 3]
@@ -77,6 +91,8 @@ def test_limits_may_be_repeated() -> None:
         (["--concurrency", "0"], "at least 1"),
         (["--processes", "none"], "at least 1"),
         (["--grace", "long"], "no length of time"),
+        (["--exit-when-stuck", "2"], "write a number above 0 and up to 1, such as 0.5, or never"),
+        (["--exit-when-stuck", "often"], "is not a share of the slots"),
         (["--log-level", "loud"], "invalid choice"),
         (["--limit", "other=3", "--queues", "mail"], "limits name queues that the worker does not take from: other"),
     ],

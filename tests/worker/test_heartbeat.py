@@ -23,7 +23,8 @@ class FakeStore:
         self.answers = threading.Event()
         self.answers.set()
 
-    async def heartbeat(self, worker: str, held: Mapping[str, int]) -> Pulse:
+    async def heartbeat(self, worker: str, held: Mapping[str, int], *, stuck: int = 0) -> Pulse:
+        del stuck
         self.asked.append((worker, dict(held)))
         self.threads.add(threading.get_ident())
         if not self.answers.is_set():

@@ -20,7 +20,7 @@ from mainspring.cli.parser import Commands, add_command, add_store_options
 from mainspring.cli.table import printable
 from mainspring.cli.terminal import Terminal
 from mainspring.errors import MainspringError
-from mainspring.health import LATE, Health
+from mainspring.health import LATE, Health, describe_stuck
 from mainspring.job import WAITING, Status
 from mainspring.moments import show_length, show_relative
 from mainspring.stores.protocol import Filter, Finding, Severity, Stats
@@ -171,6 +171,7 @@ def check_open_store(app: Mainspring, *, repair: bool) -> Iterator[Finding]:
     yield check_halts(stats, now)
     yield check_attended(health)
     yield check_hearing(health)
+    yield from check_slots(stats)
     yield check_dead(stats)
     yield check_clock(app, now)
     yield from check_people(app)
@@ -248,6 +249,16 @@ def check_hearing(health: Health) -> Finding:
         advice = "if a pooler is in between, give them a direct connection: listen=… in the store's URL"
         return Finding(Severity.WARNING, "workers", shown, advice)
     return Finding(Severity.OK, "workers", f"{count(health.workers or 0, 'worker')} alive, told of new jobs at once")
+
+
+def check_slots(stats: Stats) -> Iterator[Finding]:
+    for worker in stats.workers:
+        if worker.alive and worker.stuck:
+            advice = (
+                f"its log lines slot_stuck say where they hang; restart process {worker.pid} of {worker.host}, or let"
+                " it exit by itself: --exit-when-stuck 0.5"
+            )
+            yield Finding(Severity.WARNING, "slots", describe_stuck(worker), advice)
 
 
 def check_dead(stats: Stats) -> Finding:

@@ -23,6 +23,7 @@ class Exit(IntEnum):
     USAGE = 2
     NOT_FOUND = 3
     STORE = 4
+    STUCK = 5
     INTERRUPTED = 130
 
 
@@ -32,6 +33,7 @@ MEANINGS = {
     Exit.USAGE: "wrong usage: unknown option, bad value, no such application",
     Exit.NOT_FOUND: "there is no such job, step, batch, person, schedule or circuit breaker",
     Exit.STORE: "the store cannot be used: missing, locked, full, damaged, does not let us in",
+    Exit.STUCK: "a worker handed back its jobs because its slots are stuck, and is to be started again",
     Exit.INTERRUPTED: "interrupted with Ctrl-C",
 }
 

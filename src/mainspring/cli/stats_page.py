@@ -83,6 +83,7 @@ def say_workers(terminal: Terminal, workers: Sequence[WorkerInfo], now: datetime
     if not workers:
         terminal.note("no workers; start one with: mainspring worker module:app")
         return
+    any_stuck = any(worker.stuck for worker in workers)
     columns = (
         Column("WORKER", least=12),
         Column("STATE"),
@@ -90,12 +91,13 @@ def say_workers(terminal: Terminal, workers: Sequence[WorkerInfo], now: datetime
         Column("UP", right=True),
         Column("PID", right=True),
         Column("SLOTS", right=True),
+        *([Column("STUCK", right=True)] if any_stuck else []),
         Column("QUEUES", least=8),
     )
-    terminal.table(columns, [worker_row(worker, now) for worker in workers])
+    terminal.table(columns, [worker_row(worker, now, any_stuck=any_stuck) for worker in workers])
 
 
-def worker_row(worker: WorkerInfo, now: datetime) -> Sequence[Cell]:
+def worker_row(worker: WorkerInfo, now: datetime, *, any_stuck: bool = False) -> Sequence[Cell]:
     up = "" if worker.started_at is None else show_length(int((now - worker.started_at).total_seconds()))
     return (
         worker.id,
@@ -104,5 +106,6 @@ def worker_row(worker: WorkerInfo, now: datetime) -> Sequence[Cell]:
         up,
         str(worker.pid),
         str(worker.concurrency),
+        *([number_cell(worker.stuck, "red")] if any_stuck else []),
         ", ".join(worker.queues),
     )

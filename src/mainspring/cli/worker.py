@@ -20,6 +20,8 @@ from mainspring.cli.terminal import Terminal
 from mainspring.cli.watch import Watch
 from mainspring.log import get_log
 
+NEVER = "never"
+SUPERVISED_SHARE = 0.5  # of the slots; when so many are stuck, a supervised worker exits and is started again
 DETAIL = """\
 Runs until SIGTERM or Ctrl-C, then finishes what it runs, within the grace; a second signal stops at once, and what is
 unfinished is handed back. With --processes or --reload this process only watches over the workers, and starts
@@ -54,6 +56,11 @@ def add_commands(commands: Commands) -> None:
     parser.add_argument(
         "--grace", type=parse_seconds, metavar="LENGTH", help="how long running jobs may take to finish (default: 30s)"
     )
+    parser.add_argument(
+        "--exit-when-stuck", type=parse_share, metavar="SHARE",
+        help="exit with 5, to be started again, when this share of the slots is stuck: 0.5 or never"
+        " (default: 0.5 with --processes or --reload, else never)",
+    )  # fmt: skip
     parser.add_argument(
         "--log-level", choices=logs.LEVELS, default="info", help="the least that is logged (default: info)"
     )
@@ -97,7 +104,16 @@ def make_settings(args: Namespace) -> dict[str, Any]:
     for option, field in (("concurrency", "concurrency"), ("child_processes", "processes"), ("grace", "grace")):
         if (value := getattr(args, option)) is not None:
             settings[field] = value
+    if (share := exit_when_stuck(args)) is not None:
+        settings["exit_when_stuck"] = share
     return settings
+
+
+def exit_when_stuck(args: Namespace) -> float | None:
+    """Only where a supervisor is known to start another worker: without one, half a worker is better than none."""
+    if args.exit_when_stuck is None:
+        return SUPERVISED_SHARE if args.parent_pipe is not None else None
+    return None if args.exit_when_stuck == NEVER else float(args.exit_when_stuck)
 
 
 def supervise(args: Namespace) -> int:
@@ -120,6 +136,19 @@ def stop_with_parent(pipe: int) -> None:
 
 
 # -- values ---------------------------------------------------------------------------------------
+
+
+def parse_share(text: str) -> float | str:
+    if text == NEVER:
+        return NEVER
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        msg = f"{text!r} is not a share of the slots; write a number above 0 and up to 1, such as 0.5, or {NEVER}"
+        raise ArgumentTypeError(msg)
+    return share
 
 
 def parse_weights(text: str) -> dict[str, int]:

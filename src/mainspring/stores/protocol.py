@@ -79,6 +79,7 @@ class WorkerInfo:
     alive: bool = True
     polling: bool = False  # it cannot hear of new jobs and looks for them now and then; filled in by the store
     heartbeat: float = 1.0  # seconds between its heartbeats
+    stuck: int = 0  # slots whose job was told to stop and does not end, as of the last heartbeat
 
 
 class Wake(Flag):
@@ -361,8 +362,11 @@ class Store(Protocol):
 
     async def leave(self, worker: str) -> None: ...
 
-    async def heartbeat(self, worker: str, held: Mapping[str, int]) -> Pulse:
-        """Extend the worker's one lease; say which of its claims (id -> token) are lost or to be cancelled."""
+    async def heartbeat(self, worker: str, held: Mapping[str, int], *, stuck: int = 0) -> Pulse:
+        """Extend the worker's lease; return which of its claims (id -> token) are lost or to be cancelled.
+
+        `stuck` is the number of its stuck slots; the store shows it as `WorkerInfo.stuck` until the next heartbeat.
+        """
 
     async def reap(self, after_stall: AfterStall = retry_at_once) -> Reaped:
         """Take over the jobs of dead workers and the stalled ones. Any worker may call it, at any time.

@@ -21,7 +21,7 @@ from mainspring.worker import decide
 from mainspring.worker.batches import RunningBatch
 from mainspring.worker.processes import Processes
 from mainspring.worker.progress import Progress
-from mainspring.worker.run import Run, Stop
+from mainspring.worker.run import Run, Stop, in_this_thread
 from mainspring.worker.threads import HeldBack, Threads
 
 
@@ -91,7 +91,7 @@ class Calling:
             for run in runs:
                 run.hold_back()
             raise HeldBack
-        return call()
+        return in_this_thread(runs, call)
 
     @contextlib.contextmanager
     def _deadline(self, run: Run) -> Iterator[None]:

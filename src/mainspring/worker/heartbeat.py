@@ -33,6 +33,7 @@ class Heartbeat:
         heard: Callable[[Pulse, Mapping[str, int]], None],
         *,
         outage: Outage,
+        stuck: Callable[[], int] = lambda: 0,
     ) -> None:
         self._store = store
         self._worker = worker
@@ -40,6 +41,7 @@ class Heartbeat:
         self._held = held
         self._heard = heard
         self._outage = outage
+        self._stuck = stuck
         self._home = asyncio.get_running_loop()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._poked: asyncio.Event | None = None
@@ -84,7 +86,7 @@ class Heartbeat:
         impatience = asyncio.get_running_loop().call_later(SILENCE, self._outage.failed, "heartbeat", silence)
         try:
             held = self._held()
-            pulse = await self._store.heartbeat(self._worker, held)
+            pulse = await self._store.heartbeat(self._worker, held, stuck=self._stuck())
         except StoreError as error:
             self._outage.failed("heartbeat", error)
             return

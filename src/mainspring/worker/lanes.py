@@ -92,6 +92,19 @@ class Lanes(Generic[W]):
         await fed
 
 
+def frames_of(lane: asyncio.Task[None]) -> list[types.FrameType]:
+    """Where a lane is suspended, down to what its handler awaits. `Task.get_stack` would stop at `apart`."""
+    frames: list[types.FrameType] = []
+    awaitable: Any = lane.get_coro()
+    while (frame := getattr(awaitable, "cr_frame", None) or getattr(awaitable, "gi_frame", None)) is not None:
+        frames.append(frame)
+        if frame.f_code is apart.__code__:
+            awaitable = frame.f_locals["work"]
+        else:
+            awaitable = getattr(awaitable, "cr_await", None) or getattr(awaitable, "gi_yieldfrom", None)
+    return frames
+
+
 def uncancel(lane: asyncio.Task[None]) -> None:
     """The cancellation was meant for the job; the lane goes on."""
     while lane.cancelling():

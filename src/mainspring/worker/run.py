@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -43,12 +44,14 @@ class Run:
     started_at: Millis = 0
     context: Context | None = None
     thread: int | None = None  # in which its handler runs
+    handler_thread: int | None = None  # the same, but only while the handler runs there; also of a batch
     durable: DurableRun | None = None  # if its handler has asked for anything durable
     lane: asyncio.Task[None] | None = None  # the task that runs it
     written: asyncio.Future[None] | None = None  # if its slot is to wait for that
     kill: Callable[[], object] | None = None  # ends its process, if it has one
     stop: Stop | None = None
     stop_reason = ""
+    told_at: float | None = None  # when it was first told to stop, by the monotonic clock
     ended = False  # its outcome is on the way: nothing can be done about it any more
     error: BaseException | None = None  # what its handler raised; at its timeout a TimeoutError
     guarded = False  # it passed guards, who want to hear of its end
@@ -106,6 +109,7 @@ class Run:
         if self._commits(stop):
             return
         self.stop, self.stop_reason = stop, reason
+        self.told_at = self.told_at or time.monotonic()
         if self.context is not None:
             self.context.stop(reason or stop)
         if self.kill is not None:
@@ -119,3 +123,14 @@ class Run:
             return False
         effects = self.context.effects
         return effects.committing or (effects.committed and stop is Stop.LOST)
+
+
+def in_this_thread(runs: Sequence[Run], handler: Callable[[], Any]) -> Any:
+    """Call the handler of these runs, and note meanwhile in which thread it is, in case it hangs."""
+    for run in runs:
+        run.handler_thread = threading.get_ident()
+    try:
+        return handler()
+    finally:
+        for run in runs:
+            run.handler_thread = None

@@ -63,6 +63,15 @@ def refuse_contradictions(made: tuple[Subscription, ...]) -> None:
         raise ConfigurationError(msg)
 
 
+def refuse_share(exit_when_stuck: float | None) -> None:
+    if exit_when_stuck is not None and not 0 < exit_when_stuck <= 1:
+        msg = (
+            f"exit_when_stuck is {exit_when_stuck!r}, but it is a share of the slots: give a number above 0 and up to"
+            " 1, such as 0.5, or None to go on however many are stuck"
+        )
+        raise ConfigurationError(msg)
+
+
 def new_worker_id() -> str:
     """Unique per start, readable in logs: machine, process, and a few random letters."""
     host = "".join(c if c.isalnum() else "-" for c in socket.gethostname())[:24]
@@ -82,6 +91,7 @@ class WorkerOptions(TypedDict, total=False):
     grace: float
     heartbeat: float
     upkeep: float
+    exit_when_stuck: float | None
     id: str
 
 
@@ -96,9 +106,11 @@ class WorkerSettings:
     grace: float = 30.0  # seconds that running jobs get to finish when the worker stops
     heartbeat: float = 1.0  # seconds
     upkeep: float = 1.0  # seconds between looks for dead workers and stalled jobs
+    exit_when_stuck: float | None = None  # hand back the jobs and exit when this share of the slots is stuck
     id: str = field(default_factory=new_worker_id)
 
     def __post_init__(self) -> None:
+        refuse_share(self.exit_when_stuck)
         if self.concurrency < 1 or self.processes < 1 or self.prefetch < 0:
             msg = "concurrency and processes are at least 1, prefetch at least 0"
             raise ConfigurationError(msg)

@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -26,7 +27,7 @@ from typing import Any, Self, Unpack, cast
 from mainspring.app import Mainspring
 from mainspring.batched import LARGEST
 from mainspring.clock import Millis
-from mainspring.errors import ConfigurationError, StoreError, StoreUnavailable
+from mainspring.errors import ConfigurationError, StoreError, StoreUnavailable, WorkerStuck
 from mainspring.events import WorkerHeartbeat, WorkerStarted, WorkerStopped
 from mainspring.flow.batch import TASK as TASK_OF_BATCHES
 from mainspring.guards import Ending, Refusal
@@ -51,12 +52,15 @@ from mainspring.worker.outage import Outage
 from mainspring.worker.progress import Progress
 from mainspring.worker.run import Run, Stop
 from mainspring.worker.settings import WorkerOptions, WorkerSettings
+from mainspring.worker.stuck import StuckSlots
 from mainspring.worker.supervise import Backoff, supervised
 from mainspring.worker.tuning import tuned
 from mainspring.worker.upkeep import Upkeep
 
 log = get_log("mainspring.worker")
 
+EXIT_ABANDONED = 1  # the exit code if a handler did not end and was left behind
+EXIT_STUCK = 5  # the exit code if the worker stopped because its slots are stuck: start it again
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LONGEST_SLEEP = 10.0  # seconds between claims when nothing is due and nobody wakes us
 STALE = 2.0  # seconds that a claimed job may wait here for a free slot before others get it
@@ -92,12 +96,16 @@ class Worker:
         self._held: dict[str, Run] = {}  # claimed, and its outcome not decided yet
         self._buffer: deque[Run | Gathering] = deque()  # claimed ahead; not started
         self._in_hand: Counter[str] = Counter()  # per queue, buffered or running
-        self._slots = 0  # in use
+        self._running: set[Run] = set()  # in slots
+        self._detached: set[Run] = set()  # in slots but not in _held: stuck, or their jobs were claimed here again
+        self._stuck = StuckSlots(self.id, self.store.stall_grace / 1000)
+        self._exits_stuck = False
         self._serving = False  # by ourselves, and not step by step for who drains
         self._suspects = False
         self._solo = SoloTurns()
         self._released = 0  # jobs handed back because we stop
         self._stopping, self._stop_now = asyncio.Event(), asyncio.Event()  # a worker that has stopped is done
+        self._told_to_stop = False
         self._abandoned = 0  # threads that did not end
         self._signalled_at = float("-inf")
         self._impatience: list[threading.Timer] = []  # each would end the process
@@ -131,7 +139,7 @@ class Worker:
 
     def _end_within(self, seconds: float) -> None:
         """End this process then, whatever still keeps it, unless that is called off."""
-        timer = threading.Timer(seconds, end_process, [self.id])
+        timer = threading.Timer(seconds, end_process, [self.id, self._exit_code or EXIT_ABANDONED])
         timer.daemon = True
         timer.start()
         self._impatience.append(timer)
@@ -145,10 +153,17 @@ class Worker:
         for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self._on_signal)
         try:
-            await self.serve()
+            with contextlib.suppress(WorkerStuck):  # it is logged, and the exit code says it
+                await self.serve()
         finally:
             await self.app.close()
-        return 1 if self._abandoned else 0
+        return self._exit_code
+
+    @property
+    def _exit_code(self) -> int:
+        if self._exits_stuck:
+            return EXIT_STUCK
+        return EXIT_ABANDONED if self._abandoned else 0
 
     def _on_signal(self) -> None:
         """One wish may come as two signals: `timeout` and terminals tell the process and its whole group."""
@@ -161,12 +176,13 @@ class Worker:
 
     def stop(self) -> None:
         """Claim no more and let running jobs finish; called again: stop at once. Unfinished jobs are handed back."""
-        if self._stopping.is_set():
+        if self._told_to_stop:
             self._stop_now.set()
+        self._told_to_stop = True
         self._stopping.set()
 
     async def serve(self) -> None:
-        """Work until `stop` is called."""
+        """Work until `stop` is called. Raises WorkerStuck if `exit_when_stuck` ended it."""
         self._prepare()
         if not await self._join():
             return
@@ -194,6 +210,8 @@ class Worker:
                 for task in loops:
                     task.cancel()
                 await asyncio.gather(*loops, return_exceptions=True)
+        if self._exits_stuck:
+            raise WorkerStuck
 
     async def _until_stopped(self, loops: Sequence[asyncio.Task[None]]) -> None:
         """Raise if one of our loops ends before that: without it the worker would look alive and do nothing."""
@@ -306,8 +324,9 @@ class Worker:
             may_wait=lambda: self._serving and not self._stopping.is_set(),
         )
         self._heartbeat = Heartbeat(
-            self.store, self.id, self.settings.heartbeat, self._tokens, self._on_pulse, outage=self._outage
-        )
+            self.store, self.id, self.settings.heartbeat, self._tokens, self._on_pulse, outage=self._outage,
+            stuck=lambda: self._stuck.slots,
+        )  # fmt: skip
         self._upkeep = Upkeep(self.app, self._announce, self._aftermath, self._stopping)
 
     @contextlib.asynccontextmanager
@@ -443,7 +462,7 @@ class Worker:
 
     def _free(self) -> int:
         """How many more jobs we can use: in free slots, ahead of those, or to fill batches that could go."""
-        singly = len(self._held) - self._gathered.together - self._admissions.standing_by
+        singly = len(self._held) + len(self._detached) - self._gathered.together - self._admissions.standing_by
         room = self.settings.concurrency + self._prefetch.ahead - singly
         if self._buffer or singly - len(self._gathered) >= self.settings.concurrency:
             return room
@@ -488,6 +507,8 @@ class Worker:
             before, self._held[claim.id] = self._held.get(claim.id), run
             if before is not None:  # taken from us, and now given to us again
                 self._end(before, Stop.LOST)
+                if before in self._running:
+                    self._detached.add(before)
             self._in_hand[claim.queue] += 1
             if task.batch is not None:
                 batched.append(run)
@@ -607,7 +628,7 @@ class Worker:
         return self._raised(run, error) if error is not None else decide.returned(run, value, self.store.clock.now())
 
     def _begin(self, run: Run, lane: asyncio.Task[None]) -> None:
-        self._slots += 1
+        self._running.add(run)
         run.lane = lane
         run.started_at = self.store.clock.now()
         if self._announce.hears_starts():
@@ -629,10 +650,13 @@ class Worker:
     # -- finish ---------------------------------------------------------------------------------
 
     def _finish(self, run: Run, outcome: Outcome | None) -> None:
+        self._running.discard(run)
+        if run.stop is not None:
+            self._detached.discard(run)
+            self._stuck.ended(run)
         if run.ended:  # abandoned: it was handed back already
             return
         run.ended = True
-        self._slots -= 1
         self._let_go(run)
         if outcome is None:
             if run.guarded:
@@ -690,17 +714,25 @@ class Worker:
     # -- heartbeat ------------------------------------------------------------------------------
 
     def _tokens(self) -> dict[str, int]:
-        return {job_id: run.claim.token for job_id, run in list(self._held.items())}
+        """Claims to ask about: those we hold, and those of stuck jobs that nobody has taken from us yet."""
+        stuck = {run.claim.id: run.claim.token for run in list(self._stuck.runs) if run.stop is not Stop.LOST}
+        return stuck | {job_id: run.claim.token for job_id, run in list(self._held.items())}
 
     def _on_pulse(self, pulse: Pulse, asked: Mapping[str, int]) -> None:
         for job_id in pulse.lost:
-            if (run := self._held.get(job_id)) is not None and run.claim.token == asked[job_id]:
+            if (run := self._claimed(job_id, asked[job_id])) is not None:
                 self._end(run, Stop.LOST)
         for job_id, reason in pulse.cancelled.items():
-            if (run := self._held.get(job_id)) is not None and run.claim.token == asked[job_id]:
+            if (run := self._claimed(job_id, asked[job_id])) is not None:
                 self._end(run, Stop.CANCEL, reason)
         if self.app.bus.wants(WorkerHeartbeat):
-            self.app.bus.emit(WorkerHeartbeat(worker=self.id, running=self._slots, halted=self._gate.halted))
+            self.app.bus.emit(
+                WorkerHeartbeat(worker=self.id, running=self._slots, halted=self._gate.halted, stuck=self._stuck.slots)
+            )
+
+    def _claimed(self, job_id: str, token: int) -> Run | None:
+        run = self._held.get(job_id)
+        return run if run is not None and run.claim.token == token else self._stuck.find(job_id, token)
 
     def _end(self, run: Run, stop: Stop, reason: str = "") -> None:
         """Stop a run, wherever it is: one that waits here never starts."""
@@ -736,6 +768,7 @@ class Worker:
         if self._upkeep.clock_jumped():
             self._wake.set()
         self._hand_back_stale()
+        self._look_for_stuck()
         await self._upkeep.look_after_others()
         self._outage.worked("upkeep")
         await self._upkeep.rest(self.settings.upkeep)
@@ -748,6 +781,37 @@ class Worker:
         for run in [*(run for run in waiting if run.claimed_at < before), *self._gathered.stale(before)]:
             self._end(run, Stop.CROWDED)
             self._prefetch.overestimated()
+
+    # -- stuck slots ----------------------------------------------------------------------------
+
+    @property
+    def _slots(self) -> int:
+        """How many jobs are in slots; those of a batch count singly."""
+        return len(self._running)
+
+    def _look_for_stuck(self) -> None:
+        """Stop waiting for jobs whose slots are stuck: to stop in order, or to run a suspect alone, needs them no more.
+
+        Until they end they still count as slots in use, and against the limit of their queue.
+        """
+        for run in self._stuck.look(self._running, time.monotonic()):
+            self._detached.add(run)
+            if self._held.get(run.claim.id) is run:
+                del self._held[run.claim.id]
+        if not self._held:
+            self._idle.set()
+        share = self.settings.exit_when_stuck
+        if share is not None and self._stuck.slots >= share * self.settings.concurrency and self._serving:
+            self._exit_stuck()
+
+    def _exit_stuck(self) -> None:
+        if not self._stopping.is_set():
+            log.error(
+                "worker_exits_stuck", worker=self.id, stuck=self._stuck.slots, slots=self.settings.concurrency,
+                exit_code=EXIT_STUCK, advice="its supervisor starts it again; the lines slot_stuck say where it hangs",
+            )  # fmt: skip
+            self._exits_stuck = True
+            self._stopping.set()
 
     # -- drain ----------------------------------------------------------------------------------
 
@@ -765,7 +829,7 @@ class Worker:
             self._end(run, Stop.SHUTDOWN)
         if self._held:
             await self._wait_idle(LAST_WORDS)
-        for run in list(self._held.values()):
+        for run in [*self._held.values(), *self._detached]:
             self._abandon(run)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WRITES):
@@ -794,10 +858,10 @@ class Worker:
             self._acks.add(run, outcome)
 
 
-def end_process(worker: str) -> None:
+def end_process(worker: str, exit_code: int = EXIT_ABANDONED) -> None:
     """For who is held up by what handlers left behind, or by a store that never answers."""
     log.warning("left_behind", worker=worker, threads=threading.active_count())
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(1)
+    os._exit(exit_code)

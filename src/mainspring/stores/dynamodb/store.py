@@ -241,9 +241,9 @@ class DynamoStore:
         await self._do(endings.ack(self.table, releases))
         await workers.forget(self.table, worker)
 
-    async def heartbeat(self, worker: str, held: Mapping[str, int]) -> Pulse:
+    async def heartbeat(self, worker: str, held: Mapping[str, int], *, stuck: int = 0) -> Pulse:
         await self.open()
-        row = await workers.sign_of_life(self.table, worker)
+        row = await workers.sign_of_life(self.table, worker, {"stuck": stuck})
         if "info" not in row and worker in self.table.crew.members:
             await workers.join(self.table, self.table.crew.members[worker].info)
         await self._give_back_lost(worker)

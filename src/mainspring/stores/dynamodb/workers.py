@@ -131,4 +131,4 @@ def to_info(row: Row) -> WorkerInfo:
         version=info["version"],
         started_at=None if started is None else to_datetime(started),
     )
-    return replace(known, seen_at=to_datetime(unstamp(row["seen_at"])))
+    return replace(known, seen_at=to_datetime(unstamp(row["seen_at"])), stuck=int(row.get("stuck", 0)))

@@ -22,6 +22,7 @@ class Member:
     loop: asyncio.AbstractEventLoop
     seen_at: Millis
     beats: int = 0
+    stuck: int = 0  # slots
     alive: bool = True
 
 
@@ -46,15 +47,19 @@ class Crew:
         self._members.pop(worker, None)
         self._watch.pop(worker, None)
 
-    def beat(self, worker: str, now: Millis) -> None:
+    def beat(self, worker: str, now: Millis, stuck: int) -> None:
         if member := self._members.get(worker):
             member.beats += 1
             member.seen_at = now
+            member.stuck = stuck
             member.alive = True
 
     def listing(self) -> list[WorkerInfo]:
         present = [member for member in self._members.values() if member.alive]
-        return [replace(member.info, seen_at=to_datetime(member.seen_at), alive=True) for member in present]
+        return [
+            replace(member.info, seen_at=to_datetime(member.seen_at), alive=True, stuck=member.stuck)
+            for member in present
+        ]
 
     def dead(self, holders: set[str], monotonic: float, lease: float) -> set[str]:
         """Those whose beats have not changed for the lease; holders of jobs are watched even if they never joined."""

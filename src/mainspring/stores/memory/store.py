@@ -438,9 +438,9 @@ class MemoryStore:
             for row in [row for row in self._running.values() if row.worker == worker]:
                 self._end(row, Outcome(row.id, row.token, Move.RELEASE), now)
 
-    async def heartbeat(self, worker: str, held: Mapping[str, int]) -> Pulse:
+    async def heartbeat(self, worker: str, held: Mapping[str, int], *, stuck: int = 0) -> Pulse:
         with self._operation() as now:
-            self._crew.beat(worker, now)
+            self._crew.beat(worker, now, stuck)
             rows = {job_id: self._held(job_id, token) for job_id, token in held.items()}
             return Pulse(
                 lost=frozenset(job_id for job_id, row in rows.items() if row is None),

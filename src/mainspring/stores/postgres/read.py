@@ -245,4 +245,5 @@ def to_worker(worker: str, info: dict[str, Any], seen_at: Millis) -> WorkerInfo:
         started_at=None if info["started_at"] is None else to_datetime(info["started_at"]),
         seen_at=to_datetime(seen_at),
         polling=info.get("polling", False),
+        stuck=info.get("stuck", 0),
     )

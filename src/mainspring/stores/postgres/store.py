@@ -410,13 +410,15 @@ class PostgresStore:
         elif listener.loop.is_running():  # one that has ended would never answer
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(listener.stop(), listener.loop))
 
-    async def heartbeat(self, worker: str, held: Mapping[str, int]) -> Pulse:
+    async def heartbeat(self, worker: str, held: Mapping[str, int], *, stuck: int = 0) -> Pulse:
         listener = self._listeners.get(worker)
         polling, lock = (False, None) if listener is None else (listener.polling, listener.lock)
         key, server = (None, None) if lock is None else (lock.key, lock.server)
 
         async def beat(transaction: Transaction) -> Pulse:
-            now = await transaction.value(upkeep.BEAT, id=worker, polling=polling, lock=key, lock_server=server)
+            now = await transaction.value(
+                upkeep.BEAT, id=worker, polling=polling, stuck=stuck, lock=key, lock_server=server
+            )
             if now is None and worker in self._joined:
                 await upkeep.join(transaction, self._joined[worker])  # others took us for dead
                 self._idle.discard(worker)

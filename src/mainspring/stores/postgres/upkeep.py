@@ -38,7 +38,7 @@ RETURNING id
 BEAT = """
 UPDATE {s}.workers
 SET beat = beat + 1, seen_at = {now}, lock = %(lock)s::bigint, lock_server = %(lock_server)s::bigint,
-    info = jsonb_set(info, '{polling}', to_jsonb(%(polling)s::boolean))
+    info = info || jsonb_build_object('polling', %(polling)s::boolean, 'stuck', %(stuck)s::integer)
 WHERE id = %(id)s RETURNING {now}
 """
 IDLE = "UPDATE {s}.workers SET idle = %(idle)s WHERE id = %(id)s AND idle <> %(idle)s"

@@ -30,6 +30,7 @@ class Presence:
     def __init__(self, database: Path) -> None:
         self.directory = Path(f"{database}-workers")
         self._own: dict[str, int] = {}  # worker -> descriptor that holds its lock
+        self._stuck: dict[str, int] = {}  # worker -> stuck slots, as its file says
         self._sender: socket.socket | None = None
         self._listed: tuple[int, tuple[str, ...]] = (-1, ())
         self._directory_fd = -1
@@ -47,11 +48,15 @@ class Presence:
             os.unlink(self._path(worker, "sock"))
         with contextlib.suppress(OSError):
             os.unlink(self._path(worker, "lock"))
+        self._stuck.pop(worker, None)
         if (descriptor := self._own.pop(worker, None)) is not None:
             os.close(descriptor)
 
-    def beat(self, worker: str) -> None:
+    def beat(self, worker: str, stuck: int = 0) -> None:
         if (descriptor := self._own.get(worker)) is not None:
+            if stuck != self._stuck.get(worker, 0):
+                os.pwrite(descriptor, show_stuck(stuck), 0)
+                self._stuck[worker] = stuck
             now = time.time_ns()  # left to itself, the file system would stamp beats within its coarse clock alike
             os.utime(descriptor, ns=(now, now))
 
@@ -118,6 +123,7 @@ class Presence:
         for descriptor in self._own.values():
             os.close(descriptor)
         self._own.clear()
+        self._stuck.clear()
         self.close()
 
     def close(self) -> None:
@@ -183,7 +189,17 @@ class Presence:
 
 def describe(info: WorkerInfo) -> bytes:
     started = (info.started_at or datetime.now(UTC)).isoformat()
-    return json.dumps({**asdict(info), "started_at": started, "seen_at": None}).encode()
+    fields = {**asdict(info), "started_at": started, "seen_at": None}
+    del fields["stuck"]
+    return show_stuck(info.stuck) + json.dumps(fields)[1:].encode()
+
+
+def show_stuck(number: int) -> bytes:
+    """The beginning of a worker's file. It always has the same length, so that a heartbeat can overwrite it in place.
+
+    Rewriting the whole file would let a reader see half of it, and miss the worker.
+    """
+    return f'{{"stuck": {number:6}, '.encode()
 
 
 def datagram_socket() -> socket.socket:

@@ -238,8 +238,8 @@ class SqliteStore:
         if (listener := self._listeners.pop(worker, None)) is not None:
             listener.stop()
 
-    async def heartbeat(self, worker: str, held: Mapping[str, int]) -> Pulse:
-        self.presence.beat(worker)
+    async def heartbeat(self, worker: str, held: Mapping[str, int], *, stuck: int = 0) -> Pulse:
+        self.presence.beat(worker, stuck)
         self._dead.discard(worker)
         if not held:
             return Pulse()

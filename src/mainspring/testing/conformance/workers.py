@@ -65,6 +65,17 @@ class Workers(Scene):
         pulse = await store.heartbeat("w1", {held.id: held.token})
         assert (pulse.lost, dict(pulse.cancelled)) == (frozenset(), {})
 
+    async def test_the_listing_shows_the_stuck_slots_of_the_last_heartbeat(self, store: Store) -> None:
+        for number in (3, 3, 12, 100_000, 0):
+            await store.heartbeat("w1", {}, stuck=number)
+            assert {worker.id: worker.stuck for worker in (await store.stats()).workers} == {"w1": number, "w2": 0}
+
+    async def test_a_worker_that_joins_again_has_no_stuck_slots(self, store: Store) -> None:
+        await store.heartbeat("w1", {}, stuck=2)
+        await store.leave("w1")
+        await join(store, "w1")
+        assert {worker.id: worker.stuck for worker in (await store.stats()).workers} == {"w1": 0, "w2": 0}
+
     async def test_a_heartbeat_without_claims_is_fine(self, store: Store) -> None:
         pulse = await store.heartbeat("w1", {})
         assert (pulse.lost, dict(pulse.cancelled)) == (frozenset(), {})

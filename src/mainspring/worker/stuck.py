@@ -1,0 +1,100 @@
+"""Stuck slots: their jobs were told to stop and go on all the same.
+
+A run is told to stop when its timeout is over, when its job is cancelled, or when its claim is lost. Its slot is stuck
+when it still runs `grace` seconds later. The grace is the store's `stall_grace`, after which a timed-out job is taken
+over. A stuck slot holds a thread that hangs, or a coroutine that swallows its cancellation. The slot of a batch is
+stuck when this is true of all its jobs. Runs that are told to stop because the worker stops do not count.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Collection, Iterable
+from itertools import takewhile
+from types import FrameType
+
+from mainspring.log import get_log
+from mainspring.worker.lanes import frames_of
+from mainspring.worker.run import Run, Stop, in_this_thread
+
+log = get_log("mainspring.worker")
+
+MAX_FRAMES = 30  # the innermost ones, in a log line
+
+
+class StuckSlots:
+    """The stuck runs of one worker. Used on its event loop; `slots` may be read from any thread."""
+
+    def __init__(self, worker: str, grace: float) -> None:
+        self._worker = worker
+        self._grace = grace  # seconds
+        self.runs: set[Run] = set()
+        self.slots = 0
+
+    def look(self, running: Collection[Run], now: float) -> list[Run]:
+        """Find the runs that are stuck now and were not before; log where each of them hangs."""
+        found = [run for run in overdue(running, self._grace, now) if run not in self.runs]
+        if found:
+            self.runs.update(found)
+            self._count()
+        for run in one_per_slot(found):
+            log.warning(
+                "slot_stuck",
+                worker=self._worker,
+                task=run.claim.task,
+                job_id=run.claim.id,
+                attempt=run.claim.attempt,
+                told=run.stop,
+                seconds_ago=round(now - (run.told_at or now), 3),
+                stack=stack_of(run),
+            )
+        return found
+
+    def ended(self, run: Run) -> None:
+        """The run came to its end after all."""
+        if run in self.runs:
+            self.runs.discard(run)
+            self._count()
+            log.info("slot_free_again", worker=self._worker, task=run.claim.task, job_id=run.claim.id)
+
+    def find(self, job_id: str, token: int) -> Run | None:
+        return next((run for run in self.runs if (run.claim.id, run.claim.token) == (job_id, token)), None)
+
+    def _count(self) -> None:
+        self.slots = len({run.lane for run in self.runs})
+
+
+def overdue(running: Collection[Run], grace: float, now: float) -> list[Run]:
+    """The runs of all slots in which every run was told to stop at least `grace` seconds ago."""
+    told = {run for run in running if run.told_at is not None and now - run.told_at >= grace}
+    told -= {run for run in told if run.stop is Stop.SHUTDOWN}
+    if not told:  # nearly always
+        return []
+    in_use = {run.lane for run in running if run not in told}
+    return [run for run in told if run.lane not in in_use]
+
+
+def one_per_slot(runs: Iterable[Run]) -> Iterable[Run]:
+    return {run.lane: run for run in runs}.values()
+
+
+# -- where it hangs -------------------------------------------------------------------------------
+
+
+def stack_of(run: Run) -> list[str]:
+    """Where the handler is now, as `file:line in function: source`; the innermost call is the last."""
+    frames = frames_in_thread(run.handler_thread) if run.handler_thread else frames_in_coroutine(run)
+    shown = [frame for frame in frames if not frame.f_globals.get("__name__", "").startswith("mainspring.worker.")]
+    summary = traceback.StackSummary.extract((frame, frame.f_lineno) for frame in shown[-MAX_FRAMES:])
+    return [f"{entry.filename}:{entry.lineno} in {entry.name}: {entry.line}" for entry in summary]
+
+
+def frames_in_thread(thread: int) -> list[FrameType]:
+    innermost = sys._current_frames().get(thread)  # noqa: SLF001 - there is no other way to see another thread's stack
+    frames = [frame for frame, _ in traceback.walk_stack(innermost)] if innermost is not None else []
+    return list(takewhile(lambda frame: frame.f_code is not in_this_thread.__code__, frames))[::-1]
+
+
+def frames_in_coroutine(run: Run) -> list[FrameType]:
+    return frames_of(run.lane) if run.lane is not None else []
