@@ -17,14 +17,20 @@ pytestmark = pytest.mark.slow
 
 async def is_locked(store: PostgresStore, worker: str) -> bool:
     """Its listener holds its lock, and a heartbeat has told the others of it."""
+    locked = store._listeners[worker].lock is not None
     await store.heartbeat(worker, {})
-    return store._listeners[worker].lock is not None
+    return locked
 
 
-async def hang_up(store: PostgresStore) -> None:
-    """What the server does for a process that died: its sessions end, and it leaves no word."""
+async def hang_up(store: PostgresStore, watching: PostgresStore) -> None:
+    """End the sessions of a worker without a word, as the server does when its process died."""
     for worker in list(store._listeners):
         await store._stop_listening(worker)
+
+    async def is_noticed() -> bool:
+        return bool((await watching._look()).disconnected)
+
+    await eventually(is_noticed)
 
 
 async def test_the_jobs_of_a_killed_worker_are_taken_over_long_before_its_lease_ends(stores: Stores) -> None:
@@ -35,17 +41,17 @@ async def test_the_jobs_of_a_killed_worker_are_taken_over_long_before_its_lease_
     job = await put(killed)
     await claim_one(killed, worker="killed")
     assert (await watching.reap()).dead == frozenset()
-    await hang_up(killed)
+    await hang_up(killed, watching)
     reaped = await watching.reap()
     assert reaped.dead == {"killed"}
     assert [(one.job_id, one.cause) for one in reaped.takeovers] == [(job, TakeoverCause.CRASHED)]
 
 
 async def test_a_worker_that_joins_later_notices_it_too(stores: Stores) -> None:
-    killed = await stores.another()
+    watching, killed = await stores.another(), await stores.another()
     await join(killed, "killed")
     await eventually(lambda: is_locked(killed, "killed"))
-    await hang_up(killed)
+    await hang_up(killed, watching)
     assert (await (await stores.another()).reap()).dead == {"killed"}
 
 
@@ -56,7 +62,7 @@ async def test_a_worker_that_lost_only_its_listening_connection_keeps_its_jobs(s
     await eventually(lambda: is_locked(working, "working"))
     await put(working)
     held = await claim_one(working, worker="working")
-    await hang_up(working)
+    await hang_up(working, watching)
     clock.advance(1)  # its next heartbeat is due now
     look = watching._look
 
@@ -74,6 +80,6 @@ async def test_after_a_restart_of_the_server_locks_say_nothing(stores: Stores) -
     watching, working = await stores.another(), await stores.another()
     await join(working, "working")
     await eventually(lambda: is_locked(working, "working"))
-    await hang_up(working)
+    await hang_up(working, watching)
     stores.ask(f"UPDATE {stores.schema}.workers SET lock_server = lock_server - 1")
     assert (await watching.reap()).dead == frozenset()

@@ -100,7 +100,7 @@ async def test_an_idle_worker_hears_of_retries_and_of_the_end_of_a_halt(store: P
     await store.halt(a_halt(ManualClock()))
     assert await ear.so_far() == [Wake.HALTS]
     await store.resume(By("ana"))
-    assert await ear.so_far() == [Wake.JOBS]
+    assert await ear.so_far() == [Wake.JOBS | Wake.HALTS]
 
 
 # -- who is not -----------------------------------------------------------------------------------
