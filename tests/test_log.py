@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import logging
 import subprocess
 import sys
@@ -12,8 +13,9 @@ from structlog.testing import LogCapture
 
 from mainspring import Mainspring, Retry
 from mainspring.job import Status
-from mainspring.log import get_log
+from mainspring.log import JobFilter, add_job, get_log
 from mainspring.testing import manual
+from tests.worker.working import ended, working
 
 log = get_log("mainspring.test")
 
@@ -122,3 +124,69 @@ async def test_the_lines_about_a_job_name_it_by_the_same_fields(captured: LogCap
     assert lines["job_completed"].items() >= {"job_id": fine.id, "task": "succeed", "log_level": "debug"}.items()
     worker = lines["worker_started"]["worker"]
     assert {lines[event]["worker"] for event in ("job_retrying", "job_dead_lettered", "job_completed")} == {worker}
+
+
+# -- what handlers log ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def seen() -> Iterator[list[logging.LogRecord]]:
+    """The records of the logger "shop", as a handler with our filter passes them on."""
+    records: list[logging.LogRecord] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            records.append(record)
+
+    handler = Keep()
+    handler.addFilter(JobFilter())
+    logging.getLogger("shop").addHandler(handler)
+    yield records
+    logging.getLogger("shop").removeHandler(handler)
+
+
+def told(record: logging.LogRecord) -> tuple[str, str]:
+    return vars(record)["job_id"], vars(record)["task"]
+
+
+async def test_lines_of_handlers_say_which_job(seen: list[logging.LogRecord]) -> None:
+    app = Mainspring("memory://")
+    both = asyncio.Barrier(2)
+
+    @app.task()
+    async def greet(word: str) -> None:
+        await both.wait()
+        logging.getLogger("shop").warning(word)
+
+    @app.task()
+    def write(word: str) -> None:
+        logging.getLogger("shop").warning(word)
+
+    async with working(app):
+        jobs = [await greet.enqueue("a"), await greet.enqueue("b"), await write.enqueue("c")]
+        await ended(app, *[job.id for job in jobs])
+    logging.getLogger("shop").warning("d")
+    assert {record.getMessage(): told(record) for record in seen} == {
+        "a": (jobs[0].id, "greet"), "b": (jobs[1].id, "greet"), "c": (jobs[2].id, "write"), "d": ("-", "-"),
+    }  # fmt: skip
+
+
+async def test_lines_of_handlers_say_which_job_through_structlog() -> None:
+    app = Mainspring("memory://")
+    capture = LogCapture()
+    structlog.configure(processors=[add_job, capture])
+
+    @app.task()
+    async def greet() -> None:
+        structlog.get_logger().warning("hello")
+        structlog.get_logger().warning("own", job_id="mine")
+
+    try:
+        async with manual(app) as kit:
+            job = await greet.enqueue()
+            await kit.drain(raise_errors=True)
+    finally:
+        structlog.reset_defaults()
+    lines = {line["event"]: line for line in capture.entries}
+    assert (lines["hello"]["job_id"], lines["hello"]["task"]) == (job.id, "greet")
+    assert lines["own"]["job_id"] == "mine"

@@ -16,7 +16,8 @@ if {plain}:
     sys.modules["structlog"] = None
 import logging
 from mainspring.cli import logs
-from mainspring.log import get_log
+from mainspring.log import get_log, running
+from mainspring import Context
 logs.set_up("info", as_json={as_json}, final=True)
 log = get_log("mainspring.worker")
 log.debug("unseen")
@@ -25,6 +26,7 @@ try:
     1 / 0
 except ZeroDivisionError:
     log.error("loop_failed", exc_info=True)
+running.set(Context.detached(id="j1", task="greet")._claim)
 logging.getLogger("users.own").warning("from %s", "elsewhere")
 logging.getLogger("asyncio").info("unseen")
 """
@@ -44,7 +46,9 @@ def test_json_lines_look_alike(plain: bool) -> None:
     assert (first["event"], first["level"], first["job_id"], first["duration"]) == ("job_completed", "info", "7", 0.5)
     assert first["timestamp"].endswith("Z")
     assert "ZeroDivisionError" in failed["exception"]
-    assert (other["event"], other["level"]) == ("from elsewhere", "warning")
+    assert (first["logger"], "task" in first) == ("mainspring.worker", False)
+    assert (other["event"], other["level"], other["logger"]) == ("from elsewhere", "warning", "users.own")
+    assert (other["job_id"], other["task"]) == ("j1", "greet")
 
 
 @pytest.mark.parametrize("plain", [True, False], ids=["logging", "structlog"])
@@ -55,7 +59,9 @@ def test_text_lines(plain: bool) -> None:
     assert "duration=0.5" in shown[0]
     assert "\x1b" not in "".join(shown)
     assert any("ZeroDivisionError" in line for line in shown)
-    assert "from elsewhere" in shown[-1]
+    assert "[mainspring.worker]" in shown[0]
+    for words in ("from elsewhere", "[users.own]", "job_id", "j1", "task", "greet"):
+        assert words in shown[-1]
 
 
 def test_an_application_that_sets_up_its_own_logging_has_the_last_word() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -38,6 +39,11 @@ class Mute(Exception):
 @app.task(isolation="process")
 def pid() -> int:
     return os.getpid()
+
+
+@app.task(isolation="process")
+def tells(words: str) -> None:
+    logging.getLogger("shop.mail").info(words)
 
 
 @app.task(isolation="process")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import json
+import logging
 import os
 import queue
 import signal
@@ -11,12 +14,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mainspring import Mainspring
+from mainspring import Mainspring, log
+from mainspring.cli import logs
 from mainspring.errors import CannotStoreResult, WorkerCrashed
 from mainspring.events import JobDeadLettered, JobReleased, JobRetrying
 from mainspring.job import Failure, Job, Status
@@ -51,6 +56,32 @@ async def failure(app: Mainspring, job_id: str) -> tuple[Job, Failure]:
     job = (await ended(app, job_id))[0]
     assert job.failure is not None
     return job, job.failure
+
+
+@pytest.mark.slow
+async def test_children_log_as_the_command_line_has_set_it_up(
+    app: Mainspring, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(log, "_of_children", [partial(logs.set_up, "info", as_json=True, final=True)])
+    async with working(app, processes=1):
+        job = await children.tells.enqueue("hello")
+        await job.result(15)
+    (line,) = (json.loads(line) for line in capfd.readouterr().err.splitlines() if "hello" in line)
+    assert (line["event"], line["level"], line["logger"]) == ("hello", "info", "shop.mail")
+    assert (line["job_id"], line["task"]) == (job.id, "tells")
+
+
+@pytest.mark.slow
+async def test_children_log_from_the_level_of_their_parent_on(
+    app: Mainspring, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(log, "_of_children", [])
+    monkeypatch.setattr(logging.getLogger(), "level", logging.INFO)
+    async with working(app, processes=1):
+        job = await children.tells.enqueue("hello")
+        await job.result(15)
+    (line,) = (line for line in capfd.readouterr().err.splitlines() if "hello" in line)
+    assert line.endswith(f"[INFO] shop.mail hello job_id={job.id} task=tells")
 
 
 @pytest.mark.slow
@@ -283,7 +314,7 @@ def perform(
     pipe: Any = Pipe()
     inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     inbox.put({"start": may_start})  # the parent's answer, when the child is ready
-    return child.perform(order, pipe, inbox)
+    return contextvars.copy_context().run(child.perform, order, pipe, inbox, lambda: None)
 
 
 def test_a_task_must_be_at_the_top_of_its_module() -> None:

@@ -9,15 +9,21 @@ import json
 import logging
 import sys
 import time
+from functools import partial
 from typing import Any
 
 from mainspring.cli.terminal import has_colour
+from mainspring.log import add_job, job_fields, set_up_children
 
 LEVELS = ("debug", "info", "warning", "error")
 
 
 def set_up(level: str, *, as_json: bool, final: bool = False) -> None:
-    """With `final`, loggers keep these settings from their first line on: lines that are not wanted cost little."""
+    """With `final`, loggers keep these settings from their first line on: lines that are not wanted cost little.
+
+    Child processes of a worker are set up in the same way.
+    """
+    set_up_children(partial(set_up, level, as_json=as_json, final=final))
     handler = logging.StreamHandler(sys.stderr)
     try:
         formatter = structlog_formatter(level, as_json=as_json, final=final)
@@ -34,7 +40,9 @@ def structlog_formatter(level: str, *, as_json: bool, final: bool) -> logging.Fo
 
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
+        add_job,
         structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     structlog.configure(
@@ -57,10 +65,12 @@ def structlog_formatter(level: str, *, as_json: bool, final: bool) -> logging.Fo
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-05-01T09:30:00.123Z [info] worker_started worker='…'`."""
+    """`2026-05-01T09:30:00.123Z [info] worker_started worker='…' [mainspring.worker]`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line = f"{timestamp(record)} [{record.levelname.lower():<7}] {record.getMessage()}"
+        job = {} if hasattr(record, "fields") else job_fields()
+        words = [record.getMessage(), f"[{record.name}]", *(f"{name}={value!r}" for name, value in job.items())]
+        line = f"{timestamp(record)} [{record.levelname.lower():<7}] {' '.join(words)}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
@@ -70,7 +80,8 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, Any] = getattr(record, "fields", {})
         event = record.getMessage().split(" ", 1)[0] if fields else record.getMessage()
-        entry = {**fields, "event": event.strip(), "level": record.levelname.lower(), "timestamp": timestamp(record)}
+        about = {"logger": record.name, "level": record.levelname.lower(), "timestamp": timestamp(record)}
+        entry = {**job_fields(), **fields, "event": event.strip(), **about}
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         return json.dumps(entry, default=str)

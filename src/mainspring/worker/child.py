@@ -19,18 +19,22 @@ from mainspring.context import UNSET, Context
 from mainspring.errors import Cancel, Discard, Snooze, Wish
 from mainspring.flow.passage import Passage
 from mainspring.job import Claim
+from mainspring.log import SetUp, running
 from mainspring.middleware import RunCall
 from mainspring.task import Task
 from mainspring.worker import decide
 
 
-def main(connection: Connection) -> None:
+def main(connection: Connection, set_up_log: SetUp | None, set_up_log_after: SetUp) -> None:
+    """Serve the parent's orders. Logging is set up before the application is imported, or after it if still needed."""
+    if set_up_log is not None:
+        set_up_log()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=listen, args=(connection, inbox), daemon=True).start()
     while True:
-        send(connection, perform(inbox.get(), connection, inbox))
+        send(connection, perform(inbox.get(), connection, inbox, set_up_log_after))
 
 
 def listen(connection: Connection, inbox: queue.SimpleQueue[dict[str, Any]]) -> None:
@@ -46,12 +50,17 @@ def send(connection: Connection, message: dict[str, Any]) -> None:
     connection.send_bytes(json.dumps(message).encode())
 
 
-def perform(order: dict[str, Any], connection: Connection, inbox: queue.SimpleQueue[dict[str, Any]]) -> dict[str, Any]:
+def perform(
+    order: dict[str, Any], connection: Connection, inbox: queue.SimpleQueue[dict[str, Any]], imported: SetUp
+) -> dict[str, Any]:
     """Prepare the job, ask the parent whether it may still start, and run it."""
+    claim = to_claim(order["claim"])
+    running.set(claim)
     try:
         task = find_task(order["module"], order["name"])
+        imported()
         context = Context(
-            to_claim(order["claim"]),
+            claim,
             worker=order["worker"],
             report=reporter(connection),
             passage=partial(Passage, task.app),

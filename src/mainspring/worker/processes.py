@@ -16,6 +16,7 @@ from typing import Any
 from mainspring.context import Context
 from mainspring.errors import Cancel, Discard, Snooze, Wish, WorkerCrashed
 from mainspring.job import Claim, Failure, NewJob
+from mainspring.log import set_up_of_children
 from mainspring.task import Task
 from mainspring.worker import child as child_side
 from mainspring.worker import decide
@@ -36,7 +37,9 @@ class Child:
     def __init__(self) -> None:
         spawn = multiprocessing.get_context("spawn")
         self._pipe, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=child_side.main, args=(theirs,), name="mainspring-child", daemon=True)
+        self._process = spawn.Process(
+            target=child_side.main, args=(theirs, *set_up_of_children()), name="mainspring-child", daemon=True
+        )
         self._process.start()
         self._doomed = False
         theirs.close()

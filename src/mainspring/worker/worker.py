@@ -32,7 +32,7 @@ from mainspring.events import WorkerHeartbeat, WorkerStarted, WorkerStopped
 from mainspring.flow.batch import TASK as TASK_OF_BATCHES
 from mainspring.guards import Ending, Refusal
 from mainspring.job import Claim, Inserted, Move, NewJob, Outcome, Status
-from mainspring.log import get_log
+from mainspring.log import get_log, running
 from mainspring.stores.protocol import Claims, Pulse, Wake, WorkerInfo
 from mainspring.task import Task
 from mainspring.worker import decide
@@ -564,6 +564,7 @@ class Worker:
         if run.ended:  # handed back while it waited
             return
         self._begin(run, lane)
+        running.set(run.claim)
         try:
             if run.is_plain and not self._wrapped:  # a coroutine that needs nothing from us: by far the most of them
                 args, kwargs = run.task.payload.load(run.claim.payload)
