@@ -94,7 +94,7 @@ class Context(DurableCalls):
         *,
         worker: str = "",
         report: Callable[[float, str], None] = lambda _fraction, _note: None,
-        transact: Callable[[Context], Completion] | None = None,
+        transact: Callable[[Any], Completion] | None = None,
         durable: Callable[[], Durable] | None = None,
         passage: Callable[[str, Callable[[], bool]], Passage] | None = None,
     ) -> None:
@@ -240,18 +240,19 @@ class Context(DurableCalls):
         self._refuse_after_commit("ctx.set_result(…)")
         self.effects.result = value
 
-    def transaction(self) -> JobTransaction:
+    def transaction(self, connection: Any = None) -> JobTransaction:
         """A transaction on the jobs' own database, at whose end this job is completed: with your rows, or not at all.
 
         Give the result with `set_result` inside the block: a value that the handler returns after it is not stored.
 
         async with ctx.transaction() as connection: ...    (plain `with` in a thread)
+        async with ctx.transaction(session): ...           (on your own connection, SQLAlchemy session, …)
         """
         self._refuse_within_step("ctx.transaction")
         if self._transact is None:
             msg = "ctx.transaction() needs a worker and a store with transactions, and no process isolation"
             raise UnsupportedCall(msg)
-        return JobTransaction(self._transact(self), self.effects)
+        return JobTransaction(self._transact(connection), self.effects)
 
     def breaker(self, name: str) -> Passage | DetachedPassage:
         """Around calls of a service that may fail: while its circuit breaker is open, this run ends, to be run later.

@@ -139,17 +139,17 @@ class Replay:
             self._claim,
             worker="a local replay",
             report=lambda fraction, note: self._listener.said(f"progress: {fraction:.0%} {note}".rstrip()),
-            transact=lambda _context: self._transact(),
+            transact=self._transact,
             durable=partial(LastingCalls, run),
         )
 
-    def _transact(self) -> Completion:
+    def _transact(self, connection: Any) -> Completion:
         """The end is undone, but what comes before locks rows, or all of a SQLite file: so it is asked for."""
         if not self._listener.may_run("ctx.transaction()"):
             msg = "it begins ctx.transaction(), which would lock rows until it is rolled back"
             raise Unrecorded(msg)
         never = Outcome(self._claim.id, 0, Move.DONE)
-        return cast("Completion", RolledBack(self._store.completion(lambda: never), self._listener.said))
+        return cast("Completion", RolledBack(self._store.completion(lambda: never, connection), self._listener.said))
 
     def _prepared(self, context: Context) -> Callable[[], Any]:
         payload, function = self.task.payload, self.task.function

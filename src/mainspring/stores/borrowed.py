@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+from mainspring.errors import ConfigurationError
+
+T = TypeVar("T")
+
+NOT_OUTERMOST = (
+    "the connection given to ctx.transaction() is in a transaction already; commit or roll back first, and let "
+    "ctx.transaction() begin it"
+)
+NEEDS_ASYNC_WITH = "an asynchronous connection needs a coroutine and `async with ctx.transaction(…)`"
+ENDED_INSIDE = "ctx.transaction() commits at its end, with the job's outcome; do not commit or roll back inside it"
 
 
 async def unwrap(given: Any) -> Any:
@@ -30,6 +42,11 @@ def is_django(given: Any) -> bool:
     return hasattr(given, "ensure_connection")
 
 
+def unscoped(given: Any) -> Any:
+    """Return the session that a scoped session, as Flask-SQLAlchemy has one, stands for here."""
+    return given.registry() if hasattr(given, "registry") else given
+
+
 async def sqlalchemy_driver(given: Any) -> Any:
     if is_asynchronous(given):
         return await asynchronous_driver(given)
@@ -42,8 +59,11 @@ async def sqlalchemy_driver(given: Any) -> Any:
 
 
 def is_asynchronous(given: Any) -> bool:
-    """Whether it is an AsyncConnection, an AsyncSession or a scoped one of these."""
-    return hasattr(given, "get_raw_connection") or inspect.iscoroutinefunction(getattr(type(given), "connection", None))
+    """Whether it is an AsyncConnection, an AsyncSession or a scoped one of SQLAlchemy."""
+    kind = type(given)
+    return made_by("sqlalchemy", given) and (
+        hasattr(kind, "run_sync") or inspect.iscoroutinefunction(getattr(kind, "connection", None))
+    )
 
 
 async def asynchronous_driver(given: Any) -> Any:
@@ -52,3 +72,88 @@ async def asynchronous_driver(given: Any) -> Any:
     if not connection.in_transaction():
         await connection.begin()
     return (await connection.get_raw_connection()).driver_connection
+
+
+# -- transactions that are ours to end --------------------------------------------------------------------
+
+
+class OwnTransaction(Protocol):
+    """A transaction on what the caller gave. The library that it is from begins and ends it: else it would not know."""
+
+    async def begin(self) -> Any:
+        """Begin the transaction and return the driver's connection."""
+
+    async def commit(self) -> None: ...
+    async def roll_back(self) -> None: ...
+
+
+class SqlalchemyTransaction:
+    """What an SQLAlchemy session or connection has done in its transaction before is committed with the job."""
+
+    def __init__(self, given: Any) -> None:
+        self._given = given
+
+    async def begin(self) -> Any:
+        return await unwrap(self._given)
+
+    async def commit(self) -> None:
+        await finished(self._given.commit())
+
+    async def roll_back(self) -> None:
+        await finished(self._given.rollback())
+
+
+class DjangoTransaction:
+    """An atomic block: Django allows no commit inside it, and its own blocks within it are savepoints."""
+
+    def __init__(self, given: Any) -> None:
+        self._given = given
+        self._atomic: Any = None
+
+    async def begin(self) -> Any:
+        from django.db.transaction import atomic  # type: ignore[import-untyped]  # noqa: PLC0415 - the caller has it
+
+        if self._given.in_atomic_block or not self._given.get_autocommit():
+            raise ConfigurationError(NOT_OUTERMOST)
+        block = atomic(using=self._given.alias)
+        block.__enter__()
+        self._atomic = block
+        return self._given.connection
+
+    async def commit(self) -> None:
+        block, self._atomic = self._atomic, None
+        block.__exit__(None, None, None)
+
+    async def roll_back(self) -> None:
+        block, self._atomic = self._atomic, None
+        if block is not None:  # else it failed to begin, or to commit, and has rolled back by itself
+            block.__exit__(Undone, Undone(), None)
+
+
+def own_transaction(given: Any, bare: Callable[[Any], OwnTransaction]) -> OwnTransaction:
+    """How to begin and end a transaction on what the caller gave; `bare` knows how for the driver's own connections."""
+    if made_by("sqlalchemy", given):
+        return SqlalchemyTransaction(given)
+    return DjangoTransaction(given) if is_django(given) else bare(given)
+
+
+class Undone(Exception):
+    """Tells a block to roll back. It is never raised."""
+
+
+async def finished(work: Any) -> None:
+    """Wait for what is asynchronous."""
+    if inspect.isawaitable(work):
+        await work
+
+
+def run_at_once(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never waits, because nothing that it awaits does."""
+    try:
+        work.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    work.close()
+    msg = "this was to be done at once, but waits"
+    raise RuntimeError(msg)

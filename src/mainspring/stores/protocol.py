@@ -291,8 +291,8 @@ class Finding:
 class Completion(AbstractAsyncContextManager[Any], AbstractContextManager[Any], Protocol):
     """A transaction on the store's own database that ends with the job's outcome.
 
-    Entering gives the database's own connection object. Leaving writes the outcome and commits, or
-    rolls everything back: on an exception, or, raising `ClaimLost`, if the claim is no longer held.
+    Entering gives the database's own connection object, or what the caller gave. Leaving writes the outcome and
+    commits, or rolls everything back: on an exception, or, raising `ClaimLost`, if the claim is no longer held.
     """
 
 
@@ -353,8 +353,11 @@ class Store(Protocol):
         Per key how many that were. Less than none is a `ConfigurationError`.
         """
 
-    def completion(self, outcome: Callable[[], Outcome]) -> Completion:
-        """A transaction that ends with the outcome, which is asked for when the block is left."""
+    def completion(self, outcome: Callable[[], Outcome], connection: Any = None) -> Completion:
+        """A transaction that ends with the outcome, which is asked for when the block is left.
+
+        With `connection` it is one on the caller's own connection, which entering then gives.
+        """
 
     # -- workers ------------------------------------------------------------------------------
     async def join(self, worker: WorkerInfo, wake: Callable[[Wake], None]) -> None:

@@ -49,6 +49,6 @@ class KitStore(MemoryStore):
             raise ConfigurationError(NO_TRANSACTIONS)
         return await super().insert(jobs)
 
-    def completion(self, outcome: Callable[[], Outcome]) -> Completion:
-        del outcome
+    def completion(self, outcome: Callable[[], Outcome], connection: Any = None) -> Completion:
+        del outcome, connection
         raise ConfigurationError(NO_TRANSACTIONS)

@@ -156,7 +156,7 @@ class Calling:
                 run.claim,
                 worker=self._worker,
                 report=partial(self._progress.report, run),
-                transact=lambda _context: self._transact(run),
+                transact=partial(self._transact, run),
                 durable=partial(self._durable, run) if durable else None,
                 passage=partial(Passage, self._app),
             )
@@ -180,5 +180,5 @@ class Calling:
         )
         return LastingCalls(run.durable)
 
-    def _transact(self, run: Run) -> Completion:
-        return self._store.completion(lambda: decide.completed(run, self._store.clock.now()))
+    def _transact(self, run: Run, connection: Any) -> Completion:
+        return self._store.completion(lambda: decide.completed(run, self._store.clock.now()), connection)

@@ -44,7 +44,9 @@ async def _no_connection_is_left_open(stores: Stores, store: PostgresStore) -> A
 
 
 def done(store: PostgresStore, held: Claim) -> PostgresCompletion:
-    return store.completion(lambda: outcome(held, Move.DONE, result='"checked in"'))
+    completion = store.completion(lambda: outcome(held, Move.DONE, result='"checked in"'))
+    assert isinstance(completion, PostgresCompletion)
+    return completion
 
 
 # -- both or neither ------------------------------------------------------------------------------

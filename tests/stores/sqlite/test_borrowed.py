@@ -7,28 +7,24 @@ import contextlib
 import sqlite3
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import aiosqlite
 import pytest
-from sqlalchemy import create_engine, event
-from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
-from sqlalchemy.orm import Session, scoped_session, sessionmaker
-from sqlalchemy.pool import NullPool
+from sqlalchemy import create_engine
 
 from mainspring import Mainspring
 from mainspring.errors import ConfigurationError, StoreBusy, StoreTooNew
 from mainspring.stores.sqlite import SqliteStore
 from mainspring.stores.sqlite.file import DatabaseFile
 from mainspring.task import Task
-from tests.django_setup import add_database, set_up_django
+from tests.django_setup import set_up_django
+from tests.stores.sqlite.lenders import ASYNC_LENDERS, INSERT, LENDERS, connect_django
 
 Greet = Task[..., Any, Any]
-
-INSERT = "INSERT INTO rooms VALUES (7)"
 
 
 @pytest.fixture
@@ -277,75 +273,6 @@ def dict_row(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
 
 # -- in plain code --------------------------------------------------------------------------------
 
-Lent = tuple[Any, Callable[[str], Any]]
-"""What is given as `connection`, and a function that runs a statement with it."""
-
-
-@contextmanager
-def sqlite3_connection(path: Path) -> Iterator[Lent]:
-    with closing(sqlite3.connect(path)) as connection:
-        yield connection, connection.execute
-
-
-@contextmanager
-def sqlalchemy_connection(path: Path) -> Iterator[Lent]:
-    engine = create_engine(f"sqlite:///{path}", poolclass=NullPool)
-    with engine.connect() as connection:
-        yield connection, connection.exec_driver_sql
-    engine.dispose()
-
-
-@contextmanager
-def sqlalchemy_connection_that_begins(path: Path) -> Iterator[Lent]:
-    """As SQLAlchemy's documentation advises for transactions that include reads."""
-    engine = create_engine(f"sqlite:///{path}", poolclass=NullPool)
-    event.listen(engine, "connect", lambda connection, _: setattr(connection, "isolation_level", None))
-    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
-    with engine.connect() as connection:
-        yield connection, connection.exec_driver_sql
-    engine.dispose()
-
-
-class SessionOfAnotherPackage(Session):
-    """As SQLModel has one."""
-
-
-@contextmanager
-def sqlalchemy_session(path: Path) -> Iterator[Lent]:
-    engine = create_engine(f"sqlite:///{path}", poolclass=NullPool)
-    with SessionOfAnotherPackage(engine) as session:
-        yield session, lambda statement: session.connection().exec_driver_sql(statement)
-    engine.dispose()
-
-
-@contextmanager
-def sqlalchemy_scoped_session(path: Path) -> Iterator[Lent]:
-    """As Flask-SQLAlchemy has one."""
-    engine = create_engine(f"sqlite:///{path}", poolclass=NullPool)
-    session = scoped_session(sessionmaker(engine))
-    yield session, lambda statement: session.connection().exec_driver_sql(statement)
-    session.remove()
-    engine.dispose()
-
-
-@contextmanager
-def django_connection(path: Path) -> Iterator[Lent]:
-    connection = connect_django(path)
-    connection.set_autocommit(False)
-    yield connection, lambda statement: connection.cursor().execute(statement)
-    connection.close()
-
-
-def connect_django(path: Path) -> Any:
-    add_database("hotel", {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path)})
-    return set_up_django().db.connections["hotel"]
-
-
-LENDERS = [
-    sqlite3_connection, sqlalchemy_connection, sqlalchemy_connection_that_begins, sqlalchemy_session,
-    sqlalchemy_scoped_session, django_connection,
-]  # fmt: skip
-
 
 @pytest.mark.parametrize("lend", LENDERS)
 def test_jobs_and_rows_come_with_the_commit_or_not_at_all(greet: Greet, path: Path, lend: Any) -> None:
@@ -396,46 +323,6 @@ def test_djangos_atomic_blocks(greet: Greet, path: Path) -> None:
 
 
 # -- in coroutines --------------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def aiosqlite_connection(path: Path) -> AsyncIterator[Lent]:
-    async with aiosqlite.connect(path) as connection:
-        yield connection, connection.execute
-
-
-@asynccontextmanager
-async def sqlalchemy_async_connection(path: Path) -> AsyncIterator[Lent]:
-    engine = create_async_engine(f"sqlite+aiosqlite:///{path}", poolclass=NullPool)
-    async with engine.connect() as connection:
-        yield connection, connection.exec_driver_sql
-    await engine.dispose()
-
-
-@asynccontextmanager
-async def sqlalchemy_async_session(path: Path) -> AsyncIterator[Lent]:
-    engine = create_async_engine(f"sqlite+aiosqlite:///{path}", poolclass=NullPool)
-    async with AsyncSession(engine) as session:
-        yield session, lambda statement: execute_in(session, statement)
-    await engine.dispose()
-
-
-@asynccontextmanager
-async def sqlalchemy_async_scoped_session(path: Path) -> AsyncIterator[Lent]:
-    engine = create_async_engine(f"sqlite+aiosqlite:///{path}", poolclass=NullPool)
-    session = async_scoped_session(async_sessionmaker(engine), asyncio.current_task)
-    yield session, lambda statement: execute_in(session, statement)
-    await session.remove()
-    await engine.dispose()
-
-
-async def execute_in(session: Any, statement: str) -> None:
-    await (await session.connection()).exec_driver_sql(statement)
-
-
-ASYNC_LENDERS = [
-    aiosqlite_connection, sqlalchemy_async_connection, sqlalchemy_async_session, sqlalchemy_async_scoped_session,
-]  # fmt: skip
 
 
 @pytest.mark.parametrize("lend", ASYNC_LENDERS)
@@ -499,7 +386,7 @@ async def test_a_worker_notices_what_was_committed_through_aiosqlite(path: Path)
 async def test_an_aiosqlite_connection_that_is_not_open_is_refused(greet: Greet, path: Path) -> None:
     async with aiosqlite.connect(path) as connection:
         pass
-    with pytest.raises(ConfigurationError, match=r"is not open; enqueue inside `async with aiosqlite.connect"):
+    with pytest.raises(ConfigurationError, match=r"is not open; use it inside `async with aiosqlite.connect"):
         await greet.using(connection=connection).enqueue(name="Ana")
 
 

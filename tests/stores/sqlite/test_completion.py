@@ -13,9 +13,8 @@ import pytest
 
 from mainspring.errors import ClaimLost, ConfigurationError, StoreBusy, StoreVanished
 from mainspring.job import Claim, Move, Status
-from mainspring.stores.protocol import Filter, Wake
+from mainspring.stores.protocol import Completion, Filter, Wake
 from mainspring.stores.sqlite import SqliteStore
-from mainspring.stores.sqlite.completion import SqliteCompletion
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance.scene import (
     Bell,
@@ -56,7 +55,7 @@ def check_in(connection: sqlite3.Connection, guest: str = "Zoë") -> None:
     connection.execute("INSERT INTO stays VALUES (?)", (guest,))
 
 
-def done(store: SqliteStore, held: Claim) -> SqliteCompletion:
+def done(store: SqliteStore, held: Claim) -> Completion:
     return store.completion(lambda: outcome(held, Move.DONE, result='"checked in"'))
 
 

@@ -218,8 +218,8 @@ class DynamoStore:
         await self.open()
         return await self._do(waiting.wake(self.table, keys))
 
-    def completion(self, outcome: Callable[[], Outcome]) -> Completion:
-        del outcome
+    def completion(self, outcome: Callable[[], Outcome], connection: Any = None) -> Completion:
+        del outcome, connection
         raise UnsupportedCall(NO_TRANSACTIONS)
 
     # -- workers ------------------------------------------------------------------------------

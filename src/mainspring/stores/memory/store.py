@@ -419,8 +419,8 @@ class MemoryStore:
             if awaited is None or awaited.status in FINISHED:
                 self._wake(key, len(self._rows), now)
 
-    def completion(self, outcome: Callable[[], Outcome]) -> Completion:
-        del outcome
+    def completion(self, outcome: Callable[[], Outcome], connection: Any = None) -> Completion:
+        del outcome, connection
         msg = "memory:// has no transactions to complete a job in; use sqlite:// or postgresql://"
         raise UnsupportedCall(msg)
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import psycopg
 
 from mainspring.errors import ConfigurationError
-from mainspring.stores.borrowed import unwrap
-
-T = TypeVar("T")
+from mainspring.stores.borrowed import NOT_OUTERMOST, Undone, finished, unwrap
 
 
 class Awaitable:
@@ -45,7 +42,10 @@ class WithTuples:
 
 async def borrow(given: Any) -> Any:
     """What operations can use, of a psycopg connection, an SQLAlchemy session or connection, or a Django connection."""
-    driver = await unwrap(given)
+    return operable(await unwrap(given), given)
+
+
+def operable(driver: Any, given: Any) -> Any:
     if isinstance(driver, psycopg.AsyncConnection):
         return WithTuples(driver)
     if isinstance(driver, psycopg.Connection):
@@ -59,12 +59,33 @@ async def borrow(given: Any) -> Any:
     raise ConfigurationError(msg)
 
 
-def run_at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never waits, because all that it awaits is `Awaitable`."""
-    try:
-        work.send(None)
-    except StopIteration as stop:
-        return cast("T", stop.value)
-    work.close()
-    msg = "this was to be done at once, but waits"
-    raise RuntimeError(msg)
+class BareTransaction:
+    """A transaction on a psycopg connection that is ours to begin and to end: psycopg refuses commit() within it."""
+
+    def __init__(self, given: Any) -> None:
+        self._given = given
+        self._block: Any = None
+
+    async def begin(self) -> Any:
+        operable(self._given, self._given)
+        if self._given.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            raise ConfigurationError(NOT_OUTERMOST)
+        block = self._given.transaction()
+        await finished(block.__aenter__() if self._asynchronous else block.__enter__())
+        self._block = block
+        return self._given
+
+    async def commit(self) -> None:
+        await self._leave(None, None, None)
+
+    async def roll_back(self) -> None:
+        if self._block is not None:  # else it failed to begin, or to commit, and has rolled back by itself
+            await self._leave(Undone, Undone(), None)
+
+    async def _leave(self, *error: Any) -> None:
+        block, self._block = self._block, None
+        await finished(block.__aexit__(*error) if self._asynchronous else block.__exit__(*error))
+
+    @property
+    def _asynchronous(self) -> bool:
+        return isinstance(self._given, psycopg.AsyncConnection)

@@ -11,12 +11,13 @@ import psycopg
 
 from mainspring.errors import ClaimLost, ConfigurationError
 from mainspring.job import Outcome
+from mainspring.stores.borrowed import ENDED_INSIDE, NEEDS_ASYNC_WITH, is_asynchronous, own_transaction, run_at_once
 from mainspring.stores.postgres import partitions
 from mainspring.stores.postgres.borrowed import Awaitable as Clothed
-from mainspring.stores.postgres.borrowed import run_at_once
+from mainspring.stores.postgres.borrowed import BareTransaction, operable
 from mainspring.stores.postgres.endings import ack
 from mainspring.stores.postgres.links import Links
-from mainspring.stores.postgres.notices import tell
+from mainspring.stores.postgres.notices import tell, tell_with_commit
 from mainspring.stores.postgres.refusals import explained
 from mainspring.stores.postgres.transaction import Dialect, Transaction
 
@@ -87,24 +88,86 @@ class PostgresCompletion:
         finally:
             connection.close()
 
-    # -- either way -----------------------------------------------------------------------------------
-
     async def _write(self, connection: Any) -> Transaction:
-        """A day that has no partition yet is made here and now: others cannot, while we hold what we hold."""
-        outcome = self._outcome()
-        transaction = Transaction(connection, self._dialect)
-        await transaction.do("SAVEPOINT mainspring")
+        return await write_outcome(connection, self._dialect, self._outcome())
+
+
+class LentCompletion:
+    """As PostgresCompletion, on the caller's own connection: entering gives what the caller gave."""
+
+    def __init__(self, given: Any, dialect: Dialect, outcome: Callable[[], Outcome]) -> None:
+        self._given = given
+        self._dialect = dialect
+        self._outcome = outcome
+        self._own = own_transaction(given, BareTransaction)
+        self._driver: Any = None
+        self._connection: Any = None
+
+    async def __aenter__(self) -> Any:
+        """The savepoint shows at the end whether the transaction is still the same."""
         try:
-            await write(transaction, outcome)
-        except psycopg.errors.CheckViolation as error:
-            day = partitions.missing(error)
-            if day is None:
-                raise
-            transaction = Transaction(connection, self._dialect)
-            await transaction.do("ROLLBACK TO mainspring")
-            await partitions.make(transaction, {day})
-            await write(transaction, outcome)
-        return transaction
+            with explained():
+                self._driver = await self._own.begin()
+                self._connection = operable(self._driver, self._given)
+                await self._connection.execute("SAVEPOINT mainspring_job")
+        except BaseException:
+            await self._own.roll_back()
+            raise
+        return self._given
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            await self._own.roll_back()
+            return
+        try:
+            with explained():
+                await self._commit()
+        except BaseException:
+            await self._own.roll_back()
+            raise
+
+    async def _commit(self) -> None:
+        await self._refuse_ended()
+        transaction = await write_outcome(self._connection, self._dialect, self._outcome())
+        await tell_with_commit(transaction)
+        await self._own.commit()
+
+    async def _refuse_ended(self) -> None:
+        if self._driver.closed and not self._driver.broken:  # SQLAlchemy may do so after its commit
+            raise ConfigurationError(ENDED_INSIDE)
+        try:
+            await self._connection.execute("RELEASE SAVEPOINT mainspring_job")
+        except (psycopg.errors.InvalidSavepointSpecification, psycopg.errors.NoActiveSqlTransaction) as error:
+            raise ConfigurationError(ENDED_INSIDE) from error
+
+    def __enter__(self) -> Any:
+        if isinstance(self._given, psycopg.AsyncConnection) or is_asynchronous(self._given):
+            raise TypeError(NEEDS_ASYNC_WITH)
+        return run_at_once(self.__aenter__())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        run_at_once(self.__aexit__(kind, error, trace))
+
+
+async def write_outcome(connection: Any, dialect: Dialect, outcome: Outcome) -> Transaction:
+    """A day that has no partition yet is made here and now: others cannot, while we hold what we hold."""
+    transaction = Transaction(connection, dialect)
+    await transaction.do("SAVEPOINT mainspring")
+    try:
+        await write(transaction, outcome)
+    except psycopg.errors.CheckViolation as error:
+        day = partitions.missing(error)
+        if day is None:
+            raise
+        transaction = Transaction(connection, dialect)
+        await transaction.do("ROLLBACK TO mainspring")
+        await partitions.make(transaction, {day})
+        await write(transaction, outcome)
+    return transaction
 
 
 async def write(transaction: Transaction, outcome: Outcome) -> None:

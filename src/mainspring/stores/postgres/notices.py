@@ -48,12 +48,18 @@ def describe(wake: Wake, queues: Iterable[str]) -> str:
     return message if len(message.encode()) < 7000 else json.dumps({"wake": wake.value, "queues": [EVERY_QUEUE]})
 
 
+async def tell_with_commit(transaction: Transaction) -> None:
+    """Before the commit, which carries the notice along. Which workers will be idle then is not known yet."""
+    if transaction.wakes():
+        message = describe(transaction.wakes(), [EVERY_QUEUE] if transaction.cancellations else transaction.woken)
+        await transaction.rows(NOTIFY, channel=channel(transaction.dialect.schema), message=message)
+
+
 async def tell(transaction: Transaction) -> None:
     """What a transaction that has committed means for others."""
     schema = transaction.dialect.schema
     if transaction.cancellations or transaction.documents or transaction.halts:
-        message = describe(transaction.wakes(), [EVERY_QUEUE] if transaction.cancellations else transaction.woken)
-        await transaction.rows(NOTIFY, channel=channel(schema), message=message)
+        await tell_with_commit(transaction)
     elif transaction.woken:
         everyone = EVERY_QUEUE in transaction.woken
         await transaction.rows(

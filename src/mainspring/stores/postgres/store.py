@@ -36,9 +36,9 @@ from mainspring.stores.postgres import (
 from mainspring.stores.postgres.batches import Batches
 from mainspring.stores.postgres.borrowed import borrow
 from mainspring.stores.postgres.clock import ServerClock
-from mainspring.stores.postgres.completion import PostgresCompletion
+from mainspring.stores.postgres.completion import LentCompletion, PostgresCompletion
 from mainspring.stores.postgres.links import Connection, Links, is_pooled, short_transaction
-from mainspring.stores.postgres.notices import NOTIFY, Listener, channel, describe, tell
+from mainspring.stores.postgres.notices import Listener, tell, tell_with_commit
 from mainspring.stores.postgres.refusals import explain
 from mainspring.stores.postgres.transaction import PLAN_FREELY, Dialect, Transaction
 from mainspring.stores.protocol import (
@@ -48,6 +48,7 @@ from mainspring.stores.protocol import (
     By,
     Changed,
     Claims,
+    Completion,
     Edit,
     Filter,
     Finding,
@@ -275,9 +276,7 @@ class PostgresStore:
         try:
             inserted = await insertion.insert(transaction, jobs, lent=True)
             await transaction.write_counts()
-            if transaction.woken:
-                message = describe(Wake.JOBS, transaction.woken)
-                await transaction.rows(NOTIFY, channel=channel(self.schema), message=message)
+            await tell_with_commit(transaction)
         except psycopg.Error as error:
             raise explain(error) from error
         return inserted
@@ -380,7 +379,9 @@ class PostgresStore:
         refuse_negative(keys)
         return await self._run_alone(lambda transaction: waiting.wake(transaction, keys))
 
-    def completion(self, outcome: Callable[[], Outcome]) -> PostgresCompletion:
+    def completion(self, outcome: Callable[[], Outcome], connection: Any = None) -> Completion:
+        if connection is not None:
+            return LentCompletion(connection, self._dialect, outcome)
         return PostgresCompletion(self._links, self._dialect, outcome)
 
     # -- workers ------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from mainspring.errors import ConfigurationError
-from mainspring.stores.borrowed import made_by, unwrap
+from mainspring.stores.borrowed import NOT_OUTERMOST, made_by, unwrap
 from mainspring.stores.sqlite import schema
 from mainspring.stores.sqlite.file import DatabaseFile
 from mainspring.stores.sqlite.writer import roll_back
@@ -23,11 +23,13 @@ TAKE_WRITE_LOCK = "DELETE FROM mainspring_migrations WHERE 0"
 async def run_on(given: Any, work: Callable[[sqlite3.Connection], T]) -> T:
     """Call `work` with the sqlite3 connection below what the caller gave, in the thread to which it belongs."""
     driver = await unwrap(given)
-    if isinstance(driver, sqlite3.Connection):
-        return work(driver)
-    if made_by("aiosqlite", driver) and hasattr(driver, "_execute"):
-        await asyncio.sleep(0)  # `enqueue_sync` cannot wait, and fails here, before anything is done
-        return await run_in_its_thread(driver, work)
+    refuse_other_driver(driver, given)
+    return await call(driver, work)
+
+
+def refuse_other_driver(driver: Any, given: Any) -> None:
+    if isinstance(driver, sqlite3.Connection) or is_aiosqlite(driver):
+        return
     msg = (
         "connection must be an sqlite3 or aiosqlite connection, an SQLAlchemy session or connection, or a Django "
         f"connection, not {type(given).__name__}"
@@ -37,11 +39,18 @@ async def run_on(given: Any, work: Callable[[sqlite3.Connection], T]) -> T:
     raise ConfigurationError(msg)
 
 
-async def run_in_its_thread(driver: Any, work: Callable[[sqlite3.Connection], T]) -> T:
-    """An aiosqlite connection has a thread of its own. All of `work` runs there at once, in one go."""
+def is_aiosqlite(driver: Any) -> bool:
+    return made_by("aiosqlite", driver) and hasattr(driver, "_execute")
+
+
+async def call(driver: Any, work: Callable[[sqlite3.Connection], T]) -> T:
+    """An aiosqlite connection has a thread of its own. All of `work` runs there, in one go."""
+    if isinstance(driver, sqlite3.Connection):
+        return work(driver)
     if getattr(driver, "_connection", None) is None:
-        msg = "the aiosqlite connection is not open; enqueue inside `async with aiosqlite.connect(…) as connection:`"
+        msg = "the aiosqlite connection is not open; use it inside `async with aiosqlite.connect(…) as connection:`"
         raise ConfigurationError(msg)
+    await asyncio.sleep(0)  # code without an event loop cannot wait, and fails here, before anything is done
     result: T = await driver._execute(lambda: work(driver._conn))  # noqa: SLF001 - aiosqlite has no public way
     return result
 
@@ -139,3 +148,45 @@ def take_write_lock(connection: sqlite3.Connection) -> None:
 def commits_by_itself(connection: sqlite3.Connection) -> bool:
     """Whether each statement is a transaction of its own, unless the caller begins one."""
     return connection.isolation_level is None or getattr(connection, "autocommit", False) is True
+
+
+class BareTransaction:
+    """A transaction on an sqlite3 or aiosqlite connection that is ours to begin and to end."""
+
+    def __init__(self, given: Any) -> None:
+        self._given = given
+
+    async def begin(self) -> Any:
+        refuse_other_driver(self._given, self._given)
+        await call(self._given, refuse_begun)
+        return self._given
+
+    async def commit(self) -> None:
+        await call(self._given, commit)
+
+    async def roll_back(self) -> None:
+        await call(self._given, undo)
+
+
+def refuse_begun(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction and not always_in_transaction(connection):
+        raise ConfigurationError(NOT_OUTERMOST)
+
+
+def always_in_transaction(connection: sqlite3.Connection) -> bool:
+    """Since Python 3.12, with `autocommit=False`."""
+    return getattr(connection, "autocommit", None) is False
+
+
+def undo(connection: sqlite3.Connection) -> None:
+    if always_in_transaction(connection):
+        connection.rollback()
+    else:
+        roll_back(connection)
+
+
+def commit(connection: sqlite3.Connection) -> None:
+    if getattr(connection, "autocommit", None) is True:  # then commit() does nothing
+        connection.execute("COMMIT")
+    else:
+        connection.commit()

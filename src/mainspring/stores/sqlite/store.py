@@ -24,6 +24,7 @@ from mainspring.stores.protocol import (
     By,
     Changed,
     Claims,
+    Completion,
     Edit,
     Filter,
     Finding,
@@ -54,7 +55,7 @@ from mainspring.stores.sqlite import (
     waking,
 )
 from mainspring.stores.sqlite.borrowed import lent, run_on
-from mainspring.stores.sqlite.completion import SqliteCompletion, refuse_inside
+from mainspring.stores.sqlite.completion import LentCompletion, SqliteCompletion, refuse_inside
 from mainspring.stores.sqlite.file import BUSY_TIMEOUT, DatabaseFile
 from mainspring.stores.sqlite.halts import confirm, confirmed_by, is_over, read_halts
 from mainspring.stores.sqlite.link import Link
@@ -194,8 +195,10 @@ class SqliteStore:
         woken: list[dict[str, int]] = await self._write(waking.wake, [keys])
         return woken[0]
 
-    def completion(self, outcome: Callable[[], Outcome]) -> SqliteCompletion:
+    def completion(self, outcome: Callable[[], Outcome], connection: Any = None) -> Completion:
         self._open()
+        if connection is not None:
+            return LentCompletion(connection, self.file, self.clock, outcome, self._committed)
         return SqliteCompletion(self.file, self.clock, outcome, self._committed)
 
     # -- workers ------------------------------------------------------------------------------
