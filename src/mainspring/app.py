@@ -37,8 +37,8 @@ from mainspring.middleware import AroundEnqueue, AroundRun, Middleware
 from mainspring.moments import show_moment
 from mainspring.portal import Portal
 from mainspring.retry import Retry
-from mainspring.schedule import Rule, Schedule
-from mainspring.scheduling.schedules import Declared, Schedules, as_schedule, owner_of
+from mainspring.schedule import Policies
+from mainspring.scheduling.schedules import Declared, Schedules, When, as_schedule, owner_of
 from mainspring.scheduling.timer import ScheduleTimer
 from mainspring.stores.connect import store_of
 from mainspring.stores.protocol import AuditEntry, By, Halt, Immediate, Stats, Store, WorkerInfo
@@ -228,19 +228,25 @@ class Mainspring:
 
     def every(
         self,
-        when: Schedule | Rule | str,
+        when: When,
         *,
         tz: str | None = None,
         id: str | None = None,
         args: Mapping[str, Any] | None = None,
-        **policies: Any,
+        **policies: Unpack[Policies],
     ) -> TaskDecorator:
-        """Run a task at these times: `@app.every("*/5 * * * *", tz="Europe/London")`.
+        """Run a task at these times: `@app.every("15m")`, `@app.every("*/5 * * * *", tz="Europe/London")`.
+
+        `when` is an interval (text or a timedelta), a cron expression, a rule, a `Schedule`, or the words in which one
+        describes itself (`at 09:00 Monday to Friday`).
 
         On a function, which becomes a task by it, or above `@app.task(...)` for one with options. `policies` are those
         of `Schedule`: gap, fold, misfire, overlap, jitter, start, end. Workers put it into the store when they start.
         """
-        schedule = as_schedule(when, **({} if tz is None else {"zone": tz}), **policies)
+        if "zone" in policies:
+            msg = "@app.every calls the zone tz: write tz=…"
+            raise ConfigurationError(msg)
+        schedule = as_schedule(when, zone=tz, **policies)
 
         def decorate(function: Any) -> Task[..., Any, Any]:
             task: Task[..., Any, Any] = function if isinstance(function, Task) else self.task()(function)

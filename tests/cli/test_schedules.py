@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -56,7 +57,7 @@ def in_code(run: Run, shop: Shop, tmp_path: Path) -> Iterator[Run]:
     sys.modules.pop("schedule_shop", None)
 
 
-def put(shop: Shop, name: str = "a", when: str = "0 9 * * *", **policies: str) -> None:
+def put(shop: Shop, name: str = "a", when: str = "0 9 * * *", **policies: Any) -> None:
     policies.setdefault("zone", "Asia/Tokyo")
     shop.app.run(shop.app.schedules.put(name, when, shop.nightly.prepare(day="monday"), **policies))
 
@@ -104,7 +105,7 @@ def test_list_as_json(schedules: Run, shop: Shop) -> None:
     shop.app.run(shop.app.schedules.trigger("a", actor="ana"))
     (one,) = schedules("list", "--json").data["schedules"]
     assert (one["id"], one["state"], one["task"], one["args"]) == ("a", "active", "nightly", {"day": "monday"})
-    assert one["words"] == "at 09:00 every day, Asia/Tokyo time"
+    assert one["words"] == "at 09:00 every day (cron 0 9 * * *), Asia/Tokyo time"
     assert one["next"]["local"].endswith("T09:00:00+09:00")
     assert one["next"]["utc"].endswith("T00:00:00.000Z")
     assert (one["last"]["became"], one["last"]["why"], one["last_status"]) == ("triggered", "by ana", "pending")
@@ -120,7 +121,12 @@ def test_show(schedules: Run, shop: Shop) -> None:
     put(shop, misfire="skip", jitter="5m")
     shop.app.run(shop.app.schedules.trigger("a", actor="ana"))
     out = schedules("show", "a").out
-    for text in ("a  active", "at 09:00 every day, Asia/Tokyo time", "nightly, in queue default", "up to 5m"):
+    for text in (
+        "a  active",
+        "at 09:00 every day (cron 0 9 * * *), Asia/Tokyo time",
+        "nightly, in queue default",
+        "up to 5m",
+    ):
         assert text in out
     for text in ("missed ones are let go", "Coming times", "Ledger", "by ana", '"day": "monday"'):
         assert text in out
@@ -165,7 +171,7 @@ def test_a_rule_is_previewed_without_any_store(run: Run) -> None:
         "Asia/Tokyo",
     ]
     words, header, *rows = run("schedules", "preview", *argv).out.splitlines()
-    assert words == "at 02:30 every day, Europe/Berlin time"
+    assert words == "at 02:30 every day (cron 30 2 * * *), Europe/Berlin time"
     assert header.split() == ["Europe/Berlin", "UTC", "Asia/Tokyo", "NOTE"]
     assert rows[0] == "Fri 2026-03-27 02:30  Fri 2026-03-27 01:30  Fri 2026-03-27 10:30"
     assert rows[2].startswith(
@@ -188,7 +194,7 @@ def test_a_stored_one_is_previewed_as_it_is_and_as_it_would_be(schedules: Run, s
 
 
 def test_one_that_only_the_code_knows_is_previewed(in_code: Run) -> None:
-    assert in_code("preview", "nightly").out.startswith("at 02:30 every day, Europe/Berlin time\n")
+    assert in_code("preview", "nightly").out.startswith("at 02:30 every day (cron 30 2 * * *), Europe/Berlin time\n")
 
 
 @pytest.mark.parametrize(
@@ -259,7 +265,8 @@ def test_diff(schedules: Run, shop: Shop) -> None:
     put(shop)
     out = schedules("diff", "a", "--tz", "Europe/Paris", "--days", "10", "-n", "3")
     assert out.out.startswith(
-        "before: at 09:00 every day, Asia/Tokyo time\nafter:  at 09:00 every day, Europe/Paris time\n"
+        "before: at 09:00 every day (cron 0 9 * * *), Asia/Tokyo time\n"
+        "after:  at 09:00 every day (cron 0 9 * * *), Europe/Paris time\n"
     )
     assert "moved" in out.out
     assert "more; -n shows more" in out.err
@@ -294,7 +301,7 @@ def test_put_shows_what_it_would_do_and_needs_consent(in_code: Run, shop: Shop) 
     argv = ["put", "t7", "--rule", "0 9 * * *", "--tz", "Asia/Tokyo", "--task", "greet", "--args", '{"name": "ana"}']
     outcome = in_code(*argv)
     assert (outcome.code, "this would make schedule 't7'; add --yes" in outcome.err) == (2, True)
-    assert "at 09:00 every day, Asia/Tokyo time" in outcome.out
+    assert "at 09:00 every day (cron 0 9 * * *), Asia/Tokyo time" in outcome.out
     assert in_code("list", "--json").data["schedules"] == []
     outcome = in_code(*argv, "--yes", "--misfire", "all", "--max", "7", "--overlap", "skip")
     assert (outcome.code, "t7 made: next at" in outcome.out) == (0, True), outcome.err

@@ -46,7 +46,7 @@ class Listed(WallRule):
         found = bisect_left(self.walls, local)
         return self.walls[found] if found < len(self.walls) else None
 
-    def describe(self) -> str:
+    def words(self) -> str:
         return "as listed"
 
 

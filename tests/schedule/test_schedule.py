@@ -252,7 +252,7 @@ def test_an_interval_from_the_last_finish() -> None:
         (lambda: Schedule("0 9 * * *", "Europe/Lodnon"), "did you mean Europe/London"),
         (lambda: Schedule("0 9 * *"), "is no schedule. These are:\n"),
         (lambda: Schedule(5),  # type: ignore[arg-type]
-         "rule: 5 is no rule; use Cron"),
+         "rule: 5 is not a rule; use Cron"),
         (lambda: Schedule("0 9 * * *", gap="jump"), "gap: 'jump' is not one of shift, skip"),
         (lambda: Schedule("0 9 * * *", misfire="lates"), "did you mean latest"),
         (lambda: Schedule("0 9 * * *", jitter="-5s"), "jitter: '-5s' is no length of time"),

@@ -74,7 +74,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
     ],
 )
 def test_cron(expression: str, words: str) -> None:
-    assert Cron(expression).describe() == words
+    assert Cron(expression).words() == words
 
 
 @pytest.mark.parametrize(
@@ -121,17 +121,19 @@ def test_cron(expression: str, words: str) -> None:
     ids=lambda value: "" if isinstance(value, Rule) else value,
 )  # fmt: skip
 def test_other_rules(rule: Rule, words: str) -> None:
-    assert rule.describe() == words
+    assert rule.words() == words
+    assert rule.describe().removesuffix(f" ({rule.exact()})") == words
 
 
 def test_schedules_add_their_zone_and_bounds() -> None:
     assert (
         Schedule("0 9 LW * *", "Europe/London").describe()
-        == "at 09:00 on the last weekday of every month, Europe/London time"
+        == "at 09:00 on the last weekday of every month (cron 0 9 LW * *), Europe/London time"
     )
-    assert Schedule("0 9 * * *").describe() == "at 09:00 every day, UTC"
+    assert Schedule("0 9 * * *").describe() == "at 09:00 every day (cron 0 9 * * *), UTC"
+    assert Schedule("daily 09:00").describe() == "at 09:00 every day, UTC"
     assert Schedule("every 5m", "Europe/London").describe() == "every 5 minutes"
-    bounded = Schedule("0 9 * * *", "Asia/Tokyo", start="2026-01-01T00:00", end=NOON)
+    bounded = Schedule("daily 09:00", "Asia/Tokyo", start="2026-01-01T00:00", end=NOON)
     assert (
         bounded.describe()
         == "at 09:00 every day, Asia/Tokyo time, from 00:00 on 1 January 2026, until 12:00 on 1 January 2026 UTC"
@@ -159,7 +161,7 @@ FIELDS = [
 @given(fields=st.tuples(*FIELDS))
 def test_every_expression_has_words_and_different_days_have_different_ones(fields: tuple[str, ...]) -> None:
     try:
-        words = Cron(" ".join(fields)).describe()
+        words = Cron(" ".join(fields)).words()
     except InvalidSchedule:
         return
     assert words

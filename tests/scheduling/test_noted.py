@@ -15,7 +15,7 @@ from mainspring.stores.protocol import AuditEntry
 from mainspring.testing.kit import Kit
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
-BY = {"reason": "ticket 42", "actor": "ana"}
+BY: dict[str, Any] = {"reason": "ticket 42", "actor": "ana"}
 
 
 @pytest.fixture

@@ -584,3 +584,30 @@ async def test_a_schedule_can_be_previewed(app: Mainspring, kit: Kit, note: Note
     assert [row.local.day for row in rows if row.notes] == [29]
     changes = await app.schedules.compare("a", "30 3 * * *", zone="Europe/Berlin", ahead=timedelta(days=2))
     assert {change.kind for change in changes} == {"added", "removed"}
+
+
+async def test_a_task_is_run_at_whatever_says_when() -> None:
+    app = Mainspring("memory://")
+
+    @app.every("15m")
+    async def by_text() -> None: ...
+
+    @app.every(timedelta(minutes=20))
+    async def by_timedelta() -> None: ...
+
+    @app.every("at 09:00 every day, Europe/London time")
+    async def by_words() -> None: ...
+
+    async with testing.manual(app, start=datetime(2026, 6, 1, tzinfo=UTC)) as kit:
+        ran = [run.task for run in await kit.time.advance(hours=1)]
+        assert (ran.count("by_text"), ran.count("by_timedelta")) == (4, 3)
+        assert [run.job.run_at.hour for run in await kit.time.advance(days=1) if run.task == "by_words"] == [8]
+
+
+def test_a_policy_that_does_not_exist_is_refused_by_name() -> None:
+    app = Mainspring("memory://")
+    wrong: dict[str, Any] = {"overlp": "skip"}
+    with pytest.raises(ConfigurationError, match="no policy named overlp; it has gap, fold, misfire"):
+        app.every("15m", **wrong)
+    with pytest.raises(ConfigurationError, match="calls the zone tz"):
+        app.every("15m", **{**wrong, "zone": "Asia/Tokyo"})

@@ -177,7 +177,7 @@ def course_row(course: Course, start: datetime) -> Sequence[Cell]:
         local_of(course.last),
         stored.schedule.zone,
         Styled(", ".join([*([why] if why else []), *skipped, *clocks]), style if why else ""),
-        stored.schedule.rule.describe(),
+        stored.schedule.rule.words(),
     )
 
 

@@ -18,7 +18,7 @@ from mainspring.schedule.policies import Misfire, Pause
 from mainspring.schedule.preview import Change, Row, compare, fires, preview, remarks
 from mainspring.schedule.rrule import RRule
 from mainspring.schedule.rule import Rule
-from mainspring.schedule.schedule import Schedule
+from mainspring.schedule.schedule import Policies, PoliciesInZone, Schedule
 from mainspring.schedule.text import rule_from_text
 from mainspring.schedule.zones import PACKAGED, Zone, Zones, tzdata_version, zone_keys
 
@@ -37,6 +37,8 @@ __all__ = [
     "Once",
     "Pause",
     "Plan",
+    "Policies",
+    "PoliciesInZone",
     "RRule",
     "Reason",
     "Row",

@@ -84,7 +84,7 @@ class DayRule(WallRule):
             return day if business.is_open(day) else None
         return business.next_open(day) if self.adjust == "next" else business.previous_open(day)
 
-    def describe(self) -> str:
+    def words(self) -> str:
         return f"{times(self.at)} {self.describe_days()}{self.describe_business()}"
 
     def describe_business(self) -> str:
@@ -127,12 +127,12 @@ class Daily(DayRule):
             day += self.every * DAY
 
     def describe_days(self) -> str:
-        return every(self.every, "day") + _describe_start(self.every, self.starting)
+        return every(self.every, "day") + _describe_start(self.starting)
 
-    def describe(self) -> str:
-        if self.business is None or self.every > 1:
-            return DayRule.describe(self)
-        return f"{times(self.at)} every business day{self.business.describe()}"
+    def words(self) -> str:
+        if self.business is None or self.every > 1 or self.adjust != "next":
+            return DayRule.words(self)
+        return f"{times(self.at)} every business day{self.business.describe()}{_describe_start(self.starting)}"
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -175,8 +175,8 @@ class Weekly(DayRule):
     def describe_days(self) -> str:
         days = weekday_span(weekdays(self.on, "on"))
         if self.every > 1:
-            return f"on {days} {every(self.every, 'week')}{_describe_start(self.every, self.starting)}"
-        return days if " to " in days else f"every {days}"
+            return f"on {days} {every(self.every, 'week')}{_describe_start(self.starting)}"
+        return f"{days if ' to ' in days else f'every {days}'}{_describe_start(self.starting)}"
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -231,7 +231,7 @@ class Monthly(DayRule):
 
     def describe_days(self) -> str:
         days = listing(spec.describe(self.business) for spec in month_days(self.on))
-        return f"on {days} of {every(self.every, 'month')}{_describe_start(self.every, self.starting)}{self._short()}"
+        return f"on {days} of {every(self.every, 'month')}{_describe_start(self.starting)}{self._short()}"
 
     def describe_business(self) -> str:
         already = all(spec.business for spec in month_days(self.on))
@@ -302,7 +302,7 @@ class Once(WallRule):
     def next_from(self, local: datetime) -> datetime | None:
         return self.at if self.at >= local else None
 
-    def describe(self) -> str:
+    def words(self) -> str:
         return f"once, at {long_moment(self.at)}"
 
 
@@ -327,5 +327,5 @@ def _business(business: BusinessCalendar | dict[str, Any] | None, adjust: str) -
     return {"business": business, "adjust": choice(adjust, ADJUSTS, "adjust")}
 
 
-def _describe_start(count: int, starting: date | None) -> str:
-    return f" from {long_date(starting)}" if starting is not None and count > 1 else ""
+def _describe_start(starting: date | None) -> str:
+    return "" if starting is None else f" from {long_date(starting)}"

@@ -52,8 +52,11 @@ class Cron(WallRule):
     def next_from(self, local: datetime) -> datetime | None:
         return matcher(self.expression).next_from(local)
 
-    def describe(self) -> str:
+    def words(self) -> str:
         return describe_cron(matcher(self.expression).fields)
+
+    def exact(self) -> str:
+        return f"cron {self.expression}"
 
 
 class Matcher:

@@ -58,7 +58,7 @@ class Every(Rule):
         anchor = self.anchor or EPOCH
         return anchor + ((utc - anchor) // self.interval + 1) * self.interval
 
-    def describe(self) -> str:
+    def words(self) -> str:
         if self.from_finish:
             length = span_of_time(self.interval)
             return f"{'1 ' if ' ' not in length else ''}{length} after the last run has ended"

@@ -14,7 +14,8 @@ from typing import Any
 from mainspring.errors import InvalidSchedule
 
 SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
-LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d|w)\s*")
+UNITS = {"second": "s", "minute": "m", "hour": "h", "day": "d", "week": "w"}
+LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|(?:second|minute|hour|day|week)s?\b|s|min|m|h|d|w)\s*")
 SPELLED = (
     ("d", timedelta(days=1)),
     ("h", timedelta(hours=1)),
@@ -32,7 +33,7 @@ Weekday = int | str
 
 
 def length(value: Length, what: str) -> timedelta:
-    """A timedelta, seconds, or text such as 90s, 15m, 1h30m, 2d."""
+    """A timedelta, seconds, or text such as 90s, 15m, 1h30m, 2d, 1 hour and 30 minutes."""
     found = _length(value)
     if found is None:
         msg = f"{what}: {value!r} is no length of time; write a timedelta, seconds, or 90s, 15m, 1h30m, 2d, 1w"
@@ -49,11 +50,25 @@ def _length(value: object) -> timedelta | None:
     try:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return timedelta(seconds=value)
-        if isinstance(value, str) and value.strip() and not LENGTH.sub("", value.strip()):
-            return timedelta(seconds=sum(float(n) * SECONDS[unit] for n, unit in LENGTH.findall(value)))
+        if isinstance(value, str) and is_length(value):
+            return timedelta(seconds=sum(float(n) * _seconds_in(unit) for n, unit in LENGTH.findall(_spaced(value))))
     except (OverflowError, ValueError):
         pass
     return None
+
+
+def is_length(text: str) -> bool:
+    return bool(text.strip()) and not LENGTH.sub("", _spaced(text))
+
+
+def _spaced(text: str) -> str:
+    """`minute` is one minute; commas and `and` only separate."""
+    text = " ".join(re.sub(r",| and ", " ", text.strip()).split())
+    return f"1 {text}" if text in UNITS else text
+
+
+def _seconds_in(unit: str) -> float:
+    return SECONDS[UNITS.get(unit.removesuffix("s"), unit)]
 
 
 def write_length(value: timedelta) -> str:

@@ -63,8 +63,11 @@ class RRule(WallRule):
     def next_from(self, local: datetime) -> datetime | None:
         return expansion(self.rule, self.start).next_from(local)
 
-    def describe(self) -> str:
+    def words(self) -> str:
         return describe_rrule(parts(self.rule), self.start)
+
+    def exact(self) -> str:
+        return f"rrule {self.rule} from {self.start.isoformat()}"
 
 
 def parts(rule: str) -> dict[str, str]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 from abc import ABC, abstractmethod
 from datetime import date, datetime, time, timedelta
 from typing import Any, ClassVar
 
+from mainspring.errors import InvalidSchedule
 from mainspring.schedule.reading import write_length, write_time
 
 
@@ -30,8 +33,25 @@ class Rule(ABC):
         return False
 
     @abstractmethod
-    def describe(self) -> str:
+    def words(self) -> str:
         """In plain words, to follow "it runs"."""
+
+    def exact(self) -> str:
+        """Everything that the rule says, in a form that can be read back: a cron expression, say."""
+        return f"rule {json.dumps(self.to_data())}"
+
+    def describe(self) -> str:
+        """In plain words that can be read back: `Schedule(rule.describe()).rule == rule`.
+
+        Words that do not say all of it are followed by the exact form, in parentheses.
+        """
+        from mainspring.schedule.text import rule_from_text  # noqa: PLC0415 - it needs all rules, which need this one
+
+        words = self.words()
+        with contextlib.suppress(InvalidSchedule):
+            if rule_from_text(words) == self:
+                return words
+        return f"{words} ({self.exact()})"
 
     def to_data(self) -> dict[str, Any]:
         assert dataclasses.is_dataclass(self)  # noqa: S101 - each rule is one

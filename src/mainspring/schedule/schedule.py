@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from mainspring.errors import InvalidSchedule
 from mainspring.schedule.data import build, rule_from_data
+from mainspring.schedule.english import MOMENT, read_moment
 from mainspring.schedule.every import Every
 from mainspring.schedule.occurrence import Occurrence
 from mainspring.schedule.plan import Fire, Plan, decide
@@ -23,6 +25,27 @@ from mainspring.schedule.zones import FOLDS, GAPS, PACKAGED, Fold, Gap, Zones
 
 LATEST = Misfire()
 NONE = timedelta()
+Bound = datetime | str | None
+BOUND = rf"{MOMENT}(?: UTC)?|\d{{4}}-\d\d-\d\dT[\d:.+]+"
+DESCRIBED = re.compile(
+    rf"(?P<rule>.*?)(?:, (?P<zone>UTC|[\w/+-]+ time))?(?:, from (?P<start>{BOUND}))?(?:, until (?P<end>{BOUND}))?"
+)
+
+
+class Policies(TypedDict, total=False):
+    """What a schedule says beside its rule and its zone."""
+
+    gap: Gap
+    fold: Fold
+    misfire: Misfire | Literal["latest", "all", "skip"]
+    overlap: Overlap
+    jitter: Length
+    start: datetime | str | None
+    end: datetime | str | None
+
+
+class PoliciesInZone(Policies, total=False):
+    zone: str | None
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -47,8 +70,8 @@ class Schedule:
 
     def __init__(
         self,
-        rule: Rule | str,
-        zone: str = "UTC",
+        rule: Rule | str | timedelta,
+        zone: str | None = None,
         *,
         gap: str = "shift",
         fold: str = "first",
@@ -60,6 +83,7 @@ class Schedule:
         pause: Pause | None = None,
         earlier: tuple[Pause, ...] = (),
     ) -> None:
+        rule, zone, start, end = _described(rule, zone, start, end)
         fill(
             self,
             rule=_rule(rule),
@@ -175,14 +199,20 @@ class Schedule:
     # -- words and data -------------------------------------------------------------------------------
 
     def describe(self) -> str:
-        """`at 09:00 on the last weekday of every month, Europe/London time`."""
-        zone = "" if isinstance(self.rule, Every) else ", UTC" if self.zone == "UTC" else f", {self.zone} time"
+        """`at 09:00 on the last weekday of every month, Europe/London time`.
+
+        `Schedule(…)` and `@app.every(…)` read it back: the rule, the zone, start and end. It does not tell of policies.
+        """
+        local = any(bound is not None and bound.tzinfo is None for bound in (self.start, self.end))
+        zoneless = isinstance(self.rule, Every) and not local
+        zone = "" if zoneless else ", UTC" if self.zone == "UTC" else f", {self.zone} time"
         start = "" if self.start is None else f", from {self._moment(self.start)}"
         end = "" if self.end is None else f", until {self._moment(self.end)}"
         return f"{self.rule.describe()}{zone}{start}{end}"
 
     def _moment(self, moment: datetime) -> str:
-        return long_moment(moment) + (" UTC" if moment.tzinfo else "")
+        """ISO 8601 for what the words cannot say: fractions of a second."""
+        return moment.isoformat() if moment.microsecond else long_moment(moment) + (" UTC" if moment.tzinfo else "")
 
     def to_data(self) -> dict[str, Any]:
         data: dict[str, Any] = {
@@ -216,12 +246,40 @@ class Schedule:
         return found.utc.replace(tzinfo=UTC)
 
 
+def _described(rule: Any, zone: str | None, start: Bound, end: Bound) -> tuple[Any, str, Bound, Bound]:
+    """A text may be one of `describe`: with a zone and bounds at its end."""
+    found = DESCRIBED.fullmatch(rule.strip()) if isinstance(rule, str) else None
+    if found is None or not any(found[name] for name in ("zone", "start", "end")):
+        return rule, zone or "UTC", start, end
+    named = found["zone"] and found["zone"].removesuffix(" time")
+    for what, inside, beside in (("zone", named, zone), ("start", found["start"], start), ("end", found["end"], end)):
+        if inside and beside and inside != beside:
+            msg = f"{what}: {rule!r} names one already; leave {what}={beside!r} out, or take it out of the text"
+            raise InvalidSchedule(msg)
+    bounds = (_read_bound(found["start"]) or start, _read_bound(found["end"]) or end)
+    return found["rule"], named or zone or "UTC", *bounds
+
+
+def _read_bound(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    if " on " not in text:
+        return datetime.fromisoformat(text)
+    moment = read_moment(text.removesuffix(" UTC"))
+    return moment.replace(tzinfo=UTC) if text.endswith(" UTC") else moment
+
+
 def _rule(rule: object) -> Rule:
     if isinstance(rule, str):
         return rule_from_text(rule)
+    if isinstance(rule, timedelta):
+        return Every(rule)
     if isinstance(rule, Rule):
         return rule
-    msg = f"rule: {rule!r} is no rule; use Cron, Every, Daily, Weekly, Monthly, Yearly, Once, RRule or a text"
+    msg = (
+        f"rule: {rule!r} is not a rule; use Cron, Every, Daily, Weekly, Monthly, Yearly, Once, RRule, a timedelta, or a"
+        ' text such as "15m" or "0 9 * * *"'
+    )
     raise InvalidSchedule(msg)
 
 

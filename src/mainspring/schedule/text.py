@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 
 from mainspring.errors import InvalidSchedule
 from mainspring.schedule.calendar import Daily, Monthly, Once, Weekly, Yearly
 from mainspring.schedule.cron import Cron
+from mainspring.schedule.data import rule_from_data
+from mainspring.schedule.english import read_words
 from mainspring.schedule.every import Every
+from mainspring.schedule.reading import is_length
+from mainspring.schedule.rrule import RRule
 from mainspring.schedule.rule import Rule
 
 FORMS = """\
 */5 * * * *              cron, five or six fields, or @daily and the like
+15m                      a fixed interval: 90s, 1h30m, 15 minutes
 every 90s                a fixed interval; `every 10m after finish` counts from the end of the last run
 daily 09:00,17:00        local times of each day
 weekly mon-fri 09:00     of days of the week
 monthly last fri 09:00   of a day of the month: 1, -1, last, 2nd tue, last business day
 yearly 12-24 09:00       of a date
-once 2026-12-24T18:00    one local time"""
+once 2026-12-24T18:00    one local time
+at 09:00 every day       the words in which a schedule describes itself"""
+
+EXACT = re.compile(r".* \((?P<form>(?:cron|rrule|rule) .*)\)")
 
 
 def rule_from_text(text: str) -> Rule:
-    """Cron, or a word and what belongs to it: see FORMS."""
+    """Cron, a word and what belongs to it, or what `Rule.describe` writes: see FORMS."""
+    if found := EXACT.fullmatch(text.strip()):
+        text = found["form"]
     word, _, rest = text.strip().partition(" ")
     read = READERS.get(word.lower())
-    if read is None:
-        return _cron(text)
     try:
+        if is_length(text):
+            return Every(text)
+        if (described := read_words(" ".join(text.split()))) is not None:
+            return described
+        if read is None:
+            return _cron(text)
         return read(rest.strip())
     except InvalidSchedule as error:
         msg = f"{text!r}: {error}"
@@ -38,6 +54,22 @@ def _cron(text: str) -> Rule:
         msg = f"{text!r} is no schedule. These are:\n{FORMS}"
         raise InvalidSchedule(msg)
     return Cron(text)
+
+
+def _rrule(rest: str) -> Rule:
+    rule, _, start = rest.partition(" from ")
+    if not start:
+        msg = "a rule and its first local time are needed, as in 'rrule FREQ=WEEKLY;BYDAY=MO from 2026-01-05T09:00'"
+        raise InvalidSchedule(msg)
+    return RRule(rule, start.strip())
+
+
+def _data(rest: str) -> Rule:
+    try:
+        return rule_from_data(json.loads(rest))
+    except ValueError as error:
+        msg = f"this is not JSON: {error}"
+        raise InvalidSchedule(msg) from None
 
 
 def _every(rest: str) -> Rule:
@@ -87,4 +119,7 @@ READERS: dict[str, Callable[[str], Rule]] = {
     "monthly": _monthly,
     "yearly": _yearly,
     "once": Once,
+    "cron": Cron,
+    "rrule": _rrule,
+    "rule": _data,
 }

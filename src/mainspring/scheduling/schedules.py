@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from mainspring.errors import ConfigurationError, InvalidSchedule, ScheduleNotFound, StoreBusy
 from mainspring.job import Inserted, NewJob
 from mainspring.jobs import whoami
 from mainspring.log import get_log
-from mainspring.schedule import PACKAGED, Change, Row, Rule, Schedule, Zones, compare, preview
+from mainspring.schedule import PACKAGED, Change, PoliciesInZone, Row, Rule, Schedule, Zones, compare, preview
 from mainspring.scheduling import ledger
 from mainspring.scheduling.firing import let_go
 from mainspring.scheduling.ledger import Entry
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from mainspring.app import Mainspring
 
 log = get_log("mainspring.schedules")
+
+When = Schedule | Rule | timedelta | str
+"""When something runs: a schedule, a rule, an interval, or a text for one of these."""
 
 TRIES = 20  # of a change that others were quicker with
 PAGE = 500
@@ -53,12 +56,12 @@ class Schedules:
     async def put(
         self,
         id: str,
-        when: Schedule | Rule | str,
+        when: When,
         job: NewJob,
         *,
         reason: str = "",
         actor: str | None = None,
-        **policies: Any,
+        **policies: Unpack[PoliciesInZone],
     ) -> StoredSchedule:
         """Make a schedule, or replace what it says: `put("nightly", "0 2 * * *", sync.prepare(), zone="Asia/Tokyo")`.
 
@@ -149,7 +152,7 @@ class Schedules:
         return preview(stored.schedule, now, count, since=stored.position(now), reader=reader)
 
     async def compare(
-        self, id: str, when: Schedule | Rule | str, *, ahead: timedelta = AHEAD, **policies: Any
+        self, id: str, when: When, *, ahead: timedelta = AHEAD, **policies: Unpack[PoliciesInZone]
     ) -> Sequence[Change]:
         """Return which fires would be different if it were replaced by this: `put` leaves out what was fired."""
         stored, now = await self.get(id), self._app.now()
@@ -251,11 +254,15 @@ class Schedules:
                 await self._change(stored.id, "disable", by, lambda one: replace(one, disabled=NOT_IN_CODE))
 
 
-def as_schedule(when: Schedule | Rule | str, **policies: Any) -> Schedule:
+def as_schedule(when: When, **policies: Unpack[PoliciesInZone]) -> Schedule:
+    if unknown := policies.keys() - PoliciesInZone.__annotations__.keys():
+        known = ", ".join(PoliciesInZone.__annotations__)
+        msg = f"a schedule has no policy named {', '.join(sorted(unknown))}; it has {known}"
+        raise InvalidSchedule(msg)
     if not isinstance(when, Schedule):
         return Schedule(when, **policies)
-    if policies:
-        msg = f"{', '.join(policies)} are part of a Schedule; give a rule with them, or a Schedule alone"
+    if given := [name for name, value in policies.items() if value is not None]:
+        msg = f"{', '.join(given)} are part of a Schedule; give a rule with them, or a Schedule alone"
         raise ConfigurationError(msg)
     return when
 
