@@ -10,10 +10,10 @@ import pytest
 from mainspring import Context, Mainspring
 from mainspring.events import JobDeadLettered, JobRetrying
 from mainspring.job import Move, Outcome, Status
-from mainspring.stores.protocol import Want
+from mainspring.stores.protocol import Claims, Want
 from mainspring.testing.clock import ManualClock
 from mainspring.worker import Worker, claiming
-from tests.worker.working import QUICK, ended, eventually, member, new_app, reached, record, working
+from tests.worker.working import DEADLINE, QUICK, ended, eventually, member, new_app, reached, record, working
 
 pytestmark = pytest.mark.slow
 
@@ -183,9 +183,32 @@ async def test_a_stalled_job_is_taken_from_a_worker_that_is_alive(caplog: pytest
         job = await work.enqueue()
         await eventually(lambda: runs)
         clock.advance(66)
-        assert await job.result(10) == "done"
+        await eventually(lambda: events)
+        clock.advance(3600)  # beyond the delay of its retry policy
+        assert await job.result(DEADLINE) == "done"
         await app.bus.flush()
         await eventually(lambda: not worker._held)
     assert [type(event).__name__ for event in events] == ["JobStalled", "JobRetrying"]
     assert events[1].reason == "timeout"
     assert (await job.get()).attempts == 2
+
+
+async def test_a_suspect_that_another_worker_took_does_not_delay_other_jobs(
+    app: Mainspring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mainspring.worker.worker.LONGEST_SLEEP", DEADLINE * 10)
+    ran = asyncio.Event()
+
+    @app.task()
+    async def work() -> None:
+        ran.set()
+
+    await work.enqueue()
+    claim, answers = app.store.claim, [Claims([], suspects=True), Claims([])]
+
+    async def claim_late(*args: Any, **options: Any) -> Claims:
+        return answers.pop(0) if answers else await claim(*args, **options)
+
+    monkeypatch.setattr(app.store, "claim", claim_late)
+    async with working(app):
+        await asyncio.wait_for(ran.wait(), DEADLINE)

@@ -422,10 +422,12 @@ class Worker:
             if solo:
                 self._gathered.flush()
                 await self._idle.wait()  # nothing else is claimed to run beside it
-        elif not claims.suspects:
-            await self._sleep_until(claims.next_due, self._wake)
-        elif not solo:
+        elif solo:
+            return  # another worker has taken the suspect; other jobs may be due, so claim again at once
+        elif claims.suspects:
             self._solo.hurry()
+        else:
+            await self._sleep_until(claims.next_due, self._wake)
 
     async def _claim(self, limit: int) -> Claims:
         return await self._ask(limit, solo=False)

@@ -1,0 +1,44 @@
+"""A worker dies at the worst moments: nothing that waits for its next step stands still for long.
+
+Without recovery, jobs at limits stay suspended for good, keys of fair tasks stand still for a minute, gathers for one
+minute and batches for two.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from tests.chaos.conftest import LONG, Chaos, each_store
+from tests.chaos.nursery import Nursery
+from tests.chaos.programs.stalls import MOMENTS
+
+pytestmark = [pytest.mark.slow, pytest.mark.chaos]
+
+LONGEST_STALL = 6.0 if LONG else 15.0
+"""Seconds from the kill to the end of all jobs. The work takes a second and the death is noticed within two; the short
+form leaves room for a machine that has other things to do, and is still below all times after which jobs would be
+looked at without recovery."""
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@each_store
+def test_what_waits_goes_on_after_a_kill(nursery: Nursery, chaos: Chaos, moment: str) -> None:
+    rng, stalls = chaos.rng(), list[float]()
+    healthy = nursery.start("stalls:work")
+    healthy.wait_for("worker_started")
+    for _ in range(chaos.size(1, 15)):
+        victim = nursery.start("stalls:die", at=moment, time=rng.randint(1, 4))
+        victim.wait_for("worker_started")
+        nursery.run("stalls:enqueue")
+        assert victim.wait() == -signal.SIGKILL
+        killed_at = time.monotonic()
+        nursery.wait_until_all_is_finished()
+        stalls.append(time.monotonic() - killed_at)
+        if stalls[-1] > 4:
+            print("SLOW", time.time(), healthy.said())
+    print("stalls", [round(seconds, 2) for seconds in stalls])
+    assert max(stalls) < LONGEST_STALL
+    assert nursery.ask("SELECT DISTINCT status FROM all_jobs") == [("completed",)]
