@@ -22,12 +22,12 @@ from mainspring.events import (
     JobDeduplicated,
     JobEvent,
     JobProgressed,
-    JobReleased,
     JobRetrying,
     JobSnoozed,
     JobStalled,
     JobStarted,
     Resumed,
+    TaskUnknown,
     WorkerHeartbeat,
     WorkerStarted,
     WorkerStopped,
@@ -198,8 +198,9 @@ async def test_a_job_that_no_worker_here_knows() -> None:
     old.store = new.store
     await invented.enqueue()
     await old.worker().drain()
-    assert ear.about_jobs() == ["JobReleased"]
-    assert ear.one(JobReleased).reason == "no worker knows task 'invented' yet"
+    assert ear.about_jobs() == []
+    event = ear.one(TaskUnknown)
+    assert (event.task, event.queue, event.due) == ("invented", "default", 1)
 
 
 async def test_a_job_that_is_cancelled_by_hand() -> None:

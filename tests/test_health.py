@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,32 @@ def test_due_jobs_that_nobody_takes(app: Mainspring) -> None:
     assert health.unattended == ("mail",)
     assert health.problems == ("jobs are due that no worker takes, in: mail",)
     assert (health.oldest_due, health.oldest_in) == (app.now(), "mail")
+
+
+def test_due_jobs_whose_task_no_live_worker_knows(app: Mainspring) -> None:
+    app.run(app.store.join(replace(member(), tasks=("other",)), lambda _: None))
+    send(app).using(delay=60).enqueue_sync()
+    assert app.health_sync().state is State.OK
+    send(app).enqueue_sync()
+    health = app.health_sync()
+    assert health.state is State.DEGRADED
+    assert [(one.task, one.queue, one.due) for one in health.unknown_tasks] == [(send(app).name, "mail", 1)]
+    assert health.problems == (f"no live worker of queue mail knows task {send(app).name} (1 due)",)
+    assert (health.oldest_due, health.oldest_in) == (app.now(), "mail")
+    app.run(app.pause("mail", "deployment"))
+    assert app.health_sync().problems == ()
+    app.run(app.resume("mail"))
+    app.run(app.store.join(replace(member("new"), tasks=(send(app).name,)), lambda _: None))
+    assert app.health_sync().problems == ()
+    app.run(app.store.leave("new"))
+    assert len(app.health_sync().problems) == 1
+
+
+def test_a_worker_of_another_queue_is_no_help(app: Mainspring) -> None:
+    app.run(app.store.join(replace(member(), tasks=("other",)), lambda _: None))
+    app.run(app.store.join(replace(member("new"), queues=("sms",), tasks=(send(app).name,)), lambda _: None))
+    send(app).enqueue_sync()
+    assert [one.task for one in app.health_sync().unknown_tasks] == [send(app).name]
 
 
 def test_due_jobs_that_wait_too_long_although_somebody_takes_them(app: Mainspring, clock: ManualClock) -> None:

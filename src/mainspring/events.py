@@ -29,6 +29,7 @@
 | BreakerOpened      | a circuit breaker opened: too many errors, a failed probe, by hand  |
 | BreakerHalfOpened  | it lets probes through                                              |
 | BreakerClosed      | it is closed again                                                  |
+| TaskUnknown        | jobs are due whose task no live worker of their queue knows         |
 | Halted, Resumed    | the system, or with `queue` one queue, was halted or resumed        |
 
 Subscribers run beside the work: coroutines on the event loop that emitted the event, plain functions in one
@@ -246,6 +247,16 @@ class BreakerHalfOpened(Event):
 class BreakerClosed(Event):
     breaker: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskUnknown(Event):
+    """Emitted once per task and queue by a worker that met such jobs, until a worker knows the task."""
+
+    task: str
+    queue: str
+    due: int  # jobs
+    oldest_due: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

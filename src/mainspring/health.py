@@ -3,9 +3,9 @@
 | state    | means                                                                                        |
 |----------|----------------------------------------------------------------------------------------------|
 | ok       | the store answers, and what is due is taken                                                  |
-| degraded | it answers, but jobs wait too long, no worker takes them, workers cannot hear of new ones,   |
-|          | slots of workers are stuck, one in this process does not get through to it, say to write,    |
-|          | or the service throttles it                                                                  |
+| degraded | it answers, but jobs wait too long, no worker takes them or knows their tasks, workers       |
+|          | cannot hear of new ones, slots of workers are stuck, one in this process does not get        |
+|          | through to it, say to write, or the service throttles it                                     |
 | down     | it does not answer; `lost_at` and `error` say since when and why                             |
 """
 
@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from mainspring.clock import to_datetime
 from mainspring.errors import StoreUnavailable
 from mainspring.events import Bus, StoreBack, StoreLost, StoreThrottled, ThrottlingOver
-from mainspring.stores.protocol import EVERY_QUEUE, Stats, Store, WorkerInfo
+from mainspring.stores.protocol import EVERY_QUEUE, DueTask, Stats, Store, WorkerInfo
 
 T = TypeVar("T")
 
@@ -51,6 +51,7 @@ class Health:
     polling: tuple[str, ...] = ()  # workers that cannot hear of new jobs and look now and then
     stuck: Mapping[str, int] = field(default_factory=dict)  # worker -> slots whose job was told to stop and goes on
     unattended: tuple[str, ...] = ()  # queues with due jobs that no living worker takes
+    unknown_tasks: tuple[DueTask, ...] = ()  # due jobs whose task no live worker of their queue knows
     oldest_due: datetime | None = None  # of the jobs that could run now; None: nothing waits
     oldest_in: str = ""  # its queue
     halted: bool = False  # the whole system; that is somebody's wish, and no problem
@@ -155,9 +156,11 @@ def judge(stats: Stats, now: datetime, store: str, late: timedelta = LATE) -> He
     unattended = tuple(sorted(queue for queue in waiting if EVERY_QUEUE not in served and queue not in served))
     oldest_in = min(waiting, key=lambda queue: waiting[queue], default="")
     polling = tuple(worker.id for worker in alive if worker.polling)
+    unknown = tuple(one for one in stats.unknown_tasks if not is_halted(stats, one.queue))
     problems = []
     if unattended:
         problems.append(f"jobs are due that no worker takes, in: {', '.join(unattended)}")
+    problems += [f"no live worker of queue {one.queue} knows task {one.task} ({one.due:,} due)" for one in unknown]
     if oldest_in and now - waiting[oldest_in] > late:
         seconds = (now - waiting[oldest_in]).total_seconds()
         problems.append(f"the oldest job of queue {oldest_in} is due for {seconds:.0f} s")
@@ -176,6 +179,7 @@ def judge(stats: Stats, now: datetime, store: str, late: timedelta = LATE) -> He
         polling=polling,
         stuck={worker.id: worker.stuck for worker in alive if worker.stuck},
         unattended=unattended,
+        unknown_tasks=unknown,
         oldest_due=waiting.get(oldest_in),
         oldest_in=oldest_in,
         halted=any(halt.queue is None for halt in stats.halts),

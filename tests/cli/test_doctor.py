@@ -156,6 +156,17 @@ def test_dead_letters_are_pointed_at(examine: Run, shop: Shop) -> None:
     assert finding(examine("--json"), "dead letters")["message"].startswith("1 dead letter; look at them")
 
 
+def test_due_tasks_that_no_live_worker_knows(examine: Run, shop: Shop) -> None:
+    shop.app.run(shop.app.store.join(WorkerInfo("vm-1", "vm", 77, ("*",), tasks=("other",)), lambda _: None))
+    shop.enqueue()
+    found = finding(examine("--json"), "unknown task")
+    assert (found["severity"], found["message"]) == (
+        "warning",
+        "no live worker of queue mail knows task welcome: 1 job is due",
+    )
+    assert "is the code deployed" in found["advice"]
+
+
 def test_tasks_that_the_application_does_not_know(
     run: Run, shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,6 +159,16 @@ def make_stats(**fields: Any) -> Stats:
     return Stats(**{"queues": [], "due": {}, "oldest_due": {}, "workers": [], "halts": [], **fields})
 
 
+def test_stats_name_due_tasks_that_no_live_worker_knows(call: Run, shop: Shop) -> None:
+    shop.app.run(shop.app.store.join(WorkerInfo("vm-1", "vm", 77, ("*",), tasks=("nightly",)), lambda _: None))
+    shop.enqueue()
+    shop.nightly.enqueue_sync(day="monday")
+    assert "no live worker of queue mail knows task welcome: 1 due, the oldest " in call("stats").out
+    data = call("stats", "--json").data
+    assert [(one["task"], one["queue"], one["due"]) for one in data["unknown_tasks"]] == [("welcome", "mail", 1)]
+    assert {one["task"] for one in data["due_tasks"]} == {"welcome", "nightly"}
+
+
 def test_a_status_gets_a_column_when_it_occurs() -> None:
     text = shown(make_stats(queues=[Counts("mail", {Status.FAILED: 1234, Status.SUSPENDED: 1})], estimated=True))
     assert "FAILED  SUSPENDED" in text

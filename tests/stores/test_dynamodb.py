@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from mainspring.stores import tables
 from mainspring.stores.dynamodb import DynamoStore, read
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance import HeartbeatConformance, StoreConformance
@@ -31,6 +32,7 @@ class TestDynamoStore(StoreConformance, HeartbeatConformance):
     def due_cap(self, store: DynamoStore, monkeypatch: pytest.MonkeyPatch) -> int:
         """Ten thousand jobs take ten seconds. So fewer, in as many pages as a hundred thousand would have."""
         monkeypatch.setattr(read, "DUE_CAP", 200)
+        monkeypatch.setattr(tables, "DUE_CAP", 200)
         whole = store.table.client.call
 
         async def in_small_pages(operation: str, request: Any) -> dict[str, Any]:

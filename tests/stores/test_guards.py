@@ -67,7 +67,7 @@ def instead(target: Any, name: str, value: Any) -> Callable[[Patch], None]:
 def suspects_beside_others(patch: Patch) -> None:
     for name in ("HEADS_OF", "HEADS_OF_ALL", "PICK"):
         statement = getattr(claims, name).replace("INDEXED BY mainspring_jobs_waiting", "")
-        statement = statement.replace("AND crashes = 0", "")
+        statement = statement.replace("AND crashes = 0 AND aside = 0", "")
         patch.setattr(claims, name, statement)
 
 

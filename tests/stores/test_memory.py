@@ -90,7 +90,7 @@ async def test_a_claim_looks_at_as_many_jobs_however_many_wait(
         looked = 0
         head = Lines._head
 
-        def count(lines: Lines, name: str, level: tuple[int, bool]) -> object:
+        def count(lines: Lines, name: str, level: tuple[int, bool, str]) -> object:
             nonlocal looked
             looked += 1
             return head(lines, name, level)

@@ -247,9 +247,9 @@ def test_a_timeout_is_an_error_of_its_own(app: Mainspring) -> None:
     )
 
 
-def test_an_unknown_task_waits(app: Mainspring) -> None:
+def test_a_job_of_an_unknown_task_goes_back_without_delay(app: Mainspring) -> None:
     outcome = decide.unknown_task(run_of(app, "work"), NOW)
-    assert (outcome.move, outcome.delay) == (Move.RELEASE, decide.UNKNOWN_TASK_DELAY)
+    assert (outcome.move, outcome.delay) == (Move.RELEASE, 0)
     assert "'work'" in outcome.reason
 
 

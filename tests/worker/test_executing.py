@@ -389,26 +389,6 @@ async def test_signals_end_a_job_their_own_way(app: Mainspring) -> None:
     assert (done.status, done.result, done.attempts) == (Status.COMPLETED, 1, 1)
 
 
-async def test_an_unknown_task_waits_and_burns_nothing(app: Mainspring) -> None:
-    @app.task()
-    async def known() -> str:
-        return "fine"
-
-    async with working(app, concurrency=1):
-        await app.store.insert([NewJob("j1", "of another version", "{}")])
-        await eventually(lambda: looked_at(app, "j1"))
-        assert await (await known.enqueue()).result(10) == "fine"
-        job = await app.jobs.get("j1")
-    assert (job.status, job.attempts) == (Status.PENDING, 0)
-    assert "'of another version'" in job.reason
-    assert (job.run_at - app.now()).total_seconds() > 5
-
-
-async def looked_at(app: Mainspring, job_id: str) -> bool:
-    job = await app.jobs.get(job_id)
-    return job.token > 0 and job.status is Status.PENDING
-
-
 # -- timeouts -------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +15,7 @@ from mainspring.errors import ConfigurationError, StoreUnavailable
 from mainspring.events import Halted, JobStarted
 from mainspring.job import Job, Status
 from mainspring.stores.memory import MemoryStore
-from mainspring.stores.protocol import Claims, Filter, Want
+from mainspring.stores.protocol import Claims, Filter
 from mainspring.worker import Worker, gate
 from tests.worker.children import app as app_of_children
 from tests.worker.working import FaultyStore, eventually, fields_of, member, new_app, reached, record, working
@@ -136,10 +135,8 @@ async def test_what_a_claim_brings_that_was_under_way_does_not_start() -> None:
     class SlowAnswer(MemoryStore):
         taken, answered = asyncio.Event(), asyncio.Event()
 
-        async def claim(
-            self, worker: str, wants: Sequence[Want], *, limit: int | None = None, solo: bool = False
-        ) -> Claims:
-            claims = await super().claim(worker, wants, limit=limit, solo=solo)
+        async def claim(self, *args: Any, **kwargs: Any) -> Claims:
+            claims = await super().claim(*args, **kwargs)
             if claims.jobs:
                 self.taken.set()
                 await self.answered.wait()

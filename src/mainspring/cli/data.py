@@ -51,6 +51,8 @@ def plain_stats(stats: Stats) -> dict[str, Any]:
         "queues": [plain_counts(counts, stats) for counts in stats.queues],
         "workers": plain(stats.workers),
         "halts": plain(stats.halts),
+        "due_tasks": plain(stats.due_tasks),
+        "unknown_tasks": plain(stats.unknown_tasks),
         "estimated": stats.estimated,
         "measures": plain(stats.measures),
     }

@@ -170,6 +170,7 @@ def check_open_store(app: Mainspring, *, repair: bool) -> Iterator[Finding]:
     stats, health, now = app.run(app.stats()), app.health_sync(), app.now()
     yield check_halts(stats, now)
     yield check_attended(health)
+    yield from check_known(stats)
     yield check_hearing(health)
     yield from check_slots(stats)
     yield check_dead(stats)
@@ -241,6 +242,15 @@ def check_attended(health: Health) -> Finding:
         shown = f"the oldest job of queue {health.oldest_in} is due for {length}"
         return Finding(Severity.WARNING, "lateness", shown, "start more workers, or raise --concurrency")
     return Finding(Severity.OK, "lateness", "no job waits long beyond its time")
+
+
+def check_known(stats: Stats) -> Iterator[Finding]:
+    """Due jobs whose task no live worker of their queue knows."""
+    for task in stats.unknown_tasks:
+        due = f"{count(task.due, 'job')} {'is' if task.due == 1 else 'are'} due"
+        shown = f"no live worker of queue {task.queue} knows task {task.task}: {due}"
+        advice = "start a worker whose application defines it: is the code deployed, and its module imported?"
+        yield Finding(Severity.WARNING, "unknown task", shown, advice)
 
 
 def check_hearing(health: Health) -> Finding:

@@ -9,7 +9,7 @@ from mainspring.cli.table import Cell, Column, Styled
 from mainspring.cli.terminal import STATUS_STYLES, Terminal
 from mainspring.job import Counts, Status
 from mainspring.moments import show_length, show_moment, show_relative
-from mainspring.stores.protocol import DUE_CAP, Halt, Stats, WorkerInfo
+from mainspring.stores.protocol import DUE_CAP, DueTask, Halt, Stats, WorkerInfo
 
 ALWAYS = (Status.PENDING, Status.RUNNING, Status.COMPLETED, Status.DEAD_LETTER)
 TITLES = {Status.DEAD_LETTER: "DEAD"}
@@ -21,6 +21,8 @@ def say_stats(terminal: Terminal, stats: Stats, now: datetime) -> None:
     if stats.halts:
         terminal.say()
     say_queues(terminal, stats, now)
+    for task in stats.unknown_tasks:
+        terminal.say(describe_unknown(task, now), "yellow")
     terminal.say()
     say_workers(terminal, stats.workers, now)
 
@@ -74,6 +76,11 @@ def number_cell(number: int, style: str) -> Styled:
 def due_cell(number: int) -> Styled:
     """Beyond the cap nobody counts: it would cost what counting costs."""
     return Styled(f"{number:,}{'+' if number >= DUE_CAP else ''}", "cyan" if number else "dim")
+
+
+def describe_unknown(task: DueTask, now: datetime) -> str:
+    oldest = show_relative(task.oldest_due, now)
+    return f"no live worker of queue {task.queue} knows task {task.task}: {task.due:,} due, the oldest {oldest}"
 
 
 # -- workers --------------------------------------------------------------------------------------

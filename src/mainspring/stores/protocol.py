@@ -63,6 +63,7 @@ class Claims:
     jobs: list[Claim]
     next_due: Millis | None = None  # if nothing was claimed: when it is worth asking again, unless woken before
     suspects: bool = False  # a crash suspect is due in these queues; ask again with solo=True when idle
+    unknown: frozenset[str] = frozenset()  # tasks, not among those asked for, of due jobs that this claim passed over
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +260,16 @@ class AuditEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class DueTask:
+    """The due jobs of one task in one queue, as far as the store has looked."""
+
+    task: str
+    queue: str
+    due: int  # capped at DUE_CAP
+    oldest_due: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     queues: list[Counts]
     due: Mapping[str, int]  # per queue, waiting jobs whose time has come; capped at DUE_CAP
@@ -267,9 +278,25 @@ class Stats:
     halts: list[Halt]
     estimated: bool = False
     measures: Mapping[str, float] = field(default_factory=dict)  # of the process that asks; see Measured
+    due_tasks: list[DueTask] = field(default_factory=list)  # every job set aside, and the first DUE_LOOK of each level
+
+    @property
+    def unknown_tasks(self) -> list[DueTask]:
+        """Due jobs that cannot run: live workers serve their queue, but none of these knows their task."""
+        alive = [worker for worker in self.workers if worker.alive]
+        serving = {
+            one.queue: [worker.tasks for worker in alive if {one.queue, EVERY_QUEUE}.intersection(worker.queues)]
+            for one in self.due_tasks
+        }
+        return [
+            one
+            for one in self.due_tasks
+            if serving[one.queue] and all(tasks and one.task not in tasks for tasks in serving[one.queue])
+        ]
 
 
 DUE_CAP = 10_000
+DUE_LOOK = 1000  # due jobs of one priority of one queue whose tasks `stats` reads
 
 
 class Severity(StrEnum):
@@ -318,11 +345,21 @@ class Store(Protocol):
         """
 
     async def claim(
-        self, worker: str, wants: Sequence[Want], *, limit: int | None = None, solo: bool = False
+        self,
+        worker: str,
+        wants: Sequence[Want],
+        *,
+        limit: int | None = None,
+        solo: bool = False,
+        tasks: frozenset[str] | None = None,
     ) -> Claims:
         """Take due jobs, at most `limit` in all: by priority, then by due time; none while halted or paused.
 
         Suspended ones too, whose time has come.
+
+        With `tasks`, only jobs of these tasks. Jobs of other tasks stay due, unchanged, for workers that know them.
+        What a claim costs must not grow with their number: a store may set each of them aside once, and after that no
+        claim reads it again. If a claim found nothing because it was setting jobs aside, its `next_due` is now.
 
         A level whose head has waited longer than a patience takes a share of each claim, so that low priorities
         never starve. Suspects (jobs whose worker died) are only given out with `solo`, one at a time and

@@ -118,6 +118,46 @@ class Level:
     priority: int
     queue: str
     head: Millis
+    aside: tuple[str, ...] = ()  # known tasks with jobs of this level that were set aside
+
+
+@dataclass(slots=True)
+class Head:
+    """The first waiting jobs of a queue."""
+
+    queue: str
+    levels: list[Level]  # of the line for all tasks, and of what was set aside
+    suspects: dict[str, Millis]  # task -> since when, or from when, its first suspect is due
+    unknown: set[str]  # tasks of jobs that are due and must be left to other workers
+
+
+Aside = Sequence[tuple[str, int, Millis]]  # task, priority, and when the first job that was set aside is due
+
+
+def head_of(
+    queue: str,
+    heads: Sequence[Millis | None],
+    suspects: Mapping[str, Millis],
+    aside: Aside,
+    *,
+    tasks: Collection[str] | None,
+    now: Millis,
+) -> Head:
+    """What a worker that knows `tasks` (None: any) may take of a queue; `heads` has one entry per priority."""
+    levels = {number: Level(number, queue, head) for number, head in enumerate(heads) if head is not None}
+    unknown = {task for task, head in suspects.items() if head <= now and not knows(tasks, task)}
+    for task, priority, head in aside:
+        if knows(tasks, task):
+            level = levels.setdefault(priority, Level(priority, queue, head))
+            level.head, level.aside = min(level.head, head), (*level.aside, task)
+        elif head <= now:
+            unknown.add(task)
+    own = {task: head for task, head in suspects.items() if knows(tasks, task)}
+    return Head(queue, [levels[priority] for priority in sorted(levels)], own, unknown)
+
+
+def knows(tasks: Collection[str] | None, task: str) -> bool:
+    return tasks is None or task in tasks
 
 
 def shares(levels: Sequence[Level], limit: int, *, now: Millis, patience: Millis, turn: int) -> list[tuple[Level, int]]:

@@ -23,7 +23,7 @@ from mainspring.job import (
     TimelineEntry,
     statuses_that_allow,
 )
-from mainspring.stores.protocol import Action, AfterStall, By, Edit, Filter, StalledRun
+from mainspring.stores.protocol import DUE_CAP, Action, AfterStall, By, DueTask, Edit, Filter, StalledRun
 from mainspring.stores.records import Record, job_record
 
 STATUSES = (
@@ -42,6 +42,32 @@ PENDING, FAILED, SUSPENDED, RUNNING, COMPLETED, DEAD_LETTER, CANCELLED = range(7
 NEVER = 2**62  # a deadline or expiry that does not come
 
 # -- reading ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DueIn:
+    """What is due in one queue."""
+
+    queue: str
+    number: int  # up to DUE_CAP
+    oldest: Millis | None
+    tasks: list[DueTask]
+
+
+Line = tuple[str, Millis, int]  # a task, since when its first job is due, and how many are
+
+
+def due_in(queue: str, number: int, oldest: Millis | None, first: Iterable[Line], apart: Sequence[Line]) -> DueIn:
+    """Add up the line for all tasks (`number`, `oldest`, and its `first` jobs) and what is kept apart by task."""
+    heads: dict[str, Millis] = {}
+    numbers: Counter[str] = Counter()
+    for task, head, due in (*first, *apart):
+        heads[task] = min(head, heads.get(task, head))
+        numbers[task] += due
+    tasks = [DueTask(task, queue, min(due, DUE_CAP), to_datetime(heads[task])) for task, due in sorted(numbers.items())]
+    times = [head for _, head, _ in apart] if oldest is None else [oldest, *(head for _, head, _ in apart)]
+    total = number + sum(due for _, _, due in apart)
+    return DueIn(queue, min(total, DUE_CAP), min(times, default=None), tasks)
 
 
 def to_job(row: tuple[Any, ...], traceback: str = "") -> Job:

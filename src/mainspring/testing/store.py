@@ -28,10 +28,16 @@ class KitStore(MemoryStore):
         self._assigned.setdefault(worker, deque()).extend(ids)
 
     async def claim(
-        self, worker: str, wants: Sequence[Want], *, limit: int | None = None, solo: bool = False
+        self,
+        worker: str,
+        wants: Sequence[Want],
+        *,
+        limit: int | None = None,
+        solo: bool = False,
+        tasks: frozenset[str] | None = None,
     ) -> Claims:
         if worker not in self._assigned:
-            return await super().claim(worker, wants, limit=limit, solo=solo)
+            return await super().claim(worker, wants, limit=limit, solo=solo, tasks=tasks)
         with self._operation() as now:
             claim = self._claim_assigned(worker, now)
             return Claims([claim] if claim else [])

@@ -29,7 +29,6 @@ from mainspring.worker.run import Dumped, Run, Stop
 
 HOPELESS = InvalidPayload, CannotStoreResult, UnsupportedCall  # the next attempt would end in the very same way
 CROWDED_DELAY: Millis = 500  # for others to be quicker than the worker that handed it back
-UNKNOWN_TASK_DELAY: Millis = 15_000  # until a worker that does not know a task looks at its job again
 
 HANDED_BACK: dict[Stop | None, tuple[Millis, str]] = {
     Stop.CROWDED: (CROWDED_DELAY, "its worker had no room for it"),
@@ -151,8 +150,8 @@ def default_delay(run: Run, error: BaseException) -> Millis | None:
 
 
 def unknown_task(run: Run, now: Millis) -> Outcome:
-    """Wait for a worker that knows it, as after a deployment that is half done. Burns no attempt."""
-    return end(run, Move.RELEASE, now, delay=UNKNOWN_TASK_DELAY, reason=f"no worker knows task {run.claim.task!r} yet")
+    """Release the job at once to workers that know its task, without using an attempt."""
+    return end(run, Move.RELEASE, now, reason=f"its worker does not know task {run.claim.task!r}")
 
 
 def end(run: Run, move: Move, now: Millis, *, reason: str = "", **rest: Any) -> Outcome:

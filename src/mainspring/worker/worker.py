@@ -1,8 +1,8 @@
 """The worker: claims due jobs, has them run, writes down how they ended.
 
-`serve` is the table of contents. Seven loops run side by side, each supervised, beside the heartbeat's thread:
+`serve` is the table of contents. Eight loops run side by side, each supervised, beside the heartbeat's thread:
 claim (store → `Run`s), acks (outcomes → store), aftermath (what follows from them), progress (reports → store), gate
-(what is halted), timers (schedules → jobs), upkeep (takeovers, retention).
+(what is halted), timers (schedules → jobs), upkeep (takeovers, retention), unknown tasks (jobs that no worker can run).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from mainspring.job import Claim, Inserted, Move, NewJob, Outcome, Status
 from mainspring.log import get_log, running
 from mainspring.stores.protocol import Claims, Pulse, Wake, WorkerInfo
 from mainspring.task import Task
-from mainspring.worker import decide
+from mainspring.worker import decide, unknown
 from mainspring.worker.acks import Acks
 from mainspring.worker.admission import Admissions
 from mainspring.worker.aftermath import Aftermath
@@ -199,6 +199,9 @@ class Worker:
                 asyncio.create_task(supervised("gate", self._gate.step, self._outage), name="mainspring-gate"),
                 asyncio.create_task(supervised("timers", self._timer_step, self._outage), name="mainspring-timers"),
                 asyncio.create_task(supervised("upkeep", self._upkeep_step, self._outage), name="mainspring-upkeep"),
+                asyncio.create_task(
+                    supervised(unknown.LOOP, self._unknown.step, self._outage), name="mainspring-unknown-tasks"
+                ),
             ]
             self._has_joined.set()
             try:
@@ -285,6 +288,7 @@ class Worker:
         await self._aftermath.settle()
         await self.app.guards.settled()  # whom they have called is due
         await self._progress.write()
+        await self._unknown.look()
         if not claims.jobs:
             claims.next_due = min((at for at in (claims.next_due, next_timer) if at is not None), default=None)
         return claims
@@ -328,6 +332,7 @@ class Worker:
             stuck=lambda: self._stuck.slots,
         )  # fmt: skip
         self._upkeep = Upkeep(self.app, self._announce, self._aftermath, self._stopping)
+        self._unknown = unknown.UnknownTasks(self.app, self.id, self._outage)
 
     @contextlib.asynccontextmanager
     async def _joined(self) -> AsyncIterator[None]:
@@ -354,22 +359,13 @@ class Worker:
 
     async def _join(self) -> bool:
         """Wait for a database that is away for now; a wrong one is an error at once. False: told to stop meanwhile."""
-        info = WorkerInfo(
-            id=self.id,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            queues=tuple(sorted(self._queues)),
-            concurrency=self.settings.concurrency,
-            heartbeat=self.settings.heartbeat,
-            tasks=tuple(sorted([*self.app.tasks, TASK_OF_BATCHES])),
-            version=version("mainspring"),
-            started_at=datetime.now(UTC),
-        )
+        self._started_at = datetime.now(UTC)
+        self._tasks = self._known_tasks()
         backoff = Backoff()
         while not self._stopping.is_set():
             try:
                 await self.store.open()
-                await self.store.join(info, self._on_wake)
+                await self.store.join(self._info(), self._on_wake)
             except StoreUnavailable as error:
                 self._outage.failed("join", error)
                 await backoff.wait(unless=self._stopping)
@@ -379,6 +375,28 @@ class Worker:
                 return True
         self.app.contact.forget(self.id)
         return False
+
+    def _info(self) -> WorkerInfo:
+        return WorkerInfo(
+            id=self.id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queues=tuple(sorted(self._queues)),
+            concurrency=self.settings.concurrency,
+            heartbeat=self.settings.heartbeat,
+            tasks=tuple(sorted(self._tasks)),
+            version=version("mainspring"),
+            started_at=self._started_at,
+        )
+
+    def _known_tasks(self) -> frozenset[str]:
+        return frozenset([*self.app.tasks, TASK_OF_BATCHES])
+
+    async def _announce_tasks(self) -> None:
+        """Tell the store of tasks that were defined, or removed, since this worker joined."""
+        if (tasks := self._known_tasks()) != self._tasks:
+            self._tasks = tasks
+            await self.store.join(self._info(), self._on_wake)
 
     def _on_outage(self, error: StoreError | None) -> None:
         """From any thread; who subscribed hears of it on our loop. None: it is over."""
@@ -443,8 +461,11 @@ class Worker:
         async with self._claiming:
             if not wanted or limit <= 0 or self._stopping.is_set():
                 return Claims([])
-            claims = await self.store.claim(self.id, wanted, limit=limit, solo=solo)
+            await self._announce_tasks()
+            claims = await self.store.claim(self.id, wanted, limit=limit, solo=solo, tasks=self._tasks)
             self._outage.worked("claim")
+            if claims.unknown:
+                self._unknown.met(claims.unknown)
             if claims.jobs and self._gate.stops_something:  # perhaps they were given out because that is over
                 with contextlib.suppress(StoreError):
                     await self._gate.look()
@@ -503,7 +524,7 @@ class Worker:
         for claim in claims:
             task = self.app.task_named(claim.task)
             run = Run(claim, cast("Task[..., Any, Any]", task), now)
-            if task is None:
+            if task is None:  # it was removed while the claim was on its way; the next one will not ask for it
                 self._acks.add(run, decide.unknown_task(run, self.store.clock.now()))
                 continue
             before, self._held[claim.id] = self._held.get(claim.id), run

@@ -232,7 +232,8 @@ async def test_a_job_that_the_index_shows_at_two_places_is_given_out_once(store:
         answer = await whole(operation, request)
         if operation == "Query" and request.get("IndexName") == "places":
             now = [item["rank"]["S"] for item in answer["Items"] if item["rank"]["S"].endswith(job_id)]
-            old = [{"rank": {"S": f"{rank[0]}#2000-01-01T00:00:00.000Z#{job_id}"}} for rank in now]
+            old_rank = f"2#2000-01-01T00:00:00.000Z#{job_id}"
+            old = [{"rank": {"S": old_rank}, "job_type": {"S": "greet"}} for _ in now]
             answer["Items"] = old + answer["Items"]
         if takes and not at_old_place:
             is_taken.set()

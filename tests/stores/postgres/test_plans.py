@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from itertools import cycle, islice
 from typing import Any
 
@@ -437,3 +437,51 @@ def read_by_index(stores: Stores) -> dict[str, int]:
 def read_in_a_row(stores: Stores) -> dict[str, int]:
     """Rows of tables that were read from end to end."""
     return {name: rows for name, (_, rows) in read_so_far(stores).items() if name in {"jobs", "attempts"}}
+
+
+# -- unknown tasks --------------------------------------------------------------------------------
+
+MANY_ARE_UNKNOWN = """
+INSERT INTO {s}.jobs (id, task, queue, priority, run_at, max_attempts, created_at, keep, keep_dead, payload)
+SELECT ('00000000-0005-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'strange', 'default', n %% 4, n, 3, 0, 0, 0, '{}'
+FROM generate_series(1, 20000) AS n
+"""
+KNOWN = frozenset({"greet"})
+
+
+@pytest.fixture
+async def strange() -> AsyncIterator[Stores]:
+    """A database whose queue begins with many due jobs of an unknown task, in every priority."""
+    stores = Stores(dsn(), fresh_schema())
+    await make(stores)
+    stores.ask(LEFT_ALONE)
+    stores.ask(MANY_ARE_UNKNOWN)
+    yield stores
+    stores.ask("DROP SCHEMA {s} CASCADE")
+
+
+async def claim_known(store: PostgresStore, held: Held) -> None:
+    await put(store, priority=3)
+    assert [one.task for one in await claim(store, tasks=KNOWN)] == ["greet"]
+
+
+async def claim_strange(store: PostgresStore, held: Held) -> None:
+    assert len(await claim(store, 5, tasks=frozenset({"strange"}))) == 5
+
+
+async def test_a_claim_reads_no_jobs_of_unknown_tasks_once_they_were_set_aside(strange: Stores) -> None:
+    store = await strange.another()
+    await join(store, "w1")
+    last, fruitless = await put(store, priority=3), 0
+    while not (found := await claim(store, tasks=KNOWN)):
+        fruitless += 1
+    await store.close()
+    assert [one.id for one in found] == [last]
+    assert fruitless < 5
+    strange.ask("VACUUM {s}.jobs")
+    costly = {}
+    for work in (claim_known, claim_strange):
+        pages, scanned = await costs(strange, work, [])
+        if pages > MOST_PAGES or scanned:
+            costly[work.__name__] = pages, scanned
+    assert costly == {}

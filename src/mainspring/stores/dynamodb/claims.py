@@ -6,7 +6,7 @@ at which the index showed it. A claim is known by a number of its own, so that o
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -16,13 +16,16 @@ from mainspring.job import Move, Outcome, Status
 from mainspring.stores.dynamodb import halts, waiting
 from mainspring.stores.dynamodb.endings import ack
 from mainspring.stores.dynamodb.items import (
+    ASIDE,
     PLACES,
     STATUSES,
+    SUSPECT,
     WORDS,
+    apart_place,
+    line_of,
     running_place,
     stamp,
     status_of,
-    suspect_place,
     to_claim,
     unstamp,
     waiting_place,
@@ -32,11 +35,13 @@ from mainspring.stores.dynamodb.table import Refused, Table, together
 from mainspring.stores.dynamodb.values import Change, Condition, Row, equals, unpack
 from mainspring.stores.dynamodb.workers import revive, worker_key
 from mainspring.stores.protocol import EVERY_QUEUE, Claims, Halt, Want
-from mainspring.stores.rules import Level, earliest, ends, shares
+from mainspring.stores.rules import Level, earliest, ends, knows, shares
 
 PRIORITIES = 4
 ROUNDS = 20  # of looking again after others were quicker
 SOON: Millis = 20  # then others have finished claiming what was due and not to be had
+ASIDE_AT_ONCE = 100  # jobs of unknown tasks that are read from one place before they are set aside
+MOST_ASIDE = 1000  # jobs that one claim sets aside, about
 LOOK_EVERYWHERE = 4  # every so many claims: what is urgent in others' shards must not wait for them
 
 
@@ -46,10 +51,21 @@ class Request:
     wants: Sequence[Want]
     limit: int
     solo: bool
+    tasks: frozenset[str] | None  # that the worker knows; None: any
     turn: int  # counts the claims
     processes: frozenset[str] = frozenset()  # that share the queues
     number: str = field(default_factory=new_id)
     tried: set[str] = field(default_factory=set)  # jobs that may be ours, should no answer come
+    aside: set[str] = field(default_factory=set)  # jobs that were set aside; the index may still show them in the line
+    unknown: set[str] = field(default_factory=set)  # tasks of jobs that are due and left to others
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A partition of the index, and the queue whose jobs it has."""
+
+    queue: str
+    name: str
 
 
 @dataclass(slots=True)
@@ -62,6 +78,7 @@ class Entry:
     due: Millis
     place: str
     rank: str
+    task: str
 
 
 @dataclass(slots=True)
@@ -71,6 +88,19 @@ class Shelf:
     queue: str
     due: dict[int, list[Entry]]
     later: list[Millis] = field(default_factory=list)
+    strange: list[Entry] = field(default_factory=list)  # due, of unknown tasks, and not set aside yet
+
+
+@dataclass(slots=True)
+class Apart:
+    """What a queue has apart from its line, of known tasks."""
+
+    queue: str
+    suspects: list[Entry] = field(default_factory=list)  # due
+    aside: list[Entry] = field(default_factory=list)  # due
+    later_suspects: list[Millis] = field(default_factory=list)
+    later: list[Millis] = field(default_factory=list)
+    unknown: set[str] = field(default_factory=set)  # other tasks, of which jobs are due
 
 
 async def claim(table: Table, request: Request) -> Claims:
@@ -79,21 +109,26 @@ async def claim(table: Table, request: Request) -> Claims:
         return Claims([], next_due=earliest(ends(standing, {None})))
     paused = {halt.queue for halt in standing}
     queues = [queue for queue in await wanted_queues(table, request.wants) if queue not in paused]
-    suspects = await together([read_shelf(table, queue, [suspect_place(queue)], 1) for queue in queues])
-    due_suspect = any(shelf.due for shelf in suspects)
+    aparts = await together([read_apart(table, queue, request.tasks, request.limit) for queue in queues])
+    request.unknown.update(task for apart in aparts for task in apart.unknown)
+    due_suspect = any(apart.suspects for apart in aparts)
     shelves: list[Shelf] = []
     if request.solo:
-        rows = await take_suspect(table, request, suspects)
+        rows = await take_suspect(table, request, aparts)
     else:
-        rows, shelves = await take_waiting(table, request, queues)
+        rows, shelves = await take_waiting(table, request, aparts)
     jobs = await confirm(table, request, rows)
+    unknown = frozenset(request.unknown)
     if jobs:
-        return Claims([to_claim(row) for row in jobs], suspects=due_suspect)
+        return Claims([to_claim(row) for row in jobs], suspects=due_suspect, unknown=unknown)
     now = table.clock.now()
-    later = [moment for shelf in (*suspects, *shelves) for moment in shelf.later]
-    missed = [now + SOON for shelf in shelves if shelf.due]
+    later = [moment for apart in aparts for moment in apart.later_suspects]
+    if not request.solo:
+        later += [moment for apart in aparts for moment in apart.later]
+        later += [moment for shelf in shelves for moment in shelf.later]
+    missed = [now + SOON for shelf in shelves if shelf.due or shelf.strange]
     wanted = {want.queue for want in request.wants}
-    return Claims([], earliest([*later, *missed, *ends(standing, wanted)]), due_suspect)
+    return Claims([], earliest([*later, *missed, *ends(standing, wanted)]), due_suspect, unknown)
 
 
 async def wanted_queues(table: Table, wants: Sequence[Want]) -> list[str]:
@@ -106,98 +141,170 @@ async def wanted_queues(table: Table, wants: Sequence[Want]) -> list[str]:
 # -- looking ------------------------------------------------------------------------------------------
 
 
-async def read_shelf(table: Table, queue: str, places: Sequence[str], most: int) -> Shelf:
+async def read_shelf(
+    table: Table, queue: str, places: Iterable[str], most: int, tasks: frozenset[str] | None = None
+) -> Shelf:
     """Up to `most` due entries of each priority from each place, and when the first of those for later is due."""
     now = table.clock.now()
     shelf = Shelf(queue, {})
-    parts = await together([read_place(table, queue, place, most, now) for place in places])
-    by_priority: defaultdict[int, list[Entry]] = defaultdict(list)
-    for entries, later in parts:
+    looks = [read_place(table, place, most, tasks, now) for place in (Place(queue, name) for name in places)]
+    for entries, later, strange in await together(looks):
         shelf.later += later
-        for entry in entries:
-            by_priority[entry.priority].append(entry)
-    for priority, entries in sorted(by_priority.items()):
-        shelf.due[priority] = sorted(entries, key=lambda entry: (entry.due, entry.id))
+        shelf.strange += strange
+        add_due(shelf, entries)
     return shelf
 
 
-async def read_place(table: Table, queue: str, place: str, most: int, now: Millis) -> tuple[list[Entry], list[Millis]]:
+def add_due(shelf: Shelf, entries: Iterable[Entry]) -> None:
+    for entry in entries:
+        shelf.due.setdefault(entry.priority, []).append(entry)
+    shelf.due = {
+        priority: sorted(shelf.due[priority], key=lambda entry: (entry.due, entry.id)) for priority in sorted(shelf.due)
+    }
+
+
+async def read_place(
+    table: Table, place: Place, most: int, tasks: frozenset[str] | None, now: Millis
+) -> tuple[list[Entry], list[Millis], list[Entry]]:
     """Seek each priority: what waits for later, however much it is, is stepped over."""
     due: list[Entry] = []
     later: list[Millis] = []
+    strange: list[Entry] = []
     number: Counter[int] = Counter()
     priority = 0
     while priority < PRIORITIES:
         from_there = Condition("{name} >= {value}", "rank", str(priority))
-        pages = table.query(equals("place", place), from_there, index=PLACES, limit=most + 1)
+        pages = table.query(equals("place", place.name), from_there, index=PLACES, limit=most + 1)
         priority = PRIORITIES  # unless we stop before the end
         while pages.more and priority == PRIORITIES:
             for row in await pages.next():
-                entry = to_entry(queue, place, row["rank"])
+                entry = to_entry(place, row["rank"], row)
                 if entry.due > now:
                     later.append(entry.due)
-                elif number[entry.priority] < most:
+                elif not knows(tasks, entry.task) and len(strange) < ASIDE_AT_ONCE:
+                    strange.append(entry)
+                    continue
+                elif knows(tasks, entry.task) and number[entry.priority] < most:
                     due.append(entry)
                     number[entry.priority] += 1
                     continue
                 priority = entry.priority + 1
                 break
-    return due, later
+    return due, later, strange
 
 
-def to_entry(queue: str, place: str, rank: str) -> Entry:
+def to_entry(place: Place, rank: str, row: Row) -> Entry:
+    """`rank` is what stands in the row's, after the line that it may be in."""
     priority, due, job_id = rank.split("#", 2)
-    return Entry(job_id, queue, int(priority), unstamp(due), place, rank)
+    return Entry(job_id, place.queue, int(priority), unstamp(due), place.name, row["rank"], row["job_type"])
+
+
+async def read_apart(table: Table, queue: str, tasks: frozenset[str] | None, most: int) -> Apart:
+    """Up to `most` due entries of each kind, task and priority. Seek each: unknown tasks and later jobs are no cost."""
+    now, place, apart = table.clock.now(), Place(queue, apart_place(queue)), Apart(queue)
+    number: Counter[str] = Counter()
+    position: str | None = ""
+    while position is not None:
+        beyond = [Condition("{name} > {value}", "rank", position)] if position else []
+        pages = table.query(equals("place", place.name), *beyond, index=PLACES, limit=most + 1)
+        position = None  # unless we stop before the end
+        while pages.more and position is None:
+            for row in await pages.next():
+                kind, line, rank = row["rank"].split("#", 2)
+                entry = to_entry(place, rank, row)
+                level = f"{kind}#{line}#{entry.priority}#"
+                number[level] += 1
+                if number[level] > most or not sort_in(apart, kind, entry, tasks, now):
+                    position = f"{level}~"  # behind its last one
+                    break
+    return apart
+
+
+def sort_in(apart: Apart, kind: str, entry: Entry, tasks: frozenset[str] | None, now: Millis) -> bool:
+    """Whether the next of the same kind, task and priority matters too."""
+    is_suspect = kind == SUSPECT
+    if not knows(tasks, entry.task):
+        if entry.due <= now:
+            apart.unknown.add(entry.task)
+        return False
+    if entry.due > now:
+        (apart.later_suspects if is_suspect else apart.later).append(entry.due)
+        return False
+    (apart.suspects if is_suspect else apart.aside).append(entry)
+    return True
 
 
 # -- taking ---------------------------------------------------------------------------------------------
 
 
-async def take_waiting(table: Table, request: Request, queues: Sequence[str]) -> tuple[list[Row], list[Shelf]]:
+async def take_waiting(table: Table, request: Request, aparts: Sequence[Apart]) -> tuple[list[Row], list[Shelf]]:
     """From the shards that are ours first, from all when that is not enough."""
     everywhere = range(table.shards)
     room = [want.limit for want in request.wants]  # what is left of it, want by want
     ours = [shard for shard in everywhere if owned(shard, table.process, request.processes)]
     if request.turn % LOOK_EVERYWHERE and len(ours) < table.shards:
-        rows, _ = await take_from(table, request, queues, ours, room, limit=request.limit)
+        rows, _ = await take_from(table, request, aparts, ours, room, limit=request.limit)
         if len(rows) >= request.limit:
             return rows, []
-        more, shelves = await take_from(table, request, queues, everywhere, room, limit=request.limit - len(rows))
+        more, shelves = await take_from(table, request, aparts, everywhere, room, limit=request.limit - len(rows))
         return rows + more, shelves
-    return await take_from(table, request, queues, everywhere, room, limit=request.limit)
+    return await take_from(table, request, aparts, everywhere, room, limit=request.limit)
 
 
 async def take_from(
     table: Table,
     request: Request,
-    queues: Sequence[str],
+    aparts: Sequence[Apart],
     shards: Iterable[int],
     room: list[int],
     *,
     limit: int,
 ) -> tuple[list[Row], list[Shelf]]:
-    """Again after others were quicker, unless there is nothing more."""
+    """Again after others were quicker, or after jobs of unknown tasks were set aside, unless there is nothing more."""
     taken: list[Row] = []
     shelves: list[Shelf] = []
     for _ in range(ROUNDS):
         most = min(limit - len(taken), sum(room))
         if most <= 0:
             break
-        shelves = await together(
-            [read_shelf(table, queue, [waiting_place(queue, s) for s in shards], most) for queue in queues]
-        )
-        collided = False
+        shelves = await together([look_at(table, request, apart, shards, most) for apart in aparts])
+        again = await put_aside(table, request, [entry for shelf in shelves for entry in shelf.strange])
         for index, want in enumerate(request.wants):
             mine = [shelf for shelf in shelves if want.queue in {EVERY_QUEUE, shelf.queue}]
             chosen = choose(table, request, mine, min(room[index], limit - len(taken)))
             rows = await take(table, request, chosen)
             taken += rows
             room[index] -= len(rows)
-            collided = collided or len(rows) < len(chosen)
-        if not collided:
+            again = again or len(rows) < len(chosen)
+        if not again:
             break
-    left = [shelf for shelf in shelves if shelf.due]
+    left = [shelf for shelf in shelves if shelf.due or shelf.strange]
     return taken, shelves if not taken else left
+
+
+async def look_at(table: Table, request: Request, apart: Apart, shards: Iterable[int], most: int) -> Shelf:
+    """What is due in a queue's line, and in it what was set aside."""
+    places = [waiting_place(apart.queue, shard) for shard in shards]
+    shelf = await read_shelf(table, apart.queue, places, most, request.tasks)
+    shelf.strange = [entry for entry in shelf.strange if entry.id not in request.aside]
+    add_due(shelf, apart.aside)
+    return shelf
+
+
+async def put_aside(table: Table, request: Request, strange: Sequence[Entry]) -> bool:
+    """Set aside jobs of unknown tasks, each once, for workers that know them; whether a look for more is worth it."""
+    request.unknown.update(entry.task for entry in strange)
+    if not strange or len(request.aside) >= MOST_ASIDE:
+        return False
+    request.aside.update(entry.id for entry in strange)
+    await table.update_many([aside(table, entry) for entry in strange])
+    return True
+
+
+def aside(table: Table, entry: Entry) -> Change:
+    still_there = [equals("place", entry.place), equals("rank", entry.rank)]
+    there = {"place": apart_place(entry.queue), "rank": f"{line_of(ASIDE, entry.task)}#{entry.rank}"}
+    return Change(table.job_key(entry.id), there, still_there)
 
 
 def choose(table: Table, request: Request, shelves: Sequence[Shelf], room: int) -> list[Entry]:
@@ -284,14 +391,13 @@ def ours(row: Row | None, number: str) -> Row | None:
     return row | {"was": WORDS[Status.FAILED if row["attempts"] else Status.PENDING]}
 
 
-async def take_suspect(table: Table, request: Request, suspects: Sequence[Shelf]) -> list[Row]:
+async def take_suspect(table: Table, request: Request, aparts: Sequence[Apart]) -> list[Row]:
     """One, and nothing beside it."""
     if request.limit < 1:
         return []
     for want in request.wants:
-        mine = [shelf for shelf in suspects if want.queue in {EVERY_QUEUE, shelf.queue}]
-        heads = [entry for shelf in mine for entries in shelf.due.values() for entry in entries]
-        for entry in sorted(heads, key=lambda one: (one.priority, one.due, one.id)):
+        due = [entry for one in aparts if want.queue in {EVERY_QUEUE, one.queue} for entry in one.suspects]
+        for entry in sorted(due, key=lambda one: (one.priority, one.due, one.id)):
             if rows := await take(table, request, [entry]):
                 return rows
     return []

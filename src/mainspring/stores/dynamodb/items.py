@@ -6,7 +6,8 @@ One table, keys PK and SK, and two sparse indexes of keys: `places` (place, rank
     all jobs in the order of age    Query each PK=job#<shard>, merged by id
     what is due in a queue          places: place=wait#<queue>#<shard>, rank=<priority>#<scheduled_for>#<id>;
         or sleeps                       one that only waits to be woken has no place
-    suspects of a queue             places: place=suspect#<queue>, rank as above
+    suspects of a queue, and what   places: place=apart#<queue>,
+        was set aside in it             rank=<suspect or aside>#<task>#<priority>#<scheduled_for>#<id>
     what a worker runs              places: place=run#<worker>, rank=<id>
     dead, cancelled                 places: place=<status>#<shard>, rank=<id>
     jobs about a thing              targets: target=<type>#<id>
@@ -56,6 +57,8 @@ from mainspring.stores.tables import NEVER
 PLACES, TARGETS = "places", "targets"  # the indexes
 LONG = 16 * 1024  # characters of a payload or result from which on it is compressed
 LONGEST_NAME = 1500  # bytes of a dedupe key or target that are kept as they are in a key
+LONGEST_TASK = 800  # bytes of a task's name in a rank
+SUSPECT, ASIDE = "suspect", "aside"  # what is kept apart from the queue's line
 
 WORDS = {status: "in_progress" if status is Status.RUNNING else status.value for status in Status}
 """What a status is called in the table."""
@@ -129,8 +132,9 @@ def waiting_place(queue: str, shard: int) -> str:
     return f"wait#{queue}#{shard:03d}"
 
 
-def suspect_place(queue: str) -> str:
-    return f"suspect#{queue}"
+def apart_place(queue: str) -> str:
+    """Of jobs that are found by their task: suspects, and those that a worker passed over as it does not know it."""
+    return f"apart#{queue}"
 
 
 def running_place(worker: str) -> str:
@@ -145,11 +149,18 @@ def rank_of(priority: int, scheduled_for: str, job_id: str) -> str:
     return f"{priority}#{scheduled_for}#{job_id}"
 
 
+def line_of(kind: str, task: str) -> str:
+    """How the ranks of one kind and task begin, within `apart_place`. A sort key has at most 1 KB."""
+    name = task.replace("%", "%25").replace("#", "%23")
+    return f"{kind}#{name if len(name.encode()) <= LONGEST_TASK else sha256(name.encode()).hexdigest()}"
+
+
 def place_waiting(row: Row, shards: int) -> dict[str, str]:
     """Where a job waits: suspects apart from the others."""
-    suspect = row.get("crashes", 0) > 0
-    place = suspect_place(row["queue"]) if suspect else waiting_place(row["queue"], shard_of(row["SK"], shards))
-    return {"place": place, "rank": rank_of(row["priority"], row["scheduled_for"], row["SK"])}
+    rank = rank_of(row["priority"], row["scheduled_for"], row["SK"])
+    if row.get("crashes", 0) > 0:
+        return {"place": apart_place(row["queue"]), "rank": f"{line_of(SUSPECT, row['job_type'])}#{rank}"}
+    return {"place": waiting_place(row["queue"], shard_of(row["SK"], shards)), "rank": rank}
 
 
 def place_of(row: Row, status: Status, shards: int) -> dict[str, str | None]:

@@ -10,7 +10,7 @@ from datetime import datetime
 from mainspring.clock import to_datetime
 from mainspring.job import Attempt, Counts, Job, Status, TimelineEntry
 from mainspring.stores.dynamodb import steps, workers
-from mainspring.stores.dynamodb.claims import read_shelf
+from mainspring.stores.dynamodb.claims import read_apart, read_shelf
 from mainspring.stores.dynamodb.counts import sum_up
 from mainspring.stores.dynamodb.filters import conditions, matches, unexpired
 from mainspring.stores.dynamodb.halts import standing
@@ -24,7 +24,6 @@ from mainspring.stores.dynamodb.items import (
     running_place,
     stamp,
     status_of,
-    suspect_place,
     target_key,
     to_attempt,
     to_job,
@@ -34,7 +33,7 @@ from mainspring.stores.dynamodb.items import (
 from mainspring.stores.dynamodb.table import Pages, Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, equals
 from mainspring.stores.protocol import DUE_CAP, AuditEntry, Filter, Page, Stats
-from mainspring.stores.tables import timeline_of
+from mainspring.stores.tables import DueIn, due_in, timeline_of
 
 # -- jobs -----------------------------------------------------------------------------------------------
 
@@ -231,20 +230,20 @@ async def stats(table: Table) -> Stats:
     now = table.clock.now()
     counts = sum_up(await table.read_counts(), None if table.prunes else stamp(now)[:10])
     queues = [row["SK"] for row in await table.rows("queues")]
-    due: dict[str, int] = {}
-    oldest: dict[str, datetime] = {}
-    for queue in queues:
-        places = [suspect_place(queue), *(waiting_place(queue, shard) for shard in range(table.shards))]
-        shelf = await read_shelf(table, queue, places, DUE_CAP)
-        entries = [entry for level in shelf.due.values() for entry in level]
-        if entries:
-            due[queue] = min(len(entries), DUE_CAP)
-            oldest[queue] = to_datetime(min(entry.due for entry in entries))
+    due = [one for queue in queues if (one := await due_of(table, queue)).number]
     return Stats(
         queues=[Counts(queue, dict(numbers)) for queue, numbers in counts.items() if numbers],
-        due=due,
-        oldest_due=oldest,
+        due={one.queue: one.number for one in due},
+        oldest_due={one.queue: to_datetime(one.oldest) for one in due if one.oldest is not None},
         workers=[workers.to_info(row) for row in await workers.present(table)],
         halts=await standing(table),
         estimated=True,
+        due_tasks=[task for one in due for task in one.tasks],
     )
+
+
+async def due_of(table: Table, queue: str) -> DueIn:
+    shelf = await read_shelf(table, queue, [waiting_place(queue, shard) for shard in range(table.shards)], DUE_CAP)
+    apart = await read_apart(table, queue, None, DUE_CAP)
+    entries = [entry for level in shelf.due.values() for entry in level] + apart.suspects + apart.aside
+    return due_in(queue, 0, None, (), [(entry.task, entry.due, 1) for entry in entries])

@@ -36,7 +36,9 @@ def definition(name: str, plan: Plan) -> dict[str, Any]:
         units = {"ReadCapacityUnits": plan.read_units, "WriteCapacityUnits": plan.write_units}
         throughput = {"ProvisionedThroughput": units}
     indexes = [
-        index(PLACES, "place", "rank", {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["timeout", "token"]}),
+        index(
+            PLACES, "place", "rank", {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["job_type", "timeout", "token"]}
+        ),
         index(TARGETS, "target", "SK", {"ProjectionType": "KEYS_ONLY"}),
     ]
     return {

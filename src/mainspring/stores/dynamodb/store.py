@@ -167,12 +167,18 @@ class DynamoStore:
         return await self._do(insertion.insert(self.table, list(jobs))) if jobs else []
 
     async def claim(
-        self, worker: str, wants: Sequence[Want], *, limit: int | None = None, solo: bool = False
+        self,
+        worker: str,
+        wants: Sequence[Want],
+        *,
+        limit: int | None = None,
+        solo: bool = False,
+        tasks: frozenset[str] | None = None,
     ) -> Claims:
         await self.open()
         self._turn += 1
         most = sum(want.limit for want in wants) if limit is None else limit
-        request = claims.Request(worker, wants, most, solo, self._turn, self._watch.processes)
+        request = claims.Request(worker, wants, most, solo, tasks, self._turn, self._watch.processes)
         try:
             found = await claims.claim(self.table, request)
         except BaseException:  # what was taken on the way is given back later; also if we were cancelled

@@ -48,7 +48,9 @@ def waiter(row: Row) -> Action:
     """All that is needed to wake it. One that runs at its time in any case need not stay for ever."""
     timed = row["scheduled_for"] < stamp(UNTIL_WOKEN)
     until = ttl(unstamp(row["scheduled_for"]) + BEYOND) if timed else None
-    words = {"queue": row["queue"], "crashes": row["crashes"] or None, "ttl": until}
+    words = {"queue": row["queue"], "ttl": until}
+    if row["crashes"]:  # it will wait among the suspects, who are found by their task
+        words |= {"crashes": row["crashes"], "job_type": row["job_type"]}
     return "Put", put(unpack(waiter_key(row)) | words)
 
 

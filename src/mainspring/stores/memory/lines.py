@@ -9,21 +9,29 @@ from itertools import count
 from mainspring.clock import Millis
 from mainspring.stores.memory.row import Row
 
+Level = tuple[int, bool, str]  # priority, whether they are suspects, task
+Tasks = frozenset[str] | None  # None: any
+
+
+def is_known(row: Row, tasks: Tasks) -> bool:
+    return tasks is None or row.spec.task in tasks
+
 
 class Lines:
-    """Waiting jobs, by queue, priority and whether they are suspects; the earliest due at the head.
+    """Waiting jobs, by queue, priority, whether they are suspects, and task; the earliest due at the head.
 
+    A claim that knows some tasks only looks at their heaps, so jobs of other tasks cost it nothing.
     A job that leaves is not searched for: its entry is void from then on, and goes when it comes to the head.
     """
 
     def __init__(self) -> None:
-        self._heaps: dict[str, dict[tuple[int, bool], list[tuple[Millis, str, int, Row]]]] = {}
+        self._heaps: dict[str, dict[Level, list[tuple[Millis, str, int, Row]]]] = {}
         self._places = count(1)  # for all rows: a job that was deleted may come back while its old entry is here
 
     def join(self, row: Row) -> None:
         row.place = next(self._places)
         levels = self._heaps.setdefault(row.spec.queue, {})
-        heap = levels.setdefault((row.spec.priority, row.crashes > 0), [])
+        heap = levels.setdefault((row.spec.priority, row.crashes > 0, row.spec.task), [])
         heappush(heap, (row.run_at, row.id, row.place, row))
 
     def leave(self, row: Row) -> None:
@@ -32,16 +40,18 @@ class Lines:
     def queues(self) -> list[str]:
         return list(self._heaps)
 
-    def head(self, queues: Iterable[str], priority: int, *, suspects: bool = False) -> Row | None:
-        """The earliest due of one level across these queues."""
-        heads = [row for queue in queues if (row := self._head(queue, (priority, suspects)))]
-        return min(heads, key=lambda row: (row.run_at, row.id), default=None)
+    def head(self, queues: Iterable[str], priority: int, tasks: Tasks, *, suspects: bool = False) -> Row | None:
+        """The earliest due of one priority across these queues, of these tasks."""
+        found = [self._head(queue, level) for queue in queues for level in list(self._heaps.get(queue, ()))
+                 if level[:2] == (priority, suspects) and (tasks is None or level[2] in tasks)]  # fmt: skip
+        return min((row for row in found if row), key=lambda row: (row.run_at, row.id), default=None)
 
-    def head_times(self, queue: str) -> list[Millis]:
+    def heads(self, queue: str) -> list[Row]:
+        """The first job of each priority and task, suspects apart from the others."""
         levels = list(self._heaps.get(queue, ()))
-        return [row.run_at for level in levels if (row := self._head(queue, level))]
+        return [row for level in levels if (row := self._head(queue, level))]
 
-    def _head(self, queue: str, level: tuple[int, bool]) -> Row | None:
+    def _head(self, queue: str, level: Level) -> Row | None:
         heap = self._heaps.get(queue, {}).get(level)
         while heap:
             _, _, place, row = heap[0]
@@ -52,7 +62,7 @@ class Lines:
             self._forget(queue, level)
         return None
 
-    def _forget(self, queue: str, level: tuple[int, bool]) -> None:
+    def _forget(self, queue: str, level: Level) -> None:
         del self._heaps[queue][level]
         if not self._heaps[queue]:
             del self._heaps[queue]

@@ -64,7 +64,7 @@ from mainspring.stores.memory.crew import Crew
 from mainspring.stores.memory.filters import matches
 from mainspring.stores.memory.halts import end_of_halt, is_wanted
 from mainspring.stores.memory.keys import NEVER, Keys
-from mainspring.stores.memory.lines import Lines
+from mainspring.stores.memory.lines import Lines, Tasks, is_known
 from mainspring.stores.memory.row import (
     DedupeKey,
     Operation,
@@ -87,6 +87,7 @@ from mainspring.stores.protocol import (
     Changed,
     Claims,
     Completion,
+    DueTask,
     Edit,
     Filter,
     Finding,
@@ -217,52 +218,59 @@ class MemoryStore:
     # -- claiming ---------------------------------------------------------------------------------
 
     async def claim(
-        self, worker: str, wants: Sequence[Want], *, limit: int | None = None, solo: bool = False
+        self,
+        worker: str,
+        wants: Sequence[Want],
+        *,
+        limit: int | None = None,
+        solo: bool = False,
+        tasks: Tasks = None,
     ) -> Claims:
         with self._operation() as now:
-            rows = self._suspect(wants, now) if solo else self._served(wants, limit, now)
+            rows = self._suspect(wants, tasks, now) if solo else self._served(wants, tasks, limit, now)
             claims = [self._start(row, worker, now) for row in islice(rows, limit)]
-            next_due = None if claims else self._next_due(wants, now)
-            return Claims(claims, next_due, suspects=any(self._suspect(wants, now)))
+            next_due = None if claims else self._next_due(wants, tasks, now)
+            suspects = any(self._suspect(wants, tasks, now))
+            return Claims(claims, next_due, suspects, self._unknown(wants, tasks, now))
 
-    def _suspect(self, wants: Sequence[Want], now: Millis) -> Iterator[Row]:
+    def _suspect(self, wants: Sequence[Want], tasks: Tasks, now: Millis) -> Iterator[Row]:
         """At most one."""
-        every = (self._most_urgent(self._claimable(want.queue, now), now, suspects=True) for want in wants)
+        every = (self._most_urgent(self._claimable(want.queue, now), tasks, now, suspects=True) for want in wants)
         return islice((row for row in every if row), 1)
 
-    def _served(self, wants: Sequence[Want], limit: int | None, now: Millis) -> Iterator[Row]:
+    def _served(self, wants: Sequence[Want], tasks: Tasks, limit: int | None, now: Millis) -> Iterator[Row]:
         """The rows to claim, each to be taken out of its line before the next is asked for."""
         left = sum(want.limit for want in wants) if limit is None else limit
         for want in wants:
-            for row in self._served_from(want.queue, min(want.limit, left), now):
+            for row in self._served_from(want.queue, tasks, min(want.limit, left), now):
                 left -= 1
                 yield row
 
-    def _served_from(self, queue: str, limit: int, now: Millis) -> Iterator[Row]:
+    def _served_from(self, queue: str, tasks: Tasks, limit: int, now: Millis) -> Iterator[Row]:
         queues = self._claimable(queue, now)
-        share = self._share_of_the_patient(queue, limit, queues, now)
+        share = self._share_of_the_patient(queue, tasks, limit, queues, now)
         for number in range(limit):
-            overdue = self._longest_overdue(queues, now) if number < share else None
-            if not (row := overdue or self._most_urgent(queues, now)):
+            overdue = self._longest_overdue(queues, tasks, now) if number < share else None
+            if not (row := overdue or self._most_urgent(queues, tasks, now)):
                 break
             yield row
 
-    def _share_of_the_patient(self, queue: str, limit: int, queues: list[str], now: Millis) -> int:
+    def _share_of_the_patient(self, queue: str, tasks: Tasks, limit: int, queues: list[str], now: Millis) -> int:
         """How many of these jobs go to priorities that waited too long: never so many that they starve urgent ones."""
-        if limit < 1 or not self._longest_overdue(queues, now):
+        if limit < 1 or not self._longest_overdue(queues, tasks, now):
             return 0
         if limit >= SHARE:
             return limit // SHARE
         self._turns[queue] += 1
         return limit if self._turns[queue] % SHARE == 0 else 0
 
-    def _most_urgent(self, queues: list[str], now: Millis, *, suspects: bool = False) -> Row | None:
-        heads = (self._lines.head(queues, priority, suspects=suspects) for priority in Priority)
+    def _most_urgent(self, queues: list[str], tasks: Tasks, now: Millis, *, suspects: bool = False) -> Row | None:
+        heads = (self._lines.head(queues, priority, tasks, suspects=suspects) for priority in Priority)
         return next((row for row in heads if row and row.run_at <= now), None)
 
-    def _longest_overdue(self, queues: list[str], now: Millis) -> Row | None:
+    def _longest_overdue(self, queues: list[str], tasks: Tasks, now: Millis) -> Row | None:
         """The head that has waited longest beyond the patience, behind a more urgent job that is due."""
-        heads = [self._lines.head(queues, priority) for priority in Priority]
+        heads = [self._lines.head(queues, priority, tasks) for priority in Priority]
         due = [row for row in heads if row and row.run_at <= now]
         overdue = [row for row in due[1:] if now - row.run_at > self.patience]
         return min(overdue, key=lambda row: row.run_at, default=None)
@@ -293,14 +301,22 @@ class MemoryStore:
         queues = self._lines.queues() if queue == EVERY_QUEUE else [queue]
         return [name for name in queues if name not in standing]
 
-    def _next_due(self, wants: Sequence[Want], now: Millis) -> Millis | None:
+    def _next_due(self, wants: Sequence[Want], tasks: Tasks, now: Millis) -> Millis | None:
         standing = self._standing(now)
         if None in standing:
             return end_of_halt(standing[None])
         moments = [end_of_halt(halt) for queue, halt in standing.items() if is_wanted(queue, wants)]
-        for queue in {name for want in wants for name in self._claimable(want.queue, now)}:
-            moments += [moment for moment in self._lines.head_times(queue) if moment > now]
+        moments += [row.run_at for row in self._heads(wants, now) if is_known(row, tasks) and row.run_at > now]
         return min((moment for moment in moments if moment is not None and moment < UNTIL_WOKEN), default=None)
+
+    def _unknown(self, wants: Sequence[Want], tasks: Tasks, now: Millis) -> frozenset[str]:
+        """Tasks with due jobs that this claim could not take."""
+        heads = (row for row in self._heads(wants, now) if row.run_at <= now)
+        return frozenset(row.spec.task for row in heads if not is_known(row, tasks))
+
+    def _heads(self, wants: Sequence[Want], now: Millis) -> list[Row]:
+        queues = {name for want in wants for name in self._claimable(want.queue, now)}
+        return [row for queue in queues for row in self._lines.heads(queue)]
 
     # -- ending runs ------------------------------------------------------------------------------
 
@@ -522,6 +538,7 @@ class MemoryStore:
                 oldest_due={q: to_datetime(min(row.run_at for row in due if row.spec.queue == q)) for q in number},
                 workers=self._crew.listing(),
                 halts=list(self._standing(now).values()),
+                due_tasks=due_tasks(due),
             )
 
     def _counts(self) -> list[Counts]:
@@ -816,6 +833,16 @@ class MemoryStore:
     async def under_way(self) -> int:
         with self._operation():
             return len(self._running)
+
+
+def due_tasks(rows: Iterable[Row]) -> list[DueTask]:
+    by_task: defaultdict[tuple[str, str], list[Millis]] = defaultdict(list)
+    for row in rows:
+        by_task[row.spec.task, row.spec.queue].append(row.run_at)
+    return [
+        DueTask(task, queue, min(len(times), DUE_CAP), to_datetime(min(times)))
+        for (task, queue), times in sorted(by_task.items())
+    ]
 
 
 def crash_of(row: Row) -> Outcome:

@@ -11,8 +11,8 @@ from mainspring.job import Attempt, Counts, Job, Move, Priority, TimelineEntry
 from mainspring.stores.postgres import steps
 from mainspring.stores.postgres.rows import FINISHED_COLUMNS, LIVE_COLUMNS, is_id, only_ids
 from mainspring.stores.postgres.transaction import Transaction
-from mainspring.stores.protocol import DUE_CAP, AuditEntry, Filter, Page, Stats, WorkerInfo
-from mainspring.stores.tables import CODES, COMPLETED, RUNNING, STATUSES, timeline_of, to_attempt, to_job
+from mainspring.stores.protocol import DUE_CAP, DUE_LOOK, AuditEntry, Filter, Page, Stats, WorkerInfo
+from mainspring.stores.tables import CODES, COMPLETED, RUNNING, STATUSES, DueIn, due_in, timeline_of, to_attempt, to_job
 
 LIVE, FINISHED = "jobs", "archive"
 COLUMNS = {LIVE: LIVE_COLUMNS, FINISHED: FINISHED_COLUMNS}
@@ -186,21 +186,33 @@ async def audit(transaction: Transaction, limit: int) -> list[AuditEntry]:
 # -- numbers --------------------------------------------------------------------------------------
 
 COUNTS = "SELECT queue, status, sum(n)::bigint FROM {s}.counts GROUP BY queue, status ORDER BY queue, status"
+MAIN = f"""FROM {{s}}.jobs WHERE queue = %(queue)s AND priority = {{level}} AND status < {RUNNING} AND crashes = 0
+            AND NOT aside AND run_at <= {{now}} ORDER BY run_at LIMIT"""
+LEVELS = [MAIN.replace("{level}", str(level)) for level in range(len(Priority))]
 DUE = f"""
 SELECT sum(n)::bigint, min(head) FROM (
 {
     " UNION ALL ".join(
-        f'''SELECT count(*) AS n, min(run_at) AS head FROM (
-            SELECT run_at FROM {{s}}.jobs
-            WHERE queue = %(queue)s AND priority = {level} AND status < {RUNNING} AND crashes = 0 AND run_at <= {{now}}
-            ORDER BY run_at LIMIT {DUE_CAP}) AS level_{level}'''
-        for level in range(len(Priority))
+        f"SELECT count(*) AS n, min(run_at) AS head FROM (SELECT run_at {level} {DUE_CAP}) AS level_{number}"
+        for number, level in enumerate(LEVELS)
     )
-}
-UNION ALL SELECT count(*), min(run_at) FROM (
-    SELECT run_at FROM {{s}}.jobs
-    WHERE queue = %(queue)s AND status < {RUNNING} AND crashes > 0 AND run_at <= {{now}}
-    ORDER BY run_at LIMIT {DUE_CAP}) AS suspects) AS levels
+}) AS levels
+"""
+TASKS_DUE = f"""
+SELECT task, min(run_at), count(*) FROM (
+{" UNION ALL ".join(f"(SELECT task, run_at {level} {DUE_LOOK})" for level in LEVELS)}) AS levels GROUP BY task
+"""
+APART_DUE = f"""
+WITH apart AS MATERIALIZED (SELECT {{s}}.look_apart(%(queue)s) AS heads)
+SELECT line.key, line.value::bigint, (SELECT count(*) FROM (
+    SELECT 1 FROM {{s}}.jobs WHERE queue = %(queue)s AND task = line.key AND status < {RUNNING} AND crashes > 0
+    AND run_at <= {{now}} LIMIT {DUE_CAP}) AS suspects)
+FROM apart, json_each_text(heads -> 'suspects') AS line WHERE line.value::bigint <= {{now}}
+UNION ALL
+SELECT line ->> 0, (line ->> 2)::bigint, (SELECT count(*) FROM (
+    SELECT 1 FROM {{s}}.jobs WHERE queue = %(queue)s AND task = line ->> 0 AND priority = (line ->> 1)::smallint
+    AND status < {RUNNING} AND crashes = 0 AND aside AND run_at <= {{now}} LIMIT {DUE_CAP}) AS jobs)
+FROM apart, json_array_elements(heads -> 'aside') AS line WHERE (line ->> 2)::bigint <= {{now}}
 """
 WORKERS = "SELECT id, info, seen_at FROM {s}.workers ORDER BY id"
 
@@ -211,21 +223,24 @@ async def stats(transaction: Transaction) -> Stats:
     for queue, status, number in await transaction.rows(COUNTS):
         if number:
             by_queue.setdefault(queue, {})[STATUSES[status]] = number
-    due = {queue: await due_in(transaction, queue) for queue in by_queue}
+    due = [await read_due(transaction, queue) for queue in by_queue]
     return Stats(
         queues=[Counts(queue, by_status) for queue, by_status in by_queue.items()],
-        due={queue: number for queue, (number, _) in due.items()},
-        oldest_due={queue: to_datetime(oldest) for queue, (_, oldest) in due.items() if oldest is not None},
+        due={one.queue: one.number for one in due},
+        oldest_due={one.queue: to_datetime(one.oldest) for one in due if one.oldest is not None},
         workers=await workers(transaction),
         halts=[],
+        due_tasks=[task for one in due for task in one.tasks],
     )
 
 
-async def due_in(transaction: Transaction, queue: str) -> tuple[int, Millis | None]:
-    """How many wait whose time has come (up to a cap), and since when the oldest does."""
+async def read_due(transaction: Transaction, queue: str) -> DueIn:
+    """What waits in a queue and is due."""
     row = await transaction.row(DUE, queue=queue)
     assert row is not None  # noqa: S101 - an aggregate always gives one
-    return min(row[0], DUE_CAP), row[1]
+    first: list[Any] = await transaction.rows(TASKS_DUE, queue=queue) if row[0] else []
+    apart: list[Any] = await transaction.rows(APART_DUE, queue=queue)
+    return due_in(queue, row[0], row[1], first, apart)
 
 
 async def workers(transaction: Transaction) -> list[WorkerInfo]:

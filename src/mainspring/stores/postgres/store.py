@@ -282,11 +282,17 @@ class PostgresStore:
         return inserted
 
     async def claim(
-        self, worker: str, wants: Sequence[Want], *, limit: int | None = None, solo: bool = False
+        self,
+        worker: str,
+        wants: Sequence[Want],
+        *,
+        limit: int | None = None,
+        solo: bool = False,
+        tasks: frozenset[str] | None = None,
     ) -> Claims:
         self._turn += 1
         most = sum(want.limit for want in wants) if limit is None else limit
-        request = claims.ClaimRequest(worker, wants, most, solo, self.stall_grace, self.patience, self._turn)
+        request = claims.ClaimRequest(worker, wants, most, solo, tasks, self.stall_grace, self.patience, self._turn)
         try:
             return await self._claim_or_be_idle(request)
         except BaseException:  # what it took may be committed all the same; also if we were cancelled

@@ -16,62 +16,98 @@ from pydantic_core import from_json  # twice as fast as json.loads
 from mainspring.clock import Millis
 from mainspring.job import Claim
 from mainspring.stores.protocol import EVERY_QUEUE, Claims, Want
-from mainspring.stores.rules import Level, earliest, ends, shares
+from mainspring.stores.rules import Head, Level, earliest, ends, head_of, shares
 from mainspring.stores.sqlite.batch import in_values
 from mainspring.stores.sqlite.halts import current_halts
 from mainspring.stores.sqlite.writer import Transaction
 from mainspring.stores.tables import FAILED, NEVER, PENDING, RUNNING, SUSPENDED
 
 PRIORITIES = range(4)
+ASIDE_LOOK = 1000  # jobs that one statement looks through for those of unknown tasks
+MOST_ASIDE = 4000  # jobs that one claim sets aside, about: other writers wait meanwhile
 
-ALL_WAITING = f"FROM mainspring_jobs INDEXED BY mainspring_jobs_waiting WHERE status < {RUNNING} AND crashes = 0"
-ALL_SUSPECT = f"FROM mainspring_jobs INDEXED BY mainspring_jobs_suspect WHERE status < {RUNNING} AND crashes > 0"
+LIVE = f"status < {RUNNING} AND crashes"
+ALL_WAITING = f"FROM mainspring_jobs INDEXED BY mainspring_jobs_waiting WHERE {LIVE} = 0 AND aside = 0"
+ALL_SUSPECT = f"FROM mainspring_jobs INDEXED BY mainspring_jobs_suspect WHERE {LIVE} > 0"
+ALL_ASIDE = f"FROM mainspring_jobs INDEXED BY mainspring_jobs_aside WHERE {LIVE} = 0 AND aside = 1"
 WAITING = f"{ALL_WAITING} AND queue = {{queue}} AND priority = {{level}}"
 SUSPECT = f"{ALL_SUSPECT} AND queue = {{queue}}"
+ASIDE = f"{ALL_ASIDE} AND queue = {{queue}}"
 HEADS = f"""
-SELECT json_group_array(json_array(name, (SELECT run_at {SUSPECT.format(queue="name")} ORDER BY run_at LIMIT 1), {
+SELECT json_group_array(json_array(name, EXISTS (SELECT 1 {SUSPECT.format(queue="name")})
+                                         OR EXISTS (SELECT 1 {ASIDE.format(queue="name")}), {
     ", ".join(
         f"(SELECT run_at {WAITING.format(queue='name', level=level)} ORDER BY run_at LIMIT 1)" for level in PRIORITIES
     )
 })) FROM queues
 """
 HEADS_OF = f"WITH queues(name) AS (VALUES {{values}}) {HEADS}"
+
+
+def each(name: str, column: str, source: str) -> str:
+    """The distinct values of a column, by one seek each, as a part of WITH RECURSIVE; the last one is NULL."""
+    return f"""{name}({column}) AS (
+    SELECT min({column}) {source}
+    UNION ALL
+    SELECT (SELECT min({column}) {source} AND {column} > {name}.{column}) FROM {name} WHERE {column} IS NOT NULL)"""
+
+
 HEADS_OF_ALL = f"""
-WITH RECURSIVE
-waiting(name) AS (
-    SELECT min(queue) {ALL_WAITING}
-    UNION ALL
-    SELECT (SELECT min(queue) {ALL_WAITING} AND queue > name)
-    FROM waiting WHERE name IS NOT NULL),
-suspect(name) AS (
-    SELECT min(queue) {ALL_SUSPECT}
-    UNION ALL
-    SELECT (SELECT min(queue) {ALL_SUSPECT} AND queue > name)
-    FROM suspect WHERE name IS NOT NULL),
+WITH RECURSIVE {each("waiting", "queue", ALL_WAITING)}, {each("suspect", "queue", ALL_SUSPECT)},
+{each("aside", "queue", ALL_ASIDE)},
 queues(name) AS (
-    SELECT name FROM waiting WHERE name IS NOT NULL UNION ALL SELECT name FROM suspect WHERE name IS NOT NULL)
+    SELECT queue FROM waiting WHERE queue IS NOT NULL UNION ALL SELECT queue FROM suspect WHERE queue IS NOT NULL
+    UNION ALL SELECT queue FROM aside WHERE queue IS NOT NULL)
 {HEADS}
 """
+SUSPECTS = f"""
+WITH RECURSIVE {each("suspect", "task", SUSPECT.format(queue=":queue"))}
+SELECT task, (SELECT run_at {SUSPECT.format(queue=":queue")} AND task = suspect.task ORDER BY run_at LIMIT 1) AS head
+FROM suspect WHERE task IS NOT NULL
+"""
+SET_ASIDE = f"""
+WITH RECURSIVE {each("aside", "task", ASIDE.format(queue=":queue"))},
+level(priority) AS (VALUES {", ".join(f"({level})" for level in PRIORITIES)})
+SELECT task, priority, (SELECT run_at {ASIDE.format(queue=":queue")} AND task = aside.task
+                        AND priority = level.priority ORDER BY run_at LIMIT 1) AS head
+FROM aside CROSS JOIN level WHERE task IS NOT NULL AND head IS NOT NULL
+"""
 CHOSEN = f"""
-SELECT count(*), sum(status = {FAILED}), sum(status = {SUSPENDED}), json_group_array(seq), json_group_array(json_array(
+SELECT count(*), sum(status = {FAILED}), sum(status = {SUSPENDED}), json_group_array(DISTINCT task),
+       json_group_array(seq), json_group_array(json_array(
     mainspring_jobs.id, token + 1, task, queue,
     coalesce(payload, (SELECT body FROM mainspring_payloads WHERE job_id = mainspring_jobs.id)), priority, attempts,
     max_attempts, crashes, timeout, run_at, created_at, dedupe_key, target_type, target_id, tags, options,
     seq))
 """
+DUE_HERE = f"{WAITING.format(queue=':queue', level=':level')} AND run_at <= :now ORDER BY run_at, seq LIMIT :limit"
 PICK = f"""
 {CHOSEN}
-FROM (SELECT seq AS picked {WAITING.format(queue=":queue", level=":level")} AND run_at <= :now
+FROM (SELECT seq AS picked {DUE_HERE})
+CROSS JOIN mainspring_jobs ON seq = picked
+"""
+PICK_WITH_ASIDE = f"""
+{CHOSEN}
+FROM (SELECT seq AS picked FROM (
+          SELECT * FROM (SELECT seq, run_at {DUE_HERE})
+          UNION ALL
+          SELECT own.seq, own.run_at FROM json_each(:aside) AS line CROSS JOIN mainspring_jobs AS own
+          ON own.seq IN (SELECT seq {ASIDE.format(queue=":queue")} AND task = line.value AND priority = :level
+                         AND run_at <= :now ORDER BY run_at, seq LIMIT :limit))
       ORDER BY run_at, seq LIMIT :limit)
 CROSS JOIN mainspring_jobs ON seq = picked
 """
 PICK_SUSPECT = f"""
 {CHOSEN}
-FROM (SELECT seq AS picked {SUSPECT.format(queue=":queue")} AND run_at <= :now ORDER BY run_at LIMIT 1)
+FROM (SELECT seq AS picked {SUSPECT.format(queue=":queue")} AND task = :task AND run_at <= :now ORDER BY run_at LIMIT 1)
 CROSS JOIN mainspring_jobs ON seq = picked
 """
+PUT_ASIDE = f"""
+UPDATE mainspring_jobs SET aside = 1 WHERE seq IN (
+    SELECT seq FROM (SELECT seq, task {DUE_HERE}) WHERE task NOT IN (SELECT value FROM json_each(:tasks)))
+"""
 TAKE = f"""
-UPDATE mainspring_jobs SET status = {RUNNING}, token = token + 1, worker = :worker, claimed_at = :now,
+UPDATE mainspring_jobs SET status = {RUNNING}, token = token + 1, worker = :worker, claimed_at = :now, aside = 0,
                 progress = NULL, note = NULL, deadline = iif(timeout > 0, :now + timeout + :stall_grace, {NEVER})
 WHERE seq IN (SELECT value FROM json_each(:seqs))
 """
@@ -83,9 +119,11 @@ class ClaimRequest:
     wants: Sequence[Want]
     limit: int
     solo: bool
+    tasks: frozenset[str] | None  # that the worker knows; None: any
     stall_grace: Millis
     patience: Millis
     turn: int  # counts a worker's claims, for the small ones' share of starving levels
+    most_aside: int = MOST_ASIDE
 
 
 @dataclass(slots=True)
@@ -96,15 +134,19 @@ class Taken:
     rows: list[str] = field(default_factory=list)
     next_due: Millis | None = None
     suspects: bool = False
+    unknown: set[str] = field(default_factory=set)
+    aside: int = 0  # jobs of unknown tasks that were set aside
+    unfinished: bool = False  # there are more of them
 
     def add(self, more: Taken) -> None:
         self.number += more.number
         self.rows += more.rows
         self.suspects = more.suspects
+        self.unknown |= more.unknown
 
     def claims(self) -> Claims:
         jobs = [to_claim(row) for rows in self.rows for row in from_json(rows)]
-        return Claims(jobs, next_due=self.next_due, suspects=self.suspects)
+        return Claims(jobs, self.next_due, self.suspects, frozenset(self.unknown))
 
 
 def to_claim(row: Sequence[Any]) -> Claim:
@@ -127,12 +169,16 @@ def claim_one(transaction: Transaction, request: ClaimRequest) -> Taken:
     if any(halt.queue is None for halt in halts):
         taken.next_due = earliest(ends(halts, {None}))
         return taken
-    heads = read_heads(transaction, request.wants, {halt.queue for halt in halts})
+    paused = {halt.queue for halt in halts}
+    heads = read_heads(transaction, request, paused)
     (take_suspect if request.solo else take_waiting)(transaction, request, heads, taken)
-    suspects = [head.suspect for head in heads if head.suspect is not None]
-    taken.suspects = any(suspect <= transaction.now for suspect in suspects)
+    if taken.aside:
+        heads = read_heads(transaction, request, paused)
+    suspects = [moment for head in heads for moment in head.suspects.values()]
+    taken.suspects = any(moment <= transaction.now for moment in suspects)
+    taken.unknown.update(task for head in heads for task in head.unknown)
     if not taken.number:
-        later = (suspect for suspect in suspects if suspect > transaction.now)
+        later = (moment for moment in suspects if moment > transaction.now)
         waiting = (level.head for head in heads for level in head.levels)
         wanted = {want.queue for want in request.wants}
         taken.next_due = earliest([*(() if request.solo else waiting), *later, *ends(halts, wanted)])
@@ -142,29 +188,28 @@ def claim_one(transaction: Transaction, request: ClaimRequest) -> Taken:
 # -- what is there ----------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Head:
-    """The first jobs of a queue: of each priority, and of the suspects."""
-
-    queue: str
-    suspect: Millis | None
-    levels: list[Level]
-
-
-def read_heads(transaction: Transaction, wants: Sequence[Want], paused: set[str | None]) -> list[Head]:
+def read_heads(transaction: Transaction, request: ClaimRequest, paused: set[str | None]) -> list[Head]:
     """Of the wanted queues that are not paused, in the order of the wants."""
+    wants = request.wants
     if any(want.queue == EVERY_QUEUE for want in wants):
         rows = from_json(transaction.value(HEADS_OF_ALL))
     else:
         names = [(name,) for name in dict.fromkeys(want.queue for want in wants)]
         rows = [row for chunk in in_values(HEADS_OF, names) for row in from_json(transaction.value(*chunk))]
-    heads = {row[0]: to_head(*row) for row in rows if row[0] not in paused}  # a queue may come twice
-    return list(heads.values())
+    heads = {row[0]: row for row in rows if row[0] not in paused}  # a queue may come twice
+    return [read_head(transaction, request.tasks, *row) for row in heads.values()]
 
 
-def to_head(queue: str, suspect: Millis | None, *heads: Millis | None) -> Head:
-    levels = [Level(priority, queue, head) for priority, head in enumerate(heads) if head is not None]
-    return Head(queue, suspect, levels)
+def read_head(
+    transaction: Transaction, tasks: frozenset[str] | None, queue: str, has_apart: int, *heads: Millis | None
+) -> Head:
+    """Suspects and jobs that were set aside are rare: only if a queue has any is another look worth it."""
+    suspects: dict[str, Millis] = {}
+    aside: list[tuple[str, int, Millis]] = []
+    if has_apart:
+        suspects = dict(transaction.execute(SUSPECTS, {"queue": queue}).fetchall())
+        aside = transaction.execute(SET_ASIDE, {"queue": queue}).fetchall()
+    return head_of(queue, heads, suspects, aside, tasks=tasks, now=transaction.now)
 
 
 def wanted_by(want: Want, heads: Iterable[Head]) -> list[Level]:
@@ -180,22 +225,44 @@ def take_waiting(transaction: Transaction, request: ClaimRequest, heads: Sequenc
         patience, turn = request.patience, request.turn
         for level, share in shares(wanted_by(want, heads), room, now=transaction.now, patience=patience, turn=turn):
             if room > 0:
-                place = {"queue": level.queue, "level": level.priority, "limit": min(share, room)}
-                room -= take(transaction, request, taken, PICK, place)
+                room -= take_level(transaction, request, level, min(share, room), taken)
+
+
+def take_level(transaction: Transaction, request: ClaimRequest, level: Level, limit: int, taken: Taken) -> int:
+    """Take up to `limit` jobs of one level; the number of jobs. Jobs of unknown tasks at its head are set aside."""
+    place = {"queue": level.queue, "level": level.priority, "limit": limit}
+    pick = PICK
+    if level.aside:
+        pick, place["aside"] = PICK_WITH_ASIDE, json.dumps(level.aside)
+    while (number := take(transaction, request, taken, pick, place)) is None:
+        if taken.aside >= request.most_aside:
+            taken.unfinished = True
+            return 0
+        taken.aside += put_aside(transaction, request, level, max(limit, ASIDE_LOOK))
+    return number
+
+
+def put_aside(transaction: Transaction, request: ClaimRequest, level: Level, look: int) -> int:
+    """Set aside the jobs of unknown tasks among the first jobs of a level; their number. Each is moved once."""
+    given = {"queue": level.queue, "level": level.priority, "now": transaction.now, "limit": look}
+    return transaction.execute(PUT_ASIDE, {**given, "tasks": json.dumps(sorted(request.tasks or ()))}).rowcount
 
 
 def take_suspect(transaction: Transaction, request: ClaimRequest, heads: Sequence[Head], taken: Taken) -> None:
     """One, and nothing beside it."""
     for want in request.wants:
         for head in heads:
-            if want.queue in {EVERY_QUEUE, head.queue} and head.suspect is not None and not taken.number:
-                take(transaction, request, taken, PICK_SUSPECT, {"queue": head.queue})
+            if want.queue in {EVERY_QUEUE, head.queue} and head.suspects and not taken.number:
+                first = min(head.suspects, key=lambda task: head.suspects[task])
+                take(transaction, request, taken, PICK_SUSPECT, {"queue": head.queue, "task": first})
 
 
-def take(transaction: Transaction, request: ClaimRequest, taken: Taken, pick: str, place: dict[str, Any]) -> int:
-    """Take what the statement picks there; the number of jobs."""
+def take(transaction: Transaction, request: ClaimRequest, taken: Taken, pick: str, place: dict[str, Any]) -> int | None:
+    """Take what the statement picks there; the number of jobs, or None: some are of unknown tasks, none is taken."""
     now, queue = transaction.now, place["queue"]
-    number, failed, suspended, seqs, rows = transaction.execute(pick, {**place, "now": now}).fetchone()
+    number, failed, suspended, tasks, seqs, rows = transaction.execute(pick, {**place, "now": now}).fetchone()
+    if request.tasks is not None and not request.tasks.issuperset(from_json(tasks)):
+        return None
     if number:
         given = {"worker": request.worker, "now": now, "stall_grace": request.stall_grace, "seqs": seqs}
         transaction.execute(TAKE, given)

@@ -26,6 +26,7 @@ from mainspring.stores.sqlite.link import WriteLink
 from mainspring.stores.sqlite.writer import Transaction, roll_back
 
 MOST = 8  # jobs; more of them are worth the writer's while
+MOST_ASIDE = 100  # jobs of unknown tasks that are set aside; of more, the writer does the rest
 COMMON = ("busy_timeout = 0", "cache_size = -2048")
 TO_CLAIM = (*COMMON, "wal_autocheckpoint = 0", "synchronous = NORMAL")
 TO_INSERT = (*COMMON, "synchronous = FULL")
@@ -54,7 +55,7 @@ class Express:
         """None: somebody is in the way, or something is wrong, which the writer will tell."""
         try:
             with self._to_claim.use_at_once() as connection:
-                few = replace(request, limit=min(request.limit, MOST))
+                few = replace(request, limit=min(request.limit, MOST), most_aside=MOST_ASIDE)
                 return None if connection is None else self._claim(connection, few)
         except StoreError:
             return None

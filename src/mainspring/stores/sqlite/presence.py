@@ -39,9 +39,19 @@ class Presence:
         """Lock the worker's file and open its socket (None where the system has no room for its path)."""
         self.directory.mkdir(exist_ok=True)
         if info.id in self._own:
-            self.leave(info.id)
-        self._own[info.id] = self._lock(info)
+            self._rewrite(info)
+        else:
+            self._own[info.id] = self._lock(info)
         return self._listen(info.id)
+
+    def _rewrite(self, info: WorkerInfo) -> None:
+        """Keep the lock: without it for a moment, another process would take the worker's jobs."""
+        described = describe(info)
+        os.pwrite(self._own[info.id], described, 0)
+        os.ftruncate(self._own[info.id], len(described))
+        self._stuck.pop(info.id, None)
+        with contextlib.suppress(OSError):
+            os.unlink(self._path(info.id, "sock"))
 
     def leave(self, worker: str) -> None:
         with contextlib.suppress(OSError):

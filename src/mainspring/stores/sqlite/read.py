@@ -9,11 +9,11 @@ from typing import Any
 
 from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.job import Attempt, Counts, Job, Move, TimelineEntry
-from mainspring.stores.protocol import DUE_CAP, AuditEntry, Filter, Page
-from mainspring.stores.sqlite.claims import PRIORITIES
+from mainspring.stores.protocol import DUE_CAP, DUE_LOOK, AuditEntry, Filter, Page
+from mainspring.stores.sqlite.claims import ASIDE, PRIORITIES, SET_ASIDE, SUSPECT, SUSPECTS, WAITING
 from mainspring.stores.sqlite.rows import FINISHED_COLUMNS, LIVE_COLUMNS, to_job
 from mainspring.stores.sqlite.steps import steps
-from mainspring.stores.tables import CODES, COMPLETED, RUNNING, STATUSES, timeline_of, to_attempt
+from mainspring.stores.tables import CODES, COMPLETED, STATUSES, DueIn, due_in, timeline_of, to_attempt
 
 LIVE, FINISHED = "mainspring_jobs", "mainspring_archive"
 COLUMNS = {LIVE: LIVE_COLUMNS, FINISHED: FINISHED_COLUMNS}
@@ -187,15 +187,27 @@ SELECT sum(n), min(head) FROM (
 {
     " UNION ALL ".join(
         f'''SELECT count(*) AS n, min(run_at) AS head FROM (
-            SELECT run_at FROM mainspring_jobs INDEXED BY mainspring_jobs_waiting
-            WHERE queue = :queue AND priority = {level} AND status < {RUNNING} AND crashes = 0 AND run_at <= :now
+            SELECT run_at {WAITING.format(queue=":queue", level=level)} AND run_at <= :now
             ORDER BY run_at LIMIT {DUE_CAP})'''
         for level in PRIORITIES
     )
-}
-UNION ALL SELECT count(*), min(run_at) FROM (
-    SELECT run_at FROM mainspring_jobs INDEXED BY mainspring_jobs_suspect
-    WHERE queue = :queue AND status < {RUNNING} AND crashes > 0 AND run_at <= :now ORDER BY run_at LIMIT {DUE_CAP}))
+})
+"""
+TASKS_DUE = " UNION ALL ".join(
+    f"""SELECT * FROM (SELECT task, run_at {WAITING.format(queue=":queue", level=level)} AND run_at <= :now
+                       ORDER BY run_at LIMIT {DUE_LOOK})"""
+    for level in PRIORITIES
+)
+SUSPECTS_DUE = f"""
+SELECT task, head, (SELECT count(*) FROM (
+    SELECT 1 {SUSPECT.format(queue=":queue")} AND task = line.task AND run_at <= :now LIMIT {DUE_CAP}))
+FROM ({SUSPECTS}) AS line WHERE head <= :now
+"""
+ASIDE_DUE = f"""
+SELECT task, head, (SELECT count(*) FROM (
+    SELECT 1 {ASIDE.format(queue=":queue")} AND task = line.task AND priority = line.priority AND run_at <= :now
+    LIMIT {DUE_CAP}))
+FROM ({SET_ASIDE}) AS line WHERE head <= :now
 """
 
 
@@ -209,7 +221,10 @@ def counts(connection: sqlite3.Connection) -> list[Counts]:
     return [Counts(queue, by_status) for queue, by_status in by_queue.items()]
 
 
-def due(connection: sqlite3.Connection, queue: str, now: Millis) -> tuple[int, Millis | None]:
-    """How many wait whose time has come (up to a cap), and since when the oldest does."""
-    number, oldest = connection.execute(DUE, {"queue": queue, "now": now}).fetchone()
-    return min(number, DUE_CAP), oldest
+def due(connection: sqlite3.Connection, queue: str, now: Millis) -> DueIn:
+    """What waits in a queue and is due."""
+    given = {"queue": queue, "now": now}
+    number, oldest = connection.execute(DUE, given).fetchone()
+    apart = [row for statement in (SUSPECTS_DUE, ASIDE_DUE) for row in connection.execute(statement, given)]
+    first = [(task, run_at, 1) for task, run_at in connection.execute(TASKS_DUE, given)]
+    return due_in(queue, number, oldest, first, apart)

@@ -25,6 +25,7 @@ CREATE TABLE mainspring_jobs (
     keep          INTEGER NOT NULL,        -- how long it stays readable once completed or cancelled
     keep_dead     INTEGER NOT NULL,        -- the same for a dead letter
     cancel        INTEGER NOT NULL DEFAULT 0, -- 1: it runs and was asked to stop
+    aside         INTEGER NOT NULL DEFAULT 0, -- 1: a worker that does not know the task has passed over the job
     dedupe_key    TEXT,
     target_type   TEXT,
     target_id     TEXT,
@@ -39,9 +40,13 @@ CREATE TABLE mainspring_jobs (
     payload       TEXT                     -- NULL: it is long and is in `mainspring_payloads`
 ) STRICT;
 
--- The claim seeks each priority level of a queue in this index and nothing else.
-CREATE INDEX mainspring_jobs_waiting ON mainspring_jobs (queue, priority, run_at) WHERE status < 3 AND crashes = 0;
-CREATE INDEX mainspring_jobs_suspect ON mainspring_jobs (queue, run_at) WHERE status < 3 AND crashes > 0;
+-- The claim seeks each priority level of a queue in the first index. The other two are nearly always empty: they have
+-- their jobs by task, so that a claim reads only those of tasks that its worker knows.
+CREATE INDEX mainspring_jobs_waiting ON mainspring_jobs (queue, priority, run_at)
+    WHERE status < 3 AND crashes = 0 AND aside = 0;
+CREATE INDEX mainspring_jobs_suspect ON mainspring_jobs (queue, task, run_at) WHERE status < 3 AND crashes > 0;
+CREATE INDEX mainspring_jobs_aside ON mainspring_jobs (queue, task, priority, run_at)
+    WHERE status < 3 AND crashes = 0 AND aside = 1;
 -- Who waits for what. A key that begins with 'job:' is called when that job has ended.
 CREATE INDEX mainspring_jobs_called ON mainspring_jobs (waits_for, priority, id) WHERE status = 2 AND waits_for IS NOT NULL;
 CREATE INDEX mainspring_jobs_running ON mainspring_jobs (worker, deadline) WHERE status = 3;

@@ -162,14 +162,20 @@ class SqliteStore:
         return inserted
 
     async def claim(
-        self, worker: str, wants: Sequence[Want], *, limit: int | None = None, solo: bool = False
+        self,
+        worker: str,
+        wants: Sequence[Want],
+        *,
+        limit: int | None = None,
+        solo: bool = False,
+        tasks: frozenset[str] | None = None,
     ) -> Claims:
         refuse_inside()
         self._turn += 1
         most = sum(want.limit for want in wants) if limit is None else limit
-        request = claims.ClaimRequest(worker, wants, most, solo, self.stall_grace, self.patience, self._turn)
+        request = claims.ClaimRequest(worker, wants, most, solo, tasks, self.stall_grace, self.patience, self._turn)
         taken = self._open().express.claim(request) if self._idle else None
-        if taken is None:
+        if taken is None or (taken.unfinished and not taken.number):
             [taken] = await self._write(claims.claim, [request], durable=False)
         elif taken.number == express.MOST < most:
             with suppress(StoreError):  # those we have must not be lost by it
@@ -336,13 +342,14 @@ class SqliteStore:
     def _read_stats(self, connection: sqlite3.Connection) -> Stats:
         now = self.clock.now()
         queues = read.counts(connection)
-        due = {counts.queue: read.due(connection, counts.queue, now) for counts in queues}
+        due = [read.due(connection, counts.queue, now) for counts in queues]
         return Stats(
             queues=queues,
-            due={queue: number for queue, (number, _) in due.items()},
-            oldest_due={queue: to_datetime(oldest) for queue, (_, oldest) in due.items() if oldest is not None},
+            due={one.queue: one.number for one in due},
+            oldest_due={one.queue: to_datetime(one.oldest) for one in due if one.oldest is not None},
             workers=self._living(),
             halts=read_halts(connection, now),
+            due_tasks=[task for one in due for task in one.tasks],
         )
 
     def _living(self) -> list[WorkerInfo]:

@@ -50,12 +50,14 @@ from mainspring.testing.conformance.suspending import Suspending
 from mainspring.testing.conformance.takeover import TakingOver
 from mainspring.testing.conformance.transferring import Transferring
 from mainspring.testing.conformance.transitions import Transitions
+from mainspring.testing.conformance.unknown_tasks import UnknownTasks
 from mainspring.testing.conformance.workers import Workers
 
 
 class StoreConformance(
     Inserting,
     Claiming,
+    UnknownTasks,
     Ending,
     Transitions,
     TakingOver,

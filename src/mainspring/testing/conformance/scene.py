@@ -81,9 +81,15 @@ async def put_many(store: Store, number: int, **overrides: Any) -> list[str]:
 
 
 async def claim(
-    store: Store, limit: int = 100, *, queue: str = "default", worker: str = "w1", solo: bool = False
+    store: Store,
+    limit: int = 100,
+    *,
+    queue: str = "default",
+    worker: str = "w1",
+    solo: bool = False,
+    tasks: frozenset[str] | None = None,
 ) -> list[Claim]:
-    return (await store.claim(worker, [Want(queue, limit)], solo=solo)).jobs
+    return (await store.claim(worker, [Want(queue, limit)], solo=solo, tasks=tasks)).jobs
 
 
 async def claim_one(store: Store, *, queue: str = "default", worker: str = "w1", solo: bool = False) -> Claim:

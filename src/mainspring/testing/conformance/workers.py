@@ -54,6 +54,16 @@ class Workers(Scene):
         await join(store, "w1")
         assert await present(store) == {"w1", "w2"}
 
+    async def test_a_worker_that_joins_again_with_other_tasks_keeps_its_jobs(self, store: Store) -> None:
+        held, bell = await running(store), Bell()
+        await store.join(WorkerInfo("w1", "host", 7, ("*",), tasks=("greet", "remind")), bell)
+        (listed,) = [worker for worker in (await store.stats()).workers if worker.id == "w1"]
+        assert listed.tasks == ("greet", "remind")
+        assert not (await store.reap()).takeovers
+        assert not (await store.heartbeat("w1", {held.id: held.token})).lost
+        await put(store)
+        assert await bell.hears(Wake.JOBS)
+
     async def test_a_dead_worker_is_not_listed(self, store: Store, clock: ManualClock) -> None:
         await self.die(store, clock, "w1")
         assert await present(store) == {"w2"}

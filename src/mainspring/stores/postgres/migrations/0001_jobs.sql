@@ -23,6 +23,7 @@ CREATE TABLE {schema}.jobs (
     keep          bigint   NOT NULL,
     keep_dead     bigint   NOT NULL,
     cancel        boolean  NOT NULL DEFAULT false,
+    aside         boolean  NOT NULL DEFAULT false,
     dedupe_key    text,
     target_type   text,
     target_id     text,
@@ -65,14 +66,19 @@ COMMENT ON COLUMN {schema}.jobs.payload IS 'JSON: the task''s arguments';
 COMMENT ON COLUMN {schema}.jobs.waits_for IS
     'suspended until somebody calls this key, or until run_at; job:<id> is called when that job has ended';
 
-CREATE INDEX jobs_waiting ON {schema}.jobs (queue, priority, run_at, id) WHERE status < 3 AND crashes = 0;
-CREATE INDEX jobs_suspect ON {schema}.jobs (queue, run_at, id) WHERE status < 3 AND crashes > 0;
+CREATE INDEX jobs_waiting ON {schema}.jobs (queue, priority, run_at, id) WHERE status < 3 AND crashes = 0 AND NOT aside;
+CREATE INDEX jobs_suspect ON {schema}.jobs (queue, task, run_at, id) WHERE status < 3 AND crashes > 0;
+CREATE INDEX jobs_aside ON {schema}.jobs (queue, task, priority, run_at, id) WHERE status < 3 AND crashes = 0 AND aside;
 CREATE INDEX jobs_running ON {schema}.jobs (worker, deadline) WHERE status = 3;
 CREATE INDEX jobs_to_wake ON {schema}.jobs (waits_for, priority, id) WHERE waits_for IS NOT NULL;
 CREATE UNIQUE INDEX jobs_dedupe ON {schema}.jobs (dedupe_key, task) WHERE dedupe_key IS NOT NULL;
 CREATE INDEX jobs_target ON {schema}.jobs (target_type, target_id, id) WHERE target_type IS NOT NULL;
 CREATE INDEX jobs_tags ON {schema}.jobs USING gin (tags) WHERE tags IS NOT NULL;
 COMMENT ON INDEX {schema}.jobs_waiting IS 'the claim seeks each priority of a queue in here and reads nothing else';
+COMMENT ON INDEX {schema}.jobs_aside IS
+    'nearly always empty: jobs that a worker passed over as it does not know their task, for workers that do';
+COMMENT ON COLUMN {schema}.jobs.aside IS
+    'a worker that does not know the task has passed over the job: workers that know it find it in jobs_aside';
 
 -- A partition per day on which its jobs expire: retention drops whole tables. Day 0 has what is kept for less than a
 -- day, which is deleted row by row; the last one what is kept for ever. The others are made when first needed.
@@ -316,10 +322,51 @@ SELECT id, task, queue, (ARRAY['completed', 'dead_letter', 'cancelled'])[status 
 FROM {schema}.archive;
 COMMENT ON VIEW {schema}.all_jobs IS 'Every job, live or finished, with names and times that people read.';
 
--- Where the first waiting jobs of queues are (NULL: of all queues), per priority and among the suspects. since has, for
--- each queue, four bounds: the caller knows of no job before them.
+-- Of the jobs of a queue that are kept by task: when the first ones are due. STABLE, so that it sees what its caller sees.
+CREATE FUNCTION {schema}.look_apart(queue_ text) RETURNS json LANGUAGE plpgsql STABLE
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
+SET jit = off
+AS $$
+BEGIN
+    RETURN (
+        WITH RECURSIVE suspect AS (
+            (SELECT task FROM {schema}.jobs WHERE queue = queue_ AND status < 3 AND crashes > 0 ORDER BY task LIMIT 1)
+            UNION ALL
+            SELECT (SELECT j.task FROM {schema}.jobs AS j
+                    WHERE j.queue = queue_ AND j.status < 3 AND j.crashes > 0 AND j.task > suspect.task
+                    ORDER BY j.task LIMIT 1)
+            FROM suspect WHERE suspect.task IS NOT NULL
+        ), strange AS (
+            (SELECT task FROM {schema}.jobs WHERE queue = queue_ AND status < 3 AND crashes = 0 AND aside ORDER BY task LIMIT 1)
+            UNION ALL
+            SELECT (SELECT j.task FROM {schema}.jobs AS j
+                    WHERE j.queue = queue_ AND j.status < 3 AND j.crashes = 0 AND j.aside AND j.task > strange.task
+                    ORDER BY j.task LIMIT 1)
+            FROM strange WHERE strange.task IS NOT NULL
+        ), lines AS (
+            SELECT strange.task, level.priority,
+                   (SELECT j.run_at FROM {schema}.jobs AS j
+                    WHERE j.queue = queue_ AND j.task = strange.task AND j.priority = level.priority
+                      AND j.status < 3 AND j.crashes = 0 AND j.aside
+                    ORDER BY j.run_at LIMIT 1) AS head
+            FROM strange, (VALUES (0::smallint), (1::smallint), (2::smallint), (3::smallint)) AS level(priority)
+            WHERE strange.task IS NOT NULL
+        )
+        SELECT json_build_object(
+            'suspects', (SELECT coalesce(json_object_agg(suspect.task, (
+                SELECT j.run_at FROM {schema}.jobs AS j
+                WHERE j.queue = queue_ AND j.task = suspect.task AND j.status < 3 AND j.crashes > 0
+                ORDER BY j.run_at LIMIT 1)), '{}') FROM suspect WHERE suspect.task IS NOT NULL),
+            'aside', (SELECT coalesce(json_agg(json_build_array(task, priority, head)), '[]') FROM lines
+                      WHERE head IS NOT NULL)));
+END $$;
+COMMENT ON FUNCTION {schema}.look_apart IS 'When the first suspects, and the first jobs that were set aside, are due, by task.';
+
+-- Where the first waiting jobs of queues are (NULL: of all queues), per priority; and those that are kept by task, if there are
+-- any: suspects, and jobs that were set aside. since has, for each queue, four bounds: the caller knows of no job before them.
+-- One statement reads both kinds: between two of them, a job that is being set aside could be missed in both places.
 CREATE FUNCTION {schema}.look(queues text[], since bigint[]) RETURNS TABLE (
-    queue_ text, suspect bigint, urgent bigint, high bigint, normal bigint, low bigint
+    queue_ text, apart json, urgent bigint, high bigint, normal bigint, low bigint
 ) LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
 SET jit = off -- before PostgreSQL 18 what is off counts as very dear, and what is dear is compiled first
@@ -328,33 +375,39 @@ BEGIN
     FOR i IN 1 .. coalesce(cardinality(queues), 2147483647) LOOP
         IF queues IS NULL THEN
             queue_ := least(
-                (SELECT queue FROM {schema}.jobs WHERE status < 3 AND crashes = 0 AND queue > coalesce(queue_, '')
+                (SELECT queue FROM {schema}.jobs WHERE status < 3 AND crashes = 0 AND NOT aside AND queue > coalesce(queue_, '')
                  ORDER BY queue LIMIT 1),
                 (SELECT queue FROM {schema}.jobs WHERE status < 3 AND crashes > 0 AND queue > coalesce(queue_, '')
+                 ORDER BY queue LIMIT 1),
+                (SELECT queue FROM {schema}.jobs WHERE status < 3 AND crashes = 0 AND aside AND queue > coalesce(queue_, '')
                  ORDER BY queue LIMIT 1));
             EXIT WHEN queue_ IS NULL;
         ELSE
             queue_ := queues[i];
         END IF;
-        SELECT (SELECT run_at FROM {schema}.jobs
+        SELECT
+               (SELECT run_at FROM {schema}.jobs
                 WHERE queue = queue_ AND priority = 0 AND run_at >= coalesce(since[4 * i - 3], 0)
-                  AND status < 3 AND crashes = 0
+                  AND status < 3 AND crashes = 0 AND NOT aside
                 ORDER BY run_at LIMIT 1),
                (SELECT run_at FROM {schema}.jobs
                 WHERE queue = queue_ AND priority = 1 AND run_at >= coalesce(since[4 * i - 2], 0)
-                  AND status < 3 AND crashes = 0
+                  AND status < 3 AND crashes = 0 AND NOT aside
                 ORDER BY run_at LIMIT 1),
                (SELECT run_at FROM {schema}.jobs
                 WHERE queue = queue_ AND priority = 2 AND run_at >= coalesce(since[4 * i - 1], 0)
-                  AND status < 3 AND crashes = 0
+                  AND status < 3 AND crashes = 0 AND NOT aside
                 ORDER BY run_at LIMIT 1),
                (SELECT run_at FROM {schema}.jobs
                 WHERE queue = queue_ AND priority = 3 AND run_at >= coalesce(since[4 * i], 0)
-                  AND status < 3 AND crashes = 0
+                  AND status < 3 AND crashes = 0 AND NOT aside
                 ORDER BY run_at LIMIT 1),
-               (SELECT run_at FROM {schema}.jobs WHERE queue = queue_ AND status < 3 AND crashes > 0
-                ORDER BY run_at LIMIT 1)
-        INTO urgent, high, normal, low, suspect;
+               CASE WHEN (SELECT task FROM {schema}.jobs WHERE queue = queue_ AND status < 3 AND crashes > 0
+                          ORDER BY task LIMIT 1) IS NOT NULL
+                      OR (SELECT task FROM {schema}.jobs WHERE queue = queue_ AND status < 3 AND crashes = 0 AND aside
+                          ORDER BY task LIMIT 1) IS NOT NULL
+                    THEN {schema}.look_apart(queue_) END
+        INTO urgent, high, normal, low, apart;
         RETURN NEXT;
     END LOOP;
 END $$;
@@ -365,11 +418,12 @@ COMMENT ON FUNCTION {schema}.look IS 'Since when, or from when, the first waitin
 -- to decide: then queues and since are those of `look`, and a first row, which is no job, shows what it saw and what stands
 -- still. It seeks each level in jobs_waiting and never sorts, whatever ANALYZE last saw: hence the settings. since is where the
 -- caller saw the level's first job: rows before it that a long transaction keeps from being vacuumed are not passed over.
+-- Of tasks that are not among those given (NULL: any), no job is taken: a row without an id tells of each such task.
 -- The lock is shared by all who claim; who halts takes it alone, and so knows that nothing starts afterwards. Rows are
 -- locked against all but those who are about to wait for the job's end (waiting.py): these are no reason to skip it.
 CREATE FUNCTION {schema}.take(
     worker_ text, claim_ bigint, queues text[], priorities smallint[], since bigint[], most integer[], wants integer[],
-    rooms integer[], room integer, at bigint, stall_grace bigint
+    rooms integer[], room integer, tasks jsonb, at bigint, stall_grace bigint
 ) RETURNS TABLE (
     id_ text, token_ bigint, task_ text, queue_ text, payload_ text, priority_ smallint, attempts_ integer,
     max_attempts_ integer, crashes_ integer, timeout_ bigint, run_at_ bigint, created_at_ bigint, dedupe_key_ text,
@@ -382,6 +436,7 @@ DECLARE
     heads json;
     halts json;
     due integer;
+    mixed boolean;
     taken integer;
 BEGIN
     IF priorities IS NULL THEN
@@ -391,15 +446,17 @@ BEGIN
             FROM seen, LATERAL (VALUES (0, urgent), (1, high), (2, normal), (3, low)) AS level(priority, head)
             WHERE level.head <= at
         )
-        SELECT (SELECT json_agg(json_build_array(seen.queue_, suspect, urgent, high, normal, low)) FROM seen),
+        SELECT (SELECT json_agg(json_build_array(seen.queue_, apart, urgent, high, normal, low)) FROM seen),
                (SELECT count(*) FROM levels), ARRAY(SELECT queue FROM levels), ARRAY(SELECT priority FROM levels),
-               ARRAY(SELECT head FROM levels)
-        INTO heads, due, queues, priorities, since;
+               ARRAY(SELECT head FROM levels),
+               EXISTS (SELECT 1 FROM seen, json_array_elements(seen.apart -> 'aside') AS line
+                       WHERE tasks IS NULL OR tasks ? (line ->> 0))
+        INTO heads, due, queues, priorities, since, mixed;
         SELECT json_agg(json_build_array(queue, actor, reason, h.since, until, accept)) INTO halts
         FROM {schema}.halts AS h WHERE until IS NULL OR until > at;
-        payload_ := json_build_object('at', at, 'heads', heads, 'halts', halts, 'tried', due = 1 AND room > 0);
+        payload_ := json_build_object('at', at, 'heads', heads, 'halts', halts, 'tried', due = 1 AND room > 0 AND NOT mixed);
         RETURN NEXT;
-        IF due <> 1 OR room <= 0 THEN
+        IF due <> 1 OR room <= 0 OR mixed THEN
             RETURN;
         END IF;
         most := ARRAY[room]; wants := ARRAY[1]; rooms := ARRAY[room];
@@ -409,16 +466,16 @@ BEGIN
         CONTINUE WHEN least(room, rooms[wants[i]]) <= 0 OR {schema}.stands_still(queues[i], at);
         RETURN QUERY
             WITH picked AS MATERIALIZED (
-                SELECT ctid AS place, status FROM {schema}.jobs
+                SELECT ctid AS place, status, task, tasks IS NULL OR tasks ? task AS known FROM {schema}.jobs
                 WHERE queue = queues[i] AND priority = priorities[i] AND run_at BETWEEN since[i] AND at
-                  AND status < 3 AND crashes = 0
+                  AND status < 3 AND crashes = 0 AND NOT aside
                 ORDER BY run_at, id LIMIT least(most[i], rooms[wants[i]], room) FOR NO KEY UPDATE SKIP LOCKED
             ), taken AS (
                 UPDATE {schema}.jobs AS j
                 SET status = 3, token = j.token + 1, worker = worker_, claim = claim_, claimed_at = at, progress = NULL,
                     note = NULL, waits_for = NULL,
                     deadline = CASE WHEN j.timeout > 0 THEN at + j.timeout + stall_grace ELSE 4611686018427387904 END
-                FROM picked WHERE j.ctid = picked.place
+                FROM picked WHERE j.ctid = picked.place AND picked.known
                 RETURNING j.id, j.token, j.task, j.payload, j.attempts, j.max_attempts, j.crashes, j.timeout, j.run_at,
                           j.created_at, j.dedupe_key, j.target_type, j.target_id, j.tags, j.options, picked.status AS was
             ), counted AS (
@@ -427,17 +484,54 @@ BEGIN
                 FROM (SELECT was, count(*) AS n FROM taken GROUP BY was) AS left_,
                      LATERAL (VALUES (left_.was, -left_.n), (3, left_.n)) AS change(status, n)
             )
-            SELECT id::text, token, task, queues[i], payload, priorities[i], attempts, max_attempts, crashes, timeout,
-                   run_at, created_at, dedupe_key, target_type, target_id, tags, options
-            FROM taken ORDER BY run_at, id;
+            (SELECT id::text, token, task, queues[i], payload, priorities[i], attempts, max_attempts, crashes, timeout,
+                    run_at, created_at, dedupe_key, target_type, target_id, tags, options
+             FROM taken ORDER BY run_at, id)
+            UNION ALL
+            SELECT NULL, NULL, task, queues[i], NULL, priorities[i], NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+                   NULL
+            FROM picked WHERE NOT known GROUP BY task;
         GET DIAGNOSTICS taken = ROW_COUNT;
         room := room - taken;
         rooms[wants[i]] := rooms[wants[i]] - taken;
     END LOOP;
 END $$;
 
+-- Claims jobs of one queue that the caller has chosen and locked.
+CREATE FUNCTION {schema}.take_locked(
+    worker_ text, claim_ bigint, ids uuid[], at bigint, stall_grace bigint
+) RETURNS TABLE (
+    id_ text, token_ bigint, task_ text, queue_ text, payload_ text, priority_ smallint, attempts_ integer,
+    max_attempts_ integer, crashes_ integer, timeout_ bigint, run_at_ bigint, created_at_ bigint, dedupe_key_ text,
+    target_type_ text, target_id_ text, tags_ text[], options_ text
+) LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
+SET jit = off
+AS $$
+BEGIN
+    RETURN QUERY
+        WITH picked AS MATERIALIZED (
+            SELECT ctid AS place, status FROM {schema}.jobs WHERE id = ANY(ids)
+        ), taken AS (
+            UPDATE {schema}.jobs AS j
+            SET status = 3, token = j.token + 1, worker = worker_, claim = claim_, claimed_at = at, progress = NULL,
+                note = NULL, waits_for = NULL, aside = false,
+                deadline = CASE WHEN j.timeout > 0 THEN at + j.timeout + stall_grace ELSE 4611686018427387904 END
+            FROM picked WHERE j.ctid = picked.place
+            RETURNING j.*, picked.status AS was
+        ), counted AS (
+            INSERT INTO {schema}.counts (queue, status, n)
+            SELECT left_.queue, change.status, change.n
+            FROM (SELECT queue, was, count(*) AS n FROM taken GROUP BY queue, was) AS left_,
+                 LATERAL (VALUES (left_.was, -left_.n), (3, left_.n)) AS change(status, n)
+        )
+        SELECT id::text, token, task, queue, payload, priority, attempts, max_attempts, crashes, timeout, run_at,
+               created_at, dedupe_key, target_type, target_id, tags, options
+        FROM taken ORDER BY run_at, id;
+END $$;
+
 CREATE FUNCTION {schema}.take_suspect(
-    worker_ text, claim_ bigint, queues text[], at bigint, stall_grace bigint
+    worker_ text, claim_ bigint, queues text[], tasks text[], at bigint, stall_grace bigint
 ) RETURNS TABLE (
     id_ text, token_ bigint, task_ text, queue_ text, payload_ text, priority_ smallint, attempts_ integer,
     max_attempts_ integer, crashes_ integer, timeout_ bigint, run_at_ bigint, created_at_ bigint, dedupe_key_ text,
@@ -450,31 +544,109 @@ BEGIN
     PERFORM pg_advisory_xact_lock_shared(hashtextextended('{schema} halts', 0));
     FOR i IN 1 .. cardinality(queues) LOOP
         CONTINUE WHEN {schema}.stands_still(queues[i], at);
-        RETURN QUERY
-            WITH picked AS MATERIALIZED (
-                SELECT ctid AS place, status FROM {schema}.jobs
-                WHERE queue = queues[i] AND run_at <= at AND status < 3 AND crashes > 0
-                ORDER BY run_at, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
-            ), taken AS (
-                UPDATE {schema}.jobs AS j
-                SET status = 3, token = j.token + 1, worker = worker_, claim = claim_, claimed_at = at, progress = NULL,
-                    note = NULL, waits_for = NULL,
-                    deadline = CASE WHEN j.timeout > 0 THEN at + j.timeout + stall_grace ELSE 4611686018427387904 END
-                FROM picked WHERE j.ctid = picked.place
-                RETURNING j.*, picked.status AS was
-            ), counted AS (
-                INSERT INTO {schema}.counts (queue, status, n)
-                SELECT queues[i], change.status, change.n
-                FROM taken AS t, LATERAL (VALUES (t.was, -1), (3, 1)) AS change(status, n)
-            )
-            SELECT id::text, token, task, queue, payload, priority, attempts, max_attempts, crashes, timeout, run_at,
-                   created_at, dedupe_key, target_type, target_id, tags, options
-            FROM taken;
+        RETURN QUERY SELECT * FROM {schema}.take_locked(worker_, claim_, ARRAY(
+            SELECT id FROM {schema}.jobs
+            WHERE queue = queues[i] AND task = tasks[i] AND run_at <= at AND status < 3 AND crashes > 0
+            ORDER BY run_at, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED), at, stall_grace);
         EXIT WHEN FOUND;
     END LOOP;
 END $$;
 
+-- As take, if some of the jobs were set aside: lines has, for each level, the tasks of which there are such jobs. Both kinds
+-- are taken in one order. A level at whose beginning there are jobs of tasks not given is left: these go aside first.
+CREATE FUNCTION {schema}.take_mixed(
+    worker_ text, claim_ bigint, queues text[], priorities smallint[], lines jsonb, most integer[], wants integer[],
+    rooms integer[], room integer, tasks jsonb, at bigint, stall_grace bigint
+) RETURNS TABLE (
+    id_ text, token_ bigint, task_ text, queue_ text, payload_ text, priority_ smallint, attempts_ integer,
+    max_attempts_ integer, crashes_ integer, timeout_ bigint, run_at_ bigint, created_at_ bigint, dedupe_key_ text,
+    target_type_ text, target_id_ text, tags_ text[], options_ text
+) LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
+SET jit = off
+AS $$
+DECLARE
+    ids uuid[];
+    strange text[];
+    limit_ integer;
+    taken integer;
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(hashtextextended('{schema} halts', 0));
+    FOR i IN 1 .. cardinality(queues) LOOP
+        limit_ := least(most[i], rooms[wants[i]], room);
+        CONTINUE WHEN limit_ <= 0 OR {schema}.stands_still(queues[i], at);
+        WITH shared AS MATERIALIZED (
+            SELECT j.id, j.run_at, j.task FROM {schema}.jobs AS j
+            WHERE j.queue = queues[i] AND j.priority = priorities[i] AND j.run_at <= at
+              AND j.status < 3 AND j.crashes = 0 AND NOT j.aside
+            ORDER BY j.run_at, j.id LIMIT limit_ FOR NO KEY UPDATE SKIP LOCKED
+        ), own AS MATERIALIZED (
+            SELECT job.id, job.run_at
+            FROM jsonb_array_elements_text(lines -> (i - 1)) AS line(task),
+                 LATERAL (SELECT j.id, j.run_at FROM {schema}.jobs AS j
+                          WHERE j.queue = queues[i] AND j.task = line.task AND j.priority = priorities[i] AND j.run_at <= at
+                            AND j.status < 3 AND j.crashes = 0 AND j.aside
+                          ORDER BY j.run_at, j.id LIMIT limit_ FOR NO KEY UPDATE SKIP LOCKED) AS job
+        ), first AS (
+            SELECT id, run_at FROM shared UNION ALL SELECT id, run_at FROM own ORDER BY run_at, id LIMIT limit_
+        )
+        SELECT ARRAY(SELECT id FROM first),
+               ARRAY(SELECT DISTINCT task FROM shared WHERE NOT (tasks IS NULL OR tasks ? task))
+        INTO ids, strange;
+        IF strange <> '{}' THEN
+            RETURN QUERY SELECT NULL::text, NULL::bigint, name, queues[i], NULL::text, priorities[i], NULL::integer,
+                                NULL::integer, NULL::integer, NULL::bigint, NULL::bigint, NULL::bigint, NULL::text, NULL::text,
+                                NULL::text, NULL::text[], NULL::text
+                         FROM unnest(strange) AS name;
+            CONTINUE;
+        END IF;
+        RETURN QUERY SELECT * FROM {schema}.take_locked(worker_, claim_, ids, at, stall_grace);
+        GET DIAGNOSTICS taken = ROW_COUNT;
+        room := room - taken;
+        rooms[wants[i]] := rooms[wants[i]] - taken;
+    END LOOP;
+END $$;
+
+-- Sets aside the jobs of tasks not given among the first due jobs of each level, until it has moved most of them: each job is
+-- moved once, and from then on costs no claim anything. It locks only those: others may claim the rest meanwhile.
+CREATE FUNCTION {schema}.put_aside(
+    queues text[], priorities smallint[], tasks jsonb, look integer, most integer, at bigint
+) RETURNS integer LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
+SET jit = off
+AS $$
+DECLARE
+    places tid[];
+    moved integer;
+    total integer := 0;
+BEGIN
+    FOR i IN 1 .. cardinality(queues) LOOP
+        LOOP
+            places := ARRAY(
+                SELECT first.place FROM (
+                    SELECT ctid AS place, task FROM {schema}.jobs
+                    WHERE queue = queues[i] AND priority = priorities[i] AND run_at <= at
+                      AND status < 3 AND crashes = 0 AND NOT aside
+                    ORDER BY run_at, id LIMIT look) AS first
+                WHERE NOT tasks ? first.task);
+            UPDATE {schema}.jobs SET aside = true WHERE ctid = ANY(ARRAY(
+                SELECT ctid FROM {schema}.jobs
+                WHERE ctid = ANY(places) AND status < 3 AND crashes = 0 AND NOT aside FOR NO KEY UPDATE SKIP LOCKED));
+            GET DIAGNOSTICS moved = ROW_COUNT;
+            total := total + moved;
+            IF total >= most THEN
+                RETURN total;
+            END IF;
+            EXIT WHEN moved = 0;
+        END LOOP;
+    END LOOP;
+    RETURN total;
+END $$;
+
 COMMENT ON FUNCTION {schema}.take IS 'Claims due jobs for a worker, level by level; or shows where they wait, and claims them if there is nothing to decide.';
+COMMENT ON FUNCTION {schema}.take_locked IS 'Claims jobs that the caller has locked.';
+COMMENT ON FUNCTION {schema}.take_mixed IS 'Claims due jobs, also such as were set aside, in one order.';
+COMMENT ON FUNCTION {schema}.put_aside IS 'Sets aside due jobs of tasks that a worker does not know, for workers that do.';
 COMMENT ON FUNCTION {schema}.take_suspect IS 'Claims one job whose worker has died before: such a job runs alone.';
 
 -- Of the jobs that wait for a key so many become due (NULL: all), for each of several keys: by priority, then the oldest.
