@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -155,6 +156,23 @@ def test_a_transaction_that_has_begun_before_is_refused_and_left_alone(app: Main
         lent.commit()
     assert rooms(path) == [7]
     assert app.run(end(app.store, held, Move.DONE)) is Status.COMPLETED
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="sqlite3.connect has no autocommit before Python 3.12")
+@pytest.mark.parametrize("autocommit", [False, True])
+def test_connections_with_autocommit_on_and_off(app: Mainspring, path: Path, autocommit: bool) -> None:
+    options: dict[str, Any] = {"autocommit": autocommit}
+    lost, held = app.run(running(app.store)), app.run(running(app.store))
+    with closing(sqlite3.connect(path, **options)) as lent:
+        with suppress(ZeroDivisionError), done(app.store, lost, lent):
+            lent.execute(INSERT)
+            raise ZeroDivisionError
+        assert rooms(path) == []
+        with done(app.store, held, lent):
+            lent.execute(INSERT)
+            assert rooms(path) == []
+    assert rooms(path) == [7]
+    assert app.run(status_of(app.store, held.id)) is Status.COMPLETED
 
 
 def test_within_djangos_atomic_block_it_is_refused(app: Mainspring, path: Path) -> None:
