@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from mainspring.job import Move
-from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres import PostgresStore, notices
 from mainspring.stores.postgres.notices import channel, describe
 from mainspring.stores.protocol import Action, By, Wake
 from mainspring.testing.clock import ManualClock
@@ -185,6 +185,20 @@ async def test_a_notice_that_makes_no_sense_wakes_to_be_sure(store: PostgresStor
     stores.ask("SELECT pg_notify(%s, %s)", channel(stores.schema), noise)
     await put(store)
     assert await ear.so_far() == [ANYTHING, Wake.JOBS]
+
+
+async def test_a_connection_that_is_lost_alone_is_replaced_at_once(
+    stores: Stores, store: PostgresStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "STEADY", 0.0)  # it has listened for long enough
+    ears = Stores(stores.dsn, f"{stores.schema}_ears")
+    worker = await stores.another(listen_dsn=f"{stores.dsn}&application_name={ears.schema}")
+    ear = await idle(stores, worker)
+    with all_logs(caplog):
+        assert ears.terminate() == 1
+        await eventually(lambda: ANYTHING in ear.heard)  # it listens again, and looks for what it has missed
+        assert not fields_of(caplog, "not_listening")
+    assert not any(info.polling for info in (await worker.stats()).workers)
 
 
 async def test_who_cannot_listen_polls_and_says_so(

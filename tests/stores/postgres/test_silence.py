@@ -13,7 +13,7 @@ import pytest
 from mainspring.errors import StoreUnavailable
 from mainspring.stores.postgres import PostgresStore, insertion, upkeep
 from mainspring.stores.postgres.transaction import Transaction
-from mainspring.stores.protocol import Halt, TakeoverCause
+from mainspring.stores.protocol import Halt, Takeover, TakeoverCause
 from mainspring.testing.conformance.scene import join, new_job, put, running
 from tests.stores.postgres.several import Stores
 from tests.worker.working import eventually
@@ -36,11 +36,18 @@ async def silent(
         await transaction.value("SELECT 1")
 
     task = asyncio.create_task(store._run(stop_in_the_middle))
-    await done.wait()
+    beginning = asyncio.create_task(done.wait())
+    await asyncio.wait([beginning, task], return_when=asyncio.FIRST_COMPLETED)
+    if not done.is_set():
+        await task  # it raises why
     yield task
     end.set()
     with pytest.raises(StoreUnavailable, match="idle-in-transaction timeout"):
         await task
+
+
+async def taken_over(store: PostgresStore) -> list[Takeover]:
+    return (await store.reap()).takeovers
 
 
 @pytest.fixture
@@ -62,8 +69,9 @@ async def test_in_a_heartbeat(stores: Stores) -> None:
     frozen, store = await stores.another(lease=4 * LEASE), await stores.another(lease=LEASE)
     await join(frozen, "w1")
     held = await running(frozen, worker="w1")
-    async with silent(frozen, lambda transaction: transaction.do(upkeep.BEAT, id="w1", polling=False)):
-        (takeover,) = await eventually(store.reap)
+    beat = {"id": "w1", "polling": False, "stuck": 0, "lock": None, "lock_server": None}
+    async with silent(frozen, lambda transaction: transaction.do(upkeep.BEAT, **beat)):
+        (takeover,) = await eventually(lambda: taken_over(store))
         assert stores.ask(IN_THE_MIDDLE, stores.schema), "it still holds its row"
         await eventually(lambda: not stores.ask(IN_THE_MIDDLE, stores.schema))
     assert (takeover.job_id, takeover.cause) == (held.id, TakeoverCause.CRASHED)

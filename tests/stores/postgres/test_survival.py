@@ -14,8 +14,9 @@ import pytest
 
 from mainspring import Mainspring
 from mainspring.errors import StoreUnavailable
-from mainspring.job import Move, Status
-from mainspring.stores.postgres import PostgresStore
+from mainspring.events import StoreBack, StoreLost
+from mainspring.job import Move, ProgressReport, Status
+from mainspring.stores.postgres import PostgresStore, notices
 from mainspring.stores.postgres.store import BUSY
 from mainspring.stores.protocol import Filter, Severity
 from mainspring.testing.conformance.scene import (
@@ -33,7 +34,7 @@ from mainspring.testing.conformance.scene import (
 from tests.postgres import Server, installed
 from tests.stores.postgres.cutting import Line, cut_line
 from tests.stores.postgres.several import Stores
-from tests.worker.working import eventually, working
+from tests.worker.working import all_logs, ended, eventually, fields_of, record, working
 
 ours = pytest.mark.skipif("MAINSPRING_TEST_PG" in os.environ, reason="that server is not ours to stop, or far away")
 
@@ -84,6 +85,7 @@ def test_connections_of_a_process_with_many_files_are_known_too(stores: Stores) 
 # -- cut in the middle ----------------------------------------------------------------------------
 
 LOCK = "LOCK TABLE {s}.jobs IN ACCESS EXCLUSIVE MODE"
+SESSIONS = "SELECT pid FROM pg_stat_activity WHERE application_name = %s"
 WAITING = "SELECT pid FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
 
 
@@ -104,20 +106,62 @@ async def test_an_enqueue_that_was_cut_is_repeated(store: PostgresStore, stores:
     assert await is_sound(store)
 
 
-async def test_what_else_was_cut_can_be_tried_again(store: PostgresStore, stores: Stores) -> None:
+async def test_what_else_was_cut_is_repeated_at_once(store: PostgresStore, stores: Stores) -> None:
+    """On a fresh connection: the caller does not notice."""
     await join(store, "w1")
     job = await put(store)
-    with pytest.raises(StoreUnavailable, match="cannot be reached"):
-        await cut_in_the_middle(stores, claim(store))
-    held = await claim_one(store)
+    (held,) = await cut_in_the_middle(stores, claim(store))
     assert held.id == job
-    with pytest.raises(StoreUnavailable):
-        await cut_in_the_middle(stores, store.heartbeat("w1", {held.id: held.token}))
-    assert not (await store.heartbeat("w1", {held.id: held.token})).lost
-    with pytest.raises(StoreUnavailable):
-        await cut_in_the_middle(stores, end(store, held, Move.DONE))
-    assert await end(store, held, Move.DONE) is Status.COMPLETED
+    mine = {held.id: held.token}
+    assert not (await cut_in_the_middle(stores, store.heartbeat("w1", mine))).lost
+    assert (await cut_in_the_middle(stores, store.reap())).takeovers == []
+    assert await cut_in_the_middle(stores, store.report([ProgressReport(held.id, held.token, 0.5, "")])) == {held.id}
+    assert await cut_in_the_middle(stores, store.wake({"nothing": 1})) == {"nothing": 0}
+    assert await cut_in_the_middle(stores, end(store, held, Move.DONE)) is Status.COMPLETED
     assert await is_sound(store)
+
+
+async def test_a_read_that_was_cut_is_repeated_at_once(store: PostgresStore, stores: Stores) -> None:
+    job = await put(store)
+    assert [found.id for found in await cut_in_the_middle(stores, store.get([job]))] == [job]
+    assert len((await cut_in_the_middle(stores, store.find(Filter()))).jobs) == 1
+    assert await cut_in_the_middle(stores, store.count(Filter())) == 1
+    assert (await cut_in_the_middle(stores, store.stats())).due == {"default": 1}
+
+
+async def test_connections_that_break_one_by_one_are_not_an_outage(
+    stores: Stores, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs go on, and neither log nor events speak of a store that is away."""
+    monkeypatch.setattr(notices, "STEADY", 0.0)  # it may be cut at once
+    app = Mainspring(await stores.another())
+    lost = record(app, StoreLost, StoreBack)
+
+    @app.task()
+    async def work(n: int) -> int:
+        await asyncio.sleep(0.005)
+        return n
+
+    with all_logs(caplog):
+        async with working(app, concurrency=4, prefetch=0) as worker:
+            jobs = [(await work.enqueue(n=n)).id for n in range(40)]
+            for _ in range(30):
+                await cut_one(stores)
+                jobs.append((await work.enqueue(n=0)).id)
+            await ended(app, *jobs)
+            await eventually(lambda: not worker._held)
+        await app.bus.flush()
+    for event in ("store_unavailable", "store_back", "heartbeat_failed", "loop_failed", "ack_failed", "not_listening"):
+        assert not fields_of(caplog, event), event
+    assert lost == []
+
+
+async def cut_one(stores: Stores) -> None:
+    """End one session, if possible in the middle of a statement."""
+    pids = stores.ask(f"{SESSIONS} ORDER BY state = 'active' DESC, random() LIMIT 1", stores.schema)
+    for pid in pids:
+        stores.ask("SELECT pg_terminate_backend(%s)", pid)
+    await asyncio.sleep(0.02)
 
 
 # -- cut at the worst moment ----------------------------------------------------------------------
@@ -179,15 +223,23 @@ async def test_an_enqueue_nobody_answered_counts_once(
 
 
 @ours
-@pytest.mark.parametrize(("way", "mark"), [("before", b".take("), ("after", b"options_")])
-async def test_a_claim_nobody_answered_is_given_back(
-    store: PostgresStore, far: PostgresStore, line: Line, way: str, mark: bytes
+async def test_a_claim_that_did_not_get_through_is_repeated(
+    store: PostgresStore, far: PostgresStore, line: Line
 ) -> None:
     await join(far, "w1")
     job = await put(store)
-    setattr(line, way, mark)
-    with pytest.raises(StoreUnavailable):
-        await claim(far)
+    line.before = b".take("
+    assert [held.id for held in await claim(far)] == [job]
+    assert line.before is None
+
+
+@ours
+async def test_a_claim_nobody_answered_is_given_back(store: PostgresStore, far: PostgresStore, line: Line) -> None:
+    await join(far, "w1")
+    job = await put(store)
+    line.after = b"options_"
+    assert await claim(far) == []  # the second try finds nothing: the first one has it
+    assert line.after is None
     await far.heartbeat("w1", {})
     assert [held.id for held in await claim(far)] == [job]
     assert await is_sound(store)
@@ -214,15 +266,13 @@ async def test_an_ack_nobody_answered_is_known_again(
 ) -> None:
     held, failed = await running(far), await running(far)
     setattr(line, way, {"before": b".complete(", "after": b"SELECT 1"}[way])
-    with pytest.raises(StoreUnavailable):
-        await end(far, held, Move.DONE)
     assert await end(far, held, Move.DONE) is Status.COMPLETED
+    assert (line.before, line.after) == (None, None)
     setattr(line, way, b"COMMIT")
     follow_up = new_job()
     acks = [outcome(failed, Move.DONE, follow_ups=(follow_up,))]
-    with pytest.raises(StoreUnavailable):
-        await far.ack(acks)
     assert await far.ack(acks) == [Status.COMPLETED]
+    assert (line.before, line.after) == (None, None)
     assert await far.ack(acks) == [None]
     assert (await claim_one(store)).id == follow_up.id
     assert await is_sound(store)

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 
-from mainspring.stores.postgres.refusals import explained
+from mainspring.stores.postgres.refusals import explained, explained_on
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 
@@ -48,6 +48,7 @@ class Links:
         async with mine.room:
             with explained():
                 connection = await self._take(mine)
+            with explained_on(connection):
                 try:
                     yield connection
                 finally:

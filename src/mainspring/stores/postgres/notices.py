@@ -26,6 +26,7 @@ from mainspring.stores.protocol import EVERY_QUEUE, Wake
 log = get_log("mainspring.postgres")
 
 POLL = 1.0  # seconds between looks while nobody can tell us
+STEADY = 1.0  # seconds; a connection that listened for less is not replaced at once
 LONGEST_RETRY = 15.0  # seconds between tries to listen again
 ECHO_WITHIN = 5.0  # seconds in which we hear ourselves, if we can
 POOLER_RETRY = 600.0  # seconds between tries to listen through a pooler, each of which leaves an ear behind in it
@@ -116,6 +117,7 @@ class Listener:
         self.polling = False  # because listening failed, or was in vain
         self.lock: SessionLock | None = None  # None: not connected, or only through a pooler, which would keep the lock
         self._failures = 0  # in a row
+        self._since = 0.0  # when it began to listen
 
     async def stop(self) -> None:
         self._task.cancel()
@@ -140,7 +142,8 @@ class Listener:
                     self._back()
                     await self._listen(connection)
             except (StoreError, psycopg.Error, OSError) as error:
-                await self._poll(self._lost(error))
+                if not self._worth_a_fresh_connection():
+                    await self._poll(self._lost(error))
 
     async def _hear_ourselves(self, connection: Connection) -> None:
         """A pooler in transaction mode takes a LISTEN without complaint, for a connection that is not ours any more."""
@@ -154,6 +157,12 @@ class Listener:
         await connection.execute(f"UNLISTEN {channel(self._schema)}")  # most likely where we said LISTEN
         raise Deaf
 
+    def _worth_a_fresh_connection(self) -> bool:
+        """One that stood for a while may have been lost alone: the next one, at once, shows whether the server is."""
+        stood = self.listening and self.loop.time() - self._since >= STEADY
+        self.listening, self.lock = False, None
+        return stood
+
     def _lost(self, error: Exception) -> float:
         """Said at the first failure, and then ever more rarely. Returns the seconds until the next try."""
         self.listening, self.polling, self.lock = False, True, None
@@ -165,6 +174,7 @@ class Listener:
 
     def _back(self) -> None:
         self.listening, self.polling = True, False
+        self._since = self.loop.time()
         if self._failures:
             log.info("listening_again", failures=self._failures)
         self._failures = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 from psycopg import errors
@@ -78,12 +79,40 @@ FOR_NOW = (
 """Of one that failed, whose error code libpq keeps to itself: by the server's words, as far as they are English."""
 
 
+LAST_WORDS = (errors.AdminShutdown, errors.CrashShutdown, errors.IdleInTransactionSessionTimeout)
+"""Errors after which the server closes the connection."""
+
+
+class ConnectionLost(StoreUnavailable):
+    """The connection to the database broke. The server may well answer on another one."""
+
+
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
         raise explain(error) from error
+
+
+@contextlib.contextmanager
+def explained_on(connection: psycopg.AsyncConnection[Any]) -> Iterator[None]:
+    """The same for a connection that stood: `ConnectionLost` tells callers to try a fresh one at once."""
+    try:
+        yield
+    except psycopg.Error as error:
+        if is_lost(connection, error):
+            words = " ".join(str(error).split()) or type(error).__name__
+            msg = f"the connection to the database was lost: {words}"
+            raise ConnectionLost(msg) from error
+        raise explain(error) from error
+
+
+def is_lost(connection: psycopg.AsyncConnection[Any], error: psycopg.Error) -> bool:
+    """The server's last words may be read before the end of the connection is noticed."""
+    if isinstance(error, LAST_WORDS):
+        return True
+    return connection.closed and isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
 
 
 def explain(error: psycopg.Error) -> StoreError:

@@ -39,7 +39,7 @@ from mainspring.stores.postgres.clock import ServerClock
 from mainspring.stores.postgres.completion import LentCompletion, PostgresCompletion
 from mainspring.stores.postgres.links import Connection, Links, is_pooled, short_transaction
 from mainspring.stores.postgres.notices import Listener, tell, tell_with_commit
-from mainspring.stores.postgres.refusals import explain
+from mainspring.stores.postgres.refusals import ConnectionLost, explain
 from mainspring.stores.postgres.transaction import PLAN_FREELY, Dialect, Transaction
 from mainspring.stores.protocol import (
     Action,
@@ -124,8 +124,10 @@ class PostgresStore:
     # -- opening ------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        if self._is_open:
-            return
+        if not self._is_open:
+            await self._again(self._open_once, repeatable=True)
+
+    async def _open_once(self) -> None:
         async with self._links.use() as connection:
             schema.refuse_old_server(connection)
             await self._notice_pooler(connection)
@@ -167,13 +169,16 @@ class PostgresStore:
             await self._listen_links.close()
         self._is_open = False
 
-    async def _run(self, operation: Callable[[Transaction], Awaitable[T]]) -> T:
-        """In a transaction of its own; again if it met another one, or a connection that was cut while idle."""
-        await self.open()
-        return await self._again(lambda: self._run_once(operation))
+    async def _run(self, operation: Callable[[Transaction], Awaitable[T]], *, repeatable: bool = False) -> T:
+        """Run it in a transaction; again if it met another transaction, or a day without a partition.
 
-    async def _run_alone(self, operation: Callable[[Transaction], Awaitable[T]]) -> T:
-        """Statements that are transactions by themselves."""
+        `repeatable`: also again if the connection broke and nobody knows whether it was committed.
+        """
+        await self.open()
+        return await self._again(lambda: self._run_once(operation), repeatable=repeatable)
+
+    async def _run_alone(self, operation: Callable[[Transaction], Awaitable[T]], *, repeatable: bool = False) -> T:
+        """The same for statements that are transactions by themselves."""
 
         async def run() -> T:
             async with self._links.use() as connection:
@@ -184,14 +189,28 @@ class PostgresStore:
             return result
 
         await self.open()
-        return await self._again(run)
+        return await self._again(run, repeatable=repeatable)
 
-    async def _again(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def _again(self, work: Callable[[], Awaitable[T]], *, repeatable: bool) -> T:
         for tries_left in reversed(range(TRIES)):
             try:
                 return await work()
             except StoreError as error:
-                if not tries_left or not await self._worth_another_try(error):
+                is_lost = isinstance(error, ConnectionLost)
+                if not tries_left or not (repeatable if is_lost else await self._worth_another_try(error)):
+                    raise
+        raise AssertionError  # the last try returned or raised
+
+    async def _repeat_if_lost(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do work that recognises its own lost answers, at once again on a fresh connection if this one breaks.
+
+        One connection may break alone. That the server is away shows when no other can be made.
+        """
+        for tries_left in reversed(range(TRIES)):
+            try:
+                return await work()
+            except ConnectionLost:
+                if not tries_left:
                     raise
         raise AssertionError  # the last try returned or raised
 
@@ -213,9 +232,14 @@ class PostgresStore:
         return True
 
     async def _read(self, operation: Callable[[Transaction], Awaitable[T]]) -> T:
+        """Read it, at once again on a fresh connection if this one breaks."""
+
+        async def read_once() -> T:
+            async with self._links.use() as connection:
+                return await operation(Transaction(connection, self._dialect))
+
         await self.open()
-        async with self._links.use() as connection:
-            return await operation(Transaction(connection, self._dialect))
+        return await self._again(read_once, repeatable=True)
 
     async def _read_by_index(self, operation: Callable[[Transaction], Awaitable[T]]) -> T:
         """Whatever the planner believes of the table."""
@@ -248,7 +272,7 @@ class PostgresStore:
         if not jobs:
             return []
         if self._lost_inserts and any(job.id in self._lost_inserts for job in jobs):
-            inserted = await self._run(lambda transaction: insertion.insert_again(transaction, jobs))
+            inserted = await self._run(lambda transaction: insertion.insert_again(transaction, jobs), repeatable=True)
             for job in jobs:
                 self._lost_inserts.pop(job.id, None)
             return inserted
@@ -290,13 +314,18 @@ class PostgresStore:
         solo: bool = False,
         tasks: frozenset[str] | None = None,
     ) -> Claims:
-        self._turn += 1
         most = sum(want.limit for want in wants) if limit is None else limit
-        request = claims.ClaimRequest(worker, wants, most, solo, tasks, self.stall_grace, self.patience, self._turn)
+        request = claims.ClaimRequest(worker, wants, most, solo, tasks, self.stall_grace, self.patience, turn=0)
+        return await self._repeat_if_lost(lambda: self._claim_by_turn(request))
+
+    async def _claim_by_turn(self, request: claims.ClaimRequest) -> Claims:
+        """Each try has a number of its own, by which what it took is found and handed back if its answer got lost."""
+        self._turn += 1
+        request = replace(request, turn=self._turn)
         try:
             return await self._claim_or_be_idle(request)
         except BaseException:  # what it took may be committed all the same; also if we were cancelled
-            lost = self._lost_claims.setdefault(worker, {})
+            lost = self._lost_claims.setdefault(request.worker, {})
             lost[request.turn] = self.clock.monotonic()
             raise
 
@@ -331,18 +360,21 @@ class PostgresStore:
             del lost[claim]
 
     async def _mark_idle(self, worker: str, *, idle: bool) -> None:
-        await self._run(lambda transaction: transaction.do(upkeep.IDLE, id=worker, idle=idle))
+        await self._run(lambda transaction: transaction.do(upkeep.IDLE, id=worker, idle=idle), repeatable=True)
         (self._idle.add if idle else self._idle.discard)(worker)
 
     async def ack(self, outcomes: Sequence[Outcome]) -> list[Status | None]:
         ended = list(outcomes)
+        statuses = await self._repeat_if_lost(lambda: self._ack_once(ended))
+        return await self._recognised(ended, statuses) if self._lost_acks else statuses
+
+    async def _ack_once(self, ended: list[Outcome]) -> list[Status | None]:
         run = self._run_alone if endings.all_plain(ended) else self._run
         try:
-            statuses = await run(lambda transaction: endings.ack(transaction, ended))
+            return await run(lambda transaction: endings.ack(transaction, ended))
         except StoreUnavailable:
             self._lost_acks.update((outcome.job_id, outcome.token) for outcome in ended)
             raise
-        return await self._recognised(ended, statuses) if self._lost_acks else statuses
 
     async def _recognised(self, outcomes: list[Outcome], statuses: list[Status | None]) -> list[Status | None]:
         """An outcome that had arrived when its answer got lost is no lost claim."""
@@ -356,7 +388,7 @@ class PostgresStore:
 
     async def report(self, reports: Sequence[ProgressReport]) -> set[str]:
         given = list(reports)
-        accepted = await self._run(lambda transaction: endings.report(transaction, given))
+        accepted = await self._run(lambda transaction: endings.report(transaction, given), repeatable=True)
         return {report.job_id for report, good in zip(given, accepted, strict=True) if good}
 
     async def save(self, saves: Sequence[Save]) -> list[list[Inserted] | None]:
@@ -381,9 +413,9 @@ class PostgresStore:
         return await self._read(lambda transaction: steps.of_job(transaction, job_id))
 
     async def wake(self, keys: Mapping[str, int]) -> dict[str, int]:
-        """Never repeated here if the answer got lost. Who does so may wake others too: they look, and wait on."""
+        """Repeated if the answer got lost. That may wake more jobs than asked for: they look again, and wait on."""
         refuse_negative(keys)
-        return await self._run_alone(lambda transaction: waiting.wake(transaction, keys))
+        return await self._run_alone(lambda transaction: waiting.wake(transaction, keys), repeatable=True)
 
     def completion(self, outcome: Callable[[], Outcome], connection: Any = None) -> Completion:
         if connection is not None:
@@ -394,7 +426,7 @@ class PostgresStore:
 
     async def join(self, worker: WorkerInfo, wake: Callable[[Wake], None]) -> None:
         await self._stop_listening(worker.id)
-        await self._run(lambda transaction: upkeep.join(transaction, worker))
+        await self._run(lambda transaction: upkeep.join(transaction, worker), repeatable=True)
         self._joined[worker.id] = worker
         self._listeners[worker.id] = Listener(self._listen_links, self.schema, worker.queues, wake)
 
@@ -406,7 +438,7 @@ class PostgresStore:
         self._lost_claims.pop(worker, None)
         if not self._joined:  # then nobody here looks after the others any more
             self._seen, self._dead, self._watched = {}, set(), {}
-        await self._run(lambda transaction: upkeep.leave(transaction, worker))
+        await self._run(lambda transaction: upkeep.leave(transaction, worker), repeatable=True)
 
     async def _stop_listening(self, worker: str) -> None:
         listener = self._listeners.pop(worker, None)
@@ -436,7 +468,7 @@ class PostgresStore:
             return await upkeep.pulse(transaction, worker, held)
 
         run = self._run if self._lost_claims.get(worker) else self._run_alone
-        pulse = await run(beat)
+        pulse = await run(beat, repeatable=True)
         self._dead.discard(worker)
         return pulse
 
@@ -456,7 +488,10 @@ class PostgresStore:
             forgotten = await transaction.rows(upkeep.FORGET, ids=dead)
             return Reaped(taken, frozenset(worker for (worker,) in forgotten))
 
-        return await self._run(take)
+        try:
+            return await self._run(take)
+        except ConnectionLost:  # it may be done; then the second try finds nothing, and cannot tell who was forgotten
+            return replace(await self._run(take, repeatable=True), dead=frozenset(dead))
 
     async def _killed(self, sight: upkeep.Sight) -> set[str]:
         """Return the workers whose process has died: the server has freed the lock of their listening session.
@@ -497,7 +532,7 @@ class PostgresStore:
         return now - seen[1] >= self.lease
 
     async def prune(self, limit: int = 1000) -> int:
-        return await self._run(lambda transaction: upkeep.prune(transaction, limit))
+        return await self._run(lambda transaction: upkeep.prune(transaction, limit), repeatable=True)
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -604,7 +639,7 @@ class PostgresStore:
     # -- moving to another store --------------------------------------------------------------
 
     async def dump(self, kind: Kind, *, after: str | None = None, limit: int = 1000) -> Chunk:
-        return await self._run(lambda transaction: transfer.dump(transaction, kind, after, limit))
+        return await self._run(lambda transaction: transfer.dump(transaction, kind, after, limit), repeatable=True)
 
     async def look_up(self, kind: Kind, keys: Sequence[str]) -> list[Record]:
         return await self._read(lambda transaction: transfer.look_up(transaction, kind, keys))
