@@ -12,7 +12,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from pydantic_core import from_json  # several times as fast as json.loads
 
@@ -68,6 +68,17 @@ class Guard(Protocol):
 
         A process that dies does not tell; a guard that gives something out must find out by itself.
         """
+
+
+@runtime_checkable
+class Rechecking(Protocol):
+    """A guard whose answer may change while a job that has passed waits in its worker to be started."""
+
+    async def recheck(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+        """Those that had passed and may not start any more, by their ids. Asked at each start: quick as a rule."""
+
+    def permits(self, job: Guarded) -> bool:
+        """Whether it may start, as far as is known. Asked from any thread, when that is ready to call the handler."""
 
 
 class Guards:
@@ -132,6 +143,23 @@ class Guards:
         for guard in self._guards.values():
             if taken_back := [job for by, job in passed if by is guard and job.claim.id in refused]:
                 await guard.ended(taken_back)
+
+    async def recheck(self, claims: Sequence[Claim], now: Millis) -> dict[str, Refusal]:
+        """Those that had passed and may not start any more. All guards that they had passed must hear of their end."""
+        refused: dict[str, Refusal] = {}
+        for guard, jobs in self._jobs_to_recheck(claims):
+            refused |= await guard.recheck([job for job in jobs if job.claim.id not in refused], now)
+        return refused
+
+    def permits(self, claim: Claim) -> bool:
+        """The same without I/O, from any thread."""
+        return all(guard.permits(job) for guard, jobs in self._jobs_to_recheck([claim]) for job in jobs)
+
+    def _jobs_to_recheck(self, claims: Sequence[Claim]) -> Iterable[tuple[Rechecking, list[Guarded]]]:
+        with_options = [claim for claim in claims if claim.options is not None]
+        for guard, jobs in self._jobs_of_each(with_options) if with_options else ():
+            if isinstance(guard, Rechecking):
+                yield guard, jobs
 
     async def ended(self, claims: Sequence[Claim], endings: Mapping[str, Ending] | None = None) -> None:
         for guard, jobs in self._jobs_of_each(claims, endings):

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from mainspring import HaltResult, Mainspring
-from tests.chaos.conftest import Chaos, each_store
+from mainspring import Filter, HaltResult, Mainspring, Status
+from mainspring.stores.tables import RUNNING, SUSPENDED
+from tests.chaos.conftest import LONG, STORES, Chaos, each_store
 from tests.chaos.nursery import Nursery, Process
 from tests.chaos.programs.halts import BATCH_WAIT, define, starts
 from tests.chaos.waiting import wait_until
@@ -32,8 +33,8 @@ class Scene:
         self.nursery = nursery
         self.halted: list[tuple[int, int]] = []  # from when to when nothing may start
 
-    def start(self, number: int = 2) -> list[Process]:
-        workers = [self.nursery.start("halts:work") for _ in range(number)]
+    def start(self, **settings: Any) -> list[Process]:
+        workers = [self.nursery.start("halts:work", **settings) for _ in range(2)]
         for worker in workers:
             worker.wait_for("worker_started")
         return workers
@@ -66,15 +67,23 @@ class Scene:
         return [(at - since) / SECOND for since, until in self.halted for at in found if since < at < until]
 
 
+def tasks(*chosen: str) -> pytest.MarkDecorator:
+    """`store-task`; in the long form all of them."""
+    every = [f"{store}-{task}" for store in STORES for task in ("quick", "threaded")]
+    names = every if LONG else list(chosen)
+    return pytest.mark.parametrize(
+        ("nursery", "task"), [tuple(name.split("-")) for name in names], indirect=["nursery"], ids=names
+    )
+
+
 @pytest.fixture
 def scene(nursery: Nursery) -> Scene:
     return Scene(nursery)
 
 
-@each_store
-@pytest.mark.parametrize("task", ["quick", "threaded"])
+@tasks("sqlite-quick", "sqlite-threaded", "postgres-quick")
 def test_nothing_starts_after_a_halt_has_returned(scene: Scene, chaos: Chaos, task: str) -> None:
-    rounds = chaos.size(5, 100)
+    rounds = chaos.size(4, 100)
 
     async def halt_again_and_again(app: Mainspring) -> None:
         scene.start()
@@ -108,21 +117,47 @@ def test_a_batch_that_is_being_gathered_does_not_start_after_a_halt(scene: Scene
 
 @each_store
 def test_a_stopped_worker_is_named_and_starts_nothing_when_it_goes_on(scene: Scene) -> None:
+    """It is stopped while it gathers a batch: in the middle of a write it would keep SQLite's lock."""
+
     async def halt(app: Mainspring) -> None:
-        stopped, other = scene.start()
-        await app.tasks["quick"].enqueue_many([{}] * 20_000)
-        await scene.wait_for_starts(300)
+        workers = {worker.who: worker for worker in scene.start()}
+        together: Any = app.tasks["together"]
+        await together.enqueue_many(range(30))
+        await asyncio.to_thread(wait_until, lambda: running(scene.nursery) == 30)
+        stopped = workers[holders(scene.nursery)[0]]
         stopped.send(signal.SIGSTOP)
         result = await app.halt()
         stopped.send(signal.SIGCONT)
-        await scene.watch(as_it_is(result))
+        await scene.watch(as_it_is(result), seconds=2 * BATCH_WAIT)
         assert [late.worker.id for late in result.unconfirmed] == [stopped.who]
         assert "no sign of life" in result.unconfirmed[0].why
         assert (await app.halt(wait=None)).confirmed  # now that it goes on
-        assert stopped.code is other.code is None
+        assert running(scene.nursery) == 0
 
     scene.run(halt)
     assert scene.late() == []
+
+
+@each_store
+def test_other_processes_are_told_that_a_breaker_opened(scene: Scene) -> None:
+    """Workers that would not look at it again by themselves for a minute."""
+
+    async def open_breaker(app: Mainspring) -> None:
+        scene.start(fresh=60_000)
+        await app.tasks["call"].enqueue_many([{}] * 5000)
+        await scene.wait_for_starts(100)
+        await app.breakers.open("service")
+        await asyncio.to_thread(wait_until, lambda: not unsuspended(scene.nursery), lambda: "the end of the starts")
+        assert await app.jobs.count(Filter(statuses=(Status.SUSPENDED,))) > 0
+        await app.breakers.close("service")
+        await scene.wait_for_starts(1)
+
+    scene.run(open_breaker)
+
+
+def unsuspended(nursery: Nursery) -> int:
+    ((number,),) = nursery.ask(f"SELECT count(*) FROM jobs WHERE status <> {SUSPENDED}")
+    return int(number)
 
 
 async def as_it_is(result: HaltResult) -> HaltResult:
@@ -130,5 +165,9 @@ async def as_it_is(result: HaltResult) -> HaltResult:
 
 
 def running(nursery: Nursery) -> int:
-    ((number,),) = nursery.ask("SELECT count(*) FROM jobs WHERE status = 3")
+    ((number,),) = nursery.ask(f"SELECT count(*) FROM jobs WHERE status = {RUNNING}")
     return int(number)
+
+
+def holders(nursery: Nursery) -> list[str]:
+    return [who for (who,) in nursery.ask(f"SELECT DISTINCT worker FROM jobs WHERE status = {RUNNING}")]

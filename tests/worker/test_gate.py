@@ -239,6 +239,125 @@ async def test_a_halt_ends_by_itself() -> None:
         await eventually(lambda: completed(app, 1))
 
 
+# -- guards ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["async", "batched"])
+async def test_jobs_that_passed_a_breaker_do_not_start_after_it_opened(kind: str) -> None:
+    app = new_app()
+    calls: list[int] = []
+    go = asyncio.Event()
+
+    @app.task()
+    async def occupy() -> None:
+        await go.wait()
+
+    @app.task(breaker="mail")
+    async def send(number: int) -> None:
+        calls.append(number)
+
+    @app.task(breaker="mail", batch=Batch(size=10, wait=0.05))
+    async def send_all(numbers: list[int]) -> None:
+        calls.extend(numbers)
+
+    async with working(app, concurrency=1) as worker:
+        prefetching(worker)
+        await occupy.enqueue()
+        await eventually(lambda: claimed(app, 1))
+        if kind == "async":
+            await send.enqueue_many([{"number": number} for number in range(3)])
+        else:
+            await send_all.enqueue_many(range(3))
+        await eventually(lambda: len(worker._buffer) == (3 if kind == "async" else 1))  # they have passed
+        await app.breakers.open("mail")
+        go.set()
+        suspended = await eventually(lambda: in_status(app, Status.SUSPENDED, 3))
+        assert ([job.attempts for job in suspended], calls) == ([0, 0, 0], [])
+        await app.breakers.close("mail")
+        await eventually(lambda: completed(app, 4))
+    assert sorted(calls) == [0, 1, 2]
+
+
+async def in_status(app: Mainspring, status: Status, number: int) -> list[Job]:
+    found = await jobs_of(app, status)
+    return found if len(found) == number else []
+
+
+async def test_a_job_that_expired_while_it_waited_in_its_worker_does_not_start() -> None:
+    app = new_app()
+    ran, go = asyncio.Event(), asyncio.Event()
+
+    @app.task()
+    async def occupy() -> None:
+        await go.wait()
+
+    @app.task(expires=0.3)
+    async def late() -> None:
+        ran.set()
+
+    async with working(app, concurrency=1) as worker:
+        prefetching(worker)
+        await occupy.enqueue()
+        await eventually(lambda: claimed(app, 1))
+        job = await late.enqueue()
+        await eventually(lambda: worker._buffer)
+        created = (await job.get()).created_at
+        await eventually(lambda: app.now() > created + timedelta(seconds=0.35))
+        go.set()
+        (cancelled,) = await reached(app, job.id, statuses=(Status.CANCELLED,))
+    assert "expired" in cancelled.reason
+    assert not ran.is_set()
+
+
+async def test_a_limit_gets_its_place_back_from_a_job_that_an_open_breaker_kept_from_starting() -> None:
+    app = new_app()
+    calls: list[int] = []
+    go = asyncio.Event()
+
+    @app.task()
+    async def occupy() -> None:
+        await go.wait()
+
+    @app.task(breaker="mail", limits=Limit(1))
+    async def send(number: int) -> None:
+        calls.append(number)
+
+    async with working(app, concurrency=1) as worker:
+        prefetching(worker)
+        await occupy.enqueue()
+        await eventually(lambda: claimed(app, 1))
+        await send.enqueue(number=1)
+        await eventually(lambda: worker._buffer)
+        await app.breakers.open("mail")
+        go.set()
+        await eventually(lambda: in_status(app, Status.SUSPENDED, 1))
+        await app.breakers.close("mail")
+        await send.enqueue(number=2)
+        await eventually(lambda: completed(app, 3))
+    assert sorted(calls) == [1, 2]
+
+
+async def test_a_guard_that_fails_at_the_start_costs_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = new_app()
+
+    @app.task(breaker="mail")
+    async def send() -> str:
+        return "sent"
+
+    recheck, failures = app.breakers.recheck, [RuntimeError("broken")]
+
+    async def fail_once(name: str) -> Any:
+        if failures:
+            raise failures.pop()
+        return await recheck(name)
+
+    monkeypatch.setattr(app.breakers, "recheck", fail_once)
+    async with working(app, concurrency=1):
+        job = await send.enqueue()
+        assert await job.result(30) == "sent"
+    assert (await job.get()).attempts == 1
+
+
 # -- how old the last look may be -----------------------------------------------------------------
 
 

@@ -2,12 +2,14 @@
 
 Each is a document (circuit.py says what is in it and how it changes). A process knows it for a second, and counts
 results in memory; it writes them together once a second, if there are errors among them, or at once if they would open
-the breaker or tell of a probe. So a service that is well costs a read per second, and nothing else.
+the breaker or tell of a probe. So a service that is well costs a read per second, and nothing else. When a breaker
+opens or closes, workers of other processes are woken and look at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +25,7 @@ from mainspring.events import BreakerClosed, BreakerHalfOpened, BreakerOpened
 from mainspring.flow import circuit
 from mainspring.flow.circuit import Breaker, Circuit, Phase, Slice
 from mainspring.guards import Guarded, LookAgain, Refusal, refuse
-from mainspring.job import Move
+from mainspring.job import Claim, Move
 from mainspring.log import get_log
 from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Listing, Write
 from mainspring.stores.protocol import Store
@@ -90,14 +92,21 @@ class View:
     probes: set[str] = field(default_factory=set)  # let through as such
     deferred: int = 0  # jobs since it was last seen to change
     syncing: bool = False
+    tick: int = 0  # when the look began that `circuit` comes from
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def saw(self, seen: Circuit, now: Millis) -> None:
+    def saw(self, seen: Circuit, now: Millis, tick: int) -> None:
+        """Looks may overlap: what an earlier one shows is older than what is known, and is ignored."""
         with self.lock:
+            if tick < self.tick:
+                return
+            self.tick = tick
             if self.circuit is not None and self.circuit.phase is not seen.phase:
                 self.deferred = 0
             if seen.phase is not Phase.CLOSED:
                 self.results.clear()
+            if seen.phase is Phase.OPEN:
+                self.probes.clear()  # of the time before: none of them may start any more
             self.circuit, self.read_at = seen, now
 
     def count(self, start: Millis, *, well: bool, oldest: Millis) -> None:
@@ -134,6 +143,7 @@ class Breakers:
         self._app = app
         self._settings: dict[str, Breaker] = {}
         self._known: tuple[Store | None, dict[str, View]] = None, {}
+        self._ticks = itertools.count(1)  # looks at documents, in the order in which they begin
 
     # -- by hand ----------------------------------------------------------------------------------
 
@@ -219,6 +229,27 @@ class Breakers:
             with view.lock:
                 view.probes |= granted
         return granted
+
+    async def recheck(self, name: str) -> Admission:
+        """How it stands now; nobody is granted anything. For jobs that were admitted and have waited since."""
+        view, now = self._view(name), self._app.store.clock.now()
+        current = await self._current(name, view, now)
+        return Admission(frozenset(), lambda: wait_of(current, now) + view.defer())
+
+    def permits(self, name: str, who: str) -> bool:
+        """Whether one that was admitted may still call it, as far as is known here."""
+        view = self._view(name)
+        known = view.circuit
+        return known is None or known.phase is Phase.CLOSED or who in view.probes
+
+    async def refresh(self) -> None:
+        """Another process has changed one: look at all that this process knows."""
+        names, now = list(self._known[1]), self._app.store.clock.now()
+        if not names or self._known[0] is not self._app.store:
+            return
+        keys, tick = [Key(COLLECTION, "", name) for name in names], next(self._ticks)
+        for found in await self._app.store.documents(keys):
+            self._view(found.key.id).saw(Circuit.from_json(found.data), now, tick)
 
     def admits_at_once(self, name: str) -> bool:
         """Whether it is known to be closed, without asking anybody."""
@@ -316,12 +347,14 @@ class Breakers:
     async def _change(self, name: str, decide: Callable[[Circuit, Millis], tuple[Circuit, T]]) -> T:
         """Read, decide, write; and again if another was quicker."""
         while True:
+            tick = next(self._ticks)
             found, now = await self._look(name), self._app.store.clock.now()
             before = Circuit() if found is None else Circuit.from_json(found.data)
             after, answer = decide(before, now)
-            if after != before and not await self._write(name, after, found):
+            spread = after.phase is not before.phase
+            if after != before and not await self._write(name, after, found, spread=spread):
                 continue
-            self._view(name).saw(after, now)
+            self._view(name).saw(after, now, tick if after == before else next(self._ticks))
             if after.phase is not before.phase:
                 await self._changed(name, before, after)
             return answer
@@ -329,10 +362,10 @@ class Breakers:
     async def _look(self, name: str) -> Document | None:
         return next(iter(await self._app.store.documents([Key(COLLECTION, "", name)])), None)
 
-    async def _write(self, name: str, after: Circuit, found: Document | None) -> bool:
+    async def _write(self, name: str, after: Circuit, found: Document | None, *, spread: bool) -> bool:
         expected = ABSENT if found is None else found.version
         write = Write(Key(COLLECTION, "", name), after.to_json(), expected=expected)
-        return (await self._app.store.write([Bundle((write,))]))[0] is not None
+        return (await self._app.store.write([Bundle((write,), spread=spread)]))[0] is not None
 
     async def _changed(self, name: str, before: Circuit, after: Circuit) -> None:
         """Told by the one process that wrote it. Jobs that are not woken, as it died, come back by themselves."""
@@ -380,14 +413,31 @@ class BreakerGuard:
         for name in dict.fromkeys(job.option for job in jobs):
             ours = [job.claim for job in jobs if job.option == name]
             admission = await self._app.breakers.admit(name, [claim.id for claim in ours])
-            look_again: LookAgain = partial(self._is_closed, name)
-            for claim in ours:
-                if claim.id not in admission.granted:
-                    refused[claim.id] = refuse(
-                        claim, Move.SUSPEND, delay=admission.delay(), waits_for=key_of(name), blocked=True,
-                        reason=reason_of(name), look_again=look_again,
-                    )  # fmt: skip
+            refused |= self._refuse(name, [claim for claim in ours if claim.id not in admission.granted], admission)
         return refused
+
+    async def recheck(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+        """It may have opened since they were admitted."""
+        del now
+        refused: dict[str, Refusal] = {}
+        for name in dict.fromkeys(job.option for job in jobs):
+            admission = await self._app.breakers.recheck(name)
+            ours = [job.claim for job in jobs if job.option == name and not self.permits(job)]
+            refused |= self._refuse(name, ours, admission)
+        return refused
+
+    def permits(self, job: Guarded) -> bool:
+        return self._app.breakers.permits(job.option, job.claim.id)
+
+    def _refuse(self, name: str, claims: Sequence[Claim], admission: Admission) -> dict[str, Refusal]:
+        look_again: LookAgain = partial(self._is_closed, name)
+        return {claim.id: self._suspend(name, claim, admission.delay(), look_again) for claim in claims}
+
+    def _suspend(self, name: str, claim: Claim, delay: Millis, look_again: LookAgain) -> Refusal:
+        return refuse(
+            claim, Move.SUSPEND, delay=delay, waits_for=key_of(name), blocked=True, reason=reason_of(name),
+            look_again=look_again,
+        )  # fmt: skip
 
     async def _is_closed(self, name: str) -> bool:
         return (await self._app.breakers.get(name)).phase is Phase.CLOSED

@@ -81,6 +81,15 @@ class Expiry:
             if not keep
         }
 
+    async def recheck(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+        """Its time may have passed while it waited, say in a batch."""
+        return await self.admit(jobs, now)
+
+    def permits(self, job: Guarded) -> bool:
+        """A thread is not slow enough to matter."""
+        del job
+        return True
+
     async def ended(self, jobs: Sequence[Guarded]) -> None:
         """Nothing was given out."""
 

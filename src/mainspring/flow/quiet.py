@@ -182,6 +182,16 @@ class DeliveryGuard:
         task = self._app.tasks.get(job.claim.task)
         return None if task is None else task.options.deliver
 
+    async def recheck(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+        """The window may have closed while it waited. A person's hours were read at its claim, and are not again."""
+        fixed = [job for job in jobs if isinstance(self._window(job), Window)]
+        return await self.admit(fixed, now) if fixed else {}
+
+    def permits(self, job: Guarded) -> bool:
+        """A thread is not slow enough to matter."""
+        del job
+        return True
+
     async def ended(self, jobs: Sequence[Guarded]) -> None:
         """Nothing was given out."""
 

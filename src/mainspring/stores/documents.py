@@ -65,6 +65,7 @@ class Bundle:
     writes: tuple[Write, ...]
     jobs: tuple[NewJob, ...] = ()
     note: Note | None = None
+    spread: bool = False  # wake workers (Wake.STATE): they keep what it writes in memory, and should look at once
 
     def __post_init__(self) -> None:
         if len({write.key for write in self.writes}) < len(self.writes):

@@ -88,7 +88,8 @@ class Wake(Flag):
     CANCELLATIONS = auto()  # a running job may have been cancelled, or a claim lost
     DOCUMENTS = auto()  # a document may come due soon
     HALTS = auto()  # a halt or pause was set or ended
-    ALL = JOBS | CANCELLATIONS | DOCUMENTS | HALTS
+    STATE = auto()  # a document that workers keep in memory has changed, see Bundle.spread
+    ALL = JOBS | CANCELLATIONS | DOCUMENTS | HALTS | STATE
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """The worker: claims due jobs, has them run, writes down how they ended.
 
-`serve` is the table of contents. Eight loops run side by side, each supervised, beside the heartbeat's thread:
+`serve` is the table of contents. Nine loops run side by side, each supervised, beside the heartbeat's thread:
 claim (store → `Run`s), acks (outcomes → store), aftermath (what follows from them), progress (reports → store), gate
-(what is halted), timers (schedules → jobs), upkeep (takeovers, retention), unknown tasks (jobs that no worker can run).
+(what is halted), breakers (what others opened or closed), timers (schedules → jobs), upkeep (takeovers, retention),
+unknown tasks (jobs that no worker can run).
 """
 
 from __future__ import annotations
@@ -197,6 +198,9 @@ class Worker:
                     supervised("aftermath", self._aftermath.step, self._outage), name="mainspring-aftermath"
                 ),
                 asyncio.create_task(supervised("gate", self._gate.step, self._outage), name="mainspring-gate"),
+                asyncio.create_task(
+                    supervised("breakers", self._breakers_step, self._outage), name="mainspring-breakers"
+                ),
                 asyncio.create_task(supervised("timers", self._timer_step, self._outage), name="mainspring-timers"),
                 asyncio.create_task(supervised("upkeep", self._upkeep_step, self._outage), name="mainspring-upkeep"),
                 asyncio.create_task(
@@ -308,6 +312,7 @@ class Worker:
         self._wake, self._room, self._idle = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._claiming = asyncio.Lock()
         self._some_due, self._refreshed_at = asyncio.Event(), float("-inf")
+        self._state_changed = asyncio.Event()
         self._idle.set()
         self._loop = asyncio.get_running_loop()
         self._lanes = Lanes(self.settings.concurrency, self._buffer, self._execute)
@@ -515,6 +520,8 @@ class Worker:
             self._some_due.set()
         if Wake.HALTS in wake:
             self._gate.poke()
+        if Wake.STATE in wake:
+            self._state_changed.set()
 
     def _take(self, claims: list[Claim]) -> None:
         now = self._loop.time()
@@ -582,6 +589,8 @@ class Worker:
         if isinstance(run, Gathering):
             await self._execute_batch(run.take(), lane)
             return
+        if run.guarded and run.claim.options is not None:
+            await self._ask_guards_again([run])
         if elapsed() > self._gate.open_until or run.claim.queue in self._gate.paused or self._stopping.is_set():
             await self._end_unstartable([run])
         if run.ended:  # handed back while it waited
@@ -606,6 +615,8 @@ class Worker:
 
     async def _execute_batch(self, runs: list[Run], lane: asyncio.Task[None]) -> None:
         """The same for several at once."""
+        if any(run.guarded for run in runs):
+            await self._ask_guards_again(runs)
         if self._stopping.is_set() or not all(self._gate.permits(run.claim.queue) for run in runs):
             await self._end_unstartable(runs)
         runs = [run for run in runs if not run.ended]
@@ -646,7 +657,28 @@ class Worker:
 
     def _may_start(self, run: Run) -> bool:
         """Whether a run that has begun may still call its handler. Asked from the handler's thread, too."""
-        return self._gate.permits(run.claim.queue)
+        return self._gate.permits(run.claim.queue) and (not run.guarded or self.app.guards.permits(run.claim))
+
+    async def _ask_guards_again(self, runs: list[Run]) -> None:
+        """End runs that had passed their guards but may not start any more: a breaker opened, or they expired."""
+        waiting = {run.claim.id: run for run in runs if run.guarded and not run.ended}
+        claims = [run.claim for run in waiting.values()]
+        try:
+            refused = await self.app.guards.recheck(claims, self.store.clock.now())
+        except Exception as error:  # noqa: BLE001 - whatever it is, the lane must go on
+            log.warning("admission_failed", jobs=len(claims), error=f"{type(error).__name__}: {error}")
+            for run in waiting.values():
+                self._end(run, Stop.CROWDED)
+            return
+        for job_id, refusal in refused.items():
+            if not waiting[job_id].ended:
+                self._refuse_start(waiting[job_id], refusal)
+
+    def _refuse_start(self, run: Run, refusal: Refusal) -> None:
+        """It stays guarded: the guards that let it pass hear of its end."""
+        run.look_again, run.ended = refusal.look_again, True
+        self._let_go(run)
+        self._acks.add(run, refusal.outcome)
 
     def _ended(self, run: Run, value: Any, error: BaseException | None) -> Outcome | None:
         return self._raised(run, error) if error is not None else decide.returned(run, value, self.store.clock.now())
@@ -773,7 +805,7 @@ class Worker:
             elif run.guarded:
                 self._aftermath.ended(run.claim)
 
-    # -- halts ----------------------------------------------------------------------------------
+    # -- halts and breakers ---------------------------------------------------------------------
 
     def _hand_back_halted(self) -> None:
         """Hand back halted jobs that have not started, wherever they wait: in the buffer, a batch, or at a guard."""
@@ -785,6 +817,12 @@ class Worker:
         """Return when the store has taken back what was halted, also what a claim brought that was under way."""
         await self._claim_finished()
         await self._acks.flush()
+
+    async def _breakers_step(self) -> None:
+        """Look at breakers that another process has opened or closed."""
+        await self._state_changed.wait()
+        self._state_changed.clear()
+        await self.app.breakers.refresh()
 
     # -- upkeep ---------------------------------------------------------------------------------
 

@@ -10,10 +10,11 @@ from typing import Any
 
 from mainspring import Batch, Mainspring
 from mainspring.cli import logs
+from mainspring.flow import breakers
 from mainspring.worker import Worker
 
 START = struct.Struct("<Q")  # CLOCK_MONOTONIC, nanoseconds
-BATCH_WAIT = 0.6  # seconds
+BATCH_WAIT = 1.0  # seconds
 
 
 def make_app(folder: str) -> Mainspring:
@@ -41,8 +42,8 @@ def define(app: Mainspring, folder: str) -> None:
         del numbers
         started()
 
-    @app.task(queue="other")
-    async def other() -> None:
+    @app.task(breaker="service")
+    async def call() -> None:
         started()
 
 
@@ -51,6 +52,8 @@ def starts(folder: Path) -> list[int]:
     return [at for (at,) in START.iter_unpack(path.read_bytes())] if path.exists() else []
 
 
-def work(folder: str, who: str, **worker: Any) -> int:
+def work(folder: str, who: str, fresh: int = breakers.FRESH, **worker: Any) -> int:
+    """`fresh`: for how many milliseconds it goes by what it has read of a breaker, if nothing wakes it."""
+    breakers.FRESH = fresh
     logs.set_up("info", as_json=True, final=True)
     return Worker(make_app(folder), id=who, **worker).run()

@@ -56,15 +56,10 @@ class Crew:
                 member.pause = SHORTEST_POLL
                 member.tell(Wake.JOBS)
 
-    def tell_of_documents(self) -> None:
-        """One may come due before they would look."""
+    def tell_all(self, what: Wake) -> None:
+        """Of what happened in this process. Workers of other processes notice it when they next look."""
         for member in self.members.values():
-            member.tell(Wake.DOCUMENTS)
-
-    def tell_of_halts(self) -> None:
-        """One was set or ended here. Workers of other processes notice it when they next look."""
-        for member in self.members.values():
-            member.tell(Wake.HALTS)
+            member.tell(what)
 
     def warn(self, worker: str) -> None:
         """A claim of it was taken away, or is to be cancelled."""

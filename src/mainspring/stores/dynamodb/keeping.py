@@ -32,6 +32,7 @@ from mainspring.stores.dynamodb.items import PLACES, dedupe_key, key, stamp, tex
 from mainspring.stores.dynamodb.operate import note_actions
 from mainspring.stores.dynamodb.table import TRANSACTION, Action, Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, delete, equals, pack, put, put_item, size
+from mainspring.stores.protocol import Wake
 
 BETWEEN = "\0"  # before every other character: so groups keep their order
 
@@ -106,7 +107,9 @@ async def write(table: Table, bundles: Sequence[Bundle]) -> list[list[Inserted] 
         answers |= part
     taken = [bundle for number, bundle in enumerate(bundles) if answers[number] is not None]
     if comes_soon((one for bundle in taken for one in bundle.writes), now):
-        table.crew.tell_of_documents()
+        table.crew.tell_all(Wake.DOCUMENTS)
+    if any(bundle.spread for bundle in taken):
+        table.crew.tell_all(Wake.STATE)
     return [answers[number] for number in range(len(bundles))]
 
 

@@ -32,7 +32,7 @@ from mainspring.stores.dynamodb.read import Walk
 from mainspring.stores.dynamodb.table import Action as Write
 from mainspring.stores.dynamodb.table import Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, absent, delete, equals, exists, pack, put, unpack, update
-from mainspring.stores.protocol import Action, By, Changed, Edit, Halt
+from mainspring.stores.protocol import Action, By, Changed, Edit, Halt, Wake
 from mainspring.stores.tables import ALLOWED, ChangeRequest, Effect
 
 LINES_KEPT = 400 * 86_400_000  # of what was done to a job
@@ -315,7 +315,7 @@ async def halt(table: Table, one: Halt) -> Halt:
     until = None if one.until is None else one.until.isoformat()
     detail = {"queue": one.queue, "until": until, "accept": one.accept}
     await write_entry(table, By(one.actor, one.reason), "pause" if one.queue else "halt", detail, 0)
-    table.crew.tell_of_halts()
+    table.crew.tell_all(Wake.HALTS)
     return written
 
 
@@ -324,7 +324,7 @@ async def resume(table: Table, by: By, queue: str | None) -> bool:
         return False
     await write_entry(table, by, "resume", {"queue": queue}, 0)
     table.crew.call([queue or "*"])
-    table.crew.tell_of_halts()
+    table.crew.tell_all(Wake.HALTS)
     return True
 
 

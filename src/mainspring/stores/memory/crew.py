@@ -34,8 +34,7 @@ class Crew:
         self._watch: dict[str, tuple[int, float]] = {}  # the beats a worker had when it was last seen to beat
         self._queues: set[str] = set()
         self._losers: set[str] = set()
-        self._documents = False
-        self._halts = False
+        self._for_all = Wake(0)
 
     def join(
         self, info: WorkerInfo, wake: Callable[[Wake], None], loop: asyncio.AbstractEventLoop, now: Millis
@@ -89,16 +88,17 @@ class Crew:
         self._losers.add(worker)
 
     def call_for_documents(self) -> None:
-        self._documents = True
+        self._for_all |= Wake.DOCUMENTS
 
     def call_about_halts(self) -> None:
-        self._halts = True
+        self._for_all |= Wake.HALTS
+
+    def call_about_state(self) -> None:
+        self._for_all |= Wake.STATE
 
     def ring(self) -> None:
         for worker, member in self._members.items():
-            wake = Wake.DOCUMENTS if self._documents else Wake(0)
-            if self._halts:
-                wake |= Wake.HALTS
+            wake = self._for_all
             if worker in self._losers:
                 wake |= Wake.CANCELLATIONS
             if self._serves(member, self._queues):
@@ -108,7 +108,7 @@ class Crew:
                     member.loop.call_soon_threadsafe(member.wake, wake)
         self._queues.clear()
         self._losers.clear()
-        self._documents = self._halts = False
+        self._for_all = Wake(0)
 
     @staticmethod
     def _serves(member: Member, queues: set[str]) -> bool:

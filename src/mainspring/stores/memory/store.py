@@ -706,6 +706,8 @@ class MemoryStore:
                 self._write_down(note.by, note.action, note.detail, 0, now)
             if comes_soon(writes, now):
                 self._crew.call_for_documents()
+            if any(bundle.spread for bundle in taken):
+                self._crew.call_about_state()
             return answers(bundles, holds, [self._insert(job, now) for job in jobs])
 
     async def documents(self, keys: Sequence[Key]) -> list[Document]:

@@ -83,6 +83,7 @@ async def write(transaction: Transaction, bundles: Sequence[Bundle]) -> list[lis
         await write_entry(transaction, note.by, note.action, note.detail, 0)
     if puts and comes_soon(puts, await transaction.value("SELECT {now}")):
         transaction.documents = True
+    transaction.state_changed |= any(bundle.spread for bundle in taken)
     return answers(bundles, holds, inserted)
 
 

@@ -241,7 +241,7 @@ async def halt(transaction: Transaction, one: Halt) -> Halt:
     )
     detail = {"queue": one.queue, "until": until, "accept": one.accept}
     await write_entry(transaction, By(one.actor, one.reason), "pause" if one.queue else "halt", detail, 0)
-    transaction.halts = True
+    transaction.halts_changed = True
     return replace(one, number=number)
 
 
@@ -251,7 +251,7 @@ async def resume(transaction: Transaction, by: By, queue: str | None) -> bool:
     if over:
         await write_entry(transaction, by, "resume", {"queue": queue}, 0)
         transaction.woken.add(queue or "*")
-        transaction.halts = True
+        transaction.halts_changed = True
     return over
 
 

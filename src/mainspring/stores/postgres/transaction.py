@@ -46,7 +46,8 @@ class Transaction:
         self.woken: set[str] = set()  # queues that may have something due
         self.cancellations = False
         self.documents = False  # some come due soon
-        self.halts = False  # one was set or ended
+        self.halts_changed = False
+        self.state_changed = False  # that workers keep in memory
 
     async def rows(self, template: str, **parameters: Any) -> list[tuple[Any, ...]]:
         statement, given = self.dialect.statement(template), self.dialect.parameters(parameters)
@@ -79,8 +80,10 @@ class Transaction:
         wake = Wake.JOBS if self.woken else Wake(0)
         if self.cancellations:
             wake |= Wake.CANCELLATIONS
-        if self.halts:
+        if self.halts_changed:
             wake |= Wake.HALTS
+        if self.state_changed:
+            wake |= Wake.STATE
         return wake | Wake.DOCUMENTS if self.documents else wake
 
 

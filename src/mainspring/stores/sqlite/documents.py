@@ -81,6 +81,7 @@ def write(transaction: Transaction, new: list[Ready]) -> list[list[Inserted] | N
         write_entry(transaction, note.by, note.action, note.detail, 0)
     if comes_soon(writes, transaction.now):
         transaction.documents = True
+    transaction.state_changed |= any(one.bundle.spread for one in taken)
     return answers(bundles, holds, inserted)
 
 

@@ -52,6 +52,7 @@ class Transaction:
         self.pages_to_free = 0
         self.halts: list[Halt] | None = None  # read once per transaction
         self.halts_changed = False
+        self.state_changed = False  # that workers keep in memory
 
     def execute(self, statement: str, parameters: Sequence[Any] | dict[str, Any] = ()) -> sqlite3.Cursor:
         cursor = self.connection.cursor()
@@ -77,6 +78,8 @@ class Transaction:
             wake |= Wake.CANCELLATIONS
         if self.halts_changed:
             wake |= Wake.HALTS
+        if self.state_changed:
+            wake |= Wake.STATE
         return wake | Wake.DOCUMENTS if self.documents else wake
 
 

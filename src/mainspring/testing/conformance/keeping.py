@@ -228,6 +228,15 @@ class Keeping(Scene):
         await wrote(store, a_write(due_at=clock.now() + 1000))
         await asyncio.wait_for(woken.wait(), PATIENCE)
 
+    async def test_a_bundle_that_is_to_be_spread_wakes_workers(self, store: Store) -> None:
+        woken = asyncio.Event()
+        await join(store, "w3", lambda wake: woken.set() if Wake.STATE in wake else None)
+        await claim(store, worker="w3")
+        woken.clear()
+        (written,) = await store.write([Bundle((a_write(),), spread=True)])
+        assert written == []
+        await asyncio.wait_for(woken.wait(), PATIENCE)
+
     # -- in order -------------------------------------------------------------------------------------
 
     async def test_documents_are_browsed_by_group_and_name(self, store: Store) -> None:
