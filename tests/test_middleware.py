@@ -30,7 +30,7 @@ from mainspring import (
 from mainspring.replay.run import Listener, Replay
 from mainspring.testing import inline, manual
 from tests.worker import wrapped
-from tests.worker.working import DEADLINE, ended, working
+from tests.worker.working import DEADLINE, ended, eventually, working
 
 current: ContextVar[str] = ContextVar("current", default="nothing")
 
@@ -595,3 +595,32 @@ def test_a_job_without_headers_has_none(app: Mainspring) -> None:
     assert work.using(headers={}).prepare().options is None
     assert Context.detached().headers == {}
     assert Context.detached(options='{"headers": {"a": "b"}}').headers == {"a": "b"}
+
+
+async def test_a_job_that_is_halted_before_its_thread_starts_is_no_error_for_middleware(app: Mainspring) -> None:
+    seen: list[str] = []
+
+    @app.around_run
+    async def halting(_call: RunCall) -> AsyncIterator[None]:
+        try:
+            await app.halt("while the middleware of a run is at work")
+            yield
+        except Exception as error:
+            seen.append(repr(error))
+            raise
+
+    @app.around_run
+    def plain(_call: RunCall) -> Iterator[None]:
+        seen.append("plain middleware")
+        yield
+
+    @app.task()
+    def work() -> None:
+        seen.append("handler")
+
+    async with working(app) as worker:
+        handle = await work.enqueue()
+        await eventually(app.halts)
+        await eventually(lambda: not worker._held)
+    assert (await handle.get()).status is Status.PENDING
+    assert seen == []

@@ -12,7 +12,7 @@
     ├── JobNotFound               no job has that id (also a LookupError)
     ├── BatchNotFound             no batch has that id (also a LookupError)
     ├── BreakerNotFound           no circuit breaker has that name (also a LookupError)
-    ├── ScheduleNotFound          there is no such schedule
+    ├── ScheduleNotFound          there is no such schedule (also a LookupError)
     ├── PersonNotFound            there is no such person (also a LookupError)
     ├── InvalidPerson             a person that cannot be (also a ValueError)
     ├── IllegalMove               the job's status does not allow it
@@ -167,7 +167,7 @@ class BreakerNotFound(MainspringError, LookupError):
     """No circuit breaker has that name."""
 
 
-class ScheduleNotFound(MainspringError):
+class ScheduleNotFound(MainspringError, LookupError):
     """There is no such schedule."""
 
 
