@@ -558,7 +558,7 @@ class PostgresStore:
         return await self._read(halts.current_halts)
 
     async def confirm(self, worker: str, number: int) -> None:
-        await self._run_alone(lambda transaction: halts.confirm(transaction, worker, number))
+        await self._run_alone(lambda transaction: halts.confirm(transaction, worker, number), repeatable=True)
 
     async def unconfirmed(self, halt: Halt) -> list[WorkerInfo]:
         async def look(transaction: Transaction) -> list[WorkerInfo]:
