@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from mainspring import copying
-from mainspring.copying import ACTOR, Copy, Report, Step
+from mainspring import Mainspring, copying
+from mainspring.copying import Copy, Report, Step
 from mainspring.errors import ConfigurationError, CopyFailed, StoreFull, StoreUnavailable, SystemHalted
 from mainspring.job import FOREVER, Failure, Move, Outcome, Status
 from mainspring.stores.documents import Bundle, Key, Write
 from mainspring.stores.memory import MemoryStore
-from mainspring.stores.protocol import Action, By, Filter, Halt, Store
+from mainspring.stores.protocol import COPIER, Action, By, Filter, Halt, Store
 from mainspring.stores.records import Kind
 from mainspring.stores.sqlite import SqliteStore
 from mainspring.testing.clock import ManualClock
@@ -65,7 +65,7 @@ async def halted(store: Store) -> tuple[str, str, bool] | None:
     return None if halt is None else (halt.actor, halt.reason, halt.accept)
 
 
-COPIED = (ACTOR, "copied to memory://target", False)
+COPIED = (COPIER, "copied to memory://target", False)
 
 
 # -- what it does -----------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ async def test_everything_but_history_is_copied(source: MemoryStore, target: Mem
         assert report.kinds[kind].equal == report.loaded[kind] == len(before[kind])
         assert report.kinds[kind].checksums[0] == report.kinds[kind].checksums[1]
     assert after[Kind.HISTORY] == {}
-    assert after[Kind.AUDIT].items() >= {k: v for k, v in before[Kind.AUDIT].items() if v["actor"] != ACTOR}.items()
+    assert after[Kind.AUDIT].items() >= {k: v for k, v in before[Kind.AUDIT].items() if v["actor"] != COPIER}.items()
 
 
 async def end_runs(store: Store) -> None:
@@ -126,6 +126,37 @@ async def test_the_source_stays_halted_and_the_target_goes_on(source: MemoryStor
     with pytest.raises(SystemHalted):
         await source.insert([new_job()])
     assert [job.id for job in await claim(target)] == [job_id]
+
+
+async def test_a_store_that_was_copied_is_resumed_only_on_purpose(source: MemoryStore, target: MemoryStore) -> None:
+    await put(source)
+    await Copy(source, target).run()
+    app = Mainspring(source)
+    with pytest.raises(
+        SystemHalted, match=r"memory://source is copied to memory://target, and stays halted.* --anyway"
+    ):
+        await app.resume()
+    with pytest.raises(SystemHalted, match="is halted already, as it is copied to memory://target"):
+        await app.halt("fire drill")
+    assert await halted(source) == COPIED
+    await app.pause("mail")
+    assert await app.resume("mail")
+    assert await app.resume(anyway=True)
+    assert await halted(source) is None
+
+
+async def test_a_target_that_was_left_halted_is_simply_resumed(source: MemoryStore, target: MemoryStore) -> None:
+    await Copy(source, target, stay_halted=True).run()
+    assert await Mainspring(target).resume()
+
+
+@pytest.mark.parametrize("reason", ["copying to memory://target", "copying from memory://source"])
+async def test_a_store_that_is_being_copied_is_resumed_only_on_purpose(source: MemoryStore, reason: str) -> None:
+    await copying.halt(source, reason, accept=True)
+    app = Mainspring(source)
+    with pytest.raises(SystemHalted, match=f"is {reason}, and stays halted"):
+        await app.resume()
+    assert await app.resume(anyway=True)
 
 
 async def test_while_it_copies_nothing_starts_on_either_side(source: MemoryStore, target: MemoryStore) -> None:
@@ -180,9 +211,9 @@ async def test_the_target_can_be_left_halted(source: MemoryStore, target: Memory
     await put(source)
     report = await Copy(source, target, stay_halted=True).run()
     assert report.done
-    assert await halted(target) == (ACTOR, "copied from memory://source", True)
+    assert await halted(target) == (COPIER, "copied from memory://source", True)
     await Copy(source, target).run()
-    assert await halted(target) == (ACTOR, "copied from memory://source", True)
+    assert await halted(target) == (COPIER, "copied from memory://source", True)
 
 
 async def test_what_has_expired_is_left_behind(source: MemoryStore, target: MemoryStore, clock: ManualClock) -> None:
@@ -286,7 +317,7 @@ async def test_a_dedupe_key_that_the_target_has_given_away_is_told(source: Memor
     assert not report.done
     assert report.conflicts == {loser: holder}
     assert await status_of(target, other) is Status.PENDING
-    assert await halted(source) == (ACTOR, "copying to memory://target", False)
+    assert await halted(source) == (COPIER, "copying to memory://target", False)
     assert await halted(target) is not None
     await by_hand(target, Action.CANCEL, holder)
     assert (await Copy(source, target).run()).done
@@ -486,8 +517,10 @@ async def test_a_halt_of_the_target_that_would_end_is_refused(
 async def test_two_copies_of_one_source_are_refused(
     source: MemoryStore, target: MemoryStore, clock: ManualClock, reason: str
 ) -> None:
-    await source.halt(Halt(ACTOR, reason, at(clock)))
-    with pytest.raises(CopyFailed, match=f"is {reason}; another copy would .*: mainspring resume --store memory://sou"):
+    await source.halt(Halt(COPIER, reason, at(clock)))
+    with pytest.raises(
+        CopyFailed, match=f"is {reason}; another copy would .*: mainspring resume --anyway --store memory://sou"
+    ):
         await Copy(source, target).run()
     assert await halted(target) is None
 
@@ -496,7 +529,7 @@ async def test_two_copies_of_one_source_are_refused(
 async def test_two_copies_into_one_target_are_refused(
     source: MemoryStore, target: MemoryStore, clock: ManualClock, reason: str
 ) -> None:
-    await target.halt(Halt(ACTOR, reason, at(clock)))
+    await target.halt(Halt(COPIER, reason, at(clock)))
     with pytest.raises(CopyFailed, match=f"is {reason}; finish that first"):
         await Copy(source, target).run()
     assert await halted(source) is None

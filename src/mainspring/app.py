@@ -15,7 +15,7 @@ from mainspring.clock import Clock, Length, to_datetime, to_millis
 from mainspring.durable import signals
 from mainspring.durable.family import ParentGuard
 from mainspring.durable.signals import Signal, SignalTimer
-from mainspring.errors import ConfigurationError, UnknownTask
+from mainspring.errors import ConfigurationError, SystemHalted, UnknownTask
 from mainspring.events import Bus, Event, Halted, JobCreated, JobDeduplicated, Resumed, Subscriber
 from mainspring.flow import batch as batches
 from mainspring.flow import dependencies
@@ -439,6 +439,9 @@ class Mainspring:
         if halt.until is not None and to_millis(halt.until) <= self.store.clock.now():
             msg = f"until is in the past ({show_moment(halt.until)}); give a later time, or leave it out"
             raise ConfigurationError(msg)
+        if halt.queue is None and (copy := await self._copy_halt()) is not None:
+            msg = f"{self.store.url} is halted already, as it is {copy.reason}; halt it once that is over"
+            raise SystemHalted(msg)
         halted = await self.store.halt(halt)
         late: list[WorkerInfo] = []
         try:
@@ -455,9 +458,24 @@ class Mainspring:
             Halted(actor=halt.actor, reason=halt.reason, queue=halt.queue, until=halt.until, unconfirmed=names)
         )
 
-    async def resume(self, queue: str | None = None, *, reason: str = "", actor: str | None = None) -> bool:
-        """End the halt, or the pause of one queue; False if there was none."""
+    async def _copy_halt(self) -> Halt | None:
+        return next((halt for halt in await self.store.halts() if halt.queue is None and halt.guards_copy), None)
+
+    async def resume(
+        self, queue: str | None = None, *, reason: str = "", actor: str | None = None, anyway: bool = False
+    ) -> bool:
+        """End the halt, or the pause of one queue; False if there was none.
+
+        A store whose jobs were copied to another one, or are being copied, stays halted unless you say `anyway`: its
+        jobs would run twice.
+        """
         by = By(actor or whoami(), reason)
+        if queue is None and not anyway and (copy := await self._copy_halt()) is not None:
+            msg = (
+                f"{self.store.url} is {copy.reason}, and stays halted: its jobs would run here and there. To give up "
+                f"that copy and run them from here: mainspring resume --anyway, or app.resume(anyway=True)"
+            )
+            raise SystemHalted(msg)
         resumed = await self.store.resume(by, None if queue is None else check_queue(queue))
         if resumed:
             self.bus.emit(Resumed(actor=by.actor, queue=queue))

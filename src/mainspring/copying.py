@@ -30,12 +30,11 @@ from typing import Any, TypeVar
 from mainspring.clock import to_datetime
 from mainspring.errors import ConfigurationError, CopyFailed, StoreFull, StoreUnavailable, StoreVanished
 from mainspring.job import Job, Status
-from mainspring.stores.protocol import Action, By, Filter, Halt, Store
+from mainspring.stores.protocol import COPIER, Action, By, Filter, Halt, Store
 from mainspring.stores.records import JOBS, Chunk, Kind, Record
 
 T = TypeVar("T")
 
-ACTOR = "copy"
 CHUNK = 1000  # records
 MOST_SWEEPS = 5
 POLL = 0.2  # seconds
@@ -186,12 +185,12 @@ class Copy:
     def _check_source(self, halt: Halt | None) -> None:
         if halt is None or is_ours(halt, self.words.copying_to):
             return
-        if halt.actor != ACTOR:
+        if halt.actor != COPIER:
             self.report.replaced = halt
             return
         msg = (
             f"{self.source.url} is {halt.reason}; another copy would let its jobs run twice. If that copy was given "
-            f"up, or its jobs are to run from here again: mainspring resume --store {self.source.url}"
+            f"up, or its jobs are to run from here again: mainspring resume --anyway --store {self.source.url}"
         )
         raise CopyFailed(msg)
 
@@ -201,8 +200,9 @@ class Copy:
         url = self.target.url
         if is_ours(halt, self.words.copying_to):
             raise same_store(self.source)
-        if halt.actor == ACTOR:
-            msg = f"{url} is {halt.reason}; finish that first, or give it up with: mainspring resume --store {url}"
+        if halt.actor == COPIER:
+            give_up = f"mainspring resume --anyway --store {url}"
+            msg = f"{url} is {halt.reason}; finish that first, or give it up with: {give_up}"
             raise CopyFailed(msg)
         if halt.until is not None:
             msg = (
@@ -217,7 +217,8 @@ class Copy:
         source, target = self.source.url, self.target.url
         return CopyFailed(
             f"{target} has jobs of a copy that was begun, but {source} has been resumed since, and may have run them. "
-            f"Copy into an empty store; or delete them from {target}, and then: mainspring resume --store {target}"
+            f"Copy into an empty store; or delete them from {target}, and then: "
+            f"mainspring resume --anyway --store {target}"
         )
 
     # -- standing still -----------------------------------------------------------------------
@@ -371,7 +372,7 @@ class Copy:
             if self._stay_halted:
                 await halt(self.target, self.words.copied_from, accept=True)
             else:
-                await self.target.resume(By(ACTOR, self.words.copied_from))
+                await self.target.resume(By(COPIER, self.words.copied_from))
         self.report.target_halt = await system_halt(self.target)
 
     async def _add_history(self) -> Report:
@@ -391,16 +392,16 @@ async def system_halt(store: Store) -> Halt | None:
 
 
 def is_ours(halt: Halt | None, reason: str) -> bool:
-    return halt is not None and (halt.actor, halt.reason) == (ACTOR, reason)
+    return halt is not None and (halt.actor, halt.reason) == (COPIER, reason)
 
 
 async def halt(store: Store, reason: str, *, accept: bool) -> None:
-    await store.halt(Halt(ACTOR, reason, now_of(store), accept=accept))
+    await store.halt(Halt(COPIER, reason, now_of(store), accept=accept))
 
 
 async def put_back(store: Store, before: Halt | None) -> None:
     if before is None:
-        await store.resume(By(ACTOR, "not copied"))
+        await store.resume(By(COPIER, "not copied"))
     else:
         await store.halt(before)
 

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 from mainspring import copying
-from mainspring.copying import ACTOR, Copy, Step
+from mainspring.copying import Copy, Step
 from mainspring.job import Failure, Move, Outcome, Status
-from mainspring.stores.protocol import Filter, Severity, Store
+from mainspring.stores.protocol import COPIER, Filter, Severity, Store
 from mainspring.stores.records import Kind
 from mainspring.stores.sqlite import SqliteStore
 from mainspring.testing.clock import ManualClock
@@ -108,6 +108,6 @@ async def test_a_transaction_that_has_enqueued_is_waited_for(level: str) -> None
     assert [one.id for one in await target.get([job.id])] == [job.id]
     halt = await copying.system_halt(source)
     assert halt is not None
-    assert halt.actor == ACTOR
+    assert halt.actor == COPIER
     await source.close()
     await target.close()

@@ -64,6 +64,7 @@ def add_length_options(parser: Parser) -> None:
 def add_resume(commands: Commands) -> None:
     parser = add_command(commands, "resume", resume, "end the halt, or with --queue the pause of one queue")
     parser.add_argument("--queue", help="end the pause of this queue")
+    parser.add_argument("--anyway", action="store_true", help="also if the store was copied to another one")
     add_actor_options(parser)
     add_store_options(parser)
 
@@ -157,7 +158,7 @@ def unconfirmed_data(late: Unconfirmed) -> dict[str, Any]:
 def resume(args: Namespace, terminal: Terminal) -> int:
     """To resume what is not halted is no failure: afterwards it runs, which is what was asked for."""
     with opened(args) as app:
-        resumed = app.run(app.resume(args.queue, reason=args.reason, actor=args.actor))
+        resumed = app.run(app.resume(args.queue, reason=args.reason, actor=args.actor, anyway=args.anyway))
         left = app.run(app.halts())
     if terminal.json:
         terminal.emit({"resumed": resumed, "halted": left})

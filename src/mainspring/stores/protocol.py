@@ -237,6 +237,10 @@ class Changed:
     cursor: str | None = None  # where the next chunk begins; None: all done
 
 
+COPIER = "copy"
+"""The actor of the halts that `mainspring copy` sets, whose reasons say how far it has come."""
+
+
 @dataclass(frozen=True, slots=True)
 class Halt:
     """The whole system stands still, or (with a queue) one queue is paused."""
@@ -248,6 +252,11 @@ class Halt:
     queue: str | None = None
     accept: bool = True  # new jobs are accepted for later, or refused with SystemHalted
     number: int = field(default=0, compare=False)  # grows with each halt of a store; filled in by the store
+
+    @property
+    def guards_copy(self) -> bool:
+        """Whether jobs could run twice without it: they were copied to another store, or are being copied."""
+        return self.actor == COPIER and not self.reason.startswith("copied from ")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mainspring.clock import Millis, to_millis
 from mainspring.errors import ConfigurationError, IllegalMove
 from mainspring.job import FINISHED, MAX_CRASHES, TRANSITIONS, UNTIL_WOKEN, Move, NewJob, Outcome, Status
-from mainspring.stores.protocol import EVERY_QUEUE, Halt, WorkerInfo
+from mainspring.stores.protocol import COPIER, EVERY_QUEUE, Halt, WorkerInfo
 
 LEADS_TO = TRANSITIONS[Status.RUNNING]
 COUNTS_AS_ATTEMPT = frozenset({Move.DONE, Move.RETRY, Move.DEAD, Move.CANCEL})
@@ -197,6 +197,28 @@ def ends(halts: Iterable[Halt], queues: Collection[str | None]) -> list[Millis]:
     """When the pauses of these queues (None: the halt of the system) are over by themselves."""
     ours = (halt for halt in halts if halt.queue in queues or EVERY_QUEUE in queues)
     return [to_millis(halt.until) for halt in ours if halt.until is not None]
+
+
+def combined(before: Halt | None, new: Halt) -> Halt:
+    """A halt on top of one that stands: both reasons and actors are kept; the longer and the stricter holds.
+
+    The halts of a copy replace others and are replaced by them: they are its record of how far it has come.
+    """
+    if before is None or COPIER in {before.actor, new.actor}:
+        return new
+    endless = before.until is None or new.until is None
+    return replace(
+        new,
+        actor=joined(", ", before.actor, new.actor),
+        reason=joined("; ", before.reason, new.reason),
+        since=before.since,
+        until=None if endless else max(filter(None, (before.until, new.until))),
+        accept=before.accept and new.accept,
+    )
+
+
+def joined(separator: str, old: str, new: str) -> str:
+    return old if not new or new in old.split(separator) else separator.join(filter(None, (old, new)))
 
 
 def earliest(times: Iterable[Millis]) -> Millis | None:

@@ -9,7 +9,7 @@ from typing import Any
 from mainspring.clock import Millis
 from mainspring.ids import new_id
 from mainspring.job import FINISHED, TRANSITIONS, Move, Status
-from mainspring.stores.audit import detail_of_change
+from mainspring.stores.audit import action_of_halt, detail_of_change, detail_of_halt
 from mainspring.stores.documents import Note
 from mainspring.stores.dynamodb import halts, steps, waiting
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
@@ -33,6 +33,7 @@ from mainspring.stores.dynamodb.table import Action as Write
 from mainspring.stores.dynamodb.table import Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, absent, delete, equals, exists, pack, put, unpack, update
 from mainspring.stores.protocol import Action, By, Changed, Edit, Halt, Wake
+from mainspring.stores.rules import combined
 from mainspring.stores.tables import ALLOWED, ChangeRequest, Effect
 
 LINES_KEPT = 400 * 86_400_000  # of what was done to a job
@@ -311,10 +312,9 @@ EFFECTS = {Action.CANCEL: cancel, Action.REPLAY: replay, Action.DELETE: remove, 
 
 
 async def halt(table: Table, one: Halt) -> Halt:
-    written = await halts.write(table, one)
-    until = None if one.until is None else one.until.isoformat()
-    detail = {"queue": one.queue, "until": until, "accept": one.accept}
-    await write_entry(table, By(one.actor, one.reason), "pause" if one.queue else "halt", detail, 0)
+    standing = next((other for other in await halts.standing(table) if other.queue == one.queue), None)
+    written = await halts.write(table, combined(standing, one))
+    await write_entry(table, By(one.actor, one.reason), action_of_halt(one), detail_of_halt(one), 0)
     table.crew.tell_all(Wake.HALTS)
     return written
 

@@ -18,7 +18,6 @@ from typing import Any
 
 from mainspring.clock import Clock, Millis, SystemClock, to_datetime
 from mainspring.errors import ConfigurationError, IllegalMove, SystemHalted, UnsupportedCall, WorkerCrashed
-from mainspring.ids import new_id
 from mainspring.job import (
     CLAIMABLE,
     FINISHED,
@@ -47,7 +46,7 @@ from mainspring.job import (
     is_end,
     statuses_that_allow,
 )
-from mainspring.stores.audit import detail_of_change
+from mainspring.stores.audit import action_of_halt, detail_of_change, detail_of_halt
 from mainspring.stores.documents import (
     Bundle,
     Document,
@@ -106,7 +105,7 @@ from mainspring.stores.protocol import (
     retry_at_once,
 )
 from mainspring.stores.records import JOBS, Chunk, Kind, Record, kind_of, make_key, split_key
-from mainspring.stores.rules import COUNTS_AS_ATTEMPT, begins_anew, last_reason, refuse_negative, serves
+from mainspring.stores.rules import COUNTS_AS_ATTEMPT, begins_anew, combined, last_reason, refuse_negative, serves
 from mainspring.stores.shelf import Shelf
 
 IN_HISTORY = COUNTS_AS_ATTEMPT | {Move.CRASH}
@@ -649,11 +648,11 @@ class MemoryStore:
     async def halt(self, halt: Halt) -> Halt:
         with self._operation() as now:
             self._halt_number += 1
-            halt = self._halts[halt.queue] = replace(halt, number=self._halt_number)
+            written = replace(combined(self._standing(now).get(halt.queue), halt), number=self._halt_number)
+            self._halts[halt.queue] = written
             self._crew.call_about_halts()
-            detail = {"queue": halt.queue, "until": halt.until and halt.until.isoformat(), "accept": halt.accept}
-            self._write_down(By(halt.actor, halt.reason, new_id()), "halt", detail, 0, now)
-            return halt
+            self._write_down(By(halt.actor, halt.reason), action_of_halt(halt), detail_of_halt(halt), 0, now)
+            return written
 
     async def resume(self, by: By, queue: str | None = None) -> bool:
         with self._operation() as now:

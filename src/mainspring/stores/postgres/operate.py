@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from mainspring.clock import to_millis
-from mainspring.stores.audit import detail_of_change
+from mainspring.stores.audit import action_of_halt, detail_of_change, detail_of_halt
 from mainspring.stores.postgres import steps, waiting
 from mainspring.stores.postgres.endings import finish
 from mainspring.stores.postgres.halts import ALONE, current_halts
@@ -17,6 +17,7 @@ from mainspring.stores.postgres.read import FINISHED, LIVE, Conditions
 from mainspring.stores.postgres.rows import is_id
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import Action, By, Changed, Edit, Halt
+from mainspring.stores.rules import combined
 from mainspring.stores.tables import (
     ALLOWED,
     CANCELLED,
@@ -223,7 +224,7 @@ EFFECTS: Mapping[Action, Callable[[Transaction, Sequence[Target], ChangeRequest]
 
 PUT_HALT = """
 INSERT INTO {s}.halts (queue, actor, reason, since, until, accept)
-VALUES (%(queue)s, %(actor)s, %(reason)s, {now}, %(until)s, %(accept)s)
+VALUES (%(queue)s, %(actor)s, %(reason)s, coalesce(%(since)s, {now}), %(until)s, %(accept)s)
 ON CONFLICT (queue) DO UPDATE SET actor = excluded.actor, reason = excluded.reason, since = excluded.since,
                                   until = excluded.until, accept = excluded.accept, number = excluded.number
 RETURNING number
@@ -234,15 +235,21 @@ FORGET_CONFIRMATIONS = "DELETE FROM {s}.confirmations"
 async def halt(transaction: Transaction, one: Halt) -> Halt:
     """Confirmations of earlier halts are not needed any more: workers confirm the new one."""
     await transaction.rows(ALONE)
-    until = None if one.until is None else to_millis(one.until)
+    standing = next((other for other in await current_halts(transaction) if other.queue == one.queue), None)
+    halt = combined(standing, one)
     await transaction.do(FORGET_CONFIRMATIONS)
     number = await transaction.value(
-        PUT_HALT, queue=one.queue or "", actor=one.actor, reason=one.reason, until=until, accept=one.accept
+        PUT_HALT,
+        queue=halt.queue or "",
+        actor=halt.actor,
+        reason=halt.reason,
+        since=to_millis(halt.since) if halt.since != one.since else None,
+        until=None if halt.until is None else to_millis(halt.until),
+        accept=halt.accept,
     )
-    detail = {"queue": one.queue, "until": until, "accept": one.accept}
-    await write_entry(transaction, By(one.actor, one.reason), "pause" if one.queue else "halt", detail, 0)
+    await write_entry(transaction, By(one.actor, one.reason), action_of_halt(one), detail_of_halt(one), 0)
     transaction.halts_changed = True
-    return replace(one, number=number)
+    return replace(halt, number=number)
 
 
 async def resume(transaction: Transaction, by: By, queue: str | None) -> bool:

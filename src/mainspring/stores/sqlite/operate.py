@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mainspring.clock import to_millis
-from mainspring.stores.audit import detail_of_change
+from mainspring.clock import to_datetime, to_millis
+from mainspring.stores.audit import action_of_halt, detail_of_change, detail_of_halt
 from mainspring.stores.protocol import Action, By, Changed, Edit, Halt
+from mainspring.stores.rules import combined
 from mainspring.stores.sqlite.endings import archive
 from mainspring.stores.sqlite.halts import current_halts
 from mainspring.stores.sqlite.insertion import LIVE_HOLDER, LONG_PAYLOAD
@@ -245,16 +246,16 @@ def halt(transaction: Transaction, halts: list[Halt]) -> list[Halt]:
     """Confirmations of earlier halts are not needed any more: workers confirm the new one."""
     transaction.execute(FORGET_CONFIRMATIONS)
     written: list[Halt] = []
-    for one in halts:
-        until = None if one.until is None else to_millis(one.until)
+    for given in halts:
+        standing = next((one for one in current_halts(transaction) if one.queue == given.queue), None)
+        halt = combined(standing, replace(given, since=to_datetime(transaction.now)))
+        until = None if halt.until is None else to_millis(halt.until)
         number = transaction.value(NEXT_NUMBER)
-        row = (one.queue or "", one.actor, one.reason, transaction.now, until, int(one.accept), number)
+        row = (halt.queue or "", halt.actor, halt.reason, to_millis(halt.since), until, int(halt.accept), number)
         transaction.execute(PUT_HALT, row)
-        by = By(one.actor, one.reason)
-        detail = {"queue": one.queue, "until": until, "accept": one.accept}
-        write_entry(transaction, by, "pause" if one.queue else "halt", detail, 0)
+        write_entry(transaction, By(given.actor, given.reason), action_of_halt(given), detail_of_halt(given), 0)
         transaction.halts = None
-        written.append(replace(one, number=number))
+        written.append(replace(halt, number=number))
     transaction.halts_changed = True
     return written
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 
 import pytest
 
 from mainspring.errors import SystemHalted
 from mainspring.job import Move, ProgressReport, Status
-from mainspring.stores.protocol import Action, By, Filter, Halt, Store, Wake
+from mainspring.stores.protocol import COPIER, Action, By, Filter, Halt, Store, Wake
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance.scene import (
     BY,
@@ -58,12 +58,40 @@ class Halting(Scene):
         await store.halt(halt)
         assert await store.halts() == [halt]
 
-    async def test_a_second_halt_replaces_the_first(self, store: Store, clock: ManualClock) -> None:
-        await store.halt(a_halt(clock, accept=False))
-        second = a_halt(clock, seconds=60)
+    async def test_a_second_halt_keeps_the_first_reason(self, store: Store, clock: ManualClock) -> None:
+        """And the longer and stricter of both holds."""
+        first = a_halt(clock, accept=False)
+        await store.halt(first)
+        clock.advance(10)
+        second = replace(a_halt(clock, seconds=60), actor="ben", reason="migration")
+        written = await store.halt(second)
+        both = replace(first, actor="ana, ben", reason="fire drill; migration")
+        assert await store.halts() == [both] == [written]
+        assert await store.resume(BY)
+        assert await store.halts() == []
+
+    async def test_of_two_halts_that_end_the_later_end_holds(self, store: Store, clock: ManualClock) -> None:
+        await store.halt(a_halt(clock, seconds=120))
+        await store.halt(a_halt(clock, seconds=60))
+        (halt,) = await store.halts()
+        assert (halt.until, halt.reason, halt.actor) == (at(clock, 120), "fire drill", "ana")
+
+    async def test_a_halt_after_one_that_is_over_stands_alone(self, store: Store, clock: ManualClock) -> None:
+        await store.halt(a_halt(clock, seconds=60))
+        clock.advance(61)
+        second = replace(a_halt(clock), reason="migration")
         await store.halt(second)
         assert await store.halts() == [second]
-        await put(store)
+
+    async def test_the_halts_of_a_copy_replace_others(self, store: Store, clock: ManualClock) -> None:
+        theirs = a_halt(clock, seconds=60)
+        await store.halt(theirs)
+        for reason in ("copying to x", "copied to x"):
+            ours = Halt(COPIER, reason, at(clock), accept=False)
+            await store.halt(ours)
+            assert await store.halts() == [ours]
+        await store.halt(theirs)
+        assert await store.halts() == [theirs]
 
     # -- an end of its own --------------------------------------------------------------------
 
@@ -284,8 +312,13 @@ class Halting(Scene):
 
     async def test_a_pause_in_the_audit_log_names_its_queue(self, store: Store, clock: ManualClock) -> None:
         await store.halt(a_halt(clock, seconds=60, queue="mail"))
+        until = at(clock, 60)
+        clock.advance(1)
         await store.resume(BY, "mail")
-        assert ["mail" in json.dumps(entry.detail) for entry in await store.audit()] == [True, True]
+        resumed, paused = await store.audit()
+        assert (paused.action, resumed.action) == ("pause", "resume")
+        assert paused.detail == {"queue": "mail", "until": until.isoformat(), "accept": True}
+        assert resumed.detail == {"queue": "mail"}
 
 
 async def unconfirmed(store: Store, halt: Halt) -> set[str]:
