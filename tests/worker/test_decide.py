@@ -265,6 +265,21 @@ def test_failures_can_always_be_stored() -> None:
     assert decide.failure_of(ValueError("caf\udce9")).message == "caf\\udce9"
 
 
+def test_megabytes_of_error_text_are_shortened(app: Mainspring) -> None:
+    text = "begin " + "x" * 5_000_000 + " end"
+    try:
+        raise ValueError(text)
+    except ValueError as error:
+        outcome = raised(run_of(app, "work"), error)
+    assert outcome.failure is not None
+    for shown, most in ((outcome.failure.message, 4096), (outcome.failure.traceback, 16_384)):
+        assert len(shown) < most + 50
+        assert "… shortened …" in shown
+        assert shown.rstrip().endswith(" end")
+    assert outcome.failure.message.startswith("begin ")
+    assert len(raised(run_of(app, "work"), Cancel(text)).reason) < 4200
+
+
 def test_an_error_that_raises_whatever_it_is_asked_for_is_still_told() -> None:
     try:
         raise Delegating("no such guest")

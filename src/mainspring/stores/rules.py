@@ -14,7 +14,8 @@ from mainspring.stores.protocol import COPIER, EVERY_QUEUE, Halt, WorkerInfo
 
 LEADS_TO = TRANSITIONS[Status.RUNNING]
 COUNTS_AS_ATTEMPT = frozenset({Move.DONE, Move.RETRY, Move.DEAD, Move.CANCEL})
-LONGEST_TRACEBACK = 16_384
+LONGEST_TRACEBACK = 16_384  # characters
+LONGEST_MESSAGE = 4096  # of an error, or of a reason
 SMALLEST_SHARED_CLAIM = 4
 
 # -- how a run ends -------------------------------------------------------------------------------------
@@ -75,12 +76,15 @@ def recorded_as(outcome: Outcome, status: Status) -> Move | None:
     return Move.DEAD if status is Status.DEAD_LETTER else outcome.move
 
 
-def shorten(traceback: str) -> str:
-    """Keep both ends: where it began and where it broke."""
-    if len(traceback) <= LONGEST_TRACEBACK:
-        return traceback
-    half = LONGEST_TRACEBACK // 2
-    return f"{traceback[:half]}\n  … shortened …\n{traceback[-half:]}"
+def shorten(text: str, most: int = LONGEST_TRACEBACK) -> str:
+    """At most about so many characters of it, from both ends: where a traceback began and where it broke.
+
+    Error texts of megabytes would be written into several rows of one transaction, and hold up the acks of others.
+    """
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]}\n  … shortened …\n{text[-half:]}"
 
 
 # -- how a job begins -------------------------------------------------------------------------------------

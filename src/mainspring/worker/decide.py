@@ -24,6 +24,7 @@ from mainspring.errors import (
 from mainspring.job import Failure, Move, Outcome
 from mainspring.retry import Retry
 from mainspring.stores.protocol import StalledRun
+from mainspring.stores.rules import LONGEST_MESSAGE, LONGEST_TRACEBACK, shorten
 from mainspring.task import Task
 from mainspring.worker.run import Dumped, Run, Stop
 
@@ -156,7 +157,16 @@ def unknown_task(run: Run, now: Millis) -> Outcome:
 
 def end(run: Run, move: Move, now: Millis, *, reason: str = "", **rest: Any) -> Outcome:
     claim = run.claim
-    return Outcome(claim.id, claim.token, move, run.started_at, now, reason=storable(reason), ref=claim.ref, **rest)
+    return Outcome(
+        claim.id,
+        claim.token,
+        move,
+        run.started_at,
+        now,
+        reason=storable(reason, LONGEST_MESSAGE),
+        ref=claim.ref,
+        **rest,
+    )
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -165,7 +175,12 @@ def failure_of(error: BaseException) -> Failure:
     if told is not None:
         return told
     trace = trace_of(error) if error.__traceback__ else ""
-    return Failure(type(error).__name__, storable(message_of(error)), storable(trace))
+    return as_failure(type(error).__name__, message_of(error), trace)
+
+
+def as_failure(kind: str, message: str, trace: str) -> Failure:
+    """As stores take it: without lone surrogates, and shortened."""
+    return Failure(storable(kind, LONGEST_MESSAGE), storable(message, LONGEST_MESSAGE), storable(trace))
 
 
 def told_with(error: BaseException) -> Failure | None:
@@ -193,6 +208,6 @@ def message_of(error: BaseException) -> str:
         return f"<its message raised {type(worse).__name__}>"
 
 
-def storable(text: str) -> str:
+def storable(text: str, most: int = LONGEST_TRACEBACK) -> str:
     """Undecodable bytes of file names and the like travel as lone surrogates, which no store takes."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    return shorten(text, most).encode("utf-8", "backslashreplace").decode()

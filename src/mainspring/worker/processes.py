@@ -15,7 +15,7 @@ from typing import Any
 
 from mainspring.context import Context
 from mainspring.errors import Cancel, Discard, Snooze, Wish, WorkerCrashed
-from mainspring.job import Claim, Failure, NewJob
+from mainspring.job import Claim, NewJob
 from mainspring.log import set_up_of_children
 from mainspring.task import Task
 from mainspring.worker import child as child_side
@@ -180,9 +180,8 @@ def told_error(answer: dict[str, Any]) -> Exception:
         error = kind.__new__(kind, answer["message"])  # not __init__: it may want what we do not have
     except TypeError:
         error = Exception(answer["message"])
-    error.mainspring_failure = Failure(  # type: ignore[attr-defined]
-        answer["error"], decide.storable(answer["message"]), decide.storable(answer["traceback"])
-    )
+    told = decide.as_failure(answer["error"], answer["message"], answer["traceback"])
+    error.mainspring_failure = told  # type: ignore[attr-defined]
     return error
 
 
