@@ -39,9 +39,10 @@ def ids(outcome: Outcome) -> list[str]:
 def test_a_list_is_a_table(jobs: Run, shop: Shop) -> None:
     later, dead = shop.enqueue_later(), shop.bury()
     header, *rows = jobs("list").out.splitlines()
-    assert header.split() == ["ID", "STATUS", "TASK", "WHEN", "QUEUE", "TRIES", "NOTE"]
+    assert header.split() == ["ID", "STATUS", "TASK", "WHEN", "QUEUE", "TRIES", "PAYLOAD", "NOTE"]
     assert rows[0].split()[:3] == [dead, "dead_letter", "welcome"]
-    assert rows[0].endswith("1/1  LookupError: no such guest")
+    assert '1/1  {"guest": "bad"}' in rows[0]
+    assert rows[0].endswith("LookupError: no such guest")
     assert rows[1].split()[:3] == [later, "pending", "nightly"]
     assert "in 3 d" in rows[1]
 

@@ -161,7 +161,7 @@ def test_a_rule_is_previewed_without_any_store(run: Run) -> None:
     argv = [
         "--rule",
         "30 2 * * *",
-        "--tz",
+        "--zone",
         "Europe/Berlin",
         "--after",
         "2026-03-27",
@@ -188,7 +188,7 @@ def test_a_stored_one_is_previewed_as_it_is_and_as_it_would_be(schedules: Run, s
     put(shop)
     after = ["--after", "2026-05-01T00:00", "-n", "1", "--json"]
     assert only_times(schedules("preview", "a", *after)) == ["2026-05-02T00:00:00.000Z"]
-    assert only_times(schedules("preview", "a", "--tz", "UTC", *after)) == ["2026-05-01T09:00:00.000Z"]
+    assert only_times(schedules("preview", "a", "--zone", "UTC", *after)) == ["2026-05-01T09:00:00.000Z"]
     shop.app.run(shop.app.schedules.pause("a"))
     assert schedules("preview", "a").err == "it does not fire: it is paused until it is resumed\n"
 
@@ -202,7 +202,7 @@ def test_one_that_only_the_code_knows_is_previewed(in_code: Run) -> None:
     [
         ([], "say when with --rule"),
         (["--rule", "sometimes"], "is no schedule"),
-        (["--rule", "@daily", "--tz", "Europe/Berln"], "did you mean Europe/Berlin"),
+        (["--rule", "@daily", "--zone", "Europe/Berln"], "did you mean Europe/Berlin"),
         (["--rule", "@daily", "--reader", "Mars"], "no IANA time zone"),
         (["--rule", "@daily", "--grace", "soon"], "no length of time"),
         (["--rule", "@daily", "--max", "5"], "--max goes with --misfire all"),
@@ -228,7 +228,7 @@ def fired_at_midnight_in_kiritimati(shop: Shop) -> date:
 def test_what_was_fired_before_a_change_of_zone_is_announced_by_nothing(schedules: Run, shop: Shop) -> None:
     fired = fired_at_midnight_in_kiritimati(shop)
     tomorrow = f"{fired + timedelta(days=1)}T12:00:00.000Z"  # midnight there
-    zone = ("--tz", "Etc/GMT+12")
+    zone = ("--zone", "Etc/GMT+12")
     assert only_times(schedules("preview", "a", *zone, "--json"))[0] == tomorrow
     changes = schedules("diff", "a", *zone, "--json", "--days", "5").data["changes"]
     assert f"{fired}T12:00:00.000Z" not in [change["after"]["utc"] for change in changes if change["after"]]
@@ -244,7 +244,7 @@ def test_what_a_change_makes_due_is_announced_as_due_now(schedules: Run, shop: S
     now = shop.app.now()
     last = stored.schedule.next_after(now - timedelta(days=1))
     shop.app.run(shop.app.store.write([Bundle((replace(stored, decided=last).derived().write(),))]))
-    zone = ("--tz", "Pacific/Kiritimati")  # its next midnight was hours ago there
+    zone = ("--zone", "Pacific/Kiritimati")  # its next midnight was hours ago there
     assert only_times(schedules("preview", "a", *zone, "--json"))[0] < f"{now:%Y-%m-%dT%H:%M}"
     assert "(at once)" in schedules("diff", "a", *zone).out
     assert "due now, as " in schedules("put", "a", *zone, "--yes").out.splitlines()[-1]
@@ -263,7 +263,7 @@ def test_what_is_too_late_to_be_caught_up_is_not_announced(schedules: Run, shop:
 
 def test_diff(schedules: Run, shop: Shop) -> None:
     put(shop)
-    out = schedules("diff", "a", "--tz", "Europe/Paris", "--days", "10", "-n", "3")
+    out = schedules("diff", "a", "--zone", "Europe/Paris", "--days", "10", "-n", "3")
     assert out.out.startswith(
         "before: at 09:00 every day (cron 0 9 * * *), Asia/Tokyo time\n"
         "after:  at 09:00 every day (cron 0 9 * * *), Europe/Paris time\n"
@@ -298,7 +298,18 @@ def test_diff_with_what_the_code_declares(in_code: Run, shop: Shop) -> None:
 
 
 def test_put_shows_what_it_would_do_and_needs_consent(in_code: Run, shop: Shop) -> None:
-    argv = ["put", "t7", "--rule", "0 9 * * *", "--tz", "Asia/Tokyo", "--task", "greet", "--args", '{"name": "ana"}']
+    argv = [
+        "put",
+        "t7",
+        "--rule",
+        "0 9 * * *",
+        "--zone",
+        "Asia/Tokyo",
+        "--task",
+        "greet",
+        "--payload",
+        '{"name": "ana"}',
+    ]
     outcome = in_code(*argv)
     assert (outcome.code, "this would make schedule 't7'; add --yes" in outcome.err) == (2, True)
     assert "at 09:00 every day (cron 0 9 * * *), Asia/Tokyo time" in outcome.out
@@ -313,7 +324,7 @@ def test_put_shows_what_it_would_do_and_needs_consent(in_code: Run, shop: Shop) 
 def test_put_asks_on_a_terminal(in_code: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Terminal, "interactive", property(lambda _: True))
     monkeypatch.setattr(Terminal, "confirm", lambda *_: False)
-    outcome = in_code("put", "t7", "--rule", "@daily", "--task", "greet", "--args", '{"name": "ana"}')
+    outcome = in_code("put", "t7", "--rule", "@daily", "--task", "greet", "--payload", '{"name": "ana"}')
     assert (outcome.code, outcome.err) == (1, "mainspring: nothing was changed\n")
 
 
@@ -330,11 +341,11 @@ def test_put_keeps_what_is_not_given(schedules: Run, shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("argv", "code", "said"),
     [
-        (["--task", "greet", "--args", '{"name": "ana"}'], 2, "say when with --rule"),
+        (["--task", "greet", "--payload", '{"name": "ana"}'], 2, "say when with --rule"),
         (["--rule", "@daily"], 2, "say what to run with --task"),
         (["--rule", "@daily", "--task", "gret"], 2, "no task is named 'gret' here; known are: greet"),
         (["--rule", "@daily", "--task", "greet"], 1, "name"),
-        (["--rule", "@daily", "--task", "greet", "--args", "[]"], 2, "must be a JSON object"),
+        (["--rule", "@daily", "--task", "greet", "--payload", "[]"], 2, "must be a JSON object"),
     ],
 )
 def test_a_put_that_cannot_be(argv: list[str], code: int, said: str, in_code: Run) -> None:
@@ -389,7 +400,7 @@ def test_delete(schedules: Run, shop: Shop) -> None:
 
 def test_who_did_it_is_in_the_audit_log(schedules: Run, in_code: Run, shop: Shop) -> None:
     by = ("--actor", "ana", "--reason", "ticket 42")
-    task = ("--task", "greet", "--args", '{"name": "Li"}')
+    task = ("--task", "greet", "--payload", '{"name": "Li"}')
     assert in_code("put", "t7", "--rule", "@daily", *task, "--yes", *by).code == 0
     for command in ("pause", "resume", "trigger"):
         assert schedules(command, "t7", *by).code == 0

@@ -58,7 +58,16 @@ def test_every_width_is_kept(width: int) -> None:
 
 def test_a_narrow_terminal_shows_why_rather_than_where() -> None:
     """At 100 columns a list of jobs has room for words; where there is none for them, small columns use it."""
-    job = ("0" * 36, "dead_letter", "send_reminder", "when called", "default", "3/3", "OSError: connection refused")
+    job = (
+        "0" * 36,
+        "dead_letter",
+        "send_reminder",
+        "when called",
+        "default",
+        "3/3",
+        "{}",
+        "OSError: connection refused",
+    )
     columns = [one.column for one in COLUMNS]
     wide, narrow = (render(columns, [job], width, bare) for width in (100, 85))
     assert wide[0].split() == ["ID", "STATUS", "TASK", "WHEN", "NOTE"]
@@ -75,9 +84,9 @@ def test_dead_letters_say_why_at_eighty_columns() -> None:
 
 
 def test_all_columns_are_there_while_nobody_needs_their_room() -> None:
-    job = ("0" * 36, "pending", "send_reminder", "in 12 s", "default", "0/3", "")
-    (header, _) = render([one.column for one in COLUMNS], [job], 100, bare)
-    assert header.split() == ["ID", "STATUS", "TASK", "WHEN", "QUEUE", "TRIES", "NOTE"]
+    job = ("0" * 36, "pending", "send_reminder", "in 12 s", "default", "0/3", "{}", "")
+    (header, _) = render([one.column for one in COLUMNS], [job], 120, bare)
+    assert header.split() == ["ID", "STATUS", "TASK", "WHEN", "QUEUE", "TRIES", "PAYLOAD", "NOTE"]
 
 
 def test_wide_characters_count_twice() -> None:

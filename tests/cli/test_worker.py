@@ -49,11 +49,11 @@ def parse(*argv: str) -> Namespace:
 
 
 def test_what_is_not_given_is_left_to_the_worker() -> None:
-    assert make_settings(parse()) == {"strict": False}
+    assert make_settings(parse()) == {"strict": False, "log_completions": False}
 
 
 def test_every_option_reaches_its_setting() -> None:
-    argv = ["--queues", "mail=3, default", "--strict", "--limit", "mail=10", "--concurrency", "7"]
+    argv = ["--queues", "mail=3, default", "--strict", "--queue-limit", "mail=10", "--concurrency", "7"]
     settings = WorkerSettings(**make_settings(parse(*argv, "--child-processes", "2", "--grace", "1min")))
     assert [(one.queue, one.weight, one.concurrency) for one in settings.queues] == [
         ("mail", 3, 10),
@@ -77,7 +77,7 @@ def test_only_a_supervised_worker_exits_by_default_when_it_is_stuck(argv: list[s
 
 
 def test_limits_may_be_repeated() -> None:
-    settings = make_settings(parse("--queues", "a,b,c", "--limit", "a=1,b=2", "--limit", "c=3"))
+    settings = make_settings(parse("--queues", "a,b,c", "--queue-limit", "a=1,b=2", "--queue-limit", "c=3"))
     assert [one.concurrency for one in settings["queues"]] == [1, 2, 3]
 
 
@@ -87,14 +87,17 @@ def test_limits_may_be_repeated() -> None:
         (["--queues", ","], "names no queue"),
         (["--queues", "mail=0"], "at least 1"),
         (["--queues", "mail=much"], "at least 1"),
-        (["--limit", "mail"], "write mail=10"),
+        (["--queue-limit", "mail"], "write mail=10"),
         (["--concurrency", "0"], "at least 1"),
         (["--processes", "none"], "at least 1"),
         (["--grace", "long"], "no length of time"),
         (["--exit-when-stuck", "2"], "write a number above 0 and up to 1, such as 0.5, or never"),
         (["--exit-when-stuck", "often"], "is not a share of the slots"),
         (["--log-level", "loud"], "invalid choice"),
-        (["--limit", "other=3", "--queues", "mail"], "limits name queues that the worker does not take from: other"),
+        (
+            ["--queue-limit", "other=3", "--queues", "mail"],
+            "limits name queues that the worker does not take from: other",
+        ),
     ],
 )
 def test_bad_values(argv: list[str], told: str, run: Run) -> None:
@@ -125,9 +128,23 @@ def test_it_creates_its_database_and_takes_only_from_its_queues(start: Start, tm
     worker = start("worker", "shop_app:app", "--json", "--queues", "mail=2,other")
     worker.wait_for("worker_started")
     assert (tmp_path / "shop.db").exists()
-    assert worker.lines("worker_started")[0]["queues"] == ["mail", "other"]
+    started = worker.lines("worker_started")[0]
+    assert (started["queues"], started["tasks"]) == (["mail", "other"], ["nightly", "welcome"])
     worker.process.send_signal(signal.SIGINT)
     assert worker.process.wait() == 0
+
+
+def test_it_logs_completions_if_asked(start: Start, shop: Shop) -> None:
+    job_id = shop.enqueue()
+    worker = start("worker", "shop_app:app", "--json", "--log-completions")
+    worker.wait_for("job_completed")
+    assert worker.lines("job_completed")[0]["job_id"] == job_id
+
+
+def test_it_warns_if_the_application_has_no_tasks(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "empty_app.py").write_text("from mainspring import Mainspring\napp = Mainspring('sqlite:///shop.db')")
+    worker = start("worker", "empty_app:app", "--json")
+    worker.wait_for("worker_has_no_tasks")
 
 
 def test_a_second_signal_stops_at_once(start: Start, shop: Shop) -> None:

@@ -1,4 +1,4 @@
-"""The command line: `mainspring worker`, `jobs`, `dead`, `schedules`, `people`, `halt`, `stats`, `copy`, `doctor`, …
+"""The command line: `mainspring worker`, `enqueue`, `jobs`, `dead`, `schedules`, `people`, `halt`, `doctor`, …
 
 Each module of commands has `add_commands`, which says what they take, and per command a function from the arguments and
 the terminal to an exit code. What goes wrong is raised, and said here in one line.
@@ -23,6 +23,7 @@ from mainspring.cli import (
     copy,
     dead,
     doctor,
+    enqueue,
     jobs,
     limits,
     logs,
@@ -94,8 +95,8 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"mainspring {version('mainspring')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
     for module in (
-        worker, jobs, dead, batches, schedules, people, occasions, breakers, limits, system, migrate, copy, doctor,
-        bench,
+        worker, enqueue, jobs, dead, batches, schedules, people, occasions, breakers, limits, system, migrate, copy,
+        doctor, bench,
     ):  # fmt: skip
         module.add_commands(commands)
     add_version(commands)

@@ -10,6 +10,7 @@ from typing import Any
 from mainspring.app import Mainspring
 from mainspring.cli.exits import Exit, UsageError, exit_code_of
 from mainspring.cli.filters import add_filter_options, is_filtered
+from mainspring.cli.ids import full_id
 from mainspring.cli.loading import opened
 from mainspring.cli.parser import Parser, add_actor_options, add_store_options
 from mainspring.cli.terminal import Terminal
@@ -41,7 +42,12 @@ class Report:
 
 
 def add_change_options(parser: Parser, *, status: bool = True) -> None:
-    parser.add_argument("ids", nargs="*", metavar="ID", help="these jobs; else use the filters and --all-matching")
+    parser.add_argument(
+        "ids",
+        nargs="*",
+        metavar="ID",
+        help="these jobs, by id or the beginning of it; else use the filters and --all-matching",
+    )
     add_filter_options(parser, status=status)
     parser.add_argument("--all-matching", action="store_true", help="every job that the filters find")
     add_prudence_options(parser)
@@ -64,6 +70,7 @@ def run_change(
     """`where` makes the filter; `check` may refuse a job that is named by its id."""
     require_selection(args)
     with opened(args) as app:
+        args.ids = [full_id(app, job_id) for job_id in args.ids]
         if args.ids and not args.dry_run:
             return change_each(app, args, terminal, change, check)
         selected = replace(where(app), ids=tuple(args.ids))

@@ -10,6 +10,7 @@ from mainspring.app import Mainspring
 from mainspring.cli.changes import add_change_options, add_prudence_options, change_many, run_change
 from mainspring.cli.exits import Exit
 from mainspring.cli.filters import add_filter_options, make_filter
+from mainspring.cli.ids import full_id
 from mainspring.cli.job_table import ID, NOTE, QUEUE, TASK, TRIES, WHEN
 from mainspring.cli.jobs import DELETE, RETRY, add_page_options, find_page, present_job, show_page
 from mainspring.cli.loading import opened
@@ -42,7 +43,7 @@ def add_list(dead: Commands) -> None:
 
 def add_show(dead: Commands) -> None:
     parser = add_command(dead, "show", show_dead, "show a dead letter and why it gave up")
-    parser.add_argument("id", metavar="ID", help="the job")
+    parser.add_argument("id", metavar="ID", help="the job, by its id or the beginning of it")
     add_store_options(parser)
 
 
@@ -70,7 +71,7 @@ def list_dead(args: Namespace, terminal: Terminal) -> int:
 
 def show_dead(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
-        present_job(app, require_dead(app, args.id), terminal)
+        present_job(app, require_dead(app, full_id(app, args.id)), terminal)
     return Exit.OK
 
 

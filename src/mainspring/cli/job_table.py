@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from mainspring.cli.table import Cell, Column, Styled
+from mainspring.cli.table import Cell, Column, Styled, cut
 from mainspring.cli.terminal import STATUS_STYLES, Terminal
 from mainspring.clock import to_millis
 from mainspring.job import UNTIL_WOKEN, Job, Status
 from mainspring.moments import show_length, show_relative
+
+LONGEST = 80  # characters of a payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,5 +58,8 @@ TASK = JobColumn(Column("TASK", least=8), lambda job, _: job.task)
 WHEN = JobColumn(Column("WHEN"), show_when)
 QUEUE = JobColumn(Column("QUEUE", least=5, extra=True), lambda job, _: job.queue)
 TRIES = JobColumn(Column("TRIES", right=True, extra=True), lambda job, _: f"{job.attempts}/{job.max_attempts}")
+PAYLOAD = JobColumn(
+    Column("PAYLOAD", least=16, extra=True), lambda job, _: cut(json.dumps(job.payload, ensure_ascii=False), LONGEST)
+)
 NOTE = JobColumn(Column("NOTE", least=24), lambda job, _: Styled(describe(job), "dim"))
-COLUMNS = (ID, STATUS, TASK, WHEN, QUEUE, TRIES, NOTE)
+COLUMNS = (ID, STATUS, TASK, WHEN, QUEUE, TRIES, PAYLOAD, NOTE)

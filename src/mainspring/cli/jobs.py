@@ -17,6 +17,7 @@ from mainspring.cli import replay
 from mainspring.cli.changes import Change, add_change_options, run_change
 from mainspring.cli.exits import Exit, UsageError
 from mainspring.cli.filters import add_filter_options, make_filter
+from mainspring.cli.ids import full_id
 from mainspring.cli.job_page import say_job, say_title
 from mainspring.cli.job_table import COLUMNS, JobColumn, say_jobs
 from mainspring.cli.loading import opened
@@ -42,7 +43,7 @@ from mainspring.stores.protocol import EVERY_QUEUE, Filter, Page
 CANCEL = Change("cancel", "cancelled", Jobs.cancel, Jobs.cancel_where)
 RETRY = Change("retry", "retried", Jobs.retry, Jobs.retry_where)
 DELETE = Change("delete", "deleted", Jobs.delete, Jobs.delete_where)
-add_id_command = partial(add_command_about, what="the job")
+add_id_command = partial(add_command_about, what="the job, by its id or the beginning of it")
 
 
 def add_commands(commands: Commands) -> None:
@@ -162,14 +163,14 @@ def next_page(argv: Sequence[str], cursor: str) -> str:
 
 def show_job(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
-        job = app.run(app.jobs.get(args.id))
+        job = app.run(app.jobs.get(full_id(app, args.id)))
         present_job(app, job, terminal)
     return Exit.OK
 
 
 def say_why(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
-        why = app.run(app.jobs.why(args.id))
+        why = app.run(app.jobs.why(full_id(app, args.id)))
     if terminal.json:
         terminal.emit({"job": why.job, "reasons": why.reasons})
         return Exit.OK
@@ -193,6 +194,7 @@ def present_job(app: Mainspring, job: Job, terminal: Terminal) -> None:
 
 def reschedule_job(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
+        args.id = full_id(app, args.id)
         run_at = None if args.at is None else args.at.after(app.now())
         by = {"reason": args.reason, "actor": args.actor}
         app.run(app.jobs.reschedule(args.id, run_at=run_at, delay=args.delay, **by))
@@ -206,6 +208,7 @@ def edit_job(args: Namespace, terminal: Terminal) -> int:
         msg = "say what to change: --payload, --priority, --queue or --max-attempts"
         raise UsageError(msg, args.prog)
     with opened(args) as app:
+        args.id = full_id(app, args.id)
         app.run(app.jobs.edit(args.id, **edit, reason=args.reason, actor=args.actor))
         if args.queue is not None and not is_served(app, args.queue):
             terminal.note(f"no living worker takes from queue {args.queue!r}")

@@ -16,6 +16,7 @@ from typing import Any
 import mainspring
 from mainspring.app import Mainspring
 from mainspring.cli.exits import Exit, UsageError
+from mainspring.cli.ids import full_id
 from mainspring.cli.loading import load, opening
 from mainspring.cli.parser import Commands, Parser, add_command
 from mainspring.cli.table import printable
@@ -52,6 +53,7 @@ def replay_job(args: Namespace, terminal: Terminal) -> int:
     app = application(args, terminal)
     with opening(app):
         watching = Watching(terminal, run_steps=args.run_steps)
+        args.id = full_id(app, args.id)
         replay = app.run(Replay.find(app, args.id, watching, from_step=args.from_step))
         recorded = ", ".join(map(repr, replay.recorded)) or "none"
         terminal.note(f"replaying {printable(replay.task.name)} {args.id}; recorded steps: {printable(recorded)}")

@@ -22,7 +22,7 @@ def add_rule_options(parser: Parser) -> None:
         metavar="RULE",
         help="when: cron such as '30 2 * * *', or 'every 90s', 'daily 09:00', 'monthly last 17:00'",
     )
-    parser.add_argument("--tz", dest="zone", metavar="ZONE", help="whose clocks: an IANA name such as Europe/Berlin")
+    parser.add_argument("--zone", metavar="ZONE", help="whose clocks: an IANA name such as Europe/Berlin")
     parser.add_argument("--gap", choices=GAPS, help="a time that clocks skip is moved, or left out")
     parser.add_argument("--fold", choices=FOLDS, help="which of a time that comes twice")
     parser.add_argument("--misfire", choices=MISFIRES, help="which of those that were missed are caught up")

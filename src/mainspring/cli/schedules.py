@@ -123,7 +123,7 @@ def add_put(schedules: Commands) -> None:
     parser = add_id_command(schedules, "put", put_schedule, "make a schedule, or change one", detail)
     add_rule_options(parser)
     parser.add_argument("--task", metavar="NAME", help="what to run")
-    parser.add_argument("--args", type=parse_payload, metavar="JSON", help="its arguments, a JSON object")
+    parser.add_argument("--payload", type=parse_payload, metavar="JSON", help="its arguments, a JSON object")
     parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
     add_actor_options(parser)
 
@@ -317,9 +317,8 @@ def changed_schedule(app: Mainspring, args: Namespace, before: Schedule) -> Sche
         return make_schedule(args, before)
     if args.id in app.schedules.declared:
         return app.schedules.declared[args.id].schedule
-    msg = (
-        f"say what to change: --rule, --tz, a policy or --tzdata (the code of this application declares no {args.id!r})"
-    )
+    in_code = f"the code of this application declares no {args.id!r}"
+    msg = f"say what to change: --rule, --zone, a policy or --tzdata ({in_code})"
     raise UsageError(msg, args.prog)
 
 
@@ -369,7 +368,7 @@ def refuse_code(args: Namespace, known: StoredSchedule | None) -> None:
 
 
 def make_job(app: Mainspring, args: Namespace, known: StoredSchedule | None) -> NewJob:
-    if known is not None and args.task is None and args.args is None:
+    if known is not None and args.task is None and args.payload is None:
         return known.prepared()
     task = args.task or (None if known is None else known.task)
     if task is None:
@@ -378,7 +377,7 @@ def make_job(app: Mainspring, args: Namespace, known: StoredSchedule | None) -> 
     if not app.tasks:
         msg = "give the application with --app module:attribute: its task says the queue, the retries and the arguments"
         raise UsageError(msg, args.prog)
-    return app.find_task(task).prepare(**(args.args or {}))
+    return app.find_task(task).prepare(**(args.payload or {}))
 
 
 def consent_to_put(

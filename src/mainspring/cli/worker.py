@@ -40,7 +40,7 @@ def add_commands(commands: Commands) -> None:
     )  # fmt: skip
     parser.add_argument("--strict", action="store_true", help="take from a later queue only when the earlier are empty")
     parser.add_argument(
-        "--limit", action="extend", type=parse_limits, default=[], metavar="QUEUE=N,…",
+        "--queue-limit", action="extend", type=parse_limits, default=[], metavar="QUEUE=N,…",
         help="at most so many jobs of that queue at once, per worker",
     )  # fmt: skip
     parser.add_argument(
@@ -66,6 +66,9 @@ def add_commands(commands: Commands) -> None:
     )
     parser.add_argument(
         "--log-format", choices=("text", "json"), help="how it is logged (default: text; json with --json)"
+    )
+    parser.add_argument(
+        "--log-completions", action="store_true", help="log each job that completes, with how long it ran"
     )
     parser.add_argument(
         "--reload", action="store_true", help="start again when a .py file below this directory changes"
@@ -98,9 +101,9 @@ def make_settings(args: Namespace) -> dict[str, Any]:
     """Only what was given: the defaults are the worker's own."""
     from mainspring.worker.settings import subscriptions
 
-    settings: dict[str, Any] = {"strict": args.strict}
-    if args.queues or args.limit:
-        settings["queues"] = subscriptions(args.queues or "*", dict(args.limit))
+    settings: dict[str, Any] = {"strict": args.strict, "log_completions": args.log_completions}
+    if args.queues or args.queue_limit:
+        settings["queues"] = subscriptions(args.queues or "*", dict(args.queue_limit))
     for option, field in (("concurrency", "concurrency"), ("child_processes", "processes"), ("grace", "grace")):
         if (value := getattr(args, option)) is not None:
             settings[field] = value

@@ -32,7 +32,8 @@ log = get_log("mainspring.worker")
 class Announcer:
     """One worker's voice."""
 
-    def __init__(self, bus: Bus, worker: str) -> None:
+    def __init__(self, bus: Bus, worker: str, *, log_completions: bool = False) -> None:
+        self._log_completions = log_completions
         self._bus = bus
         self._worker = worker
 
@@ -48,7 +49,7 @@ class Announcer:
 
     def hears_success(self) -> bool:
         """Whether anybody wants to know of each job that simply succeeds: there may be tens of thousands a second."""
-        return self._bus.wants(JobCompleted) or log.wants(logging.DEBUG)
+        return self._log_completions or self._bus.wants(JobCompleted) or log.wants(logging.DEBUG)
 
     def ended(self, run: Run, outcome: Outcome, status: Status | None) -> None:
         claim = run.claim
@@ -57,7 +58,7 @@ class Announcer:
         if status is None:
             log.warning("claim_lost", **fields, duration=duration, move=outcome.move)
         elif status is Status.COMPLETED:
-            log.debug("job_completed", **fields, duration=duration)
+            (log.info if self._log_completions else log.debug)("job_completed", **fields, duration=duration)
             if self._bus.wants(JobCompleted):
                 self._bus.emit(JobCompleted(**self._about(claim), duration=duration))
         elif status is Status.DEAD_LETTER:

@@ -92,6 +92,7 @@ class WorkerOptions(TypedDict, total=False):
     heartbeat: float
     upkeep: float
     exit_when_stuck: float | None
+    log_completions: bool
     id: str
 
 
@@ -106,6 +107,7 @@ class WorkerSettings:
     grace: float = 30.0  # seconds that running jobs get to finish when the worker stops
     heartbeat: float = 1.0  # seconds
     upkeep: float = 1.0  # seconds between looks for dead workers and stalled jobs
+    log_completions: bool = False  # log each job that completes at info rather than debug
     exit_when_stuck: float | None = None  # hand back the jobs and exit when this share of the slots is stuck
     id: str = field(default_factory=new_worker_id)
 

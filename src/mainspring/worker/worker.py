@@ -89,7 +89,7 @@ class Worker:
         self.id = self.settings.id
         self._queues = {subscription.queue for subscription in self.settings.queues}
         self._limited = any(subscription.concurrency is not None for subscription in self.settings.queues)
-        self._announce = Announcer(app.bus, self.id)
+        self._announce = Announcer(app.bus, self.id, log_completions=self.settings.log_completions)
         self._outage = Outage(self.id, noticed=self._on_outage)
         self._prefetch = Prefetch(self.settings.prefetch)
         self._wrapped = app.middleware.runs  # around each run, if there are any
@@ -376,7 +376,7 @@ class Worker:
                 await backoff.wait(unless=self._stopping)
             else:
                 self._outage.worked("join")
-                log.info("worker_started", worker=self.id, queues=sorted(self._queues), store=self.store.url)
+                self._tell_of_start()
                 return True
         self.app.contact.forget(self.id)
         return False
@@ -402,6 +402,13 @@ class Worker:
         if (tasks := self._known_tasks()) != self._tasks:
             self._tasks = tasks
             await self.store.join(self._info(), self._on_wake)
+
+    def _tell_of_start(self) -> None:
+        tasks, queues = sorted(self.app.tasks), sorted(self._queues)
+        log.info("worker_started", worker=self.id, queues=queues, tasks=tasks, store=self.store.url)
+        if not tasks:
+            advice = "import the modules that declare tasks where the application is made"
+            log.warning("worker_has_no_tasks", worker=self.id, advice=advice)
 
     def _on_outage(self, error: StoreError | None) -> None:
         """From any thread; who subscribed hears of it on our loop. None: it is over."""

@@ -1,0 +1,129 @@
+"""`mainspring enqueue` and `mainspring signal`: jobs and signals by hand."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from typing import Any, get_args
+
+from mainspring.app import Mainspring
+from mainspring.cli.exits import Exit, UsageError
+from mainspring.cli.filters import parse_target
+from mainspring.cli.loading import named_app, opened, opened_to_fill
+from mainspring.cli.moments import parse_length, parse_when
+from mainspring.cli.parser import Commands, Parser, add_command, add_store_options, parse_names
+from mainspring.cli.terminal import Terminal
+from mainspring.handle import JobHandle
+from mainspring.job import PriorityName
+from mainspring.moments import show_moment, show_relative
+from mainspring.task import Task
+
+STDIN = "-"
+ENQUEUE = """\
+The application (--app) says which arguments the task takes, its queue and its retries; the payload is checked against
+them. JSON is an object of the task's arguments, or - to read it from standard input."""
+SIGNAL = """\
+Jobs that wait for the key go on, and so do those that come to wait for it while the signal is kept. JSON is what they
+get, or - to read it from standard input."""
+
+
+def add_commands(commands: Commands) -> None:
+    add_enqueue(commands)
+    add_signal(commands)
+
+
+def add_enqueue(commands: Commands) -> None:
+    parser = add_command(commands, "enqueue", enqueue_job, "enqueue a job", ENQUEUE)
+    parser.add_argument("task", metavar="TASK", help="the task's name")
+    parser.add_argument("payload", metavar="JSON", nargs="?", default="{}", help="its arguments (default: none)")
+    add_time_options(parser)
+    parser.add_argument("--queue", help="another queue than the task's")
+    parser.add_argument("--priority", choices=get_args(PriorityName), help="another priority than the task's")
+    parser.add_argument("--dedupe-key", metavar="KEY", help="enqueue nothing if a job with this key is there")
+    parser.add_argument("--target", type=parse_target, metavar="TYPE:ID", help="what the job is about: reservation:r7")
+    parser.add_argument("--tag", action="extend", type=parse_names, default=[], metavar="TAG[,…]", help="its tags")
+    add_store_options(parser)
+
+
+def add_time_options(parser: Parser) -> None:
+    when = parser.add_mutually_exclusive_group()
+    when.add_argument("--at", type=parse_when, metavar="TIME", help="run it then: ISO 8601, in UTC unless it says so")
+    when.add_argument("--in", type=parse_length, dest="delay", metavar="LENGTH", help="run it so much later: 90s, 2h")
+
+
+def add_signal(commands: Commands) -> None:
+    parser = add_command(commands, "signal", send_signal, "send a signal to durable functions", SIGNAL)
+    parser.add_argument("key", metavar="KEY", help="what they wait for: checked_in:r1")
+    parser.add_argument("payload", metavar="JSON", nargs="?", default="null", help="what it carries (default: null)")
+    parser.add_argument("--id", metavar="ID", help="send it once, however often this is repeated with the same id")
+    add_store_options(parser)
+
+
+# -- running them ---------------------------------------------------------------------------------
+
+
+def enqueue_job(args: Namespace, terminal: Terminal) -> int:
+    payload = read_json(args.payload, "the payload")
+    if not isinstance(payload, dict):
+        msg = f'the payload is a JSON object of the task\'s arguments, such as \'{{"to": "ana"}}\', not {args.payload}'
+        raise UsageError(msg, args.prog)
+    if not named_app(args):
+        msg = "enqueue needs the application, whose task takes the payload: --app module:attribute (or MAINSPRING_APP)"
+        raise UsageError(msg, args.prog)
+    with opened_to_fill(args) as app:
+        task = find_task(app, args.task)
+        handle = app.run(task.using(**options_of(args, app)).enqueue(**payload))
+        say_enqueued(app, handle, terminal)
+    return Exit.OK
+
+
+def find_task(app: Mainspring, name: str) -> Task[..., Any, Any]:
+    if name not in app.tasks:
+        known = ", ".join(sorted(app.tasks)) or "none"
+        msg = f"the application has no task {name!r}; it has {known}"
+        raise UsageError(msg)
+    return app.tasks[name]
+
+
+def options_of(args: Namespace, app: Mainspring) -> dict[str, Any]:
+    """Only what was given: the rest is the task's own."""
+    options = {
+        "delay": args.delay,
+        "run_at": None if args.at is None else args.at.after(app.now()),
+        "queue": args.queue,
+        "priority": args.priority,
+        "dedupe_key": args.dedupe_key,
+        "target": args.target,
+        "tags": args.tag or None,
+    }
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def say_enqueued(app: Mainspring, handle: JobHandle[Any], terminal: Terminal) -> None:
+    job = app.run(app.jobs.get(handle.id))
+    if terminal.json:
+        terminal.emit({"job": job, "created": handle.created})
+        return
+    when = f"due {show_moment(job.run_at)} ({show_relative(job.run_at, app.now())})"
+    terminal.say(f"{job.id} enqueued in {job.queue}, {when}" if handle.created else f"{job.id} was there already")
+
+
+def send_signal(args: Namespace, terminal: Terminal) -> int:
+    payload = read_json(args.payload, "what the signal carries")
+    with opened(args) as app:
+        signal = app.run(app.signal(args.key, payload, id=args.id))
+    if terminal.json:
+        terminal.emit({"signal": signal})
+    else:
+        terminal.say(f"signal {signal.id} sent to what waits for {signal.key}")
+    return Exit.OK
+
+
+def read_json(text: str, what: str) -> Any:
+    given = sys.stdin.read() if text == STDIN else text
+    try:
+        return json.loads(given)
+    except ValueError as error:
+        msg = f"{what} is not JSON: {error}"
+        raise UsageError(msg) from None
