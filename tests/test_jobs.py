@@ -285,7 +285,7 @@ async def test_each_change_is_in_the_audit_log_with_who_and_why(kit: Kit) -> Non
     assert [entry.action for entry in log] == ["delete", "retry", "cancel", "edit", "edit"]
     assert [entry.actor for entry in log] == [whoami(), whoami(), "ana", "bob", whoami()]
     assert (log[-1].reason, log[-1].count, log[-1].at) == ("not so urgent", 1, kit.time.now())
-    assert log[-1].detail == {"filter": {"ids": [handle.id]}, "edit": {"priority": 3}}
+    assert log[-1].detail == {"filter": {"ids": [handle.id]}, "edit": {"priority": "low"}}
     assert len(await app.audit(limit=2)) == 2
 
 
