@@ -1,7 +1,8 @@
 """Whether the worker may start jobs now: what is halted, and how recently it has looked.
 
 The store gives out nothing that is halted. But jobs wait in the worker between their claim and their start: in the
-buffer, in a batch that is being gathered, at a guard. So each start asks the gate. That is a look at two attributes.
+buffer, in a batch that is being gathered, at a guard. So each start asks the gate: as a rule it compares the time with
+`open_until`, and nothing else.
 
 The gate looks at the halts when it is woken, and once a second. It trusts a look for `TRUSTED_FOR` seconds. A process
 that was stopped (SIGSTOP) and goes on, a laptop that slept, or a worker that lost its store, looks again before its
@@ -42,19 +43,20 @@ class Gate:
         self._worker = worker
         self._closed = closed
         self._settled = settled
+        self._shut = False
         self._looking = asyncio.Lock()
         self._looked_at = NEVER
         self._poked = asyncio.Event()
         self._number = 0  # of the newest halt that is known
         self._confirmed = 0
         self._asked = False  # to confirm, even if that was done before
-        self.open_until = NEVER  # on the clock `elapsed`; NEVER while the system is halted
+        self.open_until = NEVER  # on the clock `elapsed`: until then anything may start without further questions
         self.paused: frozenset[str] = frozenset()  # queues
         self.halted = False  # the whole system
 
     def permits(self, queue: str) -> bool:
         """Whether a job of this queue may start now. May be asked from any thread."""
-        return elapsed() <= self.open_until and queue not in self.paused
+        return elapsed() <= self._looked_at + TRUSTED_FOR and not self.stops(queue)
 
     def stops(self, queue: str) -> bool:
         """Whether the queue is halted, as far as is known."""
@@ -63,6 +65,10 @@ class Gate:
     @property
     def stops_something(self) -> bool:
         return self.halted or bool(self.paused)
+
+    def shut(self) -> None:
+        """The worker stops: from now on each start is to be questioned."""
+        self._shut, self.open_until = True, NEVER
 
     def poke(self) -> None:
         """A halt was set or ended: look, and confirm."""
@@ -96,7 +102,7 @@ class Gate:
         self._number = max((halt.number for halt in halts), default=0)
         self.paused = frozenset(halt.queue for halt in halts if halt.queue is not None)
         self._tell(next((halt for halt in halts if halt.queue is None), None))
-        self.open_until = NEVER if self.halted else looked_at + TRUSTED_FOR
+        self.open_until = NEVER if halts or self._shut else looked_at + TRUSTED_FOR
         if halts:
             self._closed()
 

@@ -106,6 +106,7 @@ class Worker:
         self._solo = SoloTurns()
         self._released = 0  # jobs handed back because we stop
         self._stopping, self._stop_now = asyncio.Event(), asyncio.Event()  # a worker that has stopped is done
+        self._gate = self._new_gate()
         self._told_to_stop = False
         self._abandoned = 0  # threads that did not end
         self._signalled_at = float("-inf")
@@ -180,7 +181,11 @@ class Worker:
         if self._told_to_stop:
             self._stop_now.set()
         self._told_to_stop = True
+        self._begin_stopping()
+
+    def _begin_stopping(self) -> None:
         self._stopping.set()
+        self._gate.shut()
 
     async def serve(self) -> None:
         """Work until `stop` is called. Raises WorkerStuck if `exit_when_stuck` ended it."""
@@ -318,7 +323,9 @@ class Worker:
         self._lanes = Lanes(self.settings.concurrency, self._buffer, self._execute)
         self._gathered = Gatherings(self._post)
         self._progress = Progress(self.store, self._announce, self._held)
-        self._gate = Gate(self.store, self.id, closed=self._hand_back_halted, settled=self._handed_back)
+        self._gate = self._new_gate()
+        if self._stopping.is_set():
+            self._gate.shut()
         self._calling = Calling(
             self.app, self.id, self._progress, processes=self.settings.processes, may_start=self._may_start
         )
@@ -598,7 +605,7 @@ class Worker:
             return
         if run.guarded and run.claim.options is not None:
             await self._ask_guards_again([run])
-        if elapsed() > self._gate.open_until or run.claim.queue in self._gate.paused or self._stopping.is_set():
+        if elapsed() > self._gate.open_until and not self._may_begin(run):
             await self._end_unstartable([run])
         if run.ended:  # handed back while it waited
             return
@@ -624,7 +631,7 @@ class Worker:
         """The same for several at once."""
         if any(run.guarded for run in runs):
             await self._ask_guards_again(runs)
-        if self._stopping.is_set() or not all(self._gate.permits(run.claim.queue) for run in runs):
+        if not all(map(self._may_begin, runs)):
             await self._end_unstartable(runs)
         runs = [run for run in runs if not run.ended]
         if not runs:  # all of them were taken away while they waited for this lane
@@ -646,6 +653,9 @@ class Worker:
         for run in runs:
             if run.written is not None:
                 await run.written
+
+    def _may_begin(self, run: Run) -> bool:
+        return self._gate.permits(run.claim.queue) and not self._stopping.is_set()
 
     async def _end_unstartable(self, runs: list[Run]) -> None:
         """End the runs that may not start; if the last look at the halts is too old, look first."""
@@ -814,6 +824,9 @@ class Worker:
 
     # -- halts and breakers ---------------------------------------------------------------------
 
+    def _new_gate(self) -> Gate:
+        return Gate(self.store, self.id, closed=self._hand_back_halted, settled=self._handed_back)
+
     def _hand_back_halted(self) -> None:
         """Hand back halted jobs that have not started, wherever they wait: in the buffer, a batch, or at a guard."""
         for run in list(self._held.values()):
@@ -880,7 +893,7 @@ class Worker:
                 exit_code=EXIT_STUCK, advice="its supervisor starts it again; the lines slot_stuck say where it hangs",
             )  # fmt: skip
             self._exits_stuck = True
-            self._stopping.set()
+            self._begin_stopping()
 
     # -- drain ----------------------------------------------------------------------------------
 
