@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from mainspring.errors import ConfigurationError
 
@@ -38,6 +41,144 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+
+SKEW: Millis = 5_000
+"""Clocks of machines may differ by this. A stored time that is further ahead was written by a wrong clock."""
+
+SETTLE = 30.0  # seconds that a clock must keep its new time before a jump is believed
+TOLERANCE: Millis = 2_000  # smaller jumps are followed at once: NTP steps, the resolution of virtual machines
+FASTEST_SLEW = 0.001  # NTP may run a clock faster or slower by this share; twice what Linux does
+GREAT_LEAP: Millis = 86_400_000  # forward, after which nothing is deleted for a while: it could not be undone
+DOUBT: Millis = 86_400_000  # how long
+GLANCE: Millis = 250  # if the wall clock gained no more than this since the last look, it did not jump
+
+
+def _boot_clock() -> Callable[[], float]:
+    """Seconds that also pass while the machine sleeps, so that a sleep is not taken for a clock that was set."""
+    if hasattr(time, "CLOCK_BOOTTIME"):  # Linux, whose CLOCK_MONOTONIC stands still then
+        return lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
+    if sys.platform == "darwin":  # where time.monotonic() stands still and CLOCK_MONOTONIC does not
+        return lambda: time.clock_gettime(time.CLOCK_MONOTONIC)
+    return time.monotonic
+
+
+since_boot = _boot_clock()
+
+
+@runtime_checkable
+class Elapsing(Protocol):
+    """A clock that also counts the time during which the machine slept."""
+
+    def elapsed(self) -> float:
+        """Seconds since some point in the past, whatever the wall clock was set to."""
+
+
+def elapsed_by(clock: Clock) -> float:
+    return clock.elapsed() if isinstance(clock, Elapsing) else clock.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """The wall clock jumped, and it is not decided yet whether to believe it."""
+
+    by: Millis  # negative: it went back
+    since: Millis  # by the clock of elapsed time
+
+
+@dataclass(frozen=True, slots=True)
+class Reckoning:
+    offset: Millis  # wall clock minus elapsed time, as last believed
+    looked: Millis  # when that was, by the clock of elapsed time
+    departure: Departure | None = None
+
+
+class SteadyClock:
+    """The machine's wall clock, which does not follow a jump until the clock has kept its new time for a while.
+
+    Until then time goes on as before the jump, by the clock of elapsed time. So a clock that is an hour ahead for ten
+    seconds fires nothing that was not due, and leaves no times in the store that lie an hour ahead. A jump is believed
+    after `settle` seconds, or as soon as another process of this machine has believed it (`witness`).
+
+    Safe to use from any thread without a lock: the state is one immutable value, and threads that look at the same time
+    find the same.
+    """
+
+    def __init__(self, source: Clock | None = None, *, settle: float = SETTLE) -> None:
+        self._wall: Callable[[], int] = time.time_ns
+        self.elapsed: Callable[[], float] = since_boot
+        self.monotonic: Callable[[], float] = time.monotonic
+        if source is not None:
+            given = source
+            self._wall = lambda: given.now() * 1_000_000
+            self.elapsed = self.monotonic = source.monotonic
+        self._settle = round(settle * 1000)
+        self.witness: Callable[[], Millis | None] = lambda: None
+        """The offset that another process of this machine believes in, if one has said so."""
+        self.doubted_until: Millis = 0  # by the clock of elapsed time; see `may_delete`
+        self._last = self._wall() // 1_000_000
+        self._state = Reckoning(self._last - self._elapsed_millis(), self._elapsed_millis())
+
+    def now(self) -> Millis:
+        wall = self._wall() // 1_000_000
+        if 0 <= wall - self._last < GLANCE:  # nearly always
+            self._last = wall
+            return wall
+        return self._look(wall)
+
+    @property
+    def departure(self) -> Departure | None:
+        """How far the wall clock is from the time that `now` gives, while it is not believed."""
+        self.now()
+        return self._state.departure
+
+    @property
+    def reckoning(self) -> Reckoning:
+        return self._state
+
+    @property
+    def may_delete(self) -> bool:
+        """Not for a day after a great leap forward: what retention removes by a wrong clock would be lost."""
+        return self._elapsed_millis() >= self.doubted_until
+
+    def start_from(self, known: Reckoning) -> None:
+        """Begin with what another process of this machine believes: it saw the clock when it was right."""
+        self._last, self._state = 0, Reckoning(known.offset, known.looked)
+
+    def _look(self, wall: Millis) -> Millis:
+        state, elapsed = self._state, self._elapsed_millis()
+        departed = wall - elapsed - state.offset
+        if is_near(departed, elapsed - state.looked) or self._is_believed(departed, elapsed, state.departure):
+            if departed > GREAT_LEAP:
+                self.doubted_until = max(self.doubted_until, elapsed + DOUBT)
+            self._last, self._state = wall, Reckoning(wall - elapsed, elapsed)
+            return wall
+        before = state.departure
+        if before is None or not is_near(departed - before.by, elapsed - before.since):
+            self._state = Reckoning(state.offset, state.looked, Departure(departed, elapsed))
+        self._last = 0  # look closely until that is decided
+        return state.offset + elapsed
+
+    def _is_believed(self, departed: Millis, elapsed: Millis, before: Departure | None) -> bool:
+        """It has kept its new time for long enough, or another process of this machine has seen that it did."""
+        lasted = 0 if before is None else elapsed - before.since
+        if before is not None and lasted >= self._settle and is_near(departed - before.by, lasted):
+            return True
+        offset = self.witness()
+        return offset is not None and is_near(departed + self._state.offset - offset, 0)
+
+    def _elapsed_millis(self) -> Millis:
+        return int(self.elapsed() * 1000)
+
+
+def may_delete(clock: Clock) -> bool:
+    """Whether the time that the clock gave last is good enough to delete what has expired by it."""
+    return clock.may_delete if isinstance(clock, SteadyClock) else True
+
+
+def is_near(difference: Millis, within: Millis) -> bool:
+    """Whether two times differ by no more than small corrections do in that time."""
+    return abs(difference) <= TOLERANCE + max(0, within) * FASTEST_SLEW
 
 
 def to_millis(moment: datetime) -> Millis:

@@ -26,6 +26,8 @@
 | StoreBack          | it answers again                                                    |
 | StoreThrottled     | the store's service refuses calls of a worker's process for now     |
 | ThrottlingOver     | it has refused none for a while                                     |
+| ClockHeld          | the clock jumped; time goes on as before until it has settled       |
+| ClockSettled       | the jump was believed, or the clock came back                       |
 | BreakerOpened      | a circuit breaker opened: too many errors, a failed probe, by hand  |
 | BreakerHalfOpened  | it lets probes through                                              |
 | BreakerClosed      | it is closed again                                                  |
@@ -229,6 +231,16 @@ class StoreThrottled(Event):
 class ThrottlingOver(Event):
     store: str
     measures: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockHeld(Event):
+    by: float  # seconds; negative: it went back
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockSettled(Event):
+    by: float  # seconds by which the time that jobs go by has changed; 0: the clock came back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,8 @@
 | ok       | the store answers, and what is due is taken                                                  |
 | degraded | it answers, but jobs wait too long, no worker takes them or knows their tasks, workers       |
 |          | cannot hear of new ones, slots of workers are stuck, one in this process does not get        |
-|          | through to it, say to write, or the service throttles it                                     |
+|          | through to it, say to write, the service throttles it, or the clock jumped and has not       |
+|          | settled yet                                                                                  |
 | down     | it does not answer; `lost_at` and `error` say since when and why                             |
 """
 
@@ -20,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from mainspring.clock import to_datetime
+from mainspring.clock import SETTLE, Clock, SteadyClock, to_datetime
 from mainspring.errors import StoreUnavailable
 from mainspring.events import Bus, StoreBack, StoreLost, StoreThrottled, ThrottlingOver
 from mainspring.stores.protocol import EVERY_QUEUE, DueTask, Stats, Store, WorkerInfo
@@ -74,6 +75,7 @@ class Contact:
         self._throttled = False
         self.lost_at: datetime | None = None
         self.error = ""
+        self.clock = ""  # what a worker of this process has found wrong with the clock
 
     def failed(self, who: str, error: Exception) -> None:
         with self._lock:
@@ -129,10 +131,24 @@ async def examine(store: Store, contact: Contact, *, late: timedelta = LATE, tim
         return Health(State.DOWN, now, store.url, (problem,), reachable=False, lost_at=lost_at, error=why)
     contact.answered(PROBE)
     health = judge(stats, to_datetime(store.clock.now()), store.url, late)
+    if doubt := clock_problem(store.clock) or contact.clock:
+        health = replace(health, state=State.DEGRADED, problems=(doubt, *health.problems))
     if contact.lost_at is None:
         return health
     problems = (f"a worker here gets no answer: {contact.error}", *health.problems)
     return replace(health, state=State.DEGRADED, problems=problems, lost_at=contact.lost_at, error=contact.error)
+
+
+def clock_problem(clock: Clock) -> str:
+    """Empty: none."""
+    departure = clock.departure if isinstance(clock, SteadyClock) else None
+    if departure is None:
+        return ""
+    where = "ahead" if departure.by > 0 else "back"
+    return (
+        f"the machine's clock jumped {abs(departure.by) / 1000:.0f} s {where}; jobs go by the old time until the clock "
+        f"has kept its new time for {SETTLE:.0f} s"
+    )
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from mainspring.clock import Millis
 from mainspring.errors import SystemHalted
 from mainspring.log import get_log
-from mainspring.stores.documents import Bundle, Document, Write
+from mainspring.stores.documents import Bundle, Document, Listing, Write
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
@@ -39,6 +39,9 @@ class Timer(Protocol):
     async def recover(self) -> None:
         """A worker died: finish what it may have left half done."""
 
+    async def clock_went_back(self, by: Millis) -> None:
+        """Set right what was planned by a clock that was ahead by so much."""
+
 
 async def leave_to_newer(app: Mainspring, documents: Sequence[Document], now: Millis) -> Millis | None:
     """Those that this version cannot read; says when to look again whether anybody can.
@@ -51,6 +54,15 @@ async def leave_to_newer(app: Mainspring, documents: Sequence[Document], now: Mi
     if writes:
         await app.store.write([Bundle((write,)) for write in writes])
     return min((chances[one.key] for one in documents if one not in over), default=None)
+
+
+async def fire_planned(app: Mainspring, timer: Timer) -> None:
+    """Fire whatever is planned for later, where that does no harm: it may be planned for a time that is far ahead."""
+    after = None
+    while page := await app.store.browse(Listing(timer.collection, None, after, CHUNK)):
+        after = page[-1].key[1:]
+        if planned := [document for document in page if document.due_at is not None]:
+            await timer.fire(planned, app.store.clock.now())
 
 
 class Timers:
@@ -69,6 +81,10 @@ class Timers:
     async def recover(self) -> None:
         for timer in self._timers:
             await timer.recover()
+
+    async def clock_went_back(self, by: Millis) -> None:
+        for timer in self._timers:
+            await timer.clock_went_back(by)
 
     async def run_due(self) -> Millis | None:
         """Do all that is due; says when the next document is, if any is ever.

@@ -1,4 +1,4 @@
-"""The wall clock is set by an hour: the lease does not notice, and what is due by the new time is run."""
+"""The wall clock is set by an hour: for a moment, which fires nothing and stops nothing, or for good."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def turn(nursery: Nursery, seconds: int) -> None:
     new.rename(nursery.folder / "clock")
 
 
-def start(nursery: Nursery) -> Process:
-    return nursery.start("work:work_by_wound_clock", **WORKER)
+def start(nursery: Nursery, settle: float = 1.0) -> Process:
+    return nursery.start("work:work_by_wound_clock", **WORKER, settle=settle)
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
@@ -54,3 +54,23 @@ def test_what_is_due_by_the_new_time_is_run(nursery: Nursery) -> None:
     wait_until(lambda: len(nursery.ledger.done) == 1, worker.said)
     turn(nursery, HOUR)
     wait_until(lambda: len(nursery.ledger.done) == 2, worker.said)
+
+
+def test_an_hour_ahead_for_a_moment_fires_nothing_and_stops_nothing(nursery: Nursery) -> None:
+    """Also for a process that starts in that moment and enqueues by the wrong clock."""
+    turn(nursery, 0)
+    workers = [start(nursery, settle=3600) for _ in range(2)]
+    nursery.run("enqueue:some_by_wound_clock", delay=HOUR / 2)
+    nursery.run("enqueue:some_by_wound_clock", task="paced", number=1000)
+    wait_until(lambda: len(nursery.ledger.done) > 5, workers[0].said)
+    turn(nursery, HOUR)
+    nursery.run("enqueue:some_by_wound_clock")
+    meanwhile = nursery.ledger.of("ack")[-1].job_id
+    wait_until(lambda: meanwhile in nursery.ledger.done, workers[0].said)
+    during = len(nursery.ledger.done)
+    wait_until(lambda: len(nursery.ledger.done) > during + 10, workers[0].said)
+    turn(nursery, 0)
+    after = len(nursery.ledger.done)
+    wait_until(lambda: len(nursery.ledger.done) > after + 40, workers[0].said, seconds=20)
+    later = nursery.ledger.of("ack")[0].job_id
+    assert later not in nursery.ledger.done

@@ -24,6 +24,7 @@ from mainspring.ids import new_id
 from mainspring.job import UNTIL_WOKEN
 from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Listing, Write
 from mainspring.stores.protocol import Store
+from mainspring.timers import fire_planned
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
@@ -143,6 +144,10 @@ class SignalTimer:
         latest = await self._app.store.due(COLLECTION, MOST_RECALLED, ahead=CALLED_AGAIN)
         await self._app.store.wake({waiting_key(one.key.group): EVERYBODY for one in latest.documents})
 
+    async def clock_went_back(self, by: Millis) -> None:
+        del by
+        await fire_planned(self._app, self)
+
 
 # -- waiting ----------------------------------------------------------------------------------------
 
@@ -184,16 +189,16 @@ async def suspend(run: DurableRun, asked: Asked, key: str, until: Millis | None,
 async def next_signal(run: DurableRun, key: str) -> Signal | None:
     """The oldest that this job has not seen."""
     seen = run.consumed.setdefault(key, seen_by(run, key))
-    after = (key, just_before(max(seen))) if seen else None
+    after = just_before(max(seen), run.store.clock.now()) if seen else None
     while True:
-        listing = Listing(COLLECTION, key, after, PAGE)
+        listing = Listing(COLLECTION, key, None if after is None else (key, after), PAGE)
         page = await run.store.browse(listing)
         new = next((one for one in page if one.key.id not in seen), None)
         if new is not None:
             return Signal.from_document(new)
         if len(page) < PAGE:
             return None
-        after = page[-1].key.group, page[-1].key.id
+        after = page[-1].key.id
 
 
 def seen_by(run: DurableRun, key: str) -> set[str]:
@@ -201,7 +206,12 @@ def seen_by(run: DurableRun, key: str) -> set[str]:
     return {state["signal"]["id"] for state in states if state["key"] == key and state.get("signal")}
 
 
-def just_before(id: str) -> str:
-    """Where to look from: a sender whose clock is behind, or who was held up, may have put one in before the last."""
+def just_before(id: str, now: Millis) -> str | None:
+    """Where to look from: a sender whose clock is behind, or who was held up, may have put one in before the last.
+
+    None: from the beginning, as the last one's sender had a clock that was ahead, and others come before it.
+    """
     stamp = int(id[:8] + id[9:13], 16) - OUT_OF_ORDER
+    if stamp > now:
+        return None
     return f"{stamp >> 16:08x}-{stamp & 0xFFFF:04x}"

@@ -349,7 +349,7 @@ class Breakers:
         while True:
             tick = next(self._ticks)
             found, now = await self._look(name), self._app.store.clock.now()
-            before = Circuit() if found is None else Circuit.from_json(found.data)
+            before = Circuit() if found is None else Circuit.from_json(found.data).rewound(now)
             after, answer = decide(before, now)
             spread = after.phase is not before.phase
             if after != before and not await self._write(name, after, found, spread=spread):

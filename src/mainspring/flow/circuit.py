@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from mainspring.clock import Length, Millis, duration
+from mainspring.clock import SKEW, Length, Millis, duration
 from mainspring.errors import ConfigurationError
 
 SLICES = 10  # of a window
@@ -95,6 +95,22 @@ class Circuit:
         known = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
         slices = tuple(Slice(*one) for one in data.get("slices", ()))
         return cls(**known | {"phase": Phase(data["phase"]), "slices": slices})
+
+    def rewound(self, now: Millis) -> Circuit:
+        """If a clock that was ahead wrote it: as far from now as it was from that clock's time, so that it goes on."""
+        newest = max(
+            [self.since, *(one.start for one in self.slices), *(end - PROBE_LEASE for end in self.probes.values())]
+        )
+        if newest <= now + SKEW:
+            return self
+        back = newest - now
+        return replace(
+            self,
+            since=self.since - back,
+            until=None if self.until is None else self.until - back,
+            slices=tuple(one._replace(start=one.start - back) for one in self.slices),
+            probes={job: end - back for job, end in self.probes.items()},
+        )
 
     def phase_at(self, now: Millis) -> Phase:
         is_over = self.phase is Phase.OPEN and self.until is not None and now >= self.until

@@ -124,6 +124,15 @@ class Plan:
         due = max(moment.utc, self.next.due) if put_off else moment.utc
         return replace(self, next=Next(moment.on, moment.utc, due), tzdata=tzdata_version())
 
+    def rewound(self, now: datetime) -> Plan:
+        """With what is still to come at `now` and was skipped by a clock that was ahead; never what was sent."""
+        moment = self.times.from_year(self._first_year(self.times.today(now).year))
+        if moment is not None and moment.utc <= now:
+            moment = self.times.from_year(moment.on.year + 1)
+        if self.gone or self.next is None or moment is None or moment.on.year >= self.next.on.year:
+            return self
+        return replace(self, next=on_time(moment), tzdata=tzdata_version())
+
     def _first_year(self, year: int) -> int:
         return year if self.sent is None else max(year, self.sent.year + 1)
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 log = get_log("mainspring.occasions")
 
 PAGE = 500
+SKIPS_NOTHING = duration(timedelta(minutes=10))  # graces are longer
 KEY_KEPT = duration(timedelta(days=400))  # beyond the next year's
 
 
@@ -97,6 +98,19 @@ class OccasionTimer:
 
     async def recover(self) -> None:
         """Nothing: what fires is one write, so nothing is ever half done."""
+
+    async def clock_went_back(self, by: Millis) -> None:
+        """Plan again what was skipped as too late by a clock that was far ahead. A small error skips nothing."""
+        if by < SKIPS_NOTHING:
+            return
+        now, seen = self._app.now(), None
+        while page := await self._app.store.browse(Listing(self.collection, "", seen, PAGE)):
+            seen = page[-1].key[1:]
+            plans = [plan for one in page if (plan := self._read(one)) is not None]
+            changed = [after for plan in plans if (after := plan.rewound(now)) is not plan]
+            if changed:
+                log.warning("occasions_rewound", kind=self.kind, plans=len(changed))
+                await self._app.store.write([Bundle((plan.write(now),)) for plan in changed])
 
     async def refresh(self) -> None:
         """Find instants anew of plans that an older tzdata was used for. Looks at them all only if there is a newer.

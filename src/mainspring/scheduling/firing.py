@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -11,7 +11,7 @@ from mainspring.schedule import Drop, Fire, Reason, tzdata_version
 from mainspring.scheduling import ledger
 from mainspring.scheduling.ledger import Became, Entry
 from mainspring.scheduling.stored import StoredSchedule
-from mainspring.stores.documents import Bundle
+from mainspring.stores.documents import Bundle, Key
 
 CHECK = timedelta(seconds=10)
 """How soon to look again whether a run has ended, if the next one depends on it."""
@@ -23,6 +23,22 @@ class Firing:
     jobs: tuple[NewJob, ...] = ()
     entries: tuple[Entry, ...] = ()
     look_at: datetime | None = None  # before the next occurrence
+
+    def without(self, fired: Collection[Key]) -> Firing:
+        """Without what the ledger says has fired already, of occurrences that a clock which was ahead let fire."""
+        kept = tuple(entry for entry in self.entries if entry.write(self.after.id).key not in fired)
+        gone = {entry.job_id for entry in self.entries if entry not in kept}
+        jobs = tuple(job for job in self.jobs if job.id not in gone)
+        after = replace(
+            self.after,
+            fires=self.after.fires - len(self.jobs) + len(jobs),
+            last_jobs=tuple(one for one in self.after.last_jobs if one not in gone),
+            ahead=None if self._is_past(self.after.ahead) else self.after.ahead,
+        )
+        return replace(self, after=after, jobs=jobs, entries=kept)
+
+    def _is_past(self, ahead: datetime | None) -> bool:
+        return ahead is not None and self.after.decided is not None and self.after.decided.utc >= ahead
 
     def bundle(self) -> Bundle:
         writes = self.after.write(look_at=self.look_at), *(entry.write(self.after.id) for entry in self.entries)

@@ -39,6 +39,7 @@ class StoredSchedule:
     last_jobs: tuple[str, ...] = ()  # what was fired last, oldest first: several, if a catch-up fired several at once
     fires: int = 0  # so far
     tzdata: str = field(default_factory=tzdata_version)  # that `next` was found with
+    ahead: datetime | None = None  # occurrences until then may have fired too early, by a clock that was ahead
     version: str = ""  # of its document
     others: Mapping[str, Any] = field(default_factory=dict)  # fields of its document that only newer versions know
 
@@ -65,6 +66,16 @@ class StoredSchedule:
     def derived(self) -> StoredSchedule:
         """With its next time found anew: that of the first occurrence which is not decided yet, even if it is past."""
         return replace(self, next=self._following(), tzdata=tzdata_version())
+
+    def rewound(self, now: datetime) -> StoredSchedule:
+        """As it goes on after a clock that was ahead went back: what is still to come fires at its time.
+
+        But nothing fires twice: `ahead` says until when the ledger must be asked.
+        """
+        decided = None if self.decided is None else self.decided.utc
+        known = [moment for moment in (self.ahead, decided) if moment is not None]
+        since = min(self.since, now) if self.schedule.rule.from_finish else now
+        return replace(self, since=since, decided=None, ahead=max(known, default=None)).derived()
 
     def _following(self) -> Occurrence | None:
         if self.disabled:
@@ -154,6 +165,7 @@ class StoredSchedule:
             "last_job": self.last_job,
             "fires": self.fires,
             "tzdata": self.tzdata,
+            **({} if self.ahead is None else {"ahead": self.ahead.isoformat()}),
         }
 
     @classmethod
@@ -170,6 +182,7 @@ class StoredSchedule:
 
     @classmethod
     def _from_data(cls, id: str, data: dict[str, Any], version: str) -> StoredSchedule:
+        ahead = data.pop("ahead", None)
         return cls(
             id=id,
             schedule=Schedule.from_data(data.pop("schedule")),
@@ -182,6 +195,7 @@ class StoredSchedule:
             last_jobs=_last_jobs(data.pop("last_job"), data.pop("last_jobs", ())),
             fires=data.pop("fires"),
             tzdata=data.pop("tzdata"),
+            ahead=None if ahead is None else datetime.fromisoformat(ahead),
             version=version,
             others=data,  # what is left
         )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from mainspring.clock import Millis, to_datetime
+from mainspring.clock import SKEW, Millis, to_datetime
 from mainspring.errors import InvalidSchedule, SystemHalted
 from mainspring.events import ScheduleFired, ScheduleSkipped
 from mainspring.job import Job
@@ -14,7 +15,7 @@ from mainspring.log import get_log
 from mainspring.schedule import tzdata_version
 from mainspring.scheduling.firing import Firing, fire, needs_last_jobs
 from mainspring.scheduling.halted import explained, is_to_explain, note_refusal, standstills, with_waiting_job
-from mainspring.scheduling.ledger import Became
+from mainspring.scheduling.ledger import Became, Entry
 from mainspring.scheduling.stored import COLLECTION, StoredSchedule
 from mainspring.stores.documents import Bundle, Document, Listing
 from mainspring.stores.protocol import Action, By, Filter
@@ -43,6 +44,7 @@ class ScheduleTimer:
         last = [[known[one] for one in stored.last_jobs if one in known] for stored in schedules]
         moment = to_datetime(now)
         firings = [fire(stored, moment, jobs) for stored, jobs in zip(schedules, last, strict=True)]
+        firings = await self._without_repeats(firings)
         firings = await self._with_halts(firings)
         await self._cancel_old(schedules, firings, last)
         try:
@@ -55,6 +57,14 @@ class ScheduleTimer:
                 self._app.announce(firing.jobs, inserted)
                 self._tell(firing)
         return again
+
+    async def _without_repeats(self, firings: Sequence[Firing]) -> list[Firing]:
+        """Without occurrences that fired before their time, by a clock that was ahead and has gone back since."""
+        doubtful = [firing for firing in firings if firing.after.ahead is not None]
+        keys = [entry.write(one.after.id).key for one in doubtful for entry in one.entries if entry.job_id]
+        found = {one.key: Entry.from_document(one) for one in await self._app.store.documents(keys)} if keys else {}
+        fired = {key for key, entry in found.items() if entry.became is Became.FIRED}
+        return [firing.without(fired) if firing in doubtful else firing for firing in firings]
 
     async def _with_halts(self, firings: Sequence[Firing]) -> list[Firing]:
         """With what the ledger says of those that were in the way, and of those that make the jobs wait."""
@@ -115,6 +125,19 @@ class ScheduleTimer:
 
     async def recover(self) -> None:
         """Nothing: what fires is one write, so nothing is ever half done."""
+
+    async def clock_went_back(self, by: Millis) -> None:
+        """Fire again at their time what is still to come, of schedules that fired by a clock which was ahead."""
+        del by
+        now, seen = self._app.now(), None
+        limit = now + timedelta(milliseconds=SKEW)
+        while page := await self._app.store.browse(Listing(COLLECTION, "", seen, PAGE)):
+            seen = page[-1].key[1:]
+            schedules = [stored for one in page if (stored := self._read(one)) is not None]
+            wrong = [one for one in schedules if one.since > limit or (one.decided and one.decided.utc > limit)]
+            if wrong:
+                log.warning("schedules_rewound", schedules=[stored.id for stored in wrong])
+                await self._app.store.write([Bundle((stored.rewound(now).write(),)) for stored in wrong])
 
     async def refresh(self) -> None:
         """Find the next times anew of those that an older tzdata was used for."""

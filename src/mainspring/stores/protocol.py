@@ -548,6 +548,18 @@ class Measured(Protocol):
 
 
 @runtime_checkable
+class Timekeeping(Protocol):
+    """A store that lets the processes of one machine agree on what time it is."""
+
+    def keep_time(self, doubted_until: Millis) -> tuple[Millis | None, Millis]:
+        """Write down what time it is, unless that is not decided, and until when retention doubts it.
+
+        The latter is by the clock of elapsed time. Returns both as they were written last by any process: the time
+        (None: there is none yet) and the doubt (0: there is none, or it was another machine's).
+        """
+
+
+@runtime_checkable
 class Planned(Protocol):
     """A store whose table can be made in several ways, also by those who make it from a template."""
 

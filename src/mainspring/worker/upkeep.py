@@ -11,6 +11,7 @@ from mainspring.stores.protocol import Measured, StalledRun
 from mainspring.worker import decide
 from mainspring.worker.aftermath import Aftermath
 from mainspring.worker.announce import Announcer
+from mainspring.worker.clock_watch import ClockWatch
 
 CLOCK_JUMP = 250  # milliseconds by which the wall clock may go wrong between two looks at it
 PRUNE_EVERY = 10.0  # seconds
@@ -31,8 +32,10 @@ class Upkeep:
         self._pruned_at = self._loop.time()
         self._clock_offset = self._offset()
         self._must_recover = False
+        self._watch = ClockWatch(app)
 
     async def look_after_others(self) -> None:
+        await self._watch.look()
         if isinstance(self._store, Measured):
             self._app.contact.measured(self._store.measures())
         await self._take_over()
@@ -61,7 +64,7 @@ class Upkeep:
             await asyncio.sleep(seconds)  # then the others too had the time to give a sign of life
 
     def clock_jumped(self) -> bool:
-        """Somebody set the clock, or the machine slept: what is due now may be other than we thought."""
+        """The clock was set, or the machine slept: what is due now may be other than we thought."""
         before, self._clock_offset = self._clock_offset, self._offset()
         return abs(self._clock_offset - before) > CLOCK_JUMP
 
@@ -71,7 +74,7 @@ class Upkeep:
     async def _prune(self) -> None:
         """In chunks, so that others may write in between."""
         began = self._loop.time()
-        if began - self._pruned_at < PRUNE_EVERY:
+        if began - self._pruned_at < PRUNE_EVERY or not self._watch.may_delete():
             return
         while await self._store.prune(PRUNE_CHUNK) >= PRUNE_CHUNK:
             if self._stopping.is_set() or self._loop.time() - began > PRUNE_FOR:

@@ -849,6 +849,7 @@ class Worker:
     async def _upkeep_step(self) -> None:
         if self._upkeep.clock_jumped():
             self._wake.set()
+            self._some_due.set()
         self._hand_back_stale()
         self._look_for_stuck()
         await self._upkeep.look_after_others()

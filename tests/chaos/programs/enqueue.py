@@ -14,7 +14,7 @@ import psycopg
 from mainspring.errors import StoreUnavailable
 from mainspring.job import Inserted, NewJob
 from tests.chaos.programs.own import EFFECTS, own_transaction
-from tests.chaos.programs.tasks import MIXTURE, Shop, WoundClock
+from tests.chaos.programs.tasks import MIXTURE, Shop, shop_by_wound_clock
 from tests.chaos.waiting import DEADLINE
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ def some(folder: str, who: str, number: int = 1, task: str = "quick", **payload:
 
 
 def some_by_wound_clock(folder: str, who: str, number: int = 1, task: str = "quick", **payload: Any) -> None:
-    enqueue(Shop(folder, who, clock=WoundClock(folder)), task, number, **payload)
+    enqueue(shop_by_wound_clock(folder, who), task, number, **payload)
 
 
 def enqueue(shop: Shop, task: str, number: int, **payload: Any) -> None:

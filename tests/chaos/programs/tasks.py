@@ -13,8 +13,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from mainspring import Rate
 from mainspring.app import Mainspring
-from mainspring.clock import Clock, Millis, SystemClock
+from mainspring.clock import SETTLE, Clock, Millis, SteadyClock, SystemClock
 from mainspring.context import Context
 from mainspring.events import JobCompleted
 from mainspring.job import NewJob
@@ -35,6 +36,13 @@ class WoundClock(SystemClock):
 
     def now(self) -> Millis:
         return super().now() + 1000 * int(self._file.read_text())
+
+
+def shop_by_wound_clock(folder: str, who: str, settings: str = "", settle: float = SETTLE) -> Shop:
+    """One that goes by a clock which the test can set, and has a task with a rate."""
+    shop = Shop(folder, who, settings, SteadyClock(WoundClock(folder), settle=settle))
+    define_paced(shop)
+    return shop
 
 
 class Shop:
@@ -202,6 +210,13 @@ def define_held(shop: Shop) -> None:
             while not shop.may_go(ctx):
                 shop.pen.write("note", ctx.job_id, token(ctx))
                 time.sleep(0.001)
+
+
+def define_paced(shop: Shop) -> None:
+    @shop.app.task(limits=[Rate(20, per=1, burst=1)])
+    async def paced(ctx: Context) -> None:
+        with shop.noted(ctx):
+            pass
 
 
 def define_harmful(shop: Shop) -> None:

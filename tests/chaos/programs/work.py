@@ -6,10 +6,11 @@ import asyncio
 from typing import Any
 
 from mainspring.cli import logs
+from mainspring.clock import SETTLE
 from mainspring.stores.sqlite import store
 from mainspring.worker import Worker
 from mainspring.worker import worker as worker_module
-from tests.chaos.programs.tasks import Shop, WoundClock
+from tests.chaos.programs.tasks import Shop, shop_by_wound_clock
 from tests.chaos.waiting import DEADLINE
 
 
@@ -18,8 +19,8 @@ def work(folder: str, who: str, settings: str = "", **worker: Any) -> int:
     return run(Shop(folder, who, settings), **worker)
 
 
-def work_by_wound_clock(folder: str, who: str, settings: str = "", **worker: Any) -> int:
-    return run(Shop(folder, who, settings, WoundClock(folder)), **worker)
+def work_by_wound_clock(folder: str, who: str, settings: str = "", settle: float = SETTLE, **worker: Any) -> int:
+    return run(shop_by_wound_clock(folder, who, settings, settle), **worker)
 
 
 def run(

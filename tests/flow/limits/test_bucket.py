@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.clock import Millis
-from mainspring.flow.limits.bucket import CALL_LASTS, LATE, SKEW, TURN, Bucket
+from mainspring.clock import SKEW, Millis
+from mainspring.flow.limits.bucket import CALL_LASTS, LATE, TURN, Bucket
 from mainspring.flow.limits.purse import LEASE, Purse, returnable
 
 SLACK: Millis = 200  # as docs/flow.md has it: burst + rate x (window + 0.2 s)

@@ -412,9 +412,12 @@ async def test_a_rate_is_kept_by_several_workers_together(new_app: NewApp) -> No
 
 
 async def test_saturated_rates_are_reached_whatever_their_burst(tmp_path: Path) -> None:
-    """Within 2 %, in some two seconds: on a busy machine there may be others in which workers had no time."""
+    """Within 2 %, in some second: on a busy machine there may be others in which workers had no time.
+
+    Higher rates, which a busy machine cannot reach, are in test_bucket.py.
+    """
     app = Mainspring(SqliteStore(tmp_path / "jobs.db"))
-    rates = [Rate(10, per=1, burst=1), Rate(100, per=1, burst=1), Rate(1, per=0.5), Rate(1000, per=1, burst=10)]
+    rates = [Rate(10, per=1, burst=1), Rate(100, per=1, burst=1), Rate(1, per=0.5)]
     senders = [sender(app, rate, name=f"send {rate.count}") for rate in rates]
     numbers = [int(rate.per_milli * 6000) for rate in rates]
     for number, (send, _) in zip(numbers, senders, strict=True):
@@ -426,10 +429,10 @@ async def test_saturated_rates_are_reached_whatever_their_burst(tmp_path: Path) 
         assert is_reached(rate, [at for at, _ in sent]), rate
 
 
-def is_reached(rate: Rate, times: list[float], window: float = 2.0) -> bool:
+def is_reached(rate: Rate, times: list[float], window: float = 1.0) -> bool:
     expected = rate.per_milli * 1000 * window
     counts = [bisect_left(times, begin + window) - i for i, begin in enumerate(times) if begin + window <= times[-1]]
-    return any(abs(count - expected) <= max(0.02 * expected, 1) for count in counts)
+    return any(abs(count - expected) <= max(0.02 * expected, 0.5) for count in counts)
 
 
 async def test_a_rate_that_is_not_reached_is_asked_for_rarely() -> None:

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from mainspring.clock import Millis
+from mainspring.clock import SKEW, Millis
 
 TURN: Millis = 50  # at least so long between two calls to jobs that wait: each call costs a read, a write and a claim
 ROOM: Millis = 100  # what drips in this time has room in the bucket even if the burst is less: it can be drawn ahead
 LATE: Millis = 150  # a token waits so long, beyond the burst, for the job that was called to be claimed
 CALL_LASTS: Millis = 2_000  # a called job that has not asked for its token by then is not coming
-SKEW: Millis = 5_000  # clocks of processes may differ by this; a time further ahead was written by a wrong clock
 EXPIRY_SLACK: Millis = 60_000
 
 

@@ -59,7 +59,8 @@ class Slots:
         """When to look whether all is right. Not put off at each change, and not so near that it rouses others."""
         if not self.holders and not self.waiting:
             return None
-        return before if before is not None and before > now + RENEW else now + LOOK_EVERY
+        is_near = before is not None and now + RENEW < before <= now + LOOK_EVERY  # beyond that: by a wrong clock
+        return before if is_near else now + LOOK_EVERY
 
     def expires_at(self, now: Millis) -> Millis | None:
         return None if self.holders or self.waiting else now + KEEP

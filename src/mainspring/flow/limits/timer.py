@@ -19,6 +19,7 @@ from mainspring.flow.limits.limit import COLLECTION
 from mainspring.flow.limits.slots import KEEP, Slots
 from mainspring.flow.limits.turns import UNANSWERED, Turns
 from mainspring.stores.documents import Bundle, Document, Key, Listing, Write
+from mainspring.timers import fire_planned
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
@@ -107,6 +108,10 @@ class LimitTimer:
             self._out[group] = now, found
         return found
 
+    async def clock_went_back(self, by: Millis) -> None:
+        del by
+        await fire_planned(self._app, self)
+
     async def _out_now(self, group: str, now: Millis) -> Counter[str] | None:
         return await self._app.limits.jobs_out(group.removeprefix(FAIR), now)
 
@@ -124,7 +129,7 @@ def may_be_wrong(document: Document, now: Millis) -> bool:
 
 
 def has_stale_calls(state: State, now: Millis) -> bool:
-    return isinstance(state, Turns) and state.called > 0 and now - state.called_at > UNANSWERED
+    return isinstance(state, Turns) and state.called > 0 and abs(now - state.called_at) > UNANSWERED
 
 
 def next_turn(bucket: Bucket, now: Millis) -> int:

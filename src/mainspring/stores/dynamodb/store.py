@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
-from mainspring.clock import Clock, Millis, SystemClock, to_millis
+from mainspring.clock import Clock, Millis, SteadyClock, to_millis
 from mainspring.errors import ConfigurationError, UnsupportedCall
 from mainspring.job import (
     Attempt,
@@ -99,7 +99,7 @@ class DynamoStore:
         if shards is not None and not 1 <= shards <= MOST_SHARDS:
             msg = f"shards must be from 1 to {MOST_SHARDS}, not {shards}"
             raise ConfigurationError(msg)
-        self.clock: Clock = clock or SystemClock()
+        self.clock: Clock = clock or SteadyClock()
         self.lease = lease
         self.stall_grace = stall_grace
         self.client = client or Client(region, endpoint, profile)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from mainspring.clock import may_delete
 from mainspring.errors import StoreError, WorkerCrashed
 from mainspring.job import Failure, Move, Outcome, Status
 from mainspring.stores.dynamodb import endings, keeping, schema, steps, waiting, workers
@@ -156,10 +157,13 @@ async def take_over(table: Table, row: Row, outcome: Outcome, cause: TakeoverCau
 
 async def prune(table: Table, limit: int) -> int:
     """Jobs only in a table whose service does not delete them: it reads all there is."""
+    now = table.clock.now()
+    if not may_delete(table.clock):
+        return 0
     swept = await sweep(table, limit)
     if not table.prunes:
         return swept
-    over = Condition("{name} <= {value}", "expires_at", stamp(table.clock.now()))
+    over = Condition("{name} <= {value}", "expires_at", stamp(now))
     removed = swept
     for shard in range(table.shards):
         pages = table.query(equals("PK", bucket(shard)), only=[over], consistent=True)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from mainspring.clock import Clock, Millis, SystemClock, to_datetime
+from mainspring.clock import Clock, Millis, SteadyClock, may_delete, to_datetime
 from mainspring.errors import ConfigurationError, IllegalMove, SystemHalted, UnsupportedCall, WorkerCrashed
 from mainspring.job import (
     CLAIMABLE,
@@ -138,7 +138,7 @@ class MemoryStore:
         patience: Millis = 60_000,
     ) -> None:
         self.url = url
-        self.clock: Clock = clock or SystemClock()
+        self.clock: Clock = clock or SteadyClock()
         self.lease = lease
         self.stall_grace = stall_grace
         self.patience = patience
@@ -489,6 +489,8 @@ class MemoryStore:
 
     async def prune(self, limit: int = 1000) -> int:
         with self._operation() as now:
+            if not may_delete(self.clock):
+                return 0
             expired = (row for row in self._rows.values() if row.expires_at is not None and row.expires_at <= now)
             rows = list(islice(expired, limit))
             for row in rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from mainspring.clock import Millis
+from mainspring.clock import Millis, since_boot
 
 
 class ServerClock:
@@ -24,3 +24,6 @@ class ServerClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+    def elapsed(self) -> float:
+        return since_boot()

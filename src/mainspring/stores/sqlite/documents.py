@@ -104,8 +104,8 @@ def delete(transaction: Transaction, keys: Sequence[Key]) -> None:
         transaction.execute(*chunk)
 
 
-def prune(transaction: Transaction, limit: int) -> int:
-    return transaction.execute(PRUNE, (transaction.now, limit)).rowcount
+def prune(transaction: Transaction, now: Millis, limit: int) -> int:
+    return transaction.execute(PRUNE, (now, limit)).rowcount
 
 
 # -- reading ----------------------------------------------------------------------------------------------

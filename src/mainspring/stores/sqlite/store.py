@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mainspring.clock import Clock, Millis, SystemClock, to_datetime
+from mainspring.clock import Clock, Millis, SteadyClock, may_delete, to_datetime
 from mainspring.errors import StoreError
 from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressReport, Save, Status, Step, TimelineEntry
 from mainspring.stores.documents import Bundle, Document, Due, Key, Listing
@@ -61,6 +61,7 @@ from mainspring.stores.sqlite.halts import confirm, confirmed_by, is_over, read_
 from mainspring.stores.sqlite.link import Link
 from mainspring.stores.sqlite.presence import Presence, read_wakes
 from mainspring.stores.sqlite.reader import Reader
+from mainspring.stores.sqlite.timekeeper import Timekeeper
 from mainspring.stores.sqlite.writer import Operation, Transaction, Writer
 from mainspring.stores.tables import ChangeRequest, Timed
 
@@ -84,13 +85,14 @@ class SqliteStore:
         patience: Millis = 60_000,
         busy_timeout: float = BUSY_TIMEOUT,
     ) -> None:
-        self.clock = clock or SystemClock()
+        self.clock: Clock = clock or SteadyClock()
         self.lease = lease
         self.stall_grace = stall_grace
         self.patience = patience
         self.file = DatabaseFile(path, busy_timeout=busy_timeout)
         self.url = f"sqlite:///{str(self.file.path).translate(QUOTED)}"
         self.presence = Presence(self.file.path)
+        self._timekeeper = Timekeeper(self.presence.directory, self.clock)
         self._threads: _Threads | None = None
         self._opening = threading.Lock()
         self._listeners: dict[str, _Listener] = {}
@@ -110,6 +112,7 @@ class SqliteStore:
         with self._opening:  # threads that enqueue without an event loop may be the first, and several
             if self._threads is None:
                 self.file.prepare()
+                self._timekeeper.begin()
                 writer = Writer(self.file, self.clock, self._committed)
                 quick = express.Express(self.file, self.clock, self._committed)
                 self._threads = _Threads(writer, Reader(self.file), quick)
@@ -286,14 +289,16 @@ class SqliteStore:
             return False
         return now - seen[1] >= self.lease
 
-    async def prune(self, limit: int = 1000) -> int:
-        if not await self._open().reader.run(self._something_expired):
-            return 0
-        pruned: list[int] = await self._write(upkeep.prune, [limit], durable=False)
-        return pruned[0]
+    def keep_time(self, doubted_until: Millis) -> tuple[Millis | None, Millis]:
+        return self._timekeeper.keep(doubted_until)
 
-    def _something_expired(self, connection: sqlite3.Connection) -> bool:
-        return bool(connection.execute(upkeep.SOMETHING_EXPIRED, {"now": self.clock.now()}).fetchone()[0])
+    async def prune(self, limit: int = 1000) -> int:
+        """By the time that it is now, and not when the writer comes to it: by then a leap may be believed."""
+        now = self.clock.now()
+        if not may_delete(self.clock) or not await self._open().reader.run(upkeep.something_expired, now):
+            return 0
+        pruned: list[int] = await self._write(upkeep.prune, [upkeep.Prune(now, limit)], durable=False)
+        return pruned[0]
 
     # -- reading ------------------------------------------------------------------------------
 

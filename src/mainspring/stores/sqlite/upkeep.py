@@ -6,7 +6,9 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
+from mainspring.clock import Millis
 from mainspring.errors import WorkerCrashed
 from mainspring.job import Failure, Move, Outcome
 from mainspring.stores.protocol import AfterStall, Finding, Pulse, Severity, Takeover, TakeoverCause
@@ -114,20 +116,29 @@ SELECT EXISTS (SELECT 1 FROM mainspring_archive WHERE expires_at <= :now)
 PAGES_TO_FREE = 256  # at a time; a full VACUUM would block everyone for as long as it takes
 
 
-def prune(transaction: Transaction, limits: list[int]) -> list[int]:
-    return [prune_chunk(transaction, limit) for limit in limits]
+class Prune(NamedTuple):
+    now: Millis
+    limit: int  # of jobs, of keys and of documents each
 
 
-def prune_chunk(transaction: Transaction, limit: int) -> int:
-    rows = transaction.execute(EXPIRED, (transaction.now, limit)).fetchall()
+def something_expired(connection: sqlite3.Connection, now: Millis) -> bool:
+    return bool(connection.execute(SOMETHING_EXPIRED, {"now": now}).fetchone()[0])
+
+
+def prune(transaction: Transaction, chunks: list[Prune]) -> list[int]:
+    return [prune_chunk(transaction, *chunk) for chunk in chunks]
+
+
+def prune_chunk(transaction: Transaction, now: Millis, limit: int) -> int:
+    rows = transaction.execute(EXPIRED, (now, limit)).fetchall()
     if rows:
         remove_jobs(transaction, [job_id for job_id, _, _ in rows])
     for (queue, status), number in Counter((queue, status) for _, queue, status in rows).items():
         transaction.count(queue, status, -number)
-    keys = transaction.execute(FORGET_KEYS, (transaction.now, limit)).rowcount
+    keys = transaction.execute(FORGET_KEYS, (now, limit)).rowcount
     if rows:
         transaction.pages_to_free = PAGES_TO_FREE
-    return len(rows) + keys + documents.prune(transaction, limit)
+    return len(rows) + keys + documents.prune(transaction, now, limit)
 
 
 # -- diagnosis ------------------------------------------------------------------------------------
