@@ -152,33 +152,66 @@ def test_it_keeps_within_its_bounds(most: int, steps: list[tuple[int, float]]) -
 # -- turns of suspects and others -----------------------------------------------------------------
 
 
-def test_suspects_and_others_take_turns() -> None:
+NOW = 100.0
+
+
+def busy(now: float = NOW) -> SoloTurns:
+    """Of a worker with other jobs, which has just noticed suspects."""
     turns = SoloTurns()
-    assert turns.patience(100.0) == 1.0
-    assert turns.patience(100.4) == pytest.approx(0.6)
-    assert turns.patience(101.0) == 0.0
-    assert turns.patience(101.9) == 0.0
+    turns.others_came(now)
+    turns.noticed(True, now)
+    return turns
 
 
-def test_turns_grow_while_the_worker_is_never_alone() -> None:
-    turns, now, lengths = SoloTurns(), 100.0, []
-    for _ in range(8):
-        length = turns.patience(now)
-        lengths.append(length)
-        now += 2 * length
-    assert lengths == [1, 2, 4, 8, 16, 30, 30, 30]
+def test_without_suspects_there_are_no_turns() -> None:
+    turns = busy()
+    turns.noticed(False, NOW)
+    assert turns.due_in(NOW + 60, idle=True) is None
 
 
-def test_after_a_long_quiet_time_turns_are_short_again() -> None:
+def test_an_idle_worker_runs_suspects_at_once() -> None:
     turns = SoloTurns()
-    turns.patience(100.0)
-    turns.patience(102.0)
-    assert turns.patience(1000.0) == 1.0
+    turns.noticed(True, NOW)
+    assert turns.due_in(NOW, idle=True) == 0
+    turns.ended(NOW, NOW + 5, alone=True)
+    assert turns.due_in(NOW + 5, idle=True) == 0
 
 
-def test_others_without_work_give_their_turn_away() -> None:
-    turns = SoloTurns()
-    turns.patience(100.0)
-    assert turns.patience(101.5) == 0.0
-    turns.hurry()
-    assert turns.patience(101.5) > 0
+def test_a_busy_worker_leaves_them_to_idle_ones_at_first() -> None:
+    turns = busy()
+    assert turns.due_in(NOW, idle=False) == SoloTurns.HOLD_BACK
+    assert turns.due_in(NOW + SoloTurns.HOLD_BACK, idle=False) == 0
+
+
+def test_after_a_turn_the_others_have_four_times_as_long() -> None:
+    turns, now = busy(), NOW + SoloTurns.HOLD_BACK
+    turns.ended(now, now + 0.1, alone=True)
+    turns.others_came(now + 0.1)
+    assert turns.due_in(now + 0.1, idle=False) == pytest.approx(0.4)
+    assert turns.due_in(now + 0.1, idle=True) == pytest.approx(0.4)  # between two jobs it is idle for a moment
+    turns.noticed(True, now + 0.3)  # they still wait: nothing begins anew
+    assert turns.due_in(now + 0.3, idle=False) == pytest.approx(0.2)
+
+
+def test_suspects_that_have_waited_for_long_get_half_of_the_time() -> None:
+    turns, now = busy(), NOW + SoloTurns.OLD + 1
+    turns.ended(now, now + 2, alone=True)
+    assert turns.due_in(now + 2, idle=False) == pytest.approx(2)
+
+
+def test_turns_wait_longer_while_the_worker_is_never_idle() -> None:
+    turns, patience = busy(), []
+    for _ in range(12):
+        patience.append(turns.patience)
+        turns.ended(NOW, NOW + turns.patience, alone=False)
+    assert patience[:4] == pytest.approx([0.05, 0.1, 0.2, 0.4])
+    assert patience[-1] == SoloTurns.LONGEST
+    turns.noticed(False, NOW)
+    assert turns.patience == SoloTurns.FIRST
+
+
+def test_a_worker_that_runs_a_long_job_does_not_stop_claiming_although_nothing_new_comes() -> None:
+    turns = busy()
+    turns.ended(NOW + 10, NOW + 11, alone=False)
+    assert turns.due_in(NOW + 11, idle=False) == pytest.approx(4)
+    assert turns.due_in(NOW + 11, idle=True) == 0  # now the long job has ended

@@ -41,33 +41,50 @@ class Prefetch:
 
 
 class SoloTurns:
-    """When to make way for crash suspects, which run alone, while there are any.
+    """When a worker makes way for crash suspects, each of which runs alone.
 
-    They and the others take turns. A turn lasts a second at first; if long jobs kept the worker from ever being alone,
-    the next ones last longer, so that in the end even a busy worker gets to them.
+    A worker without other jobs runs suspects at once. A busy one holds back first, so that idle workers can take them.
+    Then suspects get short turns: the worker claims nothing until it is idle, and runs suspects. After each turn the
+    others go on undisturbed for several times as long, so few of them wait, and none for much longer than a suspect
+    takes. If long jobs keep the worker from being idle, the next turn waits longer for their end.
     """
 
-    FIRST, LONGEST = 1.0, 30.0
+    HOLD_BACK = 0.5  # seconds before the first turn of a busy worker
+    QUIET = 1.0  # seconds without other jobs after which an idle worker need not hold back
+    LENGTH = 0.05  # seconds for which a turn begins further suspects
+    FIRST, LONGEST = 0.05, 30.0  # seconds that a turn waits for running jobs to end; doubled each time in vain
+    OTHERS = 4.0  # so many times as long as a turn took, the others run after it
+    OLD, OTHERS_THEN = 60.0, 1.0  # suspects that have waited for so many seconds get half of the time
 
     def __init__(self) -> None:
-        self._length = self.FIRST
-        self._ends = 0.0
-        self._others_until = 0.0
+        self.patience = self.FIRST
+        self._since: float | None = None  # when suspects were noticed; None: there are none
+        self._next = 0.0  # when the next turn begins
+        self._busy_at = float("-inf")  # when other jobs were last claimed
 
-    def patience(self, now: float) -> float:
-        """Seconds left of the suspects' turn; 0 in the turn of the others."""
-        if now < self._ends:
-            return self._ends - now
-        if now < self._others_until:
-            return 0.0
-        lapsed = now - self._others_until > self.LONGEST  # long ago: another story
-        self._length = self.FIRST if lapsed else min(self._length * 2, self.LONGEST)
-        self._ends, self._others_until = now + self._length, now + 2 * self._length
-        return self._length
+    def noticed(self, suspects: bool, now: float) -> None:  # noqa: FBT001 - what a claim says
+        """Whether suspects are due."""
+        if not suspects:
+            self._since, self.patience = None, self.FIRST
+        elif self._since is None:
+            self._since, self._next = now, now + self.HOLD_BACK
 
-    def hurry(self) -> None:
-        """The others have nothing to do: their turn is over."""
-        self._others_until = 0.0
+    def others_came(self, now: float) -> None:
+        self._busy_at = now
+
+    def due_in(self, now: float, *, idle: bool) -> float | None:
+        """Seconds until the suspects' next turn; None: there are no suspects."""
+        if self._since is None:
+            return None
+        begins = min(self._next, self._busy_at + self.QUIET) if idle else self._next
+        return max(0.0, begins - now)
+
+    def ended(self, began: float, now: float, *, alone: bool) -> None:
+        """A turn is over. `alone`: the worker was idle in time."""
+        is_old = self._since is not None and now - self._since > self.OLD
+        self._next = now + (now - began) * (self.OTHERS_THEN if is_old else self.OTHERS)
+        if not alone:
+            self.patience = min(2 * self.patience, self.LONGEST)
 
 
 def wants(

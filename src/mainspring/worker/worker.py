@@ -102,7 +102,6 @@ class Worker:
         self._stuck = StuckSlots(self.id, self.store.stall_grace / 1000)
         self._exits_stuck = False
         self._serving = False  # by ourselves, and not step by step for who drains
-        self._suspects = False
         self._solo = SoloTurns()
         self._released = 0  # jobs handed back because we stop
         self._stopping, self._stop_now = asyncio.Event(), asyncio.Event()  # a worker that has stopped is done
@@ -448,23 +447,43 @@ class Worker:
             await asyncio.sleep(LONGEST_SLEEP)
             return
         self._wake.clear()
-        solo = self._suspects and await self._alone()
-        if not solo:
-            await self._wait_for_room()
-        claims = await (self._claim_suspect() if solo else self._claim(self._free()))
-        self._suspects = claims.suspects
+        if self._suspects_in() == 0:
+            await self._run_suspects()
+        await self._wait_for_room()
+        claims = await self._claim(self._free())
+        self._solo.noticed(claims.suspects, self._loop.time())
         if claims.jobs:
+            self._solo.others_came(self._loop.time())
             self._take(claims.jobs)
             await asyncio.sleep(0)  # let them begin before we look for more
-            if solo:
-                self._gathered.flush()
-                await self._idle.wait()  # nothing else is claimed to run beside it
-        elif solo:
-            return  # another worker has taken the suspect; other jobs may be due, so claim again at once
-        elif claims.suspects:
-            self._solo.hurry()
         else:
-            await self._sleep_until(claims.next_due, self._wake)
+            pause = self._suspects_in()
+            await self._sleep_until(claims.next_due, self._wake, LONGEST_SLEEP if pause is None else pause)
+
+    def _suspects_in(self) -> float | None:
+        return self._solo.due_in(self._loop.time(), idle=self._idle.is_set())
+
+    async def _run_suspects(self) -> None:
+        """Give the suspects a turn: once nothing else runs here, run one after the other."""
+        began, alone = self._loop.time(), False
+        try:
+            more = alone = await self._alone(self._solo.patience)
+            while more:
+                more = await self._run_suspect() and self._loop.time() - began < SoloTurns.LENGTH
+        finally:
+            self._solo.ended(began, self._loop.time(), alone=alone)
+
+    async def _run_suspect(self) -> bool:
+        """Run one suspect to its end. False if there is none: another worker has taken it."""
+        claims = await self._claim_suspect()
+        if not claims.jobs:
+            return False
+        self._take(claims.jobs)
+        await asyncio.sleep(0)
+        self._gathered.flush()
+        await self._idle.wait()  # nothing else is claimed to run beside it
+        await self._acks.flush()
+        return True
 
     async def _claim(self, limit: int) -> Claims:
         return await self._ask(limit, solo=False)
@@ -492,12 +511,11 @@ class Worker:
                 self._gathered.claimed([], of=0)
             return claims
 
-    async def _alone(self) -> bool:
+    async def _alone(self, patience: float) -> bool:
         """Whether nothing else runs here now: a suspect that kills its process must not take others along."""
-        patience = self._solo.patience(self._loop.time())
-        if patience > 0 and not self._idle.is_set():
+        if not self._idle.is_set():
             await self._wait_idle(patience)
-        if patience <= 0 or not self._idle.is_set():
+        if not self._idle.is_set():
             return False
         await self._acks.flush()  # what has ended but is not written would count as killed along with us
         return self._idle.is_set()
@@ -517,8 +535,8 @@ class Worker:
             self._room.clear()
             await self._room.wait()
 
-    async def _sleep_until(self, due: Millis | None, wake: asyncio.Event) -> None:
-        seconds = LONGEST_SLEEP
+    async def _sleep_until(self, due: Millis | None, wake: asyncio.Event, most: float = LONGEST_SLEEP) -> None:
+        seconds = min(most, LONGEST_SLEEP)
         if due is not None:
             seconds = min(seconds, max(0.0, (due - self.store.clock.now()) / 1000))
         with contextlib.suppress(TimeoutError):
