@@ -43,6 +43,7 @@ async def test_a_run_knows_its_job() -> None:
         "job_id": handle.id,
         "idempotency_key": handle.id,
         "task": "look",
+        "headers": {},
         "queue": "rooms",
         "occurrence": None,
         "batch": None,

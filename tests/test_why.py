@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mainspring import Cancel, Context, Mainspring, Retry, Snooze, Status, Window
-from mainspring.job import UNTIL_WOKEN, Move, NewJob, Outcome, ProgressReport, Step, end_of
+from mainspring.job import UNTIL_WOKEN, Move, NewJob, Outcome, ProgressReport, Step
 from mainspring.stores.protocol import Want, WorkerInfo
 from mainspring.testing import Kit, manual
 from mainspring.why import Cause, Why, explain, inquire
@@ -187,11 +187,6 @@ async def test_a_job_that_waits_for_another(kit: Kit) -> None:
     assert causes(answer) == [Cause.JOB]
     assert answer.reasons[0].detail == {"job": first}
     assert f"the end of job {first} (task 'welcome', pending)" in str(answer)
-
-
-async def test_the_other_job_may_be_gone(kit: Kit) -> None:
-    job = await suspend(kit, delay=UNTIL_WOKEN, waits_for=end_of("0190"))
-    assert "the end of job 0190, which is gone" in str(await why(kit, job))
 
 
 async def test_a_job_that_a_limit_blocks(kit: Kit) -> None:

@@ -43,7 +43,9 @@ from mainspring.job import (
     Save,
     Status,
     Step,
+    awaited_job,
     end_of,
+    is_end,
 )
 from mainspring.stores.protocol import Action, By, Filter, Halt, Store, Takeover, TakeoverCause, Want
 from mainspring.testing.clock import ManualClock
@@ -193,6 +195,13 @@ class Model:
         if job.status in FINISHED or job.spec.id not in self.jobs:
             self.wake(end_of(job.spec.id), len(self.jobs), now)
 
+    def wake_if_awaited_has_ended(self, job: ModelJob, now: Millis) -> None:
+        """A job that was suspended until the end of a job that is not live is due at once."""
+        if job.status is Status.SUSPENDED and is_end(job.waits_for):
+            awaited = self.jobs.get(awaited_job(job.waits_for))
+            if awaited is None or awaited.status in FINISHED:
+                self.wake(job.waits_for, len(self.jobs), now)
+
     def counts(self) -> Counter[tuple[str, Status]]:
         return Counter((job.spec.queue, job.status) for job in self.jobs.values())
 
@@ -331,6 +340,7 @@ class StoreMachine(RuleBasedStateMachine):
         (status,) = self.run(self.store.ack([outcome]))
         assert status is job.status
         self.model.wake_who_waits_for(job, self.clock.now())
+        self.model.wake_if_awaited_has_ended(job, self.clock.now())
         self.lost.append(held)
         self.keep_busy()
 
