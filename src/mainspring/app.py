@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from mainspring.batch_task import BatchDecorator, BatchTask
 from mainspring.batched import Batch
-from mainspring.clock import Clock, Length, to_datetime, to_millis
+from mainspring.clock import Clock, Length, check_moment, to_datetime, to_millis
 from mainspring.durable import signals
 from mainspring.durable.family import ParentGuard
 from mainspring.durable.signals import Signal, SignalTimer
@@ -436,7 +436,7 @@ class Mainspring:
 
     async def _halt(self, halt: Halt, wait: Length | None) -> HaltResult:
         seconds = seconds_of(wait)
-        if halt.until is not None and to_millis(halt.until) <= self.store.clock.now():
+        if halt.until is not None and to_millis(check_moment(halt.until, "until")) <= self.store.clock.now():
             msg = f"until is in the past ({show_moment(halt.until)}); give a later time, or leave it out"
             raise ConfigurationError(msg)
         if halt.queue is None and (copy := await self._copy_halt()) is not None:

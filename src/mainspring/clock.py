@@ -21,6 +21,13 @@ Length = timedelta | float
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
+MIN_MILLIS: Millis = (datetime.min.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
+MAX_MILLIS: Millis = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MILLISECOND + 1
+FIRST_SHOWN: Millis = MIN_MILLIS + 86_400_000  # so that it can be shown in every zone
+LAST_SHOWN: Millis = 253_402_214_400_000  # the last day of the year 9999
+FIRST_YEAR, END_YEAR = 1900, 9000  # of times that programs give
+LONGEST_SECONDS = 1_000 * 366 * 86_400
+MOST_SHOWN = 80  # characters of a value in a message
 
 
 class Clock(Protocol):
@@ -184,25 +191,55 @@ def is_near(difference: Millis, within: Millis) -> bool:
 def to_millis(moment: datetime) -> Millis:
     """Return the first whole millisecond that is not before a moment, so that nothing is due before its time.
 
-    A naive datetime is refused: which instant it means would depend on the machine.
+    A naive datetime is refused: which instant it means would depend on the machine. So is one that is in the year 0 or
+    10,000 by UTC, which no datetime could give back.
     """
     if moment.tzinfo is None:
         msg = f"{moment!r} has no time zone; use datetime.now(UTC) or a ZoneInfo"
         raise ValueError(msg)
-    return -((EPOCH - moment) // MILLISECOND)  # exact, as a float of seconds would not be
+    millis = -((EPOCH - moment) // MILLISECOND)  # exact, as a float of seconds would not be
+    if not MIN_MILLIS <= millis <= MAX_MILLIS:
+        msg = f"{moment!r} is not within the years 1 to 9999 in UTC; give a time that is"
+        raise ConfigurationError(msg)
+    return millis
 
 
 def to_datetime(millis: Millis) -> datetime:
-    return EPOCH + timedelta(milliseconds=millis)
+    """Return the moment, or the nearest that can be shown in every zone: a listing must not fail over one odd row."""
+    return EPOCH + timedelta(milliseconds=max(FIRST_SHOWN, min(millis, LAST_SHOWN)))
+
+
+def check_moment(moment: datetime, what: str) -> datetime:
+    """Refuse a time that a program cannot mean, and near which arithmetic with zones and delays would overflow."""
+    if not isinstance(moment, datetime):
+        msg = f"{what} is a datetime with a time zone, not {shown(moment)}"
+        raise ConfigurationError(msg)
+    to_millis(moment)
+    if not FIRST_YEAR <= moment.year < END_YEAR:
+        msg = f"{what} is {moment!r}; give a time from the year {FIRST_YEAR} on and before the year {END_YEAR}"
+        raise ConfigurationError(msg)
+    return moment
 
 
 def duration(length: Length) -> Millis:
-    """Milliseconds of a timedelta or of a number of seconds."""
+    """Return the milliseconds of a timedelta or of a number of seconds, up to 1,000 years either way."""
     seconds: Any = length.total_seconds() if isinstance(length, timedelta) else length
-    if not isinstance(seconds, (int, float)) or not math.isfinite(seconds):
-        msg = f"{length!r} is no length of time; give a timedelta, or a number of seconds"
+    if not isinstance(seconds, (int, float)) or seconds != seconds or abs(seconds) == math.inf:  # noqa: PLR0124 - NaN
+        msg = f"{shown(length)} is no length of time; give a timedelta, or a number of seconds"
+        raise ConfigurationError(msg)
+    if not -LONGEST_SECONDS <= seconds <= LONGEST_SECONDS:
+        msg = f"{shown(length)} is longer than 1,000 years; give a shorter length of time"
         raise ConfigurationError(msg)
     return round(seconds * 1000)
+
+
+def shown(value: object) -> str:
+    """Return how a value looks in a message. Python refuses to write out integers of thousands of digits."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return f"a {type(value).__name__} that is too large to be shown"
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
 
 
 def delay_of(length: Length, what: str = "delay") -> Millis:

@@ -19,6 +19,7 @@ from mainspring.errors import Cancel, UnsupportedCall
 from mainspring.flow.passage import DetachedPassage, Passage
 from mainspring.flow.tally import BatchProgress
 from mainspring.job import Claim, NewJob, check_prepared
+from mainspring.names import showable
 from mainspring.stores.protocol import Completion
 
 UNSET: Any = object()
@@ -222,7 +223,7 @@ class Context(DurableCalls):
         if not 0 <= fraction <= 1:
             msg = f"progress is a fraction between 0 and 1, not {fraction}"
             raise ValueError(msg)
-        self._report(float(fraction), note)
+        self._report(float(fraction), showable(str(note)))
 
     def follow_up(self, *jobs: NewJob) -> None:
         """Enqueue jobs together with this one's success: both are committed, or neither.

@@ -235,12 +235,21 @@ class Cancel(Wish):
     """End the job as cancelled."""
 
 
+LONGEST_SNOOZE = timedelta(days=366_000)
+
+
 class Snooze(Wish):
     """Run again after a delay; this run burns no attempt."""
 
     def __init__(self, delay: timedelta | float, reason: object = "") -> None:
         super().__init__(reason)
-        self.delay = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)
+        try:
+            self.delay = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)
+        except (OverflowError, ValueError, TypeError):
+            self.delay = timedelta.max
         if self.delay < timedelta(0):
             msg = f"Snooze({delay!r}): a job cannot run again before now; give 0 for at once"
+            raise ConfigurationError(msg)
+        if self.delay > LONGEST_SNOOZE:
+            msg = "Snooze: the delay is a timedelta, or a number of seconds, of at most 1,000 years"
             raise ConfigurationError(msg)

@@ -12,8 +12,9 @@ from datetime import datetime
 from enum import IntEnum, StrEnum
 from typing import Any, Literal, TypeGuard
 
-from mainspring.clock import Millis
+from mainspring.clock import LAST_SHOWN, Millis
 from mainspring.errors import ConfigurationError
+from mainspring.names import LONGEST_NAME, check_name
 
 
 class Status(StrEnum):
@@ -210,11 +211,11 @@ class NewJob:
 
 
 def check_queue(name: str) -> str:
-    """Some stores would take no name for no queue, which is all of them."""
+    """Refuse what cannot name a queue. Some stores would take an empty name for no queue, which is all of them."""
     if not name or name == "*":
-        msg = f"{name!r} is no name for a queue"
+        msg = f"{name!r} is no name for a queue; give 1 to {LONGEST_NAME} characters, and not the star alone"
         raise ConfigurationError(msg)
-    return name
+    return check_name(name, "the queue")
 
 
 def check_prepared(what: str, jobs: Iterable[Any]) -> None:
@@ -294,7 +295,7 @@ class Outcome:
     blocked: bool = False  # SUSPEND: a limit was in its way, and its handler was not called
 
 
-UNTIL_WOKEN: Millis = 253_402_214_400_000
+UNTIL_WOKEN: Millis = LAST_SHOWN
 """The last day that a datetime has, in the year 9999: as `delay` or `run_at` of a job that only waits to be woken."""
 
 

@@ -10,13 +10,22 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from mainspring.clock import delay_of, to_millis
+from mainspring.clock import check_moment, delay_of, to_millis
 from mainspring.durable.family import cancel_children
 from mainspring.durable.states import StepState, declared_by, restartable, states_of
-from mainspring.errors import ConfigurationError, DedupeConflict, IllegalMove, JobNotFound, StepNotFound
+from mainspring.errors import (
+    ConfigurationError,
+    DedupeConflict,
+    IllegalMove,
+    InvalidPayload,
+    JobNotFound,
+    StepNotFound,
+)
 from mainspring.events import JobCancelled
 from mainspring.ids import new_id
 from mainspring.job import Attempt, Job, Priority, PriorityName, Status, TimelineEntry, check_queue
+from mainspring.json_text import problem_of_json
+from mainspring.retry import problem_of_attempts
 from mainspring.stores.protocol import Action, By, Changed, Edit, Filter, Page
 from mainspring.why import Why, explain, inquire
 
@@ -155,7 +164,7 @@ class Jobs:
             msg = "give run_at or delay, not both"
             raise ConfigurationError(msg)
         edit = Edit(
-            run_at=None if run_at is None else to_millis(run_at),
+            run_at=None if run_at is None else to_millis(check_moment(run_at, "run_at")),
             delay=delay_of(delay or 0) if run_at is None else None,
         )
         await self._change_one(Action.EDIT, job_id, reason, actor, edit)
@@ -178,10 +187,19 @@ class Jobs:
             queue=None if queue is None else check_queue(queue),
             max_attempts=max_attempts,
         )
+        if max_attempts is not None and (problem := problem_of_attempts(max_attempts)):
+            raise ConfigurationError(problem)
         await self._change_one(Action.EDIT, job_id, reason, actor, edit)
 
     async def _checked(self, job_id: str, payload: Any) -> str:
-        text = json.dumps(payload)
+        try:
+            text = json.dumps(payload, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            msg = f"the payload is not JSON: {error}"
+            raise InvalidPayload(msg) from error
+        if problem := problem_of_json(text, payload):
+            msg = f"the payload cannot be kept: {problem}"
+            raise InvalidPayload(msg)
         task = self._app.tasks.get((await self.get(job_id)).task)
         return text if task is None else task.payload.check(text)
 

@@ -21,6 +21,7 @@ from pydantic_core import PydanticSerializationError
 from typing_extensions import TypedDict
 
 from mainspring.errors import CannotStoreResult, ConfigurationError, InvalidPayload
+from mainspring.json_text import problem_of_json
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -93,17 +94,21 @@ class Payload:
         """A payload that came as JSON (an edit), in the form in which it is stored."""
         try:
             return self._dump(self._validate(text))
-        except ValidationError as error:
+        except (ValidationError, PydanticSerializationError) as error:
             raise InvalidPayload(self._explain(error)) from error
 
     def dump_result(self, value: Any) -> str | None:
         if value is None:
             return None
         try:
-            return self._result.dump_json(value, by_alias=True, round_trip=True, warnings="error").decode()
+            text = self._result.dump_json(value, by_alias=True, round_trip=True, warnings="error").decode()
         except (PydanticSerializationError, ValueError) as error:
             msg = f"the result of task {self.task!r} does not fit its return type or JSON: {error}"
             raise CannotStoreResult(msg) from error
+        if problem := problem_of_json(text, value):
+            msg = f"the result of task {self.task!r} cannot be kept: {problem}"
+            raise CannotStoreResult(msg)
+        return text
 
     def load_result(self, value: Any) -> Any:
         return None if value is None else self._result.validate_json(json.dumps(value))
@@ -116,7 +121,11 @@ class Payload:
 
     def _dump(self, value: Any) -> str:
         """In the form that `load` takes: by alias, without computed fields."""
-        return self._serialize(value, by_alias=True, round_trip=True).decode()
+        text = self._serialize(value, by_alias=True, round_trip=True).decode()
+        if problem := problem_of_json(text, value):
+            msg = f"task {self.task!r} cannot keep this payload: {problem}"
+            raise InvalidPayload(msg)
+        return text
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:

@@ -8,13 +8,22 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from mainspring.clock import Millis, duration
+from mainspring.clock import Millis, duration, shown
 from mainspring.errors import ConfigurationError
 
 Delay = timedelta | float
 """A timedelta or seconds."""
 
 DEFAULT_MAX_ATTEMPTS = 3
+MOST_ATTEMPTS = 1_000_000
+
+
+def problem_of_attempts(number: object) -> str | None:
+    if not isinstance(number, int):
+        return f"max_attempts is {number!r}; give a whole number"
+    if number < 1:
+        return f"max_attempts is {shown(number)}; a job needs at least one attempt"
+    return f"max_attempts is {shown(number)}; give at most {MOST_ATTEMPTS:,}" if number > MOST_ATTEMPTS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +50,8 @@ class Retry:
     never: tuple[type[BaseException], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.max_attempts < 1:
-            msg = f"max_attempts is {self.max_attempts}; a job needs at least one attempt"
-            raise ConfigurationError(msg)
+        if problem := problem_of_attempts(self.max_attempts):
+            raise ConfigurationError(problem)
         if (
             any(duration(delay) < 0 for delay in (self.base, self.cap, *self.explicit))
             or self.jitter < 0

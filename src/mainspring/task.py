@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec,
 from pydantic import BaseModel
 
 from mainspring.batched import Batch
-from mainspring.clock import Length, Millis, delay_of, duration, to_millis
+from mainspring.clock import Length, Millis, check_moment, delay_of, duration, shown, to_millis
 from mainspring.context import Context
 from mainspring.durable.journal import check_name
 from mainspring.errors import ConfigurationError, InvalidPayload
@@ -28,9 +28,11 @@ from mainspring.handle import JobHandle
 from mainspring.ids import new_id
 from mainspring.job import FOREVER, KEEP_FOREVER, Inserted, NewJob, Priority, PriorityName
 from mainspring.middleware import EnqueueCall, check_headers
+from mainspring.names import LONGEST_KEY, LONGEST_NAME, problem_of
+from mainspring.names import check_name as check_task_name
 from mainspring.payload import Payload
 from mainspring.portal import run_here
-from mainspring.retry import Retry
+from mainspring.retry import Retry, problem_of_attempts
 from mainspring.stores.protocol import Immediate
 
 if TYPE_CHECKING:
@@ -103,6 +105,8 @@ class Options:
     headers: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
+        if self.tags is not None and not isinstance(self.tags, (str, tuple)):
+            object.__setattr__(self, "tags", listed(self.tags))  # an iterator could be read only once
         for problem in problems_of(self):
             raise ConfigurationError(problem)
 
@@ -118,17 +122,21 @@ class Options:
         return replace(other, **given)
 
 
+def listed(tags: Any) -> tuple[Any, ...]:
+    if isinstance(tags, Iterable):
+        return tuple(tags)
+    msg = f"tags is a list of strings, not {shown(tags)}"
+    raise ConfigurationError(msg)
+
+
 OPTIONS = frozenset(each.name for each in fields(Options))
 
 
 def problems_of(options: Options) -> Iterator[str]:
     """What a type checker may not have seen, or nobody looked at: said here and not when the job runs."""
-    for name in ("queue", "dedupe_key"):
-        value = getattr(options, name)
-        if value is not None and not isinstance(value, str):
-            yield f"{name} is a string, not {value!r}"
-    if options.run_at is not None and not isinstance(options.run_at, datetime):
-        yield f"run_at is a datetime with a time zone, not {options.run_at!r}"
+    yield from problems_of_names(options)
+    if options.run_at is not None:
+        check_moment(options.run_at, "run_at")
     if options.run_at is not None and options.delay is not None:
         yield "give run_at or delay, not both"
     if options.delay is not None:
@@ -137,12 +145,31 @@ def problems_of(options: Options) -> Iterator[str]:
         yield "dedupe_for needs a dedupe_key"
     if isinstance(options.dedupe_for, str) and options.dedupe_for not in {"active", "forever"}:
         yield f'dedupe_for is "active", "forever" or a length of time, not {options.dedupe_for!r}'
-    if options.target is not None and not is_pair_of_strings(options.target):
-        yield f"target is a type and an id, two strings, not {options.target!r}"
-    if isinstance(options.tags, str):
-        yield f"tags is a list of strings, not the string {options.tags!r}"
+    if options.dedupe_for is not None and not isinstance(options.dedupe_for, str):
+        delay_of(options.dedupe_for, "dedupe_for")
     yield from problems_of_running(options)
     yield from problems_of_flow(options)
+
+
+def problems_of_names(options: Options) -> Iterator[str]:
+    """See names.py: one rule for all stores."""
+    named: list[tuple[Any, str, int]] = []
+    if options.queue not in {None, "", "*"}:  # which have a message of their own
+        named.append((options.queue, "queue", LONGEST_NAME))
+    if options.dedupe_key is not None:
+        named.append((options.dedupe_key, "dedupe_key", LONGEST_KEY))
+    if options.target is not None:
+        if not is_pair_of_strings(options.target):
+            yield f"target is a type and an id, two strings, not {shown(options.target)}"
+            return
+        named += [(options.target[0], "the target's type", LONGEST_NAME), (options.target[1], "its id", LONGEST_KEY)]
+    if isinstance(options.tags, str):
+        yield f"tags is a list of strings, not the string {shown(options.tags)}"
+        return
+    named += [(tag, "a tag", LONGEST_NAME) for tag in options.tags or ()]
+    for text, what, longest in named:
+        if problem := problem_of(text, what, longest):
+            yield problem
 
 
 def is_pair_of_strings(value: Any) -> bool:
@@ -156,8 +183,8 @@ def problems_of_running(options: Options) -> Iterator[str]:
         yield problem
     if options.headers is not None and (problem := check_headers(options.headers)):
         yield problem
-    if options.max_attempts is not None and options.max_attempts < 1:
-        yield f"max_attempts is {options.max_attempts}; a job needs at least one attempt"
+    if options.max_attempts is not None and (problem := problem_of_attempts(options.max_attempts)):
+        yield problem
     if options.timeout is not None and duration(options.timeout) <= 0:
         yield f"timeout is {options.timeout}; it is at least a millisecond, and left out for none"
     if options.isolation not in {None, "auto", "process"}:
@@ -253,7 +280,7 @@ class Task(Generic[P, R, C]):
         steps: Iterable[str] = (),
     ) -> None:
         self.app = app
-        self.name = name
+        self.name = check_task_name(name, "the name of a task")
         self.function = function
         self.check(options)
         self.options = options

@@ -11,6 +11,7 @@ from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapt
 from pydantic_core import PydanticSerializationError
 
 from mainspring.errors import CannotStoreResult, ConfigurationError, StepsChanged
+from mainspring.json_text import problem_of_json
 
 ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
 
@@ -29,6 +30,9 @@ class Output:
         except (PydanticSerializationError, ValidationError, ValueError) as error:
             msg = f"what step {self._step!r} gave does not fit its return type or JSON, and was not recorded: {error}"
             raise CannotStoreResult(msg) from error
+        if problem := problem_of_json(text, value):
+            msg = f"what step {self._step!r} gave cannot be kept, and was not recorded: {problem}"
+            raise CannotStoreResult(msg)
         return text
 
     def load(self, text: str | None) -> Any:
@@ -78,7 +82,11 @@ def known_adapter(hint: Any) -> TypeAdapter[Any]:
 def to_json(value: Any, what: str) -> str:
     """Of what has no annotation."""
     try:
-        return ANYTHING.dump_json(value, by_alias=True, round_trip=True).decode()
+        text = ANYTHING.dump_json(value, by_alias=True, round_trip=True).decode()
     except (PydanticSerializationError, ValueError) as error:
         msg = f"{what} is not JSON: {error}"
         raise CannotStoreResult(msg) from error
+    if problem := problem_of_json(text, value):
+        msg = f"{what} cannot be kept: {problem}"
+        raise CannotStoreResult(msg)
+    return text

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mainspring.clock import Length, Millis, duration
+from mainspring import names
+from mainspring.clock import Length, Millis, duration, shown
 from mainspring.errors import ConfigurationError
 from mainspring.events import JobDeduplicated
 from mainspring.flow.resumption import goes_on
@@ -27,14 +28,15 @@ if TYPE_CHECKING:
 COLLECTION = "newest"
 OPTION = "newest"
 KEPT: Millis = 30 * 86_400_000  # beyond the time at which its job is due
-LONGEST_KEY = 500
+LONGEST_KEY = names.LONGEST_KEY
 BY = By("mainspring", audited=False)
 
 
 def check_key(key: Any, what: str) -> None:
     if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY:
-        msg = f"{what} needs a key, a text of up to {LONGEST_KEY} characters, not {key!r}"
+        msg = f"{what} needs a key, a text of up to {LONGEST_KEY} characters, not {shown(key)}"
         raise ConfigurationError(msg)
+    names.check_key(key, f"the key of {what}")
 
 
 @dataclass(frozen=True, slots=True)

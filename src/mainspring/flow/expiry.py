@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from mainspring.clock import Length, Millis, duration, to_datetime, to_millis
+from mainspring.clock import Length, Millis, check_moment, duration, to_datetime, to_millis
 from mainspring.flow.resumption import goes_on, was_tried
 from mainspring.guards import Guarded, Refusal, refuse
 from mainspring.job import Claim, Job, Move, Status
@@ -20,7 +20,10 @@ OPTION = "start_by"
 
 def problem_of(expires: Any) -> str | None:
     if isinstance(expires, datetime):
-        return f"expires is {expires!r}, which has no time zone" if expires.tzinfo is None else None
+        if expires.tzinfo is None:
+            return f"expires is {expires!r}, which has no time zone"
+        check_moment(expires, "expires")
+        return None
     if duration(expires) <= 0:
         return f"expires is {expires}; it is a time, or a length of time from when the job is due"
     return None

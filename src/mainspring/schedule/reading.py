@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
+from mainspring.clock import shown
 from mainspring.errors import InvalidSchedule
 
 SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
@@ -23,6 +24,7 @@ SPELLED = (
     ("s", timedelta(seconds=1)),
 )
 LONGEST = timedelta(days=36_500)
+FIRST_YEAR, END_YEAR = 2, 9999  # of times in rules
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 FULL_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
@@ -146,10 +148,14 @@ def bound(value: datetime | str, what: str) -> datetime:
 
 def _moment(value: datetime | str, what: str) -> datetime:
     try:
-        return value if isinstance(value, datetime) else datetime.fromisoformat(value)
+        moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
     except (TypeError, ValueError):
-        msg = f"{what}: {value!r} is no time; write 2026-12-24T18:00"
+        msg = f"{what}: {shown(value)} is no time; write 2026-12-24T18:00"
         raise InvalidSchedule(msg) from None
+    if not FIRST_YEAR <= moment.year < END_YEAR:  # near the ends of the calendar, arithmetic with zones overflows
+        msg = f"{what}: {value!r} is not a time from the year {FIRST_YEAR} on and before the year {END_YEAR}"
+        raise InvalidSchedule(msg)
+    return moment
 
 
 def weekdays(value: Weekday | Iterable[Weekday], what: str) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ Rules that hold for each of them:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
@@ -44,6 +45,7 @@ from mainspring.job import (
     Step,
     TimelineEntry,
 )
+from mainspring.names import check_searched
 from mainspring.stores.documents import Bundle, Document, Due, Key, Listing
 from mainspring.stores.records import Chunk, Kind, Record
 
@@ -182,6 +184,30 @@ class Filter:
         if unknown := [status for status in self.statuses if status not in frozenset(Status)]:
             msg = f"{unknown[0]!r} is no status; use some of {', '.join(Status)}"
             raise ConfigurationError(msg)
+        self._check_texts()
+        for path, value in self.payload.items():
+            check_searched(path, "the path of a payload filter")
+            _check_searched_value(path, value)
+
+    def _check_texts(self) -> None:
+        for name in ("ids", "queues", "tasks", "tags"):
+            for text in getattr(self, name):
+                check_searched(text, f"one of a Filter's {name}")
+        for name in ("target_type", "target_id", "dedupe_key", "worker", "error_type"):
+            if (text := getattr(self, name)) is not None:
+                check_searched(text, f"{name} of a Filter")
+
+
+def _check_searched_value(path: str, value: Any) -> None:
+    try:
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        check_searched(text, "it")
+        problem = "NUL cannot be looked for" if "\\u0000" in text else ""
+    except (TypeError, ValueError, RecursionError, ConfigurationError) as error:
+        problem = str(error)
+    if problem:
+        msg = f"a Filter cannot look for that value at {path!r} of a payload: {problem}; give a value that JSON has"
+        raise ConfigurationError(msg)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +224,10 @@ class By:
     reason: str = ""
     operation: str = field(default_factory=new_id)  # chunks of one operation make one entry
     audited: bool = True  # False: nobody's hand, as when an enqueue replaces the job that waits; leaves no entry
+
+    def __post_init__(self) -> None:
+        check_searched(self.actor, "actor")
+        check_searched(self.reason, "reason")
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +282,10 @@ class Halt:
     queue: str | None = None
     accept: bool = True  # new jobs are accepted for later, or refused with SystemHalted
     number: int = field(default=0, compare=False)  # grows with each halt of a store; filled in by the store
+
+    def __post_init__(self) -> None:
+        check_searched(self.actor, "actor")
+        check_searched(self.reason, "reason")
 
     @property
     def guards_copy(self) -> bool:

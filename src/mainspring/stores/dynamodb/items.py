@@ -51,7 +51,7 @@ from mainspring.job import (
 )
 from mainspring.stores.dynamodb.client import Item
 from mainspring.stores.dynamodb.values import Row
-from mainspring.stores.rules import first_status, first_time
+from mainspring.stores.rules import decoded, first_status, first_time
 from mainspring.stores.tables import NEVER
 
 PLACES, TARGETS = "places", "targets"  # the indexes
@@ -246,7 +246,7 @@ def to_job(row: Row) -> Job:
         queue=row["queue"],
         status=status_of(row),
         priority=Priority(row["priority"]),
-        payload=json.loads(payload_of(row)),
+        payload=decoded(payload_of(row)),
         run_at=datetime.fromisoformat(row["scheduled_for"]),
         created_at=datetime.fromisoformat(row["created_at"]),
         started_at=moment_of(row.get("started_at")),
@@ -262,7 +262,7 @@ def to_job(row: Row) -> Job:
         target=target_of(row),
         tags=tuple(row.get("tags", ())),
         progress=Progress(row["progress"], row.get("note", "")) if "progress" in row else None,
-        result=json.loads(text_of("result", row) or "null"),
+        result=decoded(text_of("result", row) or "null"),
         failure=failure_of(row),
         reason=row.get("reason", ""),
         cancel_requested=row.get("cancel_requested", False),

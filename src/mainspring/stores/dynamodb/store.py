@@ -64,7 +64,7 @@ from mainspring.stores.protocol import (
     retry_at_once,
 )
 from mainspring.stores.records import Chunk, Kind, Record
-from mainspring.stores.rules import refuse_negative
+from mainspring.stores.rules import check_page, refuse_negative, refuse_unkeepable
 from mainspring.stores.tables import ChangeRequest
 
 T = TypeVar("T")
@@ -163,6 +163,7 @@ class DynamoStore:
     async def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Inserted]:
         if connection is not None:
             raise ConfigurationError(NO_TRANSACTIONS)
+        refuse_unkeepable(jobs)
         await self.open()
         return await self._do(insertion.insert(self.table, list(jobs))) if jobs else []
 
@@ -270,6 +271,7 @@ class DynamoStore:
         return await read.get(self.table, ids)
 
     async def find(self, where: Filter, *, limit: int = 50, cursor: str | None = None) -> Page:
+        check_page(limit, cursor)
         await self.open()
         return await read.find(self.table, where, limit, cursor)
 
@@ -338,6 +340,7 @@ class DynamoStore:
         cursor: str | None = None,
         dry_run: bool = False,
     ) -> Changed:
+        check_page(limit, cursor)
         await self.open()
         request = ChangeRequest(action, where, by, edit, limit, cursor, dry_run)
         return await self._do(operate.change(self.table, request))

@@ -24,6 +24,7 @@ from mainspring.job import (
     TimelineEntry,
 )
 from mainspring.stores.protocol import AuditEntry
+from mainspring.stores.rules import decoded
 
 DedupeKey = tuple[str, str]  # a task and a dedupe key of it
 Operation = tuple[str, str]  # an operation by hand and its action
@@ -101,7 +102,7 @@ def job_of(row: Row) -> Job:
         queue=spec.queue,
         status=row.status,
         priority=Priority(spec.priority),
-        payload=json.loads(spec.payload),
+        payload=decoded(spec.payload),
         run_at=to_datetime(row.run_at),
         created_at=to_datetime(row.created_at),
         started_at=to_datetime(row.claimed_at) if row.claimed_at else None,
@@ -117,7 +118,7 @@ def job_of(row: Row) -> Job:
         target=spec.target,
         tags=tuple(spec.tags),
         progress=row.progress,
-        result=None if row.result is None else json.loads(row.result),
+        result=None if row.result is None else decoded(row.result),
         failure=row.failure,
         reason=row.reason,
         cancel_requested=row.cancel_requested,

@@ -105,7 +105,16 @@ from mainspring.stores.protocol import (
     retry_at_once,
 )
 from mainspring.stores.records import JOBS, Chunk, Kind, Record, kind_of, make_key, split_key
-from mainspring.stores.rules import COUNTS_AS_ATTEMPT, begins_anew, combined, last_reason, refuse_negative, serves
+from mainspring.stores.rules import (
+    COUNTS_AS_ATTEMPT,
+    begins_anew,
+    check_page,
+    combined,
+    last_reason,
+    refuse_negative,
+    refuse_unkeepable,
+    serves,
+)
 from mainspring.stores.shelf import Shelf
 
 IN_HISTORY = COUNTS_AS_ATTEMPT | {Move.CRASH}
@@ -180,6 +189,7 @@ class MemoryStore:
                 "memory:// has no transactions to join; insert without a connection, or use sqlite:// or postgresql://"
             )
             raise ConfigurationError(msg)
+        refuse_unkeepable(jobs)
         with self._operation() as now:
             self._refuse_if_halted(jobs, now)
             return [self._insert(job, now) for job in jobs]
@@ -505,6 +515,7 @@ class MemoryStore:
             return [job_of(self._rows[job_id]) for job_id in ids if job_id in self._rows]
 
     async def find(self, where: Filter, *, limit: int = 50, cursor: str | None = None) -> Page:
+        check_page(limit, cursor)
         with self._operation():
             ids = sorted((row.id for row in self._matching(where)), reverse=True)
             rest = [job_id for job_id in ids if cursor is None or job_id < cursor]
@@ -569,6 +580,7 @@ class MemoryStore:
         cursor: str | None = None,
         dry_run: bool = False,
     ) -> Changed:
+        check_page(limit, cursor)
         with self._operation() as now:
             chunk, after = self._chunk(where, limit, cursor)
             able = [row for row in chunk if row.status in ALLOWED[action]]

@@ -19,8 +19,6 @@ COLUMNS = {LIVE: LIVE_COLUMNS, FINISHED: FINISHED_COLUMNS}
 
 # -- filters --------------------------------------------------------------------------------------
 
-JSON = r"(CASE WHEN payload LIKE '%%\\u0000%%' THEN NULL ELSE payload::jsonb END)"  # jsonb knows no such character
-
 
 class Conditions:
     """A filter as a WHERE clause for one of the two tables. Column names are ours, values are parameters."""
@@ -83,7 +81,7 @@ class Conditions:
 
     def _add_payload(self, where: Filter) -> None:
         for path, value in where.payload.items():
-            self.add(f"{JSON} #> ?::text[] = ?::jsonb", path.split("."), json.dumps(value))
+            self.add("{s}.as_json(payload) #> ?::text[] = ?::jsonb", path.split("."), json.dumps(value))
 
 
 # -- jobs -----------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ from mainspring.stores.protocol import (
     retry_at_once,
 )
 from mainspring.stores.records import Chunk, Kind, Record
-from mainspring.stores.rules import refuse_negative, serves
+from mainspring.stores.rules import check_page, refuse_negative, refuse_unkeepable, serves
 from mainspring.stores.tables import ChangeRequest, Timed
 
 T = TypeVar("T")
@@ -254,6 +254,7 @@ class PostgresStore:
     # -- a job's way --------------------------------------------------------------------------
 
     async def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Inserted]:
+        refuse_unkeepable(jobs)
         if connection is not None:
             return await self._insert_on(connection, list(jobs))
         return await self._inserts.run(list(jobs))
@@ -540,6 +541,7 @@ class PostgresStore:
         return await self._read(lambda transaction: read.get(transaction, ids))
 
     async def find(self, where: Filter, *, limit: int = 50, cursor: str | None = None) -> Page:
+        check_page(limit, cursor)
         return await self._read(lambda transaction: read.find(transaction, where, limit, cursor))
 
     async def count(self, where: Filter) -> int:
@@ -607,6 +609,7 @@ class PostgresStore:
         cursor: str | None = None,
         dry_run: bool = False,
     ) -> Changed:
+        check_page(limit, cursor)
         request = ChangeRequest(action, where, by, edit, limit, cursor, dry_run)
         return await self._run(lambda transaction: operate.change(transaction, request))
 

@@ -77,17 +77,36 @@ class Conditions:
                     self.add(f"{column} {comparison} ?", to_millis(moment))
 
     def _add_payload(self, where: Filter) -> None:
-        body = f"coalesce(payload, (SELECT body FROM mainspring_payloads WHERE job_id = {self._table}.id))"
+        """By the decoded names of fields: a path of SQLite's own cannot name those that JSON writes with escapes."""
         for path, value in where.payload.items():
-            steps = "".join(f".{json.dumps(step)}" for step in path.split("."))
-            if value is None:
-                self.add(f"json_type({body}, ?) = 'null'", f"${steps}")
-            elif isinstance(value, (dict, list)):
-                self.add(f"json_extract({body}, ?) = json(?)", f"${steps}", json.dumps(value))
-            elif isinstance(value, bool):
-                self.add(f"json_type({body}, ?) = ?", f"${steps}", json.dumps(value))
-            else:
-                self.add(f"json_extract({body}, ?) = ?", f"${steps}", value)
+            steps = path.split(".")
+            objects = [BODY.format(table=self._table), *(NESTED.format(outer=depth) for depth in range(len(steps) - 1))]
+            levels = ", ".join(f"json_each({one}) AS s{depth}" for depth, one in enumerate(objects))
+            names = " AND ".join(f"s{depth}.key = ?" for depth in range(len(steps)))
+            condition, compared = equality(f"s{len(steps) - 1}", value)
+            self.add(f"EXISTS (SELECT 1 FROM {levels} WHERE {names} AND {condition})", *steps, *compared)
+
+
+BODY = """(SELECT CASE WHEN json_valid(body) THEN body ELSE '{{}}' END FROM (SELECT
+    coalesce(payload, (SELECT body FROM mainspring_payloads WHERE job_id = {table}.id)) AS body))"""
+NESTED = "CASE WHEN s{outer}.type = 'object' THEN s{outer}.value ELSE '{{}}' END"
+
+
+def equality(found: str, value: Any) -> tuple[str, Sequence[Any]]:
+    """The condition that a row of json_each has this JSON value; true is not 1 there."""
+    if value is None or isinstance(value, bool):
+        return f"{found}.type = ?", (json.dumps(value),)
+    if isinstance(value, (dict, list)):
+        return f"{found}.type IN ('object', 'array') AND {found}.value = json(?)", (json_of(value),)
+    if isinstance(value, str):
+        return f"{found}.type = 'text' AND {found}.value = ?", (value,)
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return f"{found}.type IN ('integer', 'real') AND {found}.value = CAST(? AS REAL)", (str(value),)
+    return f"{found}.type IN ('integer', 'real') AND {found}.value = ?", (value,)
+
+
+def json_of(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 # -- jobs -----------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ from mainspring.stores.protocol import (
     retry_at_once,
 )
 from mainspring.stores.records import Chunk, Kind, Record
-from mainspring.stores.rules import refuse_negative, serves
+from mainspring.stores.rules import check_page, refuse_negative, refuse_unkeepable, serves
 from mainspring.stores.sqlite import (
     claims,
     documents,
@@ -145,6 +145,7 @@ class SqliteStore:
     # -- a job's way --------------------------------------------------------------------------
 
     async def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Inserted]:
+        refuse_unkeepable(jobs)
         new = insertion.ready(jobs)
         if connection is not None:
             return await run_on(connection, lambda own: self._insert_on(own, new))
@@ -153,6 +154,7 @@ class SqliteStore:
     def insert_now(self, jobs: Sequence[NewJob]) -> list[Inserted] | None:
         """While the writer is busy, it is quicker to share its next commit with others."""
         refuse_inside()
+        refuse_unkeepable(jobs)
         threads = self._open()
         return None if threads.writer.busy else threads.express.insert(insertion.ready(jobs))
 
@@ -306,6 +308,7 @@ class SqliteStore:
         return await self._open().reader.run(read.get, ids)
 
     async def find(self, where: Filter, *, limit: int = 50, cursor: str | None = None) -> Page:
+        check_page(limit, cursor)
         return await self._open().reader.run(read.find, where, limit, cursor)
 
     async def count(self, where: Filter) -> int:
@@ -379,6 +382,7 @@ class SqliteStore:
         cursor: str | None = None,
         dry_run: bool = False,
     ) -> Changed:
+        check_page(limit, cursor)
         request = ChangeRequest(action, where, by, edit, limit, cursor, dry_run)
         changed: list[Changed] = await self._write(operate.change, [request])
         return changed[0]

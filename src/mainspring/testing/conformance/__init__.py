@@ -36,6 +36,7 @@ import pytest
 # Before the modules are imported: it is what makes a failed assertion show its values.
 pytest.register_assert_rewrite(*(f"{__name__}.{part.name}" for part in pkgutil.iter_modules(__path__)))
 
+from mainspring.testing.conformance.bounds import Bounds
 from mainspring.testing.conformance.changing import Changing
 from mainspring.testing.conformance.claiming import Claiming
 from mainspring.testing.conformance.ending import Ending
@@ -69,6 +70,7 @@ class StoreConformance(
     Transferring,
     Keeping,
     Suspending,
+    Bounds,
 ):
     """The whole suite. See the module's docstring for how to use it."""
 

@@ -50,6 +50,17 @@ BY_FIELD: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "payload list": ({"payload": {"n": 1}}, {"payload": '{"n": 1}'}, {"payload": "[1]"}),
     "payload depth": ({"payload": {"a.b": 1}}, {"payload": '{"a": {"b": 1}}'}, {"payload": '{"a": 1}'}),
     "payload quotes": ({"payload": {"a": 'it\'s "x"'}}, {"payload": '{"a": "it\'s \\"x\\""}'}, {"payload": "{}"}),
+    "payload umlaut": ({"payload": {"größe": 7}}, {"payload": '{"größe": 7}'}, {"payload": '{"grosse": 7}'}),
+    "payload escaped": ({"payload": {"größe": 7}}, {"payload": '{"gr\\u00f6\\u00dfe": 7}'}, {"payload": "{}"}),
+    "payload script": ({"payload": {"имя.имя": "я"}}, {"payload": '{"имя": {"имя": "я"}}'}, {"payload": '{"имя": 1}'}),
+    "payload emoji": ({"payload": {"👩": None}}, {"payload": '{"👩": null}'}, {"payload": '{"x": null}'}),
+    "payload quoted name": ({"payload": {'a"b': 1}}, {"payload": '{"a\\"b": 1}'}, {"payload": '{"a": 1}'}),
+    "payload backslash": ({"payload": {"a\\b": 1}}, {"payload": '{"a\\\\b": 1}'}, {"payload": '{"ab": 1}'}),
+    "payload dollar": ({"payload": {"$": 1}}, {"payload": '{"$": 1}'}, {"payload": "{}"}),
+    "payload empty name": ({"payload": {"": 1}}, {"payload": '{"": 1}'}, {"payload": "{}"}),
+    "payload one": ({"payload": {"n": 1}}, {"payload": '{"n": 1}'}, {"payload": '{"n": true}'}),
+    "payload big": ({"payload": {"n": 2**70}}, {"payload": f'{{"n": {2**70}}}'}, {"payload": '{"n": 1}'}),
+    "payload object": ({"payload": {"a": {"b": "ö"}}}, {"payload": '{"a":{"b":"ö"}}'}, {"payload": '{"a":{"b":"o"}}'}),
     "payload beside nul": ({"payload": {"a": 1}}, {"payload": '{"a": 1}'}, {"payload": '{"a": "\\u0000"}'}),
 }
 

@@ -206,6 +206,15 @@ CREATE TABLE {schema}.confirmations (
 );
 COMMENT ON TABLE {schema}.confirmations IS 'Workers that start nothing that the halt of this number, or an earlier one, stops. Emptied by each halt.';
 
+-- The value of a payload; NULL for what jsonb cannot be: NUL characters, and whatever was written by hand and is no
+-- JSON. One such row must not keep a filter from finding others.
+CREATE FUNCTION {schema}.as_json(body text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
+BEGIN
+    RETURN body::jsonb;
+EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
+    RETURN NULL;
+END $$;
+
 CREATE FUNCTION {schema}.takes_new(queues text[], at bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(hashtextextended('{schema} halts', 0)); -- then look: with a snapshot from after it

@@ -1,0 +1,65 @@
+"""Which JSON can be kept: what every store takes and every reader gets back as it was."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import from_json
+
+MOST_LEVELS = 190  # of nesting; Pydantic reads 200, and a value may be kept within another
+MOST_DIGITS = 4300  # of an integer; Python reads no more
+ROOM = 200 - MOST_LEVELS
+
+
+def problem_of_json(text: str, value: Any) -> str | None:
+    """Return why a value cannot be kept as this JSON text; None: it can.
+
+    Pydantic writes NaN and infinities as null, and writes deeper lists and longer integers than anything can read. A
+    short text can be neither too deep nor too long, so that small payloads cost next to nothing here.
+    """
+    if "null" in text and has_nan(value):
+        return "it has a NaN or an infinity, which JSON does not have; give None or text instead"
+    if len(text) > 2 * MOST_LEVELS and (is_perhaps_deep(text) or has_perhaps_long_number(text)):
+        return problem_of_reading(text)
+    return None
+
+
+def has_nan(value: Any) -> bool:
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, float):
+            if not math.isfinite(one):
+                return True
+        elif isinstance(one, Mapping):
+            left += one.values()
+        elif isinstance(one, (list, tuple, set, frozenset)):
+            left += one
+        elif isinstance(one, BaseModel):
+            left += [*vars(one).values(), *(one.model_extra or {}).values()]
+        elif is_dataclass(one) and not isinstance(one, type):
+            left += [getattr(one, each.name) for each in fields(one)]
+    return False
+
+
+def is_perhaps_deep(text: str) -> bool:
+    return text.count("[") + text.count("{") > MOST_LEVELS
+
+
+def has_perhaps_long_number(text: str) -> bool:
+    """A number that is too long covers at least one of these places."""
+    return any(text[place].isdigit() for place in range(MOST_DIGITS, len(text), MOST_DIGITS))
+
+
+def problem_of_reading(text: str) -> str | None:
+    try:
+        from_json("[" * ROOM + text + "]" * ROOM)
+    except ValueError as error:
+        if "recursion" in str(error):
+            return f"it is nested too deep; give at most {MOST_LEVELS} levels of lists and objects"
+        return f"it cannot be read again ({error}); an integer has at most {MOST_DIGITS:,} digits"
+    return None
