@@ -433,3 +433,22 @@ def test_jobs_are_asked_for_by_a_status_that_there_is() -> None:
         assert kit.jobs(work, status="pending") == kit.jobs(work, status=Status.PENDING) != []
         with pytest.raises(ValueError, match="'complete' is not a valid Status"):
             kit.jobs(work, status="complete")
+
+
+@pytest.mark.parametrize(("schedules", "fired"), [(True, 3), (False, 0)])
+async def test_schedules_can_be_left_out(schedules: bool, fired: int) -> None:
+    calm = Mainspring("memory://")
+    ticks: list[str] = []
+
+    @calm.every("1h")
+    async def tick() -> None:
+        ticks.append("tick")
+
+    @calm.task()
+    async def once() -> None:
+        ticks.append("once")
+
+    async with testing.manual(calm, start=datetime(2026, 3, 1, 12, 30, tzinfo=UTC), schedules=schedules) as kit:
+        await once.using(delay=60).enqueue()
+        await kit.time.advance(hours=3)
+    assert (ticks.count("once"), ticks.count("tick")) == (1, fired)

@@ -24,13 +24,14 @@ BeforeWaiting = Callable[[Job], None] | None
 Insert = Callable[[list[NewJob], Any], Coroutine[Any, Any, list[Inserted]]]
 
 
-def manual(app: Mainspring, *, start: datetime | None = None, store: str | None = None) -> Kit:
+def manual(app: Mainspring, *, start: datetime | None = None, store: str | None = None, schedules: bool = True) -> Kit:
     """Within `with testing.manual(app) as kit:` (or `async with`) what the application enqueues is only recorded.
 
     `start` is the virtual time at which the block begins; the real one unless given. `store` is the URL of a store to
-    use instead of one in memory, for code with transactions of its own: `f"sqlite:///{tmp_path}/jobs.db"`.
+    use instead of one in memory, for code with transactions of its own: `f"sqlite:///{tmp_path}/jobs.db"`. With
+    `schedules=False` the schedules that the code declares do not fire when time passes.
     """
-    return Kit(app, start=start, store=store)
+    return Kit(app, start=start, store=store, schedules=schedules)
 
 
 def inline(app: Mainspring, *, start: datetime | None = None) -> Kit:
@@ -44,8 +45,16 @@ def inline(app: Mainspring, *, start: datetime | None = None) -> Kit:
 class Kit:
     """What `manual` and `inline` give."""
 
-    def __init__(self, app: Mainspring, *, start: datetime | None = None, store: str | None = None) -> None:
+    def __init__(
+        self,
+        app: Mainspring,
+        *,
+        start: datetime | None = None,
+        store: str | None = None,
+        schedules: bool = True,
+    ) -> None:
         self.app = app
+        self._schedules = schedules
         self.clock = ManualClock(start or datetime.now(UTC))
         self.store: Store = KitStore(self.clock) if store is None else connect(store, self.clock)
         self.time = VirtualTime(self.clock, self._recorder)
@@ -104,7 +113,7 @@ class Kit:
         return run_apart(self.drain(raise_errors=raise_errors, limit=limit))
 
     def _recorder(self) -> Recorder:
-        return Recorder(self.app, self._waiting)
+        return Recorder(self.app, self._waiting, schedules=self._schedules)
 
     # -- looking ------------------------------------------------------------------------------
 

@@ -47,9 +47,10 @@ class Ran:
 class Recorder(Worker):
     """One slot: with several, the order of what happens would be chance."""
 
-    def __init__(self, app: Mainspring, waiting: Waiting | None = None) -> None:
+    def __init__(self, app: Mainspring, waiting: Waiting | None = None, *, schedules: bool = True) -> None:
         super().__init__(app, concurrency=1, prefetch=0, ack_delay=0.0, processes=1, id=f"test-{next(numbers)}")
         self.ran: list[Ran] = []
+        self._reconciled = not schedules  # then what the code declares never reaches the store
         self._waiting = waiting or Waiting()
         self.followed: Callable[[list[str]], None] = lambda _ids: None  # hears the ids of jobs that follow a run
         self._errors: dict[str, BaseException] = {}
