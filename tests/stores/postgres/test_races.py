@@ -147,7 +147,7 @@ async def test_the_same_job_inserted_twice_at_once_is_one(programs: list[Postgre
     assert (await programs[0].stats()).queues[0].by_status == {Status.PENDING: 2}
 
 
-async def unanswered(work: Callable[[], Awaitable[Any]]) -> None:
+async def unanswered(work: Callable[[], Awaitable[Any]], **_options: Any) -> None:
     """Done, and nobody hears of it."""
     await work()
     raise StoreUnavailable
