@@ -172,7 +172,7 @@ def define_held(shop: Shop) -> None:
     """Tasks that wait until the test lets them go, by a file that is named after the run: `go-1`."""
     app, noted = shop.app, shop.noted
 
-    @app.task()
+    @app.task(retry=AGAIN)
     async def held(ctx: Context) -> int:
         with noted(ctx):
             ctx.progress(0.5, f"by {token(ctx)}")
@@ -180,21 +180,21 @@ def define_held(shop: Shop) -> None:
                 await asyncio.sleep(0.005)
             return shop.say_all(ctx)
 
-    @app.task()
+    @app.task(retry=AGAIN)
     def held_thread(ctx: Context) -> int:
         """Does not listen when it is told to stop."""
         with noted(ctx):
             shop.wait(ctx)
             return shop.say_all(ctx)
 
-    @app.task()
+    @app.task(retry=AGAIN)
     def held_quietly(ctx: Context) -> int:
         """The same, and says no more than that it is done."""
         with noted(ctx):
             shop.wait(ctx)
             return token(ctx)
 
-    @app.task()
+    @app.task(retry=AGAIN)
     def held_transaction(ctx: Context) -> None:
         with noted(ctx):
             shop.wait(ctx)
@@ -203,7 +203,7 @@ def define_held(shop: Shop) -> None:
                 connection.execute(EFFECTS)
                 write_effect(connection, f"{ctx.job_id}/{token(ctx)}")
 
-    @app.task()
+    @app.task(retry=AGAIN)
     def ticking(ctx: Context) -> None:
         """Does not listen either, and shows that it is still there."""
         with noted(ctx):
