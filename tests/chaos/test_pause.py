@@ -153,13 +153,13 @@ def test_a_zombie_works_again_once_it_goes_on(nursery: Nursery) -> None:
 @each_store
 def test_a_machine_that_slept_takes_nothing_from_its_workers(nursery: Nursery, chaos: Chaos) -> None:
     """All stop and go on together, as when a laptop or a virtual machine is suspended: nobody was dead."""
-    alone: dict[str, Any] = {"concurrency": 1, "prefetch": 0, "settings": "lease=1"}
+    alone: dict[str, Any] = {"concurrency": 1, "prefetch": 0, "settings": "lease=2"}
     workers = [nursery.start("work:work", **alone, **WORKER) for _ in range(2)]
     nursery.run("enqueue:some", number=2, task="held")
     wait_until(lambda: len(nursery.ledger.of("start")) == 2, lambda: "both runs")
     for _ in range(chaos.size(1, 10)):
         wait_for_heartbeats(nursery, workers)
-        suspend(workers, seconds=1.5)
+        suspend(workers, seconds=2.5)
     (nursery.folder / "go-1").touch()
     wait_until(lambda: len(nursery.ledger.done) >= 2, lambda: "the end of both")
     assert nursery.ask("SELECT token, crashes FROM archive WHERE task = 'held'") == [(1, 0), (1, 0)]

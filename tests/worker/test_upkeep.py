@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from mainspring import Mainspring, Retention
+from mainspring.errors import StoreBusy
 from mainspring.stores.memory import MemoryStore
 from mainspring.worker import upkeep
-from tests.worker.working import eventually, working
+from tests.worker.working import DEADLINE, FaultyStore, eventually, working
 
 ONCE = 3600.0  # seconds between rounds: there is one
 
@@ -65,3 +66,29 @@ async def test_a_mountain_of_what_has_expired_does_not_keep_from_looking_for_the
         await eventually(lambda: store.done.count("prune") > 2)
         first = store.done.index("prune")
         assert "reap" in store.done[first:]
+
+
+# -- after a long pause ---------------------------------------------------------------------------
+
+
+async def test_after_a_long_pause_the_others_have_time_for_a_heartbeat_and_so_have_we() -> None:
+    """When a machine has slept, the worker that looks first must not take jobs from the others, or from itself."""
+    store = FaultyStore(lease=0.4)
+    async with working(Mainspring(store), upkeep=3600) as worker:
+        upkeep, time = worker._upkeep, worker._loop.time
+        await eventually(lambda: worker._heartbeat.beaten_at > 0)
+
+        async def look(pause: float) -> float:
+            """How long the look took after such a pause."""
+            began = time()
+            upkeep._looked_at = began - pause
+            await upkeep.look_after_others(every=1.0)
+            return time() - began
+
+        assert await look(pause=60) >= store.lease / 2
+        store.fail("heartbeat", fault=StoreBusy())
+        await eventually(lambda: store.failed["heartbeat"])
+        assert await look(pause=60) >= store.lease
+        store.lease = 3600.0
+        async with asyncio.timeout(DEADLINE):  # it was no pause, and nothing is waited for
+            await look(pause=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Mapping
 
 from mainspring.errors import StoreError, StoreUnavailable
@@ -46,6 +47,7 @@ class Heartbeat:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._poked: asyncio.Event | None = None
         self._stopped = False
+        self.beaten_at = float("-inf")  # when one last got through, by the monotonic clock
         self._ended = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="mainspring-heartbeat", daemon=True)
 
@@ -95,6 +97,7 @@ class Heartbeat:
             return
         finally:
             impatience.cancel()
+        self.beaten_at = time.monotonic()
         self._outage.worked("heartbeat")
         with contextlib.suppress(RuntimeError):  # the worker's loop is closed
             self._home.call_soon_threadsafe(self._heard, pulse, held)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from mainspring.app import Mainspring
 from mainspring.clock import Millis
@@ -16,29 +17,42 @@ from mainspring.worker.clock_watch import ClockWatch
 CLOCK_JUMP = 250  # milliseconds by which the wall clock may go wrong between two looks at it
 PRUNE_EVERY = 10.0  # seconds
 PRUNE_CHUNK = 1000  # jobs
+HEARTBEAT_POLL = 0.05  # seconds
 PRUNE_FOR = 1.0  # seconds at a time: meanwhile nobody here looks for the dead
 
 
 class Upkeep:
     """Of one event loop."""
 
-    def __init__(self, app: Mainspring, announce: Announcer, aftermath: Aftermath, stopping: asyncio.Event) -> None:
+    def __init__(
+        self,
+        app: Mainspring,
+        announce: Announcer,
+        aftermath: Aftermath,
+        stopping: asyncio.Event,
+        beaten_at: Callable[[], float],
+    ) -> None:
         self._app = app
         self._store = app.store
         self._announce = announce
         self._aftermath = aftermath
         self._stopping = stopping
         self._loop = asyncio.get_running_loop()
+        self._beaten_at = beaten_at  # when our own heartbeat last got through, by the monotonic clock
+        self._looked_at = self._loop.time()
         self._pruned_at = self._loop.time()
         self._clock_offset = self._offset()
         self._must_recover = False
         self._watch = ClockWatch(app)
 
-    async def look_after_others(self) -> None:
+    async def look_after_others(self, every: float) -> None:
+        """Take over from dead workers and delete what is old. Called again after `every` seconds."""
         await self._watch.look()
         if isinstance(self._store, Measured):
             self._app.contact.measured(self._store.measures())
+        await self._leave_time_to_wake(every)
         await self._take_over()
+        self._looked_at = self._loop.time()
         await self._prune()
 
     async def _take_over(self) -> None:
@@ -56,12 +70,18 @@ class Upkeep:
     def _after_stall(self, run: StalledRun) -> Millis | None:
         return decide.after_stall(self._app.task_named(run.task), run)
 
-    async def rest(self, seconds: float) -> None:
-        """Between two looks at the others. Who overslept does not judge at once: perhaps all of them were suspended."""
-        began = self._loop.time()
-        await asyncio.sleep(seconds)
-        if self._loop.time() - began > seconds + self._store.lease / 2:
-            await asyncio.sleep(seconds)  # then the others too had the time to give a sign of life
+    async def _leave_time_to_wake(self, every: float) -> None:
+        """After a long pause, wait before any worker is declared dead: for half a lease, and for our own heartbeat.
+
+        If the machine slept, all workers fell silent together. Without this, the first one that looks would take over
+        the jobs of the others, or even its own, before their heartbeats get through.
+        """
+        lease, woken = self._store.lease, self._loop.time()
+        if woken - self._looked_at <= every + lease / 2:
+            return
+        await asyncio.sleep(lease / 2)
+        while self._beaten_at() < woken and self._loop.time() < woken + lease:  # noqa: ASYNC110 - it beats in a thread
+            await asyncio.sleep(HEARTBEAT_POLL)
 
     def clock_jumped(self) -> bool:
         """The clock was set, or the machine slept: what is due now may be other than we thought."""

@@ -342,7 +342,9 @@ class Worker:
             self.store, self.id, self.settings.heartbeat, self._tokens, self._on_pulse, outage=self._outage,
             stuck=lambda: self._stuck.slots,
         )  # fmt: skip
-        self._upkeep = Upkeep(self.app, self._announce, self._aftermath, self._stopping)
+        self._upkeep = Upkeep(
+            self.app, self._announce, self._aftermath, self._stopping, beaten_at=lambda: self._heartbeat.beaten_at
+        )
         self._unknown = unknown.UnknownTasks(self.app, self.id, self._outage)
 
     @contextlib.asynccontextmanager
@@ -870,9 +872,9 @@ class Worker:
             self._some_due.set()
         self._hand_back_stale()
         self._look_for_stuck()
-        await self._upkeep.look_after_others()
+        await self._upkeep.look_after_others(self.settings.upkeep)
         self._outage.worked("upkeep")
-        await self._upkeep.rest(self.settings.upkeep)
+        await asyncio.sleep(self.settings.upkeep)
 
     def _hand_back_stale(self) -> None:
         """What we claimed ahead and cannot start soon is for others; to a store it looks as if it ran."""

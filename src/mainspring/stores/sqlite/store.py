@@ -260,7 +260,10 @@ class SqliteStore:
         return await self._open().reader.run(upkeep.pulse, worker, held)
 
     async def reap(self, after_stall: AfterStall = retry_at_once) -> Reaped:
+        began = self.clock.monotonic()
         holders, stalled = await self._open().reader.run(self._look_for_claims)
+        if self.clock.monotonic() - began > self.lease / 2:  # this process was stopped: perhaps the others were too
+            self._seen.clear()
         known = {info.id for info in self.presence.workers()}.union(holders)
         self._seen = {worker: seen for worker, seen in self._seen.items() if worker in known}
         before, self._dead = self._dead, {worker for worker in known if self._gone(worker)}
