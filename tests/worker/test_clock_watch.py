@@ -156,7 +156,7 @@ async def test_a_leap_that_stays_is_believed_within_a_minute(shop: Shop) -> None
         await shop.pass_by(SETTLE - 5)
         assert (shop.ran, shop.fired) == ([], [])
         await shop.pass_by(5, lambda: shop.ran == ["later"] and len(shop.fired) == 1)
-        assert shop.settled == [pytest.approx(HOUR, abs=5)]
+        await eventually(lambda: shop.settled == [pytest.approx(HOUR, abs=5)])
         assert (await shop.app.health()).state is State.OK
 
 
@@ -180,7 +180,7 @@ async def test_a_clock_that_was_ahead_for_long_and_goes_back_stops_nothing(shop:
         shop.gate.set()
         await shop.enqueue("rated")
         await shop.pass_by(3, lambda: "limited" in shop.ran and shop.ran.count("rated") >= 2)
-        await shop.pass_by(20 * 60, lambda: len(shop.fired) == 3)  # of 9:40, which had been passed over
+        await shop.pass_by(20 * 60, lambda: len(shop.fired) >= 3)  # of 9:40, which had been passed over
         await shop.pass_by(45 * 60)
         await eventually(lambda: app.store.clock.now() == machine.now())
     utc = [datetime.fromisoformat(nominal).time() for nominal in shop.fired]

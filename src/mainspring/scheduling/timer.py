@@ -129,15 +129,25 @@ class ScheduleTimer:
     async def clock_went_back(self, by: Millis) -> None:
         """Fire again at their time what is still to come, of schedules that fired by a clock which was ahead."""
         del by
-        now, seen = self._app.now(), None
-        limit = now + timedelta(milliseconds=SKEW)
+        seen = None
         while page := await self._app.store.browse(Listing(COLLECTION, "", seen, PAGE)):
             seen = page[-1].key[1:]
-            schedules = [stored for one in page if (stored := self._read(one)) is not None]
-            wrong = [one for one in schedules if one.since > limit or (one.decided and one.decided.utc > limit)]
-            if wrong:
-                log.warning("schedules_rewound", schedules=[stored.id for stored in wrong])
-                await self._app.store.write([Bundle((stored.rewound(now).write(),)) for stored in wrong])
+            left: Sequence[Document] = page
+            while left := await self._rewind(left):  # another process was quicker: perhaps to fire by the wrong time
+                pass
+
+    async def _rewind(self, documents: Sequence[Document]) -> list[Document]:
+        """Those to look at again, as another process has written them meanwhile."""
+        now = self._app.now()
+        limit = now + timedelta(milliseconds=SKEW)
+        schedules = [stored for one in documents if (stored := self._read(one)) is not None]
+        wrong = [one for one in schedules if one.since > limit or (one.decided and one.decided.utc > limit)]
+        if not wrong:
+            return []
+        answers = await self._app.store.write([Bundle((stored.rewound(now).write(),)) for stored in wrong])
+        log.warning("schedules_rewound", schedules=[stored.id for stored in wrong])
+        lost = [stored.key for stored, answer in zip(wrong, answers, strict=True) if answer is None]
+        return await self._app.store.documents(lost) if lost else []
 
     async def refresh(self) -> None:
         """Find the next times anew of those that an older tzdata was used for."""
