@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mainspring.app import Mainspring
 
 PAGE = 500
+CLOCK_SKEW: Millis = 5_000  # a job may be due now although its time, by the store's clock, is a little ahead
 MOST_OUT = 20_000  # jobs of a fair task that are looked through
 
 
@@ -129,7 +130,7 @@ class Limits:
     async def jobs_out(self, name: str, now: Millis) -> Counter[str] | None:
         """Count the jobs of a fair task that are ready or run, by key. None: there are too many to look through."""
         tasks = tuple(task for task, gates_ in self._fair.items() if name in {gate.name for gate in gates_})
-        ready = Filter(statuses=(Status.PENDING,), tasks=tasks or (name,), due_before=to_datetime(now + 1))
+        ready = Filter(statuses=(Status.PENDING,), tasks=tasks or (name,), due_before=to_datetime(now + CLOCK_SKEW))
         running = Filter(statuses=(Status.RUNNING,), tasks=tasks or (name,))
         found: dict[str, str] = {}
         for where in (ready, running):  # in this order: what is claimed in between is seen, perhaps twice

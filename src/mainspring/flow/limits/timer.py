@@ -48,23 +48,30 @@ class LimitTimer:
 
     async def recover(self) -> None:
         """A worker died: look at every limit that it may have left in a wrong state."""
+        await self._look_at_all(recount=True)
+
+    async def refresh(self) -> None:
+        """Look for jobs that wait unnoticed, in case the worker that should have recovered died as well.
+
+        Fair keys are not counted anew: while all is well, a count may be ahead of the jobs that are about to be woken.
+        """
+        await self._look_at_all(recount=False)
+
+    async def _look_at_all(self, *, recount: bool) -> None:
         after = None
         while page := await self._app.store.browse(Listing(COLLECTION, None, after, PAGE)):
             after = page[-1].key[1:]
-            await self._recover(page)
+            await self._recover(page, recount=recount)
 
-    async def refresh(self) -> None:
-        """The same now and then, in case the worker that should have recovered died as well."""
-        await self.recover()
-
-    async def _recover(self, documents: Sequence[Document]) -> None:
+    async def _recover(self, documents: Sequence[Document], *, recount: bool) -> None:
         for _ in range(TRIES):  # others may change them at the same time
             now = self._app.store.clock.now()
             doubtful = [document for document in documents if may_be_wrong(document, now)]
             if not doubtful:
                 return
             states = {document.key: state_in(document) for document in doubtful}
-            await self._recount(states, now)
+            if recount:
+                await self._recount(states, now)
             for state in states.values():
                 state.waiting = True  # if no job waits after all, the call finds none, and notes that
             accepted = await self._wake_next(doubtful, states, now)
