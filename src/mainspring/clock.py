@@ -107,8 +107,8 @@ class SteadyClock:
     seconds fires nothing that was not due, and leaves no times in the store that lie an hour ahead. A jump is believed
     after `settle` seconds, or as soon as another process of this machine has believed it (`witness`).
 
-    Safe to use from any thread without a lock: the state is one immutable value, and threads that look at the same time
-    find the same.
+    Safe to use from any thread without a lock, which a fork could leave locked: the state is one immutable value, and
+    a thread that finds it changed while it looked looks again.
     """
 
     def __init__(self, source: Clock | None = None, *, settle: float = SETTLE) -> None:
@@ -154,17 +154,22 @@ class SteadyClock:
 
     def _look(self, wall: Millis) -> Millis:
         state, elapsed = self._state, self._elapsed_millis()
-        departed = wall - elapsed - state.offset
-        if is_near(departed, elapsed - state.looked) or self._is_believed(departed, elapsed, state.departure):
+        after = self._judged(state, wall, elapsed)
+        if self._state is not state:  # another thread was quicker, and may have believed what we doubt
+            return self.now()
+        self._state = after
+        self._last = wall if after.departure is None else 0  # look closely until it is decided
+        return after.offset + elapsed
+
+    def _judged(self, state: Reckoning, wall: Millis, elapsed: Millis) -> Reckoning:
+        departed, before = wall - elapsed - state.offset, state.departure
+        if is_near(departed, elapsed - state.looked) or self._is_believed(departed, elapsed, before):
             if departed > GREAT_LEAP:
                 self.doubted_until = max(self.doubted_until, elapsed + DOUBT)
-            self._last, self._state = wall, Reckoning(wall - elapsed, elapsed)
-            return wall
-        before = state.departure
-        if before is None or not is_near(departed - before.by, elapsed - before.since):
-            self._state = Reckoning(state.offset, state.looked, Departure(departed, elapsed))
-        self._last = 0  # look closely until that is decided
-        return state.offset + elapsed
+            return Reckoning(wall - elapsed, elapsed)
+        if before is not None and is_near(departed - before.by, elapsed - before.since):
+            return state
+        return Reckoning(state.offset, state.looked, Departure(departed, elapsed))
 
     def _is_believed(self, departed: Millis, elapsed: Millis, before: Departure | None) -> bool:
         """It has kept its new time for long enough, or another process of this machine has seen that it did."""

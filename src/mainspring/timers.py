@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from mainspring.clock import Millis
+from mainspring.clock import SKEW, Millis
 from mainspring.errors import SystemHalted
 from mainspring.log import get_log
 from mainspring.stores.documents import Bundle, Document, Listing, Write
@@ -18,6 +18,7 @@ log = get_log("mainspring.timers")
 CHUNK = 200  # documents at a time
 PATIENCE: Millis = 5_000  # until the next try, while the system is halted and takes no new jobs
 NEWER_FIRST: Millis = 20_000  # what this version cannot read is not touched for so long: others may do it
+LOOK_AGAIN: Millis = 1_000  # after the clock went back in the middle of a look
 LATER: Millis = 60_000  # if nobody did, it is put off
 
 
@@ -101,6 +102,8 @@ class Timers:
         due = await self._app.store.due(timer.collection, CHUNK)
         if not due.documents:
             return False, due.next_at
+        if due.now > self._app.store.clock.now() + SKEW:  # the clock went back while we asked: nothing may be due
+            return False, self._app.store.clock.now() + LOOK_AGAIN
         try:
             again = await timer.fire(due.documents, due.now)
         except SystemHalted as error:
