@@ -47,9 +47,10 @@ class Scene:
 
         asyncio.run(within())
 
-    async def wait_for_starts(self, number: int) -> None:
-        """So many more."""
+    async def wait_for_starts(self, number: int, *, after: Awaitable[Any]) -> None:
+        """Wait for so many more starts than there were before `after`, which may take longer than they do."""
         wanted = len(starts(self.nursery.folder)) + number
+        await after
         await asyncio.to_thread(
             wait_until, lambda: len(starts(self.nursery.folder)) >= wanted, lambda: f"{number} starts"
         )
@@ -88,8 +89,8 @@ def test_nothing_starts_after_a_halt_has_returned(scene: Scene, chaos: Chaos, ta
     async def halt_again_and_again(app: Mainspring) -> None:
         scene.start()
         for number in range(rounds):
-            await app.tasks[task].enqueue_many([{}] * (4000 if task == "quick" else 1500))
-            await scene.wait_for_starts(300)
+            jobs = 4000 if task == "quick" else 1500
+            await scene.wait_for_starts(300, after=app.tasks[task].enqueue_many([{}] * jobs))
             pausing = number % 2
             result = await scene.watch(app.pause("default") if pausing else app.halt())
             assert result.confirmed, result
@@ -108,8 +109,7 @@ def test_a_batch_that_is_being_gathered_does_not_start_after_a_halt(scene: Scene
         await asyncio.to_thread(wait_until, lambda: running(scene.nursery) == 30)
         assert (await scene.watch(app.halt(), seconds=2 * BATCH_WAIT)).confirmed
         assert running(scene.nursery) == 0  # handed back before the halt was confirmed
-        await app.resume()
-        await scene.wait_for_starts(1)
+        await scene.wait_for_starts(1, after=app.resume())
 
     scene.run(halt)
     assert scene.late() == []
@@ -144,13 +144,11 @@ def test_other_processes_are_told_that_a_breaker_opened(scene: Scene) -> None:
 
     async def open_breaker(app: Mainspring) -> None:
         scene.start(fresh=60_000)
-        await app.tasks["call"].enqueue_many([{}] * 5000)
-        await scene.wait_for_starts(100)
+        await scene.wait_for_starts(100, after=app.tasks["call"].enqueue_many([{}] * 5000))
         await app.breakers.open("service")
         await asyncio.to_thread(wait_until, lambda: not unsuspended(scene.nursery), lambda: "the end of the starts")
         assert await app.jobs.count(Filter(statuses=(Status.SUSPENDED,))) > 0
-        await app.breakers.close("service")
-        await scene.wait_for_starts(1)
+        await scene.wait_for_starts(1, after=app.breakers.close("service"))
 
     scene.run(open_breaker)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import struct
 import time
@@ -15,6 +16,7 @@ from mainspring.worker import Worker
 
 START = struct.Struct("<Q")  # CLOCK_MONOTONIC, nanoseconds
 BATCH_WAIT = 1.0  # seconds
+CALL_TAKES = 0.05  # seconds, so that calls are left when the breaker opens
 
 
 def make_app(folder: str) -> Mainspring:
@@ -45,6 +47,7 @@ def define(app: Mainspring, folder: str) -> None:
     @app.task(breaker="service")
     async def call() -> None:
         started()
+        await asyncio.sleep(CALL_TAKES)
 
 
 def starts(folder: Path) -> list[int]:
