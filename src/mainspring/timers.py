@@ -17,9 +17,9 @@ log = get_log("mainspring.timers")
 
 CHUNK = 200  # documents at a time
 PATIENCE: Millis = 5_000  # until the next try, while the system is halted and takes no new jobs
-NEWER_FIRST: Millis = 20_000  # what this version cannot read is not touched for so long: others may do it
 LOOK_AGAIN: Millis = 1_000  # after the clock went back in the middle of a look
-LATER: Millis = 60_000  # if nobody did, it is put off
+NEWER_FIRST: Millis = 20_000  # what this version cannot read is left to newer workers for so long
+LATER: Millis = 60_000  # if none of them fires it by then, it is put off by this
 
 
 class Timer(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from mainspring.stores.sqlite import SqliteStore
 from mainspring.testing.clock import ManualClock
 from mainspring.worker import upkeep
 from tests.dynamodb import FreshStore
-from tests.worker.working import eventually, working
+from tests.worker.working import DEADLINE, eventually, working
 
 pytestmark = pytest.mark.slow
 
@@ -83,20 +84,16 @@ class Shop:
     async def enqueue(self, task: str, **payload: Any) -> Any:
         return await self.app.tasks[task].enqueue(**payload)
 
-    async def pass_by(self, seconds: float, until: Callable[[], bool] = lambda: True, *, more: int = 120) -> None:
-        """Let time pass, second by second, and some more of it if something has not happened by then."""
+    async def pass_by(self, seconds: float, until: Callable[[], bool] = lambda: True, *, longer: bool = True) -> None:
+        """Let time pass, second by second, and go on with it until this has happened, unless told not to."""
         for _ in range(round(seconds)):
             self.machine.advance(1)
             await asyncio.sleep(0)
-        for _ in range(more):
-            if until():
-                return
+        end = time.monotonic() + DEADLINE
+        while longer and not until() and time.monotonic() < end:
             self.machine.advance(1)
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.1)
         await eventually(until)
-
-    async def statuses(self) -> dict[str, Status]:
-        return {job.task: job.status async for job in self.app.jobs.all()}
 
     async def latest_look(self) -> datetime:
         """When the last of the limits' documents comes due."""
@@ -135,7 +132,7 @@ async def test_an_hour_ahead_for_ten_seconds_fires_nothing_and_stops_nothing(sho
         assert "clock jumped 3600 s ahead" in health.problems[0]
         await shop.enqueue("plain", name="meanwhile")
         await eventually(lambda: "meanwhile" in shop.ran)
-        await shop.pass_by(10, lambda: shop.ran.count("rated") > 1, more=0)
+        await shop.pass_by(10, lambda: shop.ran.count("rated") > 1, longer=False)
         machine.shift(-HOUR)
         await eventually(lambda: shop.settled == [0.0])
         assert (await app.health()).state is State.OK

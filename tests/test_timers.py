@@ -1,0 +1,60 @@
+"""Documents that come due are fired by the time that it is, also if the clock goes back while they are looked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mainspring import Mainspring
+from mainspring.clock import Millis
+from mainspring.stores.documents import Bundle, Document, Due, Key, Write
+from mainspring.stores.memory import MemoryStore
+from mainspring.testing.clock import ManualClock
+from mainspring.timers import LOOK_AGAIN, Timers
+
+HOUR: Millis = 3_600_000
+
+
+class Bell:
+    """Notes what it is fired for, and is done with that."""
+
+    collection = "bells"
+
+    def __init__(self, app: Mainspring) -> None:
+        self._app = app
+        self.fired: list[Millis] = []
+
+    async def fire(self, documents: Sequence[Document], now: Millis) -> None:
+        self.fired.append(now)
+        await self._app.store.write([Bundle((Write(one.key, None),)) for one in documents])
+
+    async def refresh(self) -> None: ...
+    async def recover(self) -> None: ...
+    async def clock_went_back(self, by: Millis) -> None: ...
+
+
+async def test_what_was_due_by_a_clock_that_has_gone_back_is_not_fired() -> None:
+    clock = ManualClock()
+    app = Mainspring(MemoryStore(clock=clock))
+    bell, timers = Bell(app), Timers(app)
+    timers.add(bell)
+    await app.store.write([Bundle((Write(Key("bells", "", "a"), "{}", due_at=clock.now() + HOUR // 2),))])
+    due = app.store.due
+
+    async def went_back(*args: Any, **options: Any) -> Due:
+        """The first answer is by a clock that is an hour ahead, and right by the time it arrives."""
+        app.store.due = due  # type: ignore[method-assign]
+        clock.shift(3600)
+        found = await due(*args, **options)
+        clock.shift(-3600)
+        return found
+
+    app.store.due = went_back  # type: ignore[method-assign]
+    begin = clock.now()
+    assert await timers.run_due() == begin + LOOK_AGAIN
+    assert bell.fired == []
+    assert await timers.run_due() == begin + HOUR // 2
+    assert bell.fired == []
+    clock.advance(1800)
+    await timers.run_due()
+    assert bell.fired == [begin + HOUR // 2]
