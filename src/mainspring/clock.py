@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from mainspring.errors import ConfigurationError
@@ -64,9 +65,9 @@ GLANCE: Millis = 250  # if the wall clock gained no more than this since the las
 def _boot_clock() -> Callable[[], float]:
     """Seconds that also pass while the machine sleeps, so that a sleep is not taken for a clock that was set."""
     if hasattr(time, "CLOCK_BOOTTIME"):  # Linux, whose CLOCK_MONOTONIC stands still then
-        return lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
+        return partial(time.clock_gettime, time.CLOCK_BOOTTIME)
     if sys.platform == "darwin":  # where time.monotonic() stands still and CLOCK_MONOTONIC does not
-        return lambda: time.clock_gettime(time.CLOCK_MONOTONIC)
+        return partial(time.clock_gettime, time.CLOCK_MONOTONIC)
     return time.monotonic
 
 

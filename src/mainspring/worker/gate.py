@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 
+from mainspring.clock import since_boot
 from mainspring.halting import TRUSTED_FOR
 from mainspring.log import get_log
 from mainspring.stores.protocol import Halt, Store
@@ -26,11 +25,6 @@ log = get_log("mainspring.worker")
 LOOK_EVERY = 1.0  # seconds, if nothing wakes it
 SETTLE_WITHIN = 1.0  # seconds; then the halt is confirmed, although jobs are still being handed back
 NEVER = float("-inf")
-
-elapsed: Callable[[], float] = (
-    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
-)
-"""Seconds that also pass while the machine sleeps, where the system has such a clock."""
 
 
 class Gate:
@@ -50,13 +44,13 @@ class Gate:
         self._number = 0  # of the newest halt that is known
         self._confirmed = 0
         self._asked = False  # to confirm, even if that was done before
-        self.open_until = NEVER  # on the clock `elapsed`: until then anything may start without further questions
+        self.open_until = NEVER  # on the clock `since_boot`: until then anything may start without further questions
         self.paused: frozenset[str] = frozenset()  # queues
         self.halted = False  # the whole system
 
     def permits(self, queue: str) -> bool:
         """Whether a job of this queue may start now. May be asked from any thread."""
-        return elapsed() <= self._looked_at + TRUSTED_FOR and not self.stops(queue)
+        return since_boot() <= self._looked_at + TRUSTED_FOR and not self.stops(queue)
 
     def stops(self, queue: str) -> bool:
         """Whether the queue is halted, as far as is known."""
@@ -87,14 +81,14 @@ class Gate:
 
     async def refresh(self) -> None:
         """Look, unless the last look can still be trusted."""
-        while elapsed() > self._looked_at + TRUSTED_FOR:
+        while since_boot() > self._looked_at + TRUSTED_FOR:
             await self.look(unless_trusted=True)
 
     async def look(self, *, unless_trusted: bool = False) -> None:
         async with self._looking:
-            if unless_trusted and elapsed() <= self._looked_at + TRUSTED_FOR:  # another has just looked
+            if unless_trusted and since_boot() <= self._looked_at + TRUSTED_FOR:  # another has just looked
                 return
-            began = elapsed()
+            began = since_boot()
             self._learn(await self._store.halts(), began)
 
     def _learn(self, halts: list[Halt], looked_at: float) -> None:

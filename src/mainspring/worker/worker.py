@@ -27,7 +27,7 @@ from typing import Any, Self, Unpack, cast
 
 from mainspring.app import Mainspring
 from mainspring.batched import LARGEST
-from mainspring.clock import Millis
+from mainspring.clock import Millis, since_boot
 from mainspring.errors import ConfigurationError, StoreError, StoreUnavailable, WorkerStuck
 from mainspring.events import WorkerHeartbeat, WorkerStarted, WorkerStopped
 from mainspring.flow.batch import TASK as TASK_OF_BATCHES
@@ -45,7 +45,7 @@ from mainspring.worker.background import Background
 from mainspring.worker.batches import RunningBatch
 from mainspring.worker.calling import Calling
 from mainspring.worker.claiming import Prefetch, SoloTurns, wants
-from mainspring.worker.gate import Gate, elapsed
+from mainspring.worker.gate import Gate
 from mainspring.worker.gathering import Gathering, Gatherings
 from mainspring.worker.heartbeat import Heartbeat
 from mainspring.worker.lanes import Lanes, shed_cancellation
@@ -625,7 +625,7 @@ class Worker:
             return
         if run.guarded and run.claim.options is not None:
             await self._ask_guards_again([run])
-        if elapsed() > self._gate.open_until and not self._may_begin(run):
+        if since_boot() > self._gate.open_until and not self._may_begin(run):
             await self._end_unstartable([run])
         if run.ended:  # handed back while it waited
             return
