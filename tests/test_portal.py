@@ -10,7 +10,7 @@ import pytest
 
 from mainspring import Mainspring
 from mainspring.events import JobCreated
-from mainspring.portal import Portal, run_here
+from mainspring.portal import Portal, run_at_once
 from tests.forking import in_child
 
 
@@ -162,6 +162,6 @@ def test_what_never_waits_can_run_in_this_very_thread() -> None:
     async def at_once() -> int:
         return threading.get_ident()
 
-    assert run_here(at_once()) == threading.get_ident()
+    assert run_at_once(at_once()) == threading.get_ident()
     with pytest.raises(TypeError, match="an asynchronous connection needs `await"):
-        run_here(answer(7))
+        run_at_once(answer(7))

@@ -67,8 +67,8 @@ def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
 
 
-def run_here(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never really waits, in this very thread: the caller's own connection belongs to it."""
+def run_at_once(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never waits, in the caller's thread: a synchronous connection may be used only there."""
     try:
         work.send(None)
     except StopIteration as stop:

@@ -31,7 +31,7 @@ from mainspring.middleware import EnqueueCall, check_headers
 from mainspring.names import LONGEST_KEY, LONGEST_NAME, problem_of
 from mainspring.names import check_name as check_task_name
 from mainspring.payload import Payload
-from mainspring.portal import run_here
+from mainspring.portal import run_at_once
 from mainspring.retry import Retry, problem_of_attempts
 from mainspring.stores.protocol import Immediate
 
@@ -516,10 +516,10 @@ class Enqueuer(Generic[P, R]):
             plain = options.deliver is None and options.after is None and self._newest_under is None
             return self._handles(app.insert_sync(jobs), call) if plain else app.run(self._insert(jobs, call))
         if not isinstance(app.store, Immediate):  # else opening might wait for the caller's own transaction
-            app.open_sync()  # it waits for the store, which `run_here` cannot
+            app.open_sync()  # it waits for the store, which `run_at_once` cannot
         if options.deliver is not None:
             jobs = app.run(self._moved(jobs))
-        return self._handles(run_here(self._put(jobs)), call)
+        return self._handles(run_at_once(self._put(jobs)), call)
 
     def _handles(self, inserted: list[Inserted], call: EnqueueCall | None) -> list[JobHandle[R]]:
         if call is not None:

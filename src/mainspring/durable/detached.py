@@ -17,7 +17,7 @@ from mainspring.durable.signals import Signal, check_key
 from mainspring.errors import ConfigurationError
 from mainspring.ids import new_id
 from mainspring.job import NewJob
-from mainspring.portal import run_here
+from mainspring.portal import run_at_once
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ class Detached:
         return given(**json.loads(job.payload)) if callable(given) else given
 
     def across(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return run_here(work())
+        return run_at_once(work())
 
     def refuse_within_step(self, what: str) -> None:
         """A test may do what it likes."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from mainspring.errors import ConfigurationError
-
-T = TypeVar("T")
 
 NOT_OUTERMOST = (
     "the connection given to ctx.transaction() is in a transaction already; commit or roll back first, and let "
@@ -145,15 +143,3 @@ async def finished(work: Any) -> None:
     """Wait for what is asynchronous."""
     if inspect.isawaitable(work):
         await work
-
-
-def run_at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never waits, because nothing that it awaits does."""
-    try:
-        work.send(None)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    work.close()
-    msg = "this was to be done at once, but waits"
-    raise RuntimeError(msg)

@@ -11,7 +11,8 @@ import psycopg
 
 from mainspring.errors import ClaimLost, ConfigurationError
 from mainspring.job import Outcome
-from mainspring.stores.borrowed import ENDED_INSIDE, NEEDS_ASYNC_WITH, is_asynchronous, own_transaction, run_at_once
+from mainspring.portal import run_at_once
+from mainspring.stores.borrowed import ENDED_INSIDE, NEEDS_ASYNC_WITH, is_asynchronous, own_transaction
 from mainspring.stores.postgres import partitions
 from mainspring.stores.postgres.borrowed import Awaitable as Clothed
 from mainspring.stores.postgres.borrowed import BareTransaction, operable

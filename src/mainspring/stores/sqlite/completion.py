@@ -14,6 +14,7 @@ from typing import Any
 from mainspring.clock import Clock
 from mainspring.errors import ClaimLost, ConfigurationError
 from mainspring.job import Outcome
+from mainspring.portal import run_at_once
 from mainspring.stores.borrowed import (
     ENDED_INSIDE,
     NEEDS_ASYNC_WITH,
@@ -21,7 +22,6 @@ from mainspring.stores.borrowed import (
     is_asynchronous,
     made_by,
     own_transaction,
-    run_at_once,
     unscoped,
 )
 from mainspring.stores.sqlite.borrowed import (
