@@ -21,7 +21,7 @@ from mainspring.cli.watch import Watch
 from mainspring.log import get_log
 
 NEVER = "never"
-SUPERVISED_SHARE = 0.5  # of the slots; when so many are stuck, a supervised worker exits and is started again
+SUPERVISED_SHARE = 0.5  # a worker with a supervisor exits when this share of its slots is stuck
 DETAIL = """\
 Runs until SIGTERM or Ctrl-C, then finishes what it runs, within the grace; a second signal stops at once, and what is
 unfinished is handed back. With --processes or --reload this process only watches over the workers, and starts
@@ -41,7 +41,7 @@ def add_commands(commands: Commands) -> None:
     parser.add_argument("--strict", action="store_true", help="take from a later queue only when the earlier are empty")
     parser.add_argument(
         "--queue-limit", action="extend", type=parse_limits, default=[], metavar="QUEUE=N,…",
-        help="at most so many jobs of that queue at once, per worker",
+        help="run at most N jobs of QUEUE at once in each worker",
     )  # fmt: skip
     parser.add_argument(
         "--concurrency", type=parse_positive, metavar="N", help="jobs at once, per worker (default: 100)"

@@ -207,9 +207,10 @@ def seen_by(run: DurableRun, key: str) -> set[str]:
 
 
 def just_before(id: str, now: Millis) -> str | None:
-    """Where to look from: a sender whose clock is behind, or who was held up, may have put one in before the last.
+    """Return the id from which to look for new signals, a little before the last one that was seen.
 
-    None: from the beginning, as the last one's sender had a clock that was ahead, and others come before it.
+    Ids begin with the sender's time, so a sender that was slow, or whose clock is behind, writes one that sorts before
+    it. If the last one's sender had a clock that is ahead, any may: then None, which means from the beginning.
     """
     stamp = int(id[:8] + id[9:13], 16) - OUT_OF_ORDER
     if stamp > now:

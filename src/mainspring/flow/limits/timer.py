@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mainspring.app import Mainspring
 
 LOOK_EVERY: Millis = 5_000  # at the jobs that are out of the line
-UNCHANGED: Millis = 600_000
+UNCHANGED: Millis = 600_000  # a limit that was empty for so long has refused no job lately
 PAGE = 200  # documents
 TRIES = 10
 
@@ -56,6 +56,10 @@ class LimitTimer:
         Fair keys are not counted anew: while all is well, a count may be ahead of the jobs that are about to be woken.
         """
         await self._look_at_all(recount=False)
+
+    async def clock_went_back(self, by: Millis) -> None:
+        del by
+        await fire_planned(self._app, self)
 
     async def _look_at_all(self, *, recount: bool) -> None:
         after = None
@@ -115,10 +119,6 @@ class LimitTimer:
             self._out[group] = now, found
         return found
 
-    async def clock_went_back(self, by: Millis) -> None:
-        del by
-        await fire_planned(self._app, self)
-
     async def _out_now(self, group: str, now: Millis) -> Counter[str] | None:
         return await self._app.limits.jobs_out(group.removeprefix(FAIR), now)
 
@@ -126,8 +126,8 @@ class LimitTimer:
 def may_be_wrong(document: Document, now: Millis) -> bool:
     """Whether a worker that died in the last minutes may have left this limit in a wrong state.
 
-    A limit refuses jobs only while it is full, so one that was empty and unchanged for minutes has refused none. This
-    spares the documents of many keys that are kept for an hour only to be shown.
+    A limit refuses jobs only while it is full. This spares the documents of many keys that are kept for an hour only
+    to be shown.
     """
     state = state_in(document)
     if isinstance(state, (Bucket, Turns)) or state.holders or state.waiting or document.expires_at is None:
