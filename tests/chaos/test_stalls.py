@@ -29,7 +29,7 @@ def test_what_waits_goes_on_after_a_kill(nursery: Nursery, chaos: Chaos, moment:
     rng, stalls = chaos.rng(), list[float]()
     healthy = nursery.start("stalls:work")
     healthy.wait_for("worker_started")
-    for _ in range(chaos.size(1, 15)):
+    for _ in range(chaos.size(1, 35)):
         victim = nursery.start("stalls:die", at=moment, time=rng.randint(1, 4))
         victim.wait_for("worker_started")
         nursery.run("stalls:enqueue")
@@ -37,8 +37,6 @@ def test_what_waits_goes_on_after_a_kill(nursery: Nursery, chaos: Chaos, moment:
         killed_at = time.monotonic()
         nursery.wait_until_all_is_finished()
         stalls.append(time.monotonic() - killed_at)
-        if stalls[-1] > 4:
-            print("SLOW", time.time(), healthy.said())
     print("stalls", [round(seconds, 2) for seconds in stalls])
     assert max(stalls) < LONGEST_STALL
     assert nursery.ask("SELECT DISTINCT status FROM all_jobs") == [("completed",)]
