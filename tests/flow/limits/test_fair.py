@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mainspring import Context, Fair, Limit, Mainspring, Retry
+from mainspring import Context, Fair, Limit, Mainspring, Rate, Retry
 from mainspring.errors import ConfigurationError, Discard, InvalidPayload, SystemHalted
 from mainspring.flow.limits.crew import Crew
 from mainspring.flow.limits.turns import FRESH, IN_LINE, UNANSWERED, Turns
@@ -145,6 +145,18 @@ async def test_a_fair_task_may_have_limits_too() -> None:
         await eventually(lambda: counters.inside == 2)
         counters.release(100)
         await eventually(lambda: ended(app, 10))
+
+
+async def test_jobs_of_a_fair_task_with_a_rate_give_their_turns_back() -> None:
+    """They are claimed together, and tokens are drawn for all of them at once."""
+    app = Mainspring("memory://")
+    counters = Counters()
+    work = app.task(name="serve", fair=Fair(lambda p: p.who, 5), limits=[Rate(1000, per=1)])(counters.serve)
+    await work.enqueue_many([{"who": "a"}] * 20)
+    async with working(app, concurrency=10):
+        for number in (5, 10, 15, 20):
+            await eventually(partial(has_seen, counters, number))
+            counters.release(5)
 
 
 @pytest.mark.parametrize("lost", ["enter", "entered"])

@@ -33,7 +33,7 @@ from mainspring.flow.limits.bucket import Bucket
 from mainspring.flow.limits.crew import Crew
 from mainspring.flow.limits.kept import call, gone, state_in, write_of, written
 from mainspring.flow.limits.limit import Fair, Ticket
-from mainspring.flow.limits.purse import AHEAD, LEASE, USABLE, Portion, Purse, returnable
+from mainspring.flow.limits.purse import AHEAD, USABLE, Portion, Purse, most_drawn, returnable
 from mainspring.flow.limits.slots import Slots
 from mainspring.flow.limits.standby import Standbys
 from mainspring.flow.limits.turns import Turns
@@ -102,10 +102,14 @@ class Desk:
         return number
 
     def _draw(self, ticket: Ticket, purse: Purse) -> None:
-        """Nobody waits for it; who finds the purse empty asks himself."""
+        """Draw more in the background. Jobs that find the purse empty meanwhile wait for a draw of their own."""
         if ticket.document not in self._drawing:
             self._drawing.add(ticket.document)
             self._request([Draw((ticket,), purse.used)])
+
+    async def draw(self, wanted: Mapping[tuple[Ticket, ...], int]) -> None:
+        """Draw tokens for so many jobs with these tickets, as far as there are any, and some ahead."""
+        await self.settle([Draw((ticket,), number) for tickets, number in wanted.items() for ticket in tickets])
 
     async def settle(self, wishes: Sequence[Wish]) -> Decision:
         """Grant what can be granted; the answer may speak of others' wishes too.
@@ -332,7 +336,7 @@ def draw_ahead(states: Mapping[Key, State], taken: Counter[Key], wishes: Iterabl
     buckets = {key: state for key, state in states.items() if isinstance(state, Bucket)}
     if not buckets:
         return {}
-    wanted = taken + Counter({one.tickets[0].document: one.number for one in wishes if isinstance(one, Draw)})
-    return {
-        key: bucket.draw(min(wanted[key] * AHEAD, int(bucket.drip * LEASE * 1000))) for key, bucket in buckets.items()
-    }
+    wanted = Counter(taken)
+    for draw in (wish for wish in wishes if isinstance(wish, Draw)):
+        wanted[draw.tickets[0].document] += draw.number
+    return {key: bucket.draw(min(wanted[key] * AHEAD, most_drawn(bucket.drip))) for key, bucket in buckets.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,13 +16,15 @@ from mainspring.errors import InvalidPayload
 from mainspring.flow.limits.admission import Absent, Ask, Enter, Leave, Queue, Wish
 from mainspring.flow.limits.desk import Desk
 from mainspring.flow.limits.limit import Fair, Rate, Ticket
-from mainspring.flow.limits.purse import AHEAD
+from mainspring.flow.limits.purse import most_drawn
 from mainspring.flow.limits.standby import Standbys, limits_of
 from mainspring.guards import Guarded, LookAgain, Refusal, refuse
 from mainspring.job import UNTIL_WOKEN, Claim, Failure, Move, NewJob
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
+
+Asking = tuple[Claim, Ask, Leave]  # a job that wants to start, what it asks for, and what it gives back at its end
 
 
 class LimitGuard:
@@ -36,7 +39,7 @@ class LimitGuard:
     async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
         """What a job needs is found out now and not when it was enqueued: by the limits and the payload of today."""
         del now
-        desk, asks, refusals = self._desk(), list[tuple[Claim, Ask, Leave]](), dict[str, Refusal]()
+        desk, asks, refusals = self._desk(), list[Asking](), dict[str, Refusal]()
         for job in jobs:
             try:
                 tickets = self._app.limits.tickets(job.claim)
@@ -44,17 +47,32 @@ class LimitGuard:
                 refusals[job.claim.id] = hopeless(job.claim, error)
                 continue
             ask, leave = wishes_of(job, tickets)
-            if ask.tickets and not desk.admit_at_once(ask.tickets, 1):
+            if ask.tickets:
                 asks.append((job.claim, ask, leave))
             else:
                 self._let_in(leave)
-        if pilots := [one for one in asks if needs_only_tokens(one[1])][::AHEAD]:
-            refusals |= await self._ask(desk, pilots)  # tokens are drawn ahead: then there are some for the others
-            asked = {ask.job_id for _, ask, _ in pilots}
-            asks = [one for one in asks if one[1].job_id not in asked and not desk.admit_at_once(one[1].tickets, 1)]
-        if asks:
+        if asks := await self._spend_tokens(desk, asks):
             refusals |= await self._ask(desk, asks)
         return refusals
+
+    async def _spend_tokens(self, desk: Desk, asks: Sequence[Asking]) -> list[Asking]:
+        """Let in jobs that need only tokens, as far as there are any; return the others.
+
+        Tokens for all of them are drawn at once: to ask for each job by itself costs about as much as to run it.
+        """
+        wanted = Counter(ask.tickets for _, ask, _ in asks if all(map(can_be_drawn, ask.tickets)))
+        granted = Counter({tickets: desk.admit_at_once(tickets, number) for tickets, number in wanted.items()})
+        if lacking := wanted - granted:
+            await desk.draw(lacking)
+            granted.update({tickets: desk.admit_at_once(tickets, number) for tickets, number in lacking.items()})
+        left: list[Asking] = []
+        for claim, ask, leave in asks:
+            if granted[ask.tickets]:
+                granted[ask.tickets] -= 1
+                self._let_in(leave)
+            else:
+                left.append((claim, ask, leave))
+        return left
 
     def admit_at_once(self, tickets: Sequence[Ticket], number: int) -> int:
         return self._desk().admit_at_once(tickets, number)
@@ -62,7 +80,7 @@ class LimitGuard:
     async def settled(self) -> None:
         await self._desk().settled()
 
-    async def _ask(self, desk: Desk, asks: Sequence[tuple[Claim, Ask, Leave]]) -> dict[str, Refusal]:
+    async def _ask(self, desk: Desk, asks: Sequence[Asking]) -> dict[str, Refusal]:
         decision = await desk.settle([ask for _, ask, _ in asks])
         looks: dict[str, LookAgain] = {}
         refusals: dict[str, Refusal] = {}
@@ -145,8 +163,9 @@ class LimitGuard:
         return desk
 
 
-def needs_only_tokens(ask: Ask) -> bool:
-    return all(isinstance(one.gate.limit, Rate) for one in ask.tickets)
+def can_be_drawn(ticket: Ticket) -> bool:
+    """Whether it is for a rate, and one of which at least a token drips while drawn tokens are good."""
+    return isinstance(ticket.gate.limit, Rate) and most_drawn(ticket.gate.limit.per_milli) > 0
 
 
 def mark(jobs: Iterable[NewJob], key: str) -> None:

@@ -56,6 +56,11 @@ class Purse:
         return left
 
 
+def most_drawn(drip: float) -> int:
+    """How many tokens may be drawn at a time from a bucket into which so many drip per millisecond."""
+    return int(drip * LEASE * 1000)
+
+
 def returnable(portions: Iterable[Portion], now: float) -> int:
     """Tokens that may go back into the bucket.
 
