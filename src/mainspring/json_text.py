@@ -13,17 +13,17 @@ from pydantic_core import from_json
 MOST_LEVELS = 190  # of nesting; Pydantic reads 200, and a value may be kept within another
 MOST_DIGITS = 4300  # of an integer; Python reads no more
 ROOM = 200 - MOST_LEVELS
+SHORT = 2 * MOST_LEVELS  # a text of no more characters is neither nested too deep nor has too long a number
 
 
 def problem_of_json(text: str, value: Any) -> str | None:
     """Return why a value cannot be kept as this JSON text; None: it can.
 
-    Pydantic writes NaN and infinities as null, and writes deeper lists and longer integers than anything can read. A
-    short text can be neither too deep nor too long, so that small payloads cost next to nothing here.
+    Pydantic writes NaN and infinities as null, and writes deeper lists and longer integers than anything can read.
     """
     if "null" in text and has_nan(value):
         return "it has a NaN or an infinity, which JSON does not have; give None or text instead"
-    if len(text) > 2 * MOST_LEVELS and (is_perhaps_deep(text) or has_perhaps_long_number(text)):
+    if len(text) > SHORT and (is_perhaps_deep(text) or has_perhaps_long_number(text)):
         return problem_of_reading(text)
     return None
 

@@ -230,7 +230,6 @@ async def test_all_slots_are_used_again_after_everything_that_can_happen_to_jobs
         await app.store.insert([NewJob(f"u{n}", "unknown", "{}") for n in range(10)])
         await ended(app, *[job.id for job in jobs])
         await eventually(lambda: worker._slots == 0 and not worker._held)
-        assert sum(worker._in_hand.values()) == 0
         together = asyncio.Barrier(4)
 
         @app.task()

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from mainspring.clock import MIN_MILLIS, Millis, shown, to_millis
@@ -105,14 +106,24 @@ def shorten(text: str, most: int = LONGEST_TRACEBACK) -> str:
 # -- what can be kept, and asked for ----------------------------------------------------------------------
 
 MOST_ATTEMPTS = 2**31 - 1  # what an integer of PostgreSQL holds
+CHECKED = attrgetter(
+    "task", "queue", "run_at", "delay", "timeout", "max_attempts", "keep", "keep_dead", "dedupe_key", "dedupe_for",
+    "target", "tags",
+)  # fmt: skip
 
 
 def refuse_unkeepable(jobs: Iterable[NewJob]) -> None:
     """Refuse jobs that this or another store could not keep or show, before any is written.
 
-    The rule for programs is stricter, see names.py: this is about what was prepared and changed afterwards.
+    The rule for programs is stricter, see names.py: this is about what was prepared and changed afterwards. As a rule
+    all jobs of an enqueue have the same options, and only those of the first are looked at.
     """
+    before = None
     for job in jobs:
+        options = CHECKED(job)
+        if options == before:
+            continue
+        before = options
         try:
             keepable = has_keepable_numbers(job)
         except TypeError:  # what is no number at all, the store's own types refuse

@@ -37,9 +37,6 @@ class Announcer:
         self._bus = bus
         self._worker = worker
 
-    def hears_starts(self) -> bool:
-        return self._bus.wants(JobStarted)
-
     def started(self, claim: Claim, now: int) -> None:
         self._bus.emit(JobStarted(**self._about(claim), lateness=max(0, now - claim.run_at) / 1000))
 

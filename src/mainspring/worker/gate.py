@@ -47,6 +47,7 @@ class Gate:
         self.open_until = NEVER  # on the clock `since_boot`: until then anything may start without further questions
         self.paused: frozenset[str] = frozenset()  # queues
         self.halted = False  # the whole system
+        self.clear = True  # nothing is halted, as far as is known, and the worker does not stop
 
     def permits(self, queue: str) -> bool:
         """Whether a job of this queue may start now. May be asked from any thread."""
@@ -62,7 +63,7 @@ class Gate:
 
     def shut(self) -> None:
         """The worker stops: from now on each start is to be questioned."""
-        self._shut, self.open_until = True, NEVER
+        self._shut, self.clear, self.open_until = True, False, NEVER
 
     def poke(self) -> None:
         """A halt was set or ended: look, and confirm."""
@@ -96,7 +97,8 @@ class Gate:
         self._number = max((halt.number for halt in halts), default=0)
         self.paused = frozenset(halt.queue for halt in halts if halt.queue is not None)
         self._tell(next((halt for halt in halts if halt.queue is None), None))
-        self.open_until = NEVER if halts or self._shut else looked_at + TRUSTED_FOR
+        self.clear = not halts and not self._shut
+        self.open_until = looked_at + TRUSTED_FOR if self.clear else NEVER
         if halts:
             self._closed()
 

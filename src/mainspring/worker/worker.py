@@ -29,7 +29,7 @@ from mainspring.app import Mainspring
 from mainspring.batched import LARGEST
 from mainspring.clock import Millis, since_boot
 from mainspring.errors import ConfigurationError, StoreError, StoreUnavailable, WorkerStuck
-from mainspring.events import WorkerHeartbeat, WorkerStarted, WorkerStopped
+from mainspring.events import JobStarted, WorkerHeartbeat, WorkerStarted, WorkerStopped
 from mainspring.flow.batch import TASK as TASK_OF_BATCHES
 from mainspring.guards import Ending, Refusal
 from mainspring.job import Claim, Inserted, Move, NewJob, Outcome, Status
@@ -96,7 +96,6 @@ class Worker:
         self._random = random.Random()  # noqa: S311 - shares of the queues
         self._held: dict[str, Run] = {}  # claimed, and its outcome not decided yet
         self._buffer: deque[Run | Gathering] = deque()  # claimed ahead; not started
-        self._in_hand: Counter[str] = Counter()  # per queue, buffered or running
         self._running: set[Run] = set()  # in slots
         self._detached: set[Run] = set()  # in slots but not in _held: stuck, or their jobs were claimed here again
         self._stuck = StuckSlots(self.id, self.store.stall_grace / 1000)
@@ -496,7 +495,7 @@ class Worker:
     async def _ask(self, limit: int, *, solo: bool) -> Claims:
         """A claim that is on its way cannot be called off; if we are cancelled meanwhile, `leave` gives it back."""
         wanted = wants(
-            self.settings.queues, strict=self.settings.strict, room=limit, in_hand=self._in_hand, rng=self._random
+            self.settings.queues, strict=self.settings.strict, room=limit, in_hand=self._in_hand(), rng=self._random
         )
         async with self._claiming:
             if not wanted or limit <= 0 or self._stopping.is_set():
@@ -521,6 +520,12 @@ class Worker:
             return False
         await self._acks.flush()  # what has ended but is not written would count as killed along with us
         return self._idle.is_set()
+
+    def _in_hand(self) -> Counter[str]:
+        """How many jobs of each queue are buffered or run here, if any queue has a limit here."""
+        return (
+            Counter(run.claim.queue for run in (*self._held.values(), *self._detached)) if self._limited else Counter()
+        )
 
     def _free(self) -> int:
         """How many more jobs we can use: in free slots, ahead of those, or to fill batches that could go."""
@@ -573,7 +578,6 @@ class Worker:
                 self._end(before, Stop.LOST)
                 if before in self._running:
                     self._detached.add(before)
-            self._in_hand[claim.queue] += 1
             if task.batch is not None:
                 batched.append(run)
             if claim.id in concerned:
@@ -589,10 +593,8 @@ class Worker:
         (self._idle.clear if self._held else self._idle.set)()
 
     def _ready(self, run: Run) -> None:
-        if self._stopping.is_set():  # it would begin no more, or wait here for others
-            self._end(run, Stop.SHUTDOWN)
-        elif self._gate.stops(run.claim.queue):
-            self._end(run, Stop.HALTED)
+        if not self._gate.clear and (self._stopping.is_set() or self._gate.stops(run.claim.queue)):
+            self._end(run, Stop.SHUTDOWN if self._stopping.is_set() else Stop.HALTED)
         elif run.task.batch is None:
             self._buffer.append(run)
         else:
@@ -724,7 +726,7 @@ class Worker:
         self._running.add(run)
         run.lane = lane
         run.started_at = self.store.clock.now()
-        if self._announce.hears_starts():
+        if self.app.bus.wants(JobStarted):
             self._announce.started(run.claim, run.started_at)
         if len(self._buffer) * 2 <= self._prefetch.ahead:
             self._room.set()
@@ -770,7 +772,6 @@ class Worker:
     def _let_go(self, run: Run) -> None:
         if self._held.get(run.claim.id) is run:  # else a newer claim of the same job is in its place
             del self._held[run.claim.id]
-        self._in_hand[run.claim.queue] -= 1
         if run.context is not None:
             self._progress.forget(run.claim.id)
         if not self._held:

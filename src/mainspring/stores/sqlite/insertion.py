@@ -103,10 +103,12 @@ def refuse_while_halted(transaction: Transaction, new: Sequence[Ready]) -> None:
 
 
 def insert_rows(transaction: Transaction, new: Sequence[Ready]) -> None:
-    inserted = insert_all(transaction, INSERT, [one.row for one in new if one.job.waits_for is None])
-    inserted += insert_all(transaction, INSERT_SUSPENDED, [one.row for one in new if one.job.waits_for is not None])
+    waiting = [one for one in new if one.job.waits_for is not None]
+    at_once = [one for one in new if one.job.waits_for is None] if waiting else new
+    inserted = insert_all(transaction, INSERT, [one.row for one in at_once])
+    inserted += insert_all(transaction, INSERT_SUSPENDED, [one.row for one in waiting])
     jobs = [one.job for one in new] if inserted == len(new) else really_new(transaction, new, inserted)
-    suspended = Counter([job.queue for job in jobs if job.waits_for is not None])
+    suspended = Counter([job.queue for job in jobs if job.waits_for is not None] if waiting else ())
     for queue, number in Counter([job.queue for job in jobs]).items():
         transaction.count(queue, PENDING, number - suspended[queue])
         transaction.count(queue, SUSPENDED, suspended[queue])
