@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -205,13 +203,6 @@ async def test_the_store_is_opened_at_first_use_and_can_be_used_again_after_clos
 def test_a_url_that_names_no_store_is_explained(url: Any, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         Mainspring(url)
-
-
-@pytest.mark.slow
-def test_an_application_that_only_enqueues_does_not_load_the_worker() -> None:
-    program = "import sys; from mainspring import Mainspring; print('mainspring.worker' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
 
 
 def test_what_programs_must_catch_is_importable_from_the_top() -> None:

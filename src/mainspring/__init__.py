@@ -47,25 +47,25 @@ from mainspring.health import Health
 from mainspring.job import Failure, Job, Priority, Status
 from mainspring.middleware import EnqueueCall, RunCall
 from mainspring.retry import Retry
-from mainspring.schedule import (
-    BusinessCalendar,
-    Cron,
-    Daily,
-    Every,
-    Misfire,
-    Monthly,
-    Once,
-    Pause,
-    RRule,
-    Schedule,
-    Weekly,
-    Yearly,
-)
 from mainspring.stores.protocol import Filter
 from mainspring.task import Retention, Task
 
 if TYPE_CHECKING:
     from mainspring.occasions import Occasion, Person
+    from mainspring.schedule import (
+        BusinessCalendar,
+        Cron,
+        Daily,
+        Every,
+        Misfire,
+        Monthly,
+        Once,
+        Pause,
+        RRule,
+        Schedule,
+        Weekly,
+        Yearly,
+    )
     from mainspring.worker import Worker
 
 __all__ = [
@@ -136,7 +136,17 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-LAZY = {"Occasion": "mainspring.occasions", "Person": "mainspring.occasions", "Worker": "mainspring.worker"}
+LAZY = {
+    **dict.fromkeys(("Occasion", "Person"), "mainspring.occasions"),
+    **dict.fromkeys(
+        (
+            "BusinessCalendar", "Cron", "Daily", "Every", "Misfire", "Monthly", "Once", "Pause", "RRule", "Schedule",
+            "Weekly", "Yearly",
+        ),
+        "mainspring.schedule",
+    ),
+    "Worker": "mainspring.worker",
+}  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker would accept any name
 

@@ -25,6 +25,7 @@ from mainspring.flow.debounce import NewestOnly
 from mainspring.flow.dependencies import Dependencies
 from mainspring.flow.expiry import Expiry
 from mainspring.flow.limits import Fair, Limit, Limits, Rate
+from mainspring.flow.limits.timer import LimitTimer
 from mainspring.flow.quiet import AnyWindow, DeliveryGuard
 from mainspring.guards import Guards
 from mainspring.halting import CONFIRM_WITHIN, HaltResult, explained, seconds_of, wait_for_workers
@@ -37,9 +38,6 @@ from mainspring.middleware import AroundEnqueue, AroundRun, Middleware
 from mainspring.moments import show_moment
 from mainspring.portal import Portal
 from mainspring.retry import Retry
-from mainspring.schedule import Policies
-from mainspring.scheduling.schedules import Declared, Schedules, When, as_schedule, owner_of
-from mainspring.scheduling.timer import ScheduleTimer
 from mainspring.stores.connect import store_of
 from mainspring.stores.protocol import AuditEntry, By, Halt, Immediate, Stats, Store, WorkerInfo
 from mainspring.task import Ack, Defaults, Isolation, Options, Retention, Task, TaskDecorator, TaskOptions
@@ -48,6 +46,8 @@ from mainspring.timers import Timers
 if TYPE_CHECKING:
     from mainspring.occasions.occasions import Occasions
     from mainspring.occasions.people import People
+    from mainspring.schedule import Policies
+    from mainspring.scheduling.schedules import Schedules, When
     from mainspring.worker import Worker, WorkerOptions
 
 E = TypeVar("E", bound=Event)
@@ -81,7 +81,6 @@ class Mainspring:
         self.bus = Bus()
         self.contact = Contact(self.store.url, self.bus)
         self.jobs = Jobs(self)
-        self.schedules = Schedules(self)
         self.guards = Guards()
         self.breakers = Breakers(self)
         for guard in (
@@ -91,10 +90,7 @@ class Mainspring:
             self.guards.add(guard)
         self.batches = Batches(self)
         self.guards.add(BatchGuard(self))
-        self.timers = Timers(self)
         self.limits = Limits(self)
-        self.timers.add(ScheduleTimer(self))
-        self.timers.add(SignalTimer(self))
         self.middleware = Middleware()
         self.portal = Portal()
         self.before_waiting: Callable[[Job], None] | None = None  # the test kit's: may refuse to wait for a job
@@ -128,15 +124,33 @@ class Mainspring:
             self._opened = self.store
 
     @cached_property
+    def schedules(self) -> Schedules:
+        """Imported when first asked for: a program without schedules need not wait for them."""
+        from mainspring.scheduling.schedules import Schedules
+
+        return Schedules(self)
+
+    @cached_property
+    def timers(self) -> Timers:
+        """What workers do when documents come due."""
+        from mainspring.scheduling.timer import ScheduleTimer
+
+        timers = Timers(self)
+        timers.add(LimitTimer(self))  # also without limits: jobs may wait for some that are no longer declared
+        timers.add(ScheduleTimer(self))
+        timers.add(SignalTimer(self))
+        return timers
+
+    @cached_property
     def people(self) -> People:
         """Imported when first asked for: a program without people need not wait for them."""
-        from mainspring.occasions.people import People  # noqa: PLC0415 - see above
+        from mainspring.occasions.people import People
 
         return People(self)
 
     @cached_property
     def occasions(self) -> Occasions:
-        from mainspring.occasions.occasions import Occasions  # noqa: PLC0415 - as people
+        from mainspring.occasions.occasions import Occasions
 
         return Occasions(self)
 
@@ -246,6 +260,8 @@ class Mainspring:
         if "zone" in policies:
             msg = "@app.every calls the zone tz: write tz=…"
             raise ConfigurationError(msg)
+        from mainspring.scheduling.schedules import Declared, as_schedule, owner_of
+
         schedule = as_schedule(when, zone=tz, **policies)
 
         def decorate(function: Any) -> Task[..., Any, Any]:

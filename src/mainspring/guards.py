@@ -14,10 +14,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
-from pydantic_core import from_json  # several times as fast as json.loads
-
 from mainspring.clock import Millis
 from mainspring.job import Claim, Move, Outcome
+from mainspring.json_text import from_json
 
 STAND_BY = 0.5  # seconds that a job may wait in its worker for a guard to change its mind
 PassAtOnce = Callable[[Sequence[Claim]], list[Claim]]

@@ -1,4 +1,8 @@
-"""Which JSON can be kept: what every store takes and every reader gets back as it was."""
+"""JSON: reading and writing it fast, and which of it can be kept.
+
+What can be kept is what every store takes and every reader gets back as it was. Pydantic's core is imported at first
+use: that takes a while, and importing Mainspring should not.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,24 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from pydantic import BaseModel
-from pydantic_core import from_json
-
 MOST_LEVELS = 190  # of nesting; Pydantic reads 200, and a value may be kept within another
 MOST_DIGITS = 4300  # of an integer; Python reads no more
 ROOM = 200 - MOST_LEVELS
 SHORT = 2 * MOST_LEVELS  # a text of no more characters is neither nested too deep nor has too long a number
+
+
+def from_json(text: str | bytes) -> Any:
+    """Return what `json.loads` would, in a fraction of its time."""
+    from pydantic_core import from_json as read  # noqa: PLC0415 - see above
+
+    return read(text)
+
+
+def to_json(data: Any) -> str:
+    """Return what `json.dumps` would, without spaces, in a fraction of its time."""
+    from pydantic_core import to_json as write  # noqa: PLC0415 - see above
+
+    return write(data).decode()
 
 
 def problem_of_json(text: str, value: Any) -> str | None:
@@ -29,6 +44,8 @@ def problem_of_json(text: str, value: Any) -> str | None:
 
 
 def has_nan(value: Any) -> bool:
+    from pydantic import BaseModel  # noqa: PLC0415 - see above
+
     left = [value]
     while left:
         one = left.pop()

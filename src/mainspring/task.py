@@ -11,8 +11,6 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, overload
 
-from pydantic import BaseModel
-
 from mainspring.batched import Batch
 from mainspring.clock import Length, Millis, check_moment, delay_of, duration, shown, to_millis
 from mainspring.context import Context
@@ -30,13 +28,15 @@ from mainspring.job import FOREVER, KEEP_FOREVER, Inserted, NewJob, Priority, Pr
 from mainspring.middleware import EnqueueCall, check_headers
 from mainspring.names import LONGEST_KEY, LONGEST_NAME, problem_of
 from mainspring.names import check_name as check_task_name
-from mainspring.payload import Payload
 from mainspring.portal import run_at_once
 from mainspring.retry import Retry, problem_of_attempts
 from mainspring.stores.protocol import Immediate
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from mainspring.app import Mainspring
+    from mainspring.payload import Payload
 
 P = ParamSpec("P")
 R = TypeVar("R")  # what the job results in
@@ -294,6 +294,8 @@ class Task(Generic[P, R, C]):
         functools.update_wrapper(self, function)
 
     def _payload_of(self, function: Callable[..., Any], names: Mapping[str, Any]) -> Payload:
+        from mainspring.payload import Payload  # noqa: PLC0415 - with it comes Pydantic, which takes a while to import
+
         return Payload(self.name, function, Context, names)
 
     def __repr__(self) -> str:

@@ -28,6 +28,11 @@ def list_commands(parser: argparse.ArgumentParser) -> Iterator[argparse.Argument
             yield from list_commands(one)
 
 
+def test_the_short_help_names_all_commands_as_they_describe_themselves() -> None:
+    """It is made without importing them."""
+    assert build_parser(only="").format_help() == build_parser().format_help()
+
+
 COMMANDS = {parser.prog: parser for parser in list_commands(build_parser())}
 
 

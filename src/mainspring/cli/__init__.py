@@ -1,7 +1,8 @@
 """The command line: `mainspring worker`, `enqueue`, `jobs`, `dead`, `schedules`, `people`, `halt`, `doctor`, …
 
 Each module of commands has `add_commands`, which says what they take, and per command a function from the arguments and
-the terminal to an exit code. What goes wrong is raised, and said here in one line.
+the terminal to an exit code. Only the module of the command that was given is imported: the others would take longer
+than most commands take to run. What goes wrong is raised, and said here in one line.
 """
 
 from __future__ import annotations
@@ -13,33 +14,41 @@ import sys
 import traceback
 from argparse import Namespace
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib import import_module
 from typing import NoReturn
 
-from mainspring.cli import (
-    batches,
-    bench,
-    breakers,
-    copy,
-    dead,
-    doctor,
-    enqueue,
-    jobs,
-    limits,
-    logs,
-    migrate,
-    occasions,
-    people,
-    schedules,
-    system,
-    worker,
-)
+from mainspring.cli import logs
 from mainspring.cli.exits import Exit, UsageError, exit_code_of
-from mainspring.cli.parser import EXIT_CODES, Commands, Parser, add_command
+from mainspring.cli.parser import EXIT_CODES, Parser, ShowVersion
 from mainspring.cli.terminal import Terminal
 from mainspring.errors import MainspringError
 
 __all__ = ["entry", "main"]
+
+COMMANDS = {  # per module its commands, each with its line in `mainspring --help`
+    "worker": {"worker": "run jobs"},
+    "enqueue": {"enqueue": "enqueue a job", "signal": "send a signal to durable functions"},
+    "jobs": {"jobs": "look at jobs and change them"},
+    "dead": {"dead": "look at jobs that gave up, retry and purge them"},
+    "batches": {"batches": "look at batches of jobs and cancel them"},
+    "schedules": {"schedules": "look at schedules, try changes out, and make them"},
+    "people": {"people": "look at people, delete and import them"},
+    "occasions": {"occasions": "look ahead at people's occasions"},
+    "breakers": {"breakers": "look at circuit breakers, open and close them"},
+    "limits": {"limits": "show limits, rates and fair tasks that are in use"},
+    "system": {
+        "halt": "start no more jobs, anywhere",
+        "resume": "end the halt, or with --queue the pause of one queue",
+        "pause": "start no more jobs of one queue",
+        "stats": "count jobs per queue, and show workers and halts",
+        "audit": "show who changed what by hand, newest first",
+    },
+    "migrate": {"migrate": "make the store's tables, or bring them up to date"},
+    "copy": {"copy": "copy all jobs of one store into another"},
+    "doctor": {"doctor": "check that all is well, and say what to do if not"},
+    "bench": {"bench": "measure this machine"},
+    "version": {"version": "print the version"},
+}
 
 
 def entry() -> NoReturn:
@@ -74,13 +83,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(argv: list[str], terminal: Terminal) -> int:
-    parser = build_parser()
+    parser = build_parser(only=next((word for word in argv if not word.startswith("-")), ""))
     if not argv:
         parser.print_help(terminal.err)
         return Exit.USAGE
     args = parser.parse_args(argv)
     args.argv = argv
-    logs.set_up("warning", as_json=terminal.json)
+    logs.set_up("warning", as_json=terminal.json, structlog=names_app(args))
     try:
         code: int = args.run(args, terminal)
     except UsageError as error:
@@ -90,28 +99,23 @@ def run(argv: list[str], terminal: Terminal) -> int:
     return code
 
 
-def build_parser() -> Parser:
+def names_app(args: Namespace) -> bool:
+    """Whether the command imports an application, which may log through structlog."""
+    return bool(getattr(args, "app", None) or os.environ.get("MAINSPRING_APP"))
+
+
+def build_parser(only: str | None = None) -> Parser:
+    """Return the parser of all commands. With `only` it knows of the others no more than their lines in the help."""
     parser = Parser(prog="mainspring", description="Durable jobs for Python.", epilog=EXIT_CODES)
-    parser.add_argument("--version", action="version", version=f"mainspring {version('mainspring')}")
+    parser.add_argument("--version", action=ShowVersion)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
-    for module in (
-        worker, enqueue, jobs, dead, batches, schedules, people, occasions, breakers, limits, system, migrate, copy,
-        doctor, bench,
-    ):  # fmt: skip
-        module.add_commands(commands)
-    add_version(commands)
-    return parser
-
-
-def add_version(commands: Commands) -> None:
-    def say_version(_args: Namespace, terminal: Terminal) -> int:
-        if terminal.json:
-            terminal.emit({"mainspring": version("mainspring"), "python": sys.version.split()[0]})
+    for module, lines in COMMANDS.items():
+        if only is None or only in lines:
+            import_module(f"mainspring.cli.{module}").add_commands(commands)
         else:
-            terminal.say(f"mainspring {version('mainspring')}")
-        return Exit.OK
-
-    add_command(commands, "version", say_version, "print the version")
+            for name, line in lines.items():
+                commands.add_parser(name, help=line)
+    return parser
 
 
 def explain(error: Exception, terminal: Terminal) -> int:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any
-from uuid import UUID
 
 from mainspring.app import Mainspring
 from mainspring.cli import replay
@@ -235,6 +234,8 @@ def say_changed(app: Mainspring, job_id: str, terminal: Terminal) -> int:
 
 def parse_cursor(text: str) -> str:
     """The id that a page ended with."""
+    from uuid import UUID
+
     try:
         return str(UUID(text))
     except ValueError:

@@ -18,26 +18,26 @@ from mainspring.log import add_job, job_fields, set_up_children
 LEVELS = ("debug", "info", "warning", "error")
 
 
-def set_up(level: str, *, as_json: bool, final: bool = False) -> None:
-    """With `final`, loggers keep these settings from their first line on: lines that are not wanted cost little.
+def set_up(level: str, *, as_json: bool, structlog: bool = True, final: bool = False) -> None:
+    """Without `structlog` it is not imported: a command that imports no application has no use for it.
 
-    Child processes of a worker are set up in the same way.
+    With `final`, loggers keep these settings from their first line on: lines that are not wanted cost little. Child
+    processes of a worker are set up in the same way.
     """
-    set_up_children(partial(set_up, level, as_json=as_json, final=final))
+    set_up_children(partial(set_up, level, as_json=as_json, structlog=structlog, final=final))
+    formatter = structlog_formatter(level, as_json=as_json, final=final) if structlog else None
     handler = logging.StreamHandler(sys.stderr)
-    try:
-        formatter = structlog_formatter(level, as_json=as_json, final=final)
-    except ImportError:
-        formatter = JsonFormatter() if as_json else TextFormatter()
-    handler.setFormatter(formatter)
+    handler.setFormatter(formatter or (JsonFormatter() if as_json else TextFormatter()))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("asyncio").setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))
 
 
-def structlog_formatter(level: str, *, as_json: bool, final: bool) -> logging.Formatter:
-    """Its lines and the standard library's take one way out and look alike."""
-    import structlog
-
+def structlog_formatter(level: str, *, as_json: bool, final: bool) -> logging.Formatter | None:
+    """Its lines and the standard library's take one way out and look alike. None: it is not installed."""
+    try:
+        import structlog
+    except ImportError:
+        return None
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         add_job,

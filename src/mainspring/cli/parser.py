@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from mainspring.cli.exits import MEANINGS, UsageError
@@ -40,6 +40,19 @@ class Parser(argparse.ArgumentParser):
             msg = f"unknown: {' '.join(unknown)}"
             raise UsageError(msg, parsed.prog)
         return parsed
+
+
+class ShowVersion(argparse.Action):
+    """`--version`. Looks the version up only when it is asked for: that imports a lot."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help="show program's version number and exit")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from importlib.metadata import version
+
+        print(f"mainspring {version('mainspring')}")
+        parser.exit()
 
 
 def add_group(commands: Commands, name: str, help: str) -> Commands:

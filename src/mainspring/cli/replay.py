@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import pdb  # noqa: T100 - what --pdb is for
 import sys
 import traceback
 from argparse import Namespace
@@ -64,6 +63,8 @@ def replay_job(args: Namespace, terminal: Terminal) -> int:
         else:
             say_end(terminal, replayed)
         if replayed.error is not None and args.pdb:
+            import pdb  # noqa: T100 - what --pdb is for
+
             pdb.post_mortem(of_user(replayed.error.__traceback__))
     return Exit.OK if replayed.error is None and not replayed.stopped else Exit.FAILED
 

@@ -12,7 +12,6 @@ from mainspring.durable.run import DurableRun
 from mainspring.durable.suspension import Wait
 from mainspring.errors import ConfigurationError
 from mainspring.job import UNTIL_WOKEN
-from mainspring.schedule.zones import PACKAGED
 
 Until = Callable[[Millis], Millis]
 """The end of a sleep that begins now. It is asked once; a run that comes back finds the answer recorded."""
@@ -53,6 +52,8 @@ def at(moment: datetime, tz: str | None, fold: Literal["first", "second"]) -> Un
         msg = f"sleep_until({moment!r}, tz={tz!r}): it has a zone already; give a wall time with tz, or leave that out"
         raise ConfigurationError(msg)
     else:
+        from mainspring.schedule.zones import PACKAGED  # noqa: PLC0415 - a program without wall times need not wait for it
+
         (found,) = PACKAGED.get(tz).resolve(moment, "shift", fold)
         instant = to_millis(found.utc.replace(tzinfo=UTC))
     return lambda _now: checked(instant)

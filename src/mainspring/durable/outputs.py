@@ -1,19 +1,20 @@
-"""A step's output as JSON: by the return annotation of its function, so that a model comes back as that model."""
+"""A step's output as JSON: by the return annotation of its function, so that a model comes back as that model.
+
+Pydantic is imported when the first step runs: it takes a while, and importing Mainspring should not.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, get_type_hints
-
-from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from mainspring.errors import CannotStoreResult, ConfigurationError, StepsChanged
 from mainspring.json_text import problem_of_json
 
-ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 
 class Output:
@@ -27,7 +28,7 @@ class Output:
         try:
             text = self._adapter.dump_json(value, by_alias=True, round_trip=True, warnings="error").decode()
             self._adapter.validate_json(text)
-        except (PydanticSerializationError, ValidationError, ValueError) as error:
+        except ValueError as error:  # as all of Pydantic's are
             msg = f"what step {self._step!r} gave does not fit its return type or JSON, and was not recorded: {error}"
             raise CannotStoreResult(msg) from error
         if problem := problem_of_json(text, value):
@@ -38,12 +39,14 @@ class Output:
     def load(self, text: str | None) -> Any:
         try:
             return self._adapter.validate_json(text or "null")
-        except ValidationError as error:
+        except ValueError as error:
             msg = f"what step {self._step!r} gave in an earlier run does not fit its return type any more: {error}"
             raise StepsChanged(msg) from error
 
 
 def adapter_of(step: str, function: Callable[..., Any]) -> TypeAdapter[Any]:
+    from pydantic import PydanticSchemaGenerationError, PydanticUserError  # noqa: PLC0415 - see above
+
     try:
         return adapter_for(returned_by(function))
     except NameError as error:
@@ -71,19 +74,25 @@ def adapter_for(hint: Any) -> TypeAdapter[Any]:
     try:
         return known_adapter(hint)
     except TypeError:  # it cannot be a key
-        return TypeAdapter(hint)
+        return new_adapter(hint)
 
 
 @functools.lru_cache(maxsize=500)
 def known_adapter(hint: Any) -> TypeAdapter[Any]:
-    return ANYTHING if hint in {Any, None, type(None)} else TypeAdapter(hint)
+    return new_adapter(Any if hint in {None, type(None)} else hint)
+
+
+def new_adapter(hint: Any) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter  # noqa: PLC0415 - see above
+
+    return TypeAdapter(hint)
 
 
 def to_json(value: Any, what: str) -> str:
     """Of what has no annotation."""
     try:
-        text = ANYTHING.dump_json(value, by_alias=True, round_trip=True).decode()
-    except (PydanticSerializationError, ValueError) as error:
+        text = known_adapter(Any).dump_json(value, by_alias=True, round_trip=True).decode()
+    except ValueError as error:
         msg = f"{what} is not JSON: {error}"
         raise CannotStoreResult(msg) from error
     if problem := problem_of_json(text, value):

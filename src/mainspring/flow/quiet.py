@@ -1,4 +1,7 @@
-"""Delivered only within local hours: of a zone, or of the person whom it is about. Else deferred until they begin."""
+"""Delivered only within local hours: of a zone, or of the person whom it is about. Else deferred until they begin.
+
+What knows hours and zones is imported when the first window is made: most programs have none.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.errors import ConfigurationError, InvalidPerson, InvalidSchedule
 from mainspring.guards import Guarded, Refusal, refuse
 from mainspring.job import Claim, Job, Move, NewJob
-from mainspring.schedule.hours import WEEK, Hours
-from mainspring.schedule.reading import WEEKDAYS, TimeOfDay, Weekday, times_of_day, weekdays, write_time
-from mainspring.schedule.zones import PACKAGED, Zone
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
+    from mainspring.schedule.hours import Hours
+    from mainspring.schedule.reading import TimeOfDay, Weekday
+    from mainspring.schedule.zones import Zone
 
 OPTION = "deliver"
 PUT_OFF = "put_off"  # among a job's options, for those who ask why it is later
@@ -51,6 +54,10 @@ class Window:
         return PersonWindow(who)
 
     def local(self) -> LocalHours:
+        from mainspring.schedule.hours import Hours  # noqa: PLC0415 - see the module's docstring
+        from mainspring.schedule.reading import times_of_day, weekdays  # noqa: PLC0415
+        from mainspring.schedule.zones import PACKAGED  # noqa: PLC0415
+
         (start,), (end,) = times_of_day(self.start, "start"), times_of_day(self.end, "end")
         if start == end:
             msg = f"from {start} to {end} is the whole day or nothing; leave the window out, or make it shorter"
@@ -62,9 +69,7 @@ class Window:
         return LocalHours(Hours(start, end, days), PACKAGED.get(self.tz))
 
     def to_data(self) -> dict[str, Any]:
-        hours = self.local().hours
-        days = " ".join(WEEKDAYS[day] for day in hours.days)
-        return {"start": write_time(hours.start), "end": write_time(hours.end), "tz": self.tz, "days": days}
+        return {**self.local().hours.to_data(), "tz": self.tz}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +141,7 @@ class Deliveries:
         if not ids:
             return {}
         from mainspring.occasions.quiet import quiet_hours  # noqa: PLC0415 - a program without people need not wait
+        from mainspring.schedule.zones import PACKAGED  # noqa: PLC0415 - see the module's docstring
 
         found: dict[str, LocalHours | InvalidPerson] = {}
         for who, person in (await self._app.people.look_up(ids)).items():
@@ -202,9 +208,8 @@ def put_off(claim: Claim, opening: Millis, now: Millis, hours: LocalHours) -> Re
 
 def reason_of(opening: Millis, hours: LocalHours) -> str:
     wall: datetime = to_datetime(opening).astimezone(hours.zone.info)
-    days = "" if len(hours.hours.days) == WEEK else f" on {' '.join(WEEKDAYS[day] for day in hours.hours.days)}"
-    span = f"{write_time(hours.hours.start)} to {write_time(hours.hours.end)}{days}"
-    return f"outside of the hours for delivery, {span} in {hours.zone.key}; they open {wall:%Y-%m-%d %H:%M} there"
+    span = f"{hours.hours.describe()} in {hours.zone.key}"
+    return f"outside of the hours for delivery, {span}; they open {wall:%Y-%m-%d %H:%M} there"
 
 
 def told_reason(job: Job) -> str:

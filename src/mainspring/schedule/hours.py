@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 
+from mainspring.schedule.reading import WEEKDAYS, write_time
 from mainspring.schedule.zones import Zone
 
 WEEK = 7  # days
@@ -29,6 +30,16 @@ class Hours:
             if day.weekday() in self.days and utc < end and start < end:
                 return max(utc, start)
         return utc  # unreachable: some day of every week has the hours
+
+    def to_data(self) -> dict[str, str]:
+        return {"start": write_time(self.start), "end": write_time(self.end), "days": self._days()}
+
+    def describe(self) -> str:
+        days = "" if len(self.days) == WEEK else f" on {self._days()}"
+        return f"{write_time(self.start)} to {write_time(self.end)}{days}"
+
+    def _days(self) -> str:
+        return " ".join(WEEKDAYS[day] for day in self.days)
 
     def _closing(self, zone: Zone, day: date) -> datetime:
         return self._instant(zone, day if self.start < self.end else day + timedelta(days=1), self.end)

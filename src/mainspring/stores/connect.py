@@ -1,4 +1,4 @@
-"""From a URL to a store."""
+"""From a URL to a store. Only the store that the URL names is imported: the others would delay each program's start."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from mainspring.clock import Clock
 from mainspring.errors import ConfigurationError, UnsupportedStore
-from mainspring.stores.memory import MemoryStore
 from mainspring.stores.protocol import Store
-from mainspring.stores.sqlite import SqliteStore
 
 EXAMPLES = (
     "sqlite:///jobs.db, sqlite:////var/lib/jobs.db, postgresql://user@host/database, "
     "dynamodb://table?region=eu-central-1, memory://"
 )
+Settings = dict[str, float | int]
 SETTINGS = {"lease": float, "busy_timeout": float, "stall_grace": float}  # all in seconds
 
 POSTGRES_SETTINGS = frozenset({"schema", "listen", "migrate", "prepare"})
@@ -42,19 +41,31 @@ def connect(url: str, clock: Clock | None = None) -> Store:
     settings = parse_settings(url, parts.query)
     match parts.scheme:
         case "sqlite":
-            path = unquote(parts.path.removeprefix("/"))
-            if not path or parts.netloc:
-                msg = f"{url!r} names no file; write sqlite:///relative.db or sqlite:////absolute.db"
-                raise ConfigurationError(msg)
-            if parts.fragment:
-                msg = f"a # ends the path in {url!r}; write it as %23"
-                raise ConfigurationError(msg)
-            return SqliteStore(path, clock=clock, **settings)  # type: ignore[arg-type]
+            return connect_sqlite(url, parts, settings, clock)
         case "memory":
-            settings.pop("busy_timeout", None)
-            return MemoryStore(clock=clock, **settings)  # type: ignore[arg-type]
+            return connect_memory(settings, clock)
     msg = f"no store for {parts.scheme or url!r}; use one of {EXAMPLES}"
     raise UnsupportedStore(msg)
+
+
+def connect_sqlite(url: str, parts: SplitResult, settings: Settings, clock: Clock | None) -> Store:
+    from mainspring.stores.sqlite import SqliteStore  # noqa: PLC0415 - see the module's docstring
+
+    path = unquote(parts.path.removeprefix("/"))
+    if not path or parts.netloc:
+        msg = f"{url!r} names no file; write sqlite:///relative.db or sqlite:////absolute.db"
+        raise ConfigurationError(msg)
+    if parts.fragment:
+        msg = f"a # ends the path in {url!r}; write it as %23"
+        raise ConfigurationError(msg)
+    return SqliteStore(path, clock=clock, **settings)  # type: ignore[arg-type]
+
+
+def connect_memory(settings: Settings, clock: Clock | None) -> Store:
+    from mainspring.stores.memory import MemoryStore  # noqa: PLC0415 - see the module's docstring
+
+    settings.pop("busy_timeout", None)
+    return MemoryStore(clock=clock, **settings)  # type: ignore[arg-type]
 
 
 def split(url: str) -> SplitResult:
@@ -65,8 +76,8 @@ def split(url: str) -> SplitResult:
         raise ConfigurationError(msg) from None
 
 
-def parse_settings(url: str, query: str) -> dict[str, float | int]:
-    settings: dict[str, float | int] = {}
+def parse_settings(url: str, query: str) -> Settings:
+    settings: Settings = {}
     for name, text in parse_qsl(query, keep_blank_values=True):
         if name not in SETTINGS:
             msg = f"{url!r} has an unknown setting {name!r}; known are {', '.join(SETTINGS)}"

@@ -13,8 +13,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pydantic_core import from_json
-
 from mainspring.clock import Millis
 from mainspring.errors import StoreError, StoreUnavailable
 from mainspring.flow.limits.admission import (
@@ -37,6 +35,7 @@ from mainspring.flow.limits.purse import AHEAD, USABLE, Portion, Purse, most_dra
 from mainspring.flow.limits.slots import Slots
 from mainspring.flow.limits.standby import Standbys
 from mainspring.flow.limits.turns import Turns
+from mainspring.json_text import from_json
 from mainspring.log import get_log
 from mainspring.stores.documents import Bundle, Document, Key, Write
 from mainspring.stores.protocol import Store

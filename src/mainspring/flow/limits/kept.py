@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from pydantic_core import from_json, to_json  # several times as fast as json's
-
 from mainspring.clock import Millis
 from mainspring.flow.limits.admission import State
 from mainspring.flow.limits.bucket import Bucket
@@ -14,6 +12,7 @@ from mainspring.flow.limits.limit import Fair, Rate, call_of
 from mainspring.flow.limits.slots import Slots
 from mainspring.flow.limits.turns import Turns
 from mainspring.job import Status
+from mainspring.json_text import from_json, to_json
 from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Write
 from mainspring.stores.protocol import Store
 
@@ -35,7 +34,7 @@ def write_of(key: Key, state: State, before: Document | None, now: Millis, *, an
         return Write(key, None, expected)
     return Write(
         key,
-        to_json(state.to_data()).decode(),
+        to_json(state.to_data()),
         expected,
         due_at=state.due_at(now, None if before is None or anew else before.due_at),
         expires_at=state.expires_at(now),

@@ -16,7 +16,6 @@ from mainspring.flow.limits.bucket import Bucket
 from mainspring.flow.limits.guard import LimitGuard
 from mainspring.flow.limits.kept import state_in
 from mainspring.flow.limits.limit import COLLECTION, AnyLimit, Fair, Gate, Limit, Rate, Ticket, call_of, gates
-from mainspring.flow.limits.timer import LimitTimer
 from mainspring.flow.limits.turns import Turns
 from mainspring.job import Claim, Inserted, NewJob, Status
 from mainspring.stores.documents import Document, Key, Listing
@@ -58,7 +57,6 @@ class Limits:
         self._fair: dict[str, tuple[Gate, ...]] = {}
         self._whole: dict[tuple[str, str], tuple[Ticket, ...]] = {}  # of tasks in queues; none: not so simple
         self.keyed = False  # whether any of them has keys
-        app.timers.add(LimitTimer(app))  # also without limits: jobs may wait for some that are declared no more
 
     # -- declaring ------------------------------------------------------------------------------
 

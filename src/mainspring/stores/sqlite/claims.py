@@ -11,10 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic_core import from_json  # twice as fast as json.loads
-
 from mainspring.clock import Millis
 from mainspring.job import Claim
+from mainspring.json_text import from_json
 from mainspring.stores.protocol import EVERY_QUEUE, Claims, Want
 from mainspring.stores.rules import Head, Level, earliest, ends, head_of, shares
 from mainspring.stores.sqlite.batch import in_values

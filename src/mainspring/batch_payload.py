@@ -1,0 +1,83 @@
+"""The payload of a batched task: each job's is one item of the list that the function takes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
+
+from mainspring.batched import Item
+from mainspring.context import Context
+from mainspring.errors import ConfigurationError, InvalidPayload
+from mainspring.payload import Arguments, Payload
+
+ONE_LIST = "a batched task takes one argument, the list of its payloads: docs: list[Doc], or docs: list[Item[Doc]]"
+
+
+class BatchPayload(Payload):
+    """Checks the items singly, when they are enqueued and when they are run."""
+
+    def __init__(self, name: str, function: Callable[..., Any], names: Mapping[str, Any]) -> None:
+        self.task = name
+        self.context = None
+        hints = self._hints(function, names)
+        self._refuse_context(hints)
+        item = self._item_of(function, hints)
+        self.takes_items = get_origin(item) is Item
+        self._adapt(get_args(item)[0] if self.takes_items else item, self._result_of(hints.get("return", Any)))
+
+    def dump(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """`index.enqueue(doc)`; an object's fields may also come by their names."""
+        if len(args) + bool(kwargs) != 1:
+            msg = f"task {self.task!r} is batched and takes one payload per job, the next item of its list"
+            raise InvalidPayload(msg)
+        return self.dump_one(args[0] if args else kwargs)
+
+    def dump_one(self, payload: Any) -> str:
+        return self._checked(payload)
+
+    def takes(self, name: str) -> bool:
+        """An item's fields may have any name."""
+        del name
+        return True
+
+    def load(self, text: str) -> Arguments:
+        """For a batch of one."""
+        return ([self.load_one(text)],), {}
+
+    def _refuse_context(self, hints: Mapping[str, Any]) -> None:
+        if Context in hints.values():
+            msg = (
+                f"task {self.task!r}: each job of a batch has a context of its own; ask for items: list[Item[…]] and"
+                " use item.ctx"
+            )
+            raise ConfigurationError(msg)
+
+    def _item_of(self, function: Callable[..., Any], hints: Mapping[str, Any]) -> Any:
+        """What the list has in it."""
+        takes = list(inspect.signature(function).parameters.values())
+        hint = hints.get(takes[0].name) if len(takes) == 1 and takes[0].kind is not takes[0].VAR_KEYWORD else None
+        if get_origin(hint) not in {list, Sequence, Iterable}:
+            msg = f"task {self.task!r}: {ONE_LIST}"
+            raise ConfigurationError(msg)
+        return get_args(hint)[0]
+
+    def _result_of(self, returned: Any) -> Any:
+        """Of one job. None: of none; exceptions in the list are failures."""
+        kinds = [kind for kind in members(returned) if kind is not NoneType]
+        if kinds in ([], [Any]):
+            return Any
+        if len(kinds) > 1 or get_origin(kinds[0]) not in {list, Sequence}:
+            msg = f"task {self.task!r} is batched: it returns nothing, or a list with the result of each job"
+            raise ConfigurationError(msg)
+        results = [kind for kind in members(get_args(kinds[0])[0]) if not is_exception(kind)]
+        return Union[tuple(results)] if results else Any  # noqa: UP007 - as many as there are
+
+
+def members(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in {Union, UnionType} else (hint,)
+
+
+def is_exception(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseException)

@@ -1,0 +1,94 @@
+"""What starting up costs: modules that take long to import are imported by the programs that use them, and only then.
+
+The tests compare modules, not times: those depend on the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import mainspring
+from mainspring import Mainspring
+
+NEVER = frozenset({
+    "aiohttp", "botocore", "concurrent.futures.process", "email", "http.client", "importlib.metadata",
+    "multiprocessing", "pdb", "psycopg", "pydantic", "pydantic_core", "structlog", "unittest", "uuid",
+    "mainspring.copying", "mainspring.occasions", "mainspring.stores.dynamodb", "mainspring.stores.postgres",
+    "mainspring.testing", "mainspring.worker",
+})  # fmt: skip
+"""Not by importing Mainspring, nor by a command that only needs a store."""
+
+STORES = frozenset({"mainspring.stores.memory", "mainspring.stores.sqlite", "sqlite3"})
+SCHEDULES = frozenset({"mainspring.schedule", "mainspring.scheduling", "zoneinfo"})
+COMMANDS = frozenset(
+    {"mainspring.cli.jobs", "mainspring.cli.schedules", "mainspring.cli.worker", "mainspring.cli.system"}
+)
+SHOW = "\nimport json, sys\nprint(json.dumps(sorted(sys.modules)), file=sys.stderr)\n"
+
+
+def imported_by(program: str, cwd: Path | None = None) -> set[str]:
+    """The modules that a program imports beside those that Python itself does here."""
+    return modules_after(program, cwd) - modules_after("")
+
+
+@cache
+def modules_after(program: str, cwd: Path | None = None) -> set[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
+    done = subprocess.run(
+        [sys.executable, "-c", program + SHOW], cwd=cwd, env=environment, capture_output=True, text=True, check=True
+    )
+    return set(json.loads(done.stderr.splitlines()[-1]))
+
+
+def command(*argv: str) -> str:
+    return f"from mainspring.cli import main\nassert main({list(argv)!r}) == 0"
+
+
+def test_importing_mainspring_imports_nothing_that_takes_long() -> None:
+    found = imported_by("from mainspring import Mainspring, Context, Retry")
+    assert not found & (NEVER | STORES | SCHEDULES)
+
+
+def test_an_application_imports_its_own_store_and_no_other() -> None:
+    found = imported_by("from mainspring import Mainspring\nMainspring('sqlite:///jobs.db')")
+    assert "mainspring.stores.sqlite" in found
+    assert not found & (NEVER | SCHEDULES | {"mainspring.stores.memory"})
+
+
+def test_a_program_with_tasks_imports_pydantic_but_no_schedules_and_no_worker() -> None:
+    declared = "@app.task()\nasync def greet(name: str) -> None: ..."
+    found = imported_by(f"from mainspring import Mainspring\napp = Mainspring('sqlite:///jobs.db')\n{declared}")
+    assert "pydantic" in found
+    assert not found & (
+        SCHEDULES - {"zoneinfo"} | {"mainspring.worker", "mainspring.occasions", "psycopg", "structlog"}
+    )
+
+
+def test_help_imports_no_command() -> None:
+    assert not imported_by(command("--help")) & (NEVER | STORES | SCHEDULES | COMMANDS)
+
+
+def test_a_command_imports_neither_other_commands_nor_what_only_applications_need(tmp_path: Path) -> None:
+    app = Mainspring(f"sqlite:///{tmp_path}/jobs.db")
+    app.open_sync()
+    app.run(app.close())
+    found = imported_by(command("jobs", "list", "--store", app.store.url), tmp_path)
+    assert found & COMMANDS == {"mainspring.cli.jobs"}
+    assert not found & (NEVER | SCHEDULES)
+
+
+def test_what_is_imported_late_is_found_all_the_same() -> None:
+    program = f"from mainspring import {', '.join(mainspring.LAZY)}\nfrom mainspring import *"
+    assert imported_by(program) >= set(mainspring.LAZY.values())
+
+
+def test_a_name_that_does_not_exist_is_an_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Crom'"):
+        _ = mainspring.Crom  # type: ignore[attr-defined]
