@@ -395,6 +395,10 @@ class Task(Generic[P, R, C]):
         """A job that a schedule or an occasion makes. Your code does not enqueue it, so that no middleware runs."""
         return self._enqueuer.template(arguments)
 
+    def template_of(self, payload: str) -> NewJob:
+        """The same with arguments that are JSON already, and known to be right."""
+        return self._enqueuer.template_of(payload)
+
     def handle(self, job_id: str) -> JobHandle[R]:
         """A handle of a job of this task that was enqueued before, perhaps by another program. Reads nothing yet."""
         return JobHandle(job_id, False, self.app, self)  # noqa: FBT003 - not created by this call
@@ -446,6 +450,11 @@ class Enqueuer(Generic[P, R]):
 
     def template(self, arguments: Mapping[str, Any]) -> NewJob:
         return self._prepared((), dict(arguments), None)
+
+    def template_of(self, payload: str) -> NewJob:
+        if self._task.app.limits.keyed:
+            self._check_keys(payload)
+        return NewJob(new_id(), self._task.name, payload, *self._rest)
 
     def _around(self) -> AbstractContextManager[EnqueueCall | None]:
         """The application's middleware around what follows; None, at no cost, if it has none."""

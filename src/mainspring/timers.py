@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 log = get_log("mainspring.timers")
 
-CHUNK = 200  # documents at a time
+CHUNK = 512  # documents at a time; SQLite writes a power of two of them in the fewest statements
 PATIENCE: Millis = 5_000  # until the next try, while the system is halted and takes no new jobs
 LOOK_AGAIN: Millis = 1_000  # after the clock went back in the middle of a look
 NEWER_FIRST: Millis = 20_000  # what this version cannot read is left to newer workers for so long

@@ -170,7 +170,7 @@ def test_doctor_tells_of_occasions_that_nobody_sends(people: Run, ana: Person, s
     (document,) = shop.app.run(shop.app.store.documents([Key("occasions.name-day", "", "bob")]))
     plan = Plan.from_document(document)
     assert plan.next
-    an_hour_ago = replace(plan, next=replace(plan.next, due=shop.app.now() - timedelta(hours=1)))
+    an_hour_ago = replace(plan, next=plan.next._replace(due=shop.app.now() - timedelta(hours=1)))
     shop.app.run(shop.app.store.write([Bundle((an_hour_ago.write(shop.app.now()),))]))
     out = people("doctor").out
     assert "name-day" in out

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,11 @@ import pytest
 from pydantic import ValidationError
 
 from mainspring import Mainspring, Occasion, Person
-from mainspring.errors import ConfigurationError, InvalidPerson, PersonNotFound
+from mainspring.errors import ConfigurationError, InvalidPerson, PersonNotFound, StoreUnavailable
+from mainspring.job import Inserted
+from mainspring.occasions import people
 from mainspring.occasions.people import Became
+from mainspring.stores.documents import Bundle
 
 
 @pytest.fixture
@@ -223,6 +227,62 @@ last;UTC;;02-29
     assert "there are 4 columns" in reasons[6, ""]
     assert "UTF-8" in reasons[10, ""]
     assert [person.id for person in await app.people.list()] == ["good", "last"]
+
+
+async def test_lines_about_one_person_take_effect_in_their_order(
+    app: Mainspring, file: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(people, "CHUNK", 2)
+    progress: list[int] = []
+    lines = ["p1,UTC,first", "p2,UTC,Bo", "p1,UTC,second", "p3,UTC,Cy", "p1,UTC,third", "p4,UTC,", "p1,UTC,last"]
+    report = await app.people.import_csv(file("id,zone,first_name\n" + "\n".join(lines)), on_progress=progress.append)
+    assert (report.created, report.updated, report.problems) == (4, 3, [])
+    assert (await app.people.get("p1")).first_name == "last"
+    assert progress == [3, 5, 7, 8]
+
+
+async def test_problems_keep_their_lines_however_the_file_is_divided(
+    app: Mainspring, file: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(people, "CHUNK", 3)
+    lines = [f"p{number},{'UTC' if number % 4 else 'Nowhere'}" for number in range(20)]
+    report = await app.people.import_csv(file("id,zone\n" + "\n".join(lines)))
+    assert [problem.line for problem in report.problems] == [2, 6, 10, 14, 18]
+    assert report.created == 15
+
+
+async def test_what_comes_before_an_error_is_put(app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(people, "CHUNK", 2)
+
+    def some() -> Iterator[Person]:
+        for number in range(4):
+            yield Person(id=f"p{number}", zone="UTC")
+        message = "the source is gone"
+        raise OSError(message)
+
+    with pytest.raises(OSError, match="the source is gone"):
+        await app.people.put_many(some())
+    assert [person.id for person in await app.people.list()] == ["p0", "p1", "p2", "p3"]
+
+
+async def test_a_store_that_fails_ends_an_import(app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(people, "CHUNK", 1)
+    write, calls = app.store.write, 0
+
+    async def fail_later(bundles: Sequence[Bundle]) -> list[list[Inserted] | None]:
+        nonlocal calls
+        calls += 1
+        if calls > 2:
+            message = "away"
+            raise StoreUnavailable(message)
+        return await write(bundles)
+
+    monkeypatch.setattr(app.store, "write", fail_later)
+    before = asyncio.all_tasks()
+    with pytest.raises(StoreUnavailable, match="away"):
+        await app.people.put_many(Person(id=f"p{number}", zone="UTC") for number in range(9))
+    assert [person.id for person in await app.people.list()] == ["p0", "p1"]
+    assert asyncio.all_tasks() == before
 
 
 async def test_a_dry_run_writes_nothing(app: Mainspring, file: Write) -> None:

@@ -25,6 +25,7 @@ from mainspring.schedule import tzdata_version
 from mainspring.stores.documents import Bundle, Key, Listing, Write
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing.clock import ManualClock
+from mainspring.timers import CHUNK
 from tests.cli.waiting import wait_until
 from tests.dynamodb import FreshStore
 from tests.shared import KINDS, Make, applications, stores
@@ -155,6 +156,26 @@ async def test_on_dynamodb(clock: ManualClock) -> None:
     await app.close()
 
 
+async def test_a_burst_is_one_line_of_the_log(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+    app = Mainspring(MemoryStore(clock=clock))
+    app.occasion("birthday")(greet)
+    told: list[str] = []
+    app.on(OccasionSent)(lambda event: told.append(event.person))
+    await app.people.put_many(a_person(number) for number in range(30))
+    await app.people.put(a_person(30).with_changes(zone="America/New_York"))
+    clock.advance(timedelta(hours=20))
+    with caplog.at_level("INFO", "mainspring.occasions"):
+        await app.timers.run_due()
+        clock.advance(timedelta(days=1))
+        await app.timers.run_due()
+    await app.bus.flush()
+    lines = [record.getMessage() for record in caplog.records if record.name == "mainspring.occasions"]
+    assert lines[0] == "occasions_sent kind='birthday' number=30"
+    assert [line.split()[:2] for line in lines[1:]] == [["occasion_sent", "person='p030'"]]
+    assert len(told) == 31
+    await app.close()
+
+
 @pytest.mark.slow
 async def test_many_of_one_kind_do_not_hold_up_another(clock: ManualClock) -> None:
     """What is due is done in turns."""
@@ -163,13 +184,13 @@ async def test_many_of_one_kind_do_not_hold_up_another(clock: ManualClock) -> No
     app.occasion("name-day", name="celebrate")(greet)
     order: list[str] = []
     app.on(OccasionSent)(lambda event: order.append(event.kind))
-    await app.people.put_many(a_person(number) for number in range(450))
+    await app.people.put_many(a_person(number) for number in range(CHUNK * 2 + 50))
     await app.people.put_occasion("p000", Occasion(kind="name-day", date="03-02"))
     clock.advance(timedelta(days=1))
     await app.timers.run_due()
     await app.bus.flush()
-    assert len(order) == 451
-    assert order.index("name-day") < 250
+    assert len(order) == CHUNK * 2 + 51
+    assert order.index("name-day") < CHUNK + 50
     await app.close()
 
 
@@ -180,7 +201,7 @@ async def test_plans_follow_a_new_tzdata(make: Make) -> None:
         right = Plan.from_document(document)
         assert right.next
         hour = timedelta(hours=1)
-        wrong = replace(right.next, utc=right.next.utc + hour, due=right.next.due + hour)
+        wrong = right.next._replace(utc=right.next.utc + hour, due=right.next.due + hour)
         old = replace(right, next=wrong, tzdata="2000a")
         await app.store.write([Bundle((old.write(app.now()),))])
         await app.timers.refresh()  # nothing says that there is a newer one

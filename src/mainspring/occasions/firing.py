@@ -38,9 +38,9 @@ def fire(plan: Plan, now: datetime, make_job: MakeJob) -> Firing:
             entries.append(ledger.too_late(plan, one, now))
             plan = plan.beyond()
         elif (clear := plan.times.clear(now)) > now:
-            plan = replace(plan, next=replace(one, due=clear))
+            plan = replace(plan, next=one._replace(due=clear))
         else:
             jobs.append(make_job(plan, now))
             entries.append(ledger.sent(plan, one, jobs[-1].id, now))
-            plan = replace(plan, sent=one.on).beyond()
+            plan = plan.beyond(sent=True)
     return Firing(plan, tuple(jobs), tuple(entries))

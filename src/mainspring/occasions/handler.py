@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from mainspring.context import Context
 from mainspring.errors import Cancel, ConfigurationError, InvalidPerson, Snooze
 from mainspring.log import get_log
+from mainspring.occasions.lookups import Lookups
 from mainspring.occasions.occasion import Occasion
 from mainspring.occasions.person import Person
 
@@ -27,8 +28,7 @@ def task_function(app: Mainspring, function: Callable[..., Any], names: Mapping[
     """What the task of an occasion's handler runs."""
     wants = arguments_of(function, names)
 
-    async def look_up(id: str) -> Looked:
-        return (await app.people.look_up([id]))[id]
+    lookups: Lookups[Looked] = Lookups(app.people.look_up)
 
     def given(found: Looked, told: Mapping[str, Any], ctx: Context) -> dict[str, Any]:
         person, occasion = current(found, **told)
@@ -37,11 +37,11 @@ def task_function(app: Mainspring, function: Callable[..., Any], names: Mapping[
 
     async def on_loop(*, ctx: Context, person: str, kind: str, on: date, due: datetime, lateness: float) -> Any:
         told = {"id": person, "kind": kind, "on": on, "due": due, "lateness": lateness}
-        return await function(**given(await look_up(person), told, ctx))
+        return await function(**given(await lookups.get(person), told, ctx))
 
     def in_thread(*, ctx: Context, person: str, kind: str, on: date, due: datetime, lateness: float) -> Any:
         told = {"id": person, "kind": kind, "on": on, "due": due, "lateness": lateness}
-        return function(**given(app.run(look_up(person)), told, ctx))
+        return function(**given(app.run(lookups.get(person)), told, ctx))
 
     chosen = on_loop if inspect.iscoroutinefunction(function) else in_thread
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):  # not its signature

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
-from mainspring.clock import to_millis
+from mainspring.clock import Millis, to_millis
+from mainspring.json_text import from_json, to_json
 from mainspring.occasions.plan import Next, Plan
 from mainspring.schedule.reading import write_length
 from mainspring.stores.documents import Document, Key, Write
@@ -17,6 +18,7 @@ COLLECTION = "occasion_ledger"
 KEPT = timedelta(days=800)
 ON_TIME = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
+REPEATED = "repeated"
 EARLIER = frozenset({"too_late", "passed"})  # reasons that a change may still overrule
 
 
@@ -43,8 +45,7 @@ class Entry:
 
     def write(self, person: str) -> Write:
         data = {name: getattr(self, name) for name in self.__slots__}
-        data |= {name: data[name].isoformat() for name in ("on", "utc", "at")}
-        return Write(Key(COLLECTION, person, self._name), json.dumps(data), expires_at=to_millis(self.at + KEPT))
+        return Write(Key(COLLECTION, person, self._name), to_json(data), expires_at=_kept_until(self.at))
 
     @property
     def _name(self) -> str:
@@ -58,10 +59,16 @@ class Entry:
 
     @classmethod
     def from_document(cls, document: Document) -> Entry:
-        stored: dict[str, Any] = json.loads(document.data)
+        stored: dict[str, Any] = from_json(document.data)
         data = {name: stored[name] for name in cls.__slots__ if name in stored}  # a newer version may say more
         moments = {name: datetime.fromisoformat(data[name]) for name in ("utc", "at")}
         return cls(**{**data, **moments, "on": date.fromisoformat(data["on"]), "became": Became(data["became"])})
+
+
+@lru_cache(maxsize=16)
+def _kept_until(decided: datetime) -> Millis:
+    """Remembered, as all of a burst are decided at one time."""
+    return to_millis(decided + KEPT)
 
 
 def sent(plan: Plan, one: Next, job_id: str, now: datetime) -> Entry:
@@ -88,4 +95,4 @@ def passed_over(before: Plan | None, after: Plan, now: datetime) -> list[Entry]:
 
 def repeated(entry: Entry, job_id: str) -> Entry:
     why = "a message for this person, kind and date had been made before"
-    return Entry(Became.SKIPPED, entry.kind, entry.on, entry.utc, entry.at, "repeated", why, job_id)
+    return Entry(Became.SKIPPED, entry.kind, entry.on, entry.utc, entry.at, REPEATED, why, job_id)

@@ -51,10 +51,24 @@ def _date(value: Any) -> str:
 
 
 def _at(value: Any) -> str:
-    return write_time(read_time(value) if isinstance(value, str) else times_of_day(value)[0])
+    return _plain_time(value) if isinstance(value, str) else write_time(times_of_day(value)[0])
+
+
+@lru_cache(maxsize=1024)
+def _plain_time(text: str) -> str:
+    return write_time(read_time(text))
 
 
 def _grace(value: Any) -> str:
+    return _plain_grace(value) if isinstance(value, str) else _checked_grace(value)
+
+
+@lru_cache(maxsize=1024)
+def _plain_grace(text: str) -> str:
+    return _checked_grace(text)
+
+
+def _checked_grace(value: Any) -> str:
     if (found := length(value, "grace")) < LEAST_GRACE:
         msg = f"a grace of {value} cannot be kept; a minute is the least"
         raise ValueError(msg)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from itertools import islice, tee
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mainspring.errors import ConfigurationError, InvalidPerson, PersonNotFound, StoreBusy
 from mainspring.jobs import whoami
@@ -15,7 +17,7 @@ from mainspring.occasions import kinds, ledger
 from mainspring.occasions.occasion import Occasion
 from mainspring.occasions.person import Person, is_id
 from mainspring.occasions.plan import Plan, collection_of, ended, planned
-from mainspring.occasions.rows import Problem, Report, read_rows
+from mainspring.occasions.rows import Problem, Report, Row, read_rows
 from mainspring.occasions.search import PEOPLE, Found, Search, email_writes
 from mainspring.schedule import PACKAGED
 from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Listing, Note, Write
@@ -28,11 +30,12 @@ if TYPE_CHECKING:
 
 COLLECTION = PEOPLE
 TRIES = 20  # of a change that others were quicker with
-CHUNK = 500  # people per write
+CHUNK = 512  # people per write; SQLite writes a power of two of them in the fewest statements
 PAGE = 500
 LOOKED_AT = 10_000  # people, for a page of a search
 
 Change = Callable[[Person | None], Person | None]  # from what is known to what shall be; None: nobody
+Changes = Sequence[tuple[str, Change]]  # by the person's id
 Candidate = tuple[str, Person | InvalidPerson | None]
 
 
@@ -61,13 +64,27 @@ class Stored:
 NOBODY = Stored(None, ABSENT)
 
 
-@dataclass(frozen=True, slots=True)
+class Ahead(NamedTuple):
+    """A chunk of changes that is being written."""
+
+    ids: set[str]
+    answers: asyncio.Task[list[Became | InvalidPerson]]
+
+
+@dataclass(slots=True)
 class Wanted:
     """What a change makes of a person as read."""
 
     id: str
     known: Stored
     new: Person | InvalidPerson | None
+    changes_something: bool = field(init=False)
+    kinds: set[str] = field(init=False)  # of the occasions before and after, if something changes
+
+    def __post_init__(self) -> None:
+        self.changes_something = not isinstance(self.new, InvalidPerson) and self.new != self.known.person
+        both = (self.known.person, self.new) if self.changes_something else ()
+        self.kinds = {one.kind for person in both if isinstance(person, Person) for one in person.occasions}
 
     @classmethod
     def of(cls, id: str, change: Change, known: Stored) -> Wanted:
@@ -79,19 +96,10 @@ class Wanted:
             return cls(id, known, error)
 
     @property
-    def changes_something(self) -> bool:
-        return not isinstance(self.new, InvalidPerson) and self.new != self.known.person
-
-    @property
-    def kinds(self) -> set[str]:
-        both = (self.known.person, self.new) if self.changes_something else ()
-        return {one.kind for person in both if isinstance(person, Person) for one in person.occasions}
-
-    @property
     def became(self) -> Became | InvalidPerson:
         if isinstance(self.new, InvalidPerson):
             return self.new
-        if self.new == self.known.person:
+        if not self.changes_something:
             return Became.UNCHANGED
         if self.new is None:
             return Became.DELETED
@@ -114,12 +122,9 @@ class People:
 
     async def put_many(self, people: Iterable[Person]) -> list[Became]:
         """Each of them whole, in writes of hundreds. If it is interrupted, those that were written stay."""
-        everyone = iter(people)
-        became: list[Became] = []
-        while chunk := list(islice(everyone, CHUNK)):
-            answers = await self.apply([(person.id, _becomes(person)) for person in chunk])
-            became += [_good(answer) for answer in answers]
-        return became
+        changes = ((person.id, _becomes(person)) for person in people)
+        async with aclosing(self._apply_all(changes)) as chunks:
+            return [_good(answer) async for answers in chunks for answer in answers]
 
     async def update(self, id: str, **changes: Any) -> Person:
         """`await app.people.update("p1", zone="America/Los_Angeles")`: the fields given, and no others."""
@@ -167,8 +172,37 @@ class People:
 
     # -- the one write --------------------------------------------------------------------------------
 
+    async def _apply_all(
+        self, changes: Iterable[tuple[str, Change]], *, dry_run: bool = False
+    ) -> AsyncGenerator[list[Became | InvalidPerson], None]:
+        """Any number of changes, in chunks; yield the answers of each chunk.
+
+        While the store writes a chunk, the next one is prepared, unless both have a person in common: changes of one
+        person take effect in the order given.
+        """
+        left = iter(changes)
+        ahead: Ahead | None = None
+        try:
+            while chunk := list(islice(left, CHUNK)):
+                ids = {who for who, _ in chunk}
+                if ahead is not None and not ids.isdisjoint(ahead.ids):
+                    yield await ahead.answers
+                    ahead = None
+                before, ahead = ahead, Ahead(ids, asyncio.create_task(self.apply(chunk, dry_run=dry_run)))
+                if before is not None:
+                    yield await before.answers
+            if ahead is not None:
+                yield await ahead.answers
+        except Exception:
+            if ahead is not None:  # what came before the error is written
+                await asyncio.wait([ahead.answers])
+            raise
+        finally:
+            if ahead is not None:
+                await _stop(ahead.answers)
+
     async def apply(
-        self, changes: Sequence[tuple[str, Change]], *, dry_run: bool = False, by: By | None = None
+        self, changes: Changes, *, dry_run: bool = False, by: By | None = None
     ) -> list[Became | InvalidPerson]:
         """Each change on what is known when it is written: if others were quicker, it is made anew.
 
@@ -188,12 +222,14 @@ class People:
         msg = f"others changed person {changes[left[0]][0]!r} again and again while this tried to; try again"
         raise StoreBusy(msg)
 
-    async def _want(self, changes: Sequence[tuple[str, Change]]) -> tuple[list[Wanted], Mapping[Key, Plan]]:
+    async def _want(self, changes: Changes) -> tuple[list[Wanted], Mapping[Key, Plan]]:
         """And the plans that may have to move. Who has one that cannot be read here is left to newer versions."""
         known = await self._read([who for who, _ in changes])
         wanted = [Wanted.of(who, change, known[who]) for who, change in changes]
         plans, problems = await self._plans(wanted)
-        return [one if one.id not in problems else replace(one, new=problems[one.id]) for one in wanted], plans
+        if problems:
+            wanted = [Wanted(one.id, one.known, problems.get(one.id, one.new)) for one in wanted]
+        return wanted, plans
 
     async def _write(self, wanted: Sequence[Wanted], plans: Mapping[Key, Plan], by: By | None) -> set[int]:
         """The places of those that are done; of the others, somebody was quicker."""
@@ -333,15 +369,14 @@ class People:
         `on_progress` hears how many lines of the file are dealt with.
         """
         report = Report()
-        rows = read_rows(path, columns or {}, self._app.occasions.kinds, report)
-        while chunk := list(islice(rows, CHUNK)):
-            answers = await self.apply([(row.id, row.change) for row in chunk], dry_run=dry_run)
-            for row, answer in zip(chunk, answers, strict=True):
-                if isinstance(answer, InvalidPerson):
-                    report.problems += [Problem(row.line, column, why) for column, why in answer.problems]
-                else:
-                    report.count(answer.value)
-            on_progress(chunk[-1].line)
+        rows, again = tee(read_rows(path, columns or {}, self._app.occasions.kinds, report))
+        changes = ((row.id, row.change) for row in rows)
+        async with aclosing(self._apply_all(changes, dry_run=dry_run)) as chunks:
+            async for answers in chunks:
+                dealt_with = list(islice(again, len(answers)))
+                report.count(answers)
+                report.problems += _problems(dealt_with, answers)
+                on_progress(dealt_with[-1].line)
         report.problems.sort()
         return report
 
@@ -376,7 +411,20 @@ def _plan_after(known: Plan | None, person: Person | None, kind: str, now: datet
     return known if known is None or known.gone else ended(known)
 
 
-def _first_of_each(left: Sequence[int], changes: Sequence[tuple[str, Change]]) -> list[int]:
+async def _stop(task: asyncio.Task[Any]) -> None:
+    """Cancel a task, unless it has ended, and wait for its end. Nobody hears of its error: another came before."""
+    task.cancel()
+    await asyncio.wait([task])
+    task.cancelled() or task.exception()
+
+
+def _problems(rows: Iterable[Row], answers: Iterable[Became | InvalidPerson]) -> Iterator[Problem]:
+    for row, answer in zip(rows, answers, strict=True):
+        if isinstance(answer, InvalidPerson):
+            yield from (Problem(row.line, column, why) for column, why in answer.problems)
+
+
+def _first_of_each(left: Sequence[int], changes: Changes) -> list[int]:
     """Of several changes of one person, the first: the next one is of what that has made."""
     first: dict[str, int] = {}
     for number in left:

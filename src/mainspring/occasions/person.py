@@ -13,7 +13,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetPydanticSchema,
+    JsonValue,
+    ValidationError,
+)
 
 from mainspring.errors import InvalidPerson
 from mainspring.occasions.occasion import Occasion
@@ -52,6 +61,8 @@ def _quiet(value: Any) -> Any:
 
 
 def _occasions(several: Sequence[Occasion]) -> Sequence[Occasion]:
+    if len(several) < 2:  # as a rule
+        return tuple(several)
     kinds = [one.kind for one in several]
     if twice := next((kind for kind in kinds if kinds.count(kind) > 1), None):
         msg = f"two occasions are of kind {twice!r}; a person has one of each kind"
@@ -60,6 +71,10 @@ def _occasions(several: Sequence[Occasion]) -> Sequence[Occasion]:
         msg = f"{len(several)} occasions; a person has up to {MOST_OCCASIONS}"
         raise ValueError(msg)
     return tuple(sorted(several, key=lambda one: one.kind))
+
+
+AS_TUPLE = GetPydanticSchema(lambda _source, handler: handler.generate_schema(tuple[Occasion, ...]))
+"""Pydantic reads and writes tuples by itself, but calls Python for each `Sequence`: a third of reading a person."""
 
 
 class Person(BaseModel):
@@ -76,7 +91,7 @@ class Person(BaseModel):
     locale: str | None = None  # such as en-NZ
     quiet: Annotated[str | None, BeforeValidator(_quiet)] = None  # local hours without messages: 22:00-08:00
     attributes: dict[str, JsonValue] = Field(default_factory=dict)  # whatever else you know
-    occasions: Annotated[Sequence[Occasion], AfterValidator(_occasions)] = ()
+    occasions: Annotated[Sequence[Occasion], AS_TUPLE, AfterValidator(_occasions)] = ()
 
     @property
     def name(self) -> str:

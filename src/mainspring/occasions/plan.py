@@ -8,14 +8,14 @@ Of what a newer version wrote, `times` and `next` must be understood; other fiel
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from mainspring.clock import to_millis
 from mainspring.errors import MainspringError
+from mainspring.json_text import from_json, to_json
 from mainspring.occasions.occasion import Occasion
 from mainspring.occasions.person import Person, unreadable
 from mainspring.occasions.times import Moment, Times
@@ -30,8 +30,7 @@ def collection_of(kind: str) -> str:
     return f"occasions.{kind}"
 
 
-@dataclass(frozen=True, slots=True)
-class Next:
+class Next(NamedTuple):
     on: date  # the local date that it is for
     utc: datetime  # its time on that date
     due: datetime  # when to send: that time, or later if it had passed when this was planned
@@ -67,7 +66,7 @@ class Plan:
             return Write(self.key, None, expected=self.version)
         return Write(
             self.key,
-            json.dumps(self.to_data()),
+            to_json(self.to_data()),
             expected=self.version,
             due_at=None if self.next is None else to_millis(self.next.due),
             expires_at=to_millis(now + REMEMBERED) if self.gone else None,
@@ -76,16 +75,16 @@ class Plan:
     def to_data(self) -> dict[str, Any]:
         data: dict[str, Any] = {**self.others, "times": self.times.to_data(), "tzdata": self.tzdata}
         if self.next is not None:
-            data["next"] = [self.next.on.isoformat(), self.next.utc.isoformat(), self.next.due.isoformat()]
+            data["next"] = self.next
         if self.sent is not None:
-            data["sent"] = self.sent.isoformat()
+            data["sent"] = self.sent
         return {**data, "gone": True} if self.gone else data
 
     @classmethod
     def from_document(cls, document: Document) -> Plan:
         person, kind = document.key.id, document.key.collection.partition(".")[2]
         try:
-            return cls._from_data(person, kind, json.loads(document.data), document.version)
+            return cls._from_data(person, kind, from_json(document.data), document.version)
         except (MainspringError, ValueError, KeyError, TypeError, AttributeError) as error:
             why = str(error) if isinstance(error, MainspringError) else repr(error)
             what = f"the plan for the {kind} of person"
@@ -98,9 +97,7 @@ class Plan:
             person=person,
             kind=kind,
             times=Times.from_data(data.pop("times")),
-            next=None
-            if given is None
-            else Next(date.fromisoformat(given[0]), *(datetime.fromisoformat(one) for one in given[1:])),
+            next=None if given is None else _next(*given),
             sent=None if sent is None else date.fromisoformat(sent),
             gone=data.pop("gone", False),
             tzdata=data.pop("tzdata"),
@@ -110,11 +107,21 @@ class Plan:
 
     # -- what comes next ------------------------------------------------------------------------------
 
-    def beyond(self) -> Plan:
+    def beyond(self, *, sent: bool = False) -> Plan:
         """With the next one's year decided, sent or not: on to a later one."""
         assert self.next is not None  # noqa: S101 - asked only when there is one
         later = self.times.from_year(self._first_year(self.next.on.year + 1))
-        return replace(self, next=None if later is None else on_time(later), tzdata=tzdata_version())
+        return Plan(  # not `replace`, which takes twice as long: all of a burst go through here
+            self.person,
+            self.kind,
+            self.times,
+            None if later is None else on_time(later),
+            self.next.on if sent else self.sent,
+            self.gone,
+            tzdata_version(),
+            self.version,
+            self.others,
+        )
 
     def derived(self) -> Plan:
         """With the same one's instant found anew, as zones are known today."""
@@ -134,7 +141,11 @@ class Plan:
         return replace(self, next=on_time(moment), tzdata=tzdata_version())
 
     def _first_year(self, year: int) -> int:
-        return year if self.sent is None else max(year, self.sent.year + 1)
+        return _unsent_year(year, self.sent)
+
+
+def _next(on: str, utc: str, due: str) -> Next:
+    return Next(date.fromisoformat(on), datetime.fromisoformat(utc), datetime.fromisoformat(due))
 
 
 def on_time(moment: Moment) -> Next:
@@ -148,12 +159,13 @@ def planned(known: Plan | None, person: Person, occasion: Occasion, now: datetim
     """The plan for an occasion as it is now: `known` itself if nothing about its times has changed."""
     times = Times.of(person, occasion)
     if known is None or known.gone:
-        fresh = Plan(person.id, occasion.kind, times) if known is None else replace(known, times=times, gone=False)
-        return replace(fresh, next=_first(fresh, occasion, now), tzdata=tzdata_version())
+        sent, version, others = (None, ABSENT, {}) if known is None else (known.sent, known.version, known.others)
+        first = _first(times, sent, occasion, now)
+        return Plan(person.id, occasion.kind, times, first, sent, version=version, others=others)
     if known.times == times:
         return known
     moved = replace(known, times=times, tzdata=tzdata_version())
-    candidates = [_moved(known, moved, occasion, now), _first(moved, occasion, now)]
+    candidates = [_moved(known, moved, occasion, now), _first(times, known.sent, occasion, now)]
     found = min((one for one in candidates if one is not None), key=lambda one: one.on.year, default=None)
     return replace(moved, next=found)
 
@@ -162,15 +174,20 @@ def ended(known: Plan) -> Plan:
     return replace(known, next=None, gone=True)
 
 
-def _first(plan: Plan, occasion: Occasion, now: datetime) -> Next | None:
+def _unsent_year(year: int, sent: date | None) -> int:
+    """That year, or the first one after it that nothing was sent for."""
+    return year if sent is None else max(year, sent.year + 1)
+
+
+def _first(times: Times, sent: date | None, occasion: Occasion, now: datetime) -> Next | None:
     """As of one that is new: still to come, or due today and not too late for that."""
-    today = plan.times.today(now)
+    today = times.today(now)
     year = (today - timedelta(days=2)).year  # quiet hours may put the last day of a year off to the next
-    moment = plan.times.from_year(plan._first_year(year))  # noqa: SLF001 - of the same module
+    moment = times.from_year(_unsent_year(year, sent))
     while moment is not None and moment.utc <= now:
         if moment.on == today and occasion.late == "send":
             return Next(moment.on, moment.utc, now)
-        moment = plan.times.from_year(moment.on.year + 1)
+        moment = times.from_year(moment.on.year + 1)
     return None if moment is None else on_time(moment)
 
 

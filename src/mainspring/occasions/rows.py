@@ -40,8 +40,12 @@ class Report:
     def bad_rows(self) -> int:
         return len({problem.line for problem in self.problems})
 
-    def count(self, became: str) -> None:
-        setattr(self, became, getattr(self, became) + 1)
+    def count(self, became: Iterable[object]) -> None:
+        """Add the rows that became one of these; others are problems."""
+        number = Counter(became)
+        self.created += number["created"]
+        self.updated += number["updated"]
+        self.unchanged += number["unchanged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +120,14 @@ def _row(
     names: Mapping[tuple[str, ...], str],
     report: Report,
 ) -> Row | None:
-    if not any(cell.strip() for cell in cells):
+    cells = [cell.strip() for cell in cells]
+    if not any(cells):
         return None
     problem = _trouble(cells, places)
     if problem:
         report.problems.append(Problem(line, "", problem))
         return None
-    values = {place: cell.strip() for place, cell in zip(places, cells, strict=False) if place and cell.strip()}
+    values = {place: cell for place, cell in zip(places, cells, strict=False) if place and cell}
     if not is_id(who := values.get(("id",), "")):
         report.problems.append(Problem(line, names[("id",)], NO_ID.format(who)))
         return None

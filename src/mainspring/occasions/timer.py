@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from mainspring.clock import Millis, duration, to_datetime
 from mainspring.errors import InvalidPerson
 from mainspring.events import OccasionSent, OccasionSkipped
 from mainspring.job import Inserted, NewJob
+from mainspring.json_text import to_json
 from mainspring.log import get_log
 from mainspring.occasions import kinds, ledger
 from mainspring.occasions.firing import Firing, fire
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 log = get_log("mainspring.occasions")
 
 PAGE = 500
+MOST_LINES = 20  # of the log about what was sent at once
 SKIPS_NOTHING = duration(timedelta(minutes=10))  # graces are longer
 KEY_KEPT = duration(timedelta(days=400))  # beyond the next year's
 
@@ -42,30 +45,29 @@ class OccasionTimer:
 
     async def fire(self, documents: Sequence[Document], now: Millis) -> Millis | None:
         plans = [plan for document in documents if (plan := self._read(document)) is not None]
-        unreadable = [one for one in documents if one.key.id in self._unreadable]
+        unreadable = [one for one in documents if one.key.id in self._unreadable] if self._unreadable else []
         again = await leave_to_newer(self._app, unreadable, now)
         moment = to_datetime(now)
         firings = [fire(plan, moment, self._job) for plan in plans]
         answers = await self._app.store.write([firing.bundle(moment) for firing in firings])
-        for firing, inserted in zip(firings, answers, strict=True):
-            if inserted is not None:  # else another process was quicker
-                self._app.announce(firing.jobs, inserted)
-                await self._tell(firing, inserted)
+        written = [
+            (firing, inserted)
+            for firing, inserted in zip(firings, answers, strict=True)
+            if inserted is not None  # else another process was quicker
+        ]
+        await self._tell(written)
         return again
 
     def _job(self, plan: Plan, now: datetime) -> NewJob:
         assert plan.next is not None  # noqa: S101 - it is due
-        lateness = (now - plan.next.utc).total_seconds()
-        job = self.task.template({
+        lateness, key = (now - plan.next.utc).total_seconds(), plan.message_key
+        told = {
             "person": plan.person, "kind": plan.kind, "on": plan.next.on, "due": plan.next.utc, "lateness": lateness,
-        })  # fmt: skip
-        return replace(
-            job,
-            dedupe_key=plan.message_key,
-            dedupe_for=KEY_KEPT,
-            target=("person", plan.person),
-            options=json.dumps({**json.loads(job.options or "{}"), "idempotency_key": plan.message_key}),
-        )
+        }  # fmt: skip
+        job = self.task.template_of(to_json(told))
+        job.dedupe_key, job.dedupe_for, job.target = key, KEY_KEPT, ("person", plan.person)
+        job.options = to_json({**_options(job.options), "idempotency_key": key})
+        return job
 
     def _read(self, document: Document) -> Plan | None:
         try:
@@ -78,19 +80,33 @@ class OccasionTimer:
         self._unreadable.discard(document.key.id)
         return plan
 
-    async def _tell(self, firing: Firing, inserted: Sequence[Inserted]) -> None:
-        made = iter(inserted)
-        for entry in firing.entries:
-            if entry.became is Became.SENT and not (answer := next(made)).created:
-                entry = ledger.repeated(entry, answer.id)  # noqa: PLW2901 - what really became of it
-                await self._app.store.write([Bundle((entry.write(firing.after.person),))])
-            self._say(firing.after.person, entry)
+    async def _tell(self, written: Sequence[tuple[Firing, Sequence[Inserted]]]) -> None:
+        told = [(firing.after.person, entry) for firing, inserted in written for entry in became(firing, inserted)]
+        repeats = [Bundle((entry.write(person),)) for person, entry in told if entry.reason == ledger.REPEATED]
+        if repeats:
+            await self._app.store.write(repeats)
+        for firing, inserted in written:
+            self._app.announce(firing.jobs, inserted)
+        self._say(told)
 
-    def _say(self, person: str, entry: Entry) -> None:
-        if entry.became is Became.SENT and entry.job_id:
-            log.info("occasion_sent", person=person, kind=entry.kind, on=str(entry.on), job_id=entry.job_id)
+    def _say(self, told: Sequence[tuple[str, Entry]]) -> None:
+        """A log line and an event for each; of a burst one line for all that were sent, as 50,000 take seconds."""
+        sent = sum(entry.became is Became.SENT for _, entry in told)
+        if sent > MOST_LINES:
+            log.info("occasions_sent", kind=self.kind, number=sent)
+        level = logging.DEBUG if sent > MOST_LINES else logging.INFO
+        hears = log.wants(level) or self._app.bus.wants(OccasionSent)
+        for person, entry in told:
+            if hears or entry.became is not Became.SENT:
+                self._say_one(person, entry, log.debug if level == logging.DEBUG else log.info)
+
+    def _say_one(self, person: str, entry: Entry, write: Callable[..., None]) -> None:
+        if entry.became is Became.SENT:
+            write("occasion_sent", person=person, kind=entry.kind, on=str(entry.on), job_id=entry.job_id)
             self._app.bus.emit(
-                OccasionSent(person=person, kind=entry.kind, on=entry.on, job_id=entry.job_id, lateness=entry.lateness)
+                OccasionSent(
+                    person=person, kind=entry.kind, on=entry.on, job_id=entry.job_id or "", lateness=entry.lateness
+                )
             )
         else:
             log.warning("occasion_skipped", person=person, kind=entry.kind, on=str(entry.on), why=entry.why)
@@ -132,3 +148,19 @@ class OccasionTimer:
         log.info("occasions_derived_anew", kind=self.kind, moved=moved, left_to_newer=left, tzdata=newest)
         if not left:
             await kinds.mark(self._app.store, self.kind, newest)
+
+
+def became(firing: Firing, inserted: Sequence[Inserted]) -> list[Entry]:
+    """What really became of a firing: a message whose key was taken is a repeat."""
+    made = iter(inserted)
+    return [
+        ledger.repeated(entry, answer.id)
+        if entry.became is Became.SENT and not (answer := next(made)).created
+        else entry
+        for entry in firing.entries
+    ]
+
+
+@lru_cache(maxsize=64)
+def _options(of_task: str | None) -> Mapping[str, Any]:
+    return json.loads(of_task) if of_task else {}

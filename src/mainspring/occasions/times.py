@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from datetime import date as Date  # noqa: N812 - times have a field of that name
 from typing import Any, NamedTuple, get_args
@@ -21,8 +20,7 @@ class Moment(NamedTuple):
     utc: datetime  # when to send: aware
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
+class Times(NamedTuple):
     """All that decides when. Texts, as people write them: they are compared, and kept."""
 
     zone: str
@@ -57,7 +55,10 @@ class Times:
         first = read_day(self.date).year
         if first is not None and first >= year:
             year, last = first + 1, min(first + 9, LAST_YEAR)
-        return next((found for one in range(year, last + 1) if (found := self.in_year(one)) is not None), None)
+        for one in range(year, last + 1):
+            if (found := self.in_year(one)) is not None:
+                return found
+        return None
 
     def today(self, utc: datetime) -> Date:
         return self._wall(utc).date()
@@ -75,8 +76,7 @@ class Times:
 
     def _instant(self, wall: datetime) -> datetime:
         """Skipped by clocks: as much later; twice: the first."""
-        (found,) = PACKAGED.get(self.zone).resolve(wall)
-        return found.utc.replace(tzinfo=UTC)
+        return PACKAGED.get(self.zone).first_instant(wall).replace(tzinfo=UTC)
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Times:
@@ -94,4 +94,4 @@ class Times:
         return times
 
     def to_data(self) -> dict[str, Any]:
-        return {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
+        return {name: value for name, value in zip(self._fields, self, strict=True) if value is not None}

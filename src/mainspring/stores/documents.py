@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mainspring.clock import Millis
-from mainspring.ids import new_id
+from mainspring.ids import new_version
 from mainspring.job import Inserted, NewJob
 
 if TYPE_CHECKING:
@@ -37,16 +37,19 @@ class Document:
     expires_at: Millis | None = None  # is gone from then on
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Write:
-    """A document's new contents, if it has the expected version."""
+    """A document's new contents, if it has the expected version.
+
+    Treat it as immutable. It is not frozen because Python takes three times as long to make a frozen object.
+    """
 
     key: Key
     data: str | None  # None: delete it
     expected: str | None = None  # a version, or ABSENT; None: whatever is there
     due_at: Millis | None = None
     expires_at: Millis | None = None
-    version: str = field(default_factory=new_id)  # the new one
+    version: str = field(default_factory=new_version)  # the new one
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -182,6 +183,23 @@ def first_time(job: NewJob) -> Millis | None:
     if job.run_at is None and job.waits_for is not None and not job.delay:
         return UNTIL_WOKEN
     return job.run_at
+
+
+def rounds_by_key(jobs: Iterable[NewJob]) -> list[list[int]]:
+    """Return the places of the jobs with a dedupe key, in rounds: the first job of each key, then the second of each, …
+
+    Jobs of different keys can be inserted together. The second job of a key has to find the first.
+    """
+    rounds: list[list[int]] = []
+    seen: Counter[tuple[str, str]] = Counter()
+    for place, job in enumerate(jobs):
+        if job.dedupe_key is not None:
+            key = job.task, job.dedupe_key
+            if seen[key] == len(rounds):
+                rounds.append([])
+            rounds[seen[key]].append(place)
+            seen[key] += 1
+    return rounds
 
 
 # -- who is called ----------------------------------------------------------------------------------------

@@ -12,10 +12,10 @@ from typing import Any, Self
 
 import pytest
 
-from mainspring.job import UNTIL_WOKEN, Claim, Move, Save, Status, Step, end_of
+from mainspring.job import UNTIL_WOKEN, Claim, Inserted, Move, Save, Status, Step, end_of
 from mainspring.stores.documents import Bundle, Key, Listing, Write
 from mainspring.stores.protocol import Action, Edit, Filter, Store, Want
-from mainspring.stores.sqlite import SqliteStore, claims, endings, insertion, read, upkeep, waking
+from mainspring.stores.sqlite import SqliteStore, claims, documents, endings, insertion, read, upkeep, waking
 from mainspring.stores.sqlite import steps as durable
 from mainspring.stores.sqlite.batch import _statement
 from mainspring.stores.tables import SUSPENDED
@@ -158,7 +158,24 @@ INTENDED = {
         insertion.LIVE_HOLDER,
         ["mainspring_jobs USING INDEX mainspring_jobs_dedupe (task=? AND dedupe_key=?)"],
     ),
-    "LASTING_HOLDER": (insertion.LASTING_HOLDER, ["mainspring_dedupe USING PRIMARY KEY (task=? AND dedupe_key=?)"]),
+    "HOLDERS": (
+        _statement(insertion.HOLDERS, 16, 2),
+        [
+            "mainspring_jobs USING INDEX mainspring_jobs_dedupe (task=? AND dedupe_key=?)",
+            "mainspring_dedupe USING PRIMARY KEY (task=? AND dedupe_key=?)",
+        ],
+    ),
+    "KNOWN": (
+        _statement(insertion.KNOWN, 16, 1),
+        [
+            "mainspring_jobs USING COVERING INDEX sqlite_autoindex_mainspring_jobs_1 (id=?)",
+            "mainspring_archive USING PRIMARY KEY (id=?)",
+        ],
+    ),
+    "SOME_UNEXPECTED": (
+        _statement(documents.SOME_UNEXPECTED, 16, 4),
+        ["mainspring_documents USING PRIMARY KEY (collection=? AND grp=? AND id=?)"],
+    ),
     "HEADS_OF": (_statement(claims.HEADS_OF, 2, 1), HEADS),
     "PICK": (claims.PICK, [f"{LEVEL} AND run_at<?)", BY_ROW]),
     "PICK_WITH_ASIDE": (
@@ -313,6 +330,9 @@ async def a_day_of_documents(store: Store, now: int) -> None:
             for n in range(9)
         ]
     )
+    seen = Bundle((Write(Key("things", "", "b"), "{}", expected=""),), (new_job(dedupe_key="b"),))
+    assert await store.write([seen]) == [[Inserted(seen.jobs[0].id, created=True)]]
+    assert await store.write([seen, Bundle((Write(Key("things", "", "b"), "{}", expected=""),))])
     await store.write([Bundle((Write(Key("things", "", "a"), None),))])
     await store.documents([Key("things", "0", "3"), Key("things", "", "a")])
     await store.due("things")

@@ -16,6 +16,7 @@ import pytest
 
 from mainspring.errors import ConfigurationError, IllegalMove, StoreBusy, StoreError, SystemHalted
 from mainspring.job import Inserted, Move, NewJob, Outcome, Status
+from mainspring.stores.documents import Bundle, Key, Write
 from mainspring.stores.protocol import Filter, Severity, Store, Wake
 from mainspring.stores.sqlite import SqliteStore, fork, writer
 from mainspring.stores.sqlite.insertion import LONG_PAYLOAD
@@ -54,6 +55,23 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Writer, "_commit", count)
     return sizes
+
+
+async def test_jobs_with_dedupe_keys_take_as_few_statements_as_others(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statements: list[str] = []
+    execute = Transaction.execute
+
+    def count(self: Transaction, statement: str, parameters: Any = ()) -> sqlite3.Cursor:
+        statements.append(statement)
+        return execute(self, statement, parameters)
+
+    monkeypatch.setattr(Transaction, "execute", count)
+    jobs = [new_job(dedupe_key=str(number), dedupe_for=60_000) for number in range(512)]
+    answers = await store.write([Bundle((Write(Key("c", "", job.id), "1"),), (job,)) for job in jobs])
+    assert answers == [[Inserted(job.id, created=True)] for job in jobs]
+    assert len(statements) < 20
 
 
 @contextmanager

@@ -7,6 +7,7 @@ PK=collections, SK=<collection>                  which there have been
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import chain
 
@@ -114,20 +115,25 @@ async def write(table: Table, bundles: Sequence[Bundle]) -> list[list[Inserted] 
 
 
 def apart(bundles: Sequence[Bundle]) -> list[list[int]]:
-    """Groups of bundles that have no document in common with those of another group."""
-    groups: list[tuple[set[object], list[int]]] = []
+    """Groups of bundles that have no document and no dedupe key in common with those of another group."""
+    joined = list(range(len(bundles)))  # each bundle with an earlier one, or with itself
+
+    def first_of(number: int) -> int:
+        while joined[number] != number:
+            number = joined[number]
+        return number
+
+    users: dict[object, int] = {}
     for number, bundle in enumerate(bundles):
         names: set[object] = {one.key for one in bundle.writes}
         names |= {(job.task, job.dedupe_key) for job in bundle.jobs if job.dedupe_key is not None}
-        numbers = [number]
-        rest: list[tuple[set[object], list[int]]] = []
-        for others, theirs in groups:
-            if names.isdisjoint(others):
-                rest.append((others, theirs))
-            else:
-                names, numbers = names | others, theirs + numbers
-        groups = [*rest, (names, sorted(numbers))]
-    return [numbers for _, numbers in groups]
+        for name in names:
+            one, other = first_of(number), first_of(users.setdefault(name, number))
+            joined[max(one, other)] = min(one, other)
+    groups: defaultdict[int, list[int]] = defaultdict(list)
+    for number in range(len(bundles)):
+        groups[first_of(number)].append(number)
+    return list(groups.values())
 
 
 async def write_down_collections(table: Table, collections: set[str]) -> None:

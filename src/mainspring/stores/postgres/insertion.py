@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mainspring.clock import Millis
@@ -15,7 +15,7 @@ from mainspring.stores.postgres.notices import channel, describe
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.postgres.waiting import watch
 from mainspring.stores.protocol import Halt, Wake
-from mainspring.stores.rules import first_time
+from mainspring.stores.rules import first_time, rounds_by_key
 from mainspring.stores.tables import NEVER, PENDING, SUSPENDED
 
 MANY = 200  # jobs from which on COPY is the quickest way
@@ -75,20 +75,27 @@ COPY = """
 COPY {s}.jobs (id, task, queue, priority, run_at, created_at, max_attempts, timeout, keep, keep_dead, payload,
                target_type, target_id, tags, options, status, waits_for) FROM STDIN
 """
-KNOWN = """
-SELECT EXISTS (SELECT 1 FROM {s}.jobs WHERE id = %(id)s) OR EXISTS (SELECT 1 FROM {s}.archive WHERE id = %(id)s)
-"""
 KNOWN_IDS = """
 SELECT count(*) FROM unnest(%(ids)s::uuid[]) AS given(id)
 WHERE EXISTS (SELECT 1 FROM {s}.jobs WHERE id = given.id) OR EXISTS (SELECT 1 FROM {s}.archive WHERE id = given.id)
 """
 LIVE_HOLDER = "SELECT id::text FROM {s}.jobs WHERE task = %(task)s AND dedupe_key = %(key)s"
-LASTING_HOLDER = """
-SELECT job_id::text FROM {s}.dedupe WHERE task = %(task)s AND dedupe_key = %(key)s AND expires_at > {now}
-"""
+HOLDERS = f"""
+SELECT place, is_known, holder
+FROM unnest(%(places)s::integer[], %(ids)s::uuid[], %(tasks)s::text[], %(keys)s::text[]) AS given(place, id, task, key)
+CROSS JOIN LATERAL (SELECT
+    (SELECT id FROM {{s}}.jobs WHERE jobs.id = given.id) IS NOT NULL
+    OR ((SELECT {ENDED_IN_RANGE}) AND (SELECT id FROM {{s}}.archive WHERE archive.id = given.id LIMIT 1) IS NOT NULL),
+    coalesce(
+        (SELECT id::text FROM {{s}}.jobs WHERE task = given.task AND dedupe_key = given.key),
+        (SELECT job_id::text FROM {{s}}.dedupe
+         WHERE task = given.task AND dedupe_key = given.key AND expires_at > {{now}}))
+) AS found(is_known, holder) WHERE is_known OR holder IS NOT NULL
+"""  # not EXISTS, of which a planner that knows little of the tables makes a scan of all jobs
 HOLD_LASTINGLY = f"""
 INSERT INTO {{s}}.dedupe (task, dedupe_key, job_id, expires_at)
-VALUES (%(task)s, %(key)s, %(id)s, CASE WHEN %(length)s < 0 THEN {NEVER} ELSE {{now}} + %(length)s END)
+SELECT task, key, id, CASE WHEN length < 0 THEN {NEVER} ELSE {{now}} + length END
+FROM unnest(%(tasks)s::text[], %(keys)s::text[], %(ids)s::uuid[], %(lengths)s::bigint[]) AS given(task, key, id, length)
 ON CONFLICT (task, dedupe_key) DO UPDATE SET job_id = excluded.job_id, expires_at = excluded.expires_at
 """
 LOCK_JOBS = "SELECT 1 FROM {s}.jobs WHERE id = ANY(%(ids)s::uuid[]) ORDER BY id FOR UPDATE"
@@ -177,16 +184,16 @@ def refuse_while_halted(halts: Sequence[Halt], jobs: Sequence[NewJob]) -> None:
 
 
 async def insert_jobs(transaction: Transaction, jobs: Sequence[NewJob]) -> list[Inserted]:
-    """Jobs without a dedupe key go in together; those with one are looked up first, in their order."""
+    """Insert jobs without a dedupe key together; those with one too, as far as no key occurs twice."""
     await insert_rows(transaction, [job for job in jobs if job.dedupe_key is None])
     if keys := {f"{job.task}\n{job.dedupe_key}" for job in jobs if job.dedupe_key is not None}:
         await transaction.rows(LOCK_KEYS, keys=sorted(keys))  # always in this order, else two batches could deadlock
-    inserted = [
-        Inserted(job.id, created=True) if job.dedupe_key is None else await insert_unique(transaction, job)
-        for job in jobs
-    ]
+    answers = [Inserted(job.id, created=True) for job in jobs]
+    for places in rounds_by_key(jobs) if keys else ():
+        for place, holder in (await insert_unique(transaction, {place: jobs[place] for place in places})).items():
+            answers[place] = Inserted(holder, created=False)
     await watch_ends(transaction, jobs)
-    return inserted
+    return answers
 
 
 async def watch_ends(transaction: Transaction, jobs: Sequence[NewJob]) -> None:
@@ -249,16 +256,33 @@ def values_of(job: NewJob) -> tuple[Any, ...]:
     )
 
 
-async def insert_unique(transaction: Transaction, job: NewJob) -> Inserted:
-    """Under the lock of its key: who comes second has waited, and sees the first."""
-    key = {"task": job.task, "key": job.dedupe_key}
-    if await transaction.value(KNOWN, id=job.id):
-        return Inserted(job.id, created=True)
-    holder = await transaction.value(LIVE_HOLDER, **key) or await transaction.value(LASTING_HOLDER, **key)
-    if holder:
-        return Inserted(holder, created=False)
-    await insert_rows(transaction, [job])
-    if job.dedupe_for is not None:
-        length = -1 if job.dedupe_for == FOREVER else job.dedupe_for
-        await transaction.do(HOLD_LASTINGLY, **key, id=job.id, length=length)
-    return Inserted(job.id, created=True)
+async def insert_unique(transaction: Transaction, new: Mapping[int, NewJob]) -> dict[int, str]:
+    """Insert jobs of different dedupe keys unless the key is held; return the holders for the others.
+
+    Under the lock of their keys: who comes second has waited, and sees the first. A job whose id is known was inserted
+    before, and is answered as it was then, whoever holds the key.
+    """
+    jobs = list(new.values())
+    keys = {
+        "tasks": arrays.of_texts(job.task for job in jobs),
+        "keys": arrays.of_texts(job.dedupe_key for job in jobs),
+        "ids": arrays.of_plain(job.id for job in jobs),
+    }
+    rows = await transaction.rows(HOLDERS, places=list(new), **keys, **range_of(jobs))
+    found = {place: None if is_known else holder for place, is_known, holder in rows}
+    free = [job for place, job in new.items() if place not in found]
+    await insert_rows(transaction, free)
+    await hold_lastingly(transaction, free)
+    return {place: holder for place, holder in found.items() if holder is not None}
+
+
+async def hold_lastingly(transaction: Transaction, jobs: Iterable[NewJob]) -> None:
+    lasting = [job for job in jobs if job.dedupe_for is not None]
+    if lasting:
+        await transaction.do(
+            HOLD_LASTINGLY,
+            tasks=arrays.of_texts(job.task for job in lasting),
+            keys=arrays.of_texts(job.dedupe_key for job in lasting),
+            ids=arrays.of_plain(job.id for job in lasting),
+            lengths=arrays.of_plain(-1 if job.dedupe_for == FOREVER else job.dedupe_for for job in lasting),
+        )

@@ -10,6 +10,7 @@ from typing import Any
 from mainspring.clock import Millis
 from mainspring.job import Inserted
 from mainspring.stores.documents import (
+    ABSENT,
     Bundle,
     Document,
     Due,
@@ -31,6 +32,16 @@ COLUMNS = "collection, grp, id, data, version, due_at, expires_at"
 READ = f"""
 SELECT {COLUMNS} FROM mainspring_documents
 WHERE expires_at > ? AND (collection, grp, id) IN (SELECT column1, column2, column3 FROM (VALUES {{values}}))
+"""
+VERSIONS = """
+SELECT collection, grp, id, version FROM mainspring_documents
+WHERE expires_at > ? AND (collection, grp, id) IN (SELECT column1, column2, column3 FROM (VALUES {values}))
+"""
+SOME_UNEXPECTED = f"""
+SELECT 1 FROM (SELECT ? AS now) CROSS JOIN (VALUES {{values}}) WHERE column4 <> coalesce((
+    SELECT version FROM mainspring_documents
+    WHERE collection = column1 AND grp = column2 AND id = column3 AND expires_at > now), '{ABSENT}')
+LIMIT 1
 """
 PUT = f"INSERT OR REPLACE INTO mainspring_documents ({COLUMNS}) VALUES {{values}}"
 DELETE = """
@@ -70,7 +81,7 @@ def ready(bundles: Sequence[Bundle]) -> list[Ready]:
 
 def write(transaction: Transaction, new: list[Ready]) -> list[list[Inserted] | None]:
     bundles = [one.bundle for one in new]
-    holds = accepted(bundles, versions(transaction, bundles))
+    holds = which_hold(transaction, bundles)
     taken = [one for one, held in zip(new, holds, strict=True) if held]
     jobs = [job for one in taken for job in one.jobs]
     inserted = insertion.insert(transaction, jobs) if jobs else []
@@ -85,10 +96,26 @@ def write(transaction: Transaction, new: list[Ready]) -> list[list[Inserted] | N
     return answers(bundles, holds, inserted)
 
 
-def versions(transaction: Transaction, bundles: Iterable[Bundle]) -> dict[Key, str]:
-    keys = list({write.key for bundle in bundles for write in bundle.writes})
-    rows = (row for chunk in in_values(READ, keys, transaction.now) for row in transaction.execute(*chunk))
-    return {Key(*row[:3]): row[4] for row in rows}
+def which_hold(transaction: Transaction, bundles: Sequence[Bundle]) -> list[bool]:
+    """Say which bundles find the versions they expect. As a rule all do, and then SQLite alone compares them."""
+    writes = [write for bundle in bundles for write in bundle.writes]
+    if is_each_once(writes) and not some_unexpected(transaction, writes):
+        return [True] * len(bundles)
+    return accepted(bundles, versions(transaction, {write.key for write in writes}))
+
+
+def is_each_once(writes: Sequence[Write]) -> bool:
+    return len({write.key for write in writes}) == len(writes)
+
+
+def some_unexpected(transaction: Transaction, writes: Sequence[Write]) -> bool:
+    expected = [(*write.key, write.expected) for write in writes if write.expected is not None]
+    return any(transaction.value(*chunk) for chunk in in_values(SOME_UNEXPECTED, expected, transaction.now))
+
+
+def versions(transaction: Transaction, keys: Iterable[Key]) -> dict[Key, str]:
+    chunks = in_values(VERSIONS, list(keys), transaction.now)
+    return {Key(*row[:3]): row[3] for chunk in chunks for row in transaction.execute(*chunk)}
 
 
 def put(transaction: Transaction, writes: Sequence[Write]) -> None:

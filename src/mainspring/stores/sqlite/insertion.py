@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 from mainspring.errors import SystemHalted
 from mainspring.job import FOREVER, Inserted, NewJob
-from mainspring.stores.rules import first_time
+from mainspring.stores.rules import first_time, rounds_by_key
 from mainspring.stores.sqlite.batch import in_values
 from mainspring.stores.sqlite.halts import current_halts
 from mainspring.stores.sqlite.waking import wake_if_ended
@@ -33,11 +33,19 @@ INSERT_SUSPENDED = INTO.format(columns=", waits_for, status", values=f", column1
 INSERT_PAYLOADS = "INSERT OR IGNORE INTO mainspring_payloads VALUES {values}"
 INSERT_TAGS = "INSERT OR IGNORE INTO mainspring_tags VALUES {values}"
 KNOWN = """
-SELECT EXISTS (SELECT 1 FROM mainspring_jobs WHERE id = :id) OR EXISTS (SELECT 1 FROM mainspring_archive WHERE id = :id)
+SELECT column1 FROM (VALUES {values}) WHERE EXISTS (SELECT 1 FROM mainspring_jobs WHERE id = column1)
+OR EXISTS (SELECT 1 FROM mainspring_archive WHERE id = column1)
 """
 LIVE_HOLDER = "SELECT id FROM mainspring_jobs WHERE task = ? AND dedupe_key = ?"
-LASTING_HOLDER = "SELECT job_id FROM mainspring_dedupe WHERE task = ? AND dedupe_key = ? AND expires_at > ?"
-HOLD_LASTINGLY = "INSERT OR REPLACE INTO mainspring_dedupe (task, dedupe_key, job_id, expires_at) VALUES (?, ?, ?, ?)"
+HOLDERS = """
+SELECT task, dedupe_key, holder FROM (
+    SELECT column1 AS task, column2 AS dedupe_key, coalesce(
+        (SELECT id FROM mainspring_jobs WHERE task = column1 AND dedupe_key = column2),
+        (SELECT job_id FROM mainspring_dedupe WHERE task = column1 AND dedupe_key = column2 AND expires_at > ?)
+    ) AS holder FROM (VALUES {values})
+) WHERE holder IS NOT NULL
+"""
+HOLD_LASTINGLY = "INSERT OR REPLACE INTO mainspring_dedupe (task, dedupe_key, job_id, expires_at) VALUES {values}"
 
 
 @dataclass(slots=True)
@@ -82,16 +90,15 @@ def insert(transaction: Transaction, new: list[Ready]) -> list[Inserted]:
 
 
 def insert_jobs(transaction: Transaction, new: Sequence[Ready]) -> list[Inserted]:
-    """Jobs without a dedupe key go in together; those with one are looked up first, in their order."""
+    """Insert jobs without a dedupe key together; those with one too, as far as no key occurs twice."""
     plain = [one for one in new if one.job.dedupe_key is None]
-    if plain:
-        insert_rows(transaction, plain)
-    inserted = [
-        Inserted(one.job.id, created=True) if one.job.dedupe_key is None else insert_unique(transaction, one)
-        for one in new
-    ]
+    insert_rows(transaction, plain)
+    answers = [Inserted(one.job.id, created=True) for one in new]
+    for places in rounds_by_key([one.job for one in new]) if len(plain) < len(new) else ():
+        for place, holder in insert_unique(transaction, {place: new[place] for place in places}).items():
+            answers[place] = Inserted(holder, created=False)
     wake_if_ended(transaction, {one.job.id: one.job.waits_for for one in new if one.job.waits_for is not None})
-    return inserted
+    return answers
 
 
 def refuse_while_halted(transaction: Transaction, new: Sequence[Ready]) -> None:
@@ -102,7 +109,10 @@ def refuse_while_halted(transaction: Transaction, new: Sequence[Ready]) -> None:
             raise SystemHalted(msg)
 
 
-def insert_rows(transaction: Transaction, new: Sequence[Ready]) -> None:
+def insert_rows(transaction: Transaction, new: Sequence[Ready]) -> list[NewJob]:
+    """Return those that are really new."""
+    if not new:
+        return []
     waiting = [one for one in new if one.job.waits_for is not None]
     at_once = [one for one in new if one.job.waits_for is None] if waiting else new
     inserted = insert_all(transaction, INSERT, [one.row for one in at_once])
@@ -114,6 +124,7 @@ def insert_rows(transaction: Transaction, new: Sequence[Ready]) -> None:
         transaction.count(queue, SUSPENDED, suspended[queue])
         transaction.woken.add(queue)
     insert_beside(transaction, jobs)
+    return jobs
 
 
 def insert_all(transaction: Transaction, statement: str, rows: Sequence[tuple[Any, ...]]) -> int:
@@ -136,20 +147,35 @@ def insert_beside(transaction: Transaction, jobs: Sequence[NewJob]) -> None:
         transaction.execute(*chunk)
 
 
-def insert_unique(transaction: Transaction, one: Ready) -> Inserted:
-    job = one.job
-    if transaction.value(KNOWN, {"id": job.id}):
-        return Inserted(job.id, created=True)
-    if holder := dedupe_holder(transaction, job.task, job.dedupe_key):
-        return Inserted(holder, created=False)
-    insert_rows(transaction, [one])
-    if job.dedupe_for is not None:
-        expires_at = NEVER if job.dedupe_for == FOREVER else transaction.now + job.dedupe_for
-        transaction.execute(HOLD_LASTINGLY, (job.task, job.dedupe_key, job.id, expires_at))
-    return Inserted(job.id, created=True)
+def insert_unique(transaction: Transaction, new: Mapping[int, Ready]) -> dict[int, str]:
+    """Insert jobs of different dedupe keys unless the key is held; return the holders for the others.
+
+    A job whose id is known was inserted before, and is answered as it was then, whoever holds the key.
+    """
+    held = holders(transaction, [one.job for one in new.values()])
+    taken = {place: one.job for place, one in new.items() if (one.job.task, one.job.dedupe_key) in held}
+    hold_lastingly(transaction, insert_rows(transaction, [one for place, one in new.items() if place not in taken]))
+    known = known_ids(transaction, [job.id for job in taken.values()])
+    return {place: held[job.task, job.dedupe_key] for place, job in taken.items() if job.id not in known}
 
 
-def dedupe_holder(transaction: Transaction, task: str, key: str | None) -> str | None:
-    """The job that holds the key: a live one, or one whose record outlives it."""
-    holder: str | None = transaction.value(LIVE_HOLDER, (task, key))
-    return holder or transaction.value(LASTING_HOLDER, (task, key, transaction.now))
+def holders(transaction: Transaction, jobs: Iterable[NewJob]) -> dict[tuple[str, str | None], str]:
+    """By task and dedupe key, the job that holds the key: a live one, or one whose record outlives it."""
+    keys = [(job.task, job.dedupe_key) for job in jobs]
+    chunks = in_values(HOLDERS, keys, transaction.now)
+    return {(task, key): holder for chunk in chunks for task, key, holder in transaction.execute(*chunk)}
+
+
+def known_ids(transaction: Transaction, ids: Iterable[str]) -> set[str]:
+    chunks = in_values(KNOWN, [(job_id,) for job_id in ids])
+    return {job_id for chunk in chunks for (job_id,) in transaction.execute(*chunk)}
+
+
+def hold_lastingly(transaction: Transaction, jobs: Iterable[NewJob]) -> None:
+    rows = [
+        (job.task, job.dedupe_key, job.id, NEVER if job.dedupe_for == FOREVER else transaction.now + job.dedupe_for)
+        for job in jobs
+        if job.dedupe_for is not None
+    ]
+    for chunk in in_values(HOLD_LASTINGLY, rows):
+        transaction.execute(*chunk)

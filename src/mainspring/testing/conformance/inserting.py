@@ -154,6 +154,46 @@ class Inserting(Scene):
         assert answers == [Inserted(first.id, created=True), Inserted(first.id, created=False)]
         assert await found(store) == [first.id]
 
+    async def test_each_job_of_a_batch_is_answered_by_its_own_dedupe_key(self, store: Store) -> None:
+        kept_for = await job_in(store, Status.COMPLETED, dedupe_key="kept", dedupe_for=FOREVER)
+        live = await put(store, dedupe_key="live")
+        again = new_job(dedupe_key="again")
+        await store.insert([again])
+        fresh = [new_job(dedupe_key=f"fresh {number}", dedupe_for=HOUR) for number in range(70)]
+        plain, twice = new_job(), new_job(dedupe_key="fresh 7")
+        answers = await store.insert([
+            new_job(dedupe_key="live"), *fresh, again, plain, twice, new_job(dedupe_key="kept"),
+        ])  # fmt: skip
+        assert answers == [
+            Inserted(live, created=False),
+            *(Inserted(job.id, created=True) for job in (*fresh, again, plain)),
+            Inserted(fresh[7].id, created=False),
+            Inserted(kept_for, created=False),
+        ]
+        ids = {live, again.id, plain.id, *(job.id for job in fresh)}
+        assert {held.id for held in await claim(store, limit=100)} == ids
+
+    async def test_every_key_of_a_batch_is_kept_for_its_time(self, store: Store, clock: ManualClock) -> None:
+        jobs = [new_job(dedupe_key=str(number), dedupe_for=HOUR if number % 2 else None) for number in range(6)]
+        await store.insert(jobs)
+        for held in await claim(store, limit=10):
+            await end(store, held, Move.DONE)
+        clock.advance(3599)
+        answers = await store.insert([new_job(dedupe_key=str(number)) for number in range(6)])
+        assert [answer.created for answer in answers] == [True, False] * 3
+        assert [answer.id for answer in answers[1::2]] == [job.id for job in jobs[1::2]]
+
+    async def test_an_insert_that_is_repeated_does_not_keep_its_key_any_longer(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        job = new_job(dedupe_key="k", dedupe_for=HOUR)
+        await store.insert([job])
+        await end(store, await claim_one(store), Move.DONE)
+        clock.advance(3601)
+        assert await store.insert([job, new_job(dedupe_key="other")]) != []
+        assert (await look(store, job.id)).status is Status.COMPLETED
+        await put(store, dedupe_key="k")
+
     async def test_a_duplicate_does_not_spoil_its_batch(self, store: Store) -> None:
         await put(store, dedupe_key="k")
         fresh = new_job()
