@@ -6,7 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable
 
-DEADLINE = 30.0  # seconds; far more than anything takes, for a machine that has other things to do
+DEADLINE = 90.0  # seconds; far more than anything takes, for a machine that has other things to do
 
 
 def wait_until(condition: Callable[[], object], what: Callable[[], str] = lambda: "it") -> None:
