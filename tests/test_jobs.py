@@ -261,6 +261,12 @@ async def test_old_dead_letters_are_purged(kit: Kit) -> None:
     assert old != new
 
 
+async def test_an_age_beyond_the_calendar_is_refused(kit: Kit) -> None:
+    with pytest.raises(ConfigurationError, match="longer than 1,000 years"):
+        await app.jobs.purge_dead(timedelta.max)
+    assert kit.jobs() == []
+
+
 async def test_many_chunks_are_one_operation(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mainspring.jobs.CHUNK", 2)
     await write.enqueue_many({"text": str(number)} for number in range(5))

@@ -574,6 +574,28 @@ async def test_headers_that_are_no_strings_are_refused(app: Mainspring, headers:
         await work.enqueue()
 
 
+@pytest.mark.parametrize("headers", [{"name": "\ud800"}, {"\udfff": "value"}, {"name": "a\0b"}])
+async def test_headers_that_no_store_can_keep_are_refused(app: Mainspring, headers: dict[str, str]) -> None:
+    @app.task()
+    async def work() -> None: ...
+
+    with pytest.raises(ConfigurationError, match="leave out NUL and halves of surrogate pairs"):
+        work.using(headers=headers)
+
+
+async def test_a_job_with_headers_that_cannot_be_read_holds_up_no_other(
+    app: Mainspring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task(breaker="mail")
+    async def work() -> str:
+        return "done"
+
+    monkeypatch.setattr("mainspring.task.check_headers", lambda _: None)  # as an older version was
+    handles = [await work.using(headers={"name": "\ud800"}).enqueue(), await work.enqueue()]
+    async with working(app):
+        assert [await handle.result(timeout=DEADLINE) for handle in handles] == ["done", "done"]
+
+
 async def test_headers_outlive_a_retry(app: Mainspring) -> None:
     @app.task(retry=Retry.delays(5))
     async def work(ctx: Context) -> str:

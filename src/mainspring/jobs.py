@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from mainspring.clock import check_moment, delay_of, to_millis
+from mainspring.clock import check_moment, delay_of, duration, to_millis
 from mainspring.durable.family import cancel_children
 from mainspring.durable.states import StepState, declared_by, restartable, states_of
 from mainspring.errors import (
@@ -229,7 +229,7 @@ class Jobs:
 
     async def purge_dead(self, older_than: timedelta, **options: Any) -> Result:
         """Delete dead letters that were buried longer ago than this."""
-        before = replace(self.dead(), finished_before=self._app.now() - older_than)
+        before = replace(self.dead(), finished_before=self._app.now() - timedelta(milliseconds=duration(older_than)))
         return await self.delete_where(before, **options)
 
     @staticmethod

@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 
 from mainspring.context import Context
 from mainspring.errors import ConfigurationError
+from mainspring.names import UNSEARCHABLE
 
 T = TypeVar("T")
 
@@ -153,10 +154,12 @@ def misuse(decorator: str, function: object, kind: str, takes: str) -> str:
 
 
 def check_headers(headers: Any) -> str | None:
-    """What is wrong with them, if anything."""
+    """Return what is wrong with a job's headers; None: nothing."""
     if not isinstance(headers, Mapping):
         return f"headers is a mapping of strings to strings, not {headers!r}"
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             return f"headers is a mapping of strings to strings, but {name!r} has {value!r}"
+        if UNSEARCHABLE.search(name + value):
+            return f"header {name!a:.100} is {value!a:.100}; leave out NUL and halves of surrogate pairs"
     return None

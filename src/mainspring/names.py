@@ -40,7 +40,7 @@ def problem_of(text: Any, what: str, longest: int = LONGEST_NAME) -> str | None:
         return f"{what} is empty; give 1 to {longest} characters"
     if not text.isprintable() and (found := REFUSED.search(text)):
         kind = "half of a surrogate pair" if found[0] >= "\ud800" else "a control character"
-        return f"{what} has {kind} ({found[0]!a}): {shown(ascii(text))}; give text without it"
+        return f"{what} has {kind} ({found[0]!a}): {text!a:.100}; give text without it"
     return unkeepable(text, what, longest)
 
 

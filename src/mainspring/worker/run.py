@@ -9,13 +9,12 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Any
 
-from pydantic_core import from_json
-
 from mainspring.clock import Millis
 from mainspring.context import Context
 from mainspring.durable.run import DurableRun
 from mainspring.guards import LookAgain
 from mainspring.job import Claim
+from mainspring.json_text import from_json
 from mainspring.retry import Retry
 from mainspring.task import Task
 

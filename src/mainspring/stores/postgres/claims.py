@@ -23,6 +23,7 @@ from mainspring.stores.postgres.halts import to_halt
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import EVERY_QUEUE, Claims, Halt, Want
 from mainspring.stores.rules import Head, earliest, ends, head_of, shares
+from mainspring.stores.tables import NEVER
 
 SOON: Millis = 5  # then others have finished claiming what was due and not to be had
 LOOK_AND_TAKE = """
@@ -49,6 +50,7 @@ ID, TASK, QUEUE, PAYLOAD, PRIORITY = 0, 2, 3, 4, 5  # columns of `take`
 ASIDE_LOOK = 1000  # jobs of a level that are looked through at once for those of unknown tasks
 MOST_ASIDE = 4000  # jobs that one journey sets aside, about
 ROUNDS = 3  # of setting aside, in one claim
+VERY_FIRST = -NEVER  # before any time that a job can have; times before 1970 are negative
 
 
 @dataclass(slots=True)
@@ -134,7 +136,7 @@ class LowWater:
     def swept(self, began: float, queues: Sequence[Seen]) -> None:
         self.swept_at = self.clock.monotonic()
         self.cost = self.swept_at - began
-        self.begins = {seen.queue: [0, 0, 0, 0] for seen in queues}
+        self.begins = {seen.queue: [VERY_FIRST] * 4 for seen in queues}
         self.rise(queues)
 
     def rise(self, queues: Sequence[Seen]) -> None:

@@ -145,6 +145,10 @@ class Claiming(Scene):
         late, early, middle = [await put(store, run_at=clock.now() - age) for age in (1000, 3000, 2000)]
         assert [held.id for held in await claim(store)] == [early, middle, late]
 
+    async def test_jobs_due_before_1970_are_claimed_first(self, store: Store, clock: ManualClock) -> None:
+        late, zero, early = [await put(store, run_at=moment) for moment in (clock.now(), 0, -2_208_000_000_000)]
+        assert [held.id for held in await claim(store)] == [early, zero, late]
+
     async def test_jobs_due_at_the_same_time_are_claimed_in_the_order_they_came(self, store: Store) -> None:
         ids = [await put(store) for _ in range(5)]
         assert [held.id for held in await claim(store)] == ids

@@ -396,19 +396,19 @@ BEGIN
         END IF;
         SELECT
                (SELECT run_at FROM {schema}.jobs
-                WHERE queue = queue_ AND priority = 0 AND run_at >= coalesce(since[4 * i - 3], 0)
+                WHERE queue = queue_ AND priority = 0 AND run_at >= coalesce(since[4 * i - 3], -4611686018427387904)
                   AND status < 3 AND crashes = 0 AND NOT aside
                 ORDER BY run_at LIMIT 1),
                (SELECT run_at FROM {schema}.jobs
-                WHERE queue = queue_ AND priority = 1 AND run_at >= coalesce(since[4 * i - 2], 0)
+                WHERE queue = queue_ AND priority = 1 AND run_at >= coalesce(since[4 * i - 2], -4611686018427387904)
                   AND status < 3 AND crashes = 0 AND NOT aside
                 ORDER BY run_at LIMIT 1),
                (SELECT run_at FROM {schema}.jobs
-                WHERE queue = queue_ AND priority = 2 AND run_at >= coalesce(since[4 * i - 1], 0)
+                WHERE queue = queue_ AND priority = 2 AND run_at >= coalesce(since[4 * i - 1], -4611686018427387904)
                   AND status < 3 AND crashes = 0 AND NOT aside
                 ORDER BY run_at LIMIT 1),
                (SELECT run_at FROM {schema}.jobs
-                WHERE queue = queue_ AND priority = 3 AND run_at >= coalesce(since[4 * i], 0)
+                WHERE queue = queue_ AND priority = 3 AND run_at >= coalesce(since[4 * i], -4611686018427387904)
                   AND status < 3 AND crashes = 0 AND NOT aside
                 ORDER BY run_at LIMIT 1),
                CASE WHEN (SELECT task FROM {schema}.jobs WHERE queue = queue_ AND status < 3 AND crashes > 0
