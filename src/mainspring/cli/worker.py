@@ -24,7 +24,7 @@ NEVER = "never"
 SUPERVISED_SHARE = 0.5  # a worker with a supervisor exits when this share of its slots is stuck
 DETAIL = """\
 Runs until SIGTERM or Ctrl-C, then finishes what it runs, within the grace; a second signal stops at once, and what is
-unfinished is handed back. With --processes or --reload this process only watches over the workers, and starts
+unfinished is handed back. With several --processes or --reload this process only watches over the workers, and starts
 another for each that dies."""
 
 
@@ -59,7 +59,7 @@ def add_commands(commands: Commands) -> None:
     parser.add_argument(
         "--exit-when-stuck", type=parse_share, metavar="SHARE",
         help="exit with 5, to be started again, when this share of the slots is stuck: 0.5 or never"
-        " (default: 0.5 with --processes or --reload, else never)",
+        " (default: 0.5 with --reload or several --processes, else never)",
     )  # fmt: skip
     parser.add_argument(
         "--log-level", choices=logs.LEVELS, default="info", help="the least that is logged (default: info)"

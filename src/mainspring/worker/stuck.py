@@ -47,7 +47,7 @@ class StuckSlots:
                 attempt=run.claim.attempt,
                 told=run.stop,
                 seconds_ago=round(now - (run.told_at or now), 3),
-                stack=stack_of(run),
+                stack="\n".join(stack_of(run)),  # a text: structlog's console renderer takes no list under this name
             )
         return found
 
