@@ -18,10 +18,9 @@ HOUR: Millis = 3_600_000
 class Bell:
     """Notes what it is fired for, and is done with that."""
 
-    collection = "bells"
-
-    def __init__(self, app: Mainspring) -> None:
+    def __init__(self, app: Mainspring, collection: str = "bells") -> None:
         self._app = app
+        self.collection = collection
         self.fired: list[Millis] = []
 
     async def fire(self, documents: Sequence[Document], now: Millis) -> None:
@@ -58,3 +57,41 @@ async def test_what_was_due_by_a_clock_that_has_gone_back_is_not_fired() -> None
     clock.advance(1800)
     await timers.run_due()
     assert bell.fired == [begin + HOUR // 2]
+
+
+class Echo(Bell):
+    """Comes due again each time that it is fired, as often as it is told to."""
+
+    def __init__(self, app: Mainspring, times: int) -> None:
+        super().__init__(app, "echoes")
+        self.left = times
+
+    async def fire(self, documents: Sequence[Document], now: Millis) -> None:
+        self.fired.append(now)
+        self.left -= 1
+        due_at = now if self.left else None
+        await self._app.store.write([Bundle((Write(one.key, "{}", due_at=due_at),)) for one in documents])
+
+
+async def test_a_timer_that_is_always_busy_does_not_hold_the_others_up() -> None:
+    app = Mainspring(MemoryStore(clock=ManualClock()))
+    echo, bell, timers = Echo(app, times=5), Bell(app), Timers(app)
+    timers.add(bell)
+    timers.add(echo)
+    await app.store.write([Bundle((Write(Key("echoes", "", "e"), "{}", due_at=0),))])
+    fire, left = echo.fire, []
+
+    async def ring_as_well(documents: Sequence[Document], now: Millis) -> None:
+        """The bell becomes due after the first look at it."""
+        if not echo.fired:
+            await app.store.write([Bundle((Write(Key("bells", "", "b"), "{}", due_at=0),))])
+        await fire(documents, now)
+
+    async def note(documents: Sequence[Document], now: Millis) -> None:
+        left.append(echo.left)
+        await Bell.fire(bell, documents, now)
+
+    echo.fire, bell.fire = ring_as_well, note  # type: ignore[method-assign]
+    await timers.run_due()
+    assert echo.left == 0
+    assert left[0] >= 3  # before the echo had died away

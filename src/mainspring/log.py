@@ -52,11 +52,13 @@ class Log:
 
     def _log(self, level: int, event: str, fields: dict[str, Any]) -> None:
         structlog = configured_structlog()
+        if structlog is None and not self._logger.isEnabledFor(level):
+            return
         fields = {name: value.value if isinstance(value, Enum) else value for name, value in fields.items()}
         if structlog is not None:
             write = getattr(structlog.get_logger(self._name), logging.getLevelName(level).lower())
             write(event, **fields)  # not every logger of structlog's has `log`
-        elif self._logger.isEnabledFor(level):
+        else:
             trace = fields.pop("exc_info", None)
             shown = " ".join(f"{name}={value!r}" for name, value in fields.items() if value is not None)
             self._logger.log(level, "%s %s", event, shown, extra={"fields": fields}, exc_info=trace)

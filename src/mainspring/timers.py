@@ -49,6 +49,8 @@ async def leave_to_newer(app: Mainspring, documents: Sequence[Document], now: Mi
 
     If there seem to be none, or so many that others would wait behind them, they are put off.
     """
+    if not documents:
+        return None
     chances = {one.key: (one.due_at or now) + NEWER_FIRST for one in documents}
     over = [one for one in documents if chances[one.key] <= now or len(documents) == CHUNK]
     writes = [Write(one.key, one.data, expected=one.version, due_at=now + LATER) for one in over]
@@ -90,12 +92,18 @@ class Timers:
     async def run_due(self) -> Millis | None:
         """Do all that is due; says when the next document is, if any is ever.
 
-        In turns of a chunk each: a million birthdays hold no schedule up.
+        In turns of a chunk each: a million birthdays hold no schedule up. A timer that had nothing to do is left out
+        of one turn, as it was asked a moment ago, but never of two in a row.
         """
+        moments: dict[str, Millis | None] = {}
+        turn = self._timers
         while True:
-            steps = [await self._step(timer) for timer in self._timers]
-            if not any(fired for fired, _ in steps):
-                return min((moment for _, moment in steps if moment is not None), default=None)
+            steps = [(timer, *await self._step(timer)) for timer in turn]
+            moments |= {timer.collection: moment for timer, _, moment in steps}
+            busy = [timer for timer, fired, _ in steps if fired]
+            if not busy:
+                return min((moment for moment in moments.values() if moment is not None), default=None)
+            turn = busy if turn is self._timers else self._timers
 
     async def _step(self, timer: Timer) -> tuple[bool, Millis | None]:
         """Whether something was due; if not, when to look again."""

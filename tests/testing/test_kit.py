@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -452,3 +453,57 @@ async def test_schedules_can_be_left_out(schedules: bool, fired: int) -> None:
         await once.using(delay=60).enqueue()
         await kit.time.advance(hours=3)
     assert (ticks.count("once"), ticks.count("tick")) == (1, fired)
+
+
+async def test_each_occurrence_fires_runs_and_is_in_the_ledger_at_its_own_virtual_time() -> None:
+    busy, start, ran_at = Mainspring("memory://"), datetime(2026, 3, 1, tzinfo=UTC), []
+
+    @busy.every("5s")
+    async def tick() -> None:
+        ran_at.append(busy.now())
+
+    async with testing.manual(busy, start=start) as kit:
+        ran = await kit.time.advance(minutes=10)
+        ledger = await busy.schedules.ledger("tick", limit=1000)
+    times = [start + timedelta(seconds=5 * number) for number in range(1, 121)]
+    assert ran_at == times
+    assert [run.job.finished_at for run in ran] == times
+    assert [(entry.utc, entry.at, entry.job_id) for entry in reversed(ledger)] == [
+        (time, time, run.job.id) for time, run in zip(times, ran, strict=True)
+    ]
+
+
+async def test_a_schedule_that_was_changed_between_two_fires_fires_as_it_is_now() -> None:
+    busy, start, seen = Mainspring("memory://"), datetime(2026, 3, 1, tzinfo=UTC), []
+
+    @busy.task()
+    async def tick(name: str) -> None:
+        seen.append(f"{name} {busy.now():%M:%S}")
+
+    async with testing.manual(busy, start=start) as kit:
+        await busy.schedules.put("ticks", "5s", tick.prepare(name="a"))
+        await kit.time.advance(seconds=10)
+        await busy.schedules.put("ticks", "4s", tick.prepare(name="b"))
+        await kit.time.advance(seconds=12)
+    assert seen == ["a 00:05", "a 00:10", "b 00:12", "b 00:16", "b 00:20"]
+
+
+async def test_a_fire_takes_few_calls() -> None:
+    """A day of a schedule that fires every five seconds is to pass in seconds: 17,280 fires. Counts; times vary."""
+    busy, calls = Mainspring("memory://"), 0
+
+    @busy.every("5s")
+    async def tick() -> None: ...
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in {"call", "c_call"}
+
+    async with testing.manual(busy, start=datetime(2026, 3, 1, tzinfo=UTC)) as kit:
+        await kit.time.advance(minutes=1)  # what is done once
+        sys.setprofile(count)
+        try:
+            ran = await kit.time.advance(minutes=10)
+        finally:
+            sys.setprofile(None)
+    assert calls / len(ran) < 1500  # about 1,150; it was 2,400

@@ -9,6 +9,7 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache
 from typing import Any
 
 from mainspring.clock import shown
@@ -73,6 +74,7 @@ def _seconds_in(unit: str) -> float:
     return SECONDS[UNITS.get(unit.removesuffix("s"), unit)]
 
 
+@lru_cache(maxsize=1000)
 def write_length(value: timedelta) -> str:
     """The shortest text that `length` reads back exactly."""
     parts, rest = [], value

@@ -151,9 +151,20 @@ class Schedule:
             return Plan((), (), None, self._beyond_pause(line, first))
         if self.rule.from_finish:
             return self._plan_from_finish(line, first, now)
+        if (usual := self._plan_of_one(line, first, now)) is not None:
+            return usual
         fires, drops = decide(line, self.misfire, self._pauses(), first, now)
         decided = max([*(fire.occurrence for fire in fires), *(drop.last for drop in drops)], key=lambda one: one.utc)
         return Plan(tuple(fires), tuple(drops), decided, self._beyond_pause(line, line.after(now)))
+
+    def _plan_of_one(self, line: Timeline, first: Occurrence, now: datetime) -> Plan | None:
+        """The plan if just one occurrence is due and nothing is in its way, as is usual; found by half the steps."""
+        lateness, grace = now - first.utc, self.misfire.grace
+        if self._pauses() or (grace is not None and lateness > grace):
+            return None
+        second = line.after(first.utc)
+        several = second is not None and second.utc <= now
+        return None if several else Plan((Fire(first, lateness),), (), first, second)
 
     def _plan_from_finish(self, line: Timeline, first: Occurrence, now: datetime) -> Plan:
         """One is due, however late: if it were dropped, no run would end and there would never be a next one."""

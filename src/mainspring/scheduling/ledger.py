@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
 from mainspring.clock import to_millis
+from mainspring.json_text import from_json, to_json
 from mainspring.schedule import Drop, Fire, Occurrence, Reason
 from mainspring.stores.documents import Document, Key, Write
 
@@ -44,20 +44,16 @@ class Entry:
     halted: bool = False  # by a halt it was late, not fired, or its job waits; `why` says by whose
 
     def write(self, schedule: str) -> Write:
-        data = asdict(self) | {name: _text(getattr(self, name)) for name in ("at", "utc", "last")}
+        data = {name: getattr(self, name) for name in self.__slots__}
         name = f"{self.utc:%Y-%m-%dT%H:%M:%S.%fZ} {self.key}"  # so that they are in the order of time
-        return Write(Key(COLLECTION, schedule, name), json.dumps(data), expires_at=to_millis(self.at + KEPT))
+        return Write(Key(COLLECTION, schedule, name), to_json(data), expires_at=to_millis(self.at + KEPT))
 
     @classmethod
     def from_document(cls, document: Document) -> Entry:
-        stored: dict[str, Any] = json.loads(document.data)
+        stored: dict[str, Any] = from_json(document.data)
         data = {name: stored[name] for name in cls.__slots__ if name in stored}  # a newer version may say more
         moments = {name: data[name] and datetime.fromisoformat(data[name]) for name in ("at", "utc", "last")}
         return cls(**{**data, **moments, "became": Became(data["became"])})
-
-
-def _text(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat()
 
 
 def fired(fire: Fire, job_id: str, now: datetime) -> Entry:

@@ -8,7 +8,6 @@ that a version does not know is not its business; it writes it back as it was.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timedelta
@@ -18,6 +17,7 @@ from mainspring.clock import to_millis
 from mainspring.errors import InvalidSchedule, MainspringError
 from mainspring.ids import new_id
 from mainspring.job import NewJob
+from mainspring.json_text import from_json, to_json
 from mainspring.schedule import Occurrence, Schedule, fires, tzdata_version
 from mainspring.stores.documents import Document, Key, Write
 
@@ -120,8 +120,8 @@ class StoredSchedule:
         return self._job(run_at=None, delay=0, options=self._options_for(occurrence))
 
     def _options_for(self, occurrence: Occurrence) -> str:
-        options = json.loads(self.job.get("options") or "{}")
-        return json.dumps(options | {"occurrence": {"schedule": self.id, **occurrence.to_data()}})
+        options = from_json(self.job.get("options") or "{}")
+        return to_json(options | {"occurrence": {"schedule": self.id, **occurrence.to_data()}})
 
     def prepared(self) -> NewJob:
         """The job as it was given, to be put again."""
@@ -145,7 +145,7 @@ class StoredSchedule:
         moment = look_at or (None if self.next is None else self.next.utc)
         return Write(
             self.key,
-            json.dumps(self.to_data()),
+            to_json(self.to_data()),
             expected=self.version,
             due_at=None if moment is None or self.disabled else to_millis(moment),
         )
@@ -171,7 +171,7 @@ class StoredSchedule:
     @classmethod
     def from_document(cls, document: Document) -> StoredSchedule:
         try:
-            return cls._from_data(document.key.id, json.loads(document.data), document.version)
+            return cls._from_data(document.key.id, from_json(document.data), document.version)
         except (MainspringError, ValueError, KeyError, TypeError, AttributeError) as error:
             why = error if isinstance(error, MainspringError) else repr(error)
             msg = (

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 log = get_log("mainspring.schedules")
 
 PAGE = 500
+MOST_REMEMBERED = 1000  # schedules
 
 
 class ScheduleTimer:
@@ -35,6 +36,7 @@ class ScheduleTimer:
     def __init__(self, app: Mainspring) -> None:
         self._app = app
         self._unreadable: set[str] = set()
+        self._written: dict[str, StoredSchedule] = {}  # as this process wrote them last, by their ids
 
     async def fire(self, documents: Sequence[Document], now: Millis) -> Millis | None:
         schedules = [stored for document in documents if (stored := self._read(document)) is not None]
@@ -47,16 +49,26 @@ class ScheduleTimer:
         firings = await self._without_repeats(firings)
         firings = await self._with_halts(firings)
         await self._cancel_old(schedules, firings, last)
+        bundles = [firing.bundle() for firing in firings]
         try:
-            answers = await self._app.store.write([firing.bundle() for firing in firings])
+            answers = await self._app.store.write(bundles)
         except SystemHalted:
             await note_refusal(self._app.store, moment)
             raise
-        for firing, inserted in zip(firings, answers, strict=True):
+        for firing, bundle, inserted in zip(firings, bundles, answers, strict=True):
             if inserted is not None:  # else another process was quicker
+                self._remember(firing.after, bundle)
                 self._app.announce(firing.jobs, inserted)
                 self._tell(firing)
         return again
+
+    def _remember(self, stored: StoredSchedule, bundle: Bundle) -> None:
+        """Spare the next fire to read from JSON what this one has written."""
+        version = next(write.version for write in bundle.writes if write.key == stored.key)
+        self._written.pop(stored.id, None)
+        self._written[stored.id] = replace(stored, version=version)
+        if len(self._written) > MOST_REMEMBERED:
+            del self._written[next(iter(self._written))]
 
     async def _without_repeats(self, firings: Sequence[Firing]) -> list[Firing]:
         """Without occurrences that fired before their time, by a clock that was ahead and has gone back since."""
@@ -71,6 +83,8 @@ class ScheduleTimer:
         halts = await self._app.store.halts() if any(firing.jobs for firing in firings) else []
         late = any(is_to_explain(entry) for firing in firings for entry in firing.entries)
         past = await standstills(self._app.store) if late else []
+        if not halts and not past:
+            return list(firings)
         return [
             replace(
                 firing,
@@ -83,6 +97,9 @@ class ScheduleTimer:
         ]
 
     def _read(self, document: Document) -> StoredSchedule | None:
+        written = self._written.get(document.key.id)
+        if written is not None and written.version == document.version:
+            return written
         try:
             stored = StoredSchedule.from_document(document)
         except InvalidSchedule as error:
@@ -111,11 +128,13 @@ class ScheduleTimer:
         for entry in firing.entries:
             if entry.became is Became.FIRED and entry.job_id:
                 log.info("schedule_fired", schedule=firing.after.id, job_id=entry.job_id, lateness=entry.lateness)
-                self._app.bus.emit(
-                    ScheduleFired(
-                        schedule=firing.after.id, job_id=entry.job_id, nominal=entry.nominal, lateness=entry.lateness
-                    )
-                )
+                if self._app.bus.wants(ScheduleFired):
+                    self._app.bus.emit(
+                        ScheduleFired(
+                            schedule=firing.after.id, job_id=entry.job_id, nominal=entry.nominal,
+                            lateness=entry.lateness,
+                        )
+                    )  # fmt: skip
             else:
                 reason = entry.reason or entry.became
                 log.warning(

@@ -73,9 +73,10 @@ class Recorder(Worker):
             await super()._execute(run, lane)
 
     async def _remember(self) -> None:
-        jobs = await self.store.get(self._finished)
-        self._finished.clear()
-        self.ran += [Ran(job, self._error_of(job)) for job in jobs]
+        if self._finished:
+            jobs = await self.store.get(self._finished)
+            self._finished.clear()
+            self.ran += [Ran(job, self._error_of(job)) for job in jobs]
 
     def _error_of(self, job: Job) -> BaseException | None:
         raised = self._errors.pop(job.id, None)

@@ -288,8 +288,10 @@ class Worker:
         claims = await self._claim(self.settings.concurrency)
         if claims.suspects and not claims.jobs:
             claims = await self._claim_suspect()
-        self._take(claims.jobs)
-        await self._fill_batches(claims)
+        if claims.jobs:
+            self._take(claims.jobs)
+            await self._fill_batches(claims)
+        self._gathered.flush()
         await self._idle.wait()
         await self._acks.flush()
         await self._aftermath.settle()
@@ -302,13 +304,14 @@ class Worker:
 
     async def _fill_batches(self, claims: Claims) -> None:
         """What else is due may go along; then they go as they are, since nobody knows when more will come."""
-        more = claims
-        while more.jobs and len(claims.jobs) < LARGEST:  # jobs that enqueue each other for ever must not hold it up
-            await self._admissions.settled()
+        await self._admissions.settled()
+        while self._gathered.missing and len(claims.jobs) < LARGEST:  # they may enqueue each other for ever
             more = await self._claim(self._gathered.missing)
+            if not more.jobs:
+                break
             self._take(more.jobs)
             claims.jobs += more.jobs
-        self._gathered.flush()
+            await self._admissions.settled()
 
     def _prepare(self) -> None:
         """What belongs to the running event loop."""

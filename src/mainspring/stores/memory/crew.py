@@ -35,6 +35,7 @@ class Crew:
         self._queues: set[str] = set()
         self._losers: set[str] = set()
         self._for_all = Wake(0)
+        self._called = False
 
     def join(
         self, info: WorkerInfo, wake: Callable[[Wake], None], loop: asyncio.AbstractEventLoop, now: Millis
@@ -82,21 +83,31 @@ class Crew:
             member.alive = False
 
     def call_for_jobs(self, queue: str) -> None:
+        self._called = True
         self._queues.add(queue)
 
     def call_about_claims(self, worker: str) -> None:
+        self._called = True
         self._losers.add(worker)
 
     def call_for_documents(self) -> None:
+        self._called = True
         self._for_all |= Wake.DOCUMENTS
 
     def call_about_halts(self) -> None:
+        self._called = True
         self._for_all |= Wake.HALTS
 
     def call_about_state(self) -> None:
+        self._called = True
         self._for_all |= Wake.STATE
 
     def ring(self) -> None:
+        """Wake those who were called. After most operations nobody was."""
+        if not self._called:
+            return
+        self._called = False
+        here = running_loop()
         for worker, member in self._members.items():
             wake = self._for_all
             if worker in self._losers:
@@ -105,7 +116,8 @@ class Crew:
                 wake |= Wake.JOBS
             if wake:
                 with suppress(RuntimeError):  # its loop is closed: nobody there to be woken
-                    member.loop.call_soon_threadsafe(member.wake, wake)
+                    call = member.loop.call_soon if member.loop is here else member.loop.call_soon_threadsafe
+                    call(member.wake, wake)
         self._queues.clear()
         self._losers.clear()
         self._for_all = Wake(0)
@@ -114,3 +126,10 @@ class Crew:
     def _serves(member: Member, queues: set[str]) -> bool:
         serves_all = EVERY_QUEUE in member.info.queues or EVERY_QUEUE in queues
         return bool(queues) and (serves_all or not queues.isdisjoint(member.info.queues))
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:  # code without an event loop runs a coroutine that never waits
+        return None

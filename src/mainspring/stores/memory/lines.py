@@ -40,11 +40,16 @@ class Lines:
     def queues(self) -> list[str]:
         return list(self._heaps)
 
-    def head(self, queues: Iterable[str], priority: int, tasks: Tasks, *, suspects: bool = False) -> Row | None:
-        """The earliest due of one priority across these queues, of these tasks."""
-        found = [self._head(queue, level) for queue in queues for level in list(self._heaps.get(queue, ()))
-                 if level[:2] == (priority, suspects) and (tasks is None or level[2] in tasks)]  # fmt: skip
-        return min((row for row in found if row), key=lambda row: (row.run_at, row.id), default=None)
+    def due(self, queues: Iterable[str], tasks: Tasks, now: Millis, *, suspects: bool = False) -> list[Row]:
+        """The earliest of each priority across these queues, of these tasks, that is due; most urgent first."""
+        found: dict[int, Row] = {}
+        for queue in queues:
+            for level in list(self._heaps.get(queue, ())):
+                if level[1] is suspects and (tasks is None or level[2] in tasks) and (row := self._head(queue, level)):
+                    known = found.get(level[0])
+                    if row.run_at <= now and (known is None or (row.run_at, row.id) < (known.run_at, known.id)):
+                        found[level[0]] = row
+        return [found[priority] for priority in sorted(found)]
 
     def heads(self, queue: str) -> list[Row]:
         """The first job of each priority and task, suspects apart from the others."""

@@ -11,7 +11,6 @@ import asyncio
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -34,7 +33,6 @@ from mainspring.job import (
     Move,
     NewJob,
     Outcome,
-    Priority,
     Progress,
     ProgressReport,
     Save,
@@ -132,6 +130,34 @@ SHARE = 4
 """Of so many jobs, one goes to a priority that has waited longer than its patience."""
 
 
+class StoreCall:
+    """The work of one method: alone, at one moment, and followed by the wake-ups that it caused.
+
+    Not a `contextlib.contextmanager`: entering and leaving one takes as long as a quick method itself.
+    """
+
+    __slots__ = ("_clock", "_finish", "_lock", "_now")
+
+    def __init__(self, lock: threading.Lock, clock: Clock, finish: Callable[[Millis], None]) -> None:
+        self._lock, self._clock, self._finish = lock, clock, finish
+
+    def __enter__(self) -> Millis:
+        self._lock.acquire()
+        try:
+            self._now = self._clock.now()
+        except BaseException:
+            self._lock.release()
+            raise
+        return self._now
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._finish(self._now)
+        finally:
+            self._lock.release()
+
+
 class MemoryStore:
     """All of `Store` within one process, for any number of threads. Neither durable nor transactional."""
 
@@ -172,14 +198,13 @@ class MemoryStore:
     async def close(self) -> None:
         """Nothing to close: the jobs stay for as long as this object does."""
 
-    @contextmanager
-    def _operation(self) -> Iterator[Millis]:
-        """The work of one method: alone, at one moment, and followed by the wake-ups that it caused."""
-        with self._lock:
-            now = self.clock.now()
-            yield now
+    def _operation(self) -> StoreCall:
+        return StoreCall(self._lock, self.clock, self._finish_operation)
+
+    def _finish_operation(self, now: Millis) -> None:
+        if self._new_waits:
             self._wake_if_ended(now)
-            self._crew.ring()
+        self._crew.ring()
 
     # -- inserting --------------------------------------------------------------------------------
 
@@ -274,14 +299,12 @@ class MemoryStore:
         return limit if self._turns[queue] % SHARE == 0 else 0
 
     def _most_urgent(self, queues: list[str], tasks: Tasks, now: Millis, *, suspects: bool = False) -> Row | None:
-        heads = (self._lines.head(queues, priority, tasks, suspects=suspects) for priority in Priority)
-        return next((row for row in heads if row and row.run_at <= now), None)
+        return next(iter(self._lines.due(queues, tasks, now, suspects=suspects)), None)
 
     def _longest_overdue(self, queues: list[str], tasks: Tasks, now: Millis) -> Row | None:
         """The head that has waited longest beyond the patience, behind a more urgent job that is due."""
-        heads = [self._lines.head(queues, priority, tasks) for priority in Priority]
-        due = [row for row in heads if row and row.run_at <= now]
-        overdue = [row for row in due[1:] if now - row.run_at > self.patience]
+        behind = self._lines.due(queues, tasks, now)[1:]
+        overdue = [row for row in behind if now - row.run_at > self.patience]
         return min(overdue, key=lambda row: row.run_at, default=None)
 
     def _take_out_of_line(self, row: Row) -> None:
@@ -695,6 +718,8 @@ class MemoryStore:
 
     def _standing(self, now: Millis) -> dict[str | None, Halt]:
         """The halt (under None) and pauses that are not over."""
+        if not self._halts:
+            return {}
         return {queue: halt for queue, halt in self._halts.items() if not halt.until or halt.until > to_datetime(now)}
 
     def _write_down(self, by: By, action: str, detail: Mapping[str, Any], count: int, now: Millis) -> None:
