@@ -234,7 +234,7 @@ def work(start: Start, monkeypatch: pytest.MonkeyPatch, url: str, *argv: str) ->
 
 def stop(worker: Any) -> None:
     worker.process.send_signal(signal.SIGTERM)
-    assert worker.process.wait(timeout=30) == 0
+    assert worker.process.wait(timeout=90) == 0
 
 
 @real
@@ -300,7 +300,7 @@ def test_given_up_or_interrupted_it_leaves_the_jobs_where_they_are(
     copying = start("copy", source, TARGET)
     wait_for_halt(source)
     copying.process.send_signal(signal.SIGINT)
-    assert copying.process.wait(timeout=30) == 130
+    assert copying.process.wait(timeout=90) == 130
     assert "run the same command again to go on" in copying.log.read_text()
     assert f"mainspring resume --anyway --store {source}" in copying.log.read_text()
     (tmp_path / "go on").touch()

@@ -83,7 +83,7 @@ def test_a_worker_runs_what_another_process_enqueues_and_stops_when_told(
     assert [one["alive"] for one in stats["workers"]] == [True]
     assert run("doctor", "--store", url).code == 0
     worker.process.send_signal(signal.SIGTERM)
-    assert worker.process.wait(timeout=30) == 0
+    assert worker.process.wait(timeout=90) == 0
     assert worker.lines("worker_stopped")
     assert run("stats", "--json", "--store", url).data["workers"] == []
 
@@ -95,7 +95,7 @@ def test_a_running_job_is_cancelled_from_another_process(start: Start, run: Run,
     assert run("jobs", "cancel", job_id, "--store", url).code == 0
     wait_until(lambda: app.run(app.jobs.get(job_id)).status is Status.CANCELLED)
     worker.process.send_signal(signal.SIGTERM)
-    assert worker.process.wait(timeout=30) == 0
+    assert worker.process.wait(timeout=90) == 0
 
 
 def test_a_worker_that_was_killed_is_shown_as_dead(start: Start, run: Run, url: str, app: Mainspring) -> None:
@@ -112,7 +112,7 @@ def test_workers_end_at_once_if_there_is_no_such_database(start: Start, tmp_path
     url = urlsplit(dsn())._replace(path="/no_such_database").geturl()
     (tmp_path / "shop_app.py").write_text(APP.format(url=url))
     worker = start("worker", "shop_app:app", "--json", "--processes", "2")
-    assert worker.process.wait(timeout=30) == 4
+    assert worker.process.wait(timeout=90) == 4
     told = [line for line in worker.lines() if line.get("type") == "StoreRefused"]
     assert all("create it, or correct the database's name in the URL" in line["error"] for line in told)
     assert 1 <= len(told) <= 2  # each said it once
