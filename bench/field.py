@@ -36,5 +36,6 @@ FIELDS = {
             gigabytes=12,
             served=True,
         ),
+        Field("occasions", "Occasions", plan.OCCASIONS, (), goal.OCCASIONS, minutes=3, gigabytes=1),
     )
 }

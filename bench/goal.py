@@ -9,6 +9,8 @@ from bench.plan import STATISTICS
 from bench.result import Results, ratio
 from bench.roster import FLOOR, OURS
 
+SHOWN_IN_FULL = 1000
+
 
 @dataclass(frozen=True)
 class Goal:
@@ -32,12 +34,16 @@ class Goal:
 
     def wanted(self) -> str:
         if self.least is not None:
-            return f"≥ {self.least:g}{self.unit}"
+            return f"≥ {_shown(self.least)}{self.unit}"
         return f"> {self.above:g}{self.unit}" if self.above is not None else f"< {self.below:g}{self.unit}"
 
     def got(self, results: Results) -> str:
         figure = self.figure(results)
-        return "–" if figure is None else f"{figure:,.3g}{self.unit}"
+        return "–" if figure is None else f"{_shown(figure)}{self.unit}"
+
+
+def _shown(figure: float) -> str:
+    return f"{figure:,.0f}" if figure >= SHOWN_IN_FULL else f"{figure:,.3g}"
 
 
 def _figure(case: str, name: str) -> Callable[[Results], float | None]:
@@ -121,6 +127,11 @@ SQLITE = [
         unit=" %",
     ),
     *LIMITS,
+]
+
+OCCASIONS = [
+    Goal("people imported from a CSV file", _figure("import", "rate"), least=15_000, unit="/s"),
+    Goal("occasions fired, of 50 k people at one instant", _figure("burst", "rate"), least=10_000, unit="/s"),
 ]
 
 POSTGRES = [

@@ -24,8 +24,9 @@ PAGE = """\
 # Benchmarks
 
 Mainspring beside its peers, each at the best settings that its documentation gives, on one machine: on
-[SQLite](#sqlite) and on [PostgreSQL](#postgresql). `make bench` measures both, `python -m bench --field sqlite` or
-`--field postgres` one of them; what a run left out is shown as not measured.
+[SQLite](#sqlite) and on [PostgreSQL](#postgresql); and the [occasions](#occasions) of people, for which there are no
+peers. `make bench` measures all of it, `python -m bench --field sqlite`, `postgres` or `occasions` a part; what a run
+left out is shown as not measured.
 
 Every figure is the median of its rounds, with the lowest and highest in brackets; in square brackets, how many times
 better Mainspring is (below 1: worse), as the median of the rounds' own ratios. In each round the peers take turns, so
@@ -53,6 +54,11 @@ that a slow minute is shared by all.
   figure is a job that started early.
 - **idle worker**, **idle server**: processor time over ten seconds or more with nothing due, children included; of the
   server, all of its processes. On SQLite beside 1 M jobs that wait for later, on PostgreSQL without and with them.
+- **import** (occasions): 50,000 people from a CSV file into an empty store by `app.people.import_csv`, each with an
+  e-mail address and a birthday. Beside it the same rows by bare SQL statements, which check and plan nothing.
+- **burst** (occasions): all of them have their birthday at nine o'clock in one zone, and an idle worker waits for it.
+  From that instant until the last job was made (*fired*), and until the same worker has started the last of these jobs
+  (*run*). The bare statements make the same rows and run no jobs.
 - **claim** (SQLite): one call of the store's claim, its commit included, in a process that does nothing else.
 
 {sections}
@@ -83,21 +89,11 @@ on {when}{quick}.
 
 ### Side by side on {title}
 
-![Rates on {title}, a bar per peer](benchmarks/{name}-rates.svg)
-
-{comparison}
+{drawing}{comparison}
 
 {gaps}
 
-### Beside other jobs on {title}
-
-{beside}
-
-![Drain rate on {title} beside other jobs](benchmarks/{name}-backlog.svg)
-
-{backlog}
-
-### Who takes part on {title}
+{beside}### Who takes part on {title}
 
 {peers}
 
@@ -107,6 +103,20 @@ on {when}{quick}.
 
 {machine}
 <!-- end of field {name} -->"""
+RATES = """\
+![Rates on {title}, a bar per peer](benchmarks/{name}-rates.svg)
+
+"""
+BESIDE_OTHERS = """\
+### Beside other jobs on {title}
+
+{words}
+
+![Drain rate on {title} beside other jobs](benchmarks/{name}-backlog.svg)
+
+{backlog}
+
+"""
 UNMEASURED = """\
 <!-- field {name} -->
 ## {title}
@@ -125,6 +135,7 @@ nothing else. Before a backlog of due jobs it is the rate of the first 40 k jobs
 it is a drain of 40 k jobs.""",
 }
 GROUND = {
+    "occasions": "Both stores are SQLite files on the file system of the project.",
     "sqlite": "All stores are files on the file system of the project, none in memory.",
     "postgres": """\
 All of them use one server, started for the run with its own defaults ({settings}), its data on the file system of the
@@ -141,8 +152,9 @@ def write(measured: Mapping[str, Results], docs: Path) -> None:
     sections = []
     for field in FIELDS.values():
         if results := measured.get(field.name):
-            (drawings / f"{field.name}-rates.svg").write_text(plot.bars(results), "utf-8")
-            (drawings / f"{field.name}-backlog.svg").write_text(plot.backlog(results, field.stocks), "utf-8")
+            if field.stocks:
+                (drawings / f"{field.name}-rates.svg").write_text(plot.bars(results), "utf-8")
+                (drawings / f"{field.name}-backlog.svg").write_text(plot.backlog(results, field.stocks), "utf-8")
             sections.append(_section(field, results))
         else:
             sections.append(_section_of(field, before) or UNMEASURED.format(name=field.name, title=field.title))
@@ -172,13 +184,18 @@ def _section(field: Field, results: Results) -> str:
         quick=" (a quick one, for trying: these figures mean little)" if results.quick else "",
         goals=table.as_markdown(table.goals(field, results)),
         comparison=table.as_markdown(table.comparison(results)),
-        beside=BESIDE[field.name],
-        backlog=table.as_markdown(table.backlog(field, results)),
+        drawing=RATES.format(name=field.name, title=field.title) if field.stocks else "",
+        beside=_beside(field, results) if field.stocks else "",
         gaps=_gaps(results),
         peers=table.as_markdown(_peers(results)),
         ground=GROUND[field.name].format(settings=_settings(results)),
         machine=table.as_markdown(_machine(results)),
     )
+
+
+def _beside(field: Field, results: Results) -> str:
+    backlog = table.as_markdown(table.backlog(field, results))
+    return BESIDE_OTHERS.format(name=field.name, title=field.title, words=BESIDE[field.name], backlog=backlog)
 
 
 def _settings(results: Results) -> str:

@@ -122,6 +122,14 @@ class Peer(ABC):
         """Run one job of another tenant, and say for how many service times it had to wait."""
         self.cannot("limits that are measured here")
 
+    async def import_people(self, path: Path) -> None:
+        """Put the people of a CSV file as celebrated.py writes it."""
+        self.cannot("people")
+
+    async def last_fired(self) -> float:
+        """The Unix time at which the last job of an occasion was made."""
+        self.cannot("occasions")
+
     @abstractmethod
     async def settled(self) -> bool:
         """Whether every job that was due has been finished and acked."""

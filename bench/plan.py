@@ -185,6 +185,13 @@ SQLITE += _limits(40_000, 3)
 POSTGRES += _limits(40_000, 3)
 
 
+# -- occasions: only ours, on SQLite, beside raw statements ---------------------------------------------
+OCCASIONS: list[Case] = [
+    Case("import", "import_people", {"people": 50_000}, {"people": 10_000}),
+    Case("burst", "burst", {"people": 50_000, "timeout": TIMEOUT}, {"people": 10_000}),
+]
+
+
 def choose(plan: Sequence[Case], names: Sequence[str]) -> list[Case]:
     """The cases that these names or patterns match; all if there are none."""
     return [case for case in plan if not names or any(fnmatch(case.name, name) for name in names)]

@@ -55,6 +55,10 @@ LINES = [
     Line("fair: the same with 10 k keys", "fair-10k", "worst", compared=False),
     Line("fair drain, 10 keys, jobs/s", "fair-drain-10", "rate"),
     Line("fair drain, 10 k keys, jobs/s", "fair-drain-10k", "rate"),
+    Line("import of people from a CSV file, people/s", "import", "rate"),
+    Line("burst: 50 k people at one instant, fired/s", "burst", "rate"),
+    Line("burst: jobs of it that have run, jobs/s", "burst", "ran", compared=False),
+    Line("burst: until the last job has run, s", "burst", "last", compared=False),
     Line("worker's peak memory, MB", "drain-1", "megabytes", more_is_better=False),
 ]
 
@@ -74,6 +78,8 @@ def comparison(results: Results) -> Table:
 
 
 def backlog(field: Field, results: Results) -> Table:
+    if not field.stocks:
+        return []
     return _by_statistics(field, results) if field.served else _by_stock(field, results)
 
 

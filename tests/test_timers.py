@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from mainspring import Mainspring
 from mainspring.clock import Millis
 from mainspring.stores.documents import Bundle, Document, Due, Key, Write
@@ -18,13 +20,17 @@ HOUR: Millis = 3_600_000
 class Bell:
     """Notes what it is fired for, and is done with that."""
 
-    def __init__(self, app: Mainspring, collection: str = "bells") -> None:
+    chunk = 10
+
+    def __init__(self, app: Mainspring, collection: str = "bells", heard: list[str] | None = None) -> None:
         self._app = app
         self.collection = collection
         self.fired: list[Millis] = []
+        self._heard = [] if heard is None else heard
 
     async def fire(self, documents: Sequence[Document], now: Millis) -> None:
         self.fired.append(now)
+        self._heard.append(f"{self.collection} {len(documents)}")
         await self._app.store.write([Bundle((Write(one.key, None),)) for one in documents])
 
     async def refresh(self) -> None: ...
@@ -95,3 +101,23 @@ async def test_a_timer_that_is_always_busy_does_not_hold_the_others_up() -> None
     await timers.run_due()
     assert echo.left == 0
     assert left[0] >= 3  # before the echo had died away
+
+
+@pytest.mark.parametrize(
+    ("turn", "order"),
+    [
+        (0, ["bells 10", "chimes 1", "bells 10", "bells 5"]),
+        (60, ["bells 10", "bells 10", "bells 5", "chimes 1"]),
+    ],
+)
+async def test_timers_take_turns(monkeypatch: pytest.MonkeyPatch, turn: float, order: list[str]) -> None:
+    monkeypatch.setattr("mainspring.timers.TURN", turn)
+    clock = ManualClock()
+    app, heard = Mainspring(MemoryStore(clock=clock)), list[str]()
+    timers = Timers(app)
+    for collection, number in (("bells", 25), ("chimes", 1)):
+        timers.add(Bell(app, collection, heard))
+        keys = [Key(collection, "", str(n)) for n in range(number)]
+        await app.store.write([Bundle((Write(key, "{}", due_at=clock.now()),)) for key in keys])
+    assert await timers.run_due() is None
+    assert heard == order

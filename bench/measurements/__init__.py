@@ -10,6 +10,7 @@ from bench.measurements.enqueue import enqueue, enqueue_concurrently, enqueue_he
 from bench.measurements.idle import idle
 from bench.measurements.latency import latency, lateness
 from bench.measurements.limits import drain_beside_blocked, drain_fairly, drain_rated, fairness
+from bench.measurements.occasions import burst, import_people
 from bench.measurements.prepare import prepare
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ MEASUREMENTS: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
         drain_beside_blocked,
         drain_fairly,
         fairness,
+        import_people,
+        burst,
         prepare,
     )
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from mainspring.clock import SKEW, Millis
@@ -15,7 +17,8 @@ if TYPE_CHECKING:
 
 log = get_log("mainspring.timers")
 
-CHUNK = 512  # documents at a time; SQLite writes a power of two of them in the fewest statements
+CHUNK = 200  # documents at a time, of most timers
+TURN = 0.1  # seconds that a timer may fire while others wait for their turn
 PATIENCE: Millis = 5_000  # until the next try, while the system is halted and takes no new jobs
 LOOK_AGAIN: Millis = 1_000  # after the clock went back in the middle of a look
 NEWER_FIRST: Millis = 20_000  # what this version cannot read is left to newer workers for so long
@@ -26,6 +29,7 @@ class Timer(Protocol):
     """Of one collection."""
 
     collection: str
+    chunk: int  # documents to fire at a time
 
     async def fire(self, documents: Sequence[Document], now: Millis) -> Millis | None:
         """Do what these ask for, and write them so that they come due later, or not again.
@@ -44,15 +48,17 @@ class Timer(Protocol):
         """Set right what was planned by a clock that was ahead by so much."""
 
 
-async def leave_to_newer(app: Mainspring, documents: Sequence[Document], now: Millis) -> Millis | None:
-    """Those that this version cannot read; says when to look again whether anybody can.
+async def leave_to_newer(
+    app: Mainspring, documents: Sequence[Document], now: Millis, chunk: int = CHUNK
+) -> Millis | None:
+    """Leave documents that this version cannot read to newer ones; return when to look again whether one has.
 
-    If there seem to be none, or so many that others would wait behind them, they are put off.
+    If there seem to be none, or a whole chunk of documents, behind which others would wait, they are put off.
     """
     if not documents:
         return None
     chances = {one.key: (one.due_at or now) + NEWER_FIRST for one in documents}
-    over = [one for one in documents if chances[one.key] <= now or len(documents) == CHUNK]
+    over = [one for one in documents if chances[one.key] <= now or len(documents) == chunk]
     writes = [Write(one.key, one.data, expected=one.version, due_at=now + LATER) for one in over]
     if writes:
         await app.store.write([Bundle((write,)) for write in writes])
@@ -66,6 +72,15 @@ async def fire_planned(app: Mainspring, timer: Timer) -> None:
         after = page[-1].key[1:]
         if planned := [document for document in page if document.due_at is not None]:
             await timer.fire(planned, app.store.clock.now())
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What became of a look at what is due."""
+
+    fired: bool  # there may be more that is due now
+    next_at: Millis | None  # when to look again, unless something fired
+    full: bool = False  # a whole chunk was due
 
 
 class Timers:
@@ -90,34 +105,42 @@ class Timers:
             await timer.clock_went_back(by)
 
     async def run_due(self) -> Millis | None:
-        """Do all that is due; says when the next document is, if any is ever.
+        """Fire all that is due; return when the next document is due, if any is ever.
 
-        In turns of a chunk each: a million birthdays hold no schedule up. A timer that had nothing to do is left out
-        of one turn, as it was asked a moment ago, but never of two in a row.
+        The timers take turns, so that a million birthdays do not hold up a schedule. A timer that had nothing to do is
+        left out of one turn, as it was asked a moment ago, but never of two in a row.
         """
         moments: dict[str, Millis | None] = {}
         turn = self._timers
         while True:
-            steps = [(timer, *await self._step(timer)) for timer in turn]
-            moments |= {timer.collection: moment for timer, _, moment in steps}
-            busy = [timer for timer, fired, _ in steps if fired]
+            steps = [(timer, await self._take_turn(timer)) for timer in turn]
+            moments |= {timer.collection: step.next_at for timer, step in steps}
+            busy = [timer for timer, step in steps if step.fired]
             if not busy:
                 return min((moment for moment in moments.values() if moment is not None), default=None)
             turn = busy if turn is self._timers else self._timers
 
-    async def _step(self, timer: Timer) -> tuple[bool, Millis | None]:
-        """Whether something was due; if not, when to look again."""
-        due = await self._app.store.due(timer.collection, CHUNK)
+    async def _take_turn(self, timer: Timer) -> Step:
+        """Fire chunk after chunk of what is due, as long as the turn lasts and chunks are full."""
+        until = time.monotonic() + TURN
+        while True:
+            step = await self._step(timer)
+            if not (step.fired and step.full) or time.monotonic() >= until:
+                return step
+
+    async def _step(self, timer: Timer) -> Step:
+        due = await self._app.store.due(timer.collection, timer.chunk)
         if not due.documents:
-            return False, due.next_at
+            return Step(fired=False, next_at=due.next_at)
         if due.now > self._app.store.clock.now() + SKEW:  # the clock went back while we asked: nothing may be due
-            return False, self._app.store.clock.now() + LOOK_AGAIN
+            return Step(fired=False, next_at=self._app.store.clock.now() + LOOK_AGAIN)
         try:
             again = await timer.fire(due.documents, due.now)
         except SystemHalted as error:
             if not self._refused:
                 log.warning("timers_wait", collection=timer.collection, reason=str(error))
             self._refused = True
-            return False, due.now + PATIENCE
+            return Step(fired=False, next_at=due.now + PATIENCE)
         self._refused = False
-        return again is None, again if due.next_at is None else min(again or due.next_at, due.next_at)
+        next_at = again if due.next_at is None else min(again or due.next_at, due.next_at)
+        return Step(fired=again is None, full=len(due.documents) == timer.chunk, next_at=next_at)

@@ -23,9 +23,11 @@ FIGURES = {
     "drain_beside_blocked": {"rate": 30_000.0, "free": 30_000.0, "share": 100.0},
     "drain_fairly": {"rate": 9_000.0, "megabytes": 60.0},
     "fairness": {"worst": 1.4, "median": 1.1},
+    "import_people": {"rate": 16_000.0},
+    "burst": {"rate": 11_000.0, "ran": 8_000.0, "last": 6.2},
     "claim": {"milliseconds": 0.5, "worst": 1.0},
 }
-RIVALS = {"sqlite": ("huey", "litequeue"), "postgres": ("pgqueuer", "pg_boss")}
+RIVALS = {"occasions": (), "sqlite": ("huey", "litequeue"), "postgres": ("pgqueuer", "pg_boss")}
 
 
 def results_of(name: str) -> Results:

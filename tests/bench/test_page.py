@@ -48,7 +48,8 @@ def test_what_was_not_measured_keeps_its_section(tmp_path: Path) -> None:
     page.write({"postgres": results_of("postgres")}, tmp_path)
     after = written(tmp_path)
     assert section(after, "sqlite") == section(before, "sqlite")
-    assert "Not measured yet" not in after
+    assert "Not measured yet" not in section(after, "postgres")
+    assert "Not measured yet" in section(after, "occasions")
     assert "`fsync` on" in section(after, "postgres")
 
 
@@ -85,7 +86,7 @@ def test_who_is_missing_is_named_with_the_reason(tmp_path: Path) -> None:
     assert "| Floor |" not in text
 
 
-@pytest.mark.parametrize("name", FIELDS)
+@pytest.mark.parametrize("name", [name for name, field in FIELDS.items() if field.stocks])
 def test_the_drawings_show_every_peer_and_every_stock(name: str, tmp_path: Path) -> None:
     page.write({name: results_of(name)}, tmp_path)
     rates, backlog = (
@@ -94,3 +95,12 @@ def test_the_drawings_show_every_peer_and_every_stock(name: str, tmp_path: Path)
     )
     assert all(title in rates for title in ("Mainspring", "Floor"))
     assert all(stock.title in backlog for stock in FIELDS[name].stocks)
+
+
+def test_occasions_have_a_section_without_drawings(tmp_path: Path) -> None:
+    page.write({"occasions": results_of("occasions")}, tmp_path)
+    text = section(written(tmp_path), "occasions")
+    assert "| occasions fired, of 50 k people at one instant | ≥ 10,000/s | 11,000/s | reached |" in text
+    assert "| people imported from a CSV file | ≥ 15,000/s | 16,000/s | reached |" in text
+    assert "svg" not in text
+    assert "Beside other jobs" not in text

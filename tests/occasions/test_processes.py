@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -17,15 +18,17 @@ from pathlib import Path
 
 import pytest
 
-from mainspring import Mainspring, Occasion, Person
+from mainspring import Mainspring, Occasion, Person, timers
 from mainspring.clock import duration
+from mainspring.errors import SystemHalted
 from mainspring.events import OccasionSent
+from mainspring.job import Inserted
 from mainspring.occasions.plan import Plan
+from mainspring.occasions.timer import CHUNK, LEFT_TO_OTHERS, PART, OccasionTimer
 from mainspring.schedule import tzdata_version
 from mainspring.stores.documents import Bundle, Key, Listing, Write
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing.clock import ManualClock
-from mainspring.timers import CHUNK
 from tests.cli.waiting import wait_until
 from tests.dynamodb import FreshStore
 from tests.shared import KINDS, Make, applications, stores
@@ -156,6 +159,45 @@ async def test_on_dynamodb(clock: ManualClock) -> None:
     await app.close()
 
 
+async def test_who_comes_second_leaves_a_burst_to_the_first(make: Make, clock: ManualClock) -> None:
+    async with applications(make, 2, lambda app: app.occasion("birthday")(greet)) as (one, other):
+        await one.people.put_many(a_person(number) for number in range(PART * 2 + 10))
+        clock.advance(timedelta(days=1))
+        timers = [OccasionTimer(app, "birthday", app.tasks["greet"]) for app in (one, other)]
+        due = await one.store.due("occasions.birthday", CHUNK)
+        assert len(due.documents) == PART * 2 + 10
+        answers = [await timer.fire(due.documents, due.now) for timer in timers]
+        assert answers == [None, due.now + LEFT_TO_OTHERS]
+        assert max((await keys(one)).values()) == 1
+        assert await one.jobs.count() == PART * 2 + 10
+
+
+async def test_a_halt_in_the_middle_of_a_burst_loses_nothing(make: Make, clock: ManualClock) -> None:
+    async with applications(make, 1, lambda app: app.occasion("birthday")(greet)) as (app,):
+        people = PART * 3
+        await app.people.put_many(a_person(number) for number in range(people))
+        clock.advance(timedelta(days=1))
+        write, calls = app.store.write, 0
+
+        async def halt_later(bundles: Sequence[Bundle]) -> list[list[Inserted] | None]:
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                message = "halted"
+                raise SystemHalted(message)
+            return await write(bundles)
+
+        app.store.write = halt_later  # type: ignore[method-assign]
+        timer = OccasionTimer(app, "birthday", app.tasks["greet"])
+        due = await app.store.due("occasions.birthday", CHUNK)
+        with pytest.raises(SystemHalted):
+            await timer.fire(due.documents, due.now)
+        assert await app.jobs.count() < people
+        await app.timers.run_due()
+        assert await app.jobs.count() == people
+        assert max((await keys(app)).values()) == 1
+
+
 async def test_a_burst_is_one_line_of_the_log(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
     app = Mainspring(MemoryStore(clock=clock))
     app.occasion("birthday")(greet)
@@ -177,8 +219,9 @@ async def test_a_burst_is_one_line_of_the_log(clock: ManualClock, caplog: pytest
 
 
 @pytest.mark.slow
-async def test_many_of_one_kind_do_not_hold_up_another(clock: ManualClock) -> None:
+async def test_many_of_one_kind_do_not_hold_up_another(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is due is done in turns."""
+    monkeypatch.setattr(timers, "TURN", 0)
     app = Mainspring(MemoryStore(clock=clock))
     app.occasion("birthday")(greet)
     app.occasion("name-day", name="celebrate")(greet)

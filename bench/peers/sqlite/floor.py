@@ -82,7 +82,7 @@ class Floor(Peer):
             self.db.executescript(SCHEMA.read_text("utf-8"))
         for setting in SETTINGS:
             self.db.execute(f"PRAGMA {setting}")
-        columns = [name for _, name, *_ in self.db.execute("PRAGMA table_info(archive)")]
+        columns = [name for _, name, *_ in self.db.execute("PRAGMA table_info(mainspring_archive)")]
         values = [CHANGED.get(column, column) for column in columns]
         self.archive = ARCHIVE.format(columns=", ".join(columns), values=", ".join(values))
 

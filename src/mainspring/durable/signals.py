@@ -24,7 +24,7 @@ from mainspring.ids import new_id
 from mainspring.job import UNTIL_WOKEN
 from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Listing, Write
 from mainspring.stores.protocol import Store
-from mainspring.timers import fire_planned
+from mainspring.timers import CHUNK, fire_planned
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
@@ -126,6 +126,7 @@ class SignalTimer:
     """Calls again for signals whose sender may have died before it could call."""
 
     collection = COLLECTION
+    chunk = CHUNK
 
     def __init__(self, app: Mainspring) -> None:
         self._app = app

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 
 log = get_log("mainspring.occasions")
 
+CHUNK = 1024  # plans at a time
+PART = 256  # plans per write. It takes about ten milliseconds of Python, for which jobs have to wait
+LEFT_TO_OTHERS: Millis = 250  # after another process was quicker with a whole chunk: the two would go on side by side
 PAGE = 500
 MOST_LINES = 20  # of the log about what was sent at once
 SKIPS_NOTHING = duration(timedelta(minutes=10))  # graces are longer
@@ -36,6 +41,8 @@ KEY_KEPT = duration(timedelta(days=400))  # beyond the next year's
 
 
 class OccasionTimer:
+    chunk = CHUNK
+
     def __init__(self, app: Mainspring, kind: str, task: Task[..., Any, Any]) -> None:
         self._app = app
         self.kind = kind
@@ -44,19 +51,34 @@ class OccasionTimer:
         self._unreadable: set[str] = set()
 
     async def fire(self, documents: Sequence[Document], now: Millis) -> Millis | None:
-        plans = [plan for document in documents if (plan := self._read(document)) is not None]
+        """While the store writes a part of the documents, the next part is prepared."""
+        moment, written = to_datetime(now), 0
+        writing: deque[asyncio.Task[int]] = deque()
+        try:
+            for start in range(0, len(documents), PART):
+                firings = self._firings(documents[start : start + PART], moment)
+                writing.append(asyncio.create_task(self._write(firings, moment)))
+                await asyncio.sleep(0)  # the store begins to write, and jobs have their turn
+                if len(writing) > 1:
+                    written += await writing.popleft()
+            written += sum([await task for task in writing])
+        finally:
+            await asyncio.gather(*writing, return_exceptions=True)
         unreadable = [one for one in documents if one.key.id in self._unreadable] if self._unreadable else []
-        again = await leave_to_newer(self._app, unreadable, now)
-        moment = to_datetime(now)
-        firings = [fire(plan, moment, self._job) for plan in plans]
-        answers = await self._app.store.write([firing.bundle(moment) for firing in firings])
-        written = [
-            (firing, inserted)
-            for firing, inserted in zip(firings, answers, strict=True)
-            if inserted is not None  # else another process was quicker
-        ]
+        again = await leave_to_newer(self._app, unreadable, now, CHUNK)
+        return again if written or again is not None else now + LEFT_TO_OTHERS
+
+    def _firings(self, documents: Sequence[Document], now: datetime) -> list[Firing]:
+        plans = [plan for document in documents if (plan := self._read(document)) is not None]
+        return [fire(plan, now, self._job) for plan in plans]
+
+    async def _write(self, firings: Sequence[Firing], now: datetime) -> int:
+        """Return how many were written; of the others, another process was quicker."""
+        answers = await self._app.store.write([firing.bundle(now) for firing in firings])
+        found = zip(firings, answers, strict=True)
+        written = [(firing, inserted) for firing, inserted in found if inserted is not None]
         await self._tell(written)
-        return again
+        return len(written)
 
     def _job(self, plan: Plan, now: datetime) -> NewJob:
         assert plan.next is not None  # noqa: S101 - it is due

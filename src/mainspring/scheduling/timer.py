@@ -19,7 +19,7 @@ from mainspring.scheduling.ledger import Became, Entry
 from mainspring.scheduling.stored import COLLECTION, StoredSchedule
 from mainspring.stores.documents import Bundle, Document, Listing
 from mainspring.stores.protocol import Action, By, Filter
-from mainspring.timers import leave_to_newer
+from mainspring.timers import CHUNK, leave_to_newer
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
@@ -32,6 +32,7 @@ MOST_REMEMBERED = 1000  # schedules
 
 class ScheduleTimer:
     collection = COLLECTION
+    chunk = CHUNK
 
     def __init__(self, app: Mainspring) -> None:
         self._app = app

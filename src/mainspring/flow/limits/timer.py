@@ -19,7 +19,7 @@ from mainspring.flow.limits.limit import COLLECTION
 from mainspring.flow.limits.slots import KEEP, Slots
 from mainspring.flow.limits.turns import UNANSWERED, Turns
 from mainspring.stores.documents import Bundle, Document, Key, Listing, Write
-from mainspring.timers import fire_planned
+from mainspring.timers import CHUNK, fire_planned
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
@@ -32,6 +32,7 @@ TRIES = 10
 
 class LimitTimer:
     collection = COLLECTION
+    chunk = CHUNK
 
     def __init__(self, app: Mainspring) -> None:
         self._app = app
