@@ -16,7 +16,7 @@ from mainspring.stores.documents import Bundle
 MakeJob = Callable[[Plan, datetime], NewJob]  # for what the plan has next
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Firing:
     after: Plan  # as it is once this is written
     jobs: tuple[NewJob, ...]  # one or none

@@ -21,48 +21,55 @@ log = get_log("mainspring.occasions")
 
 LATER = timedelta(minutes=1)  # a worker of a newer version may be there then, and get the job
 Looked = Person | InvalidPerson | None
+PAYLOAD: dict[str, type] = {"person": str, "kind": str, "on": date, "due": datetime, "lateness": float}
 ASKS: dict[type, str] = {Person: "person", Occasion: "occasion", Context: "ctx"}
 
 
 def task_function(app: Mainspring, function: Callable[..., Any], names: Mapping[str, Any]) -> Callable[..., Any]:
     """What the task of an occasion's handler runs."""
     wants = arguments_of(function, names)
-
     lookups: Lookups[Looked] = Lookups(app.people.look_up)
 
-    def given(found: Looked, told: Mapping[str, Any], ctx: Context) -> dict[str, Any]:
+    def given(found: Looked, told: dict[str, Any]) -> dict[str, Any]:
+        ctx = told.pop("ctx", None)
         person, occasion = current(found, **told)
         values = {"person": person, "occasion": occasion, "ctx": ctx}
         return {name: values[what] for name, what in wants.items()}
 
-    async def on_loop(*, ctx: Context, person: str, kind: str, on: date, due: datetime, lateness: float) -> Any:
-        told = {"id": person, "kind": kind, "on": on, "due": due, "lateness": lateness}
-        return await function(**given(await lookups.get(person), told, ctx))
+    async def on_loop(**told: Any) -> Any:
+        return await function(**given(await lookups.get(told["person"]), told))
 
-    def in_thread(*, ctx: Context, person: str, kind: str, on: date, due: datetime, lateness: float) -> Any:
-        told = {"id": person, "kind": kind, "on": on, "due": due, "lateness": lateness}
-        return function(**given(app.run(lookups.get(person)), told, ctx))
+    def in_thread(**told: Any) -> Any:
+        return function(**given(app.run(lookups.get(told["person"])), told))
 
     chosen = on_loop if inspect.iscoroutinefunction(function) else in_thread
-    for name in ("__module__", "__name__", "__qualname__", "__doc__"):  # not its signature
+    for name in ("__module__", "__name__", "__qualname__", "__doc__"):
         setattr(chosen, name, getattr(function, name))
-    return chosen
+    return with_arguments(chosen, PAYLOAD | ({"ctx": Context} if "ctx" in wants.values() else {}))
 
 
-def current(person: Looked, *, id: str, kind: str, on: date, due: datetime, lateness: float) -> Any:
+def with_arguments(function: Callable[..., Any], arguments: Mapping[str, type]) -> Callable[..., Any]:
+    """Declare what a function is called with. A context is made only for handlers that ask for one: it takes time."""
+    parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in arguments]
+    function.__annotations__ = dict(arguments)
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return function
+
+
+def current(found: Looked, *, person: str, kind: str, on: date, due: datetime, lateness: float) -> Any:
     """The person as they are now, and the occasion on the day that the job is for."""
-    if person is None:
-        msg = f"there is no person {id!r} any more"
+    if found is None:
+        msg = f"there is no person {person!r} any more"
         raise Cancel(msg)
-    if isinstance(person, InvalidPerson):
-        log.warning("person_unreadable", person=id, error=str(person))
-        raise Snooze(LATER, f"left to a worker of a newer version: {person}")
-    occasion = person.occasion(kind)
+    if isinstance(found, InvalidPerson):
+        log.warning("person_unreadable", person=person, error=str(found))
+        raise Snooze(LATER, f"left to a worker of a newer version: {found}")
+    occasion = found.occasion(kind)
     if occasion is None:
-        msg = f"person {id!r} has no {kind} any more"
+        msg = f"person {person!r} has no {kind} any more"
         raise Cancel(msg)
     today = {"on": on, "due": due, "lateness": timedelta(seconds=lateness)}
-    return person, occasion.model_copy(update=today)
+    return found, occasion.model_copy(update=today)
 
 
 def arguments_of(function: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, str]:

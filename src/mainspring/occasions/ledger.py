@@ -8,8 +8,9 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
+from pydantic_core import from_json, to_json
+
 from mainspring.clock import Millis, to_millis
-from mainspring.json_text import from_json, to_json
 from mainspring.occasions.plan import Next, Plan
 from mainspring.schedule.reading import write_length
 from mainspring.stores.documents import Document, Key, Write
@@ -27,8 +28,10 @@ class Became(StrEnum):
     SKIPPED = "skipped"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Entry:
+    """Treat it as immutable; see `Write` for why it is not frozen."""
+
     became: Became
     kind: str
     on: date  # the local date
@@ -44,8 +47,15 @@ class Entry:
         return self.lateness > ON_TIME.total_seconds()
 
     def write(self, person: str) -> Write:
-        data = {name: getattr(self, name) for name in self.__slots__}
-        return Write(Key(COLLECTION, person, self._name), to_json(data), expires_at=_kept_until(self.at))
+        """Without what is empty."""
+        data: dict[str, Any] = {
+            "became": self.became, "kind": self.kind, "on": self.on, "utc": self.utc, "at": self.at,
+            "job_id": self.job_id, "lateness": self.lateness,
+        }  # fmt: skip
+        if self.reason:
+            data |= {"reason": self.reason, "why": self.why}
+        key = Key(COLLECTION, person, self._name)
+        return Write(key, to_json(data).decode(), expires_at=_kept_until(self.at))
 
     @property
     def _name(self) -> str:

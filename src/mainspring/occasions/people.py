@@ -389,7 +389,7 @@ def _bundle(one: Wanted, plans: Mapping[Key, Plan], now: datetime, by: By | None
     writes = [Write(_key(one.id), data, expected=one.known.version)]
     writes += email_writes(one.id, known_as, person)
     for kind in sorted(one.kinds):
-        known = plans.get(Key(collection_of(kind), "", one.id))
+        known = plans.get(Key(collection_of(kind), "", one.id)) if plans else None
         after = _plan_after(known, person, kind, now)
         if after is not None and after is not known:
             writes.append(after.write(now))

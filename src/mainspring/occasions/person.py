@@ -98,7 +98,10 @@ class Person(BaseModel):
         return " ".join(filter(None, (self.first_name, self.last_name)))
 
     def occasion(self, kind: str) -> Occasion | None:
-        return next((one for one in self.occasions if one.kind == kind), None)
+        for one in self.occasions:
+            if one.kind == kind:
+                return one
+        return None
 
     def address(self, channel: str) -> str | None:
         """Where to reach them: `person.address(occasion.channel or "email")`."""

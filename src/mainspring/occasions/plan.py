@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple
 
+from pydantic_core import from_json, to_json
+
 from mainspring.clock import to_millis
 from mainspring.errors import MainspringError
-from mainspring.json_text import from_json, to_json
 from mainspring.occasions.occasion import Occasion
 from mainspring.occasions.person import Person, unreadable
 from mainspring.occasions.times import Moment, Times
@@ -36,8 +37,10 @@ class Next(NamedTuple):
     due: datetime  # when to send: that time, or later if it had passed when this was planned
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Plan:
+    """Treat it as immutable; see `Write` for why it is not frozen."""
+
     person: str
     kind: str
     times: Times
@@ -66,7 +69,7 @@ class Plan:
             return Write(self.key, None, expected=self.version)
         return Write(
             self.key,
-            to_json(self.to_data()),
+            to_json(self.to_data()).decode(),
             expected=self.version,
             due_at=None if self.next is None else to_millis(self.next.due),
             expires_at=to_millis(now + REMEMBERED) if self.gone else None,

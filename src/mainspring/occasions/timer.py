@@ -11,11 +11,12 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import to_json
+
 from mainspring.clock import Millis, duration, to_datetime
 from mainspring.errors import InvalidPerson
 from mainspring.events import OccasionSent, OccasionSkipped
 from mainspring.job import Inserted, NewJob
-from mainspring.json_text import to_json
 from mainspring.log import get_log
 from mainspring.occasions import kinds, ledger
 from mainspring.occasions.firing import Firing, fire
@@ -86,9 +87,9 @@ class OccasionTimer:
         told = {
             "person": plan.person, "kind": plan.kind, "on": plan.next.on, "due": plan.next.utc, "lateness": lateness,
         }  # fmt: skip
-        job = self.task.template_of(to_json(told))
+        job = self.task.template_of(to_json(told).decode())
         job.dedupe_key, job.dedupe_for, job.target = key, KEY_KEPT, ("person", plan.person)
-        job.options = to_json({**_options(job.options), "idempotency_key": key})
+        job.options = to_json({**_options(job.options), "idempotency_key": key}).decode()
         return job
 
     def _read(self, document: Document) -> Plan | None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from datetime import date as Date  # noqa: N812 - times have a field of that name
+from functools import lru_cache
 from typing import Any, NamedTuple, get_args
 
 from mainspring.occasions.occasion import Occasion, read_day, read_grace, read_time
 from mainspring.occasions.person import Person
 from mainspring.occasions.quiet import quiet_hours
 from mainspring.schedule import PACKAGED, Yearly
+from mainspring.schedule.zones import Zone
 
 LAST_YEAR = 9998
 FEB29 = frozenset(get_args(Occasion.model_fields["feb29"].annotation))
@@ -47,7 +49,7 @@ class Times(NamedTuple):
         if first is not None and year <= first:
             return None
         on = Date(year, month, day) if (month, day) != (2, 29) else Yearly(2, 29, feb29=self.feb29).in_year(year)
-        return None if on is None else Moment(on, self.clear(self._instant(datetime.combine(on, read_time(self.at)))))
+        return None if on is None else Moment(on, self.clear(_instant(PACKAGED.get(self.zone), on, self.at)))
 
     def from_year(self, year: int) -> Moment | None:
         """In that year, or the first one after it in which the day is kept."""
@@ -61,7 +63,7 @@ class Times(NamedTuple):
         return None
 
     def today(self, utc: datetime) -> Date:
-        return self._wall(utc).date()
+        return (utc + _offset(PACKAGED.get(self.zone), utc)).date()
 
     def clear(self, utc: datetime) -> datetime:
         """That instant or, if it is in quiet hours, their end."""
@@ -69,14 +71,6 @@ class Times(NamedTuple):
             return utc
         found = quiet_hours(self.quiet).others.opening(PACKAGED.get(self.zone), utc.replace(tzinfo=None))
         return found.replace(tzinfo=UTC)
-
-    def _wall(self, utc: datetime) -> datetime:
-        naive = utc.replace(tzinfo=None)
-        return naive + PACKAGED.get(self.zone).offset(naive)
-
-    def _instant(self, wall: datetime) -> datetime:
-        """Skipped by clocks: as much later; twice: the first."""
-        return PACKAGED.get(self.zone).first_instant(wall).replace(tzinfo=UTC)
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Times:
@@ -94,4 +88,21 @@ class Times(NamedTuple):
         return times
 
     def to_data(self) -> dict[str, Any]:
-        return {name: value for name, value in zip(self._fields, self, strict=True) if value is not None}
+        data = {
+            "zone": self.zone, "date": self.date, "at": self.at, "feb29": self.feb29, "grace": self.grace,
+        }  # fmt: skip
+        return data if self.quiet is None else {**data, "quiet": self.quiet}
+
+
+# Bursts and imports ask for the same instants again and again. A zone of another tzdata is another object.
+
+
+@lru_cache(maxsize=16_384)
+def _instant(zone: Zone, on: Date, at: str) -> datetime:
+    """A local time that clocks skip is as much later; of one that comes twice, the first is meant."""
+    return zone.first_instant(datetime.combine(on, read_time(at))).replace(tzinfo=UTC)
+
+
+@lru_cache(maxsize=1024)
+def _offset(zone: Zone, utc: datetime) -> timedelta:
+    return zone.offset(utc.replace(tzinfo=None))

@@ -61,9 +61,12 @@ class Note:
     detail: Mapping[str, Any]  # JSON data
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Bundle:
-    """Writes, new jobs and a line of the audit log that take effect together, or not at all."""
+    """Writes, new jobs and a line of the audit log that take effect together, or not at all.
+
+    Treat it as immutable; see `Write` for why it is not frozen.
+    """
 
     writes: tuple[Write, ...]
     jobs: tuple[NewJob, ...] = ()
@@ -71,7 +74,7 @@ class Bundle:
     spread: bool = False  # wake workers (Wake.STATE): they keep what it writes in memory, and should look at once
 
     def __post_init__(self) -> None:
-        if len({write.key for write in self.writes}) < len(self.writes):
+        if len(self.writes) > 1 and len({write.key for write in self.writes}) < len(self.writes):
             msg = f"a bundle writes each document once: {[write.key for write in self.writes]}"
             raise ValueError(msg)
 

@@ -72,7 +72,7 @@ class Run:
 
     @property
     def isolated(self) -> bool:
-        if self.claim.options is None:
+        if self.claim.options is None or '"isolation"' not in self.claim.options:  # most say nothing about it
             return self.task.options.isolation == "process"
         own = from_json(self.claim.options).get("isolation")
         return (own or self.task.options.isolation) == "process"
