@@ -111,7 +111,7 @@ async def test_no_worker_of_its_queue_knows_its_task(kit: Kit) -> None:
     await kit.store.insert([job := NewJob("0190b2c4-0000-7000-8000-000000000001", "missing", "{}", queue="mail")])
     answer = await why(kit, job.id)
     assert causes(answer) == [Cause.UNKNOWN_TASK]
-    assert "None of the 1 workers of its queue 'mail' knows task 'missing'" in str(answer)
+    assert "No live worker of its queue 'mail' knows task 'missing'" in str(answer)
     await kit.store.join(replace(WORKER, id="w2", queues=("*",), tasks=("missing",)), lambda _wake: None)
     assert causes(await why(kit, job.id)) == [Cause.TURN]
 

@@ -276,8 +276,8 @@ def unserved(inquiry: Inquiry) -> Iterator[Reason]:
         yield Reason(Cause.NO_WORKER, text, detail={"queue": job.queue, "served": queues})
     elif all(worker.tasks and job.task not in worker.tasks for worker in serving):
         text = (
-            f"None of the {len(serving)} workers of its queue {job.queue!r} knows task {job.task!r}: is the code that"
-            " defines it deployed, and imported by their application?"
+            f"No live worker of its queue {job.queue!r} knows task {job.task!r}: is the code"
+            " that defines it deployed, and imported by their application?"
         )
         yield Reason(Cause.UNKNOWN_TASK, text, detail={"task": job.task, "workers": [one.id for one in serving]})
 

@@ -132,7 +132,8 @@ def test_schedules_add_their_zone_and_bounds() -> None:
     )
     assert Schedule("0 9 * * *").describe() == "at 09:00 every day (cron 0 9 * * *), UTC"
     assert Schedule("daily 09:00").describe() == "at 09:00 every day, UTC"
-    assert Schedule("every 5m", "Europe/London").describe() == "every 5 minutes"
+    assert Schedule("every 5m").describe() == "every 5 minutes"
+    assert Schedule("every 5m", "Europe/London").describe() == "every 5 minutes, Europe/London time"
     bounded = Schedule("daily 09:00", "Asia/Tokyo", start="2026-01-01T00:00", end=NOON)
     assert (
         bounded.describe()

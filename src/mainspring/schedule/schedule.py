@@ -215,8 +215,8 @@ class Schedule:
         `Schedule(…)` and `@app.every(…)` read it back: the rule, the zone, start and end. It does not tell of policies.
         """
         local = any(bound is not None and bound.tzinfo is None for bound in (self.start, self.end))
-        zoneless = isinstance(self.rule, Every) and not local
-        zone = "" if zoneless else ", UTC" if self.zone == "UTC" else f", {self.zone} time"
+        zoneless = isinstance(self.rule, Every) and not local  # then UTC goes without saying
+        zone = f", {self.zone} time" if self.zone != "UTC" else "" if zoneless else ", UTC"
         start = "" if self.start is None else f", from {self._moment(self.start)}"
         end = "" if self.end is None else f", until {self._moment(self.end)}"
         return f"{self.rule.describe()}{zone}{start}{end}"
