@@ -226,6 +226,43 @@ async def test_a_failure_that_was_caught_is_met_again(kit: Kit, ledger: Ledger) 
     assert codes == [51, 51]
 
 
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("x" * 5_000_000,), "x… shortened …x"),
+        ((list(range(1_000_000)),), "[0, 1… shortened …999]"),
+        ((b"x" * 5_000_000, 10**5000), "b'x… shortened …x'"),
+    ],
+    ids=["text", "list", "bytes"],
+)
+async def test_of_a_caught_failure_only_so_much_is_kept(kit: Kit, args: tuple[Any, ...], message: str) -> None:
+    """Megabytes of it would hold up what other jobs write."""
+    met: list[str] = []
+
+    async def fail() -> str:
+        raise LookupError(*args)
+
+    @kit.app.task()
+    async def work(ctx: Context) -> str:
+        try:
+            await ctx.step("fails", fail)
+        except LookupError as error:
+            met.append(str(error.args[0]))
+        await ctx.sleep(60)
+        return "went on"
+
+    job = await work.enqueue()
+    await kit.drain(raise_errors=True)
+    (failed, _) = await kit.app.store.steps(job.id)
+    assert len(failed.output or "") < 20_000
+    await kit.time.advance(minutes=1, raise_errors=True)
+    assert (await job.get()).result == "went on"
+    first, *_, last = message.split("… shortened …")
+    assert met[1].startswith(first)
+    assert met[1].endswith(last)
+    assert len(met[1]) < 4200
+
+
 @pytest.mark.parametrize("plain", [False, True], ids=["async", "thread"])
 async def test_a_step_that_its_function_gave_up_stays_given_up(quick: Kit, ledger: Ledger, plain: bool) -> None:
     """It took another way, which it must find again: also if the thread came to its end after all."""

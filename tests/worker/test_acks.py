@@ -13,7 +13,7 @@ from mainspring.errors import IllegalMove, StoreBusy, StoreCorrupt, StoreError, 
 from mainspring.job import Move, Outcome, Status
 from mainspring.stores.protocol import Store
 from mainspring.worker import acks as acks_module
-from mainspring.worker.acks import ENOUGH, Acks, patience_with
+from mainspring.worker.acks import ENOUGH, LARGE, Acks, patience_with
 from mainspring.worker.outage import Outage
 from mainspring.worker.run import Run
 from tests.worker.working import claim_of, ended, eventually, new_app, working
@@ -29,9 +29,13 @@ class FakeStore:
         self.poison: dict[str, BaseException] = {}
         self.gate = asyncio.Event()
         self.gate.set()
+        self.large_gate = asyncio.Event()
+        self.large_gate.set()
 
     async def ack(self, outcomes: Sequence[Outcome]) -> list[Status | None]:
         self.tries += 1
+        if any(outcome.result for outcome in outcomes):
+            await self.large_gate.wait()
         await self.gate.wait()
         if self.errors:
             raise self.errors.pop(0)
@@ -48,13 +52,14 @@ class Scene:
         self.store = store
         self.confirmed = confirmed
 
-    def add(self, name: str, *, urgent: bool = False) -> None:
+    def add(self, name: str, *, urgent: bool = False, result: str | None = None) -> None:
         app = new_app()
 
         @app.task()
         async def work() -> None: ...
 
-        self.acks.add(Run(claim_of(id=name), app.tasks["work"], 0), Outcome(name, 1, Move.DONE), urgent=urgent)
+        outcome = Outcome(name, 1, Move.DONE, result=result)
+        self.acks.add(Run(claim_of(id=name), app.tasks["work"], 0), outcome, urgent=urgent)
 
 
 @asynccontextmanager
@@ -117,6 +122,22 @@ async def test_what_comes_during_a_write_goes_with_the_next() -> None:
         it.store.gate.set()
         await it.acks.flush()
         assert it.store.batches == [["a"], ["b", "c"]]
+
+
+async def test_large_results_hold_up_no_others() -> None:
+    async with scene() as it:
+        it.store.large_gate.clear()
+        it.add("small")
+        it.add("large", result="x" * (LARGE + 1))
+        it.add("another", result="x" * (LARGE + 1))
+        await eventually(lambda: it.store.tries)
+        it.add("next", urgent=True)
+        await eventually(lambda: len(it.confirmed) == 2)
+        assert it.store.batches == [["small", "next"]]
+        assert it.acks.unwritten == 1
+        it.store.large_gate.set()
+        await it.acks.flush()
+        assert it.store.batches == [["small", "next"], ["large"], ["another"]]
 
 
 async def test_flush_waits_for_all_that_was_added() -> None:

@@ -9,8 +9,10 @@ import pytest
 
 from mainspring import Cancel, Context, Discard, Mainspring, Retry, Snooze
 from mainspring.errors import CannotStoreResult, ConfigurationError, InvalidPayload, UnsupportedCall, WorkerCrashed
+from mainspring.ids import new_id
 from mainspring.job import Failure, Move, NewJob, Outcome
 from mainspring.stores.protocol import StalledRun
+from mainspring.stores.rules import LONGEST_TRACEBACK
 from mainspring.worker import decide
 from mainspring.worker.run import Dumped, Run, Stop
 from tests.worker.working import new_app, run_of
@@ -95,10 +97,11 @@ def test_the_context_may_know_the_result_and_what_follows(app: Mainspring) -> No
     run = run_of(app, "work")
     run.context = Context(run.claim)
     run.context.set_result(None)
-    run.context.follow_up(NewJob("j2", "work", "{}"))
+    follow_up = NewJob(new_id(), "work", "{}")
+    run.context.follow_up(follow_up)
     outcome = returned(run, "ignored")
     assert outcome.result is None
-    assert [job.id for job in outcome.follow_ups] == ["j2"]
+    assert outcome.follow_ups == (follow_up,)
 
 
 def test_a_result_that_is_not_json_is_a_dead_letter(app: Mainspring) -> None:
@@ -278,6 +281,22 @@ def test_megabytes_of_error_text_are_shortened(app: Mainspring) -> None:
         assert shown.rstrip().endswith(" end")
     assert outcome.failure.message.startswith("begin ")
     assert len(raised(run_of(app, "work"), Cancel(text)).reason) < 4200
+
+
+def test_a_shortened_traceback_still_tells_what_led_to_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("traceback.format_exception", None)  # it would take seconds for such texts
+    lines = "\n".join(map(str, range(10_000)))
+    try:
+        try:
+            raise ExceptionGroup("several", [ValueError("first of them"), KeyError("k")])
+        except ExceptionGroup as group:
+            group.add_note(f"noted {lines}")
+            raise LookupError(lines) from group
+    except LookupError as error:
+        trace = decide.failure_of(error).traceback
+    assert len(trace) <= LONGEST_TRACEBACK
+    told = ["ExceptionGroup: several", "noted 0\n1\n", "ValueError: first of them", "LookupError: 0\n1\n", "9999\n"]
+    assert [text for text in told if text not in trace] == []
 
 
 def test_an_error_that_raises_whatever_it_is_asked_for_is_still_told() -> None:

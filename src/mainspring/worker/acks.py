@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 from collections.abc import Callable, Sequence
 
-from mainspring.errors import IllegalMove, StoreError
+from mainspring.errors import ConfigurationError, IllegalMove, StoreError
 from mainspring.job import Failure, Move, Outcome, Status
 from mainspring.log import get_log
 from mainspring.stores.protocol import Store
@@ -24,12 +25,20 @@ log = get_log("mainspring.worker")
 Confirmed = Callable[[list[tuple[Run, Outcome]], Sequence[Status | None]], None]
 UNWRITABLE = "how its run ended could not be written"
 ENOUGH = 500  # outcomes that need not wait for more
+LARGE = 262_144  # characters of a result that is written by itself, beside the others
 
 
 class Acks:
-    """Collects outcomes and writes them; `confirmed` hears what became of each."""
+    """Collects outcomes and writes them; `confirmed` hears what became of each.
 
-    def __init__(self, store: Store, delay: float, confirmed: Confirmed, outage: Outage) -> None:
+    Large results have a line of their own: a database takes seconds for a result of 50 MB, and all others would wait.
+    """
+
+    def __init__(
+        self, store: Store, delay: float, confirmed: Confirmed, outage: Outage, *, large: bool = False
+    ) -> None:
+        self._large = None if large else Acks(store, 0, confirmed, outage, large=True)
+        self._most = 1 if large else sys.maxsize  # outcomes in one write
         self._store = store
         self._delay = delay
         self._confirmed = confirmed
@@ -41,6 +50,9 @@ class Acks:
         self._progressed = asyncio.Event()
 
     def add(self, run: Run, outcome: Outcome, *, urgent: bool = False) -> None:
+        if self._large is not None and outcome.result is not None and len(outcome.result) > LARGE:
+            self._large.add(run, outcome, urgent=True)
+            return
         waiting = self._waiting
         waiting.append((run, outcome))
         if len(waiting) == 1:
@@ -51,16 +63,23 @@ class Acks:
     @property
     def unwritten(self) -> int:
         """Beside those that are being written."""
-        return len(self._waiting)
+        return len(self._waiting) + (0 if self._large is None else self._large.unwritten)
 
     async def serve(self) -> None:
         """Runs as long as the worker; ends only when cancelled."""
+        if self._large is None:
+            await self._serve()
+        else:
+            await asyncio.gather(self._serve(), self._large.serve())
+
+    async def _serve(self) -> None:
         while True:
             await self._some.wait()
             await self._gather()
-            batch, self._waiting = self._waiting, []
-            self._some.clear()
-            self._urgent.clear()
+            batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+            if not self._waiting:
+                self._some.clear()
+                self._urgent.clear()
             self._writing = len(batch)
             await self._write(batch)
             self._written += len(batch)
@@ -69,6 +88,8 @@ class Acks:
 
     async def flush(self) -> None:
         """Until everything added so far is written."""
+        if self._large is not None:
+            await self._large.flush()
         target = self._written + self._writing + len(self._waiting)
         while self._written < target:
             self._urgent.set()
@@ -133,6 +154,6 @@ class Acks:
 
 def patience_with(error: BaseException) -> float:
     """How many tries until it is taken for a fault of an outcome: endless if it is clearly the store's."""
-    if isinstance(error, (IllegalMove, ValueError, TypeError, ArithmeticError)):
+    if isinstance(error, (IllegalMove, ConfigurationError, ValueError, TypeError, ArithmeticError)):
         return 1
     return math.inf if isinstance(error, StoreError) and type(error) is not StoreError else 5

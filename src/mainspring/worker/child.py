@@ -21,6 +21,7 @@ from mainspring.flow.passage import Passage
 from mainspring.job import Claim
 from mainspring.log import SetUp, running
 from mainspring.middleware import RunCall
+from mainspring.stores.rules import LONGEST_MESSAGE
 from mainspring.task import Task
 from mainspring.worker import decide
 
@@ -75,13 +76,15 @@ def perform(
         follow_ups = [{name: getattr(job, name) for name in job.__slots__} for job in context.effects.follow_ups]
         return {"result": task.payload.dump_result(value), "follow_ups": follow_ups}
     except Wish as wish:
-        return {"wish": kind_of(wish), "reason": wish.reason, "delay": delay_of(wish)}
+        reason = decide.storable(wish.reason, LONGEST_MESSAGE)
+        return {"wish": kind_of(wish), "reason": reason, "delay": delay_of(wish)}
     except BaseException as error:  # noqa: BLE001 - all of it is the parent's to judge
+        failure = decide.failure_of(error)
         return {
-            "error": type(error).__name__,
+            "error": failure.type,
             "kinds": [(kind.__module__, kind.__qualname__) for kind in type(error).__mro__],
-            "message": decide.message_of(error),
-            "traceback": decide.trace_of(error),
+            "message": failure.message,
+            "traceback": failure.traceback,
         }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import traceback
 from dataclasses import replace
 from typing import Any
@@ -22,6 +21,7 @@ from mainspring.errors import (
     WorkerCrashed,
 )
 from mainspring.job import Failure, Move, Outcome
+from mainspring.json_text import read_object
 from mainspring.retry import Retry
 from mainspring.stores.protocol import StalledRun
 from mainspring.stores.rules import LONGEST_MESSAGE, LONGEST_TRACEBACK, shorten
@@ -136,7 +136,7 @@ def after_stall(task: Task[..., Any, Any] | None, run: StalledRun) -> Millis | N
 
     A worker that does not know the task uses the default policy, as does one whose policy fails.
     """
-    own = json.loads(run.options or "{}").get("retry")
+    own = read_object(run.options).get("retry")
     try:
         retry = Retry.from_data(own) if own else Retry() if task is None else task.retry_in(run.queue)
         error = TimeoutError("it ran longer than its timeout and the grace")
@@ -193,11 +193,50 @@ def told_with(error: BaseException) -> Failure | None:
 
 
 def trace_of(error: BaseException) -> str:
+    """The traceback, with the errors that led to this one.
+
+    Long messages are shortened first. Python would split them into lines: for 50 MB that takes seconds, in which the
+    worker does nothing else.
+    """
     try:
-        return "".join(traceback.format_exception(error))
+        if all(has_short_message(one) for one in causes_of(error)):
+            return "".join(traceback.format_exception(error))
+        return CAUSED.join(short_trace_of(one) + more_about(one) for one in causes_of(error))
     except Exception:  # noqa: BLE001 - before 3.12 Python's own asking for notes was not prepared for these either
-        lines = "".join(traceback.format_tb(error.__traceback__))
-        return f"Traceback (most recent call last):\n{lines}{type(error).__name__}: {message_of(error)}\n"
+        return short_trace_of(error)
+
+
+CAUSED = "\nThis exception led to the following one:\n\n"
+
+
+def causes_of(error: BaseException) -> list[BaseException]:
+    """The error and those that led to it, the first one first."""
+    chain: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and not any(link is seen for seen in chain):
+        chain.append(link)
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+    return chain[::-1]
+
+
+def has_short_message(error: BaseException) -> bool:
+    texts = [message_of(error), *getattr(error, "__notes__", ())]
+    within = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return sum(map(len, texts)) <= LONGEST_TRACEBACK and all(has_short_message(one) for one in within)
+
+
+def short_trace_of(error: BaseException) -> str:
+    """The traceback of this error alone."""
+    lines = "".join(traceback.format_tb(error.__traceback__))
+    message = shorten(message_of(error), LONGEST_MESSAGE)
+    return f"Traceback (most recent call last):\n{lines}{type(error).__name__}: {message}\n"
+
+
+def more_about(error: BaseException) -> str:
+    """Its notes, and the errors of a group."""
+    notes = [f"{shorten(note, LONGEST_MESSAGE)}\n" for note in getattr(error, "__notes__", ())]
+    within = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return "".join([*notes, *(f"\nIn this group:\n\n{short_trace_of(one)}{more_about(one)}" for one in within)])
 
 
 def message_of(error: BaseException) -> str:

@@ -30,6 +30,7 @@ from mainspring.stores.tables import CODES, RUNNING, STATUSES
 COMPLETE = """
 SELECT * FROM {s}.complete(%(ids)s::uuid[], %(tokens)s::bigint[], %(began)s::bigint[], %(results)s::text[], {now})
 """
+COMPLETE_ONE = COMPLETE.replace("%(results)s::text[]", "ARRAY[%(results)s::text]")
 WRITTEN = """
 SELECT archive.id::text, archive.token, status FROM {s}.archive
 JOIN unnest(%(ids)s::uuid[], %(tokens)s::bigint[]) AS ended(id, token)
@@ -123,12 +124,13 @@ async def complete(transaction: Transaction, outcomes: Sequence[Outcome]) -> dic
     """Runs that simply succeeded, all in one statement; those whose claim held."""
     if not outcomes:
         return {}
+    alone = len(outcomes) == 1  # its result may be large, and an array would have to be quoted and read by the server
     row = await transaction.row(
-        COMPLETE,
+        COMPLETE_ONE if alone else COMPLETE,
         ids=arrays.of_plain(one.job_id for one in outcomes),
         tokens=arrays.of_plain(one.token for one in outcomes),
         began=arrays.of_plain(one.started_at or None for one in outcomes),
-        results=arrays.of_texts(one.result for one in outcomes),
+        results=outcomes[0].result if alone else arrays.of_texts(one.result for one in outcomes),
     )
     accepted, woken = row or ([], None)
     transaction.woken.update(woken or ())
