@@ -16,6 +16,7 @@ Check = Callable[[Transaction], Awaitable[Finding]]
 LONG = 60  # seconds for which a transaction may be open before we tell of it
 MANY_DEAD = 20_000  # rows of the table of live jobs, of which autovacuum removes some at 2,000
 MUCH_ROOM, ROOM_PER_JOB = 64 << 20, 50_000  # bytes
+LARGE_INDEX, ROOM_PER_ROW = 16 << 20, 1000  # bytes
 MUCH_LOG = 1 << 30  # bytes that a replication slot keeps
 FEW_LEFT = 0.9  # of the connections that the server gives out
 FULL_QUEUE = 0.25  # of the room for notices
@@ -36,6 +37,7 @@ async def check_all(transaction: Transaction) -> list[Finding]:
         ("replication", check_replication),
         ("autovacuum", check_autovacuum),
         ("dead rows", check_dead_rows),
+        ("indexes", check_indexes),
         ("transactions", check_transactions),
         ("prepared", check_prepared),
         ("notices", check_notices),
@@ -127,6 +129,14 @@ ROWS = """
 SELECT (SELECT count(*) FROM {s}.jobs), coalesce(pg_stat_get_dead_tuples(to_regclass('{s}.jobs')), 0),
        pg_relation_size(to_regclass('{s}.jobs'))
 """
+INDEXES = """
+SELECT name, size, number FROM (
+    SELECT index.relname AS name, pg_relation_size(index.oid) AS size,
+           greatest(index.reltuples, pg_stat_get_live_tuples(indrelid), 0)::bigint AS number
+    FROM pg_index JOIN pg_class AS index ON index.oid = indexrelid
+    WHERE index.relnamespace = to_regnamespace('{s}') AND index.relkind = 'i') AS indexes
+WHERE size > %(large)s AND size > number * %(per_row)s ORDER BY size DESC
+"""
 OPEN = """
 SELECT pid, coalesce(nullif(application_name, ''), 'no name'), usename, state,
        extract(epoch FROM clock_timestamp() - xact_start)::bigint
@@ -167,6 +177,18 @@ async def check_dead_rows(transaction: Transaction) -> Finding:
         advice = f"VACUUM (FULL) {table} gives the room back; it locks the table, so pause the workers"
         return warning("dead rows", shown, advice)
     return ok("dead rows", shown)
+
+
+async def check_indexes(transaction: Transaction) -> Finding:
+    """Vacuum empties the pages of an index for new rows, and never gives them back."""
+    rows = await transaction.rows(INDEXES, large=LARGE_INDEX, per_row=ROOM_PER_ROW)
+    if not rows:
+        return ok("indexes", "none is much larger than its rows need")
+    sizes = ", ".join(f"{name} ({size >> 20} MB for {number:,} rows)" for name, size, number in rows[:3])
+    shown = f"much larger than their rows need: {sizes}{f', and {len(rows) - 3} more' if len(rows) > 3 else ''}"
+    commands = "; ".join(f"REINDEX INDEX CONCURRENTLY {transaction.dialect.schema}.{name}" for name, _, _ in rows)
+    advice = f"new jobs use the room again. To give it back now, without holding anybody up: {commands}"
+    return warning("indexes", shown, advice)
 
 
 async def check_transactions(transaction: Transaction) -> Finding:

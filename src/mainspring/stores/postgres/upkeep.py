@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -108,7 +109,8 @@ MISSED_BEATS = 1.5  # heartbeats that a worker without a listening session may b
 LAST_WORD = 0.25  # seconds, at least, for a heartbeat that is on its way
 LOCK_IS_FREE = f"CASE WHEN lock_server = {SERVER_START} THEN pg_try_advisory_xact_lock_shared(lock) ELSE false END"
 LOOK = f"""
-SELECT (SELECT json_agg(json_build_array(id, beat, {LOCK_IS_FREE}, {{now}} - seen_at, info->'heartbeat'))
+SELECT (SELECT json_agg(json_build_array(id, beat, {LOCK_IS_FREE}, {{now}} - seen_at,
+                                               coalesce(info->>'heartbeat', '0')))
         FROM {{s}}.workers),
        ARRAY({HOLDERS}),
        (SELECT json_agg(json_build_array(id, token, deadline - claimed_at)) FROM {{s}}.jobs
@@ -145,7 +147,7 @@ async def look(transaction: Transaction) -> Sight:
     workers, holders, timed = await transaction.row(LOOK) or ([], [], [])
     beats = {worker: beat for worker, beat, *_ in workers or ()}
     disconnected = [
-        Disconnected(worker, beat, silent / 1000, heartbeat)
+        Disconnected(worker, beat, silent / 1000, float(heartbeat))
         for worker, beat, is_free, silent, heartbeat in workers or ()
         if is_free
     ]
@@ -216,7 +218,31 @@ async def prune(transaction: Transaction, limit: int) -> int:
             transaction.count(queue, status, -number)
     await transaction.rows(PLAN_FREELY, freely="on")
     forgotten = await transaction.do(FORGET_KEYS, limit=limit) + await transaction.do(documents.PRUNE, limit=limit)
-    return len(rows) + forgotten + await drop_days(transaction)
+    dropped = await drop_days(transaction)
+    await give_space_back(transaction)
+    return len(rows) + forgotten + dropped
+
+
+SMALL_TABLE, LARGE_INDEXES = 1 << 20, 16 << 20  # bytes
+BLOATED = """
+SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace('{s}') AND relname = ANY(%(tables)s)
+    AND pg_relation_size(oid) <= %(small)s AND pg_indexes_size(oid) > %(large)s
+"""
+EMPTIED = ("jobs", "archive_short", "attempts", "steps")  # tables that are empty again and again
+
+
+async def give_space_back(transaction: Transaction) -> None:
+    """Truncate tables that are empty and have large indexes: vacuum empties an index, but never makes it smaller.
+
+    Only if nothing uses the table at this moment: others never wait for more than the truncation itself.
+    """
+    sizes = {"small": SMALL_TABLE, "large": LARGE_INDEXES}
+    for (table,) in await transaction.rows(BLOATED, tables=list(EMPTIED), **sizes):
+        with contextlib.suppress(psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege):
+            async with transaction.connection.transaction():
+                await transaction.do(f"LOCK TABLE {{s}}.{table} IN ACCESS EXCLUSIVE MODE NOWAIT")
+                if not await transaction.value(f"SELECT EXISTS (SELECT 1 FROM {{s}}.{table})"):
+                    await transaction.do(f"TRUNCATE {{s}}.{table}")
 
 
 async def drop_days(transaction: Transaction) -> int:

@@ -123,7 +123,8 @@ COMMENT ON COLUMN {schema}.archive.expires_at IS 'kept at least until then (ms s
 COMMENT ON COLUMN {schema}.archive.drop_day IS 'the day (since 1970) on which its partition is dropped; 0: kept for less than a day';
 COMMENT ON COLUMN {schema}.archive.result IS 'JSON: what the task returned';
 
-CREATE TABLE {schema}.archive_short PARTITION OF {schema}.archive FOR VALUES FROM (0) TO (1);
+CREATE TABLE {schema}.archive_short PARTITION OF {schema}.archive FOR VALUES FROM (0) TO (1)
+    WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 2000); -- all its rows are soon deleted
 CREATE TABLE {schema}.archive_forever PARTITION OF {schema}.archive FOR VALUES FROM (1000000) TO (MAXVALUE);
 CREATE INDEX archive_short_expiry ON {schema}.archive_short (expires_at);
 CREATE INDEX archive_failed ON {schema}.archive (status, id) WHERE status > 4;
@@ -149,7 +150,7 @@ CREATE TABLE {schema}.attempts (
     error         text,
     traceback     text,
     PRIMARY KEY (job_id, number)
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 2000); -- retention deletes many at a time
 COMMENT ON TABLE {schema}.attempts IS
     'Runs that did not simply succeed; the successful one is in its job''s own row of archive.';
 
@@ -162,7 +163,7 @@ CREATE TABLE {schema}.steps (
     started_at    bigint   NOT NULL,
     finished_at   bigint   NOT NULL,
     PRIMARY KEY (job_id, name)
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 2000);
 COMMENT ON TABLE {schema}.steps IS 'What durable functions have behind them: their next run does not do it again.';
 COMMENT ON COLUMN {schema}.steps.number IS 'in the order in which the function asked for them';
 COMMENT ON COLUMN {schema}.steps.output IS 'JSON';
@@ -173,7 +174,7 @@ CREATE TABLE {schema}.dedupe (
     job_id        uuid     NOT NULL,
     expires_at    bigint   NOT NULL,
     PRIMARY KEY (task, dedupe_key)
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 2000);
 CREATE INDEX dedupe_expiry ON {schema}.dedupe (expires_at);
 COMMENT ON TABLE {schema}.dedupe IS 'Dedupe keys that outlive their job.';
 
@@ -183,7 +184,7 @@ CREATE TABLE {schema}.counts (
     queue         text     NOT NULL,
     status        smallint NOT NULL,
     n             bigint   NOT NULL
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX counts_of ON {schema}.counts (queue, status);
 COMMENT ON TABLE {schema}.counts IS 'Jobs per queue and status: the sum of its rows. Workers fold them together.';
 
@@ -262,7 +263,7 @@ CREATE TABLE {schema}.audit_jobs (
     operation     text     NOT NULL,
     action        text     NOT NULL,
     PRIMARY KEY (job_id, operation, action)
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 2000);
 COMMENT ON TABLE {schema}.audit_jobs IS 'To which jobs it was done.';
 
 CREATE TABLE {schema}.documents (
@@ -274,7 +275,7 @@ CREATE TABLE {schema}.documents (
     expires_at    bigint   NOT NULL,
     data          text     NOT NULL,
     PRIMARY KEY (collection, grp, id)
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000); -- limits are written all the time
 CREATE INDEX documents_due ON {schema}.documents (collection, due_at) WHERE due_at < 4611686018427387904;
 CREATE INDEX documents_expiry ON {schema}.documents (expires_at) WHERE expires_at < 4611686018427387904;
 COMMENT ON TABLE {schema}.documents IS 'What is kept beside jobs: schedules, people, … as JSON.';
