@@ -50,6 +50,7 @@ class Write:
     due_at: Millis | None = None
     expires_at: Millis | None = None
     version: str = field(default_factory=new_version)  # the new one
+    announced: bool = False  # an earlier write has told workers of this due time, or an earlier one
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,4 +137,5 @@ SOON: Millis = 15_000  # workers look at least this often, and need be told only
 
 
 def comes_soon(writes: Iterable[Write], now: Millis) -> bool:
-    return any(write.due_at is not None and write.due_at <= now + SOON for write in writes)
+    """Whether workers must be told, or they would look too late."""
+    return any(write.due_at is not None and write.due_at <= now + SOON and not write.announced for write in writes)

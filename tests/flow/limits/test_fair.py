@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from mainspring import Context, Fair, Limit, Mainspring, Rate, Retry
-from mainspring.errors import ConfigurationError, Discard, InvalidPayload, SystemHalted
+from mainspring.errors import ConfigurationError, Discard, InvalidPayload, StoreError, SystemHalted
 from mainspring.flow.limits.crew import Crew
 from mainspring.flow.limits.turns import FRESH, IN_LINE, UNANSWERED, Turns
 from mainspring.job import Status
 from mainspring.stores.documents import Bundle
-from mainspring.testing import manual
+from mainspring.stores.memory import MemoryStore
+from mainspring.stores.protocol import Store
+from mainspring.testing import ManualClock, manual
 from tests.flow.conftest import NewApp
 from tests.worker.working import eventually, working
 
@@ -159,32 +162,60 @@ async def test_jobs_of_a_fair_task_with_a_rate_give_their_turns_back() -> None:
             counters.release(5)
 
 
-@pytest.mark.parametrize("lost", ["enter", "entered"])
-async def test_an_enqueue_that_dies_on_its_way_leaves_nobody_in_the_line_for_ever(lost: str) -> None:
-    app = Mainspring("memory://")
-    ran: list[str] = []
+class Killed(StoreError):
+    """The process has died."""
 
-    @app.task(fair=Fair(lambda p: p.who, 1))
-    async def work(who: str) -> None:
-        ran.append(who)
 
-    async with manual(app) as kit:
-        guard = app.limits._guard
-        real = getattr(guard, lost)
+class Mortal:
+    """A store as a process sees it that is killed after so many calls: the last one still took effect."""
 
-        async def dies(*args: Any) -> None:
-            if lost == "enter":
-                await real(*args)
-            raise SystemExit
+    def __init__(self, store: Store, calls: int) -> None:
+        self._store = store
+        self._calls = calls
 
-        setattr(guard, lost, dies)
-        with pytest.raises(SystemExit):
-            await work.enqueue_many([{"who": "a"}] * 3)
-        setattr(guard, lost, real)
-        if lost == "enter":  # noted, and never inserted
-            await work.enqueue_many([{"who": "a"}] * 3)
-        await kit.time.advance(UNANSWERED / 1000 + 21)
-        assert ran == ["a"] * 3
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        return partial(self._call, found) if inspect.iscoroutinefunction(found) else found
+
+    async def _call(self, method: Any, *args: Any, **options: Any) -> Any:
+        if not self._calls:
+            raise Killed
+        self._calls -= 1
+        return await method(*args, **options)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("before", ["quiet", "line"])
+async def test_an_enqueue_that_is_killed_anywhere_holds_its_key_up_for_three_seconds_at_most(
+    before: str, width: int
+) -> None:
+    for calls in range(50):
+        clock = ManualClock()
+        store = MemoryStore(clock=clock)
+        enqueuer, other = Mainspring(cast("Store", Mortal(store, calls))), Mainspring(store)
+        counters = Counters()
+        counters.release(100)
+        task = serve(other, counters, width)
+        if before == "line":  # jobs of the key have lined up before, a moment ago
+            await task.enqueue_many([{"who": "a"}] * 5)
+            await other.worker().drain()
+        killed = await is_killed(serve(enqueuer, counters, width).enqueue_many([{"who": "a"}] * 5))
+        await task.enqueue_many([{"who": "a"}] * 2)
+        for _ in range(6):
+            clock.advance(0.5)
+            await other.worker().drain()
+        assert set(await statuses(other)) == {Status.COMPLETED}, f"killed after {calls} calls"
+        if not killed:
+            return
+    pytest.fail("it was killed each time")
+
+
+async def is_killed(enqueue: Coroutine[Any, Any, Any]) -> bool:
+    try:
+        await enqueue
+    except Killed:
+        return True
+    return False
 
 
 async def test_who_enqueues_at_once_for_one_key_shares_its_room(new_app: NewApp) -> None:

@@ -32,12 +32,15 @@ def write_of(key: Key, state: State, before: Document | None, now: Millis, *, an
     expected = ABSENT if before is None else before.version
     if state.idle:
         return Write(key, None, expected)
+    planned = None if before is None or anew else before.due_at
+    due_at = state.due_at(now, planned)
     return Write(
         key,
         to_json(state.to_data()),
         expected,
-        due_at=state.due_at(now, None if before is None or anew else before.due_at),
+        due_at=due_at,
         expires_at=state.expires_at(now),
+        announced=planned is not None and due_at is not None and planned <= due_at,
     )
 
 

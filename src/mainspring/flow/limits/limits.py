@@ -125,6 +125,10 @@ class Limits:
         (gate,) = self._fair[task]
         return gate.ticket(lambda: self._app.tasks[task].payload.view(payload), task)
 
+    def is_fair(self, name: str) -> bool:
+        """Whether this program declares a fair task with a limit of this name."""
+        return any(gate.name == name for gates_ in self._fair.values() for gate in gates_)
+
     async def jobs_out(self, name: str, now: Millis) -> Counter[str] | None:
         """Count the jobs of a fair task that are ready or run, by key. None: there are too many to look through."""
         tasks = tuple(task for task, gates_ in self._fair.items() if name in {gate.name for gate in gates_})

@@ -7,6 +7,7 @@ document that jobs wait. The last would wait for ever, since a limit that nothin
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from mainspring.flow.limits.bucket import Bucket
 from mainspring.flow.limits.kept import FAIR, call, gone, state_in, write_of, written
 from mainspring.flow.limits.limit import COLLECTION
 from mainspring.flow.limits.slots import KEEP, Slots
-from mainspring.flow.limits.turns import UNANSWERED, Turns
+from mainspring.flow.limits.turns import DOUBT, UNANSWERED, Turns
 from mainspring.stores.documents import Bundle, Document, Key, Listing, Write
 from mainspring.timers import CHUNK, fire_planned
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from mainspring.app import Mainspring
 
 LOOK_EVERY: Millis = 5_000  # at the jobs that are out of the line
+ON_THE_WAY = 0.1  # seconds between the end of a job and the start of the next one of its key, at most, as a rule
 UNCHANGED: Millis = 600_000  # a limit that was empty for so long has refused no job lately
 PAGE = 200  # documents
 TRIES = 10
@@ -38,14 +40,50 @@ class LimitTimer:
         self._app = app
         self._out: dict[str, tuple[Millis, Counter[str] | None]] = {}  # when we looked which jobs are out of the line
 
-    async def fire(self, documents: Sequence[Document], now: Millis) -> None:
-        """Look at limits that have come due."""
+    async def fire(self, documents: Sequence[Document], now: Millis) -> Millis | None:
+        """Look at limits that have come due. Doubts about fair tasks are for programs that know them to clear."""
         states = {document.key: state_in(document) for document in documents}
+        others = {key for key, state in states.items() if self._is_for_others(key, state, now)}
+        if len(others) < CHUNK:  # else limits that come due later would wait behind them
+            documents = [document for document in documents if document.key not in others]
+            states = {document.key: states[document.key] for document in documents}
+        await self._look(documents, states, now)
+        return now + DOUBT if 0 < len(others) < CHUNK else None
+
+    def _is_for_others(self, key: Key, state: State, now: Millis) -> bool:
+        is_new = isinstance(state, Turns) and state.is_doubtful(now) and now - state.doubted_at < LOOK_EVERY
+        return is_new and not self._app.limits.is_fair(key.group.removeprefix(FAIR))
+
+    async def _look(self, documents: Sequence[Document], states: Mapping[Key, State], now: Millis) -> None:
+        await self._clear_doubts(states, now)
         busy = await self._busy({key for key, state in states.items() if has_stale_calls(state, now)}, now)
         for key, state in states.items():
             if isinstance(state, Turns) and key not in busy:
                 state.give_up_calls(now)
         await self._wake_next(documents, states, now)
+
+    async def _clear_doubts(self, states: Mapping[Key, State], now: Millis) -> None:
+        """Look after jobs that lined up in fair keys: the process that enqueued them may have died before calling them.
+
+        It may also have died after it was counted that jobs are ready, and before they were. A key of which nothing is
+        ready or runs is looked at twice: a job may have ended this moment, and the next one is on its way.
+        """
+        doubtful = {key: one for key, one in states.items() if isinstance(one, Turns) and one.is_doubtful(now)}
+        still = await self._none_out([key for key, state in doubtful.items() if state.called])
+        if still:
+            await asyncio.sleep(ON_THE_WAY)
+            still &= await self._none_out(still)
+        for key, state in doubtful.items():
+            state.clear_doubt(none_out=key in still)
+
+    async def _none_out(self, keys: Collection[Key]) -> set[Key]:
+        """The fair keys of which no job is ready or runs, as far as this process can tell."""
+        now = self._app.store.clock.now()
+        names = {key.group.removeprefix(FAIR) for key in keys}
+        out = {
+            FAIR + name: await self._app.limits.jobs_out(name, now) for name in names if self._app.limits.is_fair(name)
+        }
+        return {key for key in keys if (found := out.get(key.group)) is not None and not found[key.id]}
 
     async def recover(self) -> None:
         """A worker died: look at every limit that it may have left in a wrong state."""

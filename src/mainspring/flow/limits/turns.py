@@ -13,6 +13,8 @@ UNANSWERED: Millis = 30_000  # if nothing of a key is ready or runs, calls are l
 FRESH: Millis = (
     20_000  # so long turns are passed on without a word; less than UNANSWERED, so that what is older stands still
 )
+DOUBT: Millis = 1_000  # so long after jobs line up it is checked that they, or others of their key, are called
+TOGETHER: Millis = 500  # such checks of many keys come due at the same times
 IN_LINE: Millis = 60_000  # so long after a note that jobs line up it is believed: they may be on their way
 
 
@@ -26,6 +28,9 @@ class Turns(Slots):
     called: int = 0
     called_at: Millis = 0
     noted_at: Millis = 0  # when somebody last said that jobs line up
+    doubted_at: Millis = (
+        0  # since when jobs may be in line that no process will call, as theirs died; 0: there are none
+    )
     short: bool = False  # more have left than were counted: what we know of the count is old, or it was wrong
 
     @classmethod
@@ -33,8 +38,8 @@ class Turns(Slots):
         return cls(**{**data, "holders": dict(data["holders"])})
 
     def to_data(self) -> dict[str, Any]:
-        times = {"called": self.called, "called_at": self.called_at, "noted_at": self.noted_at}
-        return {"size": self.size, "holders": dict(self.holders), "waiting": self.waiting, **times}
+        times = {"called_at": self.called_at, "noted_at": self.noted_at, "doubted_at": self.doubted_at}
+        return {**Slots.to_data(self), "called": self.called, **times}
 
     @property
     def room(self) -> int:
@@ -71,8 +76,22 @@ class Turns(Slots):
         self.called = max(0, self.called - number)
 
     def note(self, now: Millis) -> None:
+        """Jobs line up, or are about to. Whether they are called is checked soon: their process may die before that."""
         self.waiting = True
         self.noted_at = max(now, self.noted_at + 1)  # each note is another one
+        self.doubted_at = self.doubted_at or now
+
+    def is_doubtful(self, now: Millis) -> bool:
+        """Whether the check is due."""
+        return self.doubted_at > 0 and not 0 <= now - self.doubted_at < DOUBT
+
+    def clear_doubt(self, *, none_out: bool) -> None:
+        """Do the check. If no job of the key is ready or runs, those that are counted are not there, or asleep."""
+        if none_out and not self.holders:
+            self.called = 0
+        if self.room:
+            self.noted_at += 1  # processes that found the line empty before must look at it again
+        self.doubted_at = 0
 
     def give_up_calls(self, now: Millis) -> None:
         if not self.holders and abs(now - self.called_at) > UNANSWERED:  # far ahead: by a clock that was wrong
@@ -95,6 +114,9 @@ class Turns(Slots):
         return not (self.holders or self.called or self.waiting)
 
     def due_at(self, now: Millis, before: Millis | None) -> Millis | None:
+        if self.doubted_at:
+            check = min(self.doubted_at, now) + DOUBT
+            return check + -check % TOGETHER
         due = Slots.due_at(self, now, before)
         return due if due is not None or not self.called else now + UNANSWERED + 1
 
