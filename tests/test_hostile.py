@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable, Coroutine
+from contextlib import closing
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -27,9 +30,10 @@ from mainspring import (
     Window,
 )
 from mainspring.errors import CannotStoreResult, ConfigurationError, InvalidPayload, MainspringError
+from mainspring.job import Status
 from mainspring.json_text import MOST_LEVELS
 from mainspring.stores.memory import MemoryStore
-from mainspring.stores.protocol import Filter, Store
+from mainspring.stores.protocol import Filter, Severity, Store
 from mainspring.stores.sqlite import SqliteStore
 from mainspring.task import Task
 from tests.dynamodb import FreshStore
@@ -64,6 +68,9 @@ def an_app(store: Store | str = "memory://") -> tuple[Mainspring, Task[[Any], An
         return data
 
     return app, work
+
+
+async def nothing() -> None: ...
 
 
 # -- each route refuses --------------------------------------------------------------------------------------
@@ -122,8 +129,8 @@ def test_an_option_that_cannot_be_kept_is_refused_before_anything_is_enqueued(op
         lambda: Schedule("@daily", end=EARLY),
         lambda: Schedule("@daily", start=datetime.min),  # noqa: DTZ901 - a wall time
         lambda: Schedule("@daily").paused(datetime(2026, 1, 1, tzinfo=UTC), LATE),
-        lambda: Mainspring("memory://").task(name="\0")(test_a_short_payload_costs_no_second_look),
-        lambda: Mainspring("memory://").task(name="x" * 201)(test_a_short_payload_costs_no_second_look),
+        lambda: Mainspring("memory://").task(name="\0")(nothing),
+        lambda: Mainspring("memory://").task(name="x" * 201)(nothing),
         lambda: Mainspring("memory://").queue("a\0b", max_attempts=2),
         lambda: Filter(queues=("\0",)),
         lambda: Filter(target_id="\ud800"),
@@ -224,15 +231,99 @@ async def test_what_json_can_carry_comes_back(value: Any) -> None:
     assert (await app.jobs.get(handle.id)).payload == {"data": value}
 
 
-def test_a_short_payload_costs_no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": [1, 2, {"b": "c" * 1000}]},
+        [{"n": n, "of": ["a", None, 'it\'s "[["', "\\", "{\\"]} for n in range(1000)],
+        {"digits": "1" * 4200, "more": list(range(5000))},
+    ],
+    ids=["small", "rows", "digits"],
+)
+def test_a_payload_that_is_neither_deep_nor_long_is_not_read_again(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To read a large one would hold up the event loop for seconds."""
     monkeypatch.setattr("mainspring.json_text.problem_of_reading", None)
     _, work = an_app()
-    work.prepare({"a": [1, 2, {"b": "c" * 1000}]})
+    work.prepare(value)
 
 
 def test_a_person_has_no_attribute_that_json_lacks() -> None:
     with pytest.raises(ValueError, match="finite number"):
         Person(id="p", zone="UTC", attributes={"a": NAN})
+
+
+# -- rows that were written by hand ------------------------------------------------------------------------------
+
+Execute = Callable[[str], object]
+
+BY_HAND = [
+    "UPDATE {jobs} SET status = 99 WHERE id = '{waiting[0]}'",
+    "UPDATE {jobs} SET status = -7 WHERE id = '{waiting[1]}'",
+    "UPDATE {jobs} SET priority = 99 WHERE id = '{waiting[2]}'",
+    "UPDATE {jobs} SET options = 'nonsense', target_type = 'guest' WHERE id = '{waiting[3]}'",
+    "UPDATE {archive} SET status = 99, priority = -1, result = 'nonsense' WHERE id = '{done}'",
+    "INSERT INTO {counts} (queue, status, n) VALUES ('default', 99, 5), ('default', -1, 5)",
+]
+ON_SQLITE = [
+    "UPDATE {jobs} SET tags = 'nonsense' WHERE id = '{waiting[4]}'",
+    "UPDATE {jobs} SET tags = '[7, null]' WHERE id = '{waiting[5]}'",
+    "UPDATE mainspring_audit SET detail = 'nonsense'",
+]
+ON_POSTGRES = [
+    "UPDATE {jobs} SET progress = 'NaN' WHERE id = '{waiting[4]}'",
+    "UPDATE {jobs} SET created_at = 9e18::bigint WHERE id = '{waiting[5]}'",
+    "UPDATE {schema}.audit SET detail = '[]'",
+    "INSERT INTO {schema}.workers (id, info, queues, beat, seen_at) VALUES ('odd', '{{}}', '{{}}', 0, 9e18::bigint)",
+]
+
+
+def in_sqlite(path: Path) -> Execute:
+    def execute(statement: str) -> object:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            return connection.execute(statement)
+
+    return execute
+
+
+def in_postgres(dsn: str) -> Execute:
+    def execute(statement: str) -> object:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            return connection.execute(statement.encode())
+
+    return execute
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+async def test_a_row_that_was_written_by_hand_hides_no_others(kind: str, tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "jobs.db") if kind == "sqlite" else RecycledStore()
+    app, work = an_app(store)
+    done = await work.enqueue("done")
+    await app.worker().drain()
+    waiting = [await work.enqueue(number) for number in range(8)]
+    await app.jobs.reschedule(waiting[7].id, delay=0)  # for a line in the audit log
+    if isinstance(store, SqliteStore):
+        names, execute, statements = {"schema": ""}, in_sqlite(store.file.path), ON_SQLITE
+        names |= {table: f"mainspring_{table}" for table in ("jobs", "archive", "counts")}
+    else:
+        names, execute, statements = {"schema": store.schema}, in_postgres(store._dsn), ON_POSTGRES
+        names |= {table: f"{store.schema}.{table}" for table in ("jobs", "archive", "counts")}
+    for statement in (*BY_HAND, *statements):
+        execute(statement.format(**names, done=done.id, waiting=[job.id for job in waiting]))
+    everyone = {done.id, *(job.id for job in waiting)}
+    assert {job.id async for job in app.jobs.all()} == everyone
+    assert {job.id for job in await store.get(sorted(everyone))} == everyone
+    assert await app.jobs.count() == len(everyone)
+    for job_id in everyone:
+        await everything_can_be_read(app, job_id)
+    (found,) = [one for one in await store.diagnose() if one.check == "rows"]
+    assert (found.severity, "and 3 more" in found.message) == (Severity.ERROR, True)
+    await store.audit()
+    await store.repair()
+    await everything_can_be_read(app, waiting[7].id)
+    await app.worker().drain()
+    ran = {job.id async for job in app.jobs.all(Filter(statuses=(Status.COMPLETED,)))}
+    assert ran >= {job.id for job in waiting[3:]}  # also beside one whose options cannot be read
+    await app.close()
 
 
 # -- whatever comes, reading works -----------------------------------------------------------------------------
@@ -290,7 +381,7 @@ async def everything_can_be_read(app: Mainspring, job_id: str | None) -> None:
         job = await app.jobs.get(job_id)
         await app.jobs.why(job_id)
         await app.jobs.timeline(job_id)
-        where = Filter(queues=(job.queue,), tasks=(job.task,), tags=job.tags, dedupe_key=job.dedupe_key)
+        where = Filter(ids=(job_id,), queues=(job.queue,), tasks=(job.task,), dedupe_key=job.dedupe_key)
         assert job_id in {one.id async for one in app.jobs.all(where)}
         assert page.jobs
     await app.stats()

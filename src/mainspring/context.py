@@ -21,6 +21,7 @@ from mainspring.flow.tally import BatchProgress
 from mainspring.job import Claim, NewJob, check_prepared
 from mainspring.names import showable
 from mainspring.stores.protocol import Completion
+from mainspring.stores.rules import refuse_unkeepable
 
 UNSET: Any = object()
 
@@ -233,6 +234,7 @@ class Context(DurableCalls):
         self._refuse_within_step("ctx.follow_up")
         self._refuse_after_commit("ctx.follow_up(…)")
         check_prepared("ctx.follow_up", jobs)
+        refuse_unkeepable(jobs)
         self.effects.follow_ups += jobs
 
     def set_result(self, value: Any) -> None:

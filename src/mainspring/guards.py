@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from mainspring.clock import Millis
 from mainspring.job import Claim, Move, Outcome
-from mainspring.json_text import from_json
+from mainspring.json_text import read_object
 
 STAND_BY = 0.5  # seconds that a job may wait in its worker for a guard to change its mind
 PassAtOnce = Callable[[Sequence[Claim]], list[Claim]]
@@ -111,7 +111,7 @@ class Guards:
     def concern(self, claims: Sequence[Claim]) -> set[str]:
         """Those that must be admitted, by their ids. May be asked once for each: who passes at once has passed."""
         names = self._guards.keys()
-        ids = {one.id for one in claims if one.options is not None and not names.isdisjoint(from_json(one.options))}
+        ids = {one.id for one in claims if one.options is not None and not names.isdisjoint(read_object(one.options))}
         for concerns in self._concerns.values():
             own = [claim for claim in claims if claim.id not in ids and concerns(claim)]
             if len(self._at_once) == 1:  # else it would be a question what the others say
@@ -173,7 +173,7 @@ class Guards:
         self, claims: Sequence[Claim], endings: Mapping[str, Ending] | None = None
     ) -> Iterable[tuple[Guard, list[Guarded]]]:
         endings = endings or {}
-        options = [(claim, NONE if claim.options is None else from_json(claim.options)) for claim in claims]
+        options = [(claim, read_object(claim.options)) for claim in claims]
         for name, guard in self._guards.items():
             concerns = self._concerns.get(name, nobody)
             if jobs := [
@@ -188,9 +188,6 @@ def final(refusal: Refusal) -> Refusal:
     """Others would have to be asked again. At once, before it has passed after all."""
     refusal.call_off()
     return replace(refusal, soon=None)
-
-
-NONE: Mapping[str, Any] = {}
 
 
 def nobody(claim: Claim) -> bool:

@@ -22,6 +22,7 @@ from tests.worker.working import ended, eventually, fields_of, new_app, reached,
 pytestmark = pytest.mark.slow
 
 AT_ONCE = Retry.fixed(0)
+JOB = "018f0000-0000-7000-8000-000000000001"
 seen: contextvars.ContextVar[str] = contextvars.ContextVar("seen", default="nothing")
 
 
@@ -205,8 +206,8 @@ async def test_a_payload_that_no_longer_fits_is_a_dead_letter(app: Mainspring) -
     async def work(n: int) -> None: ...
 
     async with working(app):
-        await app.store.insert([NewJob("j1", "work", '{"n": "many"}')])
-        job = (await ended(app, "j1"))[0]
+        await app.store.insert([NewJob(JOB, "work", '{"n": "many"}')])
+        job = (await ended(app, JOB))[0]
     assert (job.status, job.attempts) == (Status.DEAD_LETTER, 1)
     assert job.failure is not None
     assert job.failure.type == "InvalidPayload"

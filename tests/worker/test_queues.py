@@ -13,6 +13,7 @@ import pytest
 
 from mainspring import Mainspring
 from mainspring.events import JobReleased
+from mainspring.ids import new_id
 from mainspring.job import NewJob, Outcome, Status
 from mainspring.stores.memory import MemoryStore
 from mainspring.worker import Subscription
@@ -106,7 +107,7 @@ async def order_of(app: Mainspring, number: int, **settings: Any) -> list[str]:
     async def work(queue: str) -> None:
         ran.append(queue)
 
-    jobs = [NewJob(f"{queue}{n:04}", "work", f'{{"queue": "{queue}"}}', queue) for n in range(number) for queue in "ab"]
+    jobs = [NewJob(new_id(), "work", f'{{"queue": "{queue}"}}', queue) for _ in range(number) for queue in "ab"]
     await app.store.insert(jobs)
     async with working(app, concurrency=1, prefetch=0, **settings) as worker:
         worker._random = random.Random(5)
@@ -227,7 +228,7 @@ async def test_all_slots_are_used_again_after_everything_that_can_happen_to_jobs
     async with working(app, concurrency=4) as worker:
         jobs = await mixed.enqueue_many([{"kind": n % 4} for n in range(60)])
         jobs += await synced.enqueue_many([{"kind": n % 2} for n in range(20)])
-        await app.store.insert([NewJob(f"u{n}", "unknown", "{}") for n in range(10)])
+        await app.store.insert([NewJob(new_id(), "unknown", "{}") for _ in range(10)])
         await ended(app, *[job.id for job in jobs])
         await eventually(lambda: worker._slots == 0 and not worker._held)
         together = asyncio.Barrier(4)

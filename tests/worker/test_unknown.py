@@ -11,6 +11,7 @@ import pytest
 
 from mainspring import Mainspring
 from mainspring.events import TaskUnknown
+from mainspring.ids import new_id
 from mainspring.job import NewJob, Status
 from mainspring.stores.memory import MemoryStore
 from mainspring.stores.postgres import PostgresStore
@@ -20,6 +21,7 @@ from mainspring.worker import unknown
 from tests.postgres import RecycledStore
 from tests.worker.working import ended, eventually, fields_of, new_app, record, working
 
+JOB = "018f0000-0000-7000-8000-000000000001"
 STORES = ["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.slow)]
 
 
@@ -97,9 +99,9 @@ async def test_an_unknown_task_is_told_of_once(
     looks = count(monkeypatch, "look")
 
     async with working(app) as worker:
-        await app.store.insert([NewJob("j1", "thank", "{}", queue="mail")])
+        await app.store.insert([NewJob(JOB, "thank", "{}", queue="mail")])
         await eventually(lambda: told)
-        await app.store.insert([NewJob("j2", "thank", "{}", queue="mail")])
+        await app.store.insert([NewJob(new_id(), "thank", "{}", queue="mail")])
         seen = looks[0]
         await eventually(lambda: looks[0] > seen + 3)
     assert [(event.task, event.queue, event.due) for event in told] == [("thank", "mail", 1)]
@@ -116,7 +118,7 @@ async def test_an_unknown_task_is_told_of_again_after_a_worker_knew_it(
     knowing = WorkerInfo("w2", "host", 1, ("*",), tasks=("thank",))
     async with working(app):
         await app.store.join(knowing, lambda _: None)
-        await app.store.insert([NewJob("j1", "thank", "{}")])
+        await app.store.insert([NewJob(JOB, "thank", "{}")])
         await eventually(lambda: looks[0] > 3)
         assert told == []
         await app.store.leave("w2")
@@ -130,7 +132,7 @@ async def test_an_unknown_task_is_told_of_again_after_a_worker_knew_it(
 
 async def test_a_drain_tells_of_unknown_tasks(app: Mainspring) -> None:
     told = record(app, TaskUnknown)
-    await app.store.insert([NewJob("j1", "thank", "{}")])
+    await app.store.insert([NewJob(JOB, "thank", "{}")])
     assert await app.worker().drain() == 0
     assert [event.task for event in told] == ["thank"]
 
@@ -151,7 +153,7 @@ async def test_a_worker_that_meets_unknown_tasks_does_not_spin() -> None:
 
     told = record(app, TaskUnknown)
     async with working(app):
-        await app.store.insert([NewJob(f"j{number}", "thank", "{}") for number in range(50)])
+        await app.store.insert([NewJob(new_id(), "thank", "{}") for _ in range(50)])
         await eventually(lambda: told)
         before = claims
         for _ in range(5):
@@ -164,14 +166,14 @@ async def test_a_worker_that_meets_unknown_tasks_does_not_spin() -> None:
 
 async def test_a_task_that_is_defined_while_the_worker_runs_is_known_from_then_on(app: Mainspring) -> None:
     async with working(app) as worker:
-        await app.store.insert([NewJob("j1", "thank", "{}")])
+        await app.store.insert([NewJob(JOB, "thank", "{}")])
 
         @app.task(name="thank")
         async def thank() -> str:
             return "thanks"
 
         await (await thank.enqueue()).result(30)
-        [job] = await ended(app, "j1")
+        [job] = await ended(app, JOB)
         [info] = [info for info in (await app.stats()).workers if info.id == worker.id]
     assert job.result == "thanks"
     assert "thank" in info.tasks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import attrgetter
@@ -23,9 +23,10 @@ from mainspring.job import (
     Move,
     NewJob,
     Outcome,
+    Priority,
     Status,
 )
-from mainspring.names import LONGEST_NAME, unkeepable
+from mainspring.names import LONGEST_KEY, LONGEST_NAME, unkeepable
 from mainspring.stores.protocol import COPIER, EVERY_QUEUE, Halt, WorkerInfo
 
 LEADS_TO = TRANSITIONS[Status.RUNNING]
@@ -39,10 +40,13 @@ SMALLEST_SHARED_CLAIM = 4
 
 
 def refuse_illegal(outcomes: Sequence[Outcome]) -> None:
+    """Refuse outcomes that cannot be written: with a move that ends no run, or with follow-ups that cannot be kept."""
     for outcome in outcomes:
         if outcome.move not in LEADS_TO:
             msg = f"job {outcome.job_id}: {outcome.move} is no way for a run to end"
             raise IllegalMove(msg)
+        if outcome.follow_ups:
+            refuse_unkeepable(outcome.follow_ups)
 
 
 def next_status(outcome: Outcome, *, cancel: bool, crashes: int) -> Status:
@@ -108,56 +112,117 @@ def shorten(text: str, most: int = LONGEST_TRACEBACK) -> str:
 
 MOST_ATTEMPTS = 2**31 - 1  # what an integer of PostgreSQL holds
 CHECKED = attrgetter(
-    "task", "queue", "run_at", "delay", "timeout", "max_attempts", "keep", "keep_dead", "dedupe_key", "dedupe_for",
-    "target", "tags",
+    "task", "queue", "priority", "run_at", "delay", "timeout", "max_attempts", "keep", "keep_dead", "dedupe_key",
+    "dedupe_for", "target", "tags", "options", "waits_for",
 )  # fmt: skip
+ID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+IS_ID, ARE_IDS = re.compile(ID).fullmatch, re.compile(rf"(?:{ID}(?: |\Z))*").fullmatch
+WHOLE = frozenset({int, bool, Priority, type(None)})  # types of the numbers that a job has
 
 
 def refuse_unkeepable(jobs: Iterable[NewJob]) -> None:
     """Refuse jobs that this or another store could not keep or show, before any is written.
 
-    The rule for programs is stricter, see names.py: this is about what was prepared and changed afterwards. As a rule
-    all jobs of an enqueue have the same options, and only those of the first are looked at.
+    The rule for programs is stricter, see names.py: this is about what was prepared and changed afterwards, as with
+    `dataclasses.replace`. One job that cannot be read would break listings and claims for all others. As a rule all
+    jobs of an enqueue have the same options, and only those of the first are looked at.
     """
+    jobs = list(jobs)
+    refuse_strange_texts(jobs)
     before = None
     for job in jobs:
         options = CHECKED(job)
-        if options == before:
-            continue
+        if options != before:
+            refuse_if(job, problem_of_options)
         before = options
-        try:
-            keepable = has_keepable_numbers(job)
-        except TypeError:  # what is no number at all, the store's own types refuse
-            keepable = True
-        problem = problem_of_names(job) if keepable else f"a time, length or number is out of range: {shown(job)}"
-        if problem:
-            msg = f"job {job.id} cannot be kept: {problem}"
-            raise ConfigurationError(msg)
 
 
-def problem_of_names(job: NewJob) -> str | None:
+def refuse_if(job: NewJob, problem_of: Callable[[NewJob], str | None]) -> None:
+    try:
+        problem = problem_of(job)
+    except (TypeError, AttributeError, ValueError):
+        problem = f"a field of it has a value of the wrong type: {shown(job)}; change it only to what prepare() takes"
+    if problem:
+        msg = f"job {shown(job.id)} cannot be kept: {problem}"
+        raise ConfigurationError(msg)
+
+
+def refuse_strange_texts(jobs: Sequence[NewJob]) -> None:
+    """Look at what each job has of its own: at the ids of all together, which is quick."""
+    strange = [job for job in jobs if type(job.payload) is not str or "\0" in job.payload or type(job.id) is not str]
+    if strange or not ARE_IDS(" ".join([job.id for job in jobs])):
+        for job in jobs:
+            refuse_if(job, problem_of_text)
+
+
+def problem_of_text(job: NewJob) -> str | None:
+    if not IS_ID(job.id):
+        return "its id is not a UUID in lower case; leave it as prepare() made it"
+    return (
+        "its payload has a NUL character; give JSON, as json.dumps writes it" if job.payload.find("\0") >= 0 else None
+    )
+
+
+def problem_of_options(job: NewJob) -> str | None:
+    """Return why some store could not keep the job; None: all of them can. Raises TypeError for some wrong types."""
+    if not has_keepable_numbers(job):
+        return f"a time, length or number is out of range: {shown(job)}"
     if not (is_name(job.task) and is_name(job.queue)):
-        return unkeepable(job.task, "its task", LONGEST_NAME) or unkeepable(job.queue, "its queue", LONGEST_NAME)
-    if job.dedupe_key is None and job.target is None and not job.tags:
+        bad = (
+            unkeepable(text, what, LONGEST_NAME) for text, what in ((job.task, "its task"), (job.queue, "its queue"))
+        )
+        return next(filter(None, bad), "its task or queue is empty, or has half of a surrogate pair")
+    if job.options is not None and not isinstance(json.loads(job.options), dict):
+        return f"its options are not a JSON object: {shown(job.options)}"
+    if job.dedupe_key is None and job.target is None and not job.tags and job.waits_for is None:
+        return None
+    return problem_of_keys(job)
+
+
+def problem_of_keys(job: NewJob) -> str | None:
+    """Look at all together first: they are plain and short as a rule."""
+    together = "".join([job.dedupe_key or "", job.waits_for or "", *(job.target or ()), *job.tags])
+    if len(together) <= LONGEST_NAME and together.isascii() and "\0" not in together and len(job.target or "no") == 2:
         return None
     kind, target = job.target or ("", "")
-    keys = unkeepable(job.dedupe_key or "", "its dedupe key") or unkeepable(target, "its target's id")
+    awaited = job.waits_for or ""
+    keys = ((job.dedupe_key, "its dedupe key"), (target, "its target's id"))
     names = ((kind, "its target's type"), *((tag, "a tag of it") for tag in job.tags))
-    return keys or next((found for text, what in names if (found := unkeepable(text, what, LONGEST_NAME))), None)
+    problems = (
+        *(unkeepable(text or "", what) for text, what in keys),
+        *(unkeepable(text, what, LONGEST_NAME) for text, what in names),
+        *(None if is_text(text or "") else f"{what} has half of a surrogate pair" for text, what in (*keys, *names)),
+        f"it waits for {shown(awaited)}" if "\0" in awaited or len(awaited) > LONGEST_KEY else None,
+    )
+    return next(filter(None, problems), None)
 
 
-is_name = lru_cache(maxsize=4096)(lambda text: unkeepable(text, "it", LONGEST_NAME) is None)
+@lru_cache(maxsize=4096)
+def is_name(text: str) -> bool:
+    return bool(text) and is_text(text) and unkeepable(text, "it", LONGEST_NAME) is None
+
+
+def is_text(text: str) -> bool:
+    """Whether it can be written as UTF-8: halves of surrogate pairs cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def has_keepable_numbers(job: NewJob) -> bool:
+    given = job.run_at, job.delay, job.timeout, job.dedupe_for, job.keep, job.keep_dead, job.max_attempts, job.priority
     return (
-        (job.run_at is None or MIN_MILLIS <= job.run_at <= UNTIL_WOKEN)
+        WHOLE.issuperset(map(type, given))
+        and (job.run_at is None or MIN_MILLIS <= job.run_at <= UNTIL_WOKEN)
         and -UNTIL_WOKEN <= job.delay <= UNTIL_WOKEN
         and 0 <= job.timeout <= UNTIL_WOKEN
         and (job.dedupe_for is None or FOREVER <= job.dedupe_for <= UNTIL_WOKEN)
         and 0 <= job.keep <= KEEP_FOREVER
         and 0 <= job.keep_dead <= KEEP_FOREVER
         and 1 <= job.max_attempts <= MOST_ATTEMPTS
+        and Priority.URGENT <= job.priority <= Priority.LOW
     )
 
 

@@ -11,6 +11,7 @@ from mainspring.clock import Millis, to_datetime
 from mainspring.job import (
     UNTIL_WOKEN,
     Attempt,
+    Counts,
     Failure,
     Job,
     Move,
@@ -22,7 +23,18 @@ from mainspring.job import (
     TimelineEntry,
     statuses_that_allow,
 )
-from mainspring.stores.protocol import DUE_CAP, Action, AfterStall, By, DueTask, Edit, Filter, StalledRun
+from mainspring.stores.protocol import (
+    DUE_CAP,
+    Action,
+    AfterStall,
+    By,
+    DueTask,
+    Edit,
+    Filter,
+    Finding,
+    Severity,
+    StalledRun,
+)
 from mainspring.stores.records import Record, job_record
 from mainspring.stores.rules import decoded
 
@@ -70,6 +82,34 @@ def due_in(queue: str, number: int, oldest: Millis | None, first: Iterable[Line]
     return DueIn(queue, min(total, DUE_CAP), min(times, default=None), tasks)
 
 
+def status_of(code: int, *, finished: bool) -> Status:
+    """Return the status for a code. A code that does not exist is shown as a status in which nothing happens by itself.
+
+    Only a row that was changed by hand has one. It must not keep all others from being listed; `doctor` names it.
+    """
+    if 0 <= code < len(STATUSES):
+        return STATUSES[code]
+    return Status.CANCELLED if finished else Status.SUSPENDED
+
+
+def status_name(code: int) -> str:
+    return STATUSES[code].value if 0 <= code < len(STATUSES) else f"unknown status {code}"
+
+
+def by_queue(counts: Iterable[tuple[str, int, int]]) -> list[Counts]:
+    """Return the jobs of each queue by status, from rows of queue, code and number."""
+    queues: dict[str, dict[Status, int]] = {}
+    for queue, code, number in counts:
+        if number and 0 <= code < len(STATUSES):
+            queues.setdefault(queue, {})[STATUSES[code]] = number
+    return [Counts(queue, statuses) for queue, statuses in queues.items()]
+
+
+def priority_of(number: int) -> Priority:
+    """Return the priority, or the nearest one that exists: a row that was changed by hand may have any number."""
+    return Priority(max(Priority.URGENT, min(number, Priority.LOW)))
+
+
 def to_job(row: tuple[Any, ...], traceback: str = "") -> Job:
     """From a store's LIVE_COLUMNS or FINISHED_COLUMNS."""
     (
@@ -81,8 +121,8 @@ def to_job(row: tuple[Any, ...], traceback: str = "") -> Job:
         id=job_id,
         task=task,
         queue=queue,
-        status=STATUSES[status],
-        priority=Priority(priority),
+        status=status_of(status, finished=finished_at is not None),
+        priority=priority_of(priority),
         payload=decoded(payload),
         run_at=to_datetime(run_at),
         created_at=to_datetime(created_at),
@@ -96,7 +136,7 @@ def to_job(row: tuple[Any, ...], traceback: str = "") -> Job:
         worker=worker,
         timeout=timeout / 1000 if timeout else None,
         dedupe_key=dedupe_key,
-        target=None if target_type is None else (target_type, target_id),
+        target=None if target_type is None or target_id is None else (target_type, target_id),
         tags=tuple(tags or ()),
         progress=None if progress is None else Progress(progress, note or ""),
         result=None if result is None else decoded(result),
@@ -139,6 +179,33 @@ def timeline_of(
     entries += (TimelineEntry(to_datetime(step.finished_at), step.kind, step.name) for step in steps)
     entries += (TimelineEntry(to_datetime(at), action, reason, actor) for at, actor, action, reason in by_hand)
     return sorted(entries, key=lambda entry: entry.at)
+
+
+# -- diagnosis ----------------------------------------------------------------------------------------------
+
+COUNT_JOBS = f"""
+SELECT queue, status, count(*) FROM {{jobs}} WHERE status BETWEEN {PENDING} AND {RUNNING} GROUP BY queue, status
+UNION ALL
+SELECT queue, status, count(*) FROM {{archive}} WHERE status BETWEEN {COMPLETED} AND {CANCELLED} GROUP BY queue, status
+"""
+ODD_ROWS = f"""
+SELECT id, '{{jobs}}' FROM {{jobs}} WHERE status NOT BETWEEN {PENDING} AND {RUNNING} OR {{priority}}
+UNION ALL
+SELECT id, '{{archive}}' FROM {{archive}} WHERE status NOT BETWEEN {COMPLETED} AND {CANCELLED} OR {{priority}}
+""".replace("{priority}", f"priority NOT BETWEEN {Priority.URGENT:d} AND {Priority.LOW:d}")
+"""Rows that no version of ours has written so: with a status or priority that does not exist in their table."""
+
+
+def odd_rows(rows: Sequence[tuple[Any, str]]) -> Finding:
+    """What doctor says of them; each row is a job's id and its table."""
+    if not rows:
+        return Finding(Severity.OK, "rows", "each job has a status and a priority that exist")
+    job_id, table = rows[0]
+    more = f", and {len(rows) - 1:,} more" if len(rows) > 1 else ""
+    message = f"job {job_id} in {table} has a status or priority that does not exist{more}: no worker takes it"
+    known = f"status {'0 to 3' if table.endswith('jobs') else '4 to 6'}, priority 0 to 3"
+    advice = f"was it changed by hand? Set {known} with UPDATE {table} SET … WHERE id = '{job_id}', or DELETE it"
+    return Finding(Severity.ERROR, "rows", message, advice)
 
 
 # -- changes by hand ----------------------------------------------------------------------------------------
@@ -241,7 +308,7 @@ def to_record(row: Sequence[Any], runs: list[list[Any]], steps: list[list[Any]],
     record = job_record(row, runs, steps, by_hand)
     if record["status"] != SUSPENDED:
         record["waits_for"] = None
-    record["status"] = STATUSES[record["status"]].value
+    record["status"] = status_of(record["status"], finished=record["finished_at"] is not None).value
     record["cancel"] = bool(record["cancel"])
     record["tags"] = record["tags"] or []
     return record

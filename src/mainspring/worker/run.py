@@ -14,7 +14,7 @@ from mainspring.context import Context
 from mainspring.durable.run import DurableRun
 from mainspring.guards import LookAgain
 from mainspring.job import Claim
-from mainspring.json_text import from_json
+from mainspring.json_text import read_object
 from mainspring.retry import Retry
 from mainspring.task import Task
 
@@ -74,7 +74,7 @@ class Run:
     def isolated(self) -> bool:
         if self.claim.options is None or '"isolation"' not in self.claim.options:  # most say nothing about it
             return self.task.options.isolation == "process"
-        own = from_json(self.claim.options).get("isolation")
+        own = read_object(self.claim.options).get("isolation")
         return (own or self.task.options.isolation) == "process"
 
     @property
@@ -89,7 +89,7 @@ class Run:
     @property
     def retry(self) -> Retry:
         """The job's own policy, if it carries one."""
-        if self.claim.options and (own := from_json(self.claim.options).get("retry")):
+        if self.claim.options and (own := read_object(self.claim.options).get("retry")):
             return Retry.from_data(own)
         return self.task.retry_in(self.claim.queue)
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 import pytest
 
 from mainspring.errors import ConfigurationError, IllegalMove, StoreBusy, StoreError, SystemHalted
-from mainspring.job import Inserted, Move, NewJob, Outcome, Status
+from mainspring.job import Inserted, Move, NewJob, Outcome, ProgressReport, Status
 from mainspring.stores.documents import Bundle, Key, Write
 from mainspring.stores.protocol import Filter, Severity, Store, Wake
 from mainspring.stores.sqlite import SqliteStore, fork, writer
@@ -144,7 +144,7 @@ async def test_a_claim_gets_what_came_in_with_it(store: SqliteStore) -> None:
 
 
 def unstorable() -> NewJob:
-    return new_job(queue="a lone surrogate: \ud800")
+    return new_job(payload='"a lone surrogate: \ud800"')
 
 
 async def test_a_bad_request_fails_alone(store: SqliteStore, commits: list[int]) -> None:
@@ -166,10 +166,12 @@ async def test_a_bad_request_fails_alone(store: SqliteStore, commits: list[int])
 
 
 async def test_an_error_of_sqlite_fails_alone_and_in_our_words(store: SqliteStore) -> None:
-    bad, good = await together(store, put(store, max_attempts="many"), put(store))
+    held = await running(store)
+    report = ProgressReport(held.id, held.token, cast("float", "half"), "")
+    bad, good = await together(store, store.report([report]), put(store))
     assert type(bad) is StoreError
-    assert "cannot store TEXT value in INTEGER column" in str(bad)
-    assert await found(store) == [good]
+    assert "cannot store TEXT value in REAL column" in str(bad)
+    assert set(await found(store)) == {held.id, good}
 
 
 async def test_who_is_refused_by_a_pause_does_not_fail_the_others(store: SqliteStore, clock: ManualClock) -> None:

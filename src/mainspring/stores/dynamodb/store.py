@@ -213,6 +213,7 @@ class DynamoStore:
         return await endings.report(self.table, list(reports))
 
     async def save(self, saves: Sequence[Save]) -> list[list[Inserted] | None]:
+        refuse_unkeepable(job for save in saves for job in save.jobs)
         await self.open()
         return await self._do(steps.save(self.table, list(saves)))
 
@@ -356,6 +357,7 @@ class DynamoStore:
     # -- beside jobs --------------------------------------------------------------------------
 
     async def write(self, bundles: Sequence[Bundle]) -> list[list[Inserted] | None]:
+        refuse_unkeepable(job for bundle in bundles for job in bundle.jobs)
         await self.open()
         return await self._do(keeping.write(self.table, bundles))
 

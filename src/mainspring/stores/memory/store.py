@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any
 
 from mainspring.clock import Clock, Millis, SteadyClock, may_delete, to_datetime
-from mainspring.errors import ConfigurationError, IllegalMove, SystemHalted, UnsupportedCall, WorkerCrashed
+from mainspring.errors import ConfigurationError, SystemHalted, UnsupportedCall, WorkerCrashed
 from mainspring.job import (
     CLAIMABLE,
     FINISHED,
@@ -109,6 +109,7 @@ from mainspring.stores.rules import (
     check_page,
     combined,
     last_reason,
+    refuse_illegal,
     refuse_negative,
     refuse_unkeepable,
     serves,
@@ -353,10 +354,7 @@ class MemoryStore:
     # -- ending runs ------------------------------------------------------------------------------
 
     async def ack(self, outcomes: Sequence[Outcome]) -> list[Status | None]:
-        for outcome in outcomes:
-            if outcome.move not in TRANSITIONS[Status.RUNNING]:
-                msg = f"a run cannot end with {outcome.move.value!r} (job {outcome.job_id})"
-                raise IllegalMove(msg)
+        refuse_illegal(outcomes)
         with self._operation() as now:
             return [self._ack(outcome, now) for outcome in outcomes]
 
@@ -429,6 +427,7 @@ class MemoryStore:
     # -- durable functions --------------------------------------------------------------------------
 
     async def save(self, saves: Sequence[Save]) -> list[list[Inserted] | None]:
+        refuse_unkeepable(job for save in saves for job in save.jobs)
         with self._operation() as now:
             return [self._save(one, now) for one in saves]
 
@@ -730,6 +729,7 @@ class MemoryStore:
     # -- beside jobs ------------------------------------------------------------------------------
 
     async def write(self, bundles: Sequence[Bundle]) -> list[list[Inserted] | None]:
+        refuse_unkeepable(job for bundle in bundles for job in bundle.jobs)
         with self._operation() as now:
             keys = {write.key for bundle in bundles for write in bundle.writes}
             holds = accepted(bundles, {one.key: one.version for one in self._shelf.read(keys, now)})

@@ -10,13 +10,11 @@ from mainspring.stores.postgres.surroundings import ok
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.postgres.upkeep import HOLDERS
 from mainspring.stores.protocol import Finding, Severity
-from mainspring.stores.tables import STATUSES
+from mainspring.stores.tables import COUNT_JOBS, ODD_ROWS, odd_rows, status_name
 
-REAL_COUNTS = """
-SELECT queue, status, count(*) FROM {s}.jobs GROUP BY queue, status
-UNION ALL SELECT queue, status, count(*) FROM {s}.archive GROUP BY queue, status
-"""
+REAL_COUNTS = COUNT_JOBS.format(jobs="{s}.jobs", archive="{s}.archive")
 KEPT_COUNTS = "SELECT queue, status, sum(n)::bigint FROM {s}.counts GROUP BY queue, status"
+ODD = ODD_ROWS.format(jobs="{s}.jobs", archive="{s}.archive")
 TWICE = "SELECT count(*) FROM {s}.jobs JOIN {s}.archive USING (id)"
 ORPHANS = """
 FROM {s}.%s AS part WHERE NOT EXISTS (SELECT 1 FROM {s}.jobs WHERE id = part.job_id)
@@ -43,6 +41,7 @@ async def check_tables(transaction: Transaction, lease: Millis) -> list[Finding]
             await check_version(transaction),
             await check_counts(transaction),
             await check_doubles(transaction),
+            odd_rows(await transaction.rows(ODD)),
             await check_orphans(transaction, "attempts"),
             await check_orphans(transaction, "steps"),
             await check_holders(transaction, lease),
@@ -66,7 +65,7 @@ async def check_counts(transaction: Transaction) -> Finding:
     wrong = [key for key in real.keys() | kept.keys() if real.get(key, 0) != kept.get(key, 0)]
     if wrong:
         shown = ", ".join(
-            f"{queue} {STATUSES[status]}: {kept.get((queue, status), 0)} kept, {real.get((queue, status), 0)} real"
+            f"{queue} {status_name(status)}: {kept.get((queue, status), 0)} kept, {real.get((queue, status), 0)} real"
             for queue, status in sorted(wrong)[:5]
         )
         return Finding(Severity.ERROR, "counts", shown, "run `mainspring doctor --repair`")

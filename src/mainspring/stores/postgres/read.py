@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from mainspring.clock import Millis, to_datetime, to_millis
-from mainspring.job import Attempt, Counts, Job, Move, Priority, TimelineEntry
+from mainspring.job import Attempt, Job, Move, Priority, TimelineEntry
 from mainspring.stores.postgres import steps
 from mainspring.stores.postgres.rows import FINISHED_COLUMNS, LIVE_COLUMNS, is_id, only_ids
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import DUE_CAP, DUE_LOOK, AuditEntry, Filter, Page, Stats, WorkerInfo
-from mainspring.stores.tables import CODES, COMPLETED, RUNNING, STATUSES, DueIn, due_in, timeline_of, to_attempt, to_job
+from mainspring.stores.tables import (
+    CODES,
+    COMPLETED,
+    RUNNING,
+    DueIn,
+    as_object,
+    by_queue,
+    due_in,
+    timeline_of,
+    to_attempt,
+    to_job,
+)
 
 LIVE, FINISHED = "jobs", "archive"
 COLUMNS = {LIVE: LIVE_COLUMNS, FINISHED: FINISHED_COLUMNS}
+NUMBER = re.compile(r"\s*[+-]?\d+\s*")  # a step of a path that PostgreSQL takes for a place in an array
 
 # -- filters --------------------------------------------------------------------------------------
 
@@ -80,8 +94,12 @@ class Conditions:
                     self.add(f"{column} {comparison} ?", to_millis(moment))
 
     def _add_payload(self, where: Filter) -> None:
+        """Paths lead through objects only: to PostgreSQL, a number in a path is also a place in an array."""
         for path, value in where.payload.items():
-            self.add("{s}.as_json(payload) #> ?::text[] = ?::jsonb", path.split("."), json.dumps(value))
+            steps = path.split(".")
+            for depth in (depth for depth, step in enumerate(steps) if NUMBER.fullmatch(step)):
+                self.add("jsonb_typeof({s}.as_json(payload) #> ?::text[]) = 'object'", steps[:depth])
+            self.add("{s}.as_json(payload) #> ?::text[] = ?::jsonb", steps, json.dumps(value))
 
 
 # -- jobs -----------------------------------------------------------------------------------------
@@ -176,7 +194,7 @@ AUDIT = "SELECT at, actor, action, reason, detail, n FROM {s}.audit ORDER BY at 
 
 async def audit(transaction: Transaction, limit: int) -> list[AuditEntry]:
     return [
-        AuditEntry(to_datetime(at), actor, action, reason, detail, number)
+        AuditEntry(to_datetime(at), actor, action, reason, as_object(detail), number)
         for at, actor, action, reason, detail, number in await transaction.rows(AUDIT, limit=limit)
     ]
 
@@ -217,13 +235,10 @@ WORKERS = "SELECT id, info, seen_at FROM {s}.workers ORDER BY id"
 
 async def stats(transaction: Transaction) -> Stats:
     """Without halts."""
-    by_queue: dict[str, dict[Any, int]] = {}
-    for queue, status, number in await transaction.rows(COUNTS):
-        if number:
-            by_queue.setdefault(queue, {})[STATUSES[status]] = number
-    due = [await read_due(transaction, queue) for queue in by_queue]
+    queues = by_queue(await transaction.rows(COUNTS))
+    due = [await read_due(transaction, counts.queue) for counts in queues]
     return Stats(
-        queues=[Counts(queue, by_status) for queue, by_status in by_queue.items()],
+        queues=queues,
         due={one.queue: one.number for one in due},
         oldest_due={one.queue: to_datetime(one.oldest) for one in due if one.oldest is not None},
         workers=await workers(transaction),
@@ -242,7 +257,12 @@ async def read_due(transaction: Transaction, queue: str) -> DueIn:
 
 
 async def workers(transaction: Transaction) -> list[WorkerInfo]:
-    return [to_worker(*row) for row in await transaction.rows(WORKERS)]
+    """Without those whose row cannot be read, as it was written by hand or by a version to come."""
+    found: list[WorkerInfo] = []
+    for row in await transaction.rows(WORKERS):
+        with contextlib.suppress(LookupError, TypeError, AttributeError):
+            found.append(to_worker(*row))
+    return found
 
 
 def to_worker(worker: str, info: dict[str, Any], seen_at: Millis) -> WorkerInfo:

@@ -393,6 +393,7 @@ class PostgresStore:
         return {report.job_id for report, good in zip(given, accepted, strict=True) if good}
 
     async def save(self, saves: Sequence[Save]) -> list[list[Inserted] | None]:
+        refuse_unkeepable(job for save in saves for job in save.jobs)
         return await self._saves.run(list(saves))
 
     async def _save_all(self, saves: list[Save]) -> list[list[Inserted] | None]:
@@ -623,6 +624,7 @@ class PostgresStore:
 
     async def write(self, bundles: Sequence[Bundle]) -> list[list[Inserted] | None]:
         """May be repeated, since the bundles bring their versions and their jobs' ids."""
+        refuse_unkeepable(job for bundle in bundles for job in bundle.jobs)
         try:
             return await self._run(lambda transaction: documents.write(transaction, bundles))
         except StoreBusy:

@@ -18,6 +18,7 @@ from mainspring.stores.protocol import EVERY_QUEUE, Claims, Want
 from mainspring.stores.rules import Head, Level, earliest, ends, head_of, shares
 from mainspring.stores.sqlite.batch import in_values
 from mainspring.stores.sqlite.halts import current_halts
+from mainspring.stores.sqlite.rows import read_tags
 from mainspring.stores.sqlite.writer import Transaction
 from mainspring.stores.tables import FAILED, NEVER, PENDING, RUNNING, SUSPENDED
 
@@ -151,8 +152,7 @@ class Taken:
 def to_claim(row: Sequence[Any]) -> Claim:
     """From the columns of CHOSEN. Its `ref` is the job's row and its queue, which do not change while it runs."""
     target = None if row[13] is None else (row[13], row[14])
-    tags = tuple(json.loads(row[15])) if row[15] else ()
-    return Claim(*row[:13], target, tags, row[16], (row[17], row[3]))  # type: ignore[call-arg]
+    return Claim(*row[:13], target, read_tags(row[15]), row[16], (row[17], row[3]))  # type: ignore[call-arg]
 
 
 def claim(transaction: Transaction, requests: list[ClaimRequest]) -> list[Taken]:

@@ -138,7 +138,7 @@ def settle(transaction: Transaction, outcomes: list[Outcome]) -> list[Status | N
     end(transaction, ended)
     accepted = [outcome for outcome, status in zip(outcomes, statuses, strict=True) if status]
     put_steps(transaction, accepted)
-    follow_ups = ready(job for outcome in accepted for job in outcome.follow_ups)
+    follow_ups = ready([job for outcome in accepted for job in outcome.follow_ups])
     insert_jobs(transaction, follow_ups)  # late, since one may want the dedupe key that its parent held
     wake_if_ended(transaction, {outcome.job_id: outcome.waits_for for outcome in accepted})
     return statuses

@@ -11,7 +11,7 @@ from typing import Any
 
 from mainspring.errors import SystemHalted
 from mainspring.job import FOREVER, Inserted, NewJob
-from mainspring.stores.rules import first_time, rounds_by_key
+from mainspring.stores.rules import first_time, refuse_unkeepable, rounds_by_key
 from mainspring.stores.sqlite.batch import in_values
 from mainspring.stores.sqlite.halts import current_halts
 from mainspring.stores.sqlite.waking import wake_if_ended
@@ -56,7 +56,9 @@ class Ready:
     row: tuple[Any, ...]
 
 
-def ready(jobs: Iterable[NewJob]) -> list[Ready]:
+def ready(jobs: Sequence[NewJob]) -> list[Ready]:
+    """Make the rows of new jobs; refuse those that cannot be kept."""
+    refuse_unkeepable(jobs)
     return [Ready(job, to_row(job)) for job in jobs]
 
 

@@ -148,7 +148,7 @@ def replay(transaction: Transaction, targets: Sequence[Target], request: ChangeR
 BELONGINGS = ("mainspring_payloads", "mainspring_attempts", "mainspring_steps", "mainspring_audit_jobs")
 REMOVE_TAGS = """
 DELETE FROM mainspring_tags WHERE (tag, job_id) IN (
-    SELECT tag.value, job.id FROM {table} AS job, json_each(job.tags) AS tag
+    SELECT tag.value, job.id FROM {table} AS job, json_each(iif(json_valid(job.tags), job.tags, '[]')) AS tag
     WHERE job.id IN (SELECT value FROM json_each(?)))
 """
 

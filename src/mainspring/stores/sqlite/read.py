@@ -10,10 +10,11 @@ from typing import Any
 from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.job import Attempt, Counts, Job, Move, TimelineEntry
 from mainspring.stores.protocol import DUE_CAP, DUE_LOOK, AuditEntry, Filter, Page
+from mainspring.stores.rules import decoded
 from mainspring.stores.sqlite.claims import ASIDE, PRIORITIES, SET_ASIDE, SUSPECT, SUSPECTS, WAITING
 from mainspring.stores.sqlite.rows import FINISHED_COLUMNS, LIVE_COLUMNS, to_job
 from mainspring.stores.sqlite.steps import steps
-from mainspring.stores.tables import CODES, COMPLETED, STATUSES, DueIn, due_in, timeline_of, to_attempt
+from mainspring.stores.tables import CODES, COMPLETED, DueIn, as_object, by_queue, due_in, timeline_of, to_attempt
 
 LIVE, FINISHED = "mainspring_jobs", "mainspring_archive"
 COLUMNS = {LIVE: LIVE_COLUMNS, FINISHED: FINISHED_COLUMNS}
@@ -194,7 +195,7 @@ AUDIT = "SELECT at, actor, action, reason, detail, n FROM mainspring_audit ORDER
 
 def audit(connection: sqlite3.Connection, limit: int) -> list[AuditEntry]:
     return [
-        AuditEntry(to_datetime(at), actor, action, reason, json.loads(detail), number)
+        AuditEntry(to_datetime(at), actor, action, reason, as_object(decoded(detail)), number)
         for at, actor, action, reason, detail, number in connection.execute(AUDIT, (limit,))
     ]
 
@@ -231,13 +232,7 @@ FROM ({SET_ASIDE}) AS line WHERE head <= :now
 
 
 def counts(connection: sqlite3.Connection) -> list[Counts]:
-    by_queue: dict[str, dict[Any, int]] = {}
-    for queue, status, number in connection.execute(
-        "SELECT queue, status, n FROM mainspring_counts ORDER BY queue, status"
-    ):
-        if number:
-            by_queue.setdefault(queue, {})[STATUSES[status]] = number
-    return [Counts(queue, by_status) for queue, by_status in by_queue.items()]
+    return by_queue(connection.execute("SELECT queue, status, n FROM mainspring_counts ORDER BY queue, status"))
 
 
 def due(connection: sqlite3.Connection, queue: str, now: Millis) -> DueIn:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from mainspring.job import Job
 from mainspring.stores import tables
+from mainspring.stores.rules import decoded
 from mainspring.stores.tables import NEVER
 
 PAYLOAD = "coalesce(payload, (SELECT body FROM mainspring_payloads WHERE job_id = {table}.id))"
@@ -26,5 +26,10 @@ finished_at, nullif(expires_at, {NEVER}) AS expires_at, result, 0 AS cancel, NUL
 
 def to_job(row: tuple[Any, ...], traceback: str = "") -> Job:
     """From LIVE_COLUMNS or FINISHED_COLUMNS: the tags are a JSON array there."""
-    tags = row[16]
-    return tables.to_job((*row[:16], json.loads(tags) if tags else None, *row[17:]), traceback)
+    return tables.to_job((*row[:16], read_tags(row[16]), *row[17:]), traceback)
+
+
+def read_tags(text: str | None) -> tuple[str, ...]:
+    """Return the tags of a job; none if they cannot be read, as they were written by hand."""
+    tags = decoded(text) if text else ()
+    return tuple(map(str, tags)) if isinstance(tags, list) else ()

@@ -39,7 +39,7 @@ from mainspring.stores.protocol import (
     retry_at_once,
 )
 from mainspring.stores.records import Chunk, Kind, Record
-from mainspring.stores.rules import check_page, refuse_negative, refuse_unkeepable, serves
+from mainspring.stores.rules import check_page, refuse_negative, serves
 from mainspring.stores.sqlite import (
     claims,
     documents,
@@ -145,7 +145,6 @@ class SqliteStore:
     # -- a job's way --------------------------------------------------------------------------
 
     async def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Inserted]:
-        refuse_unkeepable(jobs)
         new = insertion.ready(jobs)
         if connection is not None:
             return await run_on(connection, lambda own: self._insert_on(own, new))
@@ -154,7 +153,6 @@ class SqliteStore:
     def insert_now(self, jobs: Sequence[NewJob]) -> list[Inserted] | None:
         """While the writer is busy, it is quicker to share its next commit with others."""
         refuse_inside()
-        refuse_unkeepable(jobs)
         threads = self._open()
         return None if threads.writer.busy else threads.express.insert(insertion.ready(jobs))
 

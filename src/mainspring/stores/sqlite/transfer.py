@@ -14,9 +14,10 @@ from typing import Any, Protocol
 from mainspring.clock import Millis
 from mainspring.job import Status
 from mainspring.stores.records import AUDIT, DOCUMENT, JOB, KEY, PAUSE, STEP, Chunk, Kind, Record, make_key, split_key
+from mainspring.stores.rules import decoded
 from mainspring.stores.sqlite.batch import in_values
 from mainspring.stores.sqlite.insertion import INSERT_PAYLOADS, INSERT_TAGS, LONG_PAYLOAD
-from mainspring.stores.sqlite.rows import PAYLOAD
+from mainspring.stores.sqlite.rows import PAYLOAD, read_tags
 from mainspring.stores.sqlite.steps import PUT as PUT_STEPS
 from mainspring.stores.sqlite.writer import Transaction
 from mainspring.stores.tables import (
@@ -197,7 +198,7 @@ def by_number(steps: str) -> list[list[Any]]:
 
 def with_tags(row: Sequence[Any]) -> Sequence[Any]:
     """A JSON array in the table."""
-    return (*row[:TAGS], json.loads(row[TAGS]), *row[TAGS + 1 :]) if row[TAGS] else row
+    return (*row[:TAGS], list(read_tags(row[TAGS])), *row[TAGS + 1 :]) if row[TAGS] else row
 
 
 def holders(transaction: Transaction, records: Sequence[Record]) -> dict[str, str]:
@@ -315,7 +316,7 @@ def same(value: Any) -> Any:
 PLACES: Mapping[Kind, Place] = {
     Kind.AUDIT: Table(
         "mainspring_audit", ("operation", "action"), AUDIT, "operation",
-        read={"detail": json.loads}, write={"detail": json.dumps},
+        read={"detail": decoded}, write={"detail": json.dumps},
     ),
     Kind.PAUSES: Table(
         "mainspring_halts", ("queue",), PAUSE, "actor", "queue <> ''", "queue <> '' AND until <= {now}",

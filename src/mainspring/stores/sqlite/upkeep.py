@@ -18,7 +18,7 @@ from mainspring.stores.sqlite.file import DatabaseFile, file_system
 from mainspring.stores.sqlite.operate import remove_jobs
 from mainspring.stores.sqlite.presence import Presence
 from mainspring.stores.sqlite.writer import Transaction
-from mainspring.stores.tables import NEVER, RUNNING, STATUSES, Running, Timed, stall
+from mainspring.stores.tables import COUNT_JOBS, NEVER, ODD_ROWS, RUNNING, Running, Timed, odd_rows, stall, status_name
 
 # -- takeover -------------------------------------------------------------------------------------
 
@@ -143,16 +143,14 @@ def prune_chunk(transaction: Transaction, now: Millis, limit: int) -> int:
 
 # -- diagnosis ------------------------------------------------------------------------------------
 
-REAL_COUNTS = """
-SELECT queue, status, count(*) FROM mainspring_jobs GROUP BY queue, status
-UNION ALL SELECT queue, status, count(*) FROM mainspring_archive GROUP BY queue, status
-"""
+REAL_COUNTS = COUNT_JOBS.format(jobs="mainspring_jobs", archive="mainspring_archive")
 ORPHANS = """
 SELECT count(*) FROM mainspring_{table} AS part
 WHERE NOT EXISTS (SELECT 1 FROM mainspring_jobs WHERE id = part.job_id)
   AND NOT EXISTS (SELECT 1 FROM mainspring_archive WHERE id = part.job_id)
 """
 PARTS = ("payloads", "attempts", "steps", "tags")  # rows that belong to a job
+ODD = ODD_ROWS.format(jobs="mainspring_jobs", archive="mainspring_archive")
 TWICE = "SELECT count(*) FROM mainspring_jobs JOIN mainspring_archive USING (id)"
 
 
@@ -165,6 +163,7 @@ def diagnose(connection: sqlite3.Connection, file: DatabaseFile, presence: Prese
         check_integrity(connection),
         check_counts(connection),
         check_doubles(connection),
+        odd_rows(connection.execute(ODD).fetchall()),
         *(check_orphans(connection, table) for table in PARTS),
         check_holders(connection, presence),
         check_leftovers(presence),
@@ -210,7 +209,7 @@ def check_counts(connection: sqlite3.Connection) -> Finding:
     wrong = [key for key in real.keys() | kept.keys() if real.get(key, 0) != kept.get(key, 0)]
     if wrong:
         shown = ", ".join(
-            f"{queue} {STATUSES[status]}: {kept.get((queue, status), 0)} kept, {real.get((queue, status), 0)} real"
+            f"{queue} {status_name(status)}: {kept.get((queue, status), 0)} kept, {real.get((queue, status), 0)} real"
             for queue, status in sorted(wrong)[:5]
         )
         return Finding(Severity.ERROR, "counts", shown, "run `mainspring doctor --repair`")

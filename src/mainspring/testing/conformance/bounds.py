@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mainspring.errors import ConfigurationError
-from mainspring.job import FOREVER, KEEP_FOREVER, UNTIL_WOKEN
+from mainspring.job import FOREVER, KEEP_FOREVER, UNTIL_WOKEN, Move, NewJob, Outcome, Save, Status, Step
+from mainspring.stores.documents import Bundle, Key, Write
 from mainspring.stores.protocol import Filter, Store
 from mainspring.stores.records import Kind
-from mainspring.testing.conformance.scene import new_job, put
+from mainspring.testing.conformance.scene import new_job, put, running, status_of
 
 NAMED = ("task", "queue", "dedupe_key", "target type", "target id", "tag")
 UNKEEPABLE = {"nul": "a\0b", "megabyte": "x" * 1_000_000}
@@ -26,6 +29,26 @@ NUMBERS: dict[str, dict[str, int]] = {
     "no attempts": {"max_attempts": 0},
     "attempts": {"max_attempts": 2**31},
 }
+CHANGED: list[dict[str, Any]] = [
+    {"id": "1"},
+    {"id": "018F0000-0000-7000-8000-000000000000"},
+    {"run_at": UNTIL_WOKEN + 1},
+    {"delay": 0.5},
+    {"timeout": "long"},
+    {"priority": 4},
+    {"priority": None},
+    {"task": "x" * 1_000_000},
+    {"queue": ""},
+    {"queue": "\ud800"},
+    {"tags": ("a\0",)},
+    {"tags": (7,)},
+    {"target": "guest"},
+    {"waits_for": "a\0b"},
+    {"options": "nonsense"},
+    {"options": "[]"},
+    {"payload": "\0"},
+    {"payload": {"a": 1}},
+]
 LONG = 5000  # digits; Python reads 4,300
 
 
@@ -90,6 +113,25 @@ class Bounds:
         late = await put(store, run_at=UNTIL_WOKEN - 1, dedupe_key="a", **fields)
         put_off = await put(store, delay=long, dedupe_key="b", **{**fields, "dedupe_for": long})
         await reads(store, late, put_off)
+
+    # -- what was changed after it was prepared -----------------------------------------------
+
+    async def test_a_job_that_cannot_be_kept_is_refused_wherever_it_comes_from(self, store: Store) -> None:
+        """One such row would break listings, or the claims of workers, for all others."""
+        held, key = await running(store), Key("things", "", "a")
+        routes: list[Callable[[NewJob], Awaitable[object]]] = [
+            lambda bad: store.insert([new_job(), bad]),
+            lambda bad: store.ack([Outcome(held.id, held.token, Move.DONE, follow_ups=(new_job(), bad))]),
+            lambda bad: store.save([Save(held.id, held.token, (Step("a", 1),), (bad,))]),
+            lambda bad: store.write([Bundle((Write(key, "{}"),), (bad,))]),
+        ]
+        for fields in CHANGED:
+            for route in routes:
+                with pytest.raises(ConfigurationError, match="cannot be kept"):
+                    await route(replace(new_job(), **fields))
+        await reads(store, held.id)
+        assert (await store.steps(held.id), await store.documents([key])) == ([], [])
+        assert await status_of(store, held.id) is Status.RUNNING
 
     # -- reading ------------------------------------------------------------------------------
 

@@ -61,6 +61,9 @@ BY_FIELD: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "payload one": ({"payload": {"n": 1}}, {"payload": '{"n": 1}'}, {"payload": '{"n": true}'}),
     "payload big": ({"payload": {"n": 2**70}}, {"payload": f'{{"n": {2**70}}}'}, {"payload": '{"n": 1}'}),
     "payload object": ({"payload": {"a": {"b": "ö"}}}, {"payload": '{"a":{"b":"ö"}}'}, {"payload": '{"a":{"b":"o"}}'}),
+    "payload number name": ({"payload": {"a.0": 1}}, {"payload": '{"a": {"0": 1}}'}, {"payload": '{"a": [1]}'}),
+    "payload in array": ({"payload": {"a.0.b": 1}}, {"payload": '{"a":{"0":{"b":1}}}'}, {"payload": '{"a":[{"b":1}]}'}),
+    "payload array": ({"payload": {"0": 1}}, {"payload": '{"0": 1}'}, {"payload": "[1]"}),
     "payload beside nul": ({"payload": {"a": 1}}, {"payload": '{"a": 1}'}, {"payload": '{"a": "\\u0000"}'}),
 }
 
