@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import date, timedelta
 from pathlib import Path
@@ -263,6 +265,20 @@ async def test_what_comes_before_an_error_is_put(app: Mainspring, monkeypatch: p
     with pytest.raises(OSError, match="the source is gone"):
         await app.people.put_many(some())
     assert [person.id for person in await app.people.list()] == ["p0", "p1", "p2", "p3"]
+
+
+async def test_a_long_import_leaves_the_process_as_it_was(app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(people, "CHUNK", 1)
+    before, during = (sys.getswitchinterval(), gc.get_threshold()), set[tuple[int, int, int]]()
+
+    def some() -> Iterator[Person]:
+        for number in range(5):
+            during.add(gc.get_threshold())
+            yield Person(id=f"p{number}", zone="UTC")
+
+    await app.people.put_many(some())
+    assert len(during) == 2
+    assert (sys.getswitchinterval(), gc.get_threshold()) == before
 
 
 async def test_a_store_that_fails_ends_an_import(app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:

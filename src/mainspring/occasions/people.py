@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -22,6 +22,7 @@ from mainspring.occasions.search import PEOPLE, Found, Search, email_writes
 from mainspring.schedule import PACKAGED
 from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Listing, Note, Write
 from mainspring.stores.protocol import By, Filter, Store
+from mainspring.tuning import tuned
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -180,10 +181,13 @@ class People:
         While the store writes a chunk, the next one is prepared, unless both have a person in common: changes of one
         person take effect in the order given.
         """
-        left = iter(changes)
+        left, tuning, many = iter(changes), ExitStack(), False
         ahead: Ahead | None = None
         try:
             while chunk := list(islice(left, CHUNK)):
+                if ahead is not None and not many:
+                    many = True
+                    tuning.enter_context(tuned())
                 ids = {who for who, _ in chunk}
                 if ahead is not None and not ids.isdisjoint(ahead.ids):
                     yield await ahead.answers
@@ -198,6 +202,7 @@ class People:
                 await asyncio.wait([ahead.answers])
             raise
         finally:
+            tuning.close()
             if ahead is not None:
                 await _stop(ahead.answers)
 

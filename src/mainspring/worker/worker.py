@@ -36,6 +36,7 @@ from mainspring.job import Claim, Inserted, Move, NewJob, Outcome, Status
 from mainspring.log import get_log, running
 from mainspring.stores.protocol import Claims, Pulse, Wake, WorkerInfo
 from mainspring.task import Task
+from mainspring.tuning import tuned
 from mainspring.worker import decide, unknown
 from mainspring.worker.acks import Acks
 from mainspring.worker.admission import Admissions
@@ -55,7 +56,6 @@ from mainspring.worker.run import Run, Stop
 from mainspring.worker.settings import WorkerOptions, WorkerSettings
 from mainspring.worker.stuck import StuckSlots
 from mainspring.worker.supervise import Backoff, supervised
-from mainspring.worker.tuning import tuned
 from mainspring.worker.upkeep import Upkeep
 
 log = get_log("mainspring.worker")
@@ -123,7 +123,7 @@ class Worker:
         """
         before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
         try:
-            with tuned(), asyncio.Runner() as runner:
+            with tuned(collect=True), asyncio.Runner() as runner:
                 try:
                     code = runner.run(self._run())
                 finally:

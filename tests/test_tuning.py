@@ -1,4 +1,4 @@
-"""What a worker sets for the process that is its own, and leaves as it was."""
+"""What a worker or a long import sets for the process, and leaves as it was."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mainspring.worker.tuning import SWITCH_INTERVAL, THRESHOLDS, tuned
+from mainspring.tuning import SWITCH_INTERVAL, THRESHOLDS, tuned
 
 
 @pytest.fixture(autouse=True)
@@ -33,3 +33,15 @@ def test_an_application_that_has_decided_about_garbage_is_heard(own: tuple[int, 
     gc.set_threshold(*own)
     with tuned():
         assert gc.get_threshold() == own
+
+
+def test_the_last_to_end_restores_what_was_before() -> None:
+    before = sys.getswitchinterval(), gc.get_threshold()
+    first, second = tuned(), tuned()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert gc.get_threshold() == THRESHOLDS
+    assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL)
+    second.__exit__(None, None, None)
+    assert (sys.getswitchinterval(), gc.get_threshold()) == before
