@@ -28,7 +28,7 @@ from mainspring.flow.limits import Fair, Limit, Limits, Rate
 from mainspring.flow.limits.timer import LimitTimer
 from mainspring.flow.quiet import AnyWindow, DeliveryGuard
 from mainspring.guards import Guards
-from mainspring.halting import CONFIRM_WITHIN, HaltResult, explained, seconds_of, wait_for_workers
+from mainspring.halting import CONFIRM_WITHIN, HaltResult, explained, seconds_of, wait_for_workers, write_halt
 from mainspring.handle import JobHandle
 from mainspring.health import LATE, TIMEOUT, Contact, Health, examine
 from mainspring.job import Inserted, Job, NewJob, Priority, PriorityName, check_prepared, check_queue
@@ -458,7 +458,7 @@ class Mainspring:
         if halt.queue is None and (copy := await self._copy_halt()) is not None:
             msg = f"{self.store.url} is halted already, as it is {copy.reason}; halt it once that is over"
             raise SystemHalted(msg)
-        halted = await self.store.halt(halt)
+        halted = await write_halt(self.store, halt, seconds)
         late: list[WorkerInfo] = []
         try:
             late = await wait_for_workers(self.store, halted, seconds)

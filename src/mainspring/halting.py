@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from mainspring.clock import Length, duration
-from mainspring.errors import ConfigurationError
+from mainspring.errors import ConfigurationError, StoreBusy
 from mainspring.stores.protocol import Halt, Store, WorkerInfo
 
 TRUSTED_FOR = 2.0  # seconds for which a worker starts jobs by its last look at the halts
 CONFIRM_WITHIN = 3.0  # seconds that `halt()` waits at most, unless told otherwise
+WRITE_WITHIN = 5.0  # seconds in which the store must have taken a halt, unless the wait is longer
 SILENT = 2.5  # seconds without a heartbeat after which a worker is said to give no sign of life
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.1  # seconds between looks for confirmations
 
@@ -58,6 +59,22 @@ def seconds_of(wait: Length | None) -> float | None:
         msg = f"wait is {wait!r}, which is negative; give a length of time, 0 to return at once, or None for no limit"
         raise ConfigurationError(msg)
     return None if wait is None else duration(wait) / 1000
+
+
+async def write_halt(store: Store, halt: Halt, seconds: float | None) -> Halt:
+    """Write a halt; raise StoreBusy if the store does not take it in time.
+
+    A process that is stopped in the middle of a commit keeps an SQLite file locked until it goes on or is killed.
+    """
+    try:
+        async with asyncio.timeout(None if seconds is None else max(seconds, WRITE_WITHIN)):
+            return await store.halt(halt)
+    except TimeoutError:
+        msg = (
+            "the halt is not written: another process keeps the store locked, such as a worker that was stopped in the "
+            "middle of a commit. Let that process go on, or kill it; then see if the halt is in force, or repeat it"
+        )
+        raise StoreBusy(msg) from None
 
 
 async def wait_for_workers(store: Store, halt: Halt, seconds: float | None) -> list[WorkerInfo]:

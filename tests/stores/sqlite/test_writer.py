@@ -14,11 +14,13 @@ from typing import Any, Literal, cast
 
 import pytest
 
+from mainspring import Mainspring
 from mainspring.errors import ConfigurationError, IllegalMove, StoreBusy, StoreError, SystemHalted
 from mainspring.job import Inserted, Move, NewJob, Outcome, ProgressReport, Status
 from mainspring.stores.documents import Bundle, Key, Write
 from mainspring.stores.protocol import Filter, Severity, Store, Wake
 from mainspring.stores.sqlite import SqliteStore, fork, writer
+from mainspring.stores.sqlite.gate import Gate
 from mainspring.stores.sqlite.insertion import LONG_PAYLOAD
 from mainspring.stores.sqlite.writer import Request, Transaction, Writer
 from mainspring.testing.clock import ManualClock
@@ -39,6 +41,7 @@ from mainspring.testing.conformance.scene import (
 )
 
 IN_ONE_BATCH = 50
+DEADLINE = 30.0  # seconds
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")  # from Python 3.12 on, with threads
 
@@ -206,6 +209,21 @@ async def test_who_stops_waiting_does_no_harm(store: SqliteStore) -> None:
     assert len(await asyncio.gather(*patient)) == 10
     assert await store.count(Filter()) == 20
     assert await consistent(store)
+
+
+async def test_a_halt_of_a_file_that_stays_locked_is_an_error_and_the_store_can_be_closed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mainspring.halting.WRITE_WITHIN", 0.05)
+    app = Mainspring(f"sqlite:///{path}")
+    await app.store.open()
+    gate = Gate(path)
+    with gate:  # as by a process that was stopped in the middle of a commit
+        with pytest.raises(StoreBusy, match="another process keeps the store locked"):
+            await app.halt("incident", wait=0)
+        assert await app.halts() == []
+        await asyncio.wait_for(app.close(), DEADLINE)
+    gate.close()
 
 
 async def test_a_loop_that_closed_does_not_end_the_writer(store: SqliteStore) -> None:

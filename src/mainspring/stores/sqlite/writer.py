@@ -37,6 +37,7 @@ Operation = Callable[["Transaction", list[Any]], list[Any]]
 
 CALM = 0.01  # seconds after which a writer that has nothing to do is not busy
 MOST_REQUESTS = 2000  # in one transaction, so that nobody waits for ever
+STOP_LOOK = 0.2  # seconds between looks whether a writer that is to end waits in vain
 
 
 class Transaction:
@@ -107,6 +108,7 @@ class Writer:
         self._committed = committed
         self._inbox: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._busy_until = 0.0
+        self._writing: Sequence[Request] = ()
         self._link = WriteLink(file)
         self._synchronous: tuple[sqlite3.Connection | None, str] = None, ""
         self._thread = threading.Thread(target=self._run, name="mainspring-writer", daemon=True)
@@ -124,10 +126,21 @@ class Writer:
         return future
 
     def stop(self) -> None:
-        """Finish what was asked for, then end."""
+        """Finish what was asked for, then end.
+
+        A process that is stopped in the middle of a commit keeps the file locked. If every caller has given up by then,
+        do not wait for that lock: the thread ends when it gets it, or with this process.
+        """
         self._inbox.put(None)
-        self._thread.join()
-        self._refuse_the_rest()
+        self._thread.join(STOP_LOOK)
+        while self._thread.is_alive() and not self._is_given_up():
+            self._thread.join(STOP_LOOK)
+        if not self._thread.is_alive():
+            self._refuse_the_rest()
+
+    def _is_given_up(self) -> bool:
+        writing = self._writing
+        return bool(writing) and self._inbox.qsize() <= 1 and all(request.future.cancelled() for request in writing)
 
     def _run(self) -> None:
         going = True
@@ -135,7 +148,9 @@ class Writer:
             going, batch = self._next_batch()
             if batch:
                 self._busy_until = math.inf
+                self._writing = batch
                 self._write(batch)
+                self._writing = ()
                 self._busy_until = time.monotonic() + CALM
                 answer(batch)
         self._link.close()
