@@ -269,7 +269,7 @@ def test_diff(schedules: Run, shop: Shop) -> None:
         "after:  at 09:00 every day (cron 0 9 * * *), Europe/Paris time\n"
     )
     assert "moved" in out.out
-    assert "more; -n shows more" in out.err
+    assert "more; --limit shows more" in out.err
     data = schedules("diff", "a", "--rule", "0 10 * * *", "--days", "10", "--json").data
     assert (data["added"], data["removed"], data["moved"]) == (10, 10, 0)
     assert schedules("diff", "a", "--overlap", "skip").out.endswith("no time changes in the next 90 days\n")

@@ -609,5 +609,8 @@ def test_a_policy_that_does_not_exist_is_refused_by_name() -> None:
     wrong: dict[str, Any] = {"overlp": "skip"}
     with pytest.raises(ConfigurationError, match="no policy named overlp; it has gap, fold, misfire"):
         app.every("15m", **wrong)
+    job_option: dict[str, Any] = {"queue": "mail"}
+    with pytest.raises(ConfigurationError, match="options of its job go into"):
+        app.every("15m", **job_option)
     with pytest.raises(ConfigurationError, match="calls the zone tz"):
         app.every("15m", **{**wrong, "zone": "Asia/Tokyo"})

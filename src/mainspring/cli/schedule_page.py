@@ -234,7 +234,7 @@ def say_changes(terminal: Terminal, changes: Sequence[Change], ahead: timedelta,
         columns = [Column(title) for title in titles]
         terminal.table(columns, [change_row(one, now) for one in changes[:most]])
     if len(changes) > most:
-        terminal.note(f"and {len(changes) - most:,} more; -n shows more of them")
+        terminal.note(f"and {len(changes) - most:,} more; --limit shows more of them")
     terminal.say(summarise(changes, ahead))
 
 

@@ -257,7 +257,8 @@ class Schedules:
 def as_schedule(when: When, **policies: Unpack[PoliciesInZone]) -> Schedule:
     if unknown := policies.keys() - PoliciesInZone.__annotations__.keys():
         known = ", ".join(PoliciesInZone.__annotations__)
-        msg = f"a schedule has no policy named {', '.join(sorted(unknown))}; it has {known}"
+        wrong = ", ".join(sorted(unknown))
+        msg = f"a schedule has no policy named {wrong}; it has {known}; options of its job go into @app.task(…)"
         raise InvalidSchedule(msg)
     if not isinstance(when, Schedule):
         return Schedule(when, **policies)
