@@ -20,6 +20,7 @@ from mainspring import (
     Context,
     Debounce,
     Every,
+    Limit,
     Mainspring,
     Person,
     Retention,
@@ -262,6 +263,9 @@ BY_HAND = [
     "UPDATE {jobs} SET priority = 99 WHERE id = '{waiting[2]}'",
     "UPDATE {jobs} SET options = 'nonsense', target_type = 'guest' WHERE id = '{waiting[3]}'",
     "UPDATE {archive} SET status = 99, priority = -1, result = 'nonsense' WHERE id = '{done}'",
+    "INSERT INTO {documents} VALUES ('limits', 'limit:limited', '', 'v', 1, {never}, 'nonsense')",
+    "INSERT INTO {documents} VALUES ('limits', 'limit:other', 'x', 'v', 1, {never}, '[]')",
+    "INSERT INTO {documents} VALUES ('breakers', '', 'x', 'v', 1, {never}, 'nonsense')",
     "INSERT INTO {counts} (queue, status, n) VALUES ('default', 99, 5), ('default', -1, 5)",
 ]
 ON_SQLITE = [
@@ -299,16 +303,17 @@ async def test_a_row_that_was_written_by_hand_hides_no_others(kind: str, tmp_pat
     app, work = an_app(store)
     done = await work.enqueue("done")
     await app.worker().drain()
-    waiting = [await work.enqueue(number) for number in range(8)]
+    waiting = [await work.enqueue(number) for number in range(7)]
+    waiting.append(await app.task(name="limited", limits=[Limit(1)])(nothing).enqueue())
     await app.jobs.reschedule(waiting[7].id, delay=0)  # for a line in the audit log
     if isinstance(store, SqliteStore):
         names, execute, statements = {"schema": ""}, in_sqlite(store.file.path), ON_SQLITE
-        names |= {table: f"mainspring_{table}" for table in ("jobs", "archive", "counts")}
+        names |= {table: f"mainspring_{table}" for table in ("jobs", "archive", "counts", "documents")}
     else:
         names, execute, statements = {"schema": store.schema}, in_postgres(store._dsn), ON_POSTGRES
-        names |= {table: f"{store.schema}.{table}" for table in ("jobs", "archive", "counts")}
+        names |= {table: f"{store.schema}.{table}" for table in ("jobs", "archive", "counts", "documents")}
     for statement in (*BY_HAND, *statements):
-        execute(statement.format(**names, done=done.id, waiting=[job.id for job in waiting]))
+        execute(statement.format(**names, never=2**62, done=done.id, waiting=[job.id for job in waiting]))
     everyone = {done.id, *(job.id for job in waiting)}
     assert await everything_can_be_read(app) == everyone
     assert await app.jobs.count() == len(everyone)
@@ -316,7 +321,9 @@ async def test_a_row_that_was_written_by_hand_hides_no_others(kind: str, tmp_pat
         await job_can_be_read(app, job_id)
     (found,) = [one for one in await store.diagnose() if one.check == "rows"]
     assert (found.severity, "and 3 more" in found.message) == (Severity.ERROR, True)
-    await store.audit()
+    assert await store.audit()
+    assert await app.limits.list() == []
+    assert await app.breakers.list() == []
     await store.repair()
     assert await everything_can_be_read(app) == everyone
     await app.worker().drain()

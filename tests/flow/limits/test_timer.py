@@ -148,4 +148,4 @@ def test_only_limits_that_were_empty_for_minutes_are_passed_over(state: State, a
     group = "rate:work" if isinstance(state, Bucket) else "limit:work"
     document = Document(Key(COLLECTION, group, ""), json.dumps(state.to_data()), "v", None, state.expires_at(0))
     assert document.expires_at in (None, KEEP) or isinstance(state, Bucket)
-    assert may_be_wrong(document, age) is expected
+    assert may_be_wrong(document, state, age) is expected

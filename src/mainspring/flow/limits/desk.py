@@ -35,7 +35,7 @@ from mainspring.flow.limits.purse import AHEAD, USABLE, Portion, Purse, most_dra
 from mainspring.flow.limits.slots import Slots
 from mainspring.flow.limits.standby import Standbys
 from mainspring.flow.limits.turns import Turns
-from mainspring.json_text import from_json
+from mainspring.json_text import read_object
 from mainspring.log import get_log
 from mainspring.stores.documents import Bundle, Document, Key, Write
 from mainspring.stores.protocol import Store
@@ -204,7 +204,8 @@ class Desk:
     def _state(self, ticket: Ticket, now: Millis) -> State:
         known, limit = self._known.get(ticket.document), ticket.gate.limit
         width = self._crew.width(ticket.gate.name, limit, ticket.key, self._time()) if isinstance(limit, Fair) else 0
-        state = state_of(ticket, None if known is None else from_json(known.data), now, width)
+        data = None if known is None else read_object(known.data) or None  # one that cannot be read is written anew
+        state = state_of(ticket, data, now, width)
         if isinstance(state, Bucket):
             state.put_back(returnable(self._left_over.get(ticket.document, ()), self._time()))
         return state

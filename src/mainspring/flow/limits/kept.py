@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -25,6 +26,15 @@ def state_in(document: Document) -> State:
     if document.key.group.startswith(RATES):
         return Bucket.from_data(data)
     return Turns.from_data(data) if document.key.group.startswith(FAIR) else Slots.from_data(data)
+
+
+def states_in(documents: Iterable[Document]) -> dict[Key, State]:
+    """The states of all that can be read: one that was written by hand must not stop the timers of all others."""
+    states: dict[Key, State] = {}
+    for document in documents:
+        with contextlib.suppress(ValueError, TypeError, LookupError):
+            states[document.key] = state_in(document)
+    return states
 
 
 def write_of(key: Key, state: State, before: Document | None, now: Millis, *, anew: bool = False) -> Write:

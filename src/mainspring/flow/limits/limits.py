@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.clock import Millis, to_datetime
 from mainspring.errors import ConfigurationError, InvalidPayload
+from mainspring.flow.limits.admission import State
 from mainspring.flow.limits.bucket import Bucket
 from mainspring.flow.limits.guard import LimitGuard
-from mainspring.flow.limits.kept import state_in
+from mainspring.flow.limits.kept import states_in
 from mainspring.flow.limits.limit import COLLECTION, AnyLimit, Fair, Gate, Limit, Rate, Ticket, call_of, gates
 from mainspring.flow.limits.turns import Turns
 from mainspring.job import Claim, Inserted, NewJob, Status
-from mainspring.stores.documents import Document, Key, Listing
+from mainspring.stores.documents import Key, Listing
 from mainspring.stores.protocol import Filter
 
 if TYPE_CHECKING:
@@ -200,13 +201,13 @@ class Limits:
         after = None
         while page := await self._app.store.browse(Listing(COLLECTION, None, after, PAGE)):
             after = page[-1].key[1:]
-            found += [shown(document) for document in page]
+            found += [shown(key, state) for key, state in states_in(page).items()]
         return [one for one in found if name in (None, one.name)]
 
     async def get(self, name: str, key: str = "", *, kind: str = Limit.kind) -> LimitState | None:
         """None: not in use now."""
         documents = await self._app.store.documents([Key(COLLECTION, f"{kind}:{name}", key)])
-        return shown(documents[0]) if documents else None
+        return next((shown(key, state) for key, state in states_in(documents).items()), None)
 
 
 class BadPayload(InvalidPayload):
@@ -224,10 +225,9 @@ def numbers(limit: AnyLimit) -> tuple[float, ...]:
     return (limit.size,) if isinstance(limit, Limit) else (limit.width or 0,)
 
 
-def shown(document: Document) -> LimitState:
-    kind, _, name = document.key.group.partition(":")
-    state = state_in(document)
-    one = LimitState(kind, name, document.key.id, call_of(document.key), state.waiting, 0)
+def shown(key: Key, state: State) -> LimitState:
+    kind, _, name = key.group.partition(":")
+    one = LimitState(kind, name, key.id, call_of(key), state.waiting, 0)
     if isinstance(state, Bucket):
         return replace(one, size=state.burst, tokens=round(state.tokens, 3), per_second=state.drip * 1000)
     called = state.called if isinstance(state, Turns) else 0

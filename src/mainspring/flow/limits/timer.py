@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from mainspring.clock import Millis
 from mainspring.flow.limits.admission import State
 from mainspring.flow.limits.bucket import Bucket
-from mainspring.flow.limits.kept import FAIR, call, gone, state_in, write_of, written
+from mainspring.flow.limits.kept import FAIR, call, gone, states_in, write_of, written
 from mainspring.flow.limits.limit import COLLECTION
 from mainspring.flow.limits.slots import KEEP, Slots
 from mainspring.flow.limits.turns import DOUBT, UNANSWERED, Turns
 from mainspring.stores.documents import Bundle, Document, Key, Listing, Write
-from mainspring.timers import CHUNK, fire_planned
+from mainspring.timers import CHUNK, fire_planned, leave_to_newer
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
@@ -42,13 +42,15 @@ class LimitTimer:
 
     async def fire(self, documents: Sequence[Document], now: Millis) -> Millis | None:
         """Look at limits that have come due. Doubts about fair tasks are for programs that know them to clear."""
-        states = {document.key: state_in(document) for document in documents}
+        states = states_in(documents)
+        strange = [document for document in documents if document.key not in states]
+        again = [await leave_to_newer(self._app, strange, now)] if strange else []
         others = {key for key, state in states.items() if self._is_for_others(key, state, now)}
-        if len(others) < CHUNK:  # else limits that come due later would wait behind them
-            documents = [document for document in documents if document.key not in others]
-            states = {document.key: states[document.key] for document in documents}
-        await self._look(documents, states, now)
-        return now + DOUBT if 0 < len(others) < CHUNK else None
+        if 0 < len(others) < CHUNK:  # else limits that come due later would wait behind them
+            states = {key: state for key, state in states.items() if key not in others}
+            again.append(now + DOUBT)
+        await self._look([document for document in documents if document.key in states], states, now)
+        return min((moment for moment in again if moment is not None), default=None)
 
     def _is_for_others(self, key: Key, state: State, now: Millis) -> bool:
         is_new = isinstance(state, Turns) and state.is_doubtful(now) and now - state.doubted_at < LOOK_EVERY
@@ -109,10 +111,11 @@ class LimitTimer:
     async def _recover(self, documents: Sequence[Document], *, recount: bool) -> None:
         for _ in range(TRIES):  # others may change them at the same time
             now = self._app.store.clock.now()
-            doubtful = [document for document in documents if may_be_wrong(document, now)]
+            found = states_in(documents)
+            doubtful = [one for one in documents if one.key in found and may_be_wrong(one, found[one.key], now)]
             if not doubtful:
                 return
-            states = {document.key: state_in(document) for document in doubtful}
+            states = {document.key: found[document.key] for document in doubtful}
             if recount:
                 await self._recount(states, now)
             for state in states.values():
@@ -162,13 +165,12 @@ class LimitTimer:
         return await self._app.limits.jobs_out(group.removeprefix(FAIR), now)
 
 
-def may_be_wrong(document: Document, now: Millis) -> bool:
+def may_be_wrong(document: Document, state: State, now: Millis) -> bool:
     """Whether a worker that died in the last minutes may have left this limit in a wrong state.
 
     A limit refuses jobs only while it is full. This spares the documents of many keys that are kept for an hour only
     to be shown.
     """
-    state = state_in(document)
     if isinstance(state, (Bucket, Turns)) or state.holders or state.waiting or document.expires_at is None:
         return True
     return now - (document.expires_at - KEEP) < UNCHANGED
