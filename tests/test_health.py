@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -227,4 +228,17 @@ async def test_a_file_that_is_no_longer_there(tmp_path: Path) -> None:
     assert (health.state, health.error.partition(":")[0]) == (State.DOWN, "StoreVanished")
     (tmp_path / "elsewhere.db").rename(tmp_path / "jobs.db")
     assert (await app.health()).reachable
+    await app.close()
+
+
+async def test_a_process_that_keeps_the_file_locked(tmp_path: Path) -> None:
+    """As one does that was stopped in the middle of a commit."""
+    app = Mainspring(f"sqlite:///{tmp_path}/jobs.db")
+    assert (await app.health()).state is State.OK
+    with (tmp_path / "jobs.db-gate").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        health = await app.health(timeout=0.5)
+    assert (health.state, health.reachable) == (State.DEGRADED, True)
+    assert "another process has kept the store locked for 0.5 s" in health.problems[0]
+    assert (await app.health()).state is State.OK
     await app.close()

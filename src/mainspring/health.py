@@ -5,8 +5,8 @@
 | ok       | the store answers, and what is due is taken                                                  |
 | degraded | it answers, but jobs wait too long, no worker takes them or knows their tasks, workers       |
 |          | cannot hear of new ones, slots of workers are stuck, one in this process does not get        |
-|          | through to it, say to write, the service throttles it, or the clock jumped and has not       |
-|          | settled yet                                                                                  |
+|          | through to it, another process keeps it locked, the service throttles it, or the clock       |
+|          | jumped and has not settled yet                                                               |
 | down     | it does not answer; `lost_at` and `error` say since when and why                             |
 """
 
@@ -22,9 +22,9 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from mainspring.clock import SETTLE, Clock, SteadyClock, to_datetime
-from mainspring.errors import StoreUnavailable
+from mainspring.errors import StoreError, StoreUnavailable
 from mainspring.events import Bus, StoreBack, StoreLost, StoreThrottled, ThrottlingOver
-from mainspring.stores.protocol import EVERY_QUEUE, DueTask, Stats, Store, WorkerInfo
+from mainspring.stores.protocol import EVERY_QUEUE, DueTask, Locking, Stats, Store, WorkerInfo
 
 T = TypeVar("T")
 
@@ -131,8 +131,9 @@ async def examine(store: Store, contact: Contact, *, late: timedelta = LATE, tim
         return Health(State.DOWN, now, store.url, (problem,), reachable=False, lost_at=lost_at, error=why)
     contact.answered(PROBE)
     health = judge(stats, to_datetime(store.clock.now()), store.url, late)
-    if doubt := clock_problem(store.clock) or contact.clock:
-        health = replace(health, state=State.DEGRADED, problems=(doubt, *health.problems))
+    for problem in (clock_problem(store.clock) or contact.clock, await write_problem(store, timeout)):
+        if problem:
+            health = replace(health, state=State.DEGRADED, problems=(problem, *health.problems))
     if contact.lost_at is None:
         return health
     problems = (f"a worker here gets no answer: {contact.error}", *health.problems)
@@ -149,6 +150,22 @@ def clock_problem(clock: Clock) -> str:
         f"the machine's clock jumped {abs(departure.by) / 1000:.0f} s {where}; jobs go by the old time until the clock "
         f"has kept its new time for {SETTLE:.0f} s"
     )
+
+
+async def write_problem(store: Store, timeout: float) -> str:
+    """Empty: none. Where one process at a time can write, one that is stopped then holds up all others."""
+    if not isinstance(store, Locking):
+        return ""
+    try:
+        await within(timeout, store.wait_to_write())
+    except StoreUnavailable:
+        return (
+            f"nothing can be written: another process has kept the store locked for {timeout:g} s. If it was stopped "
+            "in the middle of a commit, let it go on or kill it"
+        )
+    except StoreError as error:
+        return f"nothing can be written: {error}"
+    return ""
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:

@@ -574,6 +574,14 @@ class Immediate(Protocol):
 
 
 @runtime_checkable
+class Locking(Protocol):
+    """A store that only one process can write to at a time."""
+
+    async def wait_to_write(self) -> None:
+        """Return when this process could write; nothing is written."""
+
+
+@runtime_checkable
 class Measured(Protocol):
     """A store that counts what it meets with on its way: calls, refusals, waits."""
 

@@ -392,6 +392,9 @@ class SqliteStore:
         halted: list[Halt] = await self._write(operate.halt, [halt])
         return halted[0]
 
+    async def wait_to_write(self) -> None:
+        await self._write(lambda _, items: items, [None], durable=False)
+
     async def resume(self, by: By, queue: str | None = None) -> bool:
         resumed: list[bool] = await self._write(operate.resume, [(by, queue)])
         return resumed[0]
