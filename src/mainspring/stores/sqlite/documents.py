@@ -76,7 +76,9 @@ class Ready:
 
 
 def ready(bundles: Sequence[Bundle]) -> list[Ready]:
-    return [Ready(bundle, insertion.ready(bundle.jobs)) for bundle in bundles]
+    """All jobs are checked together, which takes much less than a check for each bundle."""
+    jobs = iter(insertion.ready([job for bundle in bundles for job in bundle.jobs]))
+    return [Ready(bundle, [next(jobs) for _ in bundle.jobs]) for bundle in bundles]
 
 
 def write(transaction: Transaction, new: list[Ready]) -> list[list[Inserted] | None]:
