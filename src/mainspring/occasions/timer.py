@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
 log = get_log("mainspring.occasions")
 
-CHUNK = 1024  # plans at a time
+CHUNK = 2048  # plans at a time
 PART = 512  # plans per write. It takes about 13 ms of Python, for which jobs have to wait
+AHEAD = 3  # writes at once: a busy event loop takes long to hear of the end of one
 LEFT_TO_OTHERS: Millis = 250  # after another process was quicker with a whole chunk: the two would go on side by side
 PAGE = 500
 MOST_LINES = 20  # of the log about what was sent at once
@@ -52,7 +53,7 @@ class OccasionTimer:
         self._unreadable: set[str] = set()
 
     async def fire(self, documents: Sequence[Document], now: Millis) -> Millis | None:
-        """While the store writes a part of the documents, the next part is prepared."""
+        """While the store writes parts of the documents, the next part is prepared."""
         moment, written = to_datetime(now), 0
         writing: deque[asyncio.Task[int]] = deque()
         try:
@@ -60,7 +61,7 @@ class OccasionTimer:
                 firings = self._firings(documents[start : start + PART], moment)
                 writing.append(asyncio.create_task(self._write(firings, moment)))
                 await asyncio.sleep(0)  # the store begins to write, and jobs have their turn
-                if len(writing) > 1:
+                if len(writing) == AHEAD:
                     written += await writing.popleft()
             written += sum([await task for task in writing])
         finally:
