@@ -141,11 +141,11 @@ GUARDS = [
     Guard("jobs' ends are told", sqlite, instead(waking, "SOMEBODY_WAITS_FOR_AN_END", "SELECT 0"), ENDED),
     Guard("the fence of progress", sqlite, without(endings, "REPORT", "token = ?"), (RECLAIMED, ZOMBIE)),
     Guard("the fence of heartbeats", sqlite, without(upkeep, "LOST", "token = held.value"), (HEARD,)),
-    Guard("dedupe keys", sqlite, instead(insertion, "dedupe_holder", nobody), DEDUPED),
+    Guard("dedupe keys", sqlite, instead(insertion, "holders", lambda *_: {}), DEDUPED),
     Guard(
         "lasting dedupe keys",
         sqlite,
-        instead(insertion, "LASTING_HOLDER", "SELECT NULL WHERE ? || ? || ? IS NULL"),
+        instead(insertion, "HOLDERS", insertion.HOLDERS.replace("expires_at > ?", "? IS NULL")),
         ("test_a_dedupe_key_kept_forever_outlives_its_job",),
     ),
     Guard("halts of claims", sqlite, instead(claims, "current_halts", lambda _: []), (HALTED, PAUSED)),

@@ -26,6 +26,7 @@ from mainspring.job import (
     Priority,
     Status,
 )
+from mainspring.json_text import from_json
 from mainspring.names import LONGEST_KEY, LONGEST_NAME, unkeepable
 from mainspring.stores.protocol import COPIER, EVERY_QUEUE, Halt, WorkerInfo
 
@@ -111,10 +112,10 @@ def shorten(text: str, most: int = LONGEST_TRACEBACK) -> str:
 # -- what can be kept, and asked for ----------------------------------------------------------------------
 
 MOST_ATTEMPTS = 2**31 - 1  # what an integer of PostgreSQL holds
-CHECKED = attrgetter(
-    "task", "queue", "priority", "run_at", "delay", "timeout", "max_attempts", "keep", "keep_dead", "dedupe_key",
-    "dedupe_for", "target", "tags", "options", "waits_for",
-)  # fmt: skip
+SETTINGS = attrgetter(
+    "task", "queue", "priority", "run_at", "delay", "timeout", "max_attempts", "keep", "keep_dead", "dedupe_for"
+)
+KEYS = attrgetter("dedupe_key", "target", "tags", "options", "waits_for")
 ID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 IS_ID, ARE_IDS = re.compile(ID).fullmatch, re.compile(rf"(?:{ID}(?: |\Z))*").fullmatch
 WHOLE = frozenset({int, bool, Priority, type(None)})  # types of the numbers that a job has
@@ -125,16 +126,18 @@ def refuse_unkeepable(jobs: Iterable[NewJob]) -> None:
 
     The rule for programs is stricter, see names.py: this is about what was prepared and changed afterwards, as with
     `dataclasses.replace`. One job that cannot be read would break listings and claims for all others. As a rule all
-    jobs of an enqueue have the same options, and only those of the first are looked at.
+    jobs of an enqueue have the same settings, and often the same keys: only those of the first are looked at.
     """
     jobs = list(jobs)
     refuse_strange_texts(jobs)
-    before = None
+    settings_before = keys_before = None
     for job in jobs:
-        options = CHECKED(job)
-        if options != before:
-            refuse_if(job, problem_of_options)
-        before = options
+        settings, keys = SETTINGS(job), KEYS(job)
+        if settings != settings_before:
+            refuse_if(job, problem_of_settings)
+        if keys != keys_before:
+            refuse_if(job, problem_of_keys)
+        settings_before, keys_before = settings, keys
 
 
 def refuse_if(job: NewJob, problem_of: Callable[[NewJob], str | None]) -> None:
@@ -163,7 +166,7 @@ def problem_of_text(job: NewJob) -> str | None:
     )
 
 
-def problem_of_options(job: NewJob) -> str | None:
+def problem_of_settings(job: NewJob) -> str | None:
     """Return why some store could not keep the job; None: all of them can. Raises TypeError for some wrong types."""
     if not has_keepable_numbers(job):
         return f"a time, length or number is out of range: {shown(job)}"
@@ -172,15 +175,13 @@ def problem_of_options(job: NewJob) -> str | None:
             unkeepable(text, what, LONGEST_NAME) for text, what in ((job.task, "its task"), (job.queue, "its queue"))
         )
         return next(filter(None, bad), "its task or queue is empty, or has half of a surrogate pair")
-    if job.options is not None and not isinstance(json.loads(job.options), dict):
-        return f"its options are not a JSON object: {shown(job.options)}"
-    if job.dedupe_key is None and job.target is None and not job.tags and job.waits_for is None:
-        return None
-    return problem_of_keys(job)
+    return None
 
 
 def problem_of_keys(job: NewJob) -> str | None:
     """Look at all together first: they are plain and short as a rule."""
+    if job.options is not None and not isinstance(from_json(job.options), dict):
+        return f"its options are not a JSON object: {shown(job.options)}"
     together = "".join([job.dedupe_key or "", job.waits_for or "", *(job.target or ()), *job.tags])
     if len(together) <= LONGEST_NAME and together.isascii() and "\0" not in together and len(job.target or "no") == 2:
         return None
@@ -192,7 +193,9 @@ def problem_of_keys(job: NewJob) -> str | None:
         *(unkeepable(text or "", what) for text, what in keys),
         *(unkeepable(text, what, LONGEST_NAME) for text, what in names),
         *(None if is_text(text or "") else f"{what} has half of a surrogate pair" for text, what in (*keys, *names)),
-        f"it waits for {shown(awaited)}" if "\0" in awaited or len(awaited) > LONGEST_KEY else None,
+        f"the key that it waits for has more than {LONGEST_KEY} characters, or a NUL character: {shown(awaited)}"
+        if "\0" in awaited or len(awaited) > LONGEST_KEY
+        else None,
     )
     return next(filter(None, problems), None)
 
