@@ -94,6 +94,7 @@ class Context(DurableCalls):
         self,
         claim: Claim,
         *,
+        key: str | None = None,
         worker: str = "",
         report: Callable[[float, str], None] = lambda _fraction, _note: None,
         transact: Callable[[Any], Completion] | None = None,
@@ -101,6 +102,7 @@ class Context(DurableCalls):
         passage: Callable[[str, Callable[[], bool]], Passage] | None = None,
     ) -> None:
         self._claim = claim
+        self._key = key or claim.id
         self.worker = worker
         self._report = report
         self._transact = transact
@@ -136,10 +138,8 @@ class Context(DurableCalls):
 
         The job's id; for a person's occasion `{person}:{kind}:{local date}`. Within a step, with the step's name.
         """
-        own = json.loads(self._claim.options or "{}").get("idempotency_key")
-        key = self._claim.id if own is None else str(own)
         step = None if self._made is None else self._made.step_here()
-        return key if step is None else f"{key}:{step}"
+        return self._key if step is None else f"{self._key}:{step}"
 
     @property
     def task(self) -> str:

@@ -24,7 +24,7 @@ from mainspring.flow.limits.limit import Fair, Limit, Rate
 from mainspring.flow.quiet import AnyWindow, PersonWindow, Window
 from mainspring.handle import JobHandle
 from mainspring.ids import new_id
-from mainspring.job import FOREVER, KEEP_FOREVER, Inserted, NewJob, Priority, PriorityName
+from mainspring.job import FOREVER, KEEP_FOREVER, Claim, Inserted, NewJob, Priority, PriorityName
 from mainspring.middleware import EnqueueCall, check_headers
 from mainspring.names import LONGEST_KEY, LONGEST_NAME, problem_of
 from mainspring.names import check_name as check_task_name
@@ -267,6 +267,7 @@ class Task(Generic[P, R, C]):
 
     batch: Batch | None = None  # only a `BatchTask` has one
     is_internal = False  # Mainspring's own: no middleware runs around it
+    keys_are_unique = False  # no two of its jobs ever have the same dedupe key, as of a person's occasions
 
     def __init__(
         self,
@@ -398,6 +399,9 @@ class Task(Generic[P, R, C]):
     def template_of(self, payload: str) -> NewJob:
         """The same with arguments that are JSON already, and known to be right."""
         return self._enqueuer.template_of(payload)
+
+    def idempotency_key(self, claim: Claim) -> str:
+        return claim.dedupe_key if self.keys_are_unique and claim.dedupe_key else claim.id
 
     def handle(self, job_id: str) -> JobHandle[R]:
         """A handle of a job of this task that was enqueued before, perhaps by another program. Reads nothing yet."""

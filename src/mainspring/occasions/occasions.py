@@ -57,15 +57,17 @@ class Occasions:
         if not re.fullmatch(KIND, kind):
             msg = f"{kind!r} is no kind of occasion; use letters, digits, - and _"
             raise ConfigurationError(msg)
-        runs, known = task_function(self._app, function, names), self._timers.get(kind)
-        if known is None:
-            self._timers[kind] = OccasionTimer(self._app, kind, make(runs))
-            self._app.timers.add(self._timers[kind])
-        elif _place(known.task.function) == _place(function):  # a module that is loaded again
-            known.task = make(runs)
-        else:
+        known = self._timers.get(kind)
+        if known is not None and _place(known.task.function) != _place(function):  # else a module is loaded again
             msg = f"{kind!r} is handled by {known.task.name!r} already; one function handles a kind"
             raise ConfigurationError(msg)
+        task = make(task_function(self._app, function, names))
+        task.keys_are_unique = True
+        if known is None:
+            self._timers[kind] = OccasionTimer(self._app, kind, task)
+            self._app.timers.add(self._timers[kind])
+        else:
+            known.task = task
 
     async def upcoming(
         self, ahead: timedelta = WEEK, *, kind: str | None = None, limit: int = 100

@@ -63,13 +63,14 @@ class Row:
         data: dict[str, Any] = {} if known is None else {name: getattr(known, name) for name in Person.model_fields}
         occasions = {one.kind: one.model_dump(exclude_none=True) for one in data.pop("occasions", ())}
         for path, value in self.values.items():
-            match path:
-                case (name,):
-                    data[name] = value
-                case ("occasions", kind, name):
-                    occasions[kind] = {**occasions.get(kind, {"kind": kind}), name: value}
-                case (name, key):
-                    data[name] = {**data.get(name, {}), key: value}
+            if len(path) == 1:
+                data[path[0]] = value
+            elif path[0] == "occasions":
+                _, kind, name = path
+                occasions[kind] = {**occasions.get(kind, {"kind": kind}), name: value}
+            else:
+                name, key = path
+                data[name] = {**data.get(name, {}), key: value}
         try:
             return person_of({**data, "occasions": list(occasions.values())})
         except InvalidPerson as error:

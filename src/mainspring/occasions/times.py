@@ -63,7 +63,8 @@ class Times(NamedTuple):
         return None
 
     def today(self, utc: datetime) -> Date:
-        return (utc + _offset(PACKAGED.get(self.zone), utc)).date()
+        minute = utc.replace(second=0, microsecond=0)  # clocks change at full minutes, and one look serves many people
+        return (utc + _offset(PACKAGED.get(self.zone), minute)).date()
 
     def clear(self, utc: datetime) -> datetime:
         """That instant or, if it is in quiet hours, their end."""
@@ -76,15 +77,7 @@ class Times(NamedTuple):
     def from_data(cls, data: dict[str, Any]) -> Times:
         """Whatever a newer version has written that is not understood here is found out at once, not when it is due."""
         times = cls(**data)
-        PACKAGED.get(times.zone)
-        read_day(times.date)
-        read_time(times.at)
-        read_grace(times.grace)
-        if times.quiet is not None:
-            quiet_hours(times.quiet)
-        if times.feb29 not in FEB29:
-            msg = f"29 February: {times.feb29!r}"
-            raise ValueError(msg)
+        _check(times)
         return times
 
     def to_data(self) -> dict[str, Any]:
@@ -95,6 +88,20 @@ class Times(NamedTuple):
 
 
 # Bursts and imports ask for the same instants again and again. A zone of another tzdata is another object.
+
+
+@lru_cache(maxsize=16_384)
+def _check(times: Times) -> None:
+    """Raise an error unless all of it can be read."""
+    PACKAGED.get(times.zone)
+    read_day(times.date)
+    read_time(times.at)
+    read_grace(times.grace)
+    if times.quiet is not None:
+        quiet_hours(times.quiet)
+    if times.feb29 not in FEB29:
+        msg = f"29 February: {times.feb29!r}"
+        raise ValueError(msg)
 
 
 @lru_cache(maxsize=16_384)

@@ -137,6 +137,7 @@ class Replay:
     def _context(self, run: LocalRun) -> Context:
         return Context(
             self._claim,
+            key=self.task.idempotency_key(self._claim),
             worker="a local replay",
             report=lambda fraction, note: self._listener.said(f"progress: {fraction:.0%} {note}".rstrip()),
             transact=self._transact,

@@ -154,6 +154,7 @@ class Calling:
             durable = run.task.payload.context is not None and not run.isolated
             run.context = Context(
                 run.claim,
+                key=run.task.idempotency_key(run.claim),
                 worker=self._worker,
                 report=partial(self._progress.report, run),
                 transact=partial(self._transact, run),

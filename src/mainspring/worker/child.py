@@ -62,6 +62,7 @@ def perform(
         imported()
         context = Context(
             claim,
+            key=task.idempotency_key(claim),
             worker=order["worker"],
             report=reporter(connection),
             passage=partial(Passage, task.app),
