@@ -7,7 +7,9 @@ READY := $(VENV)/.ready
 LOCK := requirements/dev.txt
 LOCKER := .cache/lock
 UV := uv==0.13.7
-PYTEST_ALL_CORES = $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+# Three processes for two cores: many tests wait for processes and servers.
+CORES := $(or $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null),2)
+PYTEST_ALL_CORES = $(BIN)/python -m pytest -n $$(($(CORES) * 3 / 2)) --maxprocesses 4 --dist loadfile
 TYPED := src $(foreach d,tests bench examples,$(if $(shell find $(d) -name '*.py' -print -quit 2>/dev/null),$(d)))
 
 # The newest interpreter that runs: a name on PATH may be a version manager's shim for one that is not installed.
@@ -25,7 +27,7 @@ PYTHONS ?= $(SUPPORTED:%=python%) $(wildcard $(SUPPORTED:%=$(PYENV)/versions/%.*
 VERSION := $(USABLE); print("%d.%d" % sys.version_info[:2])
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check quick others ready lint types imports bench chaos format lock clean
+.PHONY: help run test check quick environments others ready lint types imports bench chaos format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,7 +35,8 @@ help: ## list the targets
 run: $(READY) ## run the demo
 	$(BIN)/python -m mainspring.demo
 
-test: lint types imports ## everything that must pass: lint, types, layers, all tests; the quick tests on other Pythons
+test: $(READY) ## everything that must pass: lint, types, layers, all tests; the quick tests on other Pythons
+	@$(MAKE) --no-print-directory -j 2 lint types imports environments
 	$(PYTEST_ALL_CORES)
 	@$(MAKE) --no-print-directory others
 
@@ -47,6 +50,11 @@ quick: $(READY)
 	$(PYTEST_ALL_CORES) -q -m "not slow"
 
 # Each version has its own environment from the same lock. A version that is missing or cannot be set up is skipped.
+# `make test` sets them up while other things run.
+GOAL := quick
+environments: $(READY)
+	@$(MAKE) --no-print-directory others GOAL=ready
+
 others: $(READY) ## the quick tests on every other supported Python (PYTHONS="â€¦": on these interpreters; empty: on none)
 	@done=$$($(BIN)/python -c '$(VERSION)'); \
 	for python in $(PYTHONS); do \
@@ -54,9 +62,10 @@ others: $(READY) ## the quick tests on every other supported Python (PYTHONS="â€
 		case " $$done " in *" $$version "*) continue;; esac; done="$$done $$version"; \
 		again="$(MAKE) --no-print-directory VENV=.cache/python-$$version PYTHON=$$python"; \
 		$$again ready || { echo "make: Python $$version is skipped: $$python could not set up its environment"; continue; }; \
+		test $(GOAL) = ready && continue; \
 		echo "Quick tests on Python $$version"; $$again quick || exit 1; \
 	done; \
-	for version in $(SUPPORTED); do case " $$done " in *" $$version "*) ;; *) \
+	test $(GOAL) = ready || for version in $(SUPPORTED); do case " $$done " in *" $$version "*) ;; *) \
 		echo "make: Python $$version is skipped: found no interpreter of that version with venv and pip 22.3 or newer";; \
 	esac; done
 
