@@ -18,7 +18,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import sqlite3
 import sys
 import time
 from hashlib import sha256
@@ -29,12 +28,11 @@ from typing import TYPE_CHECKING
 from bench import tally
 from bench.celebrated import INSTANT, ahead
 from bench.peer import Peer, here
+from bench.peers.sqlite.floor import connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-SCHEMA = Path(__file__).parents[3] / "src/mainspring/stores/sqlite/schema.sql"
-SETTINGS = ("wal_autocheckpoint = 4000", "cache_size = -65536", "synchronous = FULL", "busy_timeout = 30000")
 NEVER = 2**62
 BATCH = 500  # people in a transaction
 YEAR = 365 * 86_400_000
@@ -48,22 +46,15 @@ WHERE collection = 'occasions.birthday' AND due_at <= ? AND due_at < 46116860184
 """
 INSERT = """
 INSERT INTO mainspring_jobs (id, task, queue, priority, run_at, max_attempts, created_at, keep, keep_dead, payload,
-                             dedupe_key, target_type, target_id, options)
-VALUES (?, 'greet', 'default', 2, ?, 3, ?, 604800000, 2592000000, ?, ?, 'person', ?, ?)
+                             dedupe_key, target_type, target_id)
+VALUES (?, 'greet', 'default', 2, ?, 3, ?, 604800000, 2592000000, ?, ?, 'person', ?)
 """
 HOLD = "INSERT INTO mainspring_dedupe (task, dedupe_key, job_id, expires_at) VALUES ('greet', ?, ?, ?)"
 
 
 class Floor(Peer):
     async def open(self) -> None:
-        fresh = not (self.place / "floor.db").exists()
-        self.db = sqlite3.connect(self.place / "floor.db", isolation_level=None)
-        if fresh:
-            self.db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            self.db.execute("PRAGMA journal_mode = WAL")
-            self.db.executescript(SCHEMA.read_text("utf-8"))
-        for setting in SETTINGS:
-            self.db.execute(f"PRAGMA {setting}")
+        self.db = connect(self.place)
 
     async def close(self) -> None:
         self.db.close()
@@ -135,7 +126,7 @@ def _firing(plan: tuple[str, str]) -> tuple[Row, Row, list[Row]]:
     entry = {"became": "sent", "kind": "birthday", "on": "2026-06-15", "utc": DUE_AT, "at": now, "job_id": job}
     after = json.loads(data) | {"next": ["2027-06-15"], "sent": "2026-06-15"}
     return (
-        (job, now, now, json.dumps(payload), key, who, json.dumps({"idempotency_key": key})),
+        (job, now, now, json.dumps(payload), key, who),
         (key, job, now + YEAR),
         [
             ("occasions.birthday", "", who, _id(), DUE_AT + YEAR, NEVER, json.dumps(after)),

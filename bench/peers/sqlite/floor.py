@@ -49,7 +49,8 @@ CLAIM = f"""
 UPDATE mainspring_jobs SET status = {RUNNING}, token = token + 1, worker = 'floor', claimed_at = :now
 WHERE seq IN (
     SELECT seq FROM mainspring_jobs INDEXED BY mainspring_jobs_waiting
-    WHERE queue = 'default' AND priority = {NORMAL} AND run_at <= :now AND status < {RUNNING} AND crashes = 0
+    WHERE queue = 'default' AND priority = {NORMAL} AND run_at <= :now
+          AND status < {RUNNING} AND crashes = 0 AND aside = 0
     ORDER BY run_at LIMIT :limit)
 RETURNING seq, id, token, payload
 """
@@ -67,21 +68,27 @@ ARCHIVE = f"INSERT INTO mainspring_archive ({{columns}}) SELECT {{values}} FROM 
 DELETE = f"DELETE FROM mainspring_jobs WHERE {CLAIMED}"
 UNSETTLED = f"""
 SELECT 1 FROM mainspring_jobs
-WHERE queue = 'default' AND priority = 2 AND run_at <= ? AND status < {RUNNING} AND crashes = 0
+WHERE queue = 'default' AND priority = 2 AND run_at <= ? AND status < {RUNNING} AND crashes = 0 AND aside = 0
 UNION ALL SELECT 1 FROM mainspring_jobs WHERE status = {RUNNING} LIMIT 1
 """
 
 
+def connect(place: Path) -> sqlite3.Connection:
+    """Open the floor's database, with our schema and settings. Commits are its user's own."""
+    fresh = not (place / "floor.db").exists()
+    db = sqlite3.connect(place / "floor.db", isolation_level=None)
+    if fresh:
+        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        db.execute("PRAGMA journal_mode = WAL")
+        db.executescript(SCHEMA.read_text("utf-8"))
+    for setting in SETTINGS:
+        db.execute(f"PRAGMA {setting}")
+    return db
+
+
 class Floor(Peer):
     async def open(self) -> None:
-        fresh = not (self.place / "floor.db").exists()
-        self.db = sqlite3.connect(self.place / "floor.db", isolation_level=None)
-        if fresh:
-            self.db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            self.db.execute("PRAGMA journal_mode = WAL")
-            self.db.executescript(SCHEMA.read_text("utf-8"))
-        for setting in SETTINGS:
-            self.db.execute(f"PRAGMA {setting}")
+        self.db = connect(self.place)
         columns = [name for _, name, *_ in self.db.execute("PRAGMA table_info(mainspring_archive)")]
         values = [CHANGED.get(column, column) for column in columns]
         self.archive = ARCHIVE.format(columns=", ".join(columns), values=", ".join(values))
