@@ -60,7 +60,7 @@ def check_names(texts: Iterable[Any], what: str) -> None:
 
 
 def check_searched(text: Any, what: str) -> None:
-    """Refuse a text that no store could keep or look for. That no job has it is no error."""
+    """Refuse a search text that no store could keep. A text that simply matches no job is fine."""
     if not isinstance(text, str):
         _checked("", f"{what} is a string, not {shown(text)}")
     elif not text.isprintable() and UNSEARCHABLE.search(text):

@@ -401,6 +401,7 @@ class Task(Generic[P, R, C]):
         return self._enqueuer.template_of(payload)
 
     def idempotency_key(self, claim: Claim) -> str:
+        """Return what outside services recognise repeats of this job by."""
         return claim.dedupe_key if self.keys_are_unique and claim.dedupe_key else claim.id
 
     def handle(self, job_id: str) -> JobHandle[R]:

@@ -234,7 +234,7 @@ class Breakers:
         return granted
 
     async def recheck(self, name: str) -> Admission:
-        """How it stands now; nobody is granted anything. For jobs that were admitted and have waited since."""
+        """Return how the breaker stands now, for jobs that were admitted earlier. No probe is granted."""
         view, now = self._view(name), self._app.store.clock.now()
         current = await self._current(name, view, now)
         return Admission(frozenset(), lambda: wait_of(current, now) + view.defer())

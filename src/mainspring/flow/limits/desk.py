@@ -107,7 +107,7 @@ class Desk:
             self._request([Draw((ticket,), purse.used)])
 
     async def draw(self, wanted: Mapping[tuple[Ticket, ...], int]) -> None:
-        """Draw tokens for so many jobs with these tickets, as far as there are any, and some ahead."""
+        """Draw a token for each of these jobs, as far as there are any, and some more for jobs to come."""
         await self.settle([Draw((ticket,), number) for tickets, number in wanted.items() for ticket in tickets])
 
     async def settle(self, wishes: Sequence[Wish]) -> Decision:

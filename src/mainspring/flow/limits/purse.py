@@ -57,7 +57,7 @@ class Purse:
 
 
 def most_drawn(drip: float) -> int:
-    """How many tokens may be drawn at a time from a bucket into which so many drip per millisecond."""
+    """Return how many tokens may be drawn at a time; `drip` is how many the bucket gains per millisecond."""
     return int(drip * LEASE * 1000)
 
 
