@@ -10,6 +10,8 @@ from typing import Any
 from mainspring import Context, Fair, Limit, Mainspring
 from mainspring.cli import logs
 from mainspring.job import Outcome, Status
+from mainspring.stores.postgres import PostgresStore, notices
+from mainspring.stores.postgres import store as postgres_store
 from mainspring.worker import Worker
 from tests.chaos.programs.tasks import with_settings
 
@@ -101,10 +103,31 @@ def before_waking(store: Any, fuse: Fuse) -> None:
     store.wake = die_first
 
 
+def before_telling(store: Any, fuse: Fuse) -> None:
+    """The end of a run is committed, with the jobs that become due by it; sleeping workers are not told."""
+    if isinstance(store, PostgresStore):
+
+        async def die_first(transaction: Any) -> None:
+            if transaction.woken:
+                fuse.burn()
+            await notices.tell(transaction)
+
+        postgres_store.tell = die_first
+    else:
+        wake = store.presence.wake
+
+        def die_first_here(*what: Any) -> None:
+            fuse.burn()
+            wake(*what)
+
+        store.presence.wake = die_first_here
+
+
 MOMENTS = {
     "after_suspending": after_suspending,
     "after_completing": after_completing,
     "before_waking": before_waking,
+    "before_telling": before_telling,
 }
 
 

@@ -15,7 +15,18 @@ from mainspring.stores.postgres import PostgresStore, notices
 from mainspring.stores.postgres.notices import channel, describe
 from mainspring.stores.protocol import Action, By, Wake
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import a_halt, by_hand, claim, claim_one, end, put, put_many, running
+from mainspring.testing.conformance.scene import (
+    a_halt,
+    by_hand,
+    by_silence,
+    claim,
+    claim_one,
+    end,
+    join,
+    put,
+    put_many,
+    running,
+)
 from tests.postgres import fresh_schema
 from tests.stores.postgres.processes import start
 from tests.stores.postgres.several import Ear, Stores, listening
@@ -70,6 +81,16 @@ async def test_and_from_another_process(store: PostgresStore, stores: Stores) ->
         await eventually(lambda: ear.heard == [Wake.JOBS])
         printed, _ = process.communicate()
     assert (await claim_one(store)).id == printed.strip()
+
+
+async def test_workers_look_for_themselves_after_another_has_died(stores: Stores) -> None:
+    """It may have died after a commit, before it told them of the jobs that became due by it."""
+    clock = ManualClock()
+    store = await stores.another(clock=clock)
+    ear = await idle(stores, store)
+    await join(store, "w2")
+    await by_silence(store, clock, "w2")
+    assert Wake.ALL in await ear.so_far()
 
 
 async def test_only_if_it_is_of_a_queue_of_its_own(store: PostgresStore, stores: Stores) -> None:

@@ -488,6 +488,8 @@ class PostgresStore:
         async def take(transaction: Transaction) -> Reaped:
             taken = await upkeep.take_over(transaction, dead, stalled, after_stall)
             forgotten = await transaction.rows(upkeep.FORGET, ids=dead)
+            if forgotten:  # they may have died after a commit, before they told anybody of it
+                transaction.wake_everyone()
             return Reaped(taken, frozenset(worker for (worker,) in forgotten))
 
         try:

@@ -7,7 +7,7 @@ from typing import Any
 
 from mainspring.clock import Clock
 from mainspring.stores.postgres.links import Connection
-from mainspring.stores.protocol import Wake
+from mainspring.stores.protocol import EVERY_QUEUE, Wake
 
 SERVER_NOW = "(extract(epoch FROM statement_timestamp()) * 1000)::bigint"
 """One for the whole statement: with clock_timestamp(), of which each call may differ, no index could be sought in."""
@@ -75,6 +75,11 @@ class Transaction:
         if changes:
             queues, statuses, numbers = (list(column) for column in zip(*changes, strict=True))
             await self.do(ADD_COUNTS, queues=queues, statuses=statuses, numbers=numbers)
+
+    def wake_everyone(self) -> None:
+        """Have all workers look at everything, whatever this transaction changes."""
+        self.woken.add(EVERY_QUEUE)
+        self.cancellations = self.documents = self.halts_changed = self.state_changed = True
 
     def wakes(self) -> Wake:
         wake = Wake.JOBS if self.woken else Wake(0)
