@@ -210,6 +210,10 @@ class NewJob:
     waits_for: str | None = None  # it begins as suspended: until this key is called or, if they say so, run_at or delay
 
 
+class FreshJobs(list[NewJob]):
+    """Jobs that were just made from checked options and payloads; nobody has had them in hand to change them."""
+
+
 def check_queue(name: str) -> str:
     """Refuse what cannot name a queue. Some stores would take an empty name for no queue, which is all of them."""
     if not name or name == "*":

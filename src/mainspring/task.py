@@ -24,13 +24,14 @@ from mainspring.flow.limits.limit import Fair, Limit, Rate
 from mainspring.flow.quiet import AnyWindow, PersonWindow, Window
 from mainspring.handle import JobHandle
 from mainspring.ids import new_id
-from mainspring.job import FOREVER, KEEP_FOREVER, Claim, Inserted, NewJob, Priority, PriorityName
+from mainspring.job import FOREVER, KEEP_FOREVER, Claim, FreshJobs, Inserted, NewJob, Priority, PriorityName
 from mainspring.middleware import EnqueueCall, check_headers
 from mainspring.names import LONGEST_KEY, LONGEST_NAME, problem_of
 from mainspring.names import check_name as check_task_name
 from mainspring.portal import run_at_once
 from mainspring.retry import Retry, problem_of_attempts
 from mainspring.stores.protocol import Immediate
+from mainspring.stores.rules import refuse_unkeepable
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -423,11 +424,11 @@ class Enqueuer(Generic[P, R]):
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         with self._around() as call:
-            return (await self._insert([self._prepared(args, kwargs, call)], call))[0]
+            return (await self._insert(FreshJobs([self._prepared(args, kwargs, call)]), call))[0]
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         with self._around() as call:
-            return self._insert_sync([self._prepared(args, kwargs, call)], call)[0]
+            return self._insert_sync(FreshJobs([self._prepared(args, kwargs, call)]), call)[0]
 
     async def enqueue_many(self, payloads: Iterable[Any]) -> list[JobHandle[R]]:
         with self._around() as call:
@@ -501,7 +502,7 @@ class Enqueuer(Generic[P, R]):
             if keyed:
                 self._check_keys(text)
             jobs.append(NewJob(new_id(), name, text, *rest))
-        return jobs, prepared
+        return jobs if prepared else FreshJobs(jobs), prepared
 
     def _check_prepared(self, job: NewJob, number: int) -> None:
         """A prepared job brings its own options; what `using` says for all could not hold for it."""
@@ -570,6 +571,7 @@ class Enqueuer(Generic[P, R]):
     def _rest(self) -> tuple[Any, ...]:
         """Everything but the id, the task and the payload, as `NewJob` takes it: the same for many jobs."""
         template = self._template
+        refuse_unkeepable([replace(template, id=new_id())])
         return tuple(getattr(template, each.name) for each in fields(NewJob)[3:])
 
     def _rest_for(self, call: EnqueueCall | None) -> tuple[Any, ...]:

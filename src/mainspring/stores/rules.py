@@ -20,6 +20,7 @@ from mainspring.job import (
     MAX_CRASHES,
     TRANSITIONS,
     UNTIL_WOKEN,
+    FreshJobs,
     Move,
     NewJob,
     Outcome,
@@ -128,6 +129,8 @@ def refuse_unkeepable(jobs: Iterable[NewJob]) -> None:
     `dataclasses.replace`. One job that cannot be read would break listings and claims for all others. As a rule all
     jobs of an enqueue have the same settings, and often the same keys: only those of the first are looked at.
     """
+    if isinstance(jobs, FreshJobs):
+        return
     jobs = list(jobs)
     refuse_strange_texts(jobs)
     settings_before = keys_before = None
