@@ -152,7 +152,8 @@ class Taken:
 def to_claim(row: Sequence[Any]) -> Claim:
     """From the columns of CHOSEN. Its `ref` is the job's row and its queue, which do not change while it runs."""
     target = None if row[13] is None else (row[13], row[14])
-    return Claim(*row[:13], target, read_tags(row[15]), row[16], (row[17], row[3]))  # type: ignore[call-arg]
+    tags = read_tags(row[15]) if row[15] else ()
+    return Claim(*row[:13], target, tags, row[16], (row[17], row[3]))  # type: ignore[call-arg]
 
 
 def claim(transaction: Transaction, requests: list[ClaimRequest]) -> list[Taken]:

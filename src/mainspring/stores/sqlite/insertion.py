@@ -99,7 +99,8 @@ def insert_jobs(transaction: Transaction, new: Sequence[Ready]) -> list[Inserted
     for places in rounds_by_key([one.job for one in new]) if len(plain) < len(new) else ():
         for place, holder in insert_unique(transaction, {place: new[place] for place in places}).items():
             answers[place] = Inserted(holder, created=False)
-    wake_if_ended(transaction, {one.job.id: one.job.waits_for for one in new if one.job.waits_for is not None})
+    if waiting := {one.job.id: one.job.waits_for for one in new if one.job.waits_for is not None}:
+        wake_if_ended(transaction, waiting)
     return answers
 
 
