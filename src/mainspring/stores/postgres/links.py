@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 
-from mainspring.stores.postgres.refusals import explained, explained_on
+from mainspring.stores.postgres.refusals import explain_on, explained
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 
@@ -46,13 +46,13 @@ class Links:
         """A connection that commits each statement by itself. Errors are said in our own words."""
         mine = self._mine()
         async with mine.room:
-            with explained():
-                connection = await self._take(mine)
-            with explained_on(connection):
-                try:
-                    yield connection
-                finally:
-                    await give_back(mine, connection)
+            connection = await self._take(mine)
+            try:
+                yield connection
+            except psycopg.Error as error:
+                raise explain_on(connection, error) from error
+            finally:
+                await give_back(mine, connection)
 
     async def connect(self) -> Connection:
         """One that is the caller's alone."""

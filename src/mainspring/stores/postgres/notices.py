@@ -59,7 +59,7 @@ async def tell_with_commit(transaction: Transaction) -> None:
 async def tell(transaction: Transaction) -> None:
     """What a transaction that has committed means for others."""
     schema = transaction.dialect.schema
-    if transaction.wakes() & ~Wake.JOBS:
+    if transaction.wakes_the_busy:
         await tell_with_commit(transaction)
     elif transaction.woken:
         everyone = EVERY_QUEUE in transaction.woken

@@ -95,17 +95,12 @@ def explained() -> Iterator[None]:
         raise explain(error) from error
 
 
-@contextlib.contextmanager
-def explained_on(connection: psycopg.AsyncConnection[Any]) -> Iterator[None]:
-    """The same for a connection that stood: `ConnectionLost` tells callers to try a fresh one at once."""
-    try:
-        yield
-    except psycopg.Error as error:
-        if is_lost(connection, error):
-            words = " ".join(str(error).split()) or type(error).__name__
-            msg = f"the connection to the database was lost: {words}"
-            raise ConnectionLost(msg) from error
-        raise explain(error) from error
+def explain_on(connection: psycopg.AsyncConnection[Any], error: psycopg.Error) -> StoreError:
+    """Explain an error of a connection that stood: `ConnectionLost` tells callers to try a fresh one at once."""
+    if not is_lost(connection, error):
+        return explain(error)
+    words = " ".join(str(error).split()) or type(error).__name__
+    return ConnectionLost(f"the connection to the database was lost: {words}")
 
 
 def is_lost(connection: psycopg.AsyncConnection[Any], error: psycopg.Error) -> bool:

@@ -91,6 +91,11 @@ class Transaction:
             wake |= Wake.STATE
         return wake | Wake.DOCUMENTS if self.documents else wake
 
+    @property
+    def wakes_the_busy(self) -> bool:
+        """Whether workers that do not sleep have to know, too."""
+        return self.cancellations or self.documents or self.halts_changed or self.state_changed
+
 
 ADD_COUNTS = """
 INSERT INTO {s}.counts (queue, status, n)
