@@ -219,6 +219,9 @@ def merged(batch: list[Request]) -> Callable[[Transaction], None]:
     """All requests of one operation in one go; operations in the order of their first request, claims last."""
 
     def work(transaction: Transaction) -> None:
+        if len(batch) == 1:
+            run_group(transaction, batch[0].operation, batch)
+            return
         groups: dict[Operation, list[Request]] = {}
         for request in batch:
             groups.setdefault(request.operation, []).append(request)
