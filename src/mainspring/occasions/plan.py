@@ -185,8 +185,8 @@ def _unsent_year(year: int, sent: date | None) -> int:
 def _first(times: Times, sent: date | None, occasion: Occasion, now: datetime) -> Next | None:
     """As of one that is new: still to come, or due today and not too late for that."""
     today = times.today(now)
-    year = (today - timedelta(days=2)).year  # quiet hours may put the last day of a year off to the next
-    moment = times.from_year(_unsent_year(year, sent))
+    since = today - timedelta(days=2)  # quiet hours may put a message off to the next day
+    moment = times.from_year(_unsent_year(since.year + times.is_before(since), sent))
     while moment is not None and moment.utc <= now:
         if moment.on == today and occasion.late == "send":
             return Next(moment.on, moment.utc, now)

@@ -61,18 +61,19 @@ class Row:
     def change(self, known: Person | None) -> Person:
         """What the row's cells say; an empty cell says nothing, and what is known stays."""
         data: dict[str, Any] = {} if known is None else {name: getattr(known, name) for name in Person.model_fields}
-        occasions = {one.kind: one.model_dump(exclude_none=True) for one in data.pop("occasions", ())}
+        occasions = {one.kind: one.model_dump(exclude_none=True) for one in data.get("occasions", ())}
         for path, value in self.values.items():
             if len(path) == 1:
                 data[path[0]] = value
             elif path[0] == "occasions":
                 _, kind, name = path
-                occasions[kind] = {**occasions.get(kind, {"kind": kind}), name: value}
+                occasions.setdefault(kind, {"kind": kind})[name] = value
             else:
                 name, key = path
                 data[name] = {**data.get(name, {}), key: value}
+        data["occasions"] = list(occasions.values())
         try:
-            return person_of({**data, "occasions": list(occasions.values())})
+            return person_of(data)
         except InvalidPerson as error:
             problems = [(self._column(where.split("."), list(occasions)), why) for where, why in error.problems]
             raise InvalidPerson(str(error), problems) from error

@@ -53,14 +53,18 @@ class Times(NamedTuple):
 
     def from_year(self, year: int) -> Moment | None:
         """In that year, or the first one after it in which the day is kept."""
-        last = min(year + 9, LAST_YEAR)  # of leap years, eight lie between two at most
         first = read_day(self.date).year
         if first is not None and first >= year:
-            year, last = first + 1, min(first + 9, LAST_YEAR)
-        for one in range(year, last + 1):
+            year = first + 1
+        for one in range(year, min(year + 9, LAST_YEAR + 1)):  # of leap years, eight lie between two at most
             if (found := self.in_year(one)) is not None:
                 return found
         return None
+
+    def is_before(self, on: Date) -> bool:
+        """Whether its day in that date's year is before that date."""
+        _, month, day = read_day(self.date)
+        return (month, day) < (on.month, on.day) and (month, day) != (2, 29)  # which may be kept on 1 March
 
     def today(self, utc: datetime) -> Date:
         minute = utc.replace(second=0, microsecond=0)  # clocks change at full minutes, and one look serves many people
