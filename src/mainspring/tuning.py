@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 
 SWITCH_INTERVAL = 0.0001  # seconds after which a thread that waits for the interpreter gets it
-THRESHOLDS = (10_000, 20, 20)
+THRESHOLDS = (50_000, 20, 20)
 
 _lock = threading.Lock()
 _users = 0
