@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from mainspring.clock import SETTLE, Clock, SteadyClock, to_datetime
 from mainspring.errors import StoreError, StoreUnavailable
 from mainspring.events import Bus, StoreBack, StoreLost, StoreThrottled, ThrottlingOver
-from mainspring.stores.protocol import EVERY_QUEUE, DueTask, Locking, Stats, Store, WorkerInfo
+from mainspring.stores.protocol import EVERY_QUEUE, DueTask, Locking, Stats, Store, WorkerInfo, shown_due
 
 T = TypeVar("T")
 
@@ -193,7 +193,9 @@ def judge(stats: Stats, now: datetime, store: str, late: timedelta = LATE) -> He
     problems = []
     if unattended:
         problems.append(f"jobs are due that no worker takes, in: {', '.join(unattended)}")
-    problems += [f"no live worker of queue {one.queue} knows task {one.task} ({one.due:,} due)" for one in unknown]
+    problems += [
+        f"no live worker of queue {one.queue} knows task {one.task} ({shown_due(one.due)} due)" for one in unknown
+    ]
     if oldest_in and now - waiting[oldest_in] > late:
         seconds = (now - waiting[oldest_in]).total_seconds()
         problems.append(f"the oldest job of queue {oldest_in} is due for {seconds:.0f} s")

@@ -121,12 +121,15 @@ async def test_a_coroutine_that_swallows_its_cancellation(app: Mainspring, caplo
         await eventually(lambda: stuck_in(worker, 0))
 
 
-async def test_a_cancelled_thread_without_a_timeout(app: Mainspring, gate: threading.Event) -> None:
+async def test_a_cancelled_thread_without_a_timeout(
+    app: Mainspring, gate: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
     @app.task()
     def hang() -> None:
         gate.wait()
 
     async with working(app) as worker:
+        caplog.set_level("INFO", logger="mainspring")
         job = await hang.enqueue()
         await reached(app, job.id, statuses=(Status.RUNNING,))
         assert (await info_of(worker)).stuck == 0
@@ -134,6 +137,8 @@ async def test_a_cancelled_thread_without_a_timeout(app: Mainspring, gate: threa
         await eventually(lambda: stuck_in(worker, 1))
         assert [reason.cause for reason in (await app.jobs.why(job.id)).reasons] == [Cause.RUNNING, Cause.STUCK]
     assert (await job.get()).status is Status.CANCELLED  # the worker stopped, and said so for it
+    assert fields_of(caplog, "thread_abandoned")
+    assert not fields_of(caplog, "slot_free_again")
 
 
 async def test_a_thread_that_takes_a_moment_to_stop_is_not_stuck(gate: threading.Event) -> None:

@@ -23,7 +23,7 @@ from mainspring.errors import MainspringError
 from mainspring.health import LATE, Health, describe_stuck
 from mainspring.job import WAITING, Status
 from mainspring.moments import show_length, show_relative
-from mainspring.stores.protocol import Filter, Finding, Severity, Stats
+from mainspring.stores.protocol import Filter, Finding, Severity, Stats, shown_due
 from mainspring.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:  # most commands need not wait for people
@@ -247,7 +247,7 @@ def check_attended(health: Health) -> Finding:
 def check_known(stats: Stats) -> Iterator[Finding]:
     """Due jobs whose task no live worker of their queue knows."""
     for task in stats.unknown_tasks:
-        due = f"{count(task.due, 'job')} {'is' if task.due == 1 else 'are'} due"
+        due = "1 job is due" if task.due == 1 else f"{shown_due(task.due)} jobs are due"
         shown = f"no live worker of queue {task.queue} knows task {task.task}: {due}"
         advice = "start a worker whose application defines it: is the code deployed, and its module imported?"
         yield Finding(Severity.WARNING, "unknown task", shown, advice)

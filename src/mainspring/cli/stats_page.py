@@ -9,7 +9,7 @@ from mainspring.cli.table import Cell, Column, Styled
 from mainspring.cli.terminal import STATUS_STYLES, Terminal
 from mainspring.job import Counts, Status
 from mainspring.moments import show_length, show_moment, show_relative
-from mainspring.stores.protocol import DUE_CAP, DueTask, Halt, Stats, WorkerInfo
+from mainspring.stores.protocol import DueTask, Halt, Stats, WorkerInfo, shown_due
 
 ALWAYS = (Status.PENDING, Status.RUNNING, Status.COMPLETED, Status.DEAD_LETTER)
 TITLES = {Status.DEAD_LETTER: "DEAD"}
@@ -74,13 +74,12 @@ def number_cell(number: int, style: str) -> Styled:
 
 
 def due_cell(number: int) -> Styled:
-    """Beyond the cap nobody counts: it would cost what counting costs."""
-    return Styled(f"{number:,}{'+' if number >= DUE_CAP else ''}", "cyan" if number else "dim")
+    return Styled(shown_due(number), "cyan" if number else "dim")
 
 
 def describe_unknown(task: DueTask, now: datetime) -> str:
-    oldest = show_relative(task.oldest_due, now)
-    return f"no live worker of queue {task.queue} knows task {task.task}: {task.due:,} due, the oldest {oldest}"
+    due, oldest = shown_due(task.due), show_relative(task.oldest_due, now)
+    return f"no live worker of queue {task.queue} knows task {task.task}: {due} due, the oldest {oldest}"
 
 
 # -- workers --------------------------------------------------------------------------------------

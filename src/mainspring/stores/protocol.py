@@ -339,8 +339,13 @@ class Stats:
         ]
 
 
-DUE_CAP = 10_000
+DUE_CAP = 10_000  # due jobs that are counted: beyond it, counting would take too long
 DUE_LOOK = 1000  # due jobs of one priority of one queue whose tasks `stats` reads
+
+
+def shown_due(number: int) -> str:
+    """A number of due jobs as text: 10,000+ if there may be more."""
+    return f"{number:,}{'+' if number >= DUE_CAP else ''}"
 
 
 class Severity(StrEnum):

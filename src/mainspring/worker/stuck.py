@@ -58,6 +58,11 @@ class StuckSlots:
             self._count()
             log.info("slot_free_again", worker=self._worker, task=run.claim.task, job_id=run.claim.id)
 
+    def forget(self, run: Run) -> None:
+        """The worker stops and leaves the run behind."""
+        self.runs.discard(run)
+        self._count()
+
     def find(self, job_id: str, token: int) -> Run | None:
         return next((run for run in self.runs if (run.claim.id, run.claim.token) == (job_id, token)), None)
 

@@ -958,6 +958,7 @@ class Worker:
         """A thread that does not listen. The process is about to end, and with it the thread."""
         log.warning("thread_abandoned", job_id=run.claim.id, task=run.claim.task, worker=self.id)
         self._abandoned += 1
+        self._stuck.forget(run)
         outcome = decide.raised(run, asyncio.CancelledError(), self.store.clock.now())
         run.ended = True
         self._let_go(run)
