@@ -112,7 +112,7 @@ def before_telling(store: Any, fuse: Fuse) -> None:
                 fuse.burn()
             await notices.tell(transaction)
 
-        postgres_store.tell = die_first
+        vars(postgres_store)["tell"] = die_first
     else:
         wake = store.presence.wake
 
