@@ -25,6 +25,7 @@ from mainspring.stores.protocol import Store
 from mainspring.stores.sqlite import SqliteStore
 from mainspring.testing.clock import ManualClock
 from mainspring.worker import upkeep
+from mainspring.worker.clock_watch import ClockWatch
 from tests.dynamodb import FreshStore
 from tests.worker.working import DEADLINE, eventually, working
 
@@ -155,6 +156,22 @@ async def test_a_leap_that_stays_is_believed_within_a_minute(shop: Shop) -> None
         await shop.pass_by(5, lambda: shop.ran == ["later"] and len(shop.fired) == 1)
         await eventually(lambda: shop.settled == [pytest.approx(HOUR, abs=5)])
         assert (await shop.app.health()).state is State.OK
+
+
+async def test_a_jump_of_a_few_seconds_is_not_told_of() -> None:
+    machine = ManualClock(START)
+    shop = Shop(Mainspring(MemoryStore(clock=SteadyClock(machine))), machine)
+    watch = ClockWatch(shop.app)
+    await watch.look()
+    machine.shift(3)
+    for _ in range(round(SETTLE) + 5):
+        await watch.look()
+        machine.advance(1)
+    assert shop.app.store.clock.now() == machine.now()
+    await watch.look()
+    await shop.app.bus.flush()
+    assert (shop.held, shop.settled) == ([], [])
+    await shop.app.close()
 
 
 async def test_a_clock_that_was_ahead_for_long_and_goes_back_stops_nothing(shop: Shop) -> None:

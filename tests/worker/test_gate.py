@@ -16,7 +16,7 @@ from mainspring.errors import ConfigurationError, StoreUnavailable
 from mainspring.events import Halted, JobStarted
 from mainspring.job import Job, Status
 from mainspring.stores.memory import MemoryStore
-from mainspring.stores.protocol import Claims, Filter
+from mainspring.stores.protocol import Claims, Filter, Want
 from mainspring.worker import Worker, gate
 from tests.worker.children import app as app_of_children
 from tests.worker.working import FaultyStore, eventually, fields_of, member, new_app, reached, record, working
@@ -70,6 +70,21 @@ async def test_jobs_claimed_ahead_do_not_start_after_a_halt() -> None:
         await app.resume()
         await eventually(lambda: completed(app, 5))
     assert turnstile.started == 5
+
+
+async def test_after_a_pause_longer_than_the_lease_lost_jobs_do_not_start() -> None:
+    """Jobs that were claimed ahead, and that another worker has taken over while this one was stopped."""
+    app = new_app()
+    turnstile = Turnstile(app)
+    async with working(app, concurrency=1, heartbeat=3600) as worker:
+        prefetching(worker)
+        await ahead(app, turnstile)
+        await app.store.leave(worker.id)  # its jobs are given back
+        await app.store.claim("another", [Want("default", 10)], limit=10)
+        worker._gate._looked_at = worker._gate.open_until = worker._heartbeat._sent_at = float("-inf")
+        turnstile.go.set()
+        await eventually(lambda: not worker._held)
+    assert turnstile.started == 1
 
 
 async def completed(app: Mainspring, number: int) -> bool:

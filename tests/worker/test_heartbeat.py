@@ -7,9 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from mainspring.errors import StoreBusy, StoreError
+from mainspring.clock import since_boot
+from mainspring.errors import StoreBusy, StoreError, StoreUnavailable
 from mainspring.stores.protocol import Pulse, Store
-from mainspring.worker import heartbeat
+from mainspring.worker import heartbeat as heartbeat_module
 from mainspring.worker.heartbeat import Heartbeat
 from mainspring.worker.outage import Outage
 from tests.worker.working import eventually
@@ -78,7 +79,7 @@ async def test_it_can_be_stopped_at_any_moment_and_poked_after_that() -> None:
 
 async def test_a_store_that_says_nothing_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a server that was stopped: the connection stands, and nobody answers."""
-    monkeypatch.setattr(heartbeat, "SILENCE", 0.01)
+    monkeypatch.setattr(heartbeat_module, "SILENCE", 0.01)
     noticed: list[StoreError | None] = []
     store = FakeStore()
     store.answers.clear()
@@ -91,3 +92,36 @@ async def test_a_store_that_says_nothing_is_told_of(monkeypatch: pytest.MonkeyPa
     store.answers.set()
     await eventually(lambda: noticed[-1] is None)
     await beating.stop()
+
+
+async def test_a_recent_answer_confirms_the_claims_at_once() -> None:
+    store = FakeStore()
+    heartbeat = beating(store, 3600)
+    await eventually(lambda: store.asked)
+    await heartbeat.confirm(lease=30)
+    assert len(store.asked) == 1
+    await heartbeat.stop()
+
+
+async def test_after_a_pause_longer_than_the_lease_a_heartbeat_is_sent_and_heard_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, heard = FakeStore(), list[Any]()
+    heartbeat = beating(store, 3600, lambda pulse, _asked: heard.append(pulse))
+    await eventually(lambda: heard)
+    later = since_boot() + 31
+    monkeypatch.setattr("mainspring.worker.heartbeat.since_boot", lambda: later)
+    await heartbeat.confirm(lease=30)
+    assert len(heard) == 2
+    await heartbeat.stop()
+
+
+async def test_without_an_answer_the_claims_are_not_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat_module, "CONFIRMED_WITHIN", 0.01)
+    store, heard = FakeStore(), list[Any]()
+    heartbeat = beating(store, 3600, lambda pulse, _asked: heard.append(pulse))
+    await eventually(lambda: heard)
+    store.error = StoreBusy()
+    with pytest.raises(StoreUnavailable, match="no heartbeat was answered"):
+        await heartbeat.confirm(lease=-1)
+    await heartbeat.stop()

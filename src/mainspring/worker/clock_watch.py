@@ -68,10 +68,12 @@ class ClockWatch:
         if by and abs(by - self._held) > SKEW:
             log.warning("clock_jumped", by=by / 1000)
             self._app.bus.emit(ClockHeld(by=by / 1000))
-        elif self._held and not by and not self._jump(peek=True):
-            log.info("clock_returned", by=-self._held / 1000)
-            self._app.bus.emit(ClockSettled(by=0.0))
-        self._held = by
+            self._held = by
+        elif self._held and not by:
+            if not self._jump(peek=True):
+                log.info("clock_returned", by=-self._held / 1000)
+                self._app.bus.emit(ClockSettled(by=0.0))
+            self._held = 0
 
     def _jump(self, *, peek: bool = False) -> Millis:
         """By how much the time that is gone by has jumped since the last look; 0 if it has not."""

@@ -6,7 +6,8 @@ buffer, in a batch that is being gathered, at a guard. So each start asks the ga
 
 The gate looks at the halts when it is woken, and once a second. It trusts a look for `TRUSTED_FOR` seconds. A process
 that was stopped (SIGSTOP) and goes on, a laptop that slept, or a worker that lost its store, looks again before its
-next start.
+next start. If that took longer than the lease, it first waits for the answer to a heartbeat, which names the jobs that
+other workers have taken over.
 """
 
 from __future__ import annotations
@@ -28,15 +29,26 @@ NEVER = float("-inf")
 
 
 class Gate:
-    """Of one event loop. `closed` hands back what waits; `settled` returns when that is written."""
+    """Of one event loop.
+
+    `closed` hands back what waits; `settled` returns when that is written. `confirm` returns when it is known which
+    claims are lost.
+    """
 
     def __init__(
-        self, store: Store, worker: str, *, closed: Callable[[], None], settled: Callable[[], Awaitable[None]]
+        self,
+        store: Store,
+        worker: str,
+        *,
+        closed: Callable[[], None],
+        settled: Callable[[], Awaitable[None]],
+        confirm: Callable[[], Awaitable[None]],
     ) -> None:
         self._store = store
         self._worker = worker
         self._closed = closed
         self._settled = settled
+        self._confirm_claims = confirm
         self._shut = False
         self._looking = asyncio.Lock()
         self._looked_at = NEVER
@@ -89,6 +101,7 @@ class Gate:
         async with self._looking:
             if unless_trusted and since_boot() <= self._looked_at + TRUSTED_FOR:  # another has just looked
                 return
+            await self._confirm_claims()
             began = since_boot()
             self._learn(await self._store.halts(), began)
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+from mainspring.clock import since_boot
 from mainspring.errors import StoreError, StoreUnavailable
 from mainspring.log import get_log
 from mainspring.stores.protocol import Pulse, Store
@@ -15,6 +16,7 @@ from mainspring.worker.outage import Outage
 
 log = get_log("mainspring.worker")
 
+CONFIRMED_WITHIN = 2.0  # seconds for the answer to a heartbeat that a start waits for
 SILENCE = 10.0  # seconds after which a store that neither answers nor fails is told of
 
 
@@ -48,11 +50,28 @@ class Heartbeat:
         self._poked: asyncio.Event | None = None
         self._stopped = False
         self.beaten_at = float("-inf")  # when one last got through, by the monotonic clock
+        self._sent_at = since_boot()  # the last one that was answered; joining counts as one
+        self._answered = asyncio.Event()
         self._ended = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="mainspring-heartbeat", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
+
+    async def confirm(self, lease: float) -> None:
+        """Return when the last heartbeat that was answered is younger than the lease; send one if it is not.
+
+        A worker that was stopped for longer may have lost its claims. After this it knows which of them it has lost.
+        """
+        while since_boot() - self._sent_at > lease:
+            self._answered.clear()
+            self.poke()
+            try:
+                async with asyncio.timeout(CONFIRMED_WITHIN):
+                    await self._answered.wait()
+            except TimeoutError as error:
+                msg = f"no heartbeat was answered within {CONFIRMED_WITHIN:g} s"
+                raise StoreUnavailable(msg) from error
 
     def poke(self) -> None:
         if self._loop is not None and self._poked is not None:
@@ -86,6 +105,7 @@ class Heartbeat:
     async def _beat_once(self) -> None:
         silence = StoreUnavailable(f"no answer for {SILENCE:g} s")
         impatience = asyncio.get_running_loop().call_later(SILENCE, self._outage.failed, "heartbeat", silence)
+        sent_at = since_boot()
         try:
             held = self._held()
             pulse = await self._store.heartbeat(self._worker, held, stuck=self._stuck())
@@ -100,4 +120,9 @@ class Heartbeat:
         self.beaten_at = time.monotonic()
         self._outage.worked("heartbeat")
         with contextlib.suppress(RuntimeError):  # the worker's loop is closed
-            self._home.call_soon_threadsafe(self._heard, pulse, held)
+            self._home.call_soon_threadsafe(self._hear, pulse, held, sent_at)
+
+    def _hear(self, pulse: Pulse, held: Mapping[str, int], sent_at: float) -> None:
+        self._heard(pulse, held)
+        self._sent_at = sent_at
+        self._answered.set()

@@ -849,7 +849,10 @@ class Worker:
     # -- halts and breakers ---------------------------------------------------------------------
 
     def _new_gate(self) -> Gate:
-        return Gate(self.store, self.id, closed=self._hand_back_halted, settled=self._handed_back)
+        return Gate(
+            self.store, self.id, closed=self._hand_back_halted, settled=self._handed_back,
+            confirm=lambda: self._heartbeat.confirm(self.store.lease),
+        )  # fmt: skip
 
     def _hand_back_halted(self) -> None:
         """Hand back halted jobs that have not started, wherever they wait: in the buffer, a batch, or at a guard."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from mainspring.job import Move
+from mainspring.job import Move, Status
 from mainspring.stores.postgres import PostgresStore
-from mainspring.stores.protocol import TakeoverCause
+from mainspring.stores.protocol import Reaped, TakeoverCause
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance.scene import claim_one, end, join, put
 from tests.stores.postgres.several import Stores
@@ -83,3 +85,24 @@ async def test_after_a_restart_of_the_server_locks_say_nothing(stores: Stores) -
     await hang_up(working, watching)
     stores.ask(f"UPDATE {stores.schema}.workers SET lock_server = lock_server - 1")
     assert (await watching.reap()).dead == frozenset()
+
+
+async def test_a_worker_that_beats_again_before_its_takeover_is_written_keeps_its_jobs(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    watching, working = await stores.another(clock=clock), await stores.another(clock=clock)
+    await join(working, "working")
+    await put(working)
+    held = await claim_one(working, worker="working")
+    await watching.reap()
+    clock.advance(watching.lease + 1)
+    run = watching._run
+
+    async def after_a_heartbeat(*arguments: Any, **options: Any) -> Any:
+        await working.heartbeat("working", {})
+        return await run(*arguments, **options)
+
+    monkeypatch.setattr(watching, "_run", after_a_heartbeat)
+    assert await watching.reap() == Reaped()
+    assert await end(working, held, Move.DONE) is Status.COMPLETED

@@ -10,14 +10,16 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mainspring.job import Move, Status
 from mainspring.stores.protocol import Filter, TakeoverCause, Wake, WorkerInfo
 from mainspring.stores.sqlite import SqliteStore, presence
 from mainspring.stores.sqlite.presence import LONGEST_SOCKET_PATH, Presence, read_wakes
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import Bell, ignore, join, new_job, put, running
+from mainspring.testing.conformance.scene import Bell, end, ignore, join, new_job, put, running
 from tests.stores.sqlite.processes import start
 from tests.stores.sqlite.template import fresh_database
 
@@ -300,3 +302,29 @@ def test_the_coarse_clock_of_the_file_system_is_waited_out(here: Presence, ear: 
     os.utime(here.directory, ns=(old, old))
     here.wake(JOBS)
     assert here._listed == (old, ("w1.sock",))
+
+
+async def test_a_worker_that_beats_again_before_its_takeover_is_written_keeps_its_jobs(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a stop in the middle of a write: the takeover waits for the write lock until the worker goes on."""
+    clock = ManualClock()
+    stopped, watching = SqliteStore(path, clock=clock), SqliteStore(path, clock=clock)
+    try:
+        await join(stopped, "w1")
+        held = await running(stopped)
+        await join(watching, "watching")
+        await watching.reap()
+        clock.advance(watching.lease + 1)
+        write = watching._write
+
+        def after_a_heartbeat(operation: Any, items: list[Any]) -> Any:
+            stopped.presence.beat("w1")
+            return write(operation, items)
+
+        monkeypatch.setattr(watching, "_write", after_a_heartbeat)
+        assert (await watching.reap()).takeovers == []
+        assert await end(stopped, held, Move.DONE) is Status.COMPLETED
+    finally:
+        await stopped.close()
+        await watching.close()

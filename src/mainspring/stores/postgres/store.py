@@ -481,11 +481,12 @@ class PostgresStore:
         known = sight.beats.keys() | set(sight.holders)
         self._seen = {worker: seen for worker, seen in self._seen.items() if worker in known}
         self._dead = killed | {worker for worker in known if self._gone(worker, sight.beats.get(worker, -1))}
-        dead = sorted(self._dead)
-        if not dead and not stalled:
+        found = sorted(self._dead)
+        if not found and not stalled:
             return Reaped()
 
         async def take(transaction: Transaction) -> Reaped:
+            dead = await upkeep.still_dead(transaction, found, sight.beats) if found else []
             taken = await upkeep.take_over(transaction, dead, stalled, after_stall)
             forgotten = await transaction.rows(upkeep.FORGET, ids=dead)
             if forgotten:  # they may have died after a commit, before they told anybody of it
@@ -495,7 +496,7 @@ class PostgresStore:
         try:
             return await self._run(take)
         except ConnectionLost:  # it may be done; then the second try finds nothing, and cannot tell who was forgotten
-            return replace(await self._run(take, repeatable=True), dead=frozenset(dead))
+            return replace(await self._run(take, repeatable=True), dead=frozenset(found))
 
     async def _killed(self, sight: upkeep.Sight) -> set[str]:
         """Return the workers whose process has died: the server has freed the lock of their listening session.

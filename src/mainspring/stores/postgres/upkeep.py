@@ -106,7 +106,7 @@ TO_TAKE_STALLED = f"""
 ORDER BY jobs.id FOR NO KEY UPDATE SKIP LOCKED
 """
 MISSED_BEATS = 1.5  # heartbeats that a worker without a listening session may be late with before it counts as dead
-LAST_WORD = 0.25  # seconds, at least, for a heartbeat that is on its way
+LAST_WORD = 0.75  # seconds, at least, for a heartbeat that is on its way: its connection may have been cut as well
 LOCK_IS_FREE = f"CASE WHEN lock_server = {SERVER_START} THEN pg_try_advisory_xact_lock_shared(lock) ELSE false END"
 LOOK = f"""
 SELECT (SELECT json_agg(json_build_array(id, beat, {LOCK_IS_FREE}, {{now}} - seen_at,
@@ -152,6 +152,18 @@ async def look(transaction: Transaction) -> Sight:
         if is_free
     ]
     return Sight(beats, disconnected, holders, [Timed(*row) for row in timed or ()])
+
+
+BEATS = "SELECT id, beat FROM {s}.workers WHERE id = ANY(%(ids)s) ORDER BY id FOR UPDATE SKIP LOCKED"
+
+
+async def still_dead(transaction: Transaction, dead: Iterable[str], beats: Mapping[str, int]) -> list[str]:
+    """Leave out workers that have sent a heartbeat since they were found dead.
+
+    The rows of the others are locked, so that they cannot send one until the takeover is written.
+    """
+    now = dict(await transaction.rows(BEATS, ids=list(dead)))
+    return [worker for worker in dead if now.get(worker) in {None, beats.get(worker)}]
 
 
 async def take_over(

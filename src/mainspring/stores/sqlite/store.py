@@ -265,7 +265,7 @@ class SqliteStore:
         known = {info.id for info in self.presence.workers()}.union(holders)
         self._seen = {worker: seen for worker, seen in self._seen.items() if worker in known}
         before, self._dead = self._dead, {worker for worker in known if self._gone(worker)}
-        gone = [worker for worker in holders if worker in self._dead]
+        gone = [(worker, self._death_of(worker)) for worker in holders if worker in self._dead]
         self.presence.sweep()
         taken = await self._write(upkeep.take_over, gone) if gone else []
         taken += await self._write(upkeep.take_stalled, [(timed, after_stall) for timed in stalled]) if stalled else []
@@ -291,6 +291,11 @@ class SqliteStore:
             self._seen[worker] = heartbeat, now
             return False
         return now - seen[1] >= self.lease
+
+    def _death_of(self, worker: str) -> Callable[[], bool]:
+        """Return a function that tells, from any thread, whether the worker has given no sign of life since now."""
+        presence, heartbeat = self.presence, self.presence.heartbeat_of(worker)
+        return lambda: presence.dead(worker) or presence.heartbeat_of(worker) == heartbeat
 
     def keep_time(self, doubted_until: Millis) -> tuple[Millis | None, Millis]:
         return self._timekeeper.keep(doubted_until)

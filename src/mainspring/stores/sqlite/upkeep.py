@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from mainspring.clock import Millis
@@ -44,9 +44,13 @@ def timed(connection: sqlite3.Connection) -> list[Timed]:
     return [Timed(*row) for row in json.loads(connection.execute(TIMED).fetchone()[0])]
 
 
-def take_over(transaction: Transaction, workers: list[str]) -> list[list[Takeover]]:
-    """The jobs of dead workers, per worker."""
-    return [take_from(transaction, worker) for worker in workers]
+def take_over(transaction: Transaction, dead: list[tuple[str, Callable[[], bool]]]) -> list[list[Takeover]]:
+    """Take over the jobs of dead workers; return them per worker.
+
+    With each worker comes a function that tells whether it is still dead: a process that was stopped in the middle of
+    a write holds up this transaction, and has gone on since.
+    """
+    return [take_from(transaction, worker) if is_dead() else [] for worker, is_dead in dead]
 
 
 def take_from(transaction: Transaction, worker: str) -> list[Takeover]:
