@@ -86,7 +86,8 @@ def check(nursery: Nursery) -> None:
     check_dead_letters(nursery)
     nursery.run("work:replay_dead")
     report(nursery.ledger)
-    assert nursery.ledger.problems(nursery.database.statuses()) == []
+    problems = nursery.ledger.problems(nursery.database.statuses())
+    assert not problems, "\n".join(problems[:20])
     check_follow_ups(nursery)
     check_effects(nursery)
     assert nursery.database.ailments() == []
