@@ -197,7 +197,7 @@ class Load:
         for store in self._stores:
             await store.reap()  # they learn of each other
             store.table.counts._flushed_at = float("inf")  # a write per second and process, which is not scaled
-            store.table.crew.close()
+            store.table.local_workers.close()
         tasks = [asyncio.create_task(self._enqueue(store)) for store in self._stores * self._producers]
         tasks += [
             asyncio.create_task(self._work(store, number, first))

@@ -13,7 +13,7 @@ from mainspring.batch_task import BatchDecorator, BatchTask
 from mainspring.batched import Batch
 from mainspring.clock import Clock, Length, check_moment, to_datetime, to_millis
 from mainspring.durable import signals
-from mainspring.durable.family import ParentGuard
+from mainspring.durable.cancel_children import ParentGuard
 from mainspring.durable.signals import Signal, SignalTimer
 from mainspring.errors import ConfigurationError, SystemHalted, UnknownTask
 from mainspring.events import Bus, Event, Halted, JobCreated, JobDeduplicated, Resumed, Subscriber
@@ -22,20 +22,20 @@ from mainspring.flow import dependencies
 from mainspring.flow.batch import Batches, BatchGuard, BatchHandle
 from mainspring.flow.breakers import BreakerGuard, Breakers
 from mainspring.flow.debounce import NewestOnly
+from mainspring.flow.delivery import AnyWindow, DeliveryGuard
 from mainspring.flow.dependencies import Dependencies
 from mainspring.flow.expiry import Expiry
 from mainspring.flow.limits import Fair, Limit, Limits, Rate
 from mainspring.flow.limits.timer import LimitTimer
-from mainspring.flow.quiet import AnyWindow, DeliveryGuard
 from mainspring.guards import Guards
 from mainspring.halting import CONFIRM_WITHIN, HaltResult, explained, seconds_of, wait_for_workers, write_halt
 from mainspring.handle import JobHandle
 from mainspring.health import LATE, TIMEOUT, Contact, Health, examine
+from mainspring.humanize import show_moment
 from mainspring.job import Inserted, Job, NewJob, Priority, PriorityName, check_prepared, check_queue
 from mainspring.jobs import Jobs, whoami
 from mainspring.log import get_log
 from mainspring.middleware import AroundEnqueue, AroundRun, Middleware
-from mainspring.moments import show_moment
 from mainspring.portal import Portal
 from mainspring.retry import Retry
 from mainspring.stores.connect import store_of

@@ -16,8 +16,8 @@ from mainspring.clock import to_datetime
 from mainspring.durable.calls import Durable, DurableCalls, NoCalls
 from mainspring.durable.detached import Detached
 from mainspring.errors import Cancel, UnsupportedCall
+from mainspring.flow.batch_progress import BatchProgress
 from mainspring.flow.passage import DetachedPassage, Passage
-from mainspring.flow.tally import BatchProgress
 from mainspring.job import Claim, NewJob, check_prepared
 from mainspring.names import showable
 from mainspring.stores.protocol import Completion

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from mainspring.clock import check_moment, delay_of, duration, to_millis
-from mainspring.durable.family import cancel_children
+from mainspring.durable.cancel_children import cancel_children
 from mainspring.durable.states import StepState, declared_by, restartable, states_of
 from mainspring.errors import (
     ConfigurationError,

@@ -16,12 +16,12 @@ from mainspring.clock import Length, Millis, check_moment, delay_of, duration, s
 from mainspring.context import Context
 from mainspring.durable.journal import check_name
 from mainspring.errors import ConfigurationError, InvalidPayload
-from mainspring.flow import breakers, dependencies, expiry, quiet
+from mainspring.flow import breakers, delivery, dependencies, expiry
 from mainspring.flow import debounce as newest
 from mainspring.flow.debounce import Debounce, Throttle
+from mainspring.flow.delivery import AnyWindow, PersonWindow, Window
 from mainspring.flow.dependencies import After, HasId, OnFailed
 from mainspring.flow.limits.limit import Fair, Limit, Rate
-from mainspring.flow.quiet import AnyWindow, PersonWindow, Window
 from mainspring.handle import JobHandle
 from mainspring.ids import new_id
 from mainspring.job import FOREVER, KEEP_FOREVER, Claim, FreshJobs, Inserted, NewJob, Priority, PriorityName
@@ -548,9 +548,11 @@ class Enqueuer(Generic[P, R]):
         options = self._options
         if options.deliver is None or options.debounce is not None:
             return jobs
-        ours = quiet.option_of(self._template)  # a prepared job may have a window of its own; the guard asks for that
-        fits = [quiet.option_of(job) == ours for job in jobs]
-        deliveries = quiet.Deliveries(self._task.app)
+        ours = delivery.option_of(
+            self._template
+        )  # a prepared job may have a window of its own; the guard asks for that
+        fits = [delivery.option_of(job) == ours for job in jobs]
+        deliveries = delivery.Deliveries(self._task.app)
         moved = iter(await deliveries.moved([job for job, fit in zip(jobs, fits, strict=True) if fit], options.deliver))
         return [next(moved) if fit else job for job, fit in zip(jobs, fits, strict=True)]
 
@@ -644,7 +646,7 @@ class Enqueuer(Generic[P, R]):
         if options.breaker is not None:
             own[breakers.OPTION] = options.breaker
         if options.deliver is not None:
-            own[quiet.OPTION] = None if options.deliver is self._task.options.deliver else options.deliver.to_data()
+            own[delivery.OPTION] = None if options.deliver is self._task.options.deliver else options.deliver.to_data()
         return own
 
 

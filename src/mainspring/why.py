@@ -15,9 +15,9 @@ from typing import Any
 
 from mainspring.clock import to_datetime
 from mainspring.durable.journal import kind_of
-from mainspring.flow.quiet import told_reason
+from mainspring.flow.delivery import told_reason
+from mainspring.humanize import show_both, show_length, show_relative
 from mainspring.job import MAX_CRASHES, WAITING, Job, Move, Status, Step
-from mainspring.moments import show_both, show_length, show_relative
 from mainspring.stores.protocol import EVERY_QUEUE, Halt, Stats, Store, WorkerInfo
 
 AFTER_JOB, FOR_SIGNAL, FOR_BREAKER = "job:", "signal:", "breaker:"  # what `waits_for` begins with

@@ -9,8 +9,8 @@ import pytest
 
 from mainspring import Limit, Mainspring, Rate
 from mainspring.cli import main
-from mainspring.flow.limits.admission import Ask, Queue
-from mainspring.flow.limits.desk import Desk
+from mainspring.flow.limits.coordinator import LimitCoordinator
+from mainspring.flow.limits.decisions import Acquire, Wait
 from mainspring.flow.limits.limit import Gate, Ticket
 
 MAIL = Ticket(Gate("mail", Limit(2, key=str)), "acme")
@@ -24,8 +24,8 @@ def store(tmp_path: Path) -> str:
 
     async def use() -> None:
         async with app:
-            await Desk(app.store).settle([Ask("job-1", 1, (MAIL, SEND)), Ask("job-2", 1, (MAIL,))])
-            await Desk(app.store).settle([Queue((MAIL,))])
+            await LimitCoordinator(app.store).settle([Acquire("job-1", 1, (MAIL, SEND)), Acquire("job-2", 1, (MAIL,))])
+            await LimitCoordinator(app.store).settle([Wait((MAIL,))])
 
     app.run(use())
     app.run(app.close())

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mainspring.cli.moments import parse_length, parse_when
-from mainspring.moments import show_both, show_exactly, show_length, show_moment, show_relative
+from mainspring.humanize import show_both, show_exactly, show_length, show_moment, show_relative
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 

@@ -11,7 +11,7 @@ import pytest
 from mainspring import Context, Discard, Filter, Mainspring, Retention, Status
 from mainspring.errors import BatchNotFound, ConfigurationError, IllegalMove
 from mainspring.flow import batch as batches
-from mainspring.flow.tally import BatchProgress, BatchState, Tally
+from mainspring.flow.batch_progress import BatchProgress, BatchState, Tally
 from mainspring.job import NewJob
 from mainspring.testing import Kit, inline
 from tests.worker.working import eventually, working

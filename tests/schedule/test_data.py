@@ -33,7 +33,7 @@ from mainspring.schedule import (
     rule_from_text,
 )
 from mainspring.schedule.data import KINDS
-from mainspring.schedule.reading import length, write_length
+from mainspring.schedule.parse import length, write_length
 from tests.schedule.patience import PATIENT
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)

@@ -15,7 +15,7 @@ from mainspring.errors import ConfigurationError, InvalidSchedule, ScheduleNotFo
 from mainspring.events import ScheduleFired, ScheduleSkipped
 from mainspring.job import Status
 from mainspring.schedule import Every, Misfire, Schedule
-from mainspring.scheduling.halted import COLLECTION, standstills
+from mainspring.scheduling.halt_log import COLLECTION, past_halts
 from mainspring.scheduling.ledger import Became, Entry
 from mainspring.stores.documents import Listing
 from mainspring.task import Task
@@ -263,7 +263,7 @@ async def test_a_halt_is_noted_now_and_then_and_not_at_each_try(app: Mainspring,
         await kit.time.advance(seconds=5)
         versions |= {one.version for one in await app.store.browse(Listing(COLLECTION))}
     assert len(versions) == 6  # refused sixty times in five minutes
-    (halt,) = await standstills(app.store)
+    (halt,) = await past_halts(app.store)
     assert (halt.actor, halt.since, halt.seen) == ("ana", START, at(2026, 3, 1, 12, 35))
 
 

@@ -20,7 +20,7 @@ from mainspring import Mainspring
 from mainspring.clock import to_datetime
 from mainspring.job import Status
 from mainspring.schedule import PACKAGED, Misfire, Zones
-from mainspring.scheduling.halted import Standstill, standstills
+from mainspring.scheduling.halt_log import PastHalt, past_halts
 from mainspring.scheduling.ledger import COLLECTION, Entry
 from mainspring.stores.documents import Listing
 from mainspring.stores.protocol import Filter
@@ -108,7 +108,7 @@ class World:
         self._steady_until = self.start  # the clock is not set before that
         self._nested = False
         self.halts: list[Halted] = []
-        self.standstills: dict[datetime, Standstill] = {}
+        self.past_halts: dict[datetime, PastHalt] = {}
 
     def now(self) -> datetime:
         return to_datetime(self._clock.now())
@@ -298,7 +298,7 @@ class World:
         """Read the ledger before it forgets."""
         self._collected = self.now()
         async with self._reader() as app:
-            self.standstills |= {one.since: one for one in await standstills(app.store)}
+            self.past_halts |= {one.since: one for one in await past_halts(app.store)}
             for name in PLANS:
                 seen = None
                 while page := await app.store.browse(Listing(COLLECTION, name, seen, 500)):
@@ -322,7 +322,7 @@ class World:
                 catches_up=plan.catches_up,
                 lets_go=plan.lets_go,
                 halts=self.halts,
-                noted=[(one.since, one.seen) for one in self.standstills.values()],
+                noted=[(one.since, one.seen) for one in self.past_halts.values()],
             )
             for name, plan in PLANS.items()
         }

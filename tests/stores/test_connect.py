@@ -166,7 +166,7 @@ def test_only_what_is_ours_is_taken_out_of_a_postgres_url() -> None:
         "postgres://ann:secret@db/shop?lease=7&stall_grace=2&schema=jobs&migrate=off&prepare=off&options=-c%20geqo%3Doff"
     )
     assert (store.lease, store.stall_grace, store.schema) == (7.0, 2000, "jobs")
-    assert store._links.dsn == "postgres://ann:secret@db/shop?options=-c%20geqo%3Doff"
+    assert store._pool.dsn == "postgres://ann:secret@db/shop?options=-c%20geqo%3Doff"
     assert store.url == "postgresql://ann@db/shop?schema=jobs"
 
 

@@ -24,7 +24,7 @@ from mainspring.stores.memory import MemoryStore
 from mainspring.stores.protocol import Store
 from mainspring.stores.sqlite import SqliteStore
 from mainspring.testing.clock import ManualClock
-from mainspring.worker import upkeep
+from mainspring.worker import maintenance
 from mainspring.worker.clock_watch import ClockWatch
 from tests.dynamodb import FreshStore
 from tests.worker.working import DEADLINE, eventually, working
@@ -226,7 +226,7 @@ async def test_a_worker_that_starts_after_the_clock_went_back_puts_right_what_it
 async def test_a_leap_of_a_year_deletes_nothing_even_if_it_is_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "PRUNE_EVERY", 0.0)
+    monkeypatch.setattr(maintenance, "PRUNE_EVERY", 0.0)
     machine = ManualClock(START)
     shop = Shop(Mainspring(store_of("sqlite", tmp_path, machine)), machine)
     app = shop.app

@@ -474,7 +474,7 @@ async def test_a_cancellation_that_a_job_left_behind_costs_no_slot(app: Mainspri
 
 
 async def test_a_job_that_cancels_itself_and_returns_ends_no_other(app: Mainspring) -> None:
-    """Nothing has met that cancellation when the next job of the same lane begins."""
+    """Nothing has met that cancellation when the next job of the same slot begins."""
 
     @app.task()
     async def selfish() -> str:
@@ -489,7 +489,7 @@ async def test_a_job_that_cancels_itself_and_returns_ends_no_other(app: Mainspri
         return "fine"
 
     jobs = [await task.enqueue() for _ in range(3) for task in (selfish, next_one)]
-    async with working(app, concurrency=len(jobs)):  # all in one claim, so that one lane runs them in a row
+    async with working(app, concurrency=len(jobs)):  # all in one claim, so that one slot runs them in a row
         results = [await job.result(60) for job in jobs]
     assert results == ["done", "fine"] * 3
 

@@ -23,7 +23,7 @@ from mainspring.guards import Guarded, Refusal
 from mainspring.ids import new_id
 from mainspring.job import NewJob, Status
 from mainspring.stores.memory import MemoryStore
-from mainspring.worker import Worker, lanes
+from mainspring.worker import Worker, slots
 from mainspring.worker import worker as worker_module
 from tests.worker.test_guards import Doorman
 from tests.worker.working import DEADLINE, QUICK, FaultyStore, ended, eventually, new_app, reached, record, working
@@ -39,7 +39,7 @@ def app() -> Mainspring:
 @pytest.fixture
 def short_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "LAST_WORDS", 0.2)
-    monkeypatch.setattr(lanes, "LAST_WORDS", 0.1)
+    monkeypatch.setattr(slots, "CANCEL_TIMEOUT", 0.1)
 
 
 async def test_what_runs_is_finished_and_nothing_new_is_claimed(app: Mainspring) -> None:
@@ -336,8 +336,8 @@ async def test_outcomes_are_written_before_it_leaves(app: Mainspring) -> None:
 LEAVING = """
 import asyncio, os, signal, sys, threading, time
 from mainspring import Mainspring
-from mainspring.worker import Worker, lanes, worker
-worker.LAST_WORDS = lanes.LAST_WORDS = 0.2
+from mainspring.worker import Worker, slots, worker
+worker.LAST_WORDS = slots.LAST_WORDS = 0.2
 app = Mainspring("memory://")
 
 @app.task()

@@ -18,7 +18,7 @@ from mainspring.health import State
 from mainspring.job import Status
 from mainspring.stores.protocol import WorkerInfo
 from mainspring.why import Cause
-from mainspring.worker import Worker, WorkerSettings, lanes
+from mainspring.worker import Worker, WorkerSettings, slots
 from mainspring.worker import worker as worker_module
 from tests.worker.working import (
     DEADLINE,
@@ -52,7 +52,7 @@ def gate() -> Iterator[threading.Event]:
 
 @pytest.fixture(autouse=True)
 def _short_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "LAST_WORDS", 0.1)
+    monkeypatch.setattr(slots, "CANCEL_TIMEOUT", 0.1)
 
 
 async def info_of(worker: Worker) -> WorkerInfo:

@@ -15,7 +15,7 @@ from mainspring.cli.terminal import Terminal
 from mainspring.errors import BreakerNotFound
 from mainspring.flow.breakers import BreakerStatus
 from mainspring.flow.circuit import Phase
-from mainspring.moments import show_both
+from mainspring.humanize import show_both
 
 COLUMNS = [
     Column("BREAKER", least=8),

@@ -21,13 +21,13 @@ from mainspring.cli.table import printable
 from mainspring.cli.terminal import Terminal
 from mainspring.errors import MainspringError
 from mainspring.health import LATE, Health, describe_stuck
+from mainspring.humanize import show_length, show_relative
 from mainspring.job import WAITING, Status
-from mainspring.moments import show_length, show_relative
 from mainspring.stores.protocol import Filter, Finding, Severity, Stats, shown_due
 from mainspring.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:  # most commands need not wait for people
-    from mainspring.occasions.mending import Lack
+    from mainspring.occasions.repair import Lack
 
 OLDEST_PYTHON = (3, 11)
 PACKAGES = ("mainspring", "pydantic", "tzdata")
@@ -189,9 +189,9 @@ def mend(app: Mainspring) -> Finding:
 
 
 def mend_people(app: Mainspring) -> Iterator[Finding]:
-    from mainspring.occasions import mending
+    from mainspring.occasions import repair
 
-    if lack := app.run(mending.mend(app)):
+    if lack := app.run(repair.mend(app)):
         strays = f"; {count(lack.strays, 'entry', 'entries')} of nobody removed" if lack.strays else ""
         yield Finding(
             Severity.OK, "repair", f"of {count(lack.people, 'person', 'people')} {lacking(lack)}: mended{strays}"
@@ -290,9 +290,9 @@ def check_clock(app: Mainspring, now: datetime) -> Finding:
 
 def check_people(app: Mainspring) -> Iterator[Finding]:
     """What is written with them can be parted from them by others alone, such as a copy that was cut short."""
-    from mainspring.occasions import mending
+    from mainspring.occasions import repair
 
-    lack = app.run(mending.look(app, PEOPLE_LOOKED_AT))
+    lack = app.run(repair.look(app, PEOPLE_LOOKED_AT))
     looked_at = f"{count(lack.people, 'person', 'people')} looked at"
     if lack:
         shown = f"of {looked_at}, {lacking(lack)}"

@@ -15,8 +15,8 @@ from mainspring.cli.moments import parse_length, parse_when
 from mainspring.cli.parser import Commands, Parser, add_command, add_store_options, parse_names
 from mainspring.cli.terminal import Terminal
 from mainspring.handle import JobHandle
+from mainspring.humanize import show_moment, show_relative
 from mainspring.job import PriorityName
-from mainspring.moments import show_moment, show_relative
 from mainspring.task import Task
 
 STDIN = "-"

@@ -14,8 +14,8 @@ from mainspring.cli.terminal import STATUS_STYLES, Terminal, has_colour
 from mainspring.clock import to_millis
 from mainspring.durable.states import State, StepState
 from mainspring.flow import dependencies, expiry
+from mainspring.humanize import show_both, show_exactly, show_length
 from mainspring.job import UNTIL_WOKEN, WAITING, Attempt, Job, Status, TimelineEntry
-from mainspring.moments import show_both, show_exactly, show_length
 from mainspring.stores.protocol import Action
 
 INDENT = "  "

@@ -10,8 +10,8 @@ from datetime import datetime
 from mainspring.cli.table import Cell, Column, Styled, cut
 from mainspring.cli.terminal import STATUS_STYLES, Terminal
 from mainspring.clock import to_millis
+from mainspring.humanize import show_length, show_relative
 from mainspring.job import UNTIL_WOKEN, Job, Status
-from mainspring.moments import show_length, show_relative
 
 LONGEST = 80  # characters of a payload
 

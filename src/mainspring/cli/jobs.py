@@ -34,9 +34,9 @@ from mainspring.cli.parser import (
 )
 from mainspring.cli.table import printable
 from mainspring.cli.terminal import Terminal
+from mainspring.humanize import show_moment, show_relative
 from mainspring.job import Job, Priority
 from mainspring.jobs import Jobs
-from mainspring.moments import show_moment, show_relative
 from mainspring.stores.protocol import EVERY_QUEUE, Filter, Page
 
 CANCEL = Change("cancel", "cancelled", Jobs.cancel, Jobs.cancel_where)

@@ -7,7 +7,7 @@ from argparse import ArgumentTypeError
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from mainspring.moments import show_both, show_exactly, show_length, show_moment, show_relative
+from mainspring.humanize import show_both, show_exactly, show_length, show_moment, show_relative
 
 __all__ = [
     "When",

@@ -6,7 +6,7 @@ import time
 from types import TracebackType
 from typing import Self, TextIO
 
-from mainspring.moments import show_length
+from mainspring.humanize import show_length
 
 REDRAW = 0.1  # seconds
 LINE_EVERY = 10.0

@@ -11,10 +11,10 @@ from textwrap import wrap
 from mainspring.cli.job_page import INDENT, say_block, say_heading
 from mainspring.cli.table import Cell, Column, Styled, printable, render
 from mainspring.cli.terminal import STATUS_STYLES, Terminal
+from mainspring.humanize import show_both, show_length, show_moment, show_relative
 from mainspring.job import Job
-from mainspring.moments import show_both, show_length, show_moment, show_relative
 from mainspring.schedule import Change, Occurrence, Row, Schedule
-from mainspring.schedule.reading import write_length
+from mainspring.schedule.parse import write_length
 from mainspring.scheduling.ledger import Became, Entry
 from mainspring.scheduling.stored import StoredSchedule
 

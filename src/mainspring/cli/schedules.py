@@ -41,8 +41,8 @@ from mainspring.cli.schedule_page import (
 from mainspring.cli.system import add_length_options, end_of
 from mainspring.cli.terminal import Terminal
 from mainspring.errors import MainspringError, ScheduleNotFound
+from mainspring.humanize import show_moment
 from mainspring.job import Job, NewJob
-from mainspring.moments import show_moment
 from mainspring.schedule import PACKAGED, Occurrence, Schedule, Zones, preview
 from mainspring.schedule.timeline import TICK
 from mainspring.scheduling.ledger import Entry

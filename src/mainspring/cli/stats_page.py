@@ -7,8 +7,8 @@ from datetime import datetime
 
 from mainspring.cli.table import Cell, Column, Styled
 from mainspring.cli.terminal import STATUS_STYLES, Terminal
+from mainspring.humanize import show_length, show_moment, show_relative
 from mainspring.job import Counts, Status
-from mainspring.moments import show_length, show_moment, show_relative
 from mainspring.stores.protocol import DueTask, Halt, Stats, WorkerInfo, shown_due
 
 ALWAYS = (Status.PENDING, Status.RUNNING, Status.COMPLETED, Status.DEAD_LETTER)

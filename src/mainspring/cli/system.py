@@ -17,8 +17,8 @@ from mainspring.cli.stats_page import say_stats
 from mainspring.cli.table import Column, Styled
 from mainspring.cli.terminal import Terminal, on_terminal
 from mainspring.halting import CONFIRM_WITHIN, HaltResult, Unconfirmed
+from mainspring.humanize import show_both, show_exactly, show_moment
 from mainspring.job import check_queue
-from mainspring.moments import show_both, show_exactly, show_moment
 from mainspring.stores.protocol import EVERY_QUEUE, AuditEntry
 
 WATCH_EVERY = 1.0  # seconds

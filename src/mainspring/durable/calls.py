@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from mainspring.clock import Length
-from mainspring.durable import children, naps, signals
+from mainspring.durable import children, signals, sleep
 from mainspring.durable.children import Child
-from mainspring.durable.naps import Until
 from mainspring.durable.run import DurableRun
 from mainspring.durable.signals import Signal
+from mainspring.durable.sleep import Until
 from mainspring.errors import ConfigurationError, UnsupportedCall
 from mainspring.job import NewJob
 
@@ -75,10 +75,10 @@ class DurableCalls:
 
     async def sleep(self, length: Length, *, name: str | None = None) -> None:
         """Leave the worker for so long, minutes or years: a timedelta, or seconds."""
-        await self._durable.sleep(naps.after(length), name)
+        await self._durable.sleep(sleep.after(length), name)
 
     def sleep_sync(self, length: Length, *, name: str | None = None) -> None:
-        self._across(lambda: self._durable.sleep(naps.after(length), name))
+        self._across(lambda: self._durable.sleep(sleep.after(length), name))
 
     async def sleep_until(
         self,
@@ -92,7 +92,7 @@ class DurableCalls:
 
         `fold` says which, of a wall time that comes twice; one that clocks skip is as much later.
         """
-        await self._durable.sleep(naps.at(moment, tz, fold), name)
+        await self._durable.sleep(sleep.at(moment, tz, fold), name)
 
     def sleep_until_sync(
         self,
@@ -102,7 +102,7 @@ class DurableCalls:
         fold: Literal["first", "second"] = "first",
         name: str | None = None,
     ) -> None:
-        until = naps.at(moment, tz, fold)
+        until = sleep.at(moment, tz, fold)
         self._across(lambda: self._durable.sleep(until, name))
 
     # -- signals --------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class LastingCalls:
         self.step_here = run.step_here
 
     async def sleep(self, until: Until, name: str | None) -> None:
-        await naps.sleep(self.run, until, name)
+        await sleep.sleep(self.run, until, name)
 
     async def wait_for(self, key: str, timeout: Length | None, name: str | None) -> Signal | None:
         return await signals.wait_for(self.run, key, timeout, name)

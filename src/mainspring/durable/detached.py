@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from mainspring.clock import to_datetime
 from mainspring.durable.children import Child
 from mainspring.durable.journal import Journal
-from mainspring.durable.naps import Until
 from mainspring.durable.outputs import Output
 from mainspring.durable.signals import Signal, check_key
+from mainspring.durable.sleep import Until
 from mainspring.errors import ConfigurationError
 from mainspring.ids import new_id
 from mainspring.job import NewJob

@@ -12,6 +12,6 @@ resumption    which jobs are under way already, or asked for by hand
 
 from mainspring.flow.circuit import Breaker
 from mainspring.flow.debounce import Debounce, Throttle
-from mainspring.flow.quiet import Window
+from mainspring.flow.delivery import Window
 
 __all__ = ["Breaker", "Debounce", "Throttle", "Window"]

@@ -19,7 +19,7 @@ from mainspring.clock import Length, Millis, duration, to_datetime
 from mainspring.context import Context
 from mainspring.errors import BatchNotFound, ConfigurationError, IllegalMove
 from mainspring.flow import dependencies
-from mainspring.flow.tally import BatchPage, BatchProgress, BatchState, BatchSummary, Found, Tally
+from mainspring.flow.batch_progress import BatchPage, BatchProgress, BatchState, BatchSummary, Found, Tally
 from mainspring.guards import Guarded, Refusal, refuse
 from mainspring.handle import JobHandle
 from mainspring.ids import new_id

@@ -12,7 +12,7 @@ from pydantic_core import from_json, to_json
 
 from mainspring.clock import Millis, to_millis
 from mainspring.occasions.plan import Next, Plan
-from mainspring.schedule.reading import write_length
+from mainspring.schedule.parse import write_length
 from mainspring.stores.documents import Document, Key, Write
 
 COLLECTION = "occasion_ledger"

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from mainspring.schedule.reading import length, times_of_day, write_length, write_time
+from mainspring.schedule.parse import length, times_of_day, write_length, write_time
 
 KIND = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,49}$"
 DATE = re.compile(r"(?:(?P<year>\d{4})-|--)?(?P<month>\d{2})-(?P<day>\d{2})")

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from mainspring.errors import InvalidSchedule
 from mainspring.schedule.hours import Hours
-from mainspring.schedule.reading import times_of_day, write_time
+from mainspring.schedule.parse import times_of_day, write_time
 
 
 @dataclass(frozen=True, slots=True)

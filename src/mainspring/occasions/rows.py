@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from mainspring.errors import ConfigurationError, InvalidPerson
 from mainspring.occasions.occasion import Occasion
 from mainspring.occasions.person import NO_ID, Person, is_id, person_of
-from mainspring.schedule.reading import did_you_mean
+from mainspring.schedule.parse import did_you_mean
 
 PLAIN = ("id", "zone", "first_name", "last_name", "email", "locale", "quiet")
 KNOWN_KINDS = ("birthday", "anniversary")

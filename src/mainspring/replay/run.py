@@ -28,7 +28,7 @@ from mainspring.errors import ConfigurationError, IllegalMove, JobNotFound
 from mainspring.events import Bus
 from mainspring.job import FINISHED, Claim, Job, Move, NewJob, Outcome, Status, Step
 from mainspring.middleware import RunCall
-from mainspring.replay.looking import LookingStore, RolledBack
+from mainspring.replay.read_only_store import ReadOnlyStore, RolledBack
 from mainspring.replay.unrecorded import Unrecorded
 from mainspring.stores.protocol import Completion, Store
 from mainspring.stores.records import Record, kind_of
@@ -109,7 +109,7 @@ class Replay:
         """What the handler does with its application goes to a store that writes nothing, and nobody hears of it."""
         app = self._app
         store, bus = app.store, app.bus
-        app.store = cast("Store", LookingStore(store, {self._claim.id: self._steps}, self._would))
+        app.store = cast("Store", ReadOnlyStore(store, {self._claim.id: self._steps}, self._would))
         app.bus = Bus()
         try:
             yield

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from mainspring.errors import InvalidSchedule, MissingExtra
-from mainspring.schedule.reading import WEEKDAYS, Date, Weekday, calendar_date, weekdays
+from mainspring.schedule.parse import WEEKDAYS, Date, Weekday, calendar_date, weekdays
 from mainspring.schedule.rule import fill
 
 DAY = timedelta(days=1)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from mainspring.errors import InvalidSchedule
 from mainspring.schedule.business import BusinessCalendar
 from mainspring.schedule.month_day import MonthDay, month_days
-from mainspring.schedule.reading import (
+from mainspring.schedule.parse import (
     WEEKDAYS,
     Date,
     TimeOfDay,

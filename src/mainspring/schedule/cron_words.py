@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import time
 
 from mainspring.schedule.cron_fields import Fields, Values
-from mainspring.schedule.reading import FULL_WEEKDAYS, write_time
+from mainspring.schedule.parse import FULL_WEEKDAYS, write_time
 from mainspring.schedule.words import FULL_MONTHS, ORDINALS, every, listing, ordinal, weekday_span
 
 MOST_TIMES = 8  # spelled out one by one

@@ -10,7 +10,7 @@ from mainspring.errors import InvalidSchedule, MissingExtra
 from mainspring.schedule.calendar import Daily, Monthly, Once, Weekly, Yearly
 from mainspring.schedule.cron import Cron
 from mainspring.schedule.every import Every
-from mainspring.schedule.reading import did_you_mean
+from mainspring.schedule.parse import did_you_mean
 from mainspring.schedule.rrule import RRule
 from mainspring.schedule.rule import Rule
 

@@ -13,7 +13,7 @@ from typing import Any
 from mainspring.schedule.business import BusinessCalendar
 from mainspring.schedule.calendar import Daily, Monthly, Once, Weekly, Yearly
 from mainspring.schedule.every import Every
-from mainspring.schedule.reading import FULL_WEEKDAYS, calendar_date, local_time
+from mainspring.schedule.parse import FULL_WEEKDAYS, calendar_date, local_time
 from mainspring.schedule.rule import Rule
 from mainspring.schedule.words import FULL_MONTHS
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import ClassVar, Literal
 
 from mainspring.errors import InvalidSchedule
-from mainspring.schedule.reading import Length, choice, instant, length
+from mainspring.schedule.parse import Length, choice, instant, length
 from mainspring.schedule.rule import Rule, fill
 from mainspring.schedule.words import span_of_time
 

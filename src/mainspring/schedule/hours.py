@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 
-from mainspring.schedule.reading import WEEKDAYS, write_time
+from mainspring.schedule.parse import WEEKDAYS, write_time
 from mainspring.schedule.zones import Zone
 
 WEEK = 7  # days

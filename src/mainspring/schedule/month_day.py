@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from mainspring.errors import InvalidSchedule
 from mainspring.schedule.business import BusinessCalendar
-from mainspring.schedule.reading import FULL_WEEKDAYS, WEEKDAYS, weekday
+from mainspring.schedule.parse import FULL_WEEKDAYS, WEEKDAYS, weekday
 from mainspring.schedule.words import ORDINALS, ordinal
 
 MonthDay = int | str

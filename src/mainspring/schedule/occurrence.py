@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, Literal
 
 from mainspring.errors import InvalidSchedule
-from mainspring.schedule.reading import instant, length, write_length
+from mainspring.schedule.parse import instant, length, write_length
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from enum import StrEnum
 from itertools import islice, pairwise
 
 from mainspring.schedule.occurrence import Occurrence
+from mainspring.schedule.parse import write_length
 from mainspring.schedule.policies import MOST_CAUGHT_UP, ON_TIME, Misfire, Pause
-from mainspring.schedule.reading import write_length
 from mainspring.schedule.timeline import TICK, Timeline
 
 MOST_COUNTED = MOST_CAUGHT_UP

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from mainspring.errors import InvalidSchedule
-from mainspring.schedule.reading import Length, choice, instant, length, whole, write_length
+from mainspring.schedule.parse import Length, choice, instant, length, whole, write_length
 
 Overlap = Literal["allow", "skip", "cancel_old"]
 OVERLAPS: tuple[Overlap, ...] = ("allow", "skip", "cancel_old")

@@ -10,7 +10,7 @@ from itertools import islice, takewhile
 from typing import Literal
 
 from mainspring.schedule.occurrence import Occurrence
-from mainspring.schedule.reading import instant
+from mainspring.schedule.parse import instant
 from mainspring.schedule.schedule import Schedule
 from mainspring.schedule.timeline import TICK
 from mainspring.schedule.words import span_of_time

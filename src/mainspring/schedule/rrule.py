@@ -13,7 +13,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mainspring.errors import InvalidSchedule, MissingExtra
-from mainspring.schedule.reading import local_time
+from mainspring.schedule.parse import local_time
 from mainspring.schedule.rrule_words import describe_rrule
 from mainspring.schedule.rule import WallRule, fill
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import datetime, time
 
-from mainspring.schedule.reading import FULL_WEEKDAYS, write_time
+from mainspring.schedule.parse import FULL_WEEKDAYS, write_time
 from mainspring.schedule.words import FULL_MONTHS, day_of_year, every, listing, long_date, ordinal
 
 UNITS = {

@@ -10,7 +10,7 @@ from datetime import date, datetime, time, timedelta
 from typing import Any, ClassVar
 
 from mainspring.errors import InvalidSchedule
-from mainspring.schedule.reading import write_length, write_time
+from mainspring.schedule.parse import write_length, write_time
 
 
 class Rule(ABC):

@@ -14,9 +14,9 @@ from mainspring.schedule.data import build, rule_from_data
 from mainspring.schedule.english import MOMENT, read_moment
 from mainspring.schedule.every import Every
 from mainspring.schedule.occurrence import Occurrence
+from mainspring.schedule.parse import Length, bound, choice, instant, length, write_length
 from mainspring.schedule.plan import Fire, Plan, decide
 from mainspring.schedule.policies import OVERLAPS, Misfire, Overlap, Pause, spread
-from mainspring.schedule.reading import Length, bound, choice, instant, length, write_length
 from mainspring.schedule.rule import Rule, fill
 from mainspring.schedule.text import rule_from_text
 from mainspring.schedule.timeline import TICK, Timeline

@@ -12,7 +12,7 @@ from mainspring.schedule.cron import Cron
 from mainspring.schedule.data import rule_from_data
 from mainspring.schedule.english import read_words
 from mainspring.schedule.every import Every
-from mainspring.schedule.reading import is_length
+from mainspring.schedule.parse import is_length
 from mainspring.schedule.rrule import RRule
 from mainspring.schedule.rule import Rule
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime, time, timedelta
 
-from mainspring.schedule.reading import FULL_WEEKDAYS, write_time
+from mainspring.schedule.parse import FULL_WEEKDAYS, write_time
 
 FULL_MONTHS = (
     *("January", "February", "March", "April", "May", "June"),

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from zoneinfo import ZoneInfo
 
 from mainspring.errors import UnknownZone
-from mainspring.schedule.reading import did_you_mean
+from mainspring.schedule.parse import did_you_mean
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable

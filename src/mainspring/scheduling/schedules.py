@@ -13,9 +13,9 @@ from mainspring.jobs import whoami
 from mainspring.log import get_log
 from mainspring.schedule import PACKAGED, Change, PoliciesInZone, Row, Rule, Schedule, Zones, compare, preview
 from mainspring.scheduling import ledger
+from mainspring.scheduling.audit import note_change, note_trigger
 from mainspring.scheduling.firing import let_go
 from mainspring.scheduling.ledger import Entry
-from mainspring.scheduling.noted import note_change, note_trigger
 from mainspring.scheduling.stored import COLLECTION, StoredSchedule, template_of
 from mainspring.stores.documents import ABSENT, Bundle, Key, Listing, Note, Write
 from mainspring.stores.protocol import By

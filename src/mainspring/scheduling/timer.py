@@ -14,7 +14,7 @@ from mainspring.job import Job
 from mainspring.log import get_log
 from mainspring.schedule import tzdata_version
 from mainspring.scheduling.firing import Firing, fire, needs_last_jobs
-from mainspring.scheduling.halted import explained, is_to_explain, note_refusal, standstills, with_waiting_job
+from mainspring.scheduling.halt_log import explained, is_to_explain, note_refusal, past_halts, with_waiting_job
 from mainspring.scheduling.ledger import Became, Entry
 from mainspring.scheduling.stored import COLLECTION, StoredSchedule
 from mainspring.stores.documents import Bundle, Document, Listing
@@ -83,7 +83,7 @@ class ScheduleTimer:
         """With what the ledger says of those that were in the way, and of those that make the jobs wait."""
         halts = await self._app.store.halts() if any(firing.jobs for firing in firings) else []
         late = any(is_to_explain(entry) for firing in firings for entry in firing.entries)
-        past = await standstills(self._app.store) if late else []
+        past = await past_halts(self._app.store) if late else []
         if not halts and not past:
             return list(firings)
         return [

@@ -9,7 +9,7 @@ from typing import Any
 from mainspring.app import Mainspring
 from mainspring.guards import STAND_BY, Refusal
 from mainspring.log import get_log
-from mainspring.worker.aftermath import Aftermath
+from mainspring.worker.after_ack import AfterAck
 from mainspring.worker.run import Run
 
 log = get_log("mainspring.worker")
@@ -21,7 +21,7 @@ class Admissions:
     def __init__(
         self,
         app: Mainspring,
-        aftermath: Aftermath,
+        aftermath: AfterAck,
         *,
         let_in: Callable[[list[Run]], None],
         turn_away: Callable[[Run, Refusal], None],
@@ -29,7 +29,7 @@ class Admissions:
         may_wait: Callable[[], bool],
     ) -> None:
         self._app = app
-        self._aftermath = aftermath
+        self._after_ack = aftermath
         self._let_in = let_in
         self._refuse = turn_away
         self._hand_back = hand_back
@@ -67,7 +67,7 @@ class Admissions:
             if run.ended:  # cancelled, lost or handed back meanwhile; its end may have been told before it had passed
                 if refusal is not None:
                     refusal.call_off()
-                self._aftermath.ended(run.claim)
+                self._after_ack.ended(run.claim)
             elif refusal is None:
                 passed.append(run)
             elif refusal.soon is not None and self._may_wait():
@@ -86,7 +86,7 @@ class Admissions:
             granted = refusal.call_off()
         if run.ended:
             if granted:
-                self._aftermath.ended(run.claim)
+                self._after_ack.ended(run.claim)
         elif granted:
             self._let_in([run])
         else:

@@ -19,7 +19,7 @@ from mainspring.job import Claim, NewJob
 from mainspring.log import set_up_of_children
 from mainspring.task import Task
 from mainspring.worker import child as child_side
-from mainspring.worker import decide
+from mainspring.worker import outcomes
 from mainspring.worker.run import Dumped
 from mainspring.worker.threads import HeldBack
 
@@ -180,7 +180,7 @@ def told_error(answer: dict[str, Any]) -> Exception:
         error = kind.__new__(kind, answer["message"])  # not __init__: it may want what we do not have
     except TypeError:
         error = Exception(answer["message"])
-    told = decide.as_failure(answer["error"], answer["message"], answer["traceback"])
+    told = outcomes.as_failure(answer["error"], answer["message"], answer["traceback"])
     error.mainspring_failure = told  # type: ignore[attr-defined]
     return error
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from mainspring.job import ProgressReport
 from mainspring.stores.protocol import Store
-from mainspring.worker.announce import Announcer
+from mainspring.worker.reporter import Reporter
 from mainspring.worker.run import Run
 
 PAUSE = 0.1  # seconds between writes; of many reports the last is written
@@ -16,9 +16,9 @@ PAUSE = 0.1  # seconds between writes; of many reports the last is written
 class Progress:
     """Of one event loop."""
 
-    def __init__(self, store: Store, announce: Announcer, held: Mapping[str, Run]) -> None:
+    def __init__(self, store: Store, announce: Reporter, held: Mapping[str, Run]) -> None:
         self._store = store
-        self._announce = announce
+        self._reporter = announce
         self._held = held
         self._loop = asyncio.get_running_loop()
         self._reports: dict[str, ProgressReport] = {}
@@ -63,4 +63,4 @@ class Progress:
         for report in reports:
             run = runs[report.job_id]
             if run is not None and report.job_id in accepted:
-                self._announce.progressed(run.claim, report)
+                self._reporter.progressed(run.claim, report)

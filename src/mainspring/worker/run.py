@@ -45,7 +45,7 @@ class Run:
     thread: int | None = None  # in which its handler runs
     handler_thread: int | None = None  # the same, but only while the handler runs there; also of a batch
     durable: DurableRun | None = None  # if its handler has asked for anything durable
-    lane: asyncio.Task[None] | None = None  # the task that runs it
+    slot: asyncio.Task[None] | None = None  # the task that runs it
     written: asyncio.Future[None] | None = None  # if its slot is to wait for that
     kill: Callable[[], object] | None = None  # ends its process, if it has one
     stop: Stop | None = None
@@ -84,7 +84,7 @@ class Run:
 
     @property
     def waits_for_child(self) -> bool:
-        return self.lane is not None and self.kill is None and self.isolated
+        return self.slot is not None and self.kill is None and self.isolated
 
     @property
     def retry(self) -> Retry:
@@ -113,8 +113,8 @@ class Run:
             self.context.stop(reason or stop)
         if self.kill is not None:
             self.kill()
-        elif self.lane is not None and not self.threaded:
-            self.lane.cancel()
+        elif self.slot is not None and not self.threaded:
+            self.slot.cancel()
 
     def _commits(self, stop: Stop) -> bool:
         """Its own transaction writes its end: to a heartbeat that looks like a lost claim."""

@@ -15,8 +15,8 @@ from itertools import takewhile
 from types import FrameType
 
 from mainspring.log import get_log
-from mainspring.worker.lanes import frames_of
 from mainspring.worker.run import Run, Stop, in_this_thread
+from mainspring.worker.slots import frames_of
 
 log = get_log("mainspring.worker")
 
@@ -67,7 +67,7 @@ class StuckSlots:
         return next((run for run in self.runs if (run.claim.id, run.claim.token) == (job_id, token)), None)
 
     def _count(self) -> None:
-        self.slots = len({run.lane for run in self.runs})
+        self.slots = len({run.slot for run in self.runs})
 
 
 def overdue(running: Collection[Run], grace: float, now: float) -> list[Run]:
@@ -76,12 +76,12 @@ def overdue(running: Collection[Run], grace: float, now: float) -> list[Run]:
     told -= {run for run in told if run.stop is Stop.SHUTDOWN}
     if not told:  # nearly always
         return []
-    in_use = {run.lane for run in running if run not in told}
-    return [run for run in told if run.lane not in in_use]
+    in_use = {run.slot for run in running if run not in told}
+    return [run for run in told if run.slot not in in_use]
 
 
 def one_per_slot(runs: Iterable[Run]) -> Iterable[Run]:
-    return {run.lane: run for run in runs}.values()
+    return {run.slot: run for run in runs}.values()
 
 
 # -- where it hangs -------------------------------------------------------------------------------
@@ -102,4 +102,4 @@ def frames_in_thread(thread: int) -> list[FrameType]:
 
 
 def frames_in_coroutine(run: Run) -> list[FrameType]:
-    return frames_of(run.lane) if run.lane is not None else []
+    return frames_of(run.slot) if run.slot is not None else []

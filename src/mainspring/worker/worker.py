@@ -37,26 +37,26 @@ from mainspring.log import get_log, running
 from mainspring.stores.protocol import Claims, Pulse, Wake, WorkerInfo
 from mainspring.task import Task
 from mainspring.tuning import tuned
-from mainspring.worker import decide, unknown
+from mainspring.worker import outcomes, unknown_tasks
 from mainspring.worker.acks import Acks
 from mainspring.worker.admission import Admissions
-from mainspring.worker.aftermath import Aftermath
-from mainspring.worker.announce import Announcer
+from mainspring.worker.after_ack import AfterAck
 from mainspring.worker.background import Background
-from mainspring.worker.batches import RunningBatch
-from mainspring.worker.calling import Calling
+from mainspring.worker.batch_run import RunningBatch
+from mainspring.worker.batcher import Batcher, PendingBatch
 from mainspring.worker.claiming import Prefetch, SoloTurns, wants
+from mainspring.worker.executor import Executor
 from mainspring.worker.gate import Gate
-from mainspring.worker.gathering import Gathering, Gatherings
 from mainspring.worker.heartbeat import Heartbeat
-from mainspring.worker.lanes import Lanes, shed_cancellation
+from mainspring.worker.maintenance import Maintenance
 from mainspring.worker.outage import Outage
 from mainspring.worker.progress import Progress
+from mainspring.worker.reporter import Reporter
 from mainspring.worker.run import Run, Stop
 from mainspring.worker.settings import WorkerOptions, WorkerSettings
+from mainspring.worker.slots import SlotPool, shed_cancellation
 from mainspring.worker.stuck import StuckSlots
 from mainspring.worker.supervise import Backoff, supervised
-from mainspring.worker.upkeep import Upkeep
 
 log = get_log("mainspring.worker")
 
@@ -89,13 +89,13 @@ class Worker:
         self.id = self.settings.id
         self._queues = {subscription.queue for subscription in self.settings.queues}
         self._limited = any(subscription.concurrency is not None for subscription in self.settings.queues)
-        self._announce = Announcer(app.bus, self.id, log_completions=self.settings.log_completions)
+        self._reporter = Reporter(app.bus, self.id, log_completions=self.settings.log_completions)
         self._outage = Outage(self.id, noticed=self._on_outage)
         self._prefetch = Prefetch(self.settings.prefetch)
         self._wrapped = app.middleware.runs  # around each run, if there are any
         self._random = random.Random()  # noqa: S311 - shares of the queues
         self._held: dict[str, Run] = {}  # claimed, and its outcome not decided yet
-        self._buffer: deque[Run | Gathering] = deque()  # claimed ahead; not started
+        self._buffer: deque[Run | PendingBatch] = deque()  # claimed ahead; not started
         self._running: set[Run] = set()  # in slots
         self._detached: set[Run] = set()  # in slots but not in _held: stuck, or their jobs were claimed here again
         self._stuck = StuckSlots(self.id, self.store.stall_grace / 1000)
@@ -198,7 +198,7 @@ class Worker:
                     supervised("progress", self._progress.step, self._outage), name="mainspring-progress"
                 ),
                 asyncio.create_task(
-                    supervised("aftermath", self._aftermath.step, self._outage), name="mainspring-aftermath"
+                    supervised("aftermath", self._after_ack.step, self._outage), name="mainspring-aftermath"
                 ),
                 asyncio.create_task(supervised("gate", self._gate.step, self._outage), name="mainspring-gate"),
                 asyncio.create_task(
@@ -207,7 +207,7 @@ class Worker:
                 asyncio.create_task(supervised("timers", self._timer_step, self._outage), name="mainspring-timers"),
                 asyncio.create_task(supervised("upkeep", self._upkeep_step, self._outage), name="mainspring-upkeep"),
                 asyncio.create_task(
-                    supervised(unknown.LOOP, self._unknown.step, self._outage), name="mainspring-unknown-tasks"
+                    supervised(unknown_tasks.LOOP, self._unknown.step, self._outage), name="mainspring-unknown-tasks"
                 ),
             ]
             self._has_joined.set()
@@ -291,10 +291,10 @@ class Worker:
         if claims.jobs:
             self._take(claims.jobs)
             await self._fill_batches(claims)
-        self._gathered.flush()
+        self._batcher.flush()
         await self._idle.wait()
         await self._acks.flush()
-        await self._aftermath.settle()
+        await self._after_ack.settle()
         await self.app.guards.settled()  # whom they have called is due
         await self._progress.write()
         await self._unknown.look()
@@ -305,8 +305,8 @@ class Worker:
     async def _fill_batches(self, claims: Claims) -> None:
         """What else is due may go along; then they go as they are, since nobody knows when more will come."""
         await self._admissions.settled()
-        while self._gathered.missing and len(claims.jobs) < LARGEST:  # they may enqueue each other for ever
-            more = await self._claim(self._gathered.missing)
+        while self._batcher.missing and len(claims.jobs) < LARGEST:  # they may enqueue each other for ever
+            more = await self._claim(self._batcher.missing)
             if not more.jobs:
                 break
             self._take(more.jobs)
@@ -321,20 +321,20 @@ class Worker:
         self._state_changed = asyncio.Event()
         self._idle.set()
         self._loop = asyncio.get_running_loop()
-        self._lanes = Lanes(self.settings.concurrency, self._buffer, self._execute)
-        self._gathered = Gatherings(self._post)
-        self._progress = Progress(self.store, self._announce, self._held)
+        self._slot_pool = SlotPool(self.settings.concurrency, self._buffer, self._execute)
+        self._batcher = Batcher(self._post)
+        self._progress = Progress(self.store, self._reporter, self._held)
         self._gate = self._new_gate()
         if self._stopping.is_set():
             self._gate.shut()
-        self._calling = Calling(
+        self._executor = Executor(
             self.app, self.id, self._progress, processes=self.settings.processes, may_start=self._may_start
         )
         self._acks = Acks(self.store, self.settings.ack_delay, self._confirmed, self._outage)
-        self._aftermath = Aftermath(self.app)
+        self._after_ack = AfterAck(self.app)
         self._admissions = Admissions(
             self.app,
-            self._aftermath,
+            self._after_ack,
             let_in=self._let_in,
             turn_away=self._turn_away,
             hand_back=self._hand_back,
@@ -344,10 +344,10 @@ class Worker:
             self.store, self.id, self.settings.heartbeat, self._tokens, self._on_pulse, outage=self._outage,
             stuck=lambda: self._stuck.slots,
         )  # fmt: skip
-        self._upkeep = Upkeep(
-            self.app, self._announce, self._aftermath, self._stopping, beaten_at=lambda: self._heartbeat.beaten_at
+        self._maintenance = Maintenance(
+            self.app, self._reporter, self._after_ack, self._stopping, beaten_at=lambda: self._heartbeat.beaten_at
         )
-        self._unknown = unknown.UnknownTasks(self.app, self.id, self._outage)
+        self._unknown = unknown_tasks.UnknownTasks(self.app, self.id, self._outage)
 
     @contextlib.asynccontextmanager
     async def _joined(self) -> AsyncIterator[None]:
@@ -359,11 +359,11 @@ class Worker:
         finally:
             for run in self._held.values():
                 run.end(Stop.SHUTDOWN)
-            await self._lanes.close()
+            await self._slot_pool.close()
             self._admissions.cancel()
             acks.cancel()
             await asyncio.gather(acks, return_exceptions=True)
-            self._calling.close()
+            self._executor.close()
             await self._heartbeat.stop()
             with contextlib.suppress(StoreError):  # then the others find out that we are gone
                 await self.store.leave(self.id)
@@ -484,7 +484,7 @@ class Worker:
             return False
         self._take(claims.jobs)
         await asyncio.sleep(0)
-        self._gathered.flush()
+        self._batcher.flush()
         await self._idle.wait()  # nothing else is claimed to run beside it
         await self._acks.flush()
         return True
@@ -512,7 +512,7 @@ class Worker:
                 with contextlib.suppress(StoreError):
                     await self._gate.look()
             if not claims.jobs:
-                self._gathered.claimed([], of=0)
+                self._batcher.claimed([], of=0)
             return claims
 
     async def _alone(self, patience: float) -> bool:
@@ -532,11 +532,11 @@ class Worker:
 
     def _free(self) -> int:
         """How many more jobs we can use: in free slots, ahead of those, or to fill batches that could go."""
-        singly = len(self._held) + len(self._detached) - self._gathered.together - self._admissions.standing_by
+        singly = len(self._held) + len(self._detached) - self._batcher.together - self._admissions.standing_by
         room = self.settings.concurrency + self._prefetch.ahead - singly
-        if self._buffer or singly - len(self._gathered) >= self.settings.concurrency:
+        if self._buffer or singly - len(self._batcher) >= self.settings.concurrency:
             return room
-        return max(room, self._gathered.lacking)
+        return max(room, self._batcher.lacking)
 
     async def _wait_for_room(self) -> None:
         """Until a slot is free or half of what we hold ahead is used up, and the store keeps up with what has ended."""
@@ -574,7 +574,7 @@ class Worker:
             task = self.app.task_named(claim.task)
             run = Run(claim, cast("Task[..., Any, Any]", task), now)
             if task is None:  # it was removed while the claim was on its way; the next one will not ask for it
-                self._acks.add(run, decide.unknown_task(run, self.store.clock.now()))
+                self._acks.add(run, outcomes.unknown_task(run, self.store.clock.now()))
                 continue
             before, self._held[claim.id] = self._held.get(claim.id), run
             if before is not None:  # taken from us, and now given to us again
@@ -588,11 +588,11 @@ class Worker:
                 guarded.append(run)
             else:
                 self._ready(run)
-        self._gathered.claimed(batched, of=len(claims))
+        self._batcher.claimed(batched, of=len(claims))
         if guarded:
             self._admissions.admit(guarded)
-        self._gathered.settle()
-        self._lanes.feed()
+        self._batcher.settle()
+        self._slot_pool.feed()
         (self._idle.clear if self._held else self._idle.set)()
 
     def _ready(self, run: Run) -> None:
@@ -601,17 +601,17 @@ class Worker:
         elif run.task.batch is None:
             self._buffer.append(run)
         else:
-            self._gathered.add(run)
+            self._batcher.add(run)
 
-    def _post(self, gathering: Gathering) -> None:
+    def _post(self, gathering: PendingBatch) -> None:
         self._buffer.append(gathering)
-        self._lanes.feed()
+        self._slot_pool.feed()
 
     def _let_in(self, runs: list[Run]) -> None:
         for run in runs:
             self._ready(run)
-        self._gathered.settle()
-        self._lanes.feed()
+        self._batcher.settle()
+        self._slot_pool.feed()
 
     def _turn_away(self, run: Run, refusal: Refusal) -> None:
         run.guarded, run.look_again, run.ended = False, refusal.look_again, True
@@ -623,10 +623,10 @@ class Worker:
 
     # -- execute --------------------------------------------------------------------------------
 
-    async def _execute(self, run: Run | Gathering, lane: asyncio.Task[None]) -> None:
-        """One run, in one lane, from its start to where its outcome is on the way."""
-        if isinstance(run, Gathering):
-            await self._execute_batch(run.take(), lane)
+    async def _execute(self, run: Run | PendingBatch, slot: asyncio.Task[None]) -> None:
+        """One run, in one slot, from its start to where its outcome is on the way."""
+        if isinstance(run, PendingBatch):
+            await self._execute_batch(run.take(), slot)
             return
         if run.guarded and run.claim.options is not None:
             await self._ask_guards_again([run])
@@ -634,47 +634,47 @@ class Worker:
             await self._end_unstartable([run])
         if run.ended:  # handed back while it waited
             return
-        self._begin(run, lane)
+        self._begin(run, slot)
         running.set(run.claim)
         try:
             if run.is_plain and not self._wrapped:  # a coroutine that needs nothing from us: by far the most of them
                 args, kwargs = run.task.payload.load(run.claim.payload)
                 value = await run.task.function(*args, **kwargs)
             else:
-                value = await self._calling.call(run)
+                value = await self._executor.call(run)
         except BaseException as error:  # noqa: BLE001 - whatever it is decides the outcome
             outcome = self._raised(run, error)
         else:
-            outcome = decide.returned(run, value, self.store.clock.now())
+            outcome = outcomes.returned(run, value, self.store.clock.now())
         self._finish(run, outcome)
-        if lane.cancelling():  # also if the handler swallowed it
-            await shed_cancellation(lane)
+        if slot.cancelling():  # also if the handler swallowed it
+            await shed_cancellation(slot)
         if run.written is not None:
             await run.written
 
-    async def _execute_batch(self, runs: list[Run], lane: asyncio.Task[None]) -> None:
+    async def _execute_batch(self, runs: list[Run], slot: asyncio.Task[None]) -> None:
         """The same for several at once."""
         if any(run.guarded for run in runs):
             await self._ask_guards_again(runs)
         if not all(map(self._may_begin, runs)):
             await self._end_unstartable(runs)
         runs = [run for run in runs if not run.ended]
-        if not runs:  # all of them were taken away while they waited for this lane
+        if not runs:  # all of them were taken away while they waited for this slot
             self._room.set()
             return
-        self._gathered.together += len(runs) - 1
+        self._batcher.together += len(runs) - 1
         for run in runs:
-            self._begin(run, lane)
-        batch = RunningBatch(runs, lane, self._calling.context)
+            self._begin(run, slot)
+        batch = RunningBatch(runs, slot, self._executor.context)
         try:
-            endings = batch.returned(await self._calling.call_batch(batch))
+            endings = batch.returned(await self._executor.call_batch(batch))
         except BaseException as error:  # noqa: BLE001 - whatever it is decides the outcomes
             endings = batch.raised(error)
-        self._gathered.together -= len(runs) - 1
+        self._batcher.together -= len(runs) - 1
         for run, (value, failure) in endings:
             self._finish(run, self._ended(run, value, failure))
-        if lane.cancelling():
-            await shed_cancellation(lane)
+        if slot.cancelling():
+            await shed_cancellation(slot)
         for run in runs:
             if run.written is not None:
                 await run.written
@@ -707,7 +707,7 @@ class Worker:
         claims = [run.claim for run in waiting.values()]
         try:
             refused = await self.app.guards.recheck(claims, self.store.clock.now())
-        except Exception as error:  # noqa: BLE001 - whatever it is, the lane must go on
+        except Exception as error:  # noqa: BLE001 - whatever it is, the slot must go on
             log.warning("admission_failed", jobs=len(claims), error=f"{type(error).__name__}: {error}")
             for run in waiting.values():
                 self._end(run, Stop.CROWDED)
@@ -723,27 +723,27 @@ class Worker:
         self._acks.add(run, refusal.outcome)
 
     def _ended(self, run: Run, value: Any, error: BaseException | None) -> Outcome | None:
-        return self._raised(run, error) if error is not None else decide.returned(run, value, self.store.clock.now())
+        return self._raised(run, error) if error is not None else outcomes.returned(run, value, self.store.clock.now())
 
-    def _begin(self, run: Run, lane: asyncio.Task[None]) -> None:
+    def _begin(self, run: Run, slot: asyncio.Task[None]) -> None:
         self._running.add(run)
-        run.lane = lane
+        run.slot = slot
         run.started_at = self.store.clock.now()
         if self.app.bus.wants(JobStarted):
-            self._announce.started(run.claim, run.started_at)
+            self._reporter.started(run.claim, run.started_at)
         if len(self._buffer) * 2 <= self._prefetch.ahead:
             self._room.set()
 
     def _raised(self, run: Run, error: BaseException) -> Outcome | None:
         if run.context is not None and run.context.effects.committed:
-            told = f"{type(error).__name__}: {decide.message_of(error)}"
+            told = f"{type(error).__name__}: {outcomes.message_of(error)}"
             log.warning("raised_after_commit", job_id=run.claim.id, task=run.claim.task, error=told)
         if run.guarded:
             run.error = TimeoutError() if run.stop is Stop.TIMEOUT else error
         try:
-            return decide.raised(run, error, self.store.clock.now())
+            return outcomes.raised(run, error, self.store.clock.now())
         except Exception as broken:  # noqa: BLE001 - a wish of the user's own making, say; the slot must not be lost by it
-            return decide.failed(run, broken, self.store.clock.now())
+            return outcomes.failed(run, broken, self.store.clock.now())
 
     # -- finish ---------------------------------------------------------------------------------
 
@@ -758,13 +758,13 @@ class Worker:
         self._let_go(run)
         if outcome is None:
             if run.guarded:
-                self._aftermath.ended(run.claim)
+                self._after_ack.ended(run.claim)
             return
         if run.context is not None and run.context.effects.committed:
             if run.guarded:
-                self._aftermath.ended(run.claim, Ending(outcome, run.error))
-            self._announce.ended(run, outcome, Status.COMPLETED)
-            self._announce.lost_result(run, outcome)
+                self._after_ack.ended(run.claim, Ending(outcome, run.error))
+            self._reporter.ended(run, outcome, Status.COMPLETED)
+            self._reporter.lost_result(run, outcome)
             self._tell_of(run.context.effects.enqueued)
             return
         sync = run.task.ack == "sync"
@@ -787,19 +787,19 @@ class Worker:
     def _confirmed(self, written: list[tuple[Run, Outcome]], statuses: Sequence[Status | None]) -> None:
         self._prefetch.finished(len(written), self._loop.time())
         self._room.set()
-        all_wanted = self._announce.hears_success()
+        all_wanted = self._reporter.hears_success()
         for (run, outcome), status in zip(written, statuses, strict=True):
             if all_wanted or status is not Status.COMPLETED:
-                self._announce.ended(run, outcome, status)
+                self._reporter.ended(run, outcome, status)
                 self._released += run.stop is Stop.SHUTDOWN and outcome.move is Move.RELEASE
             if outcome.follow_ups and status is not None:
                 self._tell_of(outcome.follow_ups)
             if run.guarded:
-                self._aftermath.ended(run.claim, Ending(outcome, run.error))
+                self._after_ack.ended(run.claim, Ending(outcome, run.error))
             if status is Status.CANCELLED and (run.claim.token > 1 or (run.durable and run.durable.spawned)):
-                self._aftermath.cancelled(run.claim.id)
+                self._after_ack.cancelled(run.claim.id)
             if run.look_again is not None and outcome.waits_for is not None and status is Status.SUSPENDED:
-                self._aftermath.suspended(outcome.waits_for, run.look_again)
+                self._after_ack.suspended(outcome.waits_for, run.look_again)
             if run.written is not None and not run.written.done():
                 run.written.set_result(None)
 
@@ -834,17 +834,17 @@ class Worker:
     def _end(self, run: Run, stop: Stop, reason: str = "") -> None:
         """Stop a run, wherever it is: one that waits here never starts."""
         run.end(stop, reason)
-        if run.lane is None and not run.ended:
-            if not self._gathered.discard(run):
+        if run.slot is None and not run.ended:
+            if not self._batcher.discard(run):
                 with contextlib.suppress(ValueError):  # just taken out to be started
                     self._buffer.remove(run)
             run.ended = True
             self._let_go(run)
-            outcome = decide.raised(run, asyncio.CancelledError(), self.store.clock.now())
+            outcome = outcomes.raised(run, asyncio.CancelledError(), self.store.clock.now())
             if outcome is not None:
                 self._acks.add(run, outcome)
             elif run.guarded:
-                self._aftermath.ended(run.claim)
+                self._after_ack.ended(run.claim)
 
     # -- halts and breakers ---------------------------------------------------------------------
 
@@ -857,7 +857,7 @@ class Worker:
     def _hand_back_halted(self) -> None:
         """Hand back halted jobs that have not started, wherever they wait: in the buffer, a batch, or at a guard."""
         for run in list(self._held.values()):
-            if (run.lane is None or run.waits_for_child) and self._gate.stops(run.claim.queue):
+            if (run.slot is None or run.waits_for_child) and self._gate.stops(run.claim.queue):
                 self._end(run, Stop.HALTED)
 
     async def _handed_back(self) -> None:
@@ -874,12 +874,12 @@ class Worker:
     # -- upkeep ---------------------------------------------------------------------------------
 
     async def _upkeep_step(self) -> None:
-        if self._upkeep.clock_jumped():
+        if self._maintenance.clock_jumped():
             self._wake.set()
             self._some_due.set()
         self._hand_back_stale()
         self._look_for_stuck()
-        await self._upkeep.look_after_others(self.settings.upkeep)
+        await self._maintenance.look_after_others(self.settings.upkeep)
         self._outage.worked("upkeep")
         await asyncio.sleep(self.settings.upkeep)
 
@@ -888,7 +888,7 @@ class Worker:
         before = self._loop.time() - STALE
         singly = (run for run in self._buffer if isinstance(run, Run))
         waiting = [*singly, *(run for run in self._held.values() if run.waits_for_child)]
-        for run in [*(run for run in waiting if run.claimed_at < before), *self._gathered.stale(before)]:
+        for run in [*(run for run in waiting if run.claimed_at < before), *self._batcher.stale(before)]:
             self._end(run, Stop.CROWDED)
             self._prefetch.overestimated()
 
@@ -932,7 +932,7 @@ class Worker:
 
     async def _drain(self) -> None:
         """Hand back what has not begun, wait for the rest within the grace, then stop and hand back what is left."""
-        for run in [*(run for run in self._buffer if isinstance(run, Run)), *self._gathered.waiting]:
+        for run in [*(run for run in self._buffer if isinstance(run, Run)), *self._batcher.waiting]:
             self._end(run, Stop.SHUTDOWN)
         await self._wait_idle(self.settings.grace, unless=self._stop_now)
         for run in list(self._held.values()):
@@ -944,7 +944,7 @@ class Worker:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WRITES):
                 await self._acks.flush()
-                await self._aftermath.settle()
+                await self._after_ack.settle()
                 await self.app.guards.settled()
 
     async def _wait_idle(self, seconds: float, unless: asyncio.Event | None = None) -> None:
@@ -962,7 +962,7 @@ class Worker:
         log.warning("thread_abandoned", job_id=run.claim.id, task=run.claim.task, worker=self.id)
         self._abandoned += 1
         self._stuck.forget(run)
-        outcome = decide.raised(run, asyncio.CancelledError(), self.store.clock.now())
+        outcome = outcomes.raised(run, asyncio.CancelledError(), self.store.clock.now())
         run.ended = True
         self._let_go(run)
         if outcome is not None:

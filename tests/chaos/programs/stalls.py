@@ -10,7 +10,7 @@ from typing import Any
 from mainspring import Context, Fair, Limit, Mainspring
 from mainspring.cli import logs
 from mainspring.job import Outcome, Status
-from mainspring.stores.postgres import PostgresStore, notices
+from mainspring.stores.postgres import PostgresStore, listen
 from mainspring.stores.postgres import store as postgres_store
 from mainspring.worker import Worker
 from tests.chaos.programs.tasks import with_settings
@@ -110,17 +110,17 @@ def before_telling(store: Any, fuse: Fuse) -> None:
         async def die_first(transaction: Any) -> None:
             if transaction.woken:
                 fuse.burn()
-            await notices.tell(transaction)
+            await listen.tell(transaction)
 
         vars(postgres_store)["tell"] = die_first
     else:
-        wake = store.presence.wake
+        wake = store.liveness.wake
 
         def die_first_here(*what: Any) -> None:
             fuse.burn()
             wake(*what)
 
-        store.presence.wake = die_first_here
+        store.liveness.wake = die_first_here
 
 
 MOMENTS = {

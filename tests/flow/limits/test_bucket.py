@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mainspring.clock import SKEW, Millis
 from mainspring.flow.limits.bucket import CALL_LASTS, LATE, TURN, Bucket
-from mainspring.flow.limits.purse import LEASE, Purse, returnable
+from mainspring.flow.limits.token_cache import LEASE, TokenCache, returnable
 
 SLACK: Millis = 200  # as docs/flow.md has it: burst + rate x (window + 0.2 s)
 
@@ -120,24 +120,24 @@ def test_no_window_sees_more_than_the_documented_bound(
 ) -> None:
     """Whatever several processes take, draw ahead, use, give back, and however often jobs wait and are called."""
     bucket, now, history = Bucket.full(count / per, burst, 0), 0, list[tuple[int, int]]()
-    purses = [Purse() for _ in range(3)]
+    token_caches = [TokenCache() for _ in range(3)]
     for pause, process, action, number in steps:
         now += pause
-        purse, started = purses[process], 0
+        token_cache, started = token_caches[process], 0
         bucket.fill(now)
         match action:
             case "ask":
-                bucket.put_back(returnable(purse.empty(), now / 1000))
+                bucket.put_back(returnable(token_cache.empty(), now / 1000))
                 while started < number and bucket.has_room_for("a"):
                     bucket.take("a", 1)
                     started += 1
             case "draw":
-                purse.add(bucket.draw(min(number, int(bucket.drip * LEASE * 1000))), now / 1000)
+                token_cache.add(bucket.draw(min(number, int(bucket.drip * LEASE * 1000))), now / 1000)
             case "use":
-                started = min(number, purse.tokens(now / 1000))
-                purse.take(started)
+                started = min(number, token_cache.tokens(now / 1000))
+                token_cache.take(started)
             case "return":
-                bucket.put_back(returnable(purse.empty(), now / 1000))
+                bucket.put_back(returnable(token_cache.empty(), now / 1000))
             case "wait" | "done":
                 bucket.waiting = action == "wait"
             case "call":

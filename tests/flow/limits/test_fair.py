@@ -13,7 +13,7 @@ import pytest
 
 from mainspring import Context, Fair, Limit, Mainspring, Rate, Retry
 from mainspring.errors import ConfigurationError, Discard, InvalidPayload, StoreError, SystemHalted
-from mainspring.flow.limits.crew import Crew
+from mainspring.flow.limits.fair_share import FairShare
 from mainspring.flow.limits.turns import FRESH, IN_LINE, UNANSWERED, Turns
 from mainspring.job import Status
 from mainspring.stores.documents import Bundle
@@ -373,9 +373,9 @@ async def test_a_call_to_nobody_is_taken_back() -> None:
 
 
 def test_the_busy_share_the_slots() -> None:
-    crew, fair = Crew(), Fair(str)
+    crew, fair = FairShare(), Fair(str)
     assert crew.width("t", fair, "a", 0) == 1  # nobody works yet
-    assert Crew().width("t", Fair(str, 7), "a", 0) == 7
+    assert FairShare().width("t", Fair(str, 7), "a", 0) == 7
 
 
 async def test_bad_declarations_and_keys() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from mainspring import Limit, Mainspring
-from mainspring.flow.limits.admission import Ask, Decision, Leave, Wish
+from mainspring.flow.limits.decisions import Acquire, Decision, Release, Wish
 from mainspring.flow.limits.limit import Gate, Rate, Ticket
 from mainspring.flow.limits.standby import MOST, QUICK, Standbys
 from mainspring.guards import Guarded
@@ -20,8 +20,8 @@ from tests.worker.working import eventually, working
 PLACE = Ticket(Gate("work", Limit(1)), "")
 
 
-def wishes(job_id: str, *tickets: Ticket) -> tuple[Ask, Leave]:
-    return Ask(job_id, 1, tickets or (PLACE,)), Leave(job_id, 1, tickets or (PLACE,))
+def wishes(job_id: str, *tickets: Ticket) -> tuple[Acquire, Release]:
+    return Acquire(job_id, 1, tickets or (PLACE,)), Release(job_id, 1, tickets or (PLACE,))
 
 
 def busy(lasted: float) -> Standbys:
@@ -130,14 +130,14 @@ async def test_a_place_that_came_too_late_is_given_back() -> None:
     await guard.ended([jobs[0]])  # that was quick
     assert await guard.admit([jobs[1]], 0) == {}
     refusal = (await guard.admit([jobs[2]], 0))[jobs[2].claim.id]
-    desk = guard._desk()
-    settle = desk.settle
+    coordinator = guard._coordinator()
+    settle = coordinator.settle
 
     async def slow(wishes: Sequence[Wish]) -> Decision:
         assert refusal.soon is not None
         refusal.soon.cancel()
         return await settle(wishes)
 
-    desk.settle = slow  # type: ignore[method-assign]
+    coordinator.settle = slow  # type: ignore[method-assign]
     await guard.ended([jobs[1]])
     assert [state.jobs for state in await app.limits.list()] == [()]

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from mainspring import Fair, Limit, Mainspring, Rate
-from mainspring.flow.limits.admission import State
 from mainspring.flow.limits.bucket import Bucket
+from mainspring.flow.limits.decisions import State
 from mainspring.flow.limits.limit import COLLECTION
 from mainspring.flow.limits.slots import KEEP, Slots
 from mainspring.flow.limits.timer import UNCHANGED, LimitTimer, may_be_wrong

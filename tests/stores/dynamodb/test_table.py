@@ -14,8 +14,8 @@ from mainspring.job import UNTIL_WOKEN, Failure, Move, Status
 from mainspring.stores.dynamodb import values
 from mainspring.stores.dynamodb.client import Item
 from mainspring.stores.dynamodb.counts import Counts, sum_up
-from mainspring.stores.dynamodb.crew import LONGEST_POLL, SHORTEST_POLL
 from mainspring.stores.dynamodb.items import dedupe_key, key, stamp, target_key, unstamp
+from mainspring.stores.dynamodb.local_workers import LONGEST_POLL, SHORTEST_POLL
 from mainspring.stores.dynamodb.schema import MOST_SHARDS
 from mainspring.stores.dynamodb.shares import owned
 from mainspring.stores.dynamodb.table import MOST_AT_ONCE, Refused, together
@@ -246,7 +246,7 @@ def test_who_knows_of_nobody_else_looks_after_all() -> None:
 @slow
 async def test_a_worker_looks_ever_more_seldom_and_soon_again_after_a_job(store: FreshStore) -> None:
     await join(store, "w1")
-    member = store.table.crew.members["w1"]
+    member = store.table.local_workers.members["w1"]
     pauses = []
     for _ in range(9):
         pauses.append(member.pause)

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 
 from mainspring.stores.postgres import PostgresStore
-from mainspring.stores.postgres.notices import channel, describe
+from mainspring.stores.postgres.listen import channel, describe
 from mainspring.stores.protocol import EVERY_QUEUE, Wake
 from mainspring.testing.conformance.scene import join
 from tests.worker.working import eventually

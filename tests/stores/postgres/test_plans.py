@@ -12,7 +12,7 @@ import pytest
 
 from mainspring.job import UNTIL_WOKEN, Claim, Failure, Move, Outcome, Save, Status, Step, end_of
 from mainspring.stores.documents import Bundle, Key, Listing, Write
-from mainspring.stores.postgres import PostgresStore, upkeep
+from mainspring.stores.postgres import PostgresStore, maintenance
 from mainspring.stores.postgres.transaction import PLAN_FREELY, Dialect, Transaction
 from mainspring.stores.protocol import Action, Edit, Filter, Want
 from mainspring.testing.conformance.scene import BY, by_hand, claim, end, join, new_job, outcome, put, running
@@ -354,7 +354,7 @@ async def test_no_statement_of_it_is_planned_to_read_a_big_table_from_end_to_end
                 connection,
                 dialect.statement(template),
                 parameters,
-                template == upkeep.EXPIRED or "documents" in template,
+                template == maintenance.EXPIRED or "documents" in template,
             )
             all_nodes = list(nodes(plan[0]["Plan"]))
             used |= {node["Index Name"] for node in all_nodes if "Index Name" in node}

@@ -14,8 +14,8 @@ import pytest
 from mainspring import Context, Mainspring
 from mainspring.errors import StoreError
 from mainspring.job import Status
-from mainspring.stores.postgres import PostgresStore, insertion, notices
-from mainspring.stores.postgres.links import Links
+from mainspring.stores.postgres import PostgresStore, insertion, listen
+from mainspring.stores.postgres.pool import Pool
 from mainspring.stores.protocol import Filter
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance import HeartbeatConformance
@@ -57,7 +57,7 @@ class PooledStore(RecycledStore):
 
     def __init__(self, pooler: Pooler, **options: Any) -> None:
         super().__init__(**options)
-        self._links.dsn = pooler.dsn
+        self._pool.dsn = pooler.dsn
 
 
 class TestConformance(Halting, HeartbeatConformance):
@@ -120,8 +120,8 @@ async def has_completed(app: Mainspring, number: int) -> bool:
 async def test_without_one_it_polls_and_says_so_once(
     pooler: Pooler, schema: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notices, "ECHO_WITHIN", 0.3)
-    monkeypatch.setattr(notices, "POLL", 0.05)
+    monkeypatch.setattr(listen, "ECHO_WITHIN", 0.3)
+    monkeypatch.setattr(listen, "POLL", 0.05)
     app, (plain, *_) = build(PostgresStore(pooler.dsn, schema_name=schema))
     with all_logs(caplog):
         async with working(app):
@@ -140,14 +140,14 @@ async def polling(app: Mainspring) -> bool:
 
 async def test_a_pooler_that_keeps_connections_lets_us_listen(stores: Stores, caplog: pytest.LogCaptureFixture) -> None:
     """In session mode: the process is not the one we are told of, but it is ours alone."""
-    listener = notices.Listener(PretendingLinks(stores.dsn), stores.schema, ["*"], lambda _: None)
+    listener = listen.Listener(PretendingLinks(stores.dsn), stores.schema, ["*"], lambda _: None)
     with all_logs(caplog):
         await eventually(lambda: listener.listening)
     await listener.stop()
     assert not fields_of(caplog, "not_listening")
 
 
-class PretendingLinks(Links):
+class PretendingLinks(Pool):
     """To be a pooler: what is asked for the number of its process says another."""
 
     async def connect(self) -> Any:

@@ -13,7 +13,7 @@ import pytest
 
 from mainspring.errors import StoreError, StoreUnavailable, SystemHalted
 from mainspring.job import Claim, Move, Status
-from mainspring.stores.postgres import PostgresStore, endings
+from mainspring.stores.postgres import PostgresStore, acks
 from mainspring.stores.postgres.partitions import DAY
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import Action, By, Filter, Severity, Want
@@ -169,7 +169,7 @@ async def test_a_repeated_insert_meets_the_end_of_its_job(
     ended, seen = asyncio.Event(), asyncio.Event()
 
     async def end_slowly(transaction: Transaction) -> None:
-        await endings.ack(transaction, [outcome(held, Move.DONE)])
+        await acks.ack(transaction, [outcome(held, Move.DONE)])
         ended.set()
         await seen.wait()
 

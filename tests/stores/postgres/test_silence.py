@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mainspring.errors import StoreUnavailable
-from mainspring.stores.postgres import PostgresStore, insertion, upkeep
+from mainspring.stores.postgres import PostgresStore, insertion, maintenance
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import Halt, Takeover, TakeoverCause
 from mainspring.testing.conformance.scene import join, new_job, put, running
@@ -70,7 +70,7 @@ async def test_in_a_heartbeat(stores: Stores) -> None:
     await join(frozen, "w1")
     held = await running(frozen, worker="w1")
     beat = {"id": "w1", "polling": False, "stuck": 0, "lock": None, "lock_server": None}
-    async with silent(frozen, lambda transaction: transaction.do(upkeep.BEAT, **beat)):
+    async with silent(frozen, lambda transaction: transaction.do(maintenance.BEAT, **beat)):
         (takeover,) = await eventually(lambda: taken_over(store))
         assert stores.ask(IN_THE_MIDDLE, stores.schema), "it still holds its row"
         await eventually(lambda: not stores.ask(IN_THE_MIDDLE, stores.schema))

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import psycopg
 import pytest
 
-from mainspring.stores.postgres import surroundings, upkeep
+from mainspring.stores.postgres import maintenance, server_checks
 from mainspring.stores.protocol import Filter, Finding, Severity
 from mainspring.testing.conformance.scene import put
 from tests.postgres import RecycledStore, dsn
@@ -60,10 +60,10 @@ async def test_upkeep_gives_back_the_room_of_an_empty_table(
     store: RecycledStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = sizes(store)[1]
-    monkeypatch.setattr(upkeep, "LARGE_INDEXES", before + 1)
+    monkeypatch.setattr(maintenance, "LARGE_INDEXES", before + 1)
     await store.prune()
     assert sizes(store)[1] == before
-    monkeypatch.setattr(upkeep, "LARGE_INDEXES", before - 1)
+    monkeypatch.setattr(maintenance, "LARGE_INDEXES", before - 1)
     with psycopg.connect(dsn()) as connection:  # while it is in use nothing happens, and nobody waits
         connection.execute(f"SELECT 1 FROM {store.schema}.jobs".encode())
         await store.prune()
@@ -74,7 +74,7 @@ async def test_upkeep_gives_back_the_room_of_an_empty_table(
 
 
 async def test_jobs_that_are_there_stay(store: RecycledStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "LARGE_INDEXES", 0)
+    monkeypatch.setattr(maintenance, "LARGE_INDEXES", 0)
     job_id = await put(store)
     await store.prune()
     assert [job.id for job in (await store.find(Filter())).jobs] == [job_id]
@@ -82,7 +82,7 @@ async def test_jobs_that_are_there_stay(store: RecycledStore, monkeypatch: pytes
 
 async def test_doctor_says_how_to_make_an_index_smaller(store: RecycledStore, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (await find(store, "indexes")).severity is Severity.OK
-    monkeypatch.setattr(surroundings, "LARGE_INDEX", 50_000)
+    monkeypatch.setattr(server_checks, "LARGE_INDEX", 50_000)
     finding = await find(store, "indexes")
     assert finding.severity is Severity.WARNING
     assert "jobs_waiting (0 MB for 0 rows)" in finding.message

@@ -15,9 +15,9 @@ import pytest
 from mainspring.job import UNTIL_WOKEN, Claim, Inserted, Move, Save, Status, Step, end_of
 from mainspring.stores.documents import Bundle, Key, Listing, Write
 from mainspring.stores.protocol import Action, Edit, Filter, Store, Want
-from mainspring.stores.sqlite import SqliteStore, claims, documents, endings, insertion, read, upkeep, waking
+from mainspring.stores.sqlite import SqliteStore, acks, claims, documents, insertion, maintenance, read, wakeups
 from mainspring.stores.sqlite import steps as durable
-from mainspring.stores.sqlite.batch import _statement
+from mainspring.stores.sqlite.values import _statement
 from mainspring.stores.tables import SUSPENDED
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance.scene import (
@@ -195,22 +195,22 @@ INTENDED = {
         [f"{ASIDE})", f"{ASIDE} AND task>?)", *[f"{ASIDE} AND task=? AND priority=?)"] * 2],
     ),
     "TAKE": (claims.TAKE, [BY_ROW]),
-    "HELD": (_statement(endings.HELD, 16, 3), [BY_ID]),
-    "GO_ON": (_statement(endings.GO_ON, 16, 11), [BY_ROW]),
-    "ARCHIVE": (_statement(endings.ARCHIVE, 16, 10), [BY_ROW]),
-    "ARCHIVE_COMPLETED": (_statement(endings.ARCHIVE_COMPLETED, 16, 5), [BY_ROW]),
-    "REMOVE": (endings.REMOVE, [BY_ROW]),
-    "WAITING_FOR": (_statement(waking.WAITING_FOR, 16, 1), [f"{CALLED} (waits_for=?)"]),
-    "SOMEBODY_WAITS_FOR_AN_END": (waking.SOMEBODY_WAITS_FOR_AN_END, [f"{CALLED} (waits_for>? AND waits_for<?)"]),
-    "WAITING_FOR_ENDS": (waking.WAITING_FOR_ENDS, [f"{CALLED} (waits_for=?)"]),
-    "WAKE": (waking.WAKE, [BY_ROW]),
+    "HELD": (_statement(acks.HELD, 16, 3), [BY_ID]),
+    "GO_ON": (_statement(acks.GO_ON, 16, 11), [BY_ROW]),
+    "ARCHIVE": (_statement(acks.ARCHIVE, 16, 10), [BY_ROW]),
+    "ARCHIVE_COMPLETED": (_statement(acks.ARCHIVE_COMPLETED, 16, 5), [BY_ROW]),
+    "REMOVE": (acks.REMOVE, [BY_ROW]),
+    "WAITING_FOR": (_statement(wakeups.WAITING_FOR, 16, 1), [f"{CALLED} (waits_for=?)"]),
+    "SOMEBODY_WAITS_FOR_AN_END": (wakeups.SOMEBODY_WAITS_FOR_AN_END, [f"{CALLED} (waits_for>? AND waits_for<?)"]),
+    "WAITING_FOR_ENDS": (wakeups.WAITING_FOR_ENDS, [f"{CALLED} (waits_for=?)"]),
+    "WAKE": (wakeups.WAKE, [BY_ROW]),
     "OF_JOB": (durable.OF_JOB, ["mainspring_steps USING PRIMARY KEY (job_id=?)"]),
-    "LOST": (upkeep.LOST, [BY_ID]),
-    "TO_CANCEL": (upkeep.TO_CANCEL, ["mainspring_jobs USING INDEX mainspring_jobs_running (worker=?)"]),
-    "TO_TAKE_FROM": (upkeep.TO_TAKE_FROM, ["mainspring_jobs USING INDEX mainspring_jobs_running (worker=?)"]),
-    "EXPIRED": (upkeep.EXPIRED, ["mainspring_archive USING INDEX mainspring_archive_expiry (expires_at<?)"]),
+    "LOST": (maintenance.LOST, [BY_ID]),
+    "TO_CANCEL": (maintenance.TO_CANCEL, ["mainspring_jobs USING INDEX mainspring_jobs_running (worker=?)"]),
+    "TO_TAKE_FROM": (maintenance.TO_TAKE_FROM, ["mainspring_jobs USING INDEX mainspring_jobs_running (worker=?)"]),
+    "EXPIRED": (maintenance.EXPIRED, ["mainspring_archive USING INDEX mainspring_archive_expiry (expires_at<?)"]),
     "SOMETHING_EXPIRED": (
-        upkeep.SOMETHING_EXPIRED,
+        maintenance.SOMETHING_EXPIRED,
         ["mainspring_archive USING COVERING INDEX mainspring_archive_expiry (expires_at<?)"],
     ),
     "DUE": (read.DUE, [f"{LEVEL} AND run_at<?)"] * 4),

@@ -20,8 +20,8 @@ from mainspring.job import Inserted, Move, NewJob, Outcome, ProgressReport, Stat
 from mainspring.stores.documents import Bundle, Key, Write
 from mainspring.stores.protocol import Filter, Severity, Store, Wake
 from mainspring.stores.sqlite import SqliteStore, fork, writer
-from mainspring.stores.sqlite.gate import Gate
 from mainspring.stores.sqlite.insertion import LONG_PAYLOAD
+from mainspring.stores.sqlite.write_lock import WriteLock
 from mainspring.stores.sqlite.writer import Request, Transaction, Writer
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance.scene import (
@@ -217,7 +217,7 @@ async def test_a_halt_of_a_file_that_stays_locked_is_an_error_and_the_store_can_
     monkeypatch.setattr("mainspring.halting.WRITE_WITHIN", 0.05)
     app = Mainspring(f"sqlite:///{path}")
     await app.store.open()
-    gate = Gate(path)
+    gate = WriteLock(path)
     with gate:  # as by a process that was stopped in the middle of a commit
         with pytest.raises(StoreBusy, match="another process keeps the store locked"):
             await app.halt("incident", wait=0)
@@ -252,7 +252,7 @@ async def test_a_wake_up_that_fails_does_not_fail_what_was_committed(
         raise OSError(24, "Too many open files")
 
     await join(store, "w1")
-    monkeypatch.setattr("mainspring.stores.sqlite.presence.datagram_socket", no_more_descriptors)
+    monkeypatch.setattr("mainspring.stores.sqlite.liveness.datagram_socket", no_more_descriptors)
     job_id = await put(store)
     assert (await claim_one(store)).id == job_id
 

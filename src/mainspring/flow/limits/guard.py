@@ -13,18 +13,20 @@ from weakref import WeakKeyDictionary, ref
 
 from mainspring.clock import Millis
 from mainspring.errors import InvalidPayload
-from mainspring.flow.limits.admission import Absent, Ask, Enter, Leave, Queue, Wish
-from mainspring.flow.limits.desk import Desk
+from mainspring.flow.limits.coordinator import LimitCoordinator
+from mainspring.flow.limits.decisions import Acquire, Admit, Refund, Release, Wait, Wish
 from mainspring.flow.limits.limit import Fair, Rate, Ticket
-from mainspring.flow.limits.purse import most_drawn
 from mainspring.flow.limits.standby import Standbys, limits_of
+from mainspring.flow.limits.token_cache import most_drawn
 from mainspring.guards import Guarded, LookAgain, Refusal, refuse
 from mainspring.job import UNTIL_WOKEN, Claim, Failure, Move, NewJob
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
 
-Asking = tuple[Claim, Ask, Leave]  # a job that wants to start, what it asks for, and what it gives back at its end
+Asking = tuple[
+    Claim, Acquire, Release
+]  # a job that wants to start, what it asks for, and what it gives back at its end
 
 
 class LimitGuard:
@@ -32,14 +34,17 @@ class LimitGuard:
 
     def __init__(self, app: Mainspring) -> None:
         self._app = app
-        self._desks: WeakKeyDictionary[asyncio.AbstractEventLoop, Desk] = WeakKeyDictionary()
-        self._latest: tuple[Callable[[], object], Desk | None] = (lambda: None), None  # the loop that asked last
-        self._inside: dict[tuple[str, int], tuple[Leave, float]] = {}  # what to say of runs when they end; since when
+        self._desks: WeakKeyDictionary[asyncio.AbstractEventLoop, LimitCoordinator] = WeakKeyDictionary()
+        self._latest: tuple[Callable[[], object], LimitCoordinator | None] = (
+            (lambda: None),
+            None,
+        )  # the loop that asked last
+        self._inside: dict[tuple[str, int], tuple[Release, float]] = {}  # what to say of runs when they end; since when
 
     async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
         """What a job needs is found out now and not when it was enqueued: by the limits and the payload of today."""
         del now
-        desk, asks, refusals = self._desk(), list[Asking](), dict[str, Refusal]()
+        coordinator, asks, refusals = self._coordinator(), list[Asking](), dict[str, Refusal]()
         for job in jobs:
             try:
                 tickets = self._app.limits.tickets(job.claim)
@@ -51,20 +56,20 @@ class LimitGuard:
                 asks.append((job.claim, ask, leave))
             else:
                 self._let_in(leave)
-        if asks := await self._spend_tokens(desk, asks):
-            refusals |= await self._ask(desk, asks)
+        if asks := await self._spend_tokens(coordinator, asks):
+            refusals |= await self._ask(coordinator, asks)
         return refusals
 
-    async def _spend_tokens(self, desk: Desk, asks: Sequence[Asking]) -> list[Asking]:
+    async def _spend_tokens(self, coordinator: LimitCoordinator, asks: Sequence[Asking]) -> list[Asking]:
         """Let in jobs that need only tokens, as far as there are any; return the others.
 
         Tokens for all of them are drawn at once: to ask for each job by itself costs about as much as to run it.
         """
         wanted = Counter(ask.tickets for _, ask, _ in asks if all(map(can_be_drawn, ask.tickets)))
-        granted = Counter({tickets: desk.admit_at_once(tickets, number) for tickets, number in wanted.items()})
+        granted = Counter({tickets: coordinator.admit_at_once(tickets, number) for tickets, number in wanted.items()})
         if lacking := wanted - granted:
-            await desk.draw(lacking)
-            granted.update({tickets: desk.admit_at_once(tickets, number) for tickets, number in lacking.items()})
+            await coordinator.draw(lacking)
+            granted.update({tickets: coordinator.admit_at_once(tickets, number) for tickets, number in lacking.items()})
         left: list[Asking] = []
         for claim, ask, leave in asks:
             if granted[ask.tickets]:
@@ -75,40 +80,40 @@ class LimitGuard:
         return left
 
     def admit_at_once(self, tickets: Sequence[Ticket], number: int) -> int:
-        return self._desk().admit_at_once(tickets, number)
+        return self._coordinator().admit_at_once(tickets, number)
 
     async def settled(self) -> None:
-        await self._desk().settled()
+        await self._coordinator().settled()
 
-    async def _ask(self, desk: Desk, asks: Sequence[Asking]) -> dict[str, Refusal]:
-        decision = await desk.settle([ask for _, ask, _ in asks])
+    async def _ask(self, coordinator: LimitCoordinator, asks: Sequence[Asking]) -> dict[str, Refusal]:
+        decision = await coordinator.settle([ask for _, ask, _ in asks])
         looks: dict[str, LookAgain] = {}
         refusals: dict[str, Refusal] = {}
         for claim, ask, leave in asks:
             if (obstacle := decision.refused.get((ask.job_id, ask.token))) is not None:
                 look = looks.setdefault(obstacle.call, partial(self._line_up, obstacle))
-                refusals[claim.id] = blocked(claim, obstacle, look, desk.standbys.wait(obstacle, ask, leave))
+                refusals[claim.id] = blocked(claim, obstacle, look, coordinator.standbys.wait(obstacle, ask, leave))
             else:
                 self._let_in(leave)
         return refusals
 
-    def _let_in(self, leave: Leave) -> None:
+    def _let_in(self, leave: Release) -> None:
         if leave.tickets:
             self._inside[leave.job_id, leave.token] = leave, self._time()
-            self._desk().standbys.entered(leave)
+            self._coordinator().standbys.entered(leave)
 
     def _time(self) -> float:
         return self._app.store.clock.monotonic()
 
     async def _line_up(self, ticket: Ticket) -> bool:
         """They are suspended now. How many of them may go on at once is called right here: not all, so never True."""
-        await self._desk().settle([Queue((ticket,))])
+        await self._coordinator().settle([Wait((ticket,))])
         return False
 
     async def enter(self, groups: Mapping[Ticket, list[NewJob]]) -> None:
         """Jobs of fair tasks are about to be inserted: those that are not ready at once line up."""
-        wishes = {ticket: Enter((ticket,), len(jobs)) for ticket, jobs in groups.items()}
-        decision = await self._desk().settle(list(wishes.values()))
+        wishes = {ticket: Admit((ticket,), len(jobs)) for ticket, jobs in groups.items()}
+        decision = await self._coordinator().settle(list(wishes.values()))
         for ticket, jobs in groups.items():
             mark(jobs, ticket.key)
             for job in jobs[decision.ready[wishes[ticket]] :]:
@@ -116,10 +121,10 @@ class LimitGuard:
 
     async def entered(self, lined_up: Iterable[Ticket], absent: Mapping[Ticket, int]) -> None:
         """They are in line: who looked before that may have found nobody. Some should be ready, and are not there."""
-        missing = [Absent((ticket,), number) for ticket, number in absent.items() if number]
-        wishes: list[Wish] = [*(Queue((ticket,)) for ticket in lined_up), *missing]
+        missing = [Refund((ticket,), number) for ticket, number in absent.items() if number]
+        wishes: list[Wish] = [*(Wait((ticket,)) for ticket in lined_up), *missing]
         if wishes:
-            await self._desk().settle(wishes)
+            await self._coordinator().settle(wishes)
 
     async def ended(self, jobs: Sequence[Guarded]) -> None:
         runs = [(job.claim.id, job.claim.token) for job in jobs]
@@ -127,40 +132,40 @@ class LimitGuard:
         if leaves:
             await self._hand_over(leaves)
 
-    async def _hand_over(self, leaves: Sequence[Leave]) -> None:
+    async def _hand_over(self, leaves: Sequence[Release]) -> None:
         """Who waits here for one of their places gets it by the same write."""
-        desk = self._desk()
-        heirs = desk.standbys.heirs(leaves)
-        wishes = [with_spare(leave, desk.standbys) for leave in leaves]
+        coordinator = self._coordinator()
+        heirs = coordinator.standbys.heirs(leaves)
+        wishes = [with_spare(leave, coordinator.standbys) for leave in leaves]
         try:
-            decision = await desk.settle([*wishes, *(heir.ask for heir in heirs)])
+            decision = await coordinator.settle([*wishes, *(heir.ask for heir in heirs)])
         except BaseException:
             for heir in heirs:
                 heir.answer(granted=False)
             raise
         for leave in leaves:
             if (gone := self._inside.pop((leave.job_id, leave.token), None)) is not None:
-                desk.standbys.left(leave, self._time() - gone[1])
+                coordinator.standbys.left(leave, self._time() - gone[1])
         granted = [heir for heir in heirs if (heir.ask.job_id, heir.ask.token) not in decision.refused]
         for heir in granted:
             if not heir.soon.cancelled():
                 self._let_in(heir.leave)
         for heir in heirs:
             heir.answer(granted=heir in granted)
-        desk.standbys.dismiss(leaves)
+        coordinator.standbys.dismiss(leaves)
         if late := [heir.leave for heir in granted if heir.soon.cancelled()]:
-            await desk.settle(late)
+            await coordinator.settle(late)
 
-    def _desk(self) -> Desk:
+    def _coordinator(self) -> LimitCoordinator:
         """Of this event loop: neither a fork nor a test's other store takes over what was drawn here."""
         loop = asyncio.get_running_loop()
-        home, desk = self._latest
+        home, coordinator = self._latest
         if home() is not loop:
-            desk = self._desks.get(loop)
-        if desk is None or desk.store is not self._app.store:
-            desk = self._desks[loop] = Desk(self._app.store)
-        self._latest = ref(loop), desk
-        return desk
+            coordinator = self._desks.get(loop)
+        if coordinator is None or coordinator.store is not self._app.store:
+            coordinator = self._desks[loop] = LimitCoordinator(self._app.store)
+        self._latest = ref(loop), coordinator
+        return coordinator
 
 
 def can_be_drawn(ticket: Ticket) -> bool:
@@ -174,17 +179,17 @@ def mark(jobs: Iterable[NewJob], key: str) -> None:
         job.options = json.dumps({**json.loads(job.options or "{}"), LimitGuard.option: key})
 
 
-def wishes_of(job: Guarded, tickets: tuple[Ticket, ...]) -> tuple[Ask, Leave]:
+def wishes_of(job: Guarded, tickets: tuple[Ticket, ...]) -> tuple[Acquire, Release]:
     """A job that was claimed before has lost its turn, or may have: a run that ended gives it to another."""
     run = job.claim.id, job.claim.token
     fresh = job.option is not None and job.claim.token == 1
     turn = [one for one in tickets if fresh and isinstance(one.gate.limit, Fair) and one.key == job.option]
     asked = tuple(one for one in tickets if one not in turn)
     places = (one for one in asked if not isinstance(one.gate.limit, Rate))
-    return Ask(*run, asked), Leave(*run, (*turn, *places), called=bool(turn))
+    return Acquire(*run, asked), Release(*run, (*turn, *places), called=bool(turn))
 
 
-def with_spare(leave: Leave, standbys: Standbys) -> Leave:
+def with_spare(leave: Release, standbys: Standbys) -> Release:
     """Where runs are short, some are called to wait here for the next places."""
     spare = max((standbys.lacking(ticket.document) for ticket in limits_of(leave)), default=0)
     return replace(leave, spare=spare) if spare else leave

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.clock import Millis, to_datetime
 from mainspring.errors import ConfigurationError, InvalidPayload
-from mainspring.flow.limits.admission import State
 from mainspring.flow.limits.bucket import Bucket
+from mainspring.flow.limits.decisions import State
 from mainspring.flow.limits.guard import LimitGuard
-from mainspring.flow.limits.kept import states_in
 from mainspring.flow.limits.limit import COLLECTION, AnyLimit, Fair, Gate, Limit, Rate, Ticket, call_of, gates
+from mainspring.flow.limits.storage import states_in
 from mainspring.flow.limits.turns import Turns
 from mainspring.job import Claim, Inserted, NewJob, Status
 from mainspring.stores.documents import Key, Listing

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mainspring.flow.limits.admission import Ask, Leave
+from mainspring.flow.limits.decisions import Acquire, Release
 from mainspring.flow.limits.limit import Limit, Ticket
 from mainspring.stores.documents import Key
 
@@ -23,8 +23,8 @@ MOST_KNOWN = 10_000  # limits whose runs are known to be quick
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Standby:
-    ask: Ask
-    leave: Leave  # for when it has run
+    ask: Acquire
+    leave: Release  # for when it has run
     soon: asyncio.Future[bool]  # cancelled: it waits here no longer
 
     def answer(self, *, granted: bool) -> None:
@@ -40,10 +40,10 @@ class Standbys:
         self._inside: Counter[Key] = Counter()  # runs of ours that hold a place
         self._quick: set[Key] = set()  # the last run that ended here was short
 
-    def entered(self, leave: Leave) -> None:
+    def entered(self, leave: Release) -> None:
         self._inside.update(ticket.document for ticket in limits_of(leave))
 
-    def left(self, leave: Leave, lasted: float) -> None:
+    def left(self, leave: Release, lasted: float) -> None:
         if len(self._quick) > MOST_KNOWN:
             self._quick.clear()
         for ticket in limits_of(leave):
@@ -52,7 +52,7 @@ class Standbys:
             if self._inside[ticket.document] <= 0:
                 del self._inside[ticket.document]
 
-    def wait(self, obstacle: Ticket, ask: Ask, leave: Leave) -> asyncio.Future[bool] | None:
+    def wait(self, obstacle: Ticket, ask: Acquire, leave: Release) -> asyncio.Future[bool] | None:
         """None: it is not worth it, or there are enough."""
         if not isinstance(obstacle.gate.limit, Limit) or not self.lacking(obstacle.document):
             return None
@@ -67,12 +67,12 @@ class Standbys:
             return 0
         return max(0, MOST - sum(not one.soon.done() for one in self._waiting.get(key, ())))
 
-    def heirs(self, leaves: Iterable[Leave]) -> list[Standby]:
+    def heirs(self, leaves: Iterable[Release]) -> list[Standby]:
         """For each place that becomes free the one that has waited longest here."""
         found = (self._next(ticket.document) for leave in leaves for ticket in limits_of(leave))
         return [one for one in found if one is not None]
 
-    def dismiss(self, leaves: Iterable[Leave]) -> None:
+    def dismiss(self, leaves: Iterable[Release]) -> None:
         """Those that wait for a place of which we hold none any more."""
         for key in {ticket.document for leave in leaves for ticket in limits_of(leave)} - self._inside.keys():
             while (one := self._next(key)) is not None:
@@ -87,5 +87,5 @@ class Standbys:
         return None
 
 
-def limits_of(leave: Leave) -> list[Ticket]:
+def limits_of(leave: Release) -> list[Ticket]:
     return [ticket for ticket in leave.tickets if isinstance(ticket.gate.limit, Limit)]

@@ -13,11 +13,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mainspring.clock import Millis
-from mainspring.flow.limits.admission import State
 from mainspring.flow.limits.bucket import Bucket
-from mainspring.flow.limits.kept import FAIR, call, gone, states_in, write_of, written
+from mainspring.flow.limits.decisions import State
 from mainspring.flow.limits.limit import COLLECTION
 from mainspring.flow.limits.slots import KEEP, Slots
+from mainspring.flow.limits.storage import FAIR, call, gone, states_in, write_of, written
 from mainspring.flow.limits.turns import DOUBT, UNANSWERED, Turns
 from mainspring.stores.documents import Bundle, Document, Key, Listing, Write
 from mainspring.timers import CHUNK, fire_planned, leave_to_newer

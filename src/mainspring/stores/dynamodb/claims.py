@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from mainspring.clock import Millis
 from mainspring.ids import new_id
 from mainspring.job import Move, Outcome, Status
-from mainspring.stores.dynamodb import halts, waiting
-from mainspring.stores.dynamodb.endings import ack
+from mainspring.stores.dynamodb import halts, wakeups
+from mainspring.stores.dynamodb.acks import ack
 from mainspring.stores.dynamodb.items import (
     ASIDE,
     PLACES,
@@ -355,7 +355,7 @@ async def take(table: Table, request: Request, chosen: Sequence[Entry]) -> list[
         table.counts.add(row["queue"], STATUSES[row["was"]], -1)
         table.counts.add(row["queue"], Status.RUNNING, 1)
     waited = [one for one in before if not isinstance(one, Refused) and "waits_for" in one]
-    await waiting.forget(table, [waiting.waiter_key(one) for one in waited])
+    await wakeups.forget(table, [wakeups.waiter_key(one) for one in waited])
     return taken
 
 

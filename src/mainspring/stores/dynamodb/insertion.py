@@ -13,7 +13,7 @@ from contextlib import suppress
 from mainspring.clock import Millis
 from mainspring.errors import StoreBusy, StoreError
 from mainspring.job import FINISHED, FOREVER, Inserted, NewJob, Status
-from mainspring.stores.dynamodb import halts, waiting
+from mainspring.stores.dynamodb import halts, wakeups
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed, Item
 from mainspring.stores.dynamodb.items import dedupe_key, new_row, stamp, status_of, ttl, unstamp
 from mainspring.stores.dynamodb.room import chunks, room_for_job
@@ -53,7 +53,7 @@ async def insert(table: Table, jobs: Sequence[NewJob]) -> list[Inserted]:
     queues = {job.queue for job in jobs}
     halts.refuse(await halts.standing(table), queues)
     await write_down(table, queues)
-    await waiting.mark(table, awaited)
+    await wakeups.mark(table, awaited)
     groups: dict[tuple[str, str | None], list[int]] = {}
     for number in keyed:
         groups.setdefault((jobs[number].task, jobs[number].dedupe_key), []).append(number)
@@ -66,8 +66,8 @@ async def insert(table: Table, jobs: Sequence[NewJob]) -> list[Inserted]:
     await together([insert_group(numbers) for numbers in groups.values()])
     await together([bring_in(table, party) for party in parties])
     await insert_plain(table, list({job.id: job for job in jobs if is_one_item(job)}.values()), items)
-    await waiting.wake_if_ended(table, awaited)
-    table.crew.call(queues)
+    await wakeups.wake_if_ended(table, awaited)
+    table.local_workers.call(queues)
     return [answers.get(number) or Inserted(job.id, created=True) for number, job in enumerate(jobs)]
 
 
@@ -77,7 +77,7 @@ def is_one_item(job: NewJob) -> bool:
 
 def named_among(jobs: Iterable[NewJob]) -> frozenset[str]:
     """The jobs whose end these wait for."""
-    return frozenset(named for job in jobs if (named := waiting.named_by(job.waits_for)))
+    return frozenset(named for job in jobs if (named := wakeups.named_by(job.waits_for)))
 
 
 def to_item(table: Table, job: NewJob, now: Millis, awaited: Collection[str] = ()) -> Item:
@@ -156,7 +156,7 @@ class Newcomers:
         if job.dedupe_key is not None:
             actions.append(put_key(job, row, self._keys.get(number), self._now))
         if job.waits_for is not None:
-            actions.append(waiting.waiter(row))
+            actions.append(wakeups.waiter(row))
         return actions
 
     async def learn(self, cancelled: Cancelled, *, ends: str | None = None) -> None:
@@ -185,7 +185,7 @@ class Newcomers:
         """What need not be in the same write."""
         for number in self._put:
             self._table.counts.add(self.jobs[number].queue, first_status(self.jobs[number]), 1)
-        self._table.crew.call(self.jobs[number].queue for number in self._put)
+        self._table.local_workers.call(self.jobs[number].queue for number in self._put)
 
     def answers(self) -> list[Inserted]:
         return [self._answer(number) for number in range(len(self.jobs))]

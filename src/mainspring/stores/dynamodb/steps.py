@@ -14,7 +14,7 @@ from zlib import crc32
 from mainspring.clock import Millis
 from mainspring.errors import StoreBusy, StoreError
 from mainspring.job import Inserted, Outcome, Save, Status, Step
-from mainspring.stores.dynamodb import waiting
+from mainspring.stores.dynamodb import wakeups
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed, Item
 from mainspring.stores.dynamodb.insertion import LARGEST_ITEM, TRIES, Newcomers, named_among, write_down
 from mainspring.stores.dynamodb.items import PLACES, WORDS, history, key, short, stamp, text, text_of, unstamp
@@ -91,7 +91,7 @@ async def save_whole(table: Table, one: Save) -> list[Inserted] | None:
     """In one transaction, if it fits into one. Else in several, each fenced, and the steps last."""
     await write_down(table, {job.queue for job in one.jobs})
     awaited = named_among(one.jobs)
-    await waiting.mark(table, awaited)
+    await wakeups.mark(table, awaited)
     answers: list[Inserted] = []
     for part in parts_of(one):
         inserted = await save_part(table, part, awaited)

@@ -25,18 +25,18 @@ from mainspring.job import (
 from mainspring.log import get_log
 from mainspring.stores.documents import Bundle, Document, Due, Key, Listing
 from mainspring.stores.dynamodb import (
+    acks,
+    admin,
     claims,
-    endings,
+    documents,
     halts,
     insertion,
-    keeping,
-    operate,
+    maintenance,
     read,
     schema,
     steps,
     transfer,
-    upkeep,
-    waiting,
+    wakeups,
     workers,
 )
 from mainspring.stores.dynamodb.client import Client, TableMissing
@@ -108,7 +108,7 @@ class DynamoStore:
         self.url = safe_url(table, self.client, endpoint)
         self._wanted_shards = shards
         self._migrate = migrate
-        self._watch = upkeep.Watch()
+        self._watch = maintenance.Watch()
         self._lost: dict[str, dict[tuple[str, str], float]] = {}  # worker -> (job, claim) never answered, and when
         self._turn = 0
         self._is_open = False
@@ -127,7 +127,7 @@ class DynamoStore:
         await self.table.finish()
         if self._is_open:
             await self.table.write_counts()
-        self.table.crew.close()
+        self.table.local_workers.close()
         await self.client.close()
         self._is_open = False
 
@@ -186,7 +186,7 @@ class DynamoStore:
             lost = self._lost.setdefault(worker, {})
             lost.update(dict.fromkeys(((job_id, request.number) for job_id in request.tried), self.clock.monotonic()))
             raise
-        self.table.crew.after_claim(worker, fruitful=bool(found.jobs))
+        self.table.local_workers.after_claim(worker, fruitful=bool(found.jobs))
         self.table.settle()
         return found
 
@@ -206,11 +206,11 @@ class DynamoStore:
 
     async def ack(self, outcomes: Sequence[Outcome]) -> list[Status | None]:
         await self.open()
-        return await self._do(endings.ack(self.table, list(outcomes)))
+        return await self._do(acks.ack(self.table, list(outcomes)))
 
     async def report(self, reports: Sequence[ProgressReport]) -> set[str]:
         await self.open()
-        return await endings.report(self.table, list(reports))
+        return await acks.report(self.table, list(reports))
 
     async def save(self, saves: Sequence[Save]) -> list[list[Inserted] | None]:
         refuse_unkeepable(job for save in saves for job in save.jobs)
@@ -224,7 +224,7 @@ class DynamoStore:
     async def wake(self, keys: Mapping[str, int]) -> dict[str, int]:
         refuse_negative(keys)
         await self.open()
-        return await self._do(waiting.wake(self.table, keys))
+        return await self._do(wakeups.wake(self.table, keys))
 
     def completion(self, outcome: Callable[[], Outcome], connection: Any = None) -> Completion:
         del outcome, connection
@@ -235,35 +235,35 @@ class DynamoStore:
     async def join(self, worker: WorkerInfo, wake: Callable[[Wake], None]) -> None:
         await self.open()
         await workers.join(self.table, worker)
-        self.table.crew.join(worker, wake)
+        self.table.local_workers.join(worker, wake)
 
     async def leave(self, worker: str) -> None:
         """A worker that leaves in order gives back whatever it may still hold: nobody crashed."""
         await self.open()
-        self.table.crew.leave(worker)
+        self.table.local_workers.leave(worker)
         await self._give_back_lost(worker)
-        held = {row["SK"]: row for row in await upkeep.held_by(self.table, worker)}
+        held = {row["SK"]: row for row in await maintenance.held_by(self.table, worker)}
         known = self.table.held.pop(worker, {})
         releases = [Outcome(job_id, row["token"], Move.RELEASE, ref=row) for job_id, row in held.items()]
         releases += [Outcome(job_id, token, Move.RELEASE) for job_id, token in known.items() if job_id not in held]
-        await self._do(endings.ack(self.table, releases))
+        await self._do(acks.ack(self.table, releases))
         await workers.forget(self.table, worker)
 
     async def heartbeat(self, worker: str, held: Mapping[str, int], *, stuck: int = 0) -> Pulse:
         await self.open()
         row = await workers.sign_of_life(self.table, worker, {"stuck": stuck})
-        if "info" not in row and worker in self.table.crew.members:
-            await workers.join(self.table, self.table.crew.members[worker].info)
+        if "info" not in row and worker in self.table.local_workers.members:
+            await workers.join(self.table, self.table.local_workers.members[worker].info)
         await self._give_back_lost(worker)
         return await self._do(workers.pulse(self.table, held))
 
     async def reap(self, after_stall: AfterStall = retry_at_once) -> Reaped:
         await self.open()
-        return await self._do(upkeep.reap(self.table, self._watch, after_stall))
+        return await self._do(maintenance.reap(self.table, self._watch, after_stall))
 
     async def prune(self, limit: int = 1000) -> int:
         await self.open()
-        return await self._do(upkeep.prune(self.table, limit))
+        return await self._do(maintenance.prune(self.table, limit))
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -322,11 +322,11 @@ class DynamoStore:
 
     async def diagnose(self) -> list[Finding]:
         await self.open()
-        return await upkeep.diagnose(self.table)
+        return await maintenance.diagnose(self.table)
 
     async def repair(self) -> None:
         await self.open()
-        await upkeep.repair(self.table)
+        await maintenance.repair(self.table)
 
     # -- by hand ------------------------------------------------------------------------------
 
@@ -344,34 +344,34 @@ class DynamoStore:
         check_page(limit, cursor)
         await self.open()
         request = ChangeRequest(action, where, by, edit, limit, cursor, dry_run)
-        return await self._do(operate.change(self.table, request))
+        return await self._do(admin.change(self.table, request))
 
     async def halt(self, halt: Halt) -> Halt:
         await self.open()
-        return await operate.halt(self.table, halt)
+        return await admin.halt(self.table, halt)
 
     async def resume(self, by: By, queue: str | None = None) -> bool:
         await self.open()
-        return await operate.resume(self.table, by, queue)
+        return await admin.resume(self.table, by, queue)
 
     # -- beside jobs --------------------------------------------------------------------------
 
     async def write(self, bundles: Sequence[Bundle]) -> list[list[Inserted] | None]:
         refuse_unkeepable(job for bundle in bundles for job in bundle.jobs)
         await self.open()
-        return await self._do(keeping.write(self.table, bundles))
+        return await self._do(documents.write(self.table, bundles))
 
     async def documents(self, keys: Sequence[Key]) -> list[Document]:
         await self.open()
-        return await keeping.documents(self.table, keys)
+        return await documents.documents(self.table, keys)
 
     async def browse(self, listing: Listing) -> list[Document]:
         await self.open()
-        return await keeping.browse(self.table, listing)
+        return await documents.browse(self.table, listing)
 
     async def due(self, collection: str, limit: int = 100, *, ahead: Millis = 0) -> Due:
         await self.open()
-        return await keeping.due(self.table, collection, limit, ahead)
+        return await documents.due(self.table, collection, limit, ahead)
 
     # -- moving to another store --------------------------------------------------------------
 

@@ -16,8 +16,8 @@ from mainspring.job import Status
 from mainspring.log import get_log
 from mainspring.stores.dynamodb.client import THROTTLED, Client, ConditionFailed, Item
 from mainspring.stores.dynamodb.counts import DAY, LIVE_DAY, SLOTS, Counts
-from mainspring.stores.dynamodb.crew import Crew
 from mainspring.stores.dynamodb.items import job_key, key, ttl, unstamp
+from mainspring.stores.dynamodb.local_workers import LocalWorkers
 from mainspring.stores.dynamodb.values import (
     Change,
     Condition,
@@ -91,7 +91,7 @@ class Table:
     swept_at: float | None = None  # when we last looked for what is left of jobs that are gone
     counts: Counts = field(default_factory=Counts)
     chores: set[asyncio.Task[None]] = field(default_factory=set)
-    crew: Crew = field(default_factory=Crew)
+    local_workers: LocalWorkers = field(default_factory=LocalWorkers)
 
     async def call(self, operation: str, request: Mapping[str, Any]) -> dict[str, Any]:
         return await self.client.call(operation, {"TableName": self.name, **request})

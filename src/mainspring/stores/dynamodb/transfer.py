@@ -15,7 +15,8 @@ from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.ids import new_id
 from mainspring.job import FINISHED, Status, Step, end_of
 from mainspring.stores.documents import ABSENT, Document, Key, Listing, Write
-from mainspring.stores.dynamodb import halts, keeping, read, steps, waiting, workers
+from mainspring.stores.dynamodb import documents, halts, read, steps, wakeups, workers
+from mainspring.stores.dynamodb.admin import LINES_KEPT
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.counts import day_of, sum_up
 from mainspring.stores.dynamodb.insertion import (
@@ -50,7 +51,6 @@ from mainspring.stores.dynamodb.items import (
     ttl,
     unstamp,
 )
-from mainspring.stores.dynamodb.operate import LINES_KEPT
 from mainspring.stores.dynamodb.table import Action, Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, absent, equals, pack, put, put_item, unpack, update
 from mainspring.stores.protocol import Halt
@@ -93,7 +93,9 @@ async def look_up(table: Table, kind: Kind, keys: Sequence[str]) -> list[Record]
         known = await table.get_many([pointer(*split_key(one)) for one in keys])
         return [audit_record(row) for row in await table.get_many([key("audit", one["entry"]) for one in known])]
     if kind is Kind.DOCUMENTS:
-        return [document_record(one) for one in await keeping.documents(table, [Key(*split_key(one)) for one in keys])]
+        return [
+            document_record(one) for one in await documents.documents(table, [Key(*split_key(one)) for one in keys])
+        ]
     records = await (pauses if kind is Kind.PAUSES else kept_keys)(table)
     return [record for record in records if record["key"] in set(keys)]
 
@@ -101,7 +103,7 @@ async def look_up(table: Table, kind: Kind, keys: Sequence[str]) -> list[Record]
 async def dump_jobs(table: Table, kind: Kind, after: str | None, limit: int) -> Chunk:
     """Shard by shard, in each by id. Ends that nobody lived to call are called first: calls are no records."""
     if kind is Kind.LIVE and after is None:
-        await waiting.make_all(table, await waiting.left_to_make(table, consistent=True))
+        await wakeups.make_all(table, await wakeups.left_to_make(table, consistent=True))
     first = 0 if after is None else shard_of(after, table.shards)
     chunk = Filling(limit)
     for shard in range(first, table.shards):
@@ -206,10 +208,10 @@ async def dump_documents(table: Table, after: str | None, limit: int) -> Chunk:
     limit = min(limit, 100)
     last = None if after is None else Key(*split_key(after))
     found: list[Document] = []
-    for name in await keeping.collections(table):
+    for name in await documents.collections(table):
         if last is None or name >= last.collection:
             seen = (last.group, last.id) if last is not None and name == last.collection else None
-            found += await keeping.browse(table, Listing(name, after=seen, limit=limit + 1 - len(found)))
+            found += await documents.browse(table, Listing(name, after=seen, limit=limit + 1 - len(found)))
         if len(found) > limit:
             break
     records = [document_record(one) for one in found[:limit]]
@@ -280,7 +282,7 @@ async def load_jobs(table: Table, records: Sequence[Record]) -> dict[str, str]:
     holders = await together([load_job(table, record, row, lines) for record, row in zip(new, rows, strict=True)])
     for runner in {str(row["locked_by"]) for row in rows if status_of(row) is Status.RUNNING}:
         await workers.expect(table, runner)
-    table.crew.call({row["queue"] for row in rows})
+    table.local_workers.call({row["queue"] for row in rows})
     met = {record["id"]: who for record, who in zip(new, holders, strict=True) if who is not None}
     return {job_id: job_id for job_id in here} | met
 
@@ -365,7 +367,7 @@ async def load_job(table: Table, record: Record, row: Row, lines: Mapping[tuple[
 
 def relations(row: Row) -> list[Action]:
     """What goes in with a job: what it waits for, and how long its steps are kept."""
-    waits = [waiting.waiter(row)] if "waits_for" in row else []
+    waits = [wakeups.waiter(row)] if "waits_for" in row else []
     return waits + steps.note_of_end(row, row.get("expires_at"))
 
 
@@ -375,11 +377,11 @@ async def note_who_waits(table: Table, rows: Sequence[Row]) -> None:
     So its item under the key goes in first of all, and again with the job itself, should a call have removed it as
     void; and each live job looks whether somebody waits for its end.
     """
-    waiters = [waiting.waiter(row) for row in rows if "waits_for" in row]
+    waiters = [wakeups.waiter(row) for row in rows if "waits_for" in row]
     await together([table.put(request) for _, request in waiters])
-    await waiting.mark(table, {named for row in rows if (named := waiting.named_by(row.get("waits_for")))})
+    await wakeups.mark(table, {named for row in rows if (named := wakeups.named_by(row.get("waits_for")))})
     live = [row for row in rows if status_of(row) not in FINISHED]
-    awaited = await together([waiting.somebody_waits(table, end_of(row["SK"])) for row in live])
+    awaited = await together([wakeups.somebody_waits(table, end_of(row["SK"])) for row in live])
     for row, waited_for in zip(live, awaited, strict=True):
         if waited_for:
             row["awaited"] = True
@@ -487,8 +489,8 @@ async def load_key(table: Table, record: Record) -> str | None:
 async def load_document(table: Table, record: Record) -> str | None:
     where = Key(record["collection"], record["grp"], record["id"])
     same = {name: record[name] for name in ("data", "version", "due_at", "expires_at")}
-    await keeping.write_down_collections(table, {where.collection})
-    _, request = keeping.to_action(Write(where, **same, expected=ABSENT), table.clock.now())
+    await documents.write_down_collections(table, {where.collection})
+    _, request = documents.to_action(Write(where, **same, expected=ABSENT), table.clock.now())
     try:
         await table.put(request)
     except ConditionFailed as failed:
@@ -508,7 +510,7 @@ async def sizes(table: Table) -> dict[Kind, int]:
     entries = table.query(equals("PK", "audit"), count=True)
     await entries.rest()
     found[Kind.AUDIT] = entries.counted
-    found[Kind.DOCUMENTS] = await keeping.count(table)
+    found[Kind.DOCUMENTS] = await documents.count(table)
     found[Kind.PAUSES] = len(await pauses(table))
     found[Kind.KEYS] = len(await kept_keys(table))
     return found

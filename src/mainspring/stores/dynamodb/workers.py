@@ -58,8 +58,8 @@ async def sign_of_life(table: Table, worker: str, more: Mapping[str, object] | N
 async def revive(table: Table, worker: str) -> None:
     """It works, though it has no item or one that says it is dead: without one nobody would notice its death."""
     row = await sign_of_life(table, worker)
-    if "info" not in row and worker in table.crew.members:
-        await join(table, table.crew.members[worker].info)
+    if "info" not in row and worker in table.local_workers.members:
+        await join(table, table.local_workers.members[worker].info)
 
 
 async def expect(table: Table, worker: str) -> None:

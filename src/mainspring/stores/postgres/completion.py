@@ -12,22 +12,22 @@ import psycopg
 from mainspring.errors import ClaimLost, ConfigurationError
 from mainspring.job import Outcome
 from mainspring.portal import run_at_once
-from mainspring.stores.borrowed import ENDED_INSIDE, NEEDS_ASYNC_WITH, is_asynchronous, own_transaction
+from mainspring.stores.foreign_connection import ENDED_INSIDE, NEEDS_ASYNC_WITH, is_asynchronous, own_transaction
 from mainspring.stores.postgres import partitions
-from mainspring.stores.postgres.borrowed import Awaitable as Clothed
-from mainspring.stores.postgres.borrowed import BareTransaction, operable
-from mainspring.stores.postgres.endings import ack
-from mainspring.stores.postgres.links import Links
-from mainspring.stores.postgres.notices import tell, tell_with_commit
-from mainspring.stores.postgres.refusals import explained
+from mainspring.stores.postgres.acks import ack
+from mainspring.stores.postgres.errors import explained
+from mainspring.stores.postgres.foreign_connection import Awaitable as Clothed
+from mainspring.stores.postgres.foreign_connection import BareTransaction, operable
+from mainspring.stores.postgres.listen import tell, tell_with_commit
+from mainspring.stores.postgres.pool import Pool
 from mainspring.stores.postgres.transaction import Dialect, Transaction
 
 
 class PostgresCompletion:
     """`with` in threads, `async with` on the loop; entering gives a psycopg connection in a transaction."""
 
-    def __init__(self, links: Links, dialect: Dialect, outcome: Callable[[], Outcome]) -> None:
-        self._links = links
+    def __init__(self, pool: Pool, dialect: Dialect, outcome: Callable[[], Outcome]) -> None:
+        self._pool = pool
         self._dialect = dialect
         self._outcome = outcome
         self._connection: Any = None
@@ -36,7 +36,7 @@ class PostgresCompletion:
     # -- on the loop ----------------------------------------------------------------------------------
 
     async def __aenter__(self) -> psycopg.AsyncConnection[Any]:
-        connection = await self._links.connect()
+        connection = await self._pool.connect()
         self._connection, self._block = connection, connection.transaction()
         try:
             with explained():
@@ -64,7 +64,7 @@ class PostgresCompletion:
     # -- in threads -----------------------------------------------------------------------------------
 
     def __enter__(self) -> psycopg.Connection[Any]:
-        self._connection = connection = self._links.connect_here()
+        self._connection = connection = self._pool.connect_here()
         self._block = connection.transaction()
         try:
             with explained():

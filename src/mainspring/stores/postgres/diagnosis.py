@@ -5,10 +5,10 @@ from __future__ import annotations
 import psycopg
 
 from mainspring.clock import Millis
-from mainspring.stores.postgres import partitions, schema, surroundings
-from mainspring.stores.postgres.surroundings import ok
+from mainspring.stores.postgres import partitions, schema, server_checks
+from mainspring.stores.postgres.maintenance import HOLDERS
+from mainspring.stores.postgres.server_checks import ok
 from mainspring.stores.postgres.transaction import Transaction
-from mainspring.stores.postgres.upkeep import HOLDERS
 from mainspring.stores.protocol import Finding, Severity
 from mainspring.stores.tables import COUNT_JOBS, ODD_ROWS, odd_rows, status_name
 
@@ -30,7 +30,7 @@ ONE_SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 
 async def diagnose(transaction: Transaction, lease: Millis) -> list[Finding]:
     """All checks, whether they found something or not."""
-    return [*await check_tables(transaction, lease), *await surroundings.check_all(transaction)]
+    return [*await check_tables(transaction, lease), *await server_checks.check_all(transaction)]
 
 
 async def check_tables(transaction: Transaction, lease: Millis) -> list[Finding]:

@@ -22,7 +22,7 @@ from mainspring.stores.documents import (
     last_writes,
 )
 from mainspring.stores.postgres import arrays, insertion
-from mainspring.stores.postgres.operate import write_entry
+from mainspring.stores.postgres.admin import write_entry
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.tables import NEVER, none_if_never, or_never
 

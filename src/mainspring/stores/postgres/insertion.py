@@ -11,9 +11,9 @@ from mainspring.errors import SystemHalted
 from mainspring.job import FOREVER, Inserted, NewJob, is_end
 from mainspring.stores.postgres import arrays
 from mainspring.stores.postgres.halts import IN_COMMON, current_halts
-from mainspring.stores.postgres.notices import channel, describe
+from mainspring.stores.postgres.listen import channel, describe
 from mainspring.stores.postgres.transaction import Transaction
-from mainspring.stores.postgres.waiting import watch
+from mainspring.stores.postgres.wakeups import watch
 from mainspring.stores.protocol import Halt, Wake
 from mainspring.stores.rules import first_time, rounds_by_key
 from mainspring.stores.tables import NEVER, PENDING, SUSPENDED
@@ -201,7 +201,7 @@ async def watch_ends(transaction: Transaction, jobs: Sequence[NewJob]) -> None:
 
 
 def waits_for_an_end(jobs: Iterable[NewJob]) -> bool:
-    """Then it takes more than one statement, see waiting.py."""
+    """Then it takes more than one statement, see wakeups.py."""
     return any(is_end(job.waits_for) for job in jobs)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from psycopg.errors import InsufficientPrivilege
 
 from mainspring.errors import ConfigurationError, StoreReadOnly, StoreRefused, StoreTooNew
-from mainspring.stores.postgres.links import Connection
+from mainspring.stores.postgres.pool import Connection
 
 DEFAULT = "mainspring"
 OLDEST_SERVER = 15

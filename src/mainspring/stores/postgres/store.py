@@ -18,28 +18,28 @@ from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressRepo
 from mainspring.log import get_log
 from mainspring.stores.documents import Bundle, Document, Due, Key, Listing
 from mainspring.stores.postgres import (
+    acks,
+    admin,
     claims,
     diagnosis,
     documents,
-    endings,
     halts,
     insertion,
-    operate,
+    maintenance,
     partitions,
     read,
     schema,
     steps,
     transfer,
-    upkeep,
-    waiting,
+    wakeups,
 )
-from mainspring.stores.postgres.batches import Batches
-from mainspring.stores.postgres.borrowed import borrow
 from mainspring.stores.postgres.clock import ServerClock
 from mainspring.stores.postgres.completion import LentCompletion, PostgresCompletion
-from mainspring.stores.postgres.links import Connection, Links, is_pooled, short_transaction
-from mainspring.stores.postgres.notices import Listener, tell, tell_with_commit
-from mainspring.stores.postgres.refusals import ConnectionLost, explain
+from mainspring.stores.postgres.errors import ConnectionLost, explain
+from mainspring.stores.postgres.foreign_connection import borrow
+from mainspring.stores.postgres.group_commit import GroupCommit
+from mainspring.stores.postgres.listen import Listener, tell, tell_with_commit
+from mainspring.stores.postgres.pool import Connection, Pool, is_pooled, short_transaction
 from mainspring.stores.postgres.transaction import PLAN_FREELY, Dialect, Transaction
 from mainspring.stores.protocol import (
     Action,
@@ -103,11 +103,11 @@ class PostgresStore:
         self.patience = patience
         self._migrate = migrate
         self._dialect = Dialect(self.schema, clock)
-        self._links = Links(dsn, prepare=prepare is not False)
+        self._pool = Pool(dsn, prepare=prepare is not False)
         self._unless_pooled = prepare is None
-        self._listen_links = Links(checked_dsn(listen_dsn), prepare=False) if listen_dsn else self._links
-        self._inserts = Batches(self._insert_all)
-        self._saves = Batches(self._save_all)
+        self._listen_pool = Pool(checked_dsn(listen_dsn), prepare=False) if listen_dsn else self._pool
+        self._inserts = GroupCommit(self._insert_all)
+        self._saves = GroupCommit(self._save_all)
         self._joined: dict[str, WorkerInfo] = {}
         self._listeners: dict[str, Listener] = {}
         self._idle: set[str] = set()  # workers that are marked so in the database
@@ -128,7 +128,7 @@ class PostgresStore:
             await self._again(self._open_once, repeatable=True)
 
     async def _open_once(self) -> None:
-        async with self._links.use() as connection:
+        async with self._pool.use() as connection:
             schema.refuse_old_server(connection)
             await self._notice_pooler(connection)
             version = await schema.version_of(connection, self.schema)
@@ -146,27 +146,27 @@ class PostgresStore:
         """Behind one a connection may be another's the next moment, and what was prepared on it is not there."""
         if self._unless_pooled and await is_pooled(connection):
             connection.prepare_threshold = None
-            if self._links.prepare:
-                self._links.prepare = False
+            if self._pool.prepare:
+                self._pool.prepare = False
                 log.info("pooler_noticed", store=self.url, prepare="off")
 
     async def version(self) -> int:
         """Of the schema; 0: it has none of our tables, or is not there."""
-        async with self._links.use() as connection:
+        async with self._pool.use() as connection:
             return await schema.version_of(connection, self.schema)
 
     async def migrate(self) -> list[str]:
         """Bring the schema up to date; the names of what was run."""
-        async with self._links.use() as connection:
+        async with self._pool.use() as connection:
             schema.refuse_old_server(connection)
             return await schema.migrate(connection, self.schema)
 
     async def close(self) -> None:
         for worker in list(self._listeners):
             await self._stop_listening(worker)
-        await self._links.close()
-        if self._listen_links is not self._links:
-            await self._listen_links.close()
+        await self._pool.close()
+        if self._listen_pool is not self._pool:
+            await self._listen_pool.close()
         self._is_open = False
 
     async def _run(self, operation: Callable[[Transaction], Awaitable[T]], *, repeatable: bool = False) -> T:
@@ -181,7 +181,7 @@ class PostgresStore:
         """The same for statements that are transactions by themselves."""
 
         async def run() -> T:
-            async with self._links.use() as connection:
+            async with self._pool.use() as connection:
                 transaction = Transaction(connection, self._dialect)
                 result = await operation(transaction)
                 with contextlib.suppress(psycopg.Error):  # it is committed; who is not told will notice by polling
@@ -215,7 +215,7 @@ class PostgresStore:
         raise AssertionError  # the last try returned or raised
 
     async def _run_once(self, operation: Callable[[Transaction], Awaitable[T]]) -> T:
-        async with self._links.use() as connection:
+        async with self._pool.use() as connection:
             transaction = Transaction(connection, self._dialect)
             async with short_transaction(connection, self.lease):
                 result = await operation(transaction)
@@ -235,7 +235,7 @@ class PostgresStore:
         """Read it, at once again on a fresh connection if this one breaks."""
 
         async def read_once() -> T:
-            async with self._links.use() as connection:
+            async with self._pool.use() as connection:
                 return await operation(Transaction(connection, self._dialect))
 
         await self.open()
@@ -354,14 +354,14 @@ class PostgresStore:
         lost = self._lost_claims.get(worker)
         if not lost:
             return
-        if number := await upkeep.give_back(transaction, worker, lost):
+        if number := await maintenance.give_back(transaction, worker, lost):
             log.warning("lost_claims_given_back", worker=worker, jobs=number)
         before = self.clock.monotonic() - DOUBT
         for claim in [claim for claim, since in lost.items() if since < before]:
             del lost[claim]
 
     async def _mark_idle(self, worker: str, *, idle: bool) -> None:
-        await self._run(lambda transaction: transaction.do(upkeep.IDLE, id=worker, idle=idle), repeatable=True)
+        await self._run(lambda transaction: transaction.do(maintenance.IDLE, id=worker, idle=idle), repeatable=True)
         (self._idle.add if idle else self._idle.discard)(worker)
 
     async def ack(self, outcomes: Sequence[Outcome]) -> list[Status | None]:
@@ -370,9 +370,9 @@ class PostgresStore:
         return await self._recognised(ended, statuses) if self._lost_acks else statuses
 
     async def _ack_once(self, ended: list[Outcome]) -> list[Status | None]:
-        run = self._run_alone if endings.all_plain(ended) else self._run
+        run = self._run_alone if acks.all_plain(ended) else self._run
         try:
-            return await run(lambda transaction: endings.ack(transaction, ended))
+            return await run(lambda transaction: acks.ack(transaction, ended))
         except StoreUnavailable:
             self._lost_acks.update((outcome.job_id, outcome.token) for outcome in ended)
             raise
@@ -383,13 +383,13 @@ class PostgresStore:
         doubtful = [
             key for key, status in zip(keys, statuses, strict=True) if status is None and key in self._lost_acks
         ]
-        known = await self._read(lambda transaction: endings.written_before(transaction, doubtful)) if doubtful else {}
+        known = await self._read(lambda transaction: acks.written_before(transaction, doubtful)) if doubtful else {}
         self._lost_acks.difference_update(keys)
         return [status or known.get(key) for key, status in zip(keys, statuses, strict=True)]
 
     async def report(self, reports: Sequence[ProgressReport]) -> set[str]:
         given = list(reports)
-        accepted = await self._run(lambda transaction: endings.report(transaction, given), repeatable=True)
+        accepted = await self._run(lambda transaction: acks.report(transaction, given), repeatable=True)
         return {report.job_id for report, good in zip(given, accepted, strict=True) if good}
 
     async def save(self, saves: Sequence[Save]) -> list[list[Inserted] | None]:
@@ -417,20 +417,20 @@ class PostgresStore:
     async def wake(self, keys: Mapping[str, int]) -> dict[str, int]:
         """Repeated if the answer got lost. That may wake more jobs than asked for: they look again, and wait on."""
         refuse_negative(keys)
-        return await self._run_alone(lambda transaction: waiting.wake(transaction, keys), repeatable=True)
+        return await self._run_alone(lambda transaction: wakeups.wake(transaction, keys), repeatable=True)
 
     def completion(self, outcome: Callable[[], Outcome], connection: Any = None) -> Completion:
         if connection is not None:
             return LentCompletion(connection, self._dialect, outcome)
-        return PostgresCompletion(self._links, self._dialect, outcome)
+        return PostgresCompletion(self._pool, self._dialect, outcome)
 
     # -- workers ------------------------------------------------------------------------------
 
     async def join(self, worker: WorkerInfo, wake: Callable[[Wake], None]) -> None:
         await self._stop_listening(worker.id)
-        await self._run(lambda transaction: upkeep.join(transaction, worker), repeatable=True)
+        await self._run(lambda transaction: maintenance.join(transaction, worker), repeatable=True)
         self._joined[worker.id] = worker
-        self._listeners[worker.id] = Listener(self._listen_links, self.schema, worker.queues, wake)
+        self._listeners[worker.id] = Listener(self._listen_pool, self.schema, worker.queues, wake)
 
     async def leave(self, worker: str) -> None:
         await self._stop_listening(worker)
@@ -440,7 +440,7 @@ class PostgresStore:
         self._lost_claims.pop(worker, None)
         if not self._joined:  # then nobody here looks after the others any more
             self._seen, self._dead, self._watched = {}, set(), {}
-        await self._run(lambda transaction: upkeep.leave(transaction, worker), repeatable=True)
+        await self._run(lambda transaction: maintenance.leave(transaction, worker), repeatable=True)
 
     async def _stop_listening(self, worker: str) -> None:
         listener = self._listeners.pop(worker, None)
@@ -458,16 +458,16 @@ class PostgresStore:
 
         async def beat(transaction: Transaction) -> Pulse:
             now = await transaction.value(
-                upkeep.BEAT, id=worker, polling=polling, stuck=stuck, lock=key, lock_server=server
+                maintenance.BEAT, id=worker, polling=polling, stuck=stuck, lock=key, lock_server=server
             )
             if now is None and worker in self._joined:
-                await upkeep.join(transaction, self._joined[worker])  # others took us for dead
+                await maintenance.join(transaction, self._joined[worker])  # others took us for dead
                 self._idle.discard(worker)
                 if worker in self._listeners:
                     self._listeners[worker].look()  # it may sleep, and nobody notifies one who is not marked as idle
             self._server_clock.set(now or await transaction.value(NOW))
             await self._give_back_lost(transaction, worker)
-            return await upkeep.pulse(transaction, worker, held)
+            return await maintenance.pulse(transaction, worker, held)
 
         run = self._run if self._lost_claims.get(worker) else self._run_alone
         pulse = await run(beat, repeatable=True)
@@ -486,9 +486,9 @@ class PostgresStore:
             return Reaped()
 
         async def take(transaction: Transaction) -> Reaped:
-            dead = await upkeep.still_dead(transaction, found, sight.beats) if found else []
-            taken = await upkeep.take_over(transaction, dead, stalled, after_stall)
-            forgotten = await transaction.rows(upkeep.FORGET, ids=dead)
+            dead = await maintenance.still_dead(transaction, found, sight.beats) if found else []
+            taken = await maintenance.take_over(transaction, dead, stalled, after_stall)
+            forgotten = await transaction.rows(maintenance.FORGET, ids=dead)
             if forgotten:  # they may have died after a commit, before they told anybody of it
                 transaction.wake_everyone()
             return Reaped(taken, frozenset(worker for (worker,) in forgotten))
@@ -498,7 +498,7 @@ class PostgresStore:
         except ConnectionLost:  # it may be done; then the second try finds nothing, and cannot tell who was forgotten
             return replace(await self._run(take, repeatable=True), dead=frozenset(found))
 
-    async def _killed(self, sight: upkeep.Sight) -> set[str]:
+    async def _killed(self, sight: maintenance.Sight) -> set[str]:
         """Return the workers whose process has died: the server has freed the lock of their listening session.
 
         A worker that only lost that connection goes on with its heartbeats, so its next one is waited for.
@@ -509,11 +509,11 @@ class PostgresStore:
         later = {one.worker: one.beat for one in (await self._look()).disconnected}
         return {one.worker for one in sight.disconnected if later.get(one.worker) == one.beat}
 
-    async def _look(self) -> upkeep.Sight:
+    async def _look(self) -> maintenance.Sight:
         """While the server does not answer nobody can give a sign of life: then silence counts from anew."""
         began = self.clock.monotonic()
         try:
-            sight = await self._read(upkeep.look)
+            sight = await self._read(maintenance.look)
         except BaseException:
             self._seen.clear()
             raise
@@ -537,7 +537,7 @@ class PostgresStore:
         return now - seen[1] >= self.lease
 
     async def prune(self, limit: int = 1000) -> int:
-        return await self._run(lambda transaction: upkeep.prune(transaction, limit), repeatable=True)
+        return await self._run(lambda transaction: maintenance.prune(transaction, limit), repeatable=True)
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -615,13 +615,13 @@ class PostgresStore:
     ) -> Changed:
         check_page(limit, cursor)
         request = ChangeRequest(action, where, by, edit, limit, cursor, dry_run)
-        return await self._run(lambda transaction: operate.change(transaction, request))
+        return await self._run(lambda transaction: admin.change(transaction, request))
 
     async def halt(self, halt: Halt) -> Halt:
-        return await self._run(lambda transaction: operate.halt(transaction, halt))
+        return await self._run(lambda transaction: admin.halt(transaction, halt))
 
     async def resume(self, by: By, queue: str | None = None) -> bool:
-        return await self._run(lambda transaction: operate.resume(transaction, by, queue))
+        return await self._run(lambda transaction: admin.resume(transaction, by, queue))
 
     # -- beside jobs --------------------------------------------------------------------------
 

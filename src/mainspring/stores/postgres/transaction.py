@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 from mainspring.clock import Clock
-from mainspring.stores.postgres.links import Connection
+from mainspring.stores.postgres.pool import Connection
 from mainspring.stores.protocol import EVERY_QUEUE, Wake
 
 SERVER_NOW = "(extract(epoch FROM statement_timestamp()) * 1000)::bigint"

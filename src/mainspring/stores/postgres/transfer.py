@@ -262,7 +262,7 @@ def shared_row(record: Record) -> dict[str, Any]:
 
 
 def drop_day(record: Record) -> int:
-    """As for a job that ends here, see endings.py."""
+    """As for a job that ends here, see acks.py."""
     keep = record["keep_dead"] if record["status"] == Status.DEAD_LETTER else record["keep"]
     if keep < DAY:
         return 0

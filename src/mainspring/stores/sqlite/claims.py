@@ -16,9 +16,9 @@ from mainspring.job import Claim
 from mainspring.json_text import from_json
 from mainspring.stores.protocol import EVERY_QUEUE, Claims, Want
 from mainspring.stores.rules import Head, Level, earliest, ends, head_of, shares
-from mainspring.stores.sqlite.batch import in_values
 from mainspring.stores.sqlite.halts import current_halts
 from mainspring.stores.sqlite.rows import read_tags
+from mainspring.stores.sqlite.values import in_values
 from mainspring.stores.sqlite.writer import Transaction
 from mainspring.stores.tables import FAILED, NEVER, PENDING, RUNNING, SUSPENDED
 

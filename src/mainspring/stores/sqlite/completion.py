@@ -15,7 +15,7 @@ from mainspring.clock import Clock
 from mainspring.errors import ClaimLost, ConfigurationError
 from mainspring.job import Outcome
 from mainspring.portal import run_at_once
-from mainspring.stores.borrowed import (
+from mainspring.stores.foreign_connection import (
     ENDED_INSIDE,
     NEEDS_ASYNC_WITH,
     NOT_OUTERMOST,
@@ -24,7 +24,10 @@ from mainspring.stores.borrowed import (
     own_transaction,
     unscoped,
 )
-from mainspring.stores.sqlite.borrowed import (
+from mainspring.stores.sqlite.acks import settle
+from mainspring.stores.sqlite.connection import WriteConnection
+from mainspring.stores.sqlite.file import DatabaseFile
+from mainspring.stores.sqlite.foreign_connection import (
     BareTransaction,
     call,
     is_aiosqlite,
@@ -33,10 +36,7 @@ from mainspring.stores.sqlite.borrowed import (
     refuse_other_file,
     take_write_lock,
 )
-from mainspring.stores.sqlite.endings import settle
-from mainspring.stores.sqlite.file import DatabaseFile
-from mainspring.stores.sqlite.gate import Gate
-from mainspring.stores.sqlite.link import WriteLink
+from mainspring.stores.sqlite.write_lock import WriteLock
 from mainspring.stores.sqlite.writer import Transaction, roll_back
 
 inside: contextvars.ContextVar[SqliteCompletion | LentCompletion | None] = contextvars.ContextVar(
@@ -68,7 +68,7 @@ class SqliteCompletion:
         outcome: Callable[[], Outcome],
         committed: Callable[[Transaction], None],
     ) -> None:
-        self._link = WriteLink(file)
+        self._link = WriteConnection(file)
         self._clock = clock
         self._outcome = outcome
         self._committed = committed
@@ -167,7 +167,7 @@ class LentCompletion:
         self._committed = committed
         self._own = own_transaction(given, BareTransaction)
         self._driver: Any = None
-        self._gate: Gate | None = None
+        self._gate: WriteLock | None = None
 
     @property
     def begun(self) -> bool:
@@ -209,9 +209,9 @@ class LentCompletion:
         inside.reset(self._inside)
         await self._end(error)
 
-    def _open_gate(self) -> Gate:
+    def _open_gate(self) -> WriteLock:
         with self._file.errors():
-            self._gate = Gate(self._file.path)
+            self._gate = WriteLock(self._file.path)
         return self._gate
 
     async def _begin(self) -> None:

@@ -23,8 +23,8 @@ from mainspring.stores.documents import (
     last_writes,
 )
 from mainspring.stores.sqlite import insertion
-from mainspring.stores.sqlite.batch import in_values
-from mainspring.stores.sqlite.operate import write_entry
+from mainspring.stores.sqlite.admin import write_entry
+from mainspring.stores.sqlite.values import in_values
 from mainspring.stores.sqlite.writer import Transaction
 from mainspring.stores.tables import NEVER, none_if_never, or_never
 

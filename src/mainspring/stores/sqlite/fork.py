@@ -21,7 +21,7 @@ PATIENCE = 1.0  # seconds to wait for those who use a connection
 inherited: set[Path] = set()  # files that were in use when this process was forked
 
 
-class Link(Protocol):
+class FileConnection(Protocol):
     path: Path
 
     def pause(self, seconds: float) -> bool: ...
@@ -32,14 +32,14 @@ class Store(Protocol):
     def forget_parent(self) -> None: ...
 
 
-_links: weakref.WeakSet[Link] = weakref.WeakSet()
+_links: weakref.WeakSet[FileConnection] = weakref.WeakSet()
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()
 _lock = threading.Lock()  # held during a fork, and while something is opened that is no link
-_paused: list[Link] = []
-_stuck: list[Link] = []  # kept in the child for ever: to close such a connection there would harm the parent
+_paused: list[FileConnection] = []
+_stuck: list[FileConnection] = []  # kept in the child for ever: to close such a connection there would harm the parent
 
 
-def close_for_forks(link: Link) -> None:
+def close_for_forks(link: FileConnection) -> None:
     with _lock:
         _links.add(link)
 

@@ -12,9 +12,9 @@ from typing import Any
 from mainspring.errors import SystemHalted
 from mainspring.job import FOREVER, Inserted, NewJob
 from mainspring.stores.rules import first_time, refuse_unkeepable, rounds_by_key
-from mainspring.stores.sqlite.batch import in_values
 from mainspring.stores.sqlite.halts import current_halts
-from mainspring.stores.sqlite.waking import wake_if_ended
+from mainspring.stores.sqlite.values import in_values
+from mainspring.stores.sqlite.wakeups import wake_if_ended
 from mainspring.stores.sqlite.writer import Transaction
 from mainspring.stores.tables import NEVER, PENDING, SUSPENDED
 

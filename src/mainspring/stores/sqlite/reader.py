@@ -9,8 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Concatenate, ParamSpec, TypeVar
 
+from mainspring.stores.sqlite.connection import FileConnection
 from mainspring.stores.sqlite.file import DatabaseFile
-from mainspring.stores.sqlite.link import Link
 from mainspring.stores.sqlite.writer import roll_back
 
 P = ParamSpec("P")
@@ -26,7 +26,7 @@ class Reader:
         self._file = file
         self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="mainspring-reader")
         self._local = threading.local()
-        self._links: list[Link] = []
+        self._links: list[FileConnection] = []
 
     async def run(
         self, function: Callable[Concatenate[sqlite3.Connection, P], R], *args: P.args, **kwargs: P.kwargs
@@ -48,9 +48,9 @@ class Reader:
             finally:
                 roll_back(connection)
 
-    def _link(self) -> Link:
-        link: Link | None = getattr(self._local, "link", None)
+    def _link(self) -> FileConnection:
+        link: FileConnection | None = getattr(self._local, "link", None)
         if link is None:
-            link = self._local.link = Link(self._file)
+            link = self._local.link = FileConnection(self._file)
             self._links.append(link)
         return link

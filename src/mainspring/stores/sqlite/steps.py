@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 
 from mainspring.job import Outcome, Save, Step
-from mainspring.stores.sqlite.batch import in_values
+from mainspring.stores.sqlite.values import in_values
 from mainspring.stores.sqlite.writer import Transaction
 
 PUT = """

@@ -41,25 +41,25 @@ from mainspring.stores.protocol import (
 from mainspring.stores.records import Chunk, Kind, Record
 from mainspring.stores.rules import check_page, refuse_negative, serves
 from mainspring.stores.sqlite import (
+    acks,
+    admin,
     claims,
     documents,
-    endings,
-    express,
     fork,
+    inline_writer,
     insertion,
-    operate,
+    maintenance,
     read,
     steps,
     transfer,
-    upkeep,
-    waking,
+    wakeups,
 )
-from mainspring.stores.sqlite.borrowed import lent, run_on
 from mainspring.stores.sqlite.completion import LentCompletion, SqliteCompletion, refuse_inside
+from mainspring.stores.sqlite.connection import FileConnection
 from mainspring.stores.sqlite.file import BUSY_TIMEOUT, DatabaseFile
+from mainspring.stores.sqlite.foreign_connection import lent, run_on
 from mainspring.stores.sqlite.halts import confirm, confirmed_by, is_over, read_halts
-from mainspring.stores.sqlite.link import Link
-from mainspring.stores.sqlite.presence import Presence, read_wakes
+from mainspring.stores.sqlite.liveness import Liveness, read_wakes
 from mainspring.stores.sqlite.reader import Reader
 from mainspring.stores.sqlite.timekeeper import Timekeeper
 from mainspring.stores.sqlite.writer import Operation, Transaction, Writer
@@ -91,8 +91,8 @@ class SqliteStore:
         self.patience = patience
         self.file = DatabaseFile(path, busy_timeout=busy_timeout)
         self.url = f"sqlite:///{str(self.file.path).translate(QUOTED)}"
-        self.presence = Presence(self.file.path)
-        self._timekeeper = Timekeeper(self.presence.directory, self.clock)
+        self.liveness = Liveness(self.file.path)
+        self._timekeeper = Timekeeper(self.liveness.directory, self.clock)
         self._threads: _Threads | None = None
         self._opening = threading.Lock()
         self._listeners: dict[str, _Listener] = {}
@@ -114,7 +114,7 @@ class SqliteStore:
                 self.file.prepare()
                 self._timekeeper.begin()
                 writer = Writer(self.file, self.clock, self._committed)
-                quick = express.Express(self.file, self.clock, self._committed)
+                quick = inline_writer.InlineWriter(self.file, self.clock, self._committed)
                 self._threads = _Threads(writer, Reader(self.file), quick)
             return self._threads
 
@@ -123,7 +123,7 @@ class SqliteStore:
         self._threads = None
         self._opening = threading.Lock()
         self._listeners = {}
-        self.presence.forget_parent()
+        self.liveness.forget_parent()
 
     async def close(self) -> None:
         for worker in list(self._listeners):
@@ -131,7 +131,7 @@ class SqliteStore:
         threads, self._threads = self._threads, None
         if threads is not None:
             await in_a_thread(threads.stop)
-        self.presence.close()
+        self.liveness.close()
 
     def _write(self, operation: Operation, items: list[Any], *, durable: bool = True) -> asyncio.Future[list[Any]]:
         refuse_inside()
@@ -140,7 +140,7 @@ class SqliteStore:
     def _committed(self, transaction: Transaction) -> None:
         if wake := transaction.wakes():
             queues = () if transaction.cancellations or "*" in transaction.woken else transaction.woken
-            self.presence.wake(wake, queues)
+            self.liveness.wake(wake, queues)
 
     # -- a job's way --------------------------------------------------------------------------
 
@@ -154,7 +154,7 @@ class SqliteStore:
         """While the writer is busy, it is quicker to share its next commit with others."""
         refuse_inside()
         threads = self._open()
-        return None if threads.writer.busy else threads.express.insert(insertion.ready(jobs))
+        return None if threads.writer.busy else threads.inline_writer.insert(insertion.ready(jobs))
 
     def _insert_on(self, connection: sqlite3.Connection, new: list[insertion.Ready]) -> list[Inserted]:
         """Insert in the caller's transaction and thread. The workers' poll notices its commit."""
@@ -177,10 +177,10 @@ class SqliteStore:
         self._turn += 1
         most = sum(want.limit for want in wants) if limit is None else limit
         request = claims.ClaimRequest(worker, wants, most, solo, tasks, self.stall_grace, self.patience, self._turn)
-        taken = self._open().express.claim(request) if self._idle else None
+        taken = self._open().inline_writer.claim(request) if self._idle else None
         if taken is None or (taken.unfinished and not taken.number):
             [taken] = await self._write(claims.claim, [request], durable=False)
-        elif taken.number == express.MOST < most:
+        elif taken.number == inline_writer.MOST < most:
             with suppress(StoreError):  # those we have must not be lost by it
                 taken.add(
                     *await self._write(claims.claim, [replace(request, limit=most - taken.number)], durable=False)
@@ -189,19 +189,19 @@ class SqliteStore:
         return taken.claims()
 
     async def ack(self, outcomes: Sequence[Outcome]) -> list[Status | None]:
-        statuses: list[list[Status | None]] = await self._write(endings.ack, [endings.Ended.of(outcomes)])
+        statuses: list[list[Status | None]] = await self._write(acks.ack, [acks.Ended.of(outcomes)])
         return statuses[0]
 
     async def report(self, reports: Sequence[ProgressReport]) -> set[str]:
-        accepted = await self._write(endings.report, list(reports), durable=False)
+        accepted = await self._write(acks.report, list(reports), durable=False)
         return {report.job_id for report, good in zip(reports, accepted, strict=True) if good}
 
     async def save(self, saves: Sequence[Save]) -> list[list[Inserted] | None]:
-        return await self._write(endings.save, endings.saving(saves))
+        return await self._write(acks.save, acks.saving(saves))
 
     async def wake(self, keys: Mapping[str, int]) -> dict[str, int]:
         refuse_negative(keys)
-        woken: list[dict[str, int]] = await self._write(waking.wake, [keys])
+        woken: list[dict[str, int]] = await self._write(wakeups.wake, [keys])
         return woken[0]
 
     def completion(self, outcome: Callable[[], Outcome], connection: Any = None) -> Completion:
@@ -216,7 +216,7 @@ class SqliteStore:
         self._open()
         self._stop_listening(worker.id)
         with self.file.errors():
-            listener = self.presence.join(worker)
+            listener = self.liveness.join(worker)
         loop = asyncio.get_running_loop()
         poll = loop.create_task(self._notice_foreign_writes(wake), name="mainspring-poll")
         self._listeners[worker.id] = _Listener(loop, listener, poll)
@@ -225,7 +225,7 @@ class SqliteStore:
 
     async def _notice_foreign_writes(self, wake: Callable[[Wake], None]) -> None:
         """`data_version` changes with each commit of another connection, whoever made it."""
-        link = Link(self.file)
+        link = FileConnection(self.file)
         last: tuple[sqlite3.Connection, int] | None = None
         try:
             while True:
@@ -242,38 +242,40 @@ class SqliteStore:
     async def leave(self, worker: str) -> None:
         self._stop_listening(worker)
         try:
-            await self._write(upkeep.release_all, [worker])
+            await self._write(maintenance.release_all, [worker])
         finally:
-            self.presence.leave(worker)
+            self.liveness.leave(worker)
 
     def _stop_listening(self, worker: str) -> None:
         if (listener := self._listeners.pop(worker, None)) is not None:
             listener.stop()
 
     async def heartbeat(self, worker: str, held: Mapping[str, int], *, stuck: int = 0) -> Pulse:
-        self.presence.beat(worker, stuck)
+        self.liveness.beat(worker, stuck)
         self._dead.discard(worker)
         if not held:
             return Pulse()
-        return await self._open().reader.run(upkeep.pulse, worker, held)
+        return await self._open().reader.run(maintenance.pulse, worker, held)
 
     async def reap(self, after_stall: AfterStall = retry_at_once) -> Reaped:
         began = self.clock.monotonic()
         holders, stalled = await self._open().reader.run(self._look_for_claims)
         if self.clock.monotonic() - began > self.lease / 2:  # this process was stopped: perhaps the others were too
             self._seen.clear()
-        known = {info.id for info in self.presence.workers()}.union(holders)
+        known = {info.id for info in self.liveness.workers()}.union(holders)
         self._seen = {worker: seen for worker, seen in self._seen.items() if worker in known}
         before, self._dead = self._dead, {worker for worker in known if self._gone(worker)}
         gone = [(worker, self._death_of(worker)) for worker in holders if worker in self._dead]
-        self.presence.sweep()
-        taken = await self._write(upkeep.take_over, gone) if gone else []
-        taken += await self._write(upkeep.take_stalled, [(timed, after_stall) for timed in stalled]) if stalled else []
+        self.liveness.sweep()
+        taken = await self._write(maintenance.take_over, gone) if gone else []
+        taken += (
+            await self._write(maintenance.take_stalled, [(timed, after_stall) for timed in stalled]) if stalled else []
+        )
         return Reaped([one for takeovers in taken for one in takeovers], frozenset(self._dead - before))
 
     def _look_for_claims(self, connection: sqlite3.Connection) -> tuple[list[str], list[Timed]]:
         """Who holds jobs, and which of the jobs are stalled."""
-        return upkeep.holders(connection), self._overdue(upkeep.timed(connection))
+        return maintenance.holders(connection), self._overdue(maintenance.timed(connection))
 
     def _overdue(self, timed: Sequence[Timed]) -> list[Timed]:
         """By our own monotonic clock since we first saw them: a wall clock that is set overruns no healthy job."""
@@ -283,9 +285,9 @@ class SqliteStore:
 
     def _gone(self, worker: str) -> bool:
         """The kernel says so, or its heartbeat has not changed for a lease of our own monotonic time."""
-        if self.presence.dead(worker):
+        if self.liveness.dead(worker):
             return True
-        heartbeat, now = self.presence.heartbeat_of(worker), self.clock.monotonic()
+        heartbeat, now = self.liveness.heartbeat_of(worker), self.clock.monotonic()
         seen = self._seen.get(worker)
         if seen is None or seen[0] != heartbeat:
             self._seen[worker] = heartbeat, now
@@ -294,8 +296,8 @@ class SqliteStore:
 
     def _death_of(self, worker: str) -> Callable[[], bool]:
         """Return a function that tells, from any thread, whether the worker has given no sign of life since now."""
-        presence, heartbeat = self.presence, self.presence.heartbeat_of(worker)
-        return lambda: presence.dead(worker) or presence.heartbeat_of(worker) == heartbeat
+        liveness, heartbeat = self.liveness, self.liveness.heartbeat_of(worker)
+        return lambda: liveness.dead(worker) or liveness.heartbeat_of(worker) == heartbeat
 
     def keep_time(self, doubted_until: Millis) -> tuple[Millis | None, Millis]:
         return self._timekeeper.keep(doubted_until)
@@ -303,9 +305,9 @@ class SqliteStore:
     async def prune(self, limit: int = 1000) -> int:
         """By the time that it is now, and not when the writer comes to it: by then a leap may be believed."""
         now = self.clock.now()
-        if not may_delete(self.clock) or not await self._open().reader.run(upkeep.something_expired, now):
+        if not may_delete(self.clock) or not await self._open().reader.run(maintenance.something_expired, now):
             return 0
-        pruned: list[int] = await self._write(upkeep.prune, [upkeep.Prune(now, limit)], durable=False)
+        pruned: list[int] = await self._write(maintenance.prune, [maintenance.Prune(now, limit)], durable=False)
         return pruned[0]
 
     # -- reading ------------------------------------------------------------------------------
@@ -341,7 +343,7 @@ class SqliteStore:
     async def unconfirmed(self, halt: Halt) -> list[WorkerInfo]:
         late = await self._open().reader.run(self._unconfirmed, halt)
         if late:
-            self.presence.wake(Wake.HALTS)  # a socket full of unread wake-ups takes no more, and dropped the first one
+            self.liveness.wake(Wake.HALTS)  # a socket full of unread wake-ups takes no more, and dropped the first one
         return late
 
     def _unconfirmed(self, connection: sqlite3.Connection, halt: Halt) -> list[WorkerInfo]:
@@ -367,13 +369,13 @@ class SqliteStore:
         )
 
     def _living(self) -> list[WorkerInfo]:
-        return [info for info in self.presence.workers() if info.id not in self._dead]
+        return [info for info in self.liveness.workers() if info.id not in self._dead]
 
     async def diagnose(self) -> list[Finding]:
-        return await self._open().reader.run(upkeep.diagnose, self.file, self.presence)
+        return await self._open().reader.run(maintenance.diagnose, self.file, self.liveness)
 
     async def repair(self) -> None:
-        await self._write(upkeep.repair, [None])
+        await self._write(maintenance.repair, [None])
 
     # -- by hand ------------------------------------------------------------------------------
 
@@ -390,18 +392,18 @@ class SqliteStore:
     ) -> Changed:
         check_page(limit, cursor)
         request = ChangeRequest(action, where, by, edit, limit, cursor, dry_run)
-        changed: list[Changed] = await self._write(operate.change, [request])
+        changed: list[Changed] = await self._write(admin.change, [request])
         return changed[0]
 
     async def halt(self, halt: Halt) -> Halt:
-        halted: list[Halt] = await self._write(operate.halt, [halt])
+        halted: list[Halt] = await self._write(admin.halt, [halt])
         return halted[0]
 
     async def wait_to_write(self) -> None:
         await self._write(lambda _, items: items, [None], durable=False)
 
     async def resume(self, by: By, queue: str | None = None) -> bool:
-        resumed: list[bool] = await self._write(operate.resume, [(by, queue)])
+        resumed: list[bool] = await self._write(admin.resume, [(by, queue)])
         return resumed[0]
 
     # -- beside jobs --------------------------------------------------------------------------
@@ -451,10 +453,10 @@ async def in_a_thread(work: Callable[[], None]) -> None:
 class _Threads:
     writer: Writer
     reader: Reader
-    express: express.Express
+    inline_writer: inline_writer.InlineWriter
 
     def stop(self) -> None:
-        self.express.close()
+        self.inline_writer.close()
         self.writer.stop()
         self.reader.close()
 

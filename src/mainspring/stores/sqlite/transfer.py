@@ -15,10 +15,10 @@ from mainspring.clock import Millis
 from mainspring.job import Status
 from mainspring.stores.records import AUDIT, DOCUMENT, JOB, KEY, PAUSE, STEP, Chunk, Kind, Record, make_key, split_key
 from mainspring.stores.rules import decoded
-from mainspring.stores.sqlite.batch import in_values
 from mainspring.stores.sqlite.insertion import INSERT_PAYLOADS, INSERT_TAGS, LONG_PAYLOAD
 from mainspring.stores.sqlite.rows import PAYLOAD, read_tags
 from mainspring.stores.sqlite.steps import PUT as PUT_STEPS
+from mainspring.stores.sqlite.values import in_values
 from mainspring.stores.sqlite.writer import Transaction
 from mainspring.stores.tables import (
     CODES,

@@ -6,7 +6,7 @@ there are, the less each one costs.
 Python lets another thread run whenever SQLite takes a step, and a busy one gives the interpreter back only after 5 ms.
 A statement per row would pay that per row (measured: 140 jobs/s instead of 60,000 beside a busy loop). So requests of
 one kind are merged, and every operation works on its whole batch in a few statements (see insertion.py,
-claims.py, endings.py).
+claims.py, acks.py).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from typing import Any, TypeVar
 from mainspring.clock import Clock, Millis
 from mainspring.errors import StoreError
 from mainspring.stores.protocol import Halt, Wake
-from mainspring.stores.sqlite.batch import in_values
+from mainspring.stores.sqlite.connection import WriteConnection
 from mainspring.stores.sqlite.file import DatabaseFile
-from mainspring.stores.sqlite.link import WriteLink
+from mainspring.stores.sqlite.values import in_values
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -109,7 +109,7 @@ class Writer:
         self._inbox: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._busy_until = 0.0
         self._writing: Sequence[Request] = ()
-        self._link = WriteLink(file)
+        self._link = WriteConnection(file)
         self._synchronous: tuple[sqlite3.Connection | None, str] = None, ""
         self._thread = threading.Thread(target=self._run, name="mainspring-writer", daemon=True)
         self._thread.start()

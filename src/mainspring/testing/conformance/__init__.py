@@ -39,11 +39,11 @@ pytest.register_assert_rewrite(*(f"{__name__}.{part.name}" for part in pkgutil.i
 from mainspring.testing.conformance.bounds import Bounds
 from mainspring.testing.conformance.changing import Changing
 from mainspring.testing.conformance.claiming import Claiming
+from mainspring.testing.conformance.documents import Keeping
 from mainspring.testing.conformance.ending import Ending
 from mainspring.testing.conformance.halting import Halting
 from mainspring.testing.conformance.heartbeats import HeartbeatConformance
 from mainspring.testing.conformance.inserting import Inserting
-from mainspring.testing.conformance.keeping import Keeping
 from mainspring.testing.conformance.reading import Reading
 from mainspring.testing.conformance.retention import Retention
 from mainspring.testing.conformance.scene import by_silence

@@ -1,0 +1,218 @@
+"""Delivered only within local hours: of a zone, or of the person whom it is about. Else deferred until they begin.
+
+What knows hours and zones is imported when the first window is made: most programs have none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mainspring.clock import Millis, to_datetime, to_millis
+from mainspring.errors import ConfigurationError, InvalidPerson, InvalidSchedule
+from mainspring.guards import Guarded, Refusal, refuse
+from mainspring.job import Claim, Job, Move, NewJob
+
+if TYPE_CHECKING:
+    from mainspring.app import Mainspring
+    from mainspring.schedule.hours import Hours
+    from mainspring.schedule.parse import TimeOfDay, Weekday
+    from mainspring.schedule.zones import Zone
+
+OPTION = "deliver"
+PUT_OFF = "put_off"  # among a job's options, for those who ask why it is later
+LATER: Millis = 60_000  # a worker of a newer version may be there then
+
+
+def option_of(job: NewJob) -> Any:
+    """Its window as its options have it, None if that is the task's own."""
+    return json.loads(job.options or "{}").get(OPTION)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """`Window("08:00", "22:00", tz="Europe/London", days="mon-fri")`; from 22:00 to 06:00 it is over midnight."""
+
+    start: TimeOfDay
+    end: TimeOfDay  # the first moment that is not within
+    tz: str = "UTC"
+    days: Weekday | Sequence[Weekday] = "mon-sun"  # on which it opens
+
+    def __post_init__(self) -> None:
+        try:
+            self.local()
+        except InvalidSchedule as error:
+            msg = f"a window for delivery: {error}"
+            raise ConfigurationError(msg) from error
+
+    @staticmethod
+    def of_person(who: str | Callable[[Any], str]) -> PersonWindow:
+        """Whenever it is not quiet for a person of `app.people`: an id or, on a task, how to find it in a payload."""
+        return PersonWindow(who)
+
+    def local(self) -> LocalHours:
+        from mainspring.schedule.hours import Hours  # noqa: PLC0415 - see the module's docstring
+        from mainspring.schedule.parse import times_of_day, weekdays  # noqa: PLC0415
+        from mainspring.schedule.zones import PACKAGED  # noqa: PLC0415
+
+        (start,), (end,) = times_of_day(self.start, "start"), times_of_day(self.end, "end")
+        if start == end:
+            msg = f"from {start} to {end} is the whole day or nothing; leave the window out, or make it shorter"
+            raise InvalidSchedule(msg)
+        days = weekdays(self.days, "days")
+        if not days:
+            msg = "days: at least one day of the week is needed"
+            raise InvalidSchedule(msg)
+        return LocalHours(Hours(start, end, days), PACKAGED.get(self.tz))
+
+    def to_data(self) -> dict[str, Any]:
+        return {**self.local().hours.to_data(), "tz": self.tz}
+
+
+@dataclass(frozen=True, slots=True)
+class PersonWindow:
+    who: str | Callable[[Any], str]
+
+    def __post_init__(self) -> None:
+        if not self.who or (not isinstance(self.who, str) and not callable(self.who)):
+            msg = (
+                f"Window.of_person({self.who!r}): a person's id or, on a task, a function such as lambda p: p.person_id"
+            )
+            raise ConfigurationError(msg)
+
+    def to_data(self) -> dict[str, Any]:
+        if not isinstance(self.who, str):
+            msg = "deliver: give the person's id here; how to find it in a payload belongs on the task"
+            raise ConfigurationError(msg)
+        return {"person": self.who}
+
+
+class LocalHours(NamedTuple):
+    hours: Hours
+    zone: Zone
+
+    def opening(self, now: Millis) -> Millis:
+        """That moment, if it is within them, else when they begin."""
+        found = self.hours.opening(self.zone, to_datetime(now).replace(tzinfo=None)).replace(tzinfo=UTC)
+        return max(now, to_millis(found))
+
+
+AnyWindow = Window | PersonWindow
+
+
+def window_of(data: Mapping[str, Any]) -> AnyWindow:
+    return PersonWindow(data["person"]) if "person" in data else Window(**data)
+
+
+class Deliveries:
+    """When jobs may be delivered."""
+
+    def __init__(self, app: Mainspring) -> None:
+        self._app = app
+
+    async def moved(self, jobs: Sequence[NewJob], window: AnyWindow) -> list[NewJob]:
+        """Jobs on their way in, each at a time at which it may be delivered."""
+        now = self._app.store.clock.now()
+        local = await self.hours_of([(window, job.task, job.payload) for job in jobs])
+        return [
+            move(job, hours, now) if isinstance(hours, LocalHours) else job  # the guard asks once more
+            for job, hours in zip(jobs, local, strict=True)
+        ]
+
+    async def hours_of(self, wanted: Sequence[tuple[AnyWindow, str, str]]) -> list[LocalHours | InvalidPerson | None]:
+        """By window, task and payload; None: at any time. Whoever is invalid can be read only by a newer version."""
+        whose = [self._person(*one) for one in wanted]
+        known = await self._of_people({person for person in whose if person is not None})
+        return [
+            window.local() if isinstance(window, Window) else known.get(person or "")
+            for (window, _, _), person in zip(wanted, whose, strict=True)
+        ]
+
+    def _person(self, window: AnyWindow, task: str, payload: str) -> str | None:
+        if isinstance(window, Window):
+            return None
+        return window.who if isinstance(window.who, str) else window.who(self._app.tasks[task].payload.view(payload))
+
+    async def _of_people(self, ids: set[str]) -> dict[str, LocalHours | InvalidPerson]:
+        """Those who have quiet hours. A person who is not there any more is the handler's concern."""
+        if not ids:
+            return {}
+        from mainspring.occasions.quiet import quiet_hours  # noqa: PLC0415 - a program without people need not wait
+        from mainspring.schedule.zones import PACKAGED  # noqa: PLC0415 - see the module's docstring
+
+        found: dict[str, LocalHours | InvalidPerson] = {}
+        for who, person in (await self._app.people.look_up(ids)).items():
+            if isinstance(person, InvalidPerson):
+                found[who] = person
+            elif person is not None and person.quiet is not None:
+                found[who] = LocalHours(quiet_hours(person.quiet).others, PACKAGED.get(person.zone))
+        return found
+
+
+def move(job: NewJob, hours: LocalHours, now: Millis) -> NewJob:
+    due = now + job.delay if job.run_at is None else max(now, job.run_at)
+    opening = hours.opening(due)
+    if opening == due:
+        return job
+    told = {PUT_OFF: {"until": opening, "reason": reason_of(opening, hours)}}
+    options = json.dumps({**json.loads(job.options or "{}"), **told})
+    return replace(job, run_at=opening, delay=0, options=options)
+
+
+class DeliveryGuard:
+    option = OPTION
+
+    def __init__(self, app: Mainspring) -> None:
+        self._app = app
+        self._deliveries = Deliveries(app)
+
+    async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+        windows = [(window, job.claim) for job in jobs if (window := self._window(job)) is not None]
+        local = await self._deliveries.hours_of([(window, claim.task, claim.payload) for window, claim in windows])
+        refused: dict[str, Refusal] = {}
+        for (_, claim), hours in zip(windows, local, strict=True):
+            if isinstance(hours, InvalidPerson):
+                reason = f"left to a worker of a newer version: {hours}"
+                refused[claim.id] = refuse(claim, Move.SNOOZE, delay=LATER, reason=reason)
+            elif hours is not None and (opening := hours.opening(now)) > now:
+                refused[claim.id] = put_off(claim, opening, now, hours)
+        return refused
+
+    def _window(self, job: Guarded) -> AnyWindow | None:
+        """The job's own, or what its task says now."""
+        if job.option is not None:
+            return window_of(job.option)
+        task = self._app.tasks.get(job.claim.task)
+        return None if task is None else task.options.deliver
+
+    async def recheck(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+        """The window may have closed while it waited. A person's hours were read at its claim, and are not again."""
+        fixed = [job for job in jobs if isinstance(self._window(job), Window)]
+        return await self.admit(fixed, now) if fixed else {}
+
+    def permits(self, job: Guarded) -> bool:
+        """A thread is not slow enough to matter."""
+        del job
+        return True
+
+    async def ended(self, jobs: Sequence[Guarded]) -> None:
+        """Nothing was given out."""
+
+
+def put_off(claim: Claim, opening: Millis, now: Millis, hours: LocalHours) -> Refusal:
+    return refuse(claim, Move.SNOOZE, delay=opening - now, reason=reason_of(opening, hours))
+
+
+def reason_of(opening: Millis, hours: LocalHours) -> str:
+    wall: datetime = to_datetime(opening).astimezone(hours.zone.info)
+    span = f"{hours.hours.describe()} in {hours.zone.key}"
+    return f"outside of the hours for delivery, {span}; they open {wall:%Y-%m-%d %H:%M} there"
+
+
+def told_reason(job: Job) -> str:
+    """Why it was put off when it was enqueued, unless its time was changed since."""
+    told = job.options.get(PUT_OFF)
+    return str(told["reason"]) if told is not None and told["until"] == to_millis(job.run_at) else ""

@@ -1,0 +1,217 @@
+"""Who may start, of those who ask; and who is called, of those who wait. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mainspring.clock import Millis
+from mainspring.flow.limits.bucket import Bucket
+from mainspring.flow.limits.limit import Fair, Rate, Ticket
+from mainspring.flow.limits.slots import Slots
+from mainspring.flow.limits.turns import Turns
+from mainspring.stores.documents import Key
+
+State = Slots | Bucket | Turns
+
+
+@dataclass(frozen=True, slots=True)
+class Acquire:
+    """A claimed job wants to start."""
+
+    job_id: str
+    token: int
+    tickets: tuple[Ticket, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A run has ended."""
+
+    job_id: str
+    token: int
+    tickets: tuple[Ticket, ...]
+    called: bool = False  # it did not ask for its turn: it had it when it was claimed
+    spare: int = 0  # how many more to call, who wait where it ran until a place is free
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Jobs were suspended until this limit calls them."""
+
+    tickets: tuple[Ticket]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Admit:
+    """So many jobs of a fair task are about to be inserted: some as ready, the others in the line of their key."""
+
+    tickets: tuple[Ticket]
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refund:
+    """So many of those that should have been ready were not inserted."""
+
+    tickets: tuple[Ticket]
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """Tokens for the jobs that come next."""
+
+    tickets: tuple[Ticket]
+    number: int
+
+
+Wish = Acquire | Release | Wait | Admit | Refund | Prefetch
+FIRST_COME = {kind: place for place, kind in enumerate((Release, Acquire, Wait, Refund, Admit, Prefetch))}
+
+
+@dataclass(slots=True)
+class Decision:
+    admitted: list[Acquire] = field(default_factory=list)
+    refused: dict[tuple[str, int], Ticket] = field(default_factory=dict)  # job and token -> what was in its way
+    taken: Counter[Key] = field(default_factory=Counter)  # of each limit
+    calls: Counter[Key] = field(default_factory=Counter)  # who wait for it: how many to call
+    spare: Counter[Key] = field(default_factory=Counter)  # to call beside those, if any are called
+    ready: dict[Admit, int] = field(default_factory=dict)  # how many of them need not line up
+
+    def add(self, other: Decision) -> None:
+        self.admitted += other.admitted
+        self.refused |= other.refused
+        self.ready |= other.ready
+
+
+def decide(wishes: Iterable[Wish], states: Mapping[Key, State], now: Millis) -> Decision:
+    """All that a job needs or nothing of it. Changes the states."""
+    decision = Decision()
+    for wish in sorted(wishes, key=lambda one: FIRST_COME[type(one)]):
+        match wish:
+            case Release():
+                let_go(wish, states, decision)
+            case Acquire():
+                admit(wish, states, decision)
+            case Wait():
+                line_up(wish.tickets[0].document, states, decision, now)
+            case Refund():
+                forget(wish, states, now)
+            case Admit():
+                let_in(wish, states, decision, now)
+    if decision.calls:
+        for key, number in decision.calls.items():
+            room = min(number, states[key].room)
+            decision.calls[key] = room + decision.spare[key] if room else 0
+        decision.calls = +decision.calls
+    return decision
+
+
+def call_next(decision: Decision, states: Mapping[Key, State], now: Millis, *, known: Mapping[Key, Millis]) -> None:
+    """Of each key as many as it has room for; not if nobody was there when it was last called, and none came since."""
+    for key, state in states.items():
+        if isinstance(state, Turns) and state.waiting and known.get(key) != state.noted_at:
+            decision.calls[key] = state.call(state.room, now)
+
+
+def let_go(leave: Release, states: Mapping[Key, State], decision: Decision) -> None:
+    for ticket in leave.tickets:
+        state = states[ticket.document]
+        if isinstance(state, Turns):
+            state.depart(leave.job_id, leave.token, called=leave.called)
+        elif isinstance(state, Slots) and state.leave(leave.job_id, leave.token) and state.waiting:
+            decision.calls[ticket.document] += 1
+            decision.spare[ticket.document] = leave.spare
+
+
+def admit(ask: Acquire, states: Mapping[Key, State], decision: Decision) -> None:
+    obstacle = next((one for one in ask.tickets if not states[one.document].has_room_for(ask.job_id)), None)
+    if obstacle is not None:
+        decision.refused[ask.job_id, ask.token] = obstacle
+        pass_on(ask, states, decision)
+        return
+    decision.admitted.append(ask)
+    for ticket in ask.tickets:
+        states[ticket.document].take(ask.job_id, ask.token)
+        decision.taken[ticket.document] += 1
+
+
+def pass_on(ask: Acquire, states: Mapping[Key, State], decision: Decision) -> None:
+    """Perhaps it was called by a limit that has a place for it, while another has none: then it is another's turn."""
+    for ticket in ask.tickets:
+        state = states[ticket.document]
+        if isinstance(state, Slots) and not isinstance(state, Turns) and state.waiting and state.room:
+            decision.calls[ticket.document] += 1
+
+
+def line_up(key: Key, states: Mapping[Key, State], decision: Decision, now: Millis) -> None:
+    state = states[key]
+    if isinstance(state, Turns):
+        state.note(now)
+        return
+    state.waiting = True
+    if isinstance(state, Slots) and state.room:  # a place has become free before they were seen to wait
+        decision.calls[key] += state.room
+
+
+def let_in(enter: Admit, states: Mapping[Key, State], decision: Decision, now: Millis) -> None:
+    """Nobody overtakes those of his own key that are in the line."""
+    key = enter.tickets[0].document
+    state = states[key]
+    if isinstance(state, Turns):
+        decision.ready[enter] = 0 if state.waiting else state.call(enter.number, now)
+        if decision.ready[enter] < enter.number:
+            state.note(now)
+
+
+def forget(absent: Refund, states: Mapping[Key, State], now: Millis) -> None:
+    state = states[absent.tickets[0].document]
+    if isinstance(state, Turns):
+        state.nobody_came(absent.number, now)
+
+
+def state_of(ticket: Ticket, data: Mapping[str, Any] | None, now: Millis, width: int = 1) -> State:
+    """As it is kept, with the numbers that this program declares."""
+    limit = ticket.gate.limit
+    if isinstance(limit, Fair):
+        turns = Turns(width) if data is None else Turns.from_data(data)
+        turns.size = width
+        return turns
+    if isinstance(limit, Rate):
+        if data is None:
+            return Bucket.full(limit.per_milli, limit.most, now)
+        bucket = Bucket.from_data(data)
+        bucket.drip, bucket.burst = limit.per_milli, limit.most
+        bucket.fill(now)
+        return bucket
+    slots = Slots(limit.size) if data is None else Slots.from_data(data)
+    slots.size = limit.size
+    return slots
+
+
+def cases(wishes: Iterable[Wish], most: int) -> list[list[Wish]]:
+    """Those that have a limit in common belong together; each case is decided and written on its own.
+
+    One of more than `most` documents is cut: then its parts are written one after the other.
+    """
+    made: list[tuple[set[Key], list[Wish]]] = []
+    home: dict[Key, int] = {}  # in which case a document is
+    for wish in wishes:
+        keys = [ticket.document for ticket in wish.tickets]
+        near = {home[key] for key in keys if key in home}
+        if not near or len(set(keys).union(*(made[one][0] for one in near))) > most:
+            near = {len(made)}
+            made.append((set(), []))
+        first, *others = sorted(near)
+        documents, together = made[first]
+        for one in others:
+            documents |= made[one][0]
+            together += made[one][1]
+            made[one] = set(), []
+        documents.update(keys)
+        together.append(wish)
+        home.update(dict.fromkeys(documents if others else keys, first))
+    return [together for _, together in made if together]

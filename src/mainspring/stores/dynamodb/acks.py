@@ -1,0 +1,368 @@
+"""How runs end. Every write is fenced: it changes the job only while it runs under the outcome's very token.
+
+A run that simply ended is one write. One that is kept in the history, brings follow-ups or steps, waits for a key, or
+whose end is waited for, is a transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mainspring.clock import Millis
+from mainspring.errors import StoreError, StoreUnavailable
+from mainspring.ids import new_id
+from mainspring.job import CLAIMABLE, FINISHED, Move, Outcome, ProgressReport, Status
+from mainspring.log import get_log
+from mainspring.stores.dynamodb import steps, wakeups
+from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
+from mainspring.stores.dynamodb.counts import day_of
+from mainspring.stores.dynamodb.insertion import LARGEST_ITEM, Newcomers, forget_key, named_among, write_down
+from mainspring.stores.dynamodb.items import (
+    STATUSES,
+    WORDS,
+    history,
+    place_of,
+    stamp,
+    status_of,
+    text,
+    ttl,
+    unstamp,
+)
+from mainspring.stores.dynamodb.table import TRANSACTION, Action, Doubts, Refused, Table, together
+from mainspring.stores.dynamodb.values import (
+    Change,
+    Condition,
+    Row,
+    absent,
+    equals,
+    exists,
+    pack,
+    put,
+    size,
+    unpack,
+    update,
+)
+from mainspring.stores.rules import (
+    COUNTS_AS_ATTEMPT,
+    begins_anew,
+    keeps_its_time,
+    last_reason,
+    next_status,
+    next_time,
+    recorded_as,
+    refuse_illegal,
+    shorten,
+)
+from mainspring.stores.tables import NEVER
+
+log = get_log("mainspring.dynamodb")
+
+TRIES = 20
+MARKS = ("cancel_requested", "awaited", "steps")  # that others may have put on a job since it was claimed
+LONGEST_ERROR = 4_096  # characters of a message
+HISTORY_BEYOND: Millis = 30 * 86_400_000  # that a line of history is kept for, beyond what its job would be
+
+
+@dataclass(slots=True)
+class Ending:
+    """What an outcome makes of a job."""
+
+    status: Status
+    changes: dict[str, Any]
+    attempt: Row | None
+    call: wakeups.Call | None = None  # to those who wait for the job's end
+    more: list[Action] = field(default_factory=list)  # what goes into the same transaction
+
+
+async def ack(table: Table, outcomes: Sequence[Outcome]) -> list[Status | None]:
+    refuse_illegal(outcomes)
+    by_job: dict[str, list[int]] = {}
+    for number, outcome in enumerate(outcomes):
+        by_job.setdefault(outcome.job_id, []).append(number)
+    await wakeups.mark(table, frozenset[str]().union(*map(named_by, outcomes)))
+    statuses = told_before(table, outcomes)
+    alone = [numbers[0] for numbers in by_job.values() if len(numbers) == 1 and numbers[0] not in statuses]
+    plain = {number: outcomes[number] for number in alone if is_plain(outcomes[number])}
+
+    async def ack_job(numbers: list[int]) -> None:
+        for number in numbers:
+            if number not in statuses:
+                statuses[number] = await ack_one(table, outcomes[number], table.doubts)
+
+    try:
+        statuses |= await ack_plain(table, plain)
+        await together([ack_job(numbers) for numbers in by_job.values()])
+        suspended = [outcomes[number] for number, status in statuses.items() if status is Status.SUSPENDED]
+        await wakeups.wake_if_ended(table, {one for o in suspended if (one := wakeups.named_by(o.waits_for))})
+    except BaseException:
+        remember(table, outcomes, statuses)
+        raise
+    return [statuses[number] for number in range(len(outcomes))]
+
+
+def remember(table: Table, outcomes: Sequence[Outcome], statuses: Mapping[int, Status | None]) -> None:
+    """One of a batch failed, so all will be repeated: those that were written are no lost claims then."""
+    written = {number: status for number, status in statuses.items() if status is not None}
+    table.untold |= {(outcomes[number].job_id, outcomes[number].token): status for number, status in written.items()}
+
+
+def told_before(table: Table, outcomes: Sequence[Outcome]) -> dict[int, Status | None]:
+    found: dict[int, Status | None] = {}
+    for number, outcome in enumerate(outcomes):
+        if (status := table.untold.pop((outcome.job_id, outcome.token), None)) is not None:
+            found[number] = status
+    return found
+
+
+def is_plain(outcome: Outcome) -> bool:
+    """One write, of which all is known."""
+    if not isinstance(outcome.ref, dict) or outcome.ref["token"] != outcome.token:
+        return False
+    simple = outcome.move in {Move.DONE, Move.SNOOZE, Move.RELEASE, Move.SUSPEND}
+    brings = outcome.follow_ups or outcome.steps or outcome.waits_for
+    return simple and not brings and not any(outcome.ref.get(mark) for mark in MARKS)
+
+
+async def ack_plain(table: Table, outcomes: Mapping[int, Outcome]) -> dict[int, Status | None]:
+    """In batches; of those that were not as expected nothing is said, they are looked at one by one."""
+    if len(outcomes) < 2:
+        return {}
+    mark = new_id()
+    endings = {number: decide(table, outcome.ref, outcome, mark) for number, outcome in outcomes.items()}
+    try:
+        results = await table.update_many(
+            [
+                Change(table.job_key(outcome.job_id), endings[number].changes, fence(outcome.ref, endings[number]))
+                for number, outcome in outcomes.items()
+            ]
+        )
+    except BaseException:
+        for outcome in outcomes.values():
+            table.doubts.setdefault((outcome.job_id, outcome.token), set()).add(mark)
+        raise
+    done: list[int] = []
+    for number, result in zip(outcomes, results, strict=True):
+        if not isinstance(result, Refused) or is_ours(result, mark):
+            done.append(number)
+        elif result.item:
+            outcomes[number].ref = unpack(result.item)
+    await together([afterwards(table, outcomes[number].ref, endings[number]) for number in done])
+    return {number: endings[number].status for number in done}
+
+
+def is_ours(refused: Refused, mark: str) -> bool:
+    """Our own write, met when it was repeated after its answer got lost."""
+    return str(unpack(refused.item or {}).get("acked")).startswith(mark)
+
+
+def named_by(outcome: Outcome) -> frozenset[str]:
+    """The jobs whose end is waited for, by this one or by its follow-ups."""
+    own = wakeups.named_by(outcome.waits_for)
+    return named_among(outcome.follow_ups) | ({own} if own else frozenset())
+
+
+async def take_over(table: Table, outcome: Outcome) -> Status | None:
+    """An end that is not its worker's own. The two must not know each other's writes for theirs."""
+    return await ack_one(table, outcome, {})
+
+
+async def ack_one(table: Table, outcome: Outcome, doubts: Doubts) -> Status | None:
+    """The new status, or None: the claim was lost."""
+    mark = new_id()
+    newcomers = Newcomers(table, outcome.follow_ups, named_by(outcome))
+    await write_down(table, {job.queue for job in outcome.follow_ups})
+    lighter = await steps.save_beforehand(table, outcome)
+    if lighter is None:
+        return written_before(await table.get(table.job_key(outcome.job_id)), outcome, doubts, mark)
+    outcome = lighter
+    row: Row | None = outcome.ref if isinstance(outcome.ref, dict) else None
+    if row is None or row["token"] != outcome.token:
+        row = await table.get(table.job_key(outcome.job_id))
+    for _ in range(TRIES):
+        if row is None or row["token"] != outcome.token or status_of(row) is not Status.RUNNING:
+            return written_before(row, outcome, doubts, mark)
+        ending = decide(table, row, outcome, mark)
+        try:
+            await write(table, row, ending, newcomers)
+        except ConditionFailed as failed:
+            row = unpack(failed.item) if failed.item else None
+        except Cancelled as cancelled:
+            if cancelled.failed(0):
+                item = cancelled.item(0)
+                row = unpack(item) if item else None
+            else:
+                ends = outcome.job_id if ending.status in FINISHED else None
+                await newcomers.learn(cancelled, ends=ends)
+        except StoreUnavailable:
+            doubts.setdefault((outcome.job_id, outcome.token), set()).add(mark)
+            raise
+        else:
+            newcomers.have_come()
+            await afterwards(table, row, ending)
+            return ending.status
+    msg = f"job {outcome.job_id} changed too often to be acked"
+    raise StoreUnavailable(msg)
+
+
+def written_before(row: Row | None, outcome: Outcome, doubts: Doubts, mark: str) -> Status | None:
+    """An outcome that had arrived when its answer got lost is no lost claim."""
+    marks = doubts.pop((outcome.job_id, outcome.token), set()) | {mark}
+    acked, _, word = (row or {}).get("acked", "").partition("#")
+    return STATUSES[word] if acked in marks else None
+
+
+# -- deciding -------------------------------------------------------------------------------------------
+
+
+def decide(table: Table, row: Row, outcome: Outcome, mark: str) -> Ending:
+    now = table.clock.now()
+    asked = row.get("reason", "") if row.get("cancel_requested") else None
+    status = next_status(outcome, cancel=asked is not None, crashes=row["crashes"])
+    changes: dict[str, Any] = {
+        "status": WORDS[status],
+        "attempts": row["attempts"] + (outcome.move in COUNTS_AS_ATTEMPT),
+        "crashes": row["crashes"] + (outcome.move is Move.CRASH and status is not Status.CANCELLED),
+        **text("result", outcome.result),
+        "reason": last_reason(outcome, status, asked=asked) or None,
+        "lock_expires_at": None,
+        "acked": f"{mark}#{WORDS[status]}",
+        **failure_of(outcome),
+    }
+    if outcome.steps:
+        changes["steps"] = True
+    if status in FINISHED:
+        changes |= finish(row, status, now)
+        if outcome.started_at:
+            changes["started_at"] = stamp(outcome.started_at)
+    else:
+        changes["scheduled_for"] = due_again(row, outcome, now)
+    if status is Status.SUSPENDED:
+        changes |= {"waits_for": outcome.waits_for} | ({"attempts": 0, "crashes": 0} if begins_anew(outcome) else {})
+    changes |= place_of(row | changes, status, table.shards)
+    ending = Ending(status, fitted(row, changes), attempt_of(row, outcome, status, now))
+    ending.more = steps.puts(row["SK"], outcome.steps)
+    if status in FINISHED:
+        ending.call = wakeups.call_for(row)
+        ending.more += leavings(row | {"steps": changes.get("steps", row.get("steps"))}, ending)
+    elif changes.get("waits_for") is not None:
+        ending.more.append(wakeups.waiter(row | changes))
+    return ending
+
+
+def leavings(row: Row, ending: Ending) -> list[Action]:
+    """What is left to be done after a job's end, written down with it: whoever dies on the way is stood in for."""
+    call = [] if ending.call is None else [ending.call.action()]
+    return call + steps.note_of_end(row, ending.changes.get("expires_at"))
+
+
+def finish(row: Row, status: Status, now: Millis) -> dict[str, Any]:
+    expires = now + row["keep_dead" if status is Status.DEAD_LETTER else "keep"]
+    return {
+        "completed_at": stamp(now),
+        "expires_at": stamp(expires) if expires < NEVER else None,
+        "ttl": ttl(expires),
+        "waits_for": None,
+    }
+
+
+def due_again(row: Row, outcome: Outcome, now: Millis) -> str:
+    if keeps_its_time(outcome):
+        return min(str(row["scheduled_for"]), stamp(now))  # due when claimed, even if the clock was set back since
+    return stamp(next_time(outcome, now))
+
+
+def failure_of(outcome: Outcome) -> dict[str, Any]:
+    if outcome.failure is None:
+        return {}
+    return {
+        "error_type": outcome.failure.type,
+        "last_error": outcome.failure.message[:LONGEST_ERROR],
+        "traceback": shorten(outcome.failure.traceback) or None,
+    }
+
+
+def fitted(row: Row, changes: dict[str, Any]) -> dict[str, Any]:
+    """A result that does not fit is left out, and the job says so: the work was done."""
+    length = len(changes["result"] or changes["result_zlib"] or "")
+    if not length or size(pack(row | changes)) <= LARGEST_ITEM - 1024:
+        return changes
+    log.warning("result_left_out", job_id=row["SK"], task=row["job_type"], bytes=length)
+    words = f"its result of {length // 1024} KB does not fit into an item of DynamoDB and was not kept"
+    return changes | text("result", None) | {"reason": words}
+
+
+def attempt_of(row: Row, outcome: Outcome, status: Status, now: Millis) -> Row | None:
+    move = recorded_as(outcome, status)
+    if move is None:
+        return None
+    kept = max(row["keep"], row["keep_dead"])
+    return {
+        "PK": history(row["SK"]),
+        "SK": f"run#{row['token']:012d}",
+        "locked_by": row.get("locked_by"),
+        "started_at": stamp(outcome.started_at or unstamp(row["started_at"])),
+        "completed_at": stamp(outcome.finished_at or now),
+        "move": move.value,
+        "ttl": ttl(next_time(outcome, now) + kept + HISTORY_BEYOND),
+        **failure_of(outcome),
+    }
+
+
+# -- writing --------------------------------------------------------------------------------------------
+
+
+def fence(row: Row, ending: Ending) -> list[Condition]:
+    """Only while it runs under this token; and with a cancel asked for, or not, as we decided by.
+
+    An end has to know of those who wait for it and of the steps that it leaves.
+    """
+    marks = MARKS if ending.status in FINISHED else MARKS[:1]
+    as_decided = [exists(mark) if row.get(mark) else absent(mark) for mark in marks]
+    return [equals("token", row["token"]), equals("status", WORDS[Status.RUNNING]), *as_decided]
+
+
+async def write(table: Table, row: Row, ending: Ending, newcomers: Newcomers) -> None:
+    change = update(table.job_key(row["SK"]), ending.changes, only_if=fence(row, ending))
+    actions: list[Action] = [("Update", change), *newcomers.actions(1), *ending.more]
+    if ending.attempt is not None:
+        actions.append(("Put", put(ending.attempt)))
+    if len(actions) == 1:
+        await table.update(change)
+        return
+    if len(actions) > TRANSACTION:
+        msg = f"job {row['SK']} brings too many follow-ups: DynamoDB writes at most {TRANSACTION} items at once"
+        raise StoreError(msg)
+    await table.transact(*actions)
+
+
+async def afterwards(table: Table, row: Row, ending: Ending) -> None:
+    """What need not be in the same write: counts, wake-ups, and a key that nobody needs."""
+    table.counts.add(row["queue"], Status.RUNNING, -1)
+    table.counts.add(row["queue"], ending.status, 1, day_of(ending.status, ending.changes.get("expires_at")))
+    table.held.get(row.get("locked_by", ""), {}).pop(row["SK"], None)
+    if ending.status in CLAIMABLE:
+        table.local_workers.call([row["queue"]])
+    if ending.status in FINISHED:
+        await forget_key(table, row)
+    if ending.call is not None:
+        await ending.call.make(table)
+
+
+# -- progress -------------------------------------------------------------------------------------------
+
+
+async def report(table: Table, reports: Sequence[ProgressReport]) -> set[str]:
+    accepted = await together([report_one(table, one) for one in reports])
+    return {one.job_id for one, good in zip(reports, accepted, strict=True) if good}
+
+
+async def report_one(table: Table, one: ProgressReport) -> bool:
+    changes: Mapping[str, Any] = {"progress": one.fraction, "note": one.note or None}
+    held = [equals("token", one.token), equals("status", WORDS[Status.RUNNING])]
+    try:
+        await table.update(update(table.job_key(one.job_id), changes, only_if=held))
+    except ConditionFailed:
+        return False
+    return True

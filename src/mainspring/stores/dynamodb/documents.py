@@ -1,0 +1,295 @@
+"""Documents: what is kept beside jobs. A bundle is one transaction; each document is an item of its collection.
+
+PK=doc#<collection>, SK=<group>NUL<id>          in the order of their characters' numbers
+places: place=due#<collection>, rank=<due>#<SK>  those that come due
+PK=collections, SK=<collection>                  which there have been
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import chain
+
+from mainspring.clock import Millis
+from mainspring.errors import StoreBusy, StoreError
+from mainspring.job import Inserted
+from mainspring.stores.documents import (
+    ABSENT,
+    Bundle,
+    Document,
+    Due,
+    Key,
+    Listing,
+    Write,
+    comes_soon,
+    is_there,
+)
+from mainspring.stores.dynamodb import halts, wakeups
+from mainspring.stores.dynamodb.admin import note_actions
+from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed, Item
+from mainspring.stores.dynamodb.filters import unexpired
+from mainspring.stores.dynamodb.insertion import LARGEST_ITEM, TRIES, Newcomers, holder_of, named_among, write_down
+from mainspring.stores.dynamodb.items import PLACES, dedupe_key, key, stamp, text, text_of, ttl, unstamp
+from mainspring.stores.dynamodb.table import TRANSACTION, Action, Table, together
+from mainspring.stores.dynamodb.values import Condition, Row, delete, equals, pack, put, put_item, size
+from mainspring.stores.protocol import Wake
+
+BETWEEN = "\0"  # before every other character: so groups keep their order
+
+# -- as items -------------------------------------------------------------------------------------------
+
+
+def partition(collection: str) -> str:
+    return f"doc#{collection}"
+
+
+def due_place(collection: str) -> str:
+    return f"due#{collection}"
+
+
+def item_key(one: Key) -> Item:
+    return key(partition(one.collection), f"{one.group}{BETWEEN}{one.id}")
+
+
+def to_item(write: Write) -> Item:
+    sort = f"{write.key.group}{BETWEEN}{write.key.id}"
+    row: Row = {
+        "PK": partition(write.key.collection),
+        "SK": sort,
+        **text("data", write.data),
+        "version": write.version,
+        "expires_at": None if write.expires_at is None else stamp(write.expires_at),
+        "ttl": ttl(write.expires_at),
+    }
+    if write.due_at is not None:
+        row |= {"place": due_place(write.key.collection), "rank": f"{stamp(write.due_at)}#{sort}"}
+    item = pack(row)
+    if (needed := size(item)) > LARGEST_ITEM:
+        msg = f"document {write.key} would take {needed // 1024} KB; DynamoDB keeps up to {LARGEST_ITEM // 1024} KB"
+        raise StoreError(msg)
+    return item
+
+
+def to_document(row: Row) -> Document:
+    group, _, name = row["SK"].partition(BETWEEN)
+    return Document(
+        key=Key(row["PK"].removeprefix("doc#"), group, name),
+        data=text_of("data", row) or "",
+        version=row["version"],
+        due_at=unstamp(row["rank"].partition("#")[0]) if "rank" in row else None,
+        expires_at=unstamp(row["expires_at"]) if "expires_at" in row else None,
+    )
+
+
+def is_alive(row: Row, now: Millis) -> bool:
+    return "expires_at" not in row or row["expires_at"] > stamp(now)
+
+
+# -- writing --------------------------------------------------------------------------------------------
+
+
+async def write(table: Table, bundles: Sequence[Bundle]) -> list[list[Inserted] | None]:
+    """Bundles that touch a document in common go one after the other."""
+    now = table.clock.now()
+    jobs = list(chain.from_iterable(bundle.jobs for bundle in bundles))
+    if jobs:
+        halts.refuse(await halts.standing(table), {job.queue for job in jobs})
+    attempts = [Attempt(table, bundle, now) for bundle in bundles]
+    await write_down(table, {job.queue for job in jobs})
+    await wakeups.mark(table, named_among(jobs))
+    await write_down_collections(table, {one.key.collection for bundle in bundles for one in bundle.writes})
+
+    async def in_turn(numbers: list[int]) -> dict[int, list[Inserted] | None]:
+        return {number: await attempts[number].run() for number in numbers}
+
+    answers: dict[int, list[Inserted] | None] = {}
+    for part in await together([in_turn(numbers) for numbers in apart(bundles)]):
+        answers |= part
+    taken = [bundle for number, bundle in enumerate(bundles) if answers[number] is not None]
+    if comes_soon((one for bundle in taken for one in bundle.writes), now):
+        table.local_workers.tell_all(Wake.DOCUMENTS)
+    if any(bundle.spread for bundle in taken):
+        table.local_workers.tell_all(Wake.STATE)
+    return [answers[number] for number in range(len(bundles))]
+
+
+def apart(bundles: Sequence[Bundle]) -> list[list[int]]:
+    """Groups of bundles that have no document and no dedupe key in common with those of another group."""
+    joined = list(range(len(bundles)))  # each bundle with an earlier one, or with itself
+
+    def first_of(number: int) -> int:
+        while joined[number] != number:
+            number = joined[number]
+        return number
+
+    users: dict[object, int] = {}
+    for number, bundle in enumerate(bundles):
+        names: set[object] = {one.key for one in bundle.writes}
+        names |= {(job.task, job.dedupe_key) for job in bundle.jobs if job.dedupe_key is not None}
+        for name in names:
+            one, other = first_of(number), first_of(users.setdefault(name, number))
+            joined[max(one, other)] = min(one, other)
+    groups: defaultdict[int, list[int]] = defaultdict(list)
+    for number in range(len(bundles)):
+        groups[first_of(number)].append(number)
+    return list(groups.values())
+
+
+async def write_down_collections(table: Table, collections: set[str]) -> None:
+    for name in collections - table.collections:
+        await table.put(put({"PK": "collections", "SK": name}))
+        table.collections.add(name)
+
+
+def to_action(one: Write, now: Millis) -> Action:
+    """With the version that is expected; a document that has expired is not there."""
+    expected: list[Condition] = []
+    if one.expected == ABSENT:
+        expired = "(attribute_not_exists({name}) OR expires_at <= {value})"
+        expected = [Condition(expired, "PK", stamp(now))]
+    elif one.expected is not None:
+        expected = [equals("version", one.expected), unexpired(now)]
+    if one.data is None:
+        return "Delete", delete(item_key(one.key), expected)
+    return "Put", put_item(to_item(one), expected)
+
+
+class Attempt:
+    """To write one bundle."""
+
+    def __init__(self, table: Table, bundle: Bundle, now: Millis) -> None:
+        self._table = table
+        self._bundle = bundle
+        self._now = now
+        self._documents: list[Action] = [to_action(one, now) for one in bundle.writes]
+        self._note: list[Action] = [] if bundle.note is None else note_actions(bundle.note, now)
+        self._newcomers = Newcomers(table, bundle.jobs, named_among(bundle.jobs))
+
+    async def run(self) -> list[Inserted] | None:
+        for _ in range(TRIES):
+            try:
+                await self._write()
+            except ConditionFailed:
+                return [] if await self._is_there() else None
+            except Cancelled as cancelled:
+                if any(cancelled.failed(number) for number in range(len(self._documents))):
+                    return await self._answer_again() if await self._is_there() else None
+                await self._newcomers.learn(cancelled)
+                if self._note and cancelled.failed(len(self._documents)):  # it is in the audit log
+                    self._note = []
+            else:
+                self._newcomers.have_come()
+                return self._newcomers.answers()
+        msg = "dedupe keys of a bundle's jobs changed hands too often; try again"
+        raise StoreBusy(msg)
+
+    async def _write(self) -> None:
+        before = [*self._documents, *self._note]
+        actions = [*before, *self._newcomers.actions(len(before))]
+        if len(actions) > TRANSACTION:
+            msg = f"a bundle of {len(actions)} items: DynamoDB writes at most {TRANSACTION} at once; make it smaller"
+            raise StoreError(msg)
+        if len(actions) == 1 and not self._bundle.jobs:
+            kind, request = actions[0]
+            await (self._table.put(request) if kind == "Put" else self._table.delete(request))
+        elif actions:
+            await self._table.transact(*actions)
+
+    async def _is_there(self) -> bool:
+        """It was written before, and only the answer got lost."""
+        found = await documents(self._table, [one.key for one in self._bundle.writes])
+        return is_there(self._bundle, {one.key: one.version for one in found})
+
+    async def _answer_again(self) -> list[Inserted]:
+        """As it was answered the first time: what is not there was refused for its key."""
+        jobs = self._bundle.jobs
+        here = {row["SK"] for row in await self._table.get_many([self._table.job_key(job.id) for job in jobs], ["SK"])}
+        answers: list[Inserted] = []
+        for job in jobs:
+            holder: str | None = None
+            if job.id not in here and job.dedupe_key is not None:
+                found = await self._table.get(dedupe_key(job.task, job.dedupe_key))
+                holder = await holder_of(self._table, found, self._now) if found else None
+            answers.append(Inserted(holder or job.id, created=holder is None))
+        return answers
+
+
+# -- reading --------------------------------------------------------------------------------------------
+
+
+async def documents(table: Table, keys: Sequence[Key]) -> list[Document]:
+    now = table.clock.now()
+    rows = await table.get_many([item_key(one) for one in keys])
+    return [to_document(row) for row in rows if is_alive(row, now)]
+
+
+async def browse(table: Table, listing: Listing) -> list[Document]:
+    bounds = []
+    if listing.group is not None:
+        bounds = [Condition("begins_with({name}, {value})", "SK", f"{listing.group}{BETWEEN}")]
+    pages = table.query(
+        equals("PK", partition(listing.collection)),
+        *bounds,
+        after=None if listing.after is None else item_key(Key(listing.collection, *listing.after)),
+        newest_first=listing.backwards,
+        consistent=True,
+        only=[unexpired(table.clock.now())],
+    )
+    return [to_document(row) for row in await table.first(pages, listing.limit)]
+
+
+async def due(table: Table, collection: str, limit: int, ahead: Millis) -> Due:
+    now = table.clock.now()
+    pages = table.query(equals("place", due_place(collection)), index=PLACES, limit=limit + 1)
+    found: list[Document] = []
+    next_at: Millis | None = None
+    while pages.more and next_at is None:
+        entries = await pages.next()
+        rows = {row["SK"]: row for row in await table.get_many([key(one["PK"], one["SK"]) for one in entries])}
+        for entry in entries:
+            row = rows.get(entry["SK"])
+            if row is None or row.get("rank") != entry["rank"] or not is_alive(row, now):
+                continue
+            document = to_document(row)
+            if len(found) < limit and (document.due_at or 0) <= now + ahead:
+                found.append(document)
+            elif next_at is None:
+                next_at = document.due_at
+    return Due(found, now, next_at)
+
+
+async def collections(table: Table) -> list[str]:
+    return [row["SK"] for row in await table.rows("collections")]
+
+
+async def count(table: Table) -> int:
+    pages = [
+        table.query(equals("PK", partition(name)), only=[unexpired(table.clock.now())], count=True)
+        for name in await collections(table)
+    ]
+    await together([one.rest() for one in pages])
+    return sum(one.counted for one in pages)
+
+
+# -- retention ------------------------------------------------------------------------------------------
+
+
+async def prune(table: Table, limit: int) -> int:
+    now = table.clock.now()
+    removed = 0
+    for name in await collections(table):
+        over = Condition("{name} <= {value}", "expires_at", stamp(now))
+        pages = table.query(equals("PK", partition(name)), only=[over], consistent=True)
+        while pages.more and removed < limit:
+            for row in (await pages.next())[: limit - removed]:
+                removed += await prune_one(table, row)
+    return removed
+
+
+async def prune_one(table: Table, row: Row) -> bool:
+    try:
+        await table.delete(delete(key(row["PK"], row["SK"]), [equals("version", row["version"])]))
+    except ConditionFailed:
+        return False
+    return True

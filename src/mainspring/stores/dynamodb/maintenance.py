@@ -1,0 +1,238 @@
+"""Keeping house: taking over what dead workers held, removing what has expired, checking that all is well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from mainspring.clock import may_delete
+from mainspring.errors import StoreError, WorkerCrashed
+from mainspring.job import Failure, Move, Outcome, Status
+from mainspring.stores.dynamodb import acks, documents, schema, steps, wakeups, workers
+from mainspring.stores.dynamodb.admin import forget_belongings
+from mainspring.stores.dynamodb.client import ConditionFailed
+from mainspring.stores.dynamodb.counts import Counts, day_of
+from mainspring.stores.dynamodb.items import bucket, key, stamp, status_of, unstamp
+from mainspring.stores.dynamodb.read import what_runs
+from mainspring.stores.dynamodb.shares import owned
+from mainspring.stores.dynamodb.table import Table, together
+from mainspring.stores.dynamodb.values import Condition, Row, delete, equals
+from mainspring.stores.protocol import AfterStall, Finding, Reaped, Severity, Takeover, TakeoverCause
+from mainspring.stores.tables import Running, stall
+
+SWEEP_EVERY = 600.0  # seconds
+BURIED_FOR = 600.0  # seconds for which we look whether the index still brings up something of a dead worker
+
+
+@dataclass(slots=True)
+class Watch:
+    """What this process has seen of the others, timed by its own monotonic clock."""
+
+    beats: dict[str, tuple[str, float]] = field(default_factory=dict)  # worker -> its beat, and since when it is that
+    runs: dict[tuple[str, int], float] = field(default_factory=dict)  # (job, token) -> since when it runs
+    buried: dict[str, float] = field(default_factory=dict)
+    processes: frozenset[str] = frozenset()  # those with a worker that is not dead
+    calls: set[wakeups.Call] = field(default_factory=set)  # that were left to be made when we last looked
+
+    def silent(self, row: Row, now: float, lease: float) -> bool:
+        """Its beat has not changed for a lease."""
+        seen = self.beats.get(row["SK"])
+        if seen is None or seen[0] != row["beat"]:
+            self.beats[row["SK"]] = row["beat"], now
+            return False
+        return now - seen[1] >= lease
+
+    def overdue(self, run: tuple[str, int], now: float, longest: float) -> bool:
+        return now - self.runs.setdefault(run, now) >= longest
+
+
+async def reap(table: Table, watch: Watch, after_stall: AfterStall) -> Reaped:
+    rows = await look(table, watch)
+    now = table.clock.monotonic()
+    living = [row for row in rows if "buried" not in row]
+    silent = [row for row in living if watch.silent(row, now, table.lease)]
+    dead = [row["SK"] for row in silent if await workers.bury(table, row["SK"], row["beat"])]
+    found_dead = frozenset(dead)
+    alive = [row for row in living if row["SK"] not in dead]
+    watch.processes = frozenset(row["process"] for row in alive if row["process"])
+    forget_the_absent(watch, rows)
+    dead += still_watched(watch, [row["SK"] for row in rows if "buried" in row], now)
+    crashed = await together([take_from_dead(table, worker) for worker in dead])
+    stalled = await take_stalled(table, watch, [row["SK"] for row in alive], after_stall)
+    await make_calls(table, watch)
+    return Reaped([takeover for taken in crashed for takeover in taken] + stalled, found_dead)
+
+
+async def make_calls(table: Table, watch: Watch) -> None:
+    """Those that were left to be made when we last looked, too: who ended the jobs has had that long to make them."""
+    left = await wakeups.left_to_make(table)
+    await wakeups.make_all(table, left & watch.calls)
+    watch.calls = left
+
+
+async def look(table: Table, watch: Watch) -> list[Row]:
+    """While the service does not answer nobody can give a sign of life: then silence counts from anew."""
+    began = table.clock.monotonic()
+    try:
+        rows = await workers.listing(table)
+    except BaseException:
+        watch.beats.clear()
+        raise
+    if table.clock.monotonic() - began > table.lease / 2:
+        watch.beats.clear()
+    return rows
+
+
+def forget_the_absent(watch: Watch, rows: Sequence[Row]) -> None:
+    present = {row["SK"] for row in rows}
+    for worker in watch.beats.keys() - present:
+        del watch.beats[worker]
+
+
+def still_watched(watch: Watch, buried: Sequence[str], now: float) -> list[str]:
+    """The index may bring up a claim of a dead worker late."""
+    watch.buried = {worker: watch.buried.get(worker, now) for worker in buried}
+    return [worker for worker in buried if now - watch.buried[worker] < BURIED_FOR]
+
+
+async def held_by(table: Table, worker: str) -> list[Row]:
+    """What it runs, by the table itself and not only by the index."""
+    entries = await what_runs(table, worker)
+    rows = await table.get_many([table.job_key(entry["SK"]) for entry in entries])
+    return sorted(
+        (row for row in rows if status_of(row) is Status.RUNNING and row["locked_by"] == worker),
+        key=lambda row: str(row["SK"]),
+    )
+
+
+async def take_from_dead(table: Table, worker: str) -> list[Takeover]:
+    failure = Failure(WorkerCrashed.__name__, f"worker {worker} died while it held the job")
+    taken = []
+    for row in await held_by(table, worker):
+        outcome = Outcome(row["SK"], row["token"], Move.CRASH, unstamp(row["started_at"]), failure=failure, ref=row)
+        taken.append(await take_over(table, row, outcome, TakeoverCause.CRASHED))
+    return [takeover for takeover in taken if takeover is not None]
+
+
+async def take_stalled(table: Table, watch: Watch, living: Sequence[str], after_stall: AfterStall) -> list[Takeover]:
+    """Of the workers that this process looks after: runs that were seen to last for longer than they may."""
+    now = table.clock.monotonic()
+    ours = [worker for worker in living if owned(worker, table.process, watch.processes)]
+    entries = [entry for found in await together([what_runs(table, one) for one in ours]) for entry in found]
+    timed = {(entry["SK"], entry["token"]): entry["timeout"] for entry in entries if "timeout" in entry}
+    watch.runs = {run: since for run, since in watch.runs.items() if run in timed}
+    late = [run for run, timeout in timed.items() if watch.overdue(run, now, (timeout + table.stall_grace) / 1000)]
+    taken = []
+    for row in await table.get_many([table.job_key(job_id) for job_id, _ in late]):
+        if (row["SK"], row["token"]) in late and status_of(row) is Status.RUNNING:
+            outcome = stall(to_running(row), after_stall)
+            outcome.ref = row
+            taken.append(await take_over(table, row, outcome, TakeoverCause.STALLED))
+    return [takeover for takeover in taken if takeover is not None]
+
+
+def to_running(row: Row) -> Running:
+    return Running(
+        row["SK"], row["token"], row["job_type"], row["queue"], row["locked_by"], row["attempts"], row["max_attempts"],
+        row["crashes"], unstamp(row["started_at"]), row.get("timeout", 0), row.get("options"),
+    )  # fmt: skip
+
+
+async def take_over(table: Table, row: Row, outcome: Outcome, cause: TakeoverCause) -> Takeover | None:
+    """By the same way as any ack: the fence, the counts and the history are one implementation."""
+    status = await acks.take_over(table, outcome)
+    if status is None:
+        return None
+    table.local_workers.warn(row["locked_by"])
+    stalled = cause is TakeoverCause.STALLED
+    crashed = cause is TakeoverCause.CRASHED and status is not Status.CANCELLED
+    return Takeover(
+        row["SK"], row["job_type"], row["queue"], row["locked_by"], cause, status, row["attempts"] + stalled,
+        row["crashes"] + crashed, outcome.failure, row["max_attempts"], outcome.delay,
+    )  # fmt: skip
+
+
+# -- retention ------------------------------------------------------------------------------------------
+
+
+async def prune(table: Table, limit: int) -> int:
+    """Jobs only in a table whose service does not delete them: it reads all there is."""
+    now = table.clock.now()
+    if not may_delete(table.clock):
+        return 0
+    swept = await sweep(table, limit)
+    if not table.prunes:
+        return swept
+    over = Condition("{name} <= {value}", "expires_at", stamp(now))
+    removed = swept
+    for shard in range(table.shards):
+        pages = table.query(equals("PK", bucket(shard)), only=[over], consistent=True)
+        while pages.more and removed < limit:
+            rows = (await pages.next())[: limit - removed]
+            removed += sum(await together([prune_one(table, row) for row in rows]))
+    return removed + await documents.prune(table, limit - removed)
+
+
+async def sweep(table: Table, limit: int) -> int:
+    """Now and then: what is left of jobs that are gone. It is little, and nobody looks at it."""
+    now = table.clock.monotonic()
+    if table.swept_at is not None and now - table.swept_at < SWEEP_EVERY:
+        return 0
+    swept = await steps.sweep(table, limit)
+    if swept < limit:
+        table.swept_at = now
+    return swept
+
+
+async def prune_one(table: Table, row: Row) -> bool:
+    """Unless somebody has brought it back meanwhile."""
+    same = [equals("expires_at", row["expires_at"]), equals("token", row["token"])]
+    try:
+        await table.delete(delete(table.job_key(row["SK"]), same))
+    except ConditionFailed:
+        return False
+    table.counts.add(row["queue"], status_of(row), -1, day_of(status_of(row), row["expires_at"]))
+    await forget_belongings(table, row)
+    return True
+
+
+# -- checking -------------------------------------------------------------------------------------------
+
+
+async def diagnose(table: Table) -> list[Finding]:
+    findings = [Finding(Severity.OK, "table", f"{table.name} in {table.client.region}, {table.shards} shards")]
+    findings += await check_expiry(table)
+    beside = {"calls", "unprocessed"}
+    setbacks = {kind: number for kind, number in table.client.tally.items() if kind not in beside and number}
+    if setbacks:
+        told = ", ".join(f"{number} × {kind}" for kind, number in sorted(setbacks.items()))
+        advice = "raise the table's capacity, or see docs/dynamodb.md on shards" if "throttled" in setbacks else ""
+        calls = table.client.tally["calls"]
+        findings.append(Finding(Severity.WARNING, "setbacks", f"of {calls} calls: {told}", advice))
+    return findings
+
+
+async def check_expiry(table: Table) -> Iterable[Finding]:
+    try:
+        on = await schema.expires(table)
+    except StoreError as error:
+        return [Finding(Severity.WARNING, "expiry", f"cannot be seen: {error}")]
+    if on or table.prunes:
+        return [Finding(Severity.OK, "expiry", "by the service" if on else "by our workers")]
+    advice = "run `mainspring migrate`, or write prune=on into the URL"
+    return [Finding(Severity.WARNING, "expiry", "nothing deletes jobs whose retention is over", advice)]
+
+
+async def repair(table: Table) -> None:
+    """Count anew. Jobs that move meanwhile may be counted wrongly: it is best done while little happens."""
+    fresh = Counts()
+    for shard in range(table.shards):
+        pages = table.query(equals("PK", bucket(shard)), consistent=True)
+        while pages.more:
+            for row in await pages.next():
+                status = status_of(row)
+                fresh.add(row["queue"], status, 1, day_of(status, row.get("expires_at")))
+    await table.delete_many([key(row["PK"], row["SK"]) for row in await table.read_counts()])
+    table.counts.take()
+    table.counts.restore(fresh.take())
+    await table.write_counts()

@@ -1,0 +1,85 @@
+"""Requests that come while one is on its way go together in the next: group commit without a timer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+MOST_ITEMS = 5000  # in one transaction
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    items: list[Any]
+    future: asyncio.Future[list[Any]] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class GroupCommit:
+    """Of one operation. Each event loop has its own line."""
+
+    def __init__(self, write: Callable[[list[Any]], Awaitable[list[Any]]]) -> None:
+        self._write = write
+        self._lines: dict[asyncio.AbstractEventLoop, list[Request]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self, items: list[Any]) -> list[Any]:
+        request = Request(items)
+        loop = asyncio.get_running_loop()
+        line = self._lines.get(loop)
+        if line is not None:
+            line.append(request)
+        else:
+            self._lines[loop] = [request]
+            task = loop.create_task(self._serve(loop), name="mainspring-batches")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return await request.future
+
+    async def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        line = self._lines[loop]
+        try:
+            while line:
+                await self._write_together(take_some(line))
+        finally:
+            del self._lines[loop]
+            for request in line:  # only if we were cancelled
+                request.future.cancel()
+
+    async def _write_together(self, batch: list[Request]) -> None:
+        """If it fails, each request of it again by itself, so that only the bad one fails."""
+        try:
+            results = await self._write([item for request in batch for item in request.items])
+        except BaseException as error:  # noqa: BLE001 - whatever went wrong belongs to those who asked
+            if len(batch) == 1:
+                fail(batch[0], error)
+            else:
+                for request in batch:
+                    await self._write_together([request])
+        else:
+            for request in batch:
+                answer(request, results[: len(request.items)])
+                del results[: len(request.items)]
+
+
+def take_some(line: list[Request]) -> list[Request]:
+    batch, items = [line.pop(0)], 0
+    while line and items < MOST_ITEMS:
+        items += len(line[0].items)
+        batch.append(line.pop(0))
+    return batch
+
+
+def answer(request: Request, results: list[Any]) -> None:
+    if not request.future.done():  # else its caller stopped waiting
+        request.future.set_result(results)
+
+
+def fail(request: Request, error: BaseException) -> None:
+    if request.future.done():
+        return
+    if isinstance(error, asyncio.CancelledError):
+        request.future.cancel()
+    else:
+        request.future.set_exception(error)

@@ -1,0 +1,286 @@
+"""Keeping house: taking over what dead workers held, removing what has expired, checking that all is well."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from mainspring.clock import to_millis
+from mainspring.errors import WorkerCrashed
+from mainspring.job import Failure, Move, Outcome
+from mainspring.stores.postgres import documents, partitions
+from mainspring.stores.postgres.acks import settle
+from mainspring.stores.postgres.admin import BELONGINGS, remove_jobs
+from mainspring.stores.postgres.rows import only_ids
+from mainspring.stores.postgres.transaction import PLAN_FREELY, SERVER_START, Transaction
+from mainspring.stores.protocol import AfterStall, Pulse, Takeover, TakeoverCause, WorkerInfo
+from mainspring.stores.tables import RUNNING, Running, Timed, stall
+
+# -- workers --------------------------------------------------------------------------------------------
+
+JOIN = """
+INSERT INTO {s}.workers (id, info, queues, beat, seen_at)
+VALUES (%(id)s, %(info)s::jsonb, %(queues)s, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, {now})
+ON CONFLICT (id) DO UPDATE SET info = excluded.info, queues = excluded.queues, seen_at = excluded.seen_at,
+                               beat = workers.beat + 1
+"""
+LEAVE = "DELETE FROM {s}.workers WHERE id = ANY(%(ids)s)"
+FORGET = """
+DELETE FROM {s}.workers
+WHERE id IN (SELECT id FROM {s}.workers WHERE id = ANY(%(ids)s) ORDER BY id FOR UPDATE SKIP LOCKED)
+RETURNING id
+"""  # one that was stopped in the middle of its heartbeat has locked its row: next time
+BEAT = """
+UPDATE {s}.workers
+SET beat = beat + 1, seen_at = {now}, lock = %(lock)s::bigint, lock_server = %(lock_server)s::bigint,
+    info = info || jsonb_build_object('polling', %(polling)s::boolean, 'stuck', %(stuck)s::integer)
+WHERE id = %(id)s RETURNING {now}
+"""
+IDLE = "UPDATE {s}.workers SET idle = %(idle)s WHERE id = %(id)s AND idle <> %(idle)s"
+HELD_BY = f"SELECT id::text, token FROM {{s}}.jobs WHERE status = {RUNNING} AND worker = %(worker)s"
+TAKEN_BY = f"{HELD_BY} AND claim = ANY(%(claims)s::bigint[])"
+LOST = f"""
+SELECT held.id::text FROM unnest(%(ids)s::uuid[], %(tokens)s::bigint[]) AS held(id, token)
+WHERE NOT EXISTS (
+    SELECT 1 FROM {{s}}.jobs AS j WHERE j.id = held.id AND j.token = held.token AND status + 0 = {RUNNING})
+"""
+TO_CANCEL = f"""
+SELECT id::text, reason FROM {{s}}.jobs WHERE status = {RUNNING} AND worker = %(worker)s AND cancel
+"""
+
+
+async def join(transaction: Transaction, worker: WorkerInfo) -> None:
+    info = {
+        "host": worker.host,
+        "pid": worker.pid,
+        "queues": list(worker.queues),
+        "concurrency": worker.concurrency,
+        "heartbeat": worker.heartbeat,
+        "tasks": list(worker.tasks),
+        "version": worker.version,
+        "started_at": None if worker.started_at is None else to_millis(worker.started_at),
+    }
+    await transaction.do(JOIN, id=worker.id, info=json.dumps(info), queues=list(worker.queues))
+
+
+async def leave(transaction: Transaction, worker: str) -> None:
+    """A worker that leaves in order gives back whatever it may still hold."""
+    held = await transaction.rows(HELD_BY, worker=worker)
+    await settle(transaction, [Outcome(job_id, token, Move.RELEASE) for job_id, token in held])
+    await transaction.do(LEAVE, ids=[worker])
+
+
+async def give_back(transaction: Transaction, worker: str, claims: Iterable[int]) -> int:
+    """What claims took whose answer never came: nobody runs it."""
+    held = await transaction.rows(TAKEN_BY, worker=worker, claims=list(claims))
+    await settle(transaction, [Outcome(job_id, token, Move.RELEASE) for job_id, token in held])
+    return len(held)
+
+
+async def pulse(transaction: Transaction, worker: str, held: Mapping[str, int]) -> Pulse:
+    if not held:
+        return Pulse()
+    ids = only_ids(held)
+    lost = {job_id for (job_id,) in await transaction.rows(LOST, ids=ids, tokens=[held[one] for one in ids])}
+    cancelled = await transaction.rows(TO_CANCEL, worker=worker)
+    return Pulse(frozenset(lost | (held.keys() - set(ids))), {job: reason for job, reason in cancelled if job in held})
+
+
+# -- takeover -------------------------------------------------------------------------------------------
+
+HOLDERS = f"SELECT DISTINCT worker FROM {{s}}.jobs WHERE status = {RUNNING}"
+TO_TAKE = f"""
+SELECT id::text, token, task, queue, worker, attempts, max_attempts, crashes, claimed_at, timeout, options
+FROM {{s}}.jobs
+WHERE status = {RUNNING} AND
+"""
+TO_TAKE_FROM = f"{TO_TAKE} worker = %(worker)s ORDER BY jobs.id FOR NO KEY UPDATE SKIP LOCKED"
+TO_TAKE_STALLED = f"""
+{TO_TAKE} (id, token) IN (SELECT * FROM unnest(%(ids)s::uuid[], %(tokens)s::bigint[]))
+ORDER BY jobs.id FOR NO KEY UPDATE SKIP LOCKED
+"""
+MISSED_BEATS = 1.5  # heartbeats that a worker without a listening session may be late with before it counts as dead
+LAST_WORD = 0.75  # seconds, at least, for a heartbeat that is on its way: its connection may have been cut as well
+LOCK_IS_FREE = f"CASE WHEN lock_server = {SERVER_START} THEN pg_try_advisory_xact_lock_shared(lock) ELSE false END"
+LOOK = f"""
+SELECT (SELECT json_agg(json_build_array(id, beat, {LOCK_IS_FREE}, {{now}} - seen_at,
+                                               coalesce(info->>'heartbeat', '0')))
+        FROM {{s}}.workers),
+       ARRAY({HOLDERS}),
+       (SELECT json_agg(json_build_array(id, token, deadline - claimed_at)) FROM {{s}}.jobs
+        WHERE status = {RUNNING} AND timeout > 0)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """A worker whose listening session has ended, although the server did not restart."""
+
+    worker: str
+    beat: int
+    silent: float  # seconds since its last heartbeat, by the server's clock
+    heartbeat: float  # seconds between its heartbeats
+
+    @property
+    def confirmed_in(self) -> float:
+        """Seconds after which it is known to be dead, unless it sends a heartbeat."""
+        return max(LAST_WORD, MISSED_BEATS * self.heartbeat - self.silent)
+
+
+@dataclass(slots=True)
+class Sight:
+    """What one look shows of the others."""
+
+    beats: dict[str, int]
+    disconnected: list[Disconnected]
+    holders: list[str]
+    timed: list[Timed]
+
+
+async def look(transaction: Transaction) -> Sight:
+    workers, holders, timed = await transaction.row(LOOK) or ([], [], [])
+    beats = {worker: beat for worker, beat, *_ in workers or ()}
+    disconnected = [
+        Disconnected(worker, beat, silent / 1000, float(heartbeat))
+        for worker, beat, is_free, silent, heartbeat in workers or ()
+        if is_free
+    ]
+    return Sight(beats, disconnected, holders, [Timed(*row) for row in timed or ()])
+
+
+BEATS = "SELECT id, beat FROM {s}.workers WHERE id = ANY(%(ids)s) ORDER BY id FOR UPDATE SKIP LOCKED"
+
+
+async def still_dead(transaction: Transaction, dead: Iterable[str], beats: Mapping[str, int]) -> list[str]:
+    """Leave out workers that have sent a heartbeat since they were found dead.
+
+    The rows of the others are locked, so that they cannot send one until the takeover is written.
+    """
+    now = dict(await transaction.rows(BEATS, ids=list(dead)))
+    return [worker for worker in dead if now.get(worker) in {None, beats.get(worker)}]
+
+
+async def take_over(
+    transaction: Transaction, dead: Iterable[str], stalled: Sequence[Timed], after_stall: AfterStall
+) -> list[Takeover]:
+    """The jobs of dead workers, and those that were seen to run for too long."""
+    taken: list[Takeover] = []
+    for worker in dead:
+        jobs = [Running(*row) for row in await transaction.rows(TO_TAKE_FROM, worker=worker)]
+        failure = Failure(WorkerCrashed.__name__, f"worker {worker} died while it held the job")
+        outcomes = [Outcome(job.id, job.token, Move.CRASH, job.claimed_at, failure=failure) for job in jobs]
+        taken += await take(transaction, jobs, outcomes, TakeoverCause.CRASHED)
+    keys = {"ids": [one.id for one in stalled], "tokens": [one.token for one in stalled]}
+    jobs = [Running(*row) for row in await transaction.rows(TO_TAKE_STALLED, **keys)] if stalled else []
+    outcomes = [stall(job, after_stall) for job in jobs]
+    return taken + await take(transaction, jobs, outcomes, TakeoverCause.STALLED)
+
+
+async def take(
+    transaction: Transaction, jobs: Sequence[Running], outcomes: list[Outcome], cause: TakeoverCause
+) -> list[Takeover]:
+    """By the same way as any ack: the fence, the counts and the history are one implementation."""
+    if not jobs:
+        return []
+    statuses = await settle(transaction, outcomes)
+    transaction.cancellations = True
+    crash, attempt = cause is TakeoverCause.CRASHED, cause is TakeoverCause.STALLED
+    return [
+        Takeover(
+            job.id, job.task, job.queue, job.worker, cause, statuses[job.id, job.token],
+            job.attempts + attempt, job.crashes + crash, outcome.failure, job.max_attempts, outcome.delay,
+        )
+        for job, outcome in zip(jobs, outcomes, strict=True)
+        if (job.id, job.token) in statuses
+    ]  # fmt: skip
+
+
+# -- retention ------------------------------------------------------------------------------------------
+
+EXPIRED = """
+SELECT id::text, queue, status FROM {s}.archive_short WHERE expires_at <= {now}
+ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+"""
+FORGET_KEYS = """
+DELETE FROM {s}.dedupe WHERE (task, dedupe_key) IN (
+    SELECT task, dedupe_key FROM {s}.dedupe WHERE expires_at <= {now} LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
+"""
+FOLD_COUNTS = """
+WITH gone AS (DELETE FROM {s}.counts RETURNING queue, status, n)
+INSERT INTO {s}.counts SELECT queue, status, sum(n) FROM gone GROUP BY queue, status HAVING sum(n) <> 0
+"""
+MANY_COUNTS = "SELECT count(*) > 200 FROM (SELECT 1 FROM {s}.counts LIMIT 201) AS few"
+
+
+async def prune(transaction: Transaction, limit: int) -> int:
+    """Whole days at once; what is kept for less than a day by rows, up to the limit."""
+    if await transaction.value(MANY_COUNTS):
+        await transaction.do(FOLD_COUNTS)
+    await transaction.rows(PLAN_FREELY, freely="off")
+    rows = await transaction.rows(EXPIRED, limit=limit)
+    if rows:
+        await remove_jobs(transaction, [job_id for job_id, _, _ in rows])
+        for (queue, status), number in Counter((queue, status) for _, queue, status in rows).items():
+            transaction.count(queue, status, -number)
+    await transaction.rows(PLAN_FREELY, freely="on")
+    forgotten = await transaction.do(FORGET_KEYS, limit=limit) + await transaction.do(documents.PRUNE, limit=limit)
+    dropped = await drop_days(transaction)
+    await give_space_back(transaction)
+    return len(rows) + forgotten + dropped
+
+
+SMALL_TABLE, LARGE_INDEXES = 1 << 20, 16 << 20  # bytes
+BLOATED = """
+SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace('{s}') AND relname = ANY(%(tables)s)
+    AND pg_relation_size(oid) <= %(small)s AND pg_indexes_size(oid) > %(large)s
+"""
+EMPTIED = ("jobs", "archive_short", "attempts", "steps")  # tables that are empty again and again
+
+
+async def give_space_back(transaction: Transaction) -> None:
+    """Truncate tables that are empty and have large indexes: vacuum empties an index, but never makes it smaller.
+
+    Only if nothing uses the table at this moment: others never wait for more than the truncation itself.
+    """
+    sizes = {"small": SMALL_TABLE, "large": LARGE_INDEXES}
+    for (table,) in await transaction.rows(BLOATED, tables=list(EMPTIED), **sizes):
+        with contextlib.suppress(psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege):
+            async with transaction.connection.transaction():
+                await transaction.do(f"LOCK TABLE {{s}}.{table} IN ACCESS EXCLUSIVE MODE NOWAIT")
+                if not await transaction.value(f"SELECT EXISTS (SELECT 1 FROM {{s}}.{table})"):
+                    await transaction.do(f"TRUNCATE {{s}}.{table}")
+
+
+async def drop_days(transaction: Transaction) -> int:
+    """All that are over, or none while somebody reads the archive: who comes after us would have to wait for us."""
+    if not await partitions.over(transaction):
+        return 0
+    dropped: list[tuple[str, int, int]] = []
+    try:
+        async with transaction.connection.transaction():
+            await transaction.do("SET LOCAL lock_timeout = '50ms'")
+            await transaction.rows(partitions.LOCK)
+            days = await partitions.over(transaction)  # another may have been quicker
+            for day in days:
+                dropped += await empty_day(transaction, f"archive_{day}")
+            for day in days:
+                await transaction.do(f"DROP TABLE {{s}}.archive_{day}")
+    except psycopg.errors.LockNotAvailable:
+        return 0
+    for queue, status, number in dropped:
+        transaction.count(queue, status, -number)
+    return sum(number for _, _, number in dropped)
+
+
+async def empty_day(transaction: Transaction, name: str) -> list[tuple[Any, ...]]:
+    """Of what belongs to its jobs; how many there were, by queue and status."""
+    await transaction.do(f"LOCK TABLE {{s}}.{name} IN SHARE ROW EXCLUSIVE MODE")  # nobody takes a job out meanwhile
+    for table in BELONGINGS:
+        await transaction.do(f"DELETE FROM {{s}}.{table} AS part USING {{s}}.{name} AS job WHERE part.job_id = job.id")
+    return await transaction.rows(f"SELECT queue, status, count(*) FROM {{s}}.{name} GROUP BY queue, status")

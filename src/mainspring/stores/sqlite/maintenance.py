@@ -1,0 +1,280 @@
+"""Keeping house: taking over what dead workers held, removing what has expired, checking that all is well."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from mainspring.clock import Millis
+from mainspring.errors import WorkerCrashed
+from mainspring.job import Failure, Move, Outcome
+from mainspring.stores.protocol import AfterStall, Finding, Pulse, Severity, Takeover, TakeoverCause
+from mainspring.stores.sqlite import documents, schema
+from mainspring.stores.sqlite.acks import settle
+from mainspring.stores.sqlite.admin import remove_jobs
+from mainspring.stores.sqlite.file import DatabaseFile, file_system
+from mainspring.stores.sqlite.liveness import Liveness
+from mainspring.stores.sqlite.writer import Transaction
+from mainspring.stores.tables import COUNT_JOBS, NEVER, ODD_ROWS, RUNNING, Running, Timed, odd_rows, stall, status_name
+
+# -- takeover -------------------------------------------------------------------------------------
+
+HOLDERS = f"SELECT DISTINCT worker FROM mainspring_jobs INDEXED BY mainspring_jobs_running WHERE status = {RUNNING}"
+TIMED = f"""
+SELECT json_group_array(json_array(id, token, deadline - claimed_at))
+FROM mainspring_jobs INDEXED BY mainspring_jobs_running
+WHERE status = {RUNNING} AND deadline < {NEVER}
+"""
+TO_TAKE = """
+SELECT id, token, task, queue, worker, attempts, max_attempts, crashes, claimed_at, timeout, options
+FROM mainspring_jobs
+"""
+TO_TAKE_FROM = f"{TO_TAKE} INDEXED BY mainspring_jobs_running WHERE status = {RUNNING} AND worker = ?"
+TO_TAKE_STALLED = f"{TO_TAKE} WHERE id = ? AND token = ? AND status = {RUNNING}"
+
+
+def holders(connection: sqlite3.Connection) -> list[str]:
+    return [worker for (worker,) in connection.execute(HOLDERS)]
+
+
+def timed(connection: sqlite3.Connection) -> list[Timed]:
+    return [Timed(*row) for row in json.loads(connection.execute(TIMED).fetchone()[0])]
+
+
+def take_over(transaction: Transaction, dead: list[tuple[str, Callable[[], bool]]]) -> list[list[Takeover]]:
+    """Take over the jobs of dead workers; return them per worker.
+
+    With each worker comes a function that tells whether it is still dead: a process that was stopped in the middle of
+    a write holds up this transaction, and has gone on since.
+    """
+    return [take_from(transaction, worker) if is_dead() else [] for worker, is_dead in dead]
+
+
+def take_from(transaction: Transaction, worker: str) -> list[Takeover]:
+    jobs = [Running(*row) for row in transaction.execute(TO_TAKE_FROM, (worker,)).fetchall()]
+    failure = Failure(WorkerCrashed.__name__, f"worker {worker} died while it held the job")
+    outcomes = [Outcome(job.id, job.token, Move.CRASH, job.claimed_at, failure=failure) for job in jobs]
+    return take(transaction, jobs, outcomes, TakeoverCause.CRASHED)
+
+
+def take_stalled(transaction: Transaction, stalled: list[tuple[Timed, AfterStall]]) -> list[list[Takeover]]:
+    """Take over the jobs that still run under the token that was watched."""
+    taken = []
+    for timed, after_stall in stalled:
+        rows = transaction.execute(TO_TAKE_STALLED, (timed.id, timed.token)).fetchall()
+        jobs = [Running(*row) for row in rows]
+        taken.append(take(transaction, jobs, [stall(job, after_stall) for job in jobs], TakeoverCause.STALLED))
+    return taken
+
+
+def take(
+    transaction: Transaction, jobs: Sequence[Running], outcomes: list[Outcome], cause: TakeoverCause
+) -> list[Takeover]:
+    """By the same way as any ack: the fence, the counts and the history are one implementation."""
+    statuses = settle(transaction, outcomes)
+    transaction.cancellations = transaction.cancellations or bool(jobs)
+    crash, attempt = cause is TakeoverCause.CRASHED, cause is TakeoverCause.STALLED
+    return [
+        Takeover(
+            job.id, job.task, job.queue, job.worker, cause, status,
+            job.attempts + attempt, job.crashes + crash, outcome.failure, job.max_attempts, outcome.delay,
+        )
+        for job, outcome, status in zip(jobs, outcomes, statuses, strict=True)
+        if status is not None
+    ]  # fmt: skip
+
+
+HELD_BY = (
+    f"SELECT id, token FROM mainspring_jobs INDEXED BY mainspring_jobs_running WHERE status = {RUNNING} AND worker = ?"
+)
+
+
+def release_all(transaction: Transaction, workers: list[str]) -> list[int]:
+    """A worker that leaves in order gives back whatever it may still hold."""
+    numbers = []
+    for worker in workers:
+        rows = transaction.execute(HELD_BY, (worker,)).fetchall()
+        settle(transaction, [Outcome(job_id, token, Move.RELEASE) for job_id, token in rows])
+        numbers.append(len(rows))
+    return numbers
+
+
+# -- retention ------------------------------------------------------------------------------------
+
+EXPIRED = """
+SELECT id, queue, status FROM mainspring_archive INDEXED BY mainspring_archive_expiry
+WHERE expires_at <= ? ORDER BY expires_at LIMIT ?
+"""
+FORGET_KEYS = """
+DELETE FROM mainspring_dedupe WHERE (task, dedupe_key) IN (
+    SELECT task, dedupe_key FROM mainspring_dedupe INDEXED BY mainspring_dedupe_expiry WHERE expires_at <= ? LIMIT ?)
+"""
+SOMETHING_EXPIRED = """
+SELECT EXISTS (SELECT 1 FROM mainspring_archive WHERE expires_at <= :now)
+    OR EXISTS (SELECT 1 FROM mainspring_dedupe WHERE expires_at <= :now)
+    OR EXISTS (SELECT 1 FROM mainspring_documents WHERE expires_at <= :now AND expires_at < 4611686018427387904)
+"""
+PAGES_TO_FREE = 256  # at a time; a full VACUUM would block everyone for as long as it takes
+
+
+class Prune(NamedTuple):
+    now: Millis
+    limit: int  # of jobs, of keys and of documents each
+
+
+def something_expired(connection: sqlite3.Connection, now: Millis) -> bool:
+    return bool(connection.execute(SOMETHING_EXPIRED, {"now": now}).fetchone()[0])
+
+
+def prune(transaction: Transaction, chunks: list[Prune]) -> list[int]:
+    return [prune_chunk(transaction, *chunk) for chunk in chunks]
+
+
+def prune_chunk(transaction: Transaction, now: Millis, limit: int) -> int:
+    rows = transaction.execute(EXPIRED, (now, limit)).fetchall()
+    if rows:
+        remove_jobs(transaction, [job_id for job_id, _, _ in rows])
+    for (queue, status), number in Counter((queue, status) for _, queue, status in rows).items():
+        transaction.count(queue, status, -number)
+    keys = transaction.execute(FORGET_KEYS, (now, limit)).rowcount
+    if rows:
+        transaction.pages_to_free = PAGES_TO_FREE
+    return len(rows) + keys + documents.prune(transaction, now, limit)
+
+
+# -- diagnosis ------------------------------------------------------------------------------------
+
+REAL_COUNTS = COUNT_JOBS.format(jobs="mainspring_jobs", archive="mainspring_archive")
+ORPHANS = """
+SELECT count(*) FROM mainspring_{table} AS part
+WHERE NOT EXISTS (SELECT 1 FROM mainspring_jobs WHERE id = part.job_id)
+  AND NOT EXISTS (SELECT 1 FROM mainspring_archive WHERE id = part.job_id)
+"""
+PARTS = ("payloads", "attempts", "steps", "tags")  # rows that belong to a job
+ODD = ODD_ROWS.format(jobs="mainspring_jobs", archive="mainspring_archive")
+TWICE = "SELECT count(*) FROM mainspring_jobs JOIN mainspring_archive USING (id)"
+
+
+def diagnose(connection: sqlite3.Connection, file: DatabaseFile, liveness: Liveness) -> list[Finding]:
+    """All checks, whether they found something or not."""
+    return [
+        check_version(connection),
+        check_journal(connection),
+        check_file_system(file),
+        check_integrity(connection),
+        check_counts(connection),
+        check_doubles(connection),
+        odd_rows(connection.execute(ODD).fetchall()),
+        *(check_orphans(connection, table) for table in PARTS),
+        check_holders(connection, liveness),
+        check_leftovers(liveness),
+    ]
+
+
+def ok(check: str, message: str) -> Finding:
+    return Finding(Severity.OK, check, message)
+
+
+def check_version(connection: sqlite3.Connection) -> Finding:
+    version = schema.version_of(connection.cursor())
+    return ok("version", f"SQLite {sqlite3.sqlite_version}, schema {version} of {len(schema.MIGRATIONS)}")
+
+
+def check_journal(connection: sqlite3.Connection) -> Finding:
+    mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
+    if mode != "wal":
+        advice = "run `PRAGMA journal_mode = WAL` on the file while nothing uses it"
+        return Finding(Severity.ERROR, "journal", f"journal mode is {mode}, not wal: readers and writers block", advice)
+    return ok("journal", "write-ahead log")
+
+
+def check_file_system(file: DatabaseFile) -> Finding:
+    return ok("file system", f"{file_system(file.path.parent) or 'unknown'}, local")
+
+
+def check_integrity(connection: sqlite3.Connection) -> Finding:
+    found = [row[0] for row in connection.execute("PRAGMA quick_check(5)")]
+    if found != ["ok"]:
+        advice = "keep a copy of the file, then restore a backup or run `sqlite3 FILE .recover`"
+        return Finding(Severity.ERROR, "integrity", "; ".join(found), advice)
+    return ok("integrity", "no damage found")
+
+
+def check_counts(connection: sqlite3.Connection) -> Finding:
+    real = {(queue, status): n for queue, status, n in connection.execute(REAL_COUNTS)}
+    kept = {
+        (queue, status): n
+        for queue, status, n in connection.execute("SELECT queue, status, n FROM mainspring_counts")
+        if n
+    }
+    wrong = [key for key in real.keys() | kept.keys() if real.get(key, 0) != kept.get(key, 0)]
+    if wrong:
+        shown = ", ".join(
+            f"{queue} {status_name(status)}: {kept.get((queue, status), 0)} kept, {real.get((queue, status), 0)} real"
+            for queue, status in sorted(wrong)[:5]
+        )
+        return Finding(Severity.ERROR, "counts", shown, "run `mainspring doctor --repair`")
+    return ok("counts", f"{sum(real.values())} jobs, kept numbers agree")
+
+
+def check_doubles(connection: sqlite3.Connection) -> Finding:
+    number = connection.execute(TWICE).fetchone()[0]
+    if number:
+        return Finding(Severity.ERROR, "doubles", f"{number} jobs are both live and finished", "please report this")
+    return ok("doubles", "no job is both live and finished")
+
+
+def check_orphans(connection: sqlite3.Connection, table: str) -> Finding:
+    number = connection.execute(ORPHANS.format(table=table)).fetchone()[0]
+    if number:
+        return Finding(Severity.WARNING, table, f"{number} rows belong to no job", "run `mainspring doctor --repair`")
+    return ok(table, "every row belongs to a job")
+
+
+def check_holders(connection: sqlite3.Connection, liveness: Liveness) -> Finding:
+    dead = [worker for worker in holders(connection) if liveness.dead(worker)]
+    if dead:
+        advice = "start a worker: it takes them over within a second"
+        return Finding(Severity.WARNING, "claims", f"jobs are held by dead workers: {', '.join(dead)}", advice)
+    return ok("claims", "every running job has a live worker")
+
+
+def check_leftovers(liveness: Liveness) -> Finding:
+    dead = [info.id for info in liveness.workers() if not info.alive]
+    if dead:
+        return Finding(
+            Severity.WARNING, "workers", f"files of dead workers: {', '.join(dead)}", "the next worker removes them"
+        )
+    return ok("workers", f"{sum(1 for _ in liveness.workers())} alive")
+
+
+def repair(transaction: Transaction, requests: list[None]) -> list[None]:
+    """Count again, and drop rows that belong to no job."""
+    transaction.execute("DELETE FROM mainspring_counts")
+    transaction.execute(f"INSERT INTO mainspring_counts {REAL_COUNTS}")
+    for table in PARTS:
+        orphans = ORPHANS.format(table=table).replace("count(*)", "job_id")
+        transaction.execute(f"DELETE FROM mainspring_{table} WHERE job_id IN ({orphans})")
+    return requests
+
+
+# -- heartbeat ------------------------------------------------------------------------------------
+
+LOST = f"""
+SELECT json_group_array(held.key) FROM json_each(?) AS held
+WHERE NOT EXISTS (
+    SELECT 1 FROM mainspring_jobs WHERE mainspring_jobs.id = held.key AND token = held.value AND status = {RUNNING})
+"""
+TO_CANCEL = f"""
+SELECT json_group_array(json_array(id, reason)) FROM mainspring_jobs INDEXED BY mainspring_jobs_running
+WHERE status = {RUNNING} AND worker = ? AND cancel = 1
+"""
+
+
+def pulse(connection: sqlite3.Connection, worker: str, held: Mapping[str, int]) -> Pulse:
+    lost = json.loads(connection.execute(LOST, (json.dumps(dict(held)),)).fetchone()[0])
+    cancelled = json.loads(connection.execute(TO_CANCEL, (worker,)).fetchone()[0])
+    return Pulse(frozenset(lost), {job_id: reason for job_id, reason in cancelled if job_id in held})

@@ -1,0 +1,51 @@
+"""A fair queue in front of the database's one write lock.
+
+SQLite's own waiting (`busy_timeout`) polls and starves: of two busy writers one gets nearly everything. A blocking
+`flock` on a file of its own is served by the kernel in order. It is released when the process dies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+
+class WriteLock:
+    """Held around each write transaction. One per connection: a flock belongs to the open file."""
+
+    def __init__(self, database: Path) -> None:
+        self._file = os.open(f"{database}-gate", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def __enter__(self) -> bool:
+        """Whether we had to wait."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            return True
+        return False
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    @contextmanager
+    def if_free(self) -> Iterator[bool]:
+        """Whether we are in; nobody waits."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        os.close(self._file)

@@ -1,0 +1,99 @@
+"""A batch that runs: several jobs in one slot, by one call of their handler. Each ends on its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from mainspring.batch_task import BatchTask
+from mainspring.batched import Item
+from mainspring.context import Context
+from mainspring.errors import CannotStoreResult
+from mainspring.worker import outcomes
+from mainspring.worker.run import Run, Stop
+
+Verdict = tuple[Any, BaseException | None]  # what it resulted in, or what it failed with
+COMMIT_PAUSE = 0.05  # seconds until a batch is told again to stop, of which a job is just being committed
+
+
+class RunningBatch:
+    def __init__(self, runs: list[Run], slot: asyncio.Task[None], context_of: Callable[[Run], Context]) -> None:
+        self.task: BatchTask[Any, Any, Any] = runs[0].task  # type: ignore[assignment] # only those are gathered
+        self.timeout = runs[0].timeout  # of all of them
+        self._slot = slot
+        self._rejected: list[tuple[Run, Verdict]] = []
+        self.runs: list[Run] = []
+        self.argument: list[Any] = []
+        self._load(runs, context_of)
+        self._stops = 0
+        for run in runs:
+            run.kill = self._stop
+
+    def _load(self, runs: list[Run], context_of: Callable[[Run], Context]) -> None:
+        load, wrap = self.task.payload.load_one, self.task.payload.takes_items
+        for run in runs:
+            try:
+                payload = load(run.claim.payload)
+            except Exception as error:  # noqa: BLE001 - InvalidPayload, or whatever a type of the user's raises
+                self._rejected.append((run, (None, error)))
+                continue
+            self.runs.append(run)
+            self.argument.append(Item(payload, partial(context_of, run)) if wrap else payload)
+
+    def _stop(self) -> None:
+        """A job was told to stop. The others go on; with the last of them the handler is cancelled, if it can be."""
+        self._stops += 1  # a job may be told twice
+        if self._stops >= len(self.runs) and self.task.is_async and all(run.stop is not None for run in self.runs):
+            self._slot.cancel()
+
+    @contextlib.contextmanager
+    def deadline(self) -> Iterator[None]:
+        if self.timeout is None:
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle
+
+        def overrun() -> None:
+            nonlocal timer
+            for run in self.runs:
+                run.end(Stop.TIMEOUT)
+            if any(run.stop is None for run in self.runs):
+                timer = loop.call_later(COMMIT_PAUSE, overrun)
+
+        timer = loop.call_later(self.timeout, overrun)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def returned(self, value: Any) -> list[tuple[Run, Verdict]]:
+        """An item's own word goes before what the handler returned."""
+        if value is None:
+            value = [None] * len(self.runs)
+        elif not isinstance(value, (list, tuple)) or len(value) != len(self.runs):
+            return self.raised(CannotStoreResult(misfit(self.task.name, value, len(self.runs))))
+        return self._endings([(None, one) if isinstance(one, BaseException) else (one, None) for one in value])
+
+    def raised(self, error: BaseException) -> list[tuple[Run, Verdict]]:
+        with contextlib.suppress(Exception):  # it does not take that; then it is written down anew for each
+            error.mainspring_failure = None  # type: ignore[attr-defined] # of an earlier batch, if it is a constant
+            error.mainspring_failure = outcomes.failure_of(error)  # type: ignore[attr-defined]
+        return self._endings([(None, error)] * len(self.runs))
+
+    def _endings(self, by_handler: list[Verdict]) -> list[tuple[Run, Verdict]]:
+        endings = by_handler
+        if self.task.payload.takes_items:
+            endings = [
+                (item.result, item.error) if item.settled else ending
+                for item, ending in zip(self.argument, by_handler, strict=True)
+            ]
+        return [*self._rejected, *zip(self.runs, endings, strict=True)]
+
+
+def misfit(task: str, value: Any, jobs: int) -> str:
+    what = f"{len(value)} results" if isinstance(value, (list, tuple)) else f"a {type(value).__name__}"
+    return f"batched task {task!r} returned {what} for {jobs} jobs: return nothing, or a list with one for each"

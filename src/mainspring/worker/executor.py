@@ -1,0 +1,185 @@
+"""How a run's handler is called: as a coroutine on the worker's loop, in a thread, or in a child process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
+from typing import Any
+
+from mainspring.app import Mainspring
+from mainspring.context import Context
+from mainspring.durable.calls import LastingCalls
+from mainspring.durable.run import DurableRun
+from mainspring.flow.passage import Passage
+from mainspring.middleware import RunCall
+from mainspring.stores.protocol import Completion
+from mainspring.task import Task
+from mainspring.worker import outcomes
+from mainspring.worker.batch_run import RunningBatch
+from mainspring.worker.processes import Processes
+from mainspring.worker.progress import Progress
+from mainspring.worker.run import Run, Stop, in_this_thread
+from mainspring.worker.threads import HeldBack, Threads
+
+
+class Executor:
+    """Of one event loop."""
+
+    def __init__(
+        self, app: Mainspring, worker: str, progress: Progress, *, processes: int, may_start: Callable[[Run], bool]
+    ) -> None:
+        self._app = app
+        self._store = app.store
+        self._worker = worker
+        self._progress = progress
+        self._may_start = may_start  # asked once more in its thread or process: those take a while to be ready
+        self._loop = asyncio.get_running_loop()
+        self._threads, self._processes = Threads(), Processes(processes)
+
+    def close(self) -> None:
+        self._threads.close()
+        self._processes.close()
+
+    async def call(self, run: Run) -> Any:
+        """By the way that fits the handler; the executors know nothing of stores."""
+        if run.stop is not None:
+            raise asyncio.CancelledError
+        task = run.task
+        args, kwargs = task.payload.load(run.claim.payload)
+        if task.payload.context is not None:
+            kwargs[task.payload.context] = self.context(run)
+        if run.isolated:
+            return await self._call_process(run)
+        handler = partial(task.function, *args, **kwargs)
+        if not task.is_async:
+            return await self._call_thread(run, handler)
+        with self._deadline(run):
+            if not self._wraps(task):
+                return await handler()
+            return await self._app.middleware.around(RunCall(task.name, (self.context(run),), is_async=True), handler)
+
+    async def call_batch(self, batch: RunningBatch) -> Any:
+        if not batch.runs:
+            return None
+        call = partial(batch.task.function, list(batch.argument))  # which it may change
+        with batch.deadline():
+            if self._wraps(batch.task):
+                return await self._call_wrapped_batch(batch, call)
+            value = call() if batch.task.is_async else await self._in_thread(batch.runs, call)
+            return await value if inspect.iscoroutine(value) else value
+
+    async def _call_wrapped_batch(self, batch: RunningBatch, call: Callable[[], Any]) -> Any:
+        contexts = tuple(self.context(run) for run in batch.runs)
+        middleware, of_call = self._app.middleware, RunCall(batch.task.name, contexts, batch.task.is_async)
+        if batch.task.is_async:
+            return await middleware.around(of_call, call)
+        value = await middleware.around_thread(of_call, partial(self._in_thread, batch.runs), call)
+        return await value if inspect.iscoroutine(value) else value
+
+    def _wraps(self, task: Task[..., Any, Any]) -> bool:
+        return bool(self._app.middleware.runs) and not task.is_internal
+
+    def _in_thread(self, runs: list[Run], call: Callable[[], Any]) -> asyncio.Future[Any]:
+        return self._threads.run(partial(self._started, runs, call))
+
+    def _started(self, runs: list[Run], call: Callable[[], Any]) -> Any:
+        """In the handler's thread."""
+        if not all(map(self._may_start, runs)):
+            for run in runs:
+                run.hold_back()
+            raise HeldBack
+        return in_this_thread(runs, call)
+
+    @contextlib.contextmanager
+    def _deadline(self, run: Run) -> Iterator[None]:
+        if run.timeout is None:
+            yield
+            return
+        timer = self._loop.call_later(run.timeout, run.end, Stop.TIMEOUT)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    async def _call_process(self, run: Run) -> Any:
+        def begun(kill: Callable[[], object]) -> None:
+            run.kill = kill
+            if run.stop is not None:
+                kill()
+            elif run.timeout is not None:
+                timers.append(self._loop.call_later(run.timeout, run.end, Stop.TIMEOUT))
+
+        timers: list[asyncio.TimerHandle] = []
+        try:
+            return await self._processes.run(
+                run.task, run.claim, self.context(run), begun, partial(self._may_start, run)
+            )
+        except HeldBack:
+            run.hold_back()
+            raise
+        finally:
+            for timer in timers:
+                timer.cancel()
+
+    async def _call_thread(self, run: Run, function: Callable[[], Any]) -> Any:
+        """A thread cannot be stopped: at its timeout it is told through the context, and waited for."""
+        context = self.context(run)
+        with self._deadline(run):
+            if self._wraps(run.task):
+                call = RunCall(run.task.name, (context,), is_async=False)
+                value = await self._app.middleware.around_thread(call, partial(self._in_own_thread, run), function)
+            else:
+                value = await self._in_own_thread(run, function)
+            return await self._await(run, value) if inspect.iscoroutine(value) else value
+
+    def _in_own_thread(self, run: Run, function: Callable[[], Any]) -> asyncio.Future[Any]:
+        return self._in_thread([run], partial(run.in_its_thread, function))
+
+    async def _await(self, run: Run, work: Coroutine[Any, Any, Any]) -> Any:
+        """A plain function gave a coroutine, as a wrapper around an asynchronous one does: that can be cancelled."""
+        if run.stop is not None:
+            work.close()
+            raise asyncio.CancelledError
+        run.kill = run.slot.cancel if run.slot is not None else None
+        return await work
+
+    # -- what handlers can ask for --------------------------------------------------------------
+
+    def context(self, run: Run) -> Context:
+        """Also from a thread: the handler of a batch asks for those that it needs."""
+        if run.context is None:
+            durable = run.task.payload.context is not None and not run.isolated
+            run.context = Context(
+                run.claim,
+                key=run.task.idempotency_key(run.claim),
+                worker=self._worker,
+                report=partial(self._progress.report, run),
+                transact=partial(self._transact, run),
+                durable=partial(self._durable, run) if durable else None,
+                passage=partial(Passage, self._app),
+            )
+            if run.stop is not None:
+                run.context.stop(run.stop_reason or run.stop)
+        return run.context
+
+    def _durable(self, run: Run) -> LastingCalls:
+        """Also from a thread."""
+        run.durable = DurableRun(
+            self._app,
+            run.claim,
+            loop=self._loop,
+            task=run.slot,
+            thread=run.thread,
+            in_thread=self._threads.run,
+            progressed=partial(self._progress.report, run),
+            write_progress=self._progress.write,
+            stopped=lambda: run.stop is not None,
+            declared=run.task.steps,
+        )
+        return LastingCalls(run.durable)
+
+    def _transact(self, run: Run, connection: Any) -> Completion:
+        return self._store.completion(lambda: outcomes.completed(run, self._store.clock.now()), connection)

@@ -1,0 +1,102 @@
+"""What workers do for all: take over from the dead, delete what is old, notice a clock that was set."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from mainspring.app import Mainspring
+from mainspring.clock import Millis
+from mainspring.job import Status
+from mainspring.stores.protocol import Measured, StalledRun
+from mainspring.worker import outcomes
+from mainspring.worker.after_ack import AfterAck
+from mainspring.worker.clock_watch import ClockWatch
+from mainspring.worker.reporter import Reporter
+
+CLOCK_JUMP = 250  # milliseconds by which the wall clock may go wrong between two looks at it
+PRUNE_EVERY = 10.0  # seconds
+PRUNE_CHUNK = 1000  # jobs
+HEARTBEAT_POLL = 0.05  # seconds
+PRUNE_FOR = 1.0  # seconds at a time: meanwhile nobody here looks for the dead
+
+
+class Maintenance:
+    """Of one event loop."""
+
+    def __init__(
+        self,
+        app: Mainspring,
+        announce: Reporter,
+        aftermath: AfterAck,
+        stopping: asyncio.Event,
+        beaten_at: Callable[[], float],
+    ) -> None:
+        self._app = app
+        self._store = app.store
+        self._reporter = announce
+        self._after_ack = aftermath
+        self._stopping = stopping
+        self._loop = asyncio.get_running_loop()
+        self._beaten_at = beaten_at  # when our own heartbeat last got through, by the monotonic clock
+        self._looked_at = self._loop.time()
+        self._pruned_at = self._loop.time()
+        self._clock_offset = self._offset()
+        self._must_recover = False
+        self._watch = ClockWatch(app)
+
+    async def look_after_others(self, every: float) -> None:
+        """Take over from dead workers and delete what is old. Called again after `every` seconds."""
+        await self._watch.look()
+        if isinstance(self._store, Measured):
+            self._app.contact.measured(self._store.measures())
+        await self._leave_time_to_wake(every)
+        await self._take_over()
+        self._looked_at = self._loop.time()
+        await self._prune()
+
+    async def _take_over(self) -> None:
+        """Take over from dead workers, then finish what they left half done: if that fails, at the next look."""
+        reaped = await self._store.reap(self._after_stall)
+        for takeover in reaped.takeovers:
+            self._reporter.taken_over(takeover)
+            if takeover.status is Status.CANCELLED:
+                self._after_ack.cancelled(takeover.job_id)
+        self._must_recover = self._must_recover or bool(reaped.dead)
+        if self._must_recover:
+            await self._app.timers.recover()
+            self._must_recover = False
+
+    def _after_stall(self, run: StalledRun) -> Millis | None:
+        return outcomes.after_stall(self._app.task_named(run.task), run)
+
+    async def _leave_time_to_wake(self, every: float) -> None:
+        """After a long pause, wait before any worker is declared dead: for half a lease, and for our own heartbeat.
+
+        If the machine slept, all workers fell silent together. Without this, the first one that looks would take over
+        the jobs of the others, or even its own, before their heartbeats get through.
+        """
+        lease, woken = self._store.lease, self._loop.time()
+        if woken - self._looked_at <= every + lease / 2:
+            return
+        await asyncio.sleep(lease / 2)
+        while self._beaten_at() < woken and self._loop.time() < woken + lease:  # noqa: ASYNC110 - it beats in a thread
+            await asyncio.sleep(HEARTBEAT_POLL)
+
+    def clock_jumped(self) -> bool:
+        """The clock was set, or the machine slept: what is due now may be other than we thought."""
+        before, self._clock_offset = self._clock_offset, self._offset()
+        return abs(self._clock_offset - before) > CLOCK_JUMP
+
+    def _offset(self) -> float:
+        return self._store.clock.now() - self._loop.time() * 1000
+
+    async def _prune(self) -> None:
+        """In chunks, so that others may write in between."""
+        began = self._loop.time()
+        if began - self._pruned_at < PRUNE_EVERY or not self._watch.may_delete():
+            return
+        while await self._store.prune(PRUNE_CHUNK) >= PRUNE_CHUNK:
+            if self._stopping.is_set() or self._loop.time() - began > PRUNE_FOR:
+                return  # there is more: the next look goes on
+        self._pruned_at = self._loop.time()

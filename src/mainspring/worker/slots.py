@@ -1,0 +1,145 @@
+"""The worker's slots: one asyncio task each, which runs jobs one after the other.
+
+A task per job would cost more than a quick job itself. Each job still has a context of its own, as a task would give
+it, so that no context variable leaks from one job into the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import types
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Generic, TypeVar, cast
+
+T = TypeVar("T")
+W = TypeVar("W")  # what one call of `execute` runs
+
+SLOTS_PER_WAIT = 2  # slots that are set to work whenever a job has to wait, so that many are soon busy
+CANCEL_TIMEOUT = 1.0  # seconds that cancelled slots have to end
+MAX_TURN = 0.0005  # seconds for which one slot runs jobs that never wait, before the event loop gets its turn
+
+
+class SlotPool(Generic[W]):
+    """Run what is in the buffer, in its order, in at most `limit` slots. A slot is started when it is needed."""
+
+    def __init__(
+        self, limit: int, buffer: deque[W], execute: Callable[[W, asyncio.Task[None]], Coroutine[Any, Any, None]]
+    ) -> None:
+        self._limit = limit
+        self._buffer = buffer
+        self._execute = execute
+        self._slots: list[asyncio.Task[None]] = []
+        self._resting: list[asyncio.Future[None]] = []
+        self._closing = False
+        self._loop = asyncio.get_running_loop()
+
+    def feed(self) -> None:
+        """Set slots to work, since there is something in the buffer.
+
+        A slot sets others to work when its job has to wait. So one slot runs jobs that never wait in a row, without a
+        turn of the event loop for each of them.
+        """
+        for _ in range(min(len(self._buffer), SLOTS_PER_WAIT)):
+            self._set_one_to_work()
+
+    async def close(self) -> None:
+        """Cancel what still runs. A handler that ignores its cancellation is left behind."""
+        self._closing = True
+        for slot in self._slots:
+            slot.cancel()
+        if self._slots:
+            await asyncio.wait(self._slots, timeout=CANCEL_TIMEOUT)
+        self._slots.clear()
+
+    def _set_one_to_work(self) -> None:
+        while self._resting:
+            resting = self._resting.pop()
+            if not resting.done():
+                resting.set_result(None)
+                return
+        if len(self._slots) < self._limit:
+            number = len(self._slots) + 1
+            self._slots.append(self._loop.create_task(self._serve(), name=f"mainspring-slot-{number}"))
+
+    async def _serve(self) -> None:
+        slot = asyncio.current_task()
+        assert slot is not None  # noqa: S101 - a coroutine that runs is in a task
+        while not self._closing:
+            try:
+                await self._run_some(slot)
+                if self._buffer:
+                    await asyncio.sleep(0)
+                elif not self._closing:
+                    await self._rest()
+            except asyncio.CancelledError:  # from something that a job left behind: the slot must not end by it
+                if self._closing:
+                    raise
+                uncancel(slot)
+
+    async def _run_some(self, slot: asyncio.Task[None]) -> None:
+        buffer, time = self._buffer, self._loop.time
+        until = time() + MAX_TURN
+        while buffer and not self._closing:
+            await run_in_new_context(self._execute(buffer.popleft(), slot), self.feed)
+            if time() > until:
+                return
+
+    async def _rest(self) -> None:
+        fed: asyncio.Future[None] = self._loop.create_future()
+        self._resting.append(fed)
+        await fed
+
+
+def frames_of(slot: asyncio.Task[None]) -> list[types.FrameType]:
+    """Return the frames of a suspended slot, down to what its handler awaits.
+
+    `Task.get_stack` would stop at `run_in_new_context`.
+    """
+    frames: list[types.FrameType] = []
+    awaitable: Any = slot.get_coro()
+    while (frame := getattr(awaitable, "cr_frame", None) or getattr(awaitable, "gi_frame", None)) is not None:
+        frames.append(frame)
+        if frame.f_code is run_in_new_context.__code__:
+            awaitable = frame.f_locals["work"]
+        else:
+            awaitable = getattr(awaitable, "cr_await", None) or getattr(awaitable, "gi_yieldfrom", None)
+    return frames
+
+
+def uncancel(slot: asyncio.Task[None]) -> None:
+    """Clear the cancellation of a slot: it was meant for the slot's job."""
+    while slot.cancelling():
+        slot.uncancel()
+
+
+async def shed_cancellation(slot: asyncio.Task[None]) -> None:
+    """Clear a cancellation that was requested but not raised yet: before Python 3.13 it would end the next job."""
+    uncancel(slot)
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
+
+
+@types.coroutine
+def run_in_new_context(work: Coroutine[Any, Any, T], on_wait: Callable[[], None]) -> Generator[Any, Any, T]:
+    """Await a coroutine in a copy of the current context. Call `on_wait` when it first has to wait."""
+    context = contextvars.copy_context()
+    step: Callable[[Any], Any] = work.send
+    argument: Any = None
+    try:
+        wanted = context.run(step, None)
+    except StopIteration as stop:
+        return cast("T", stop.value)
+    on_wait()
+    while True:
+        try:
+            argument = yield wanted
+            step = work.send
+        except BaseException as error:  # noqa: BLE001 - whatever is thrown at us is for the coroutine
+            step, argument = work.throw, error
+        try:
+            wanted = context.run(step, argument)
+        except StopIteration as stop:
+            return cast("T", stop.value)
