@@ -407,7 +407,7 @@ class Mainspring:
     # -- signals --------------------------------------------------------------------------------
 
     async def signal(
-        self, key: str, payload: Any = None, *, keep: Length = signals.KEPT, id: str | None = None
+        self, key: str, payload: Any = None, *, keep: Length = signals.SIGNAL_RETENTION, id: str | None = None
     ) -> Signal:
         """Tell all jobs that wait for this key, and those that will within the time it is kept (`ctx.wait_for`).
 
@@ -416,7 +416,7 @@ class Mainspring:
         return await signals.send(self.store, key, payload, keep, id)
 
     def signal_sync(
-        self, key: str, payload: Any = None, *, keep: Length = signals.KEPT, id: str | None = None
+        self, key: str, payload: Any = None, *, keep: Length = signals.SIGNAL_RETENTION, id: str | None = None
     ) -> Signal:
         return self.run(self.signal(key, payload, keep=keep, id=id))
 

@@ -337,8 +337,8 @@ async def eventually_children(app: Mainspring) -> list[Any]:
     ("call", "said"),
     [
         (lambda ctx, _: ctx.spawn(str, name="a"), "give a task and its arguments, or a prepared job"),
-        (lambda ctx, render: ctx.gather(render), "takes what ctx.spawn gave and prepared jobs"),
-        (lambda ctx, render: ctx.gather([render.prepare(name="a")]), r"not a list; put a \* before it"),
+        (lambda ctx, render: ctx.gather(render), r"takes children \(from ctx.spawn\) and prepared jobs"),
+        (lambda ctx, render: ctx.gather([render.prepare(name="a")]), r"not a list; unpack it with \*"),
         (lambda ctx, _: ctx.step("a", str(1)), "give the function and then its arguments"),
         (lambda ctx, _: ctx.step("a", asyncio.sleep(0)), "give the function and then its arguments"),
         (lambda ctx, _: ctx.sleep("5m"), "'5m' is no length of time"),

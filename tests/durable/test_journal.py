@@ -55,7 +55,7 @@ def test_who_asks_for_something_new_too_early_was_changed(asks: tuple[str, ...],
 
 def test_another_kind_under_the_name_is_a_change() -> None:
     book = journal(Step("a", 1, "sleep", "7"))
-    with pytest.raises(StepsChanged, match="asks for step 'a', but had sleep 'a'"):
+    with pytest.raises(StepsChanged, match="asks for step 'a', but an earlier run recorded sleep 'a'"):
         book.ask("a", "step", 0)
 
 
@@ -80,7 +80,7 @@ def test_a_name_stands_for_one_thing() -> None:
 
 @pytest.mark.parametrize("name", ["", "  ", "n" * 201, "a\nb", "\x00", "\udc80", None, 7])
 def test_names_that_cannot_be(name: Any) -> None:
-    with pytest.raises(ConfigurationError, match="a line of 1 to 200 characters"):
+    with pytest.raises(ConfigurationError, match="one line of 1 to 200 printable characters"):
         journal().ask(name, "step", 0)
 
 

@@ -479,7 +479,7 @@ async def test_a_wish_within_a_step_ends_the_job(quick: Kit) -> None:
 async def test_the_twins_do_not_mix(quick: Kit, ledger: Ledger) -> None:
     @quick.app.task()
     async def work(ctx: Context) -> None:
-        with pytest.raises(RuntimeError, match="use await"):
+        with pytest.raises(RuntimeError, match="await the other method"):
             ctx.step_sync("a", ledger.note_plainly, "a")
 
     await work.enqueue()

@@ -1,5 +1,5 @@
-"""Durable functions: handlers that survive between their steps, sleep, and wait for what others do.
+"""Durable functions: handlers that resume after a crash, a sleep, or a wait for a signal or a child job.
 
-A function runs from its beginning each time. What it has behind it (its steps, sleeps, waits and children) is recorded
-under names, and answered from the record. See docs/durable.md.
+Each run starts the function from its beginning. Steps, sleeps, waits and children that are done were recorded under
+their names, so the new run gets their results from the records. See docs/durable.md.
 """

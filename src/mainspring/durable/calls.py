@@ -1,4 +1,4 @@
-"""What a durable function calls: the part of `Context` that outlasts a run. Each method has a twin for threads."""
+"""The durable methods of `Context`: steps, sleeps, waits and children. Each has a `_sync` twin for plain functions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Durable(Protocol):
-    """What stands behind the calls: a run, or in a unit test nothing that lasts."""
+    """Carries out the calls: `RecordedCalls` in a run, `Detached` in a unit test, `NoCalls` where they are refused."""
 
     async def step(self, name: str, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any: ...
     def step_sync(self, name: str, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any: ...
@@ -34,13 +34,13 @@ class Durable(Protocol):
     async def gather(
         self, jobs: Sequence[Child[Any] | NewJob], name: str | None, *, return_exceptions: bool, cancel: bool
     ) -> list[Any]: ...
-    def across(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
+    def run_on_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
     def refuse_within_step(self, what: str) -> None: ...
     def step_here(self) -> str | None: ...
 
 
 class DurableCalls:
-    """Mixed into `Context`."""
+    """The durable methods, as a base class of `Context`."""
 
     @property
     def _durable(self) -> Durable:
@@ -53,10 +53,10 @@ class DurableCalls:
     @overload
     async def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     async def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Do this once: `await ctx.step("charge", charge, order_id)`.
+        """Call a function once per job: `await ctx.step("charge", charge, order_id)`.
 
-        What it gives is JSON, by its return annotation, and is recorded before the function goes on. A run that comes
-        back gets the record. A plain function runs in a thread.
+        Its result is recorded as JSON, according to its return annotation, before your code goes on. A later run gets
+        the recorded result and does not call the function. A plain function runs in a thread.
         """
         check_function(name, function)
         return await self._durable.step(name, function, args, kwargs)
@@ -66,19 +66,19 @@ class DurableCalls:
     @overload
     def step_sync(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     def step_sync(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """The same in a plain function. It runs right here; a coroutine on the worker's loop."""
+        """Do as `step` does, in a plain function. It runs in this thread; a coroutine runs on the worker's loop."""
         check_function(name, function)
-        self._look_up()
+        self._stop_if_cancelled()
         return self._durable.step_sync(name, function, args, kwargs)
 
     # -- sleep ----------------------------------------------------------------------------------------
 
     async def sleep(self, length: Length, *, name: str | None = None) -> None:
-        """Leave the worker for so long, minutes or years: a timedelta, or seconds."""
+        """Suspend the job for this long, minutes or years: a timedelta, or seconds. It occupies no worker meanwhile."""
         await self._durable.sleep(sleep.after(length), name)
 
     def sleep_sync(self, length: Length, *, name: str | None = None) -> None:
-        self._across(lambda: self._durable.sleep(sleep.after(length), name))
+        self._run_on_loop(lambda: self._durable.sleep(sleep.after(length), name))
 
     async def sleep_until(
         self,
@@ -88,9 +88,10 @@ class DurableCalls:
         fold: Literal["first", "second"] = "first",
         name: str | None = None,
     ) -> None:
-        """Leave the worker until then: a time that has a zone, or the wall time of the place that `tz` names.
+        """Suspend the job until `moment`: an aware datetime, or a wall time in the zone `tz`.
 
-        `fold` says which, of a wall time that comes twice; one that clocks skip is as much later.
+        If the wall time occurs twice, `fold` says which one. If the clocks skip it, it moves later by the length of the
+        gap.
         """
         await self._durable.sleep(sleep.at(moment, tz, fold), name)
 
@@ -103,19 +104,19 @@ class DurableCalls:
         name: str | None = None,
     ) -> None:
         until = sleep.at(moment, tz, fold)
-        self._across(lambda: self._durable.sleep(until, name))
+        self._run_on_loop(lambda: self._durable.sleep(until, name))
 
     # -- signals --------------------------------------------------------------------------------------
 
     async def wait_for(self, key: str, *, timeout: Length | None = None, name: str | None = None) -> Signal | None:
-        """Leave the worker until somebody does `app.signal(key, …)`; None: that did not come within the timeout.
+        """Suspend the job until `app.signal(key, …)` is called; return the signal, or None after the timeout.
 
-        Of several signals under the key this job gets each once, the oldest first, also those sent before it waited.
+        The job gets each signal of the key once, oldest first, including those sent before it waited.
         """
         return await self._durable.wait_for(key, timeout, name)
 
     def wait_for_sync(self, key: str, *, timeout: Length | None = None, name: str | None = None) -> Signal | None:
-        return self._across(lambda: self._durable.wait_for(key, timeout, name))
+        return self._run_on_loop(lambda: self._durable.wait_for(key, timeout, name))
 
     # -- children -------------------------------------------------------------------------------------
 
@@ -126,8 +127,8 @@ class DurableCalls:
     async def spawn(self, job: Any, /, *args: Any, **kwargs: Any) -> Child[Any]:
         """Enqueue a job once, as a child of this one: `await ctx.spawn(render, video="a")`.
 
-        A task, or one with options (`render.using(…)`), and its arguments; or a prepared job, and then how: under which
-        name, and whether it is cancelled with this one (cancel_children).
+        Give a task, or a task with options (`render.using(…)`), and its arguments. Or give a prepared job; then you can
+        also set the step's name, and whether cancelling this job cancels the child (cancel_children).
         """
         return await self._spawn(job, args, kwargs)
 
@@ -136,7 +137,7 @@ class DurableCalls:
     @overload
     def spawn_sync(self, job: NewJob, /, *, name: str | None = None, cancel_children: bool = True) -> Child[Any]: ...
     def spawn_sync(self, job: Any, /, *args: Any, **kwargs: Any) -> Child[Any]:
-        return self._across(lambda: self._spawn(job, args, kwargs))
+        return self._run_on_loop(lambda: self._spawn(job, args, kwargs))
 
     def _spawn(self, job: Any, args: Any, kwargs: dict[str, Any]) -> Coroutine[Any, Any, Child[Any]]:
         if not isinstance(job, NewJob):
@@ -155,10 +156,10 @@ class DurableCalls:
         name: str | None = None,
         cancel_children: bool = True,
     ) -> list[Any]:
-        """Leave the worker until these children have finished; their results, in this order.
+        """Suspend the job until these children have finished; return their results in the order given.
 
-        Prepared jobs are spawned first, together. JobFailed names the first that did not complete; with
-        return_exceptions it is among the results.
+        Prepared jobs are spawned first, in one commit. If a child did not complete, this raises JobFailed for the first
+        such child. With return_exceptions, the exceptions are among the results instead.
         """
         check_children(jobs)
         return await self._durable.gather(jobs, name, return_exceptions=return_exceptions, cancel=cancel_children)
@@ -171,18 +172,18 @@ class DurableCalls:
         cancel_children: bool = True,
     ) -> list[Any]:
         check_children(jobs)
-        return self._across(
+        return self._run_on_loop(
             lambda: self._durable.gather(jobs, name, return_exceptions=return_exceptions, cancel=cancel_children)
         )
 
     # -- threads --------------------------------------------------------------------------------------
 
-    def _across(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        self._look_up()
-        return self._durable.across(work)
+    def _run_on_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        self._stop_if_cancelled()
+        return self._durable.run_on_loop(work)
 
-    def _look_up(self) -> None:
-        """A thread that is told to stop does so between two steps."""
+    def _stop_if_cancelled(self) -> None:
+        """Stop a plain function between two steps. A thread cannot be interrupted while it runs."""
         self.raise_if_cancelled()
 
     def raise_if_cancelled(self) -> None:
@@ -192,9 +193,10 @@ class DurableCalls:
 def check_function(name: Any, function: Any) -> None:
     if not callable(function):
         if isinstance(function, Coroutine):
-            function.close()  # else Python complains too, that nobody has awaited it
+            function.close()  # else Python also warns that it was never awaited
         msg = (
-            f"ctx.step({name!r}, …): give the function and then its arguments, fn, 1, not what fn(1) gave: {function!r}"
+            f"ctx.step({name!r}, …): give the function and then its arguments (fn, 1), "
+            f"not the result of fn(1), which is {function!r}"
         )
         raise ConfigurationError(msg)
 
@@ -202,19 +204,19 @@ def check_function(name: Any, function: Any) -> None:
 def check_children(jobs: Sequence[Any]) -> None:
     for job in jobs:
         if not isinstance(job, (Child, NewJob)):
-            what = "a list; put a * before it" if isinstance(job, (list, tuple)) else repr(job)
-            msg = f"ctx.gather takes what ctx.spawn gave and prepared jobs (render.prepare(…)), not {what}"
+            what = "a list; unpack it with *" if isinstance(job, (list, tuple)) else repr(job)
+            msg = f"ctx.gather takes children (from ctx.spawn) and prepared jobs (render.prepare(…)), not {what}"
             raise ConfigurationError(msg)
 
 
-class LastingCalls:
-    """What a run answers to the calls; each kind of call has a module of its own."""
+class RecordedCalls:
+    """Carries out the calls of a run and records them. Each kind of call has its own module."""
 
     def __init__(self, run: DurableRun) -> None:
         self.run = run
         self.step = run.step
         self.step_sync = run.step_sync
-        self.across = run.across
+        self.run_on_loop = run.run_on_loop
         self.refuse_within_step = run.refuse_within_step
         self.step_here = run.step_here
 
@@ -234,7 +236,7 @@ class LastingCalls:
 
 
 class NoCalls:
-    """Where a function cannot be durable."""
+    """Refuses every call, where a function cannot be durable."""
 
     def __init__(self, why: str) -> None:
         self._why = why
@@ -243,7 +245,7 @@ class NoCalls:
         raise UnsupportedCall(self._why)
 
     def refuse_within_step(self, what: str) -> None:
-        """There are no steps."""
+        """Allow it: no step can be running here."""
 
     def step_here(self) -> str | None:
         return None

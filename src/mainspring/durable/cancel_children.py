@@ -1,7 +1,7 @@
-"""Parents and children: who cancels a parent cancels its children, unless they were spawned to outlast it.
+"""Cancelling a parent job also cancels its children, unless they were spawned with cancel_children=False.
 
-The children are found in the parent's steps. Should the canceller die before it has come to them, a child that is
-claimed later looks whether its parent was cancelled, and is cancelled too.
+The parent's recorded steps name its children. If the process that cancels the parent dies before it has cancelled all
+children, `ParentGuard` cancels the others: when a worker claims a child, it checks whether the parent was cancelled.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from mainspring.app import Mainspring
 
 CHUNK = 500
-WITH_CHILDREN = frozenset({"spawn", "gather"})
+KINDS_WITH_CHILDREN = frozenset({"spawn", "gather"})
 
 
 class ParentGuard:
+    """Cancels a claimed job whose parent was cancelled, before it starts."""
+
     option = "parent"
 
     def __init__(self, app: Mainspring) -> None:
@@ -43,22 +45,24 @@ class ParentGuard:
         }
 
     async def ended(self, jobs: Sequence[Guarded]) -> None:
-        """Nothing was given out."""
+        """Do nothing: `admit` takes nothing that would have to be given back."""
 
 
 async def cancel_children(app: Mainspring, parents: Sequence[str], actor: str) -> None:
-    """Of jobs that were cancelled; their own children go with them."""
+    """Cancel the children of jobs that were cancelled, and in turn the children of those."""
     for parent in parents:
         children = await children_of(app, parent)
         for start in range(0, len(children), CHUNK):
-            some = Filter(ids=tuple(children[start : start + CHUNK]))
-            await app.jobs.cancel_where(some, reason=reason_of(parent), actor=actor)
+            chunk = Filter(ids=tuple(children[start : start + CHUNK]))
+            await app.jobs.cancel_where(chunk, reason=reason_of(parent), actor=actor)
 
 
 async def children_of(app: Mainspring, parent: str) -> list[str]:
-    """Those that end with it."""
+    """Return the ids of the children that are to be cancelled with their parent."""
     steps = await app.store.steps(parent)
-    states: list[dict[str, Any]] = [json.loads(one.output or "{}") for one in steps if kind_of(one) in WITH_CHILDREN]
+    states: list[dict[str, Any]] = [
+        json.loads(step.output or "{}") for step in steps if kind_of(step) in KINDS_WITH_CHILDREN
+    ]
     return [child for state in states for child in state["children"]]
 
 

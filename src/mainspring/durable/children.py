@@ -22,7 +22,7 @@ CHUNK = 500
 
 @dataclass(frozen=True, slots=True)
 class Child(Generic[R_co]):
-    """A job that this one has spawned. Give it to `ctx.gather` to wait for what it results in."""
+    """A job that this job has spawned. Pass it to `ctx.gather` to wait for its result."""
 
     id: str
     task: str
@@ -30,22 +30,22 @@ class Child(Generic[R_co]):
 
 
 async def spawn(run: DurableRun, job: NewJob, name: str | None, *, cancel: bool) -> Child[Any]:
-    asker = run.asker()
-    name = run.journal.called(name) if name else run.journal.derive(f"spawn {job.task}", main=asker is None)
-    asked = await run.ask(name, "spawn", asker)
+    branch = run.branch()
+    name = run.journal.called(name) if name else run.journal.derive(f"spawn {job.task}", main=branch is None)
+    asked = await run.ask(name, "spawn", branch)
     state = json.loads(asked.record.output or "{}") if asked.record is not None else {}
     if not state or "open" in state:
-        state = await put_in(run, asked, [job], state, cancel=cancel)
+        state = await insert_children(run, asked, [job], state, cancel=cancel)
     return Child(state["ids"][0], job.task, name)
 
 
-async def put_in(
+async def insert_children(
     run: DurableRun, asked: Asked, wanted: Sequence[Child[Any] | NewJob], state: dict[str, Any], *, cancel: bool
 ) -> dict[str, Any]:
-    """Put in those that are new: they and the step that knows their ids are one commit.
+    """Insert the children that are new, in one commit with the step that records their ids; return the step's state.
 
-    A job with a dedupe key may turn out to be another one. Until that is known and written too, the step is open: the
-    next run repeats the insert, under the ids that it finds here.
+    If a job has a dedupe key, the store may return an existing job instead. The step stays open until the id of that
+    job is recorded too. If the run ends before, the next run repeats the insert with the recorded ids.
     """
     ids = state.get("ids") or [one.id for one in wanted]
     jobs = [as_child(run, one, known, cancel=cancel) for one, known in zip(wanted, ids, strict=True) if is_new(one)]
@@ -54,13 +54,15 @@ async def put_in(
     state = {"ids": ids, "children": mine if cancel else [], **({"open": True} if keyed else {})}
     if not jobs:
         return state
-    await run.patiently(partial(refuse_unknown, run.app, [one for one in wanted if is_new(one)]))
+    await run.retry_outages(partial(refuse_unknown, run.app, [one for one in wanted if is_new(one)]))
     inserted = await run.save(asked.step(json.dumps(state), run.now()), jobs)
     run.spawned += [one.id for one in inserted if one.created]
     run.app.announce(jobs, inserted)
     if keyed:
         others = {job.id: one.id for job, one in zip(jobs, inserted, strict=True) if not one.created}
-        children = [child for child in state["children"] if child not in others]  # another's does not end with this one
+        children = [
+            child for child in state["children"] if child not in others
+        ]  # others inserted those: do not cancel them
         state = {"ids": [others.get(child, child) for child in ids], "children": children}
         await run.save(asked.step(json.dumps(state), run.now()))
     return state
@@ -71,8 +73,8 @@ def is_new(child: Child[Any] | NewJob) -> TypeGuard[NewJob]:
 
 
 def as_child(run: DurableRun, job: NewJob, job_id: str, *, cancel: bool) -> NewJob:
-    own = json.loads(job.options or "{}")
-    options = json.dumps({**own, "parent": {"id": run.claim.id, "cancel": cancel}})
+    given = json.loads(job.options or "{}")
+    options = json.dumps({**given, "parent": {"id": run.claim.id, "cancel": cancel}})
     return replace(job, id=job_id, options=options)
 
 
@@ -82,15 +84,19 @@ def as_child(run: DurableRun, job: NewJob, job_id: str, *, cancel: bool) -> NewJ
 async def gather(
     run: DurableRun, children: Sequence[Child[Any] | NewJob], name: str | None, *, return_exceptions: bool, cancel: bool
 ) -> list[Any]:
-    """Waits for all of them; what comes out is recorded, unless it is an error: then a child may be retried."""
-    asker = run.asker()
-    name = run.journal.called(name) if name else run.journal.derive("gather", main=asker is None)
-    asked = await run.ask(name, "gather", asker)
+    """Suspend until all children have ended; return their results.
+
+    The results are recorded, unless an error is raised: then the failed child can be retried, and the next run reads
+    its result again.
+    """
+    branch = run.branch()
+    name = run.journal.called(name) if name else run.journal.derive("gather", main=branch is None)
+    asked = await run.ask(name, "gather", branch)
     state = json.loads(asked.record.output or "{}") if asked.record is not None else {}
-    check_number(asked, children, state)
+    check_child_count(asked, children, state)
     if "ends" not in state:
         if not state or "open" in state:
-            state = await put_in(run, asked, children, state, cancel=cancel)
+            state = await insert_children(run, asked, children, state, cancel=cancel)
         state["ends"] = await ends_of(run, asked, state)
         if return_exceptions or not any(failed(end) for end in state["ends"]):
             await run.save(asked.step(json.dumps(state), run.now()))
@@ -102,19 +108,22 @@ async def gather(
     return outcomes
 
 
-def check_number(asked: Asked, children: Sequence[Child[Any] | NewJob], state: dict[str, Any]) -> None:
+def check_child_count(asked: Asked, children: Sequence[Child[Any] | NewJob], state: dict[str, Any]) -> None:
     if state and len(state["ids"]) != len(children):
         msg = (
             f"{asked.name!r} gathers {len(children)} children, but had {len(state['ids'])} before: its function was "
-            "changed while the job is under way, or what it gathers differs from run to run; find that out in a step"
+            "changed while the job was in progress, or the list differs from run to run; then compute it in a step"
         )
         raise StepsChanged(msg)
 
 
 async def ends_of(run: DurableRun, asked: Asked, state: dict[str, Any]) -> list[dict[str, Any]]:
-    """Suspends until all are finished: for the last of them, as the others will probably be by then."""
+    """Return how each child ended; suspend while some have not.
+
+    The job is woken by the end of the last unfinished child: by then the others have probably ended too.
+    """
     ids: list[str] = state["ids"]
-    jobs = await run.patiently(partial(read, run, ids))
+    jobs = await run.retry_outages(partial(read, run, ids))
     unfinished = [one for one in ids if one in jobs and not jobs[one].finished]
     if unfinished:
         now = run.now()
@@ -133,7 +142,7 @@ async def read(run: DurableRun, ids: Sequence[str]) -> dict[str, Job]:
 
 def end_data(job_id: str, job: Job | None) -> dict[str, Any]:
     if job is None:
-        return {"id": job_id, "task": "", "status": "gone", "error": "it was deleted, or its retention is over"}
+        return {"id": job_id, "task": "", "status": "gone", "error": "it was deleted, or its retention has expired"}
     if job.status is Status.COMPLETED:
         return {"id": job_id, "task": job.task, "status": job.status, "result": job.result}
     error = f"{job.failure.type}: {job.failure.message}" if job.failure else job.reason
@@ -148,7 +157,7 @@ def failed(end: dict[str, Any]) -> bool:
 def outcome_of(run: DurableRun, end: dict[str, Any]) -> Any:
     if failed(end):
         msg = f"child {end['id']} of task {end['task']!r} ended as {end['status']}: {end['error']}"
-        failure = Failure(*end["failure"]) if "failure" in end else None  # its traceback is with the child
+        failure = Failure(*end["failure"]) if "failure" in end else None  # the traceback is kept with the child only
         return JobFailed(msg, job_id=end["id"], status=end["status"], failure=failure)
     task = run.app.tasks.get(end["task"])
     return end["result"] if task is None else task.payload.load_result(end["result"])

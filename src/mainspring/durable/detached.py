@@ -1,4 +1,4 @@
-"""Durable calls in a unit test, where a handler is called directly: no store, no time, nothing lasts."""
+"""Durable calls in a unit test that calls a handler directly: without a store, without waiting, nothing is recorded."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ T = TypeVar("T")
 
 
 class Detached:
-    """What happens around the handler is given.
+    """Answers the calls of one handler with the signals and results that the test gives.
 
-    `signals`: per key a payload, or a list of them for several waits. `results`: per task what its jobs give,
-    or a function of their arguments; an exception is raised.
+    `signals`: for each key a payload, or a list of payloads for several waits. `results`: for each task the result of
+    its jobs, or a function that gets their arguments and returns the result; an exception is raised.
     """
 
     def __init__(self, signals: Mapping[str, Any], results: Mapping[str, Any]) -> None:
-        self.steps: list[str] = []  # the names, in their order
+        self.steps: list[str] = []  # their names, in the order of the calls
         self.spawned: list[NewJob] = []
         self._journal = Journal("of a unit test")
         self._signals = {key: list(value) if isinstance(value, list) else [value] for key, value in signals.items()}
@@ -87,16 +87,16 @@ class Detached:
     def _result(self, job_id: str) -> Any:
         job = next(job for job in self.spawned if job.id == job_id)
         if job.task not in self._results:
-            msg = f"what do jobs of {job.task!r} give? Context.detached(results={{{job.task!r}: …}})"
+            msg = f"no result is given for jobs of {job.task!r}; use Context.detached(results={{{job.task!r}: …}})"
             raise ConfigurationError(msg)
         given = self._results[job.task]
         return given(**json.loads(job.payload)) if callable(given) else given
 
-    def across(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    def run_on_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return run_at_once(work())
 
     def refuse_within_step(self, what: str) -> None:
-        """A test may do what it likes."""
+        """Allow it: in a unit test no other job can be affected."""
 
     def step_here(self) -> str | None:
         return None

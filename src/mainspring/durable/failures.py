@@ -1,4 +1,4 @@
-"""The failure of a step that its function has caught and lived with: after a resume it must meet it again."""
+"""Failures of steps that the function caught: they are recorded, so that a later run raises the same error again."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from mainspring.errors import StepFailed
 from mainspring.stores.rules import LONGEST_MESSAGE, shorten
 
-MOST_BITS = 14_000  # of an integer: Python writes and reads up to 4,300 digits
-LONGEST = 65_536  # characters, about, of what an error carries
+MAX_INT_BITS = 14_000  # Python converts integers of up to 4,300 digits to and from text; larger ones are kept as text
+MAX_ERROR_LENGTH = 65_536  # characters, roughly, of all arguments and attributes of an error
 
 
 def dump_failure(error: Exception) -> str:
-    """Write down an error. Long texts in it are shortened; of one that carries too much, only the message is kept."""
+    """Return an error as JSON. Long texts are shortened. If it carries too much data, only its message is kept."""
     kinds = [(kind.__module__, kind.__qualname__) for kind in type(error).__mro__ if issubclass(kind, Exception)]
     args: Any = error.args
     fields: Any = vars(error)
@@ -25,22 +25,22 @@ def dump_failure(error: Exception) -> str:
 
 
 def is_short(value: Any) -> bool:
-    """Whether it can be kept whole, but for texts that are shortened; found without writing it out."""
-    left, room = [value], LONGEST
-    while left and room > 0:
-        part = left.pop()
+    """Return whether a value fits once long texts are shortened. Does not serialize it, as it may be huge."""
+    pending, room = [value], MAX_ERROR_LENGTH
+    while pending and room > 0:
+        part = pending.pop()
         if isinstance(part, (str, bytes, bytearray)):
             room -= min(len(part), LONGEST_MESSAGE)
         elif isinstance(part, (Mapping, list, tuple, set, frozenset)):
             room -= 2 * len(part)
             if room > 0:
-                left += [*part, *part.values()] if isinstance(part, Mapping) else part
+                pending += [*part, *part.values()] if isinstance(part, Mapping) else part
         room -= 2
     return room > 0
 
 
 def as_json(value: Any) -> Any:
-    """What of it is JSON; the rest as it is shown. Each text has the length of an error's message at most."""
+    """Return a value as JSON data; parts that are not JSON become their `repr`. Long texts are shortened."""
     try:
         return json.loads(json.dumps(shortened(value), default=as_text, skipkeys=True, allow_nan=False))
     except (ValueError, TypeError, RecursionError):
@@ -50,7 +50,7 @@ def as_json(value: Any) -> Any:
 def shortened(value: Any) -> Any:
     if isinstance(value, str):
         return shorten(value, LONGEST_MESSAGE)
-    if isinstance(value, int) and value.bit_length() > MOST_BITS:
+    if isinstance(value, int) and value.bit_length() > MAX_INT_BITS:
         return as_text(value)
     if isinstance(value, (list, tuple)):
         return [shortened(part) for part in value]
@@ -58,7 +58,7 @@ def shortened(value: Any) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """How it is shown. Integers of thousands of digits cannot be, and other programs' objects may refuse."""
+    """Return the `repr`, or the type's name if that fails: huge integers and foreign classes may raise."""
     try:
         return shorten(repr(value), LONGEST_MESSAGE)
     except Exception:  # noqa: BLE001
@@ -68,16 +68,16 @@ def as_text(value: Any) -> str:
 def message_of(error: Exception) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001 - it is not ours
+    except Exception:  # noqa: BLE001 - foreign code may raise anything
         return f"<{type(error).__name__}>"
 
 
 def load_failure(text: str) -> Exception:
-    """An error like that one: of the nearest kind that this process knows, so that the same `except` catches it."""
+    """Return the recorded error, as its nearest class that this process has loaded: the same `except` catches it."""
     data = json.loads(text)
     kind = next((known for known in map(find_kind, data["kinds"]) if known is not None), StepFailed)
     try:
-        error: Exception = kind.__new__(kind, *data["args"])  # not __init__: it may want what we do not have
+        error: Exception = kind.__new__(kind, *data["args"])  # __init__ may need arguments that are not recorded
         error.args = tuple(data["args"])
         vars(error).update(data["fields"])
     except (TypeError, AttributeError):

@@ -1,8 +1,8 @@
-"""What a function has behind it, and what it asks for in this run: answers from the record, or notices a change.
+"""The records of a job's calls (steps, sleeps, waits, children), matched by name with the calls of this run.
 
-The rule for changed code: what the handler itself asks for, one thing after the other, is recorded in that order. If it
-asks for something new while something recorded has not been asked for yet, it is another function than the one that
-began this job. Branches (other asyncio tasks or threads) ask in an order of chance; theirs is known only by name.
+How changed code is noticed: the handler's own calls are recorded in their order. If it makes a new call before it has
+repeated all its recorded calls, it is not the function that began this job. Branches (other asyncio tasks or threads)
+make calls in no fixed order, so only the names of theirs are checked.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from mainspring.clock import Millis
 from mainspring.errors import ConfigurationError, DuplicateStep, StepsChanged
 from mainspring.job import Step
 
-LONGEST_NAME = 200
-SIDE = "side "  # before the kind of what a branch asked for
-FAILED = "failure"  # the kind of a step that failed, and whose failure the function has caught
+MAX_NAME_LENGTH = 200
+SIDE = "side "  # prefix of the kind of a call made by a branch
+FAILED = "failure"  # kind of a failed step whose error the function caught
 
 
 def kind_of(step: Step) -> str:
@@ -26,14 +26,14 @@ def kind_of(step: Step) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a function has just asked for."""
+    """A call that the function has just made."""
 
     name: str
     kind: str
     number: int
     started_at: Millis
-    record: Step | None  # None: it is new
-    main: bool = True
+    record: Step | None  # from an earlier run; None if the call is new
+    main: bool = True  # made by the handler itself, not by a branch
 
     def step(self, output: str | None, now: Millis, kind: str = "") -> Step:
         prefix = "" if self.main else SIDE
@@ -41,14 +41,14 @@ class Asked:
 
 
 class Journal:
-    """Of one run of one job."""
+    """The calls of one run of one job, and the records of its earlier runs."""
 
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
         self.loaded = False
         self.records: dict[str, Step] = {}
         self._asked: set[str] = set()
-        self._last = ""  # the last name that the function has given
+        self._last = ""  # the last name that the function chose itself
         self._derived: Counter[str] = Counter()
         self._highest = 0
 
@@ -58,12 +58,13 @@ class Journal:
         self.loaded = True
 
     def ask(self, name: str, kind: str, now: Millis, *, main: bool = True) -> Asked:
+        """Match a call with its record. Raise if its name was used already, or if the function has changed."""
         check_name(name)
         if name in self._asked:
             raise DuplicateStep(twice(name, kind))
         record = self.records.get(name)
-        if record is None and main and (left := self._left_out()):
-            raise StepsChanged(self._changed(f"{kind} {name!r}", left))
+        if record is None and main and (unasked := self._first_unasked()):
+            raise StepsChanged(self._changed(f"{kind} {name!r}", unasked))
         if record is not None and kind_of(record) != kind and (kind, kind_of(record)) != ("step", FAILED):
             raise StepsChanged(self._changed(f"{kind} {name!r}", record))
         self._asked.add(name)
@@ -72,16 +73,16 @@ class Journal:
         self._highest += 1
         return Asked(name, kind, self._highest, now, None, main)
 
-    def _left_out(self) -> Step | None:
-        """The first that the handler itself had asked for in an earlier run, and not yet in this one."""
-        left = (step for name, step in self.records.items() if name not in self._asked and not is_side(step))
-        return min(left, key=lambda step: step.number, default=None)
+    def _first_unasked(self) -> Step | None:
+        """Return the first recorded call of the handler itself that this run has not made yet."""
+        unasked = (step for name, step in self.records.items() if name not in self._asked and not is_side(step))
+        return min(unasked, key=lambda step: step.number, default=None)
 
     def _changed(self, asked: str, recorded: Step) -> str:
         return (
-            f"job {self.job_id} asks for {asked}, but had {kind_of(recorded)} {recorded.name!r} before: its function "
-            f"was changed while the job is under way. Put it back as it was; or give the changed function a version "
-            f"(@app.task(version=2)) and keep the old one beside it for this job; or begin again from there: "
+            f"job {self.job_id} asks for {asked}, but an earlier run recorded {kind_of(recorded)} {recorded.name!r} "
+            f"here: its function was changed while the job was in progress. Restore the function; or give the changed "
+            f"one a version (@app.task(version=2)) and keep the old one for this job; or start again from that step: "
             f"mainspring jobs retry {self.job_id} --from-step '{recorded.name}'"
         )
 
@@ -89,30 +90,32 @@ class Journal:
         self.records[step.name] = step
 
     def is_behind(self, asked: Asked) -> bool:
-        """Whether the function has come further than this in an earlier run; of branches nobody can tell."""
+        """Return whether an earlier run got beyond this call. For calls of branches this is unknown: False."""
         later = (step for step in self.records.values() if step.number > asked.number and not is_side(step))
         return asked.main and any(later)
 
     # -- names --------------------------------------------------------------------------------------
 
     def called(self, name: str) -> str:
-        """A name that the function has given itself."""
+        """Remember and return a name that the function chose itself. Sleeps without a name are named after it."""
         self._last = name
         return name
 
     def name_sleep(self, *, main: bool) -> str:
         if not main:
-            msg = 'a sleep in a branch needs a name, as branches run in an order of chance: ctx.sleep(60, name="…")'
+            msg = 'a sleep in a branch needs a name, because branches run in no fixed order: ctx.sleep(60, name="…")'
             raise ConfigurationError(msg)
         return self.derive(f"sleep after {self._last}" if self._last else "sleep", main=main)
 
     def derive(self, name: str, *, main: bool) -> str:
-        """The name itself, then with a number."""
+        """Return the name, with a number from its second use on."""
         self._derived[name] += 1
         if (number := self._derived[name]) == 1:
             return name
         if not main:
-            msg = f"a branch needs names of its own for what is not the only one: {name!r} is taken; give name=…"
+            msg = (
+                f"{name!r} is used already, and branches run in no fixed order; give this call its own name with name=…"
+            )
             raise ConfigurationError(msg)
         return f"{name} ({number})"
 
@@ -122,13 +125,13 @@ def is_side(step: Step) -> bool:
 
 
 def check_name(name: object) -> None:
-    if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
-        msg = f"a step's name is a line of 1 to {LONGEST_NAME} characters, not {name!r}"
+    if not isinstance(name, str) or not name.strip() or len(name) > MAX_NAME_LENGTH or not name.isprintable():
+        msg = f"a step's name is one line of 1 to {MAX_NAME_LENGTH} printable characters, not {name!r}"
         raise ConfigurationError(msg)
 
 
 def twice(name: str, kind: str) -> str:
     return (
-        f"{kind} {name!r} is asked for twice: each name stands for one thing in a job. In a loop, put what differs "
+        f"{kind} {name!r} is used twice: a name can be used once per job. In a loop, put what differs "
         f'into the name: ctx.step(f"{name} {{item.id}}", …)'
     )

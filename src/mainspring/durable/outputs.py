@@ -1,6 +1,6 @@
-"""A step's output as JSON: by the return annotation of its function, so that a model comes back as that model.
+"""Step outputs as JSON, according to the function's return annotation: a model comes back as that model.
 
-Pydantic is imported when the first step runs: it takes a while, and importing Mainspring should not.
+Pydantic is imported when the first step runs. Its import is slow, and importing Mainspring must be fast.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Output:
-    """Of one step. What the function gets in its first run is what it will get after a resume: both came from JSON."""
+    """Converts one step's output. The first run also gets the value from its JSON, so later runs get an equal value."""
 
     def __init__(self, step: str, function: Callable[..., Any]) -> None:
         self._step = step
@@ -28,11 +28,13 @@ class Output:
         try:
             text = self._adapter.dump_json(value, by_alias=True, round_trip=True, warnings="error").decode()
             self._adapter.validate_json(text)
-        except ValueError as error:  # as all of Pydantic's are
-            msg = f"what step {self._step!r} gave does not fit its return type or JSON, and was not recorded: {error}"
+        except ValueError as error:  # all of Pydantic's errors are ValueErrors
+            msg = (
+                f"the output of step {self._step!r} does not fit its return type or JSON, and was not recorded: {error}"
+            )
             raise CannotStoreResult(msg) from error
         if problem := problem_of_json(text, value):
-            msg = f"what step {self._step!r} gave cannot be kept, and was not recorded: {problem}"
+            msg = f"the output of step {self._step!r} cannot be stored, and was not recorded: {problem}"
             raise CannotStoreResult(msg)
         return text
 
@@ -40,7 +42,7 @@ class Output:
         try:
             return self._adapter.validate_json(text or "null")
         except ValueError as error:
-            msg = f"what step {self._step!r} gave in an earlier run does not fit its return type any more: {error}"
+            msg = f"the recorded output of step {self._step!r} no longer fits its return type: {error}"
             raise StepsChanged(msg) from error
 
 
@@ -53,12 +55,12 @@ def adapter_of(step: str, function: Callable[..., Any]) -> TypeAdapter[Any]:
         msg = f"step {step!r}: {error}; the return annotation of its function must be importable where it is defined"
         raise ConfigurationError(msg) from error
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
-        msg = f"step {step!r} gives a type that cannot be JSON: {error}"
+        msg = f"step {step!r} returns a type that cannot be converted to JSON: {error}"
         raise ConfigurationError(msg) from error
 
 
 def returned_by(function: Callable[..., Any]) -> Any:
-    """The type; of a class, what calling it makes."""
+    """Return the annotated return type; for a class, the class itself, as calling it makes an instance."""
     named = inspect.unwrap(function.func if isinstance(function, functools.partial) else function)
     if inspect.isclass(named):
         return named
@@ -66,14 +68,14 @@ def returned_by(function: Callable[..., Any]) -> Any:
         return get_type_hints(named if inspect.isroutine(named) else type(named).__call__, include_extras=True)[
             "return"
         ]
-    except (KeyError, TypeError, AttributeError):  # none is given, or it has no place for any
+    except (KeyError, TypeError, AttributeError):  # there is no annotation, or the callable cannot have one
         return Any
 
 
 def adapter_for(hint: Any) -> TypeAdapter[Any]:
     try:
         return known_adapter(hint)
-    except TypeError:  # it cannot be a key
+    except TypeError:  # the annotation is not hashable, so it cannot be cached
         return new_adapter(hint)
 
 
@@ -89,13 +91,13 @@ def new_adapter(hint: Any) -> TypeAdapter[Any]:
 
 
 def to_json(value: Any, what: str) -> str:
-    """Of what has no annotation."""
+    """Return a value without annotation as JSON; `what` names it in errors."""
     try:
         text = known_adapter(Any).dump_json(value, by_alias=True, round_trip=True).decode()
     except ValueError as error:
         msg = f"{what} is not JSON: {error}"
         raise CannotStoreResult(msg) from error
     if problem := problem_of_json(text, value):
-        msg = f"{what} cannot be kept: {problem}"
+        msg = f"{what} cannot be stored: {problem}"
         raise CannotStoreResult(msg)
     return text

@@ -1,7 +1,7 @@
-"""One run of a durable function: what it asks for, written down with the claim's token before it goes on.
+"""One run of a durable function. Each call is recorded, fenced by the claim's token, before the function goes on.
 
-It is made when the handler first calls for it; the worker asks it in the end whether the function was suspended or its
-claim lost. All of it happens on the worker's event loop; handlers in threads come over with `across`.
+A `DurableRun` is created at the handler's first durable call. At the end the worker reads from it whether the function
+was suspended or its claim lost. All work happens on the worker's event loop; threads use `run_on_loop`.
 """
 
 from __future__ import annotations
@@ -28,16 +28,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 InThread = Callable[[Callable[[], Any]], "asyncio.Future[Any]"]
-Asker = int | asyncio.Task[Any] | None
+Branch = int | asyncio.Task[Any] | None
+"""What makes a call: another thread (its ident) or task of the function, or None for the handler itself."""
 
-WAITS = frozenset({"sleep", "wait"})  # of several branches they are joined; work is not begun beside them
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # seconds between tries while the store is away
+WAITS = frozenset(
+    {"sleep", "wait"}
+)  # branches can wait for several of these at once; but no new step starts while one waits
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # seconds between tries while the store is unavailable
 
-within: ContextVar[tuple[int, str] | None] = ContextVar("mainspring_step", default=None)
-"""The run (its id) and the name of the step that runs here."""
+current_step: ContextVar[tuple[int, str] | None] = ContextVar("mainspring_step", default=None)
+"""The `id()` of the run, and the name, of the step that is executing in this context."""
 
-from_thread: ContextVar[tuple[Asker] | None] = ContextVar("mainspring_from_thread", default=None)
-"""Who asks, for what runs on the loop in place of a thread."""
+calling_branch: ContextVar[tuple[Branch] | None] = ContextVar("mainspring_from_thread", default=None)
+"""The branch on whose behalf `run_on_loop` executes a coroutine on the event loop."""
 
 
 class DurableRun:
@@ -61,34 +64,36 @@ class DurableRun:
         self.journal = Journal(claim.id)
         self.suspension: Suspension | None = None
         self.lost = False
-        self.spawned: list[str] = []  # by this run
-        self.consumed: dict[str, set[str]] = {}  # the signals, per key, that this job has seen
+        self.spawned: list[str] = []  # ids of the jobs that this run inserted
+        self.consumed: dict[str, set[str]] = {}  # for each key, the ids of the signals that this job has received
         self._in_thread = in_thread
         self._progressed = progressed
         self._write_progress = write_progress
-        self._stopped = stopped
+        self._is_stopped = stopped
         self._declared = tuple(declared)
         self._reported = False
         self._loop = loop
         self._loading = asyncio.Lock()
-        self._task = task  # that runs the handler
-        self._thread = thread  # or in which it runs
-        self._failures: dict[Asker, Step] = {}  # of steps; caught, if the same one asks for something again
-        self._busy = 0  # steps that are being run
-        self._quiet = asyncio.Event()
+        self._task = task  # the task that runs the handler
+        self._thread = thread  # or the thread that runs it
+        self._failures: dict[
+            Branch, Step
+        ] = {}  # of steps, not yet recorded; the next call of the same branch shows that it was caught
+        self._busy = 0  # number of steps that are executing
+        self._no_step_runs = asyncio.Event()
         self._lock = threading.Lock()
-        self._unwritten: tuple[Step, ...] = ()  # failures that go with the next write
+        self._unwritten: tuple[Step, ...] = ()  # caught failures; the next write includes them
 
-    # -- who asks -------------------------------------------------------------------------------------
+    # -- branches -------------------------------------------------------------------------------------
 
     def in_its_thread(self, handler: Callable[[], T]) -> T:
-        """Call the handler of a plain function in the thread that it has got."""
+        """Call a plain function's handler in this thread, and remember the thread as the handler's own."""
         self._thread = threading.get_ident()
         return handler()
 
-    def asker(self) -> Asker:
-        """The task or thread in which this is called; None: the handler itself."""
-        if (sent := from_thread.get()) is not None:
+    def branch(self) -> Branch:
+        """Return the task or thread that calls this, or None if it is the handler itself."""
+        if (sent := calling_branch.get()) is not None:
             return sent[0]
         try:
             task = asyncio.current_task()
@@ -97,60 +102,63 @@ class DurableRun:
             return None if ident == self._thread else ident
         return None if task is self._task else task
 
-    def across(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """From a handler's thread."""
+    def run_on_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine on the worker's event loop, from a thread, and wait for its result."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run_coroutine_threadsafe(sent_by(self.asker(), work), self._loop).result()
-        msg = "the methods that end in _sync are for plain functions, which run in threads; use await here"
+            return asyncio.run_coroutine_threadsafe(run_as_branch(self.branch(), work), self._loop).result()
+        msg = (
+            "the methods that end in _sync are for plain functions, which run in threads; here, await the other method"
+        )
         raise RuntimeError(msg)
 
     # -- asking and recording ----------------------------------------------------------------------------
 
-    async def ask(self, name: str, kind: str, asker: Asker) -> Asked:
+    async def ask(self, name: str, kind: str, branch: Branch) -> Asked:
+        """Match a call of the function with its record. While the job is being suspended, start nothing new."""
         if self.lost:
             raise ClaimLost
         self.refuse_within_step(f"{kind} {name!r}")
         await self._load()
-        if (failure := self._failures.pop(asker, None)) is not None:  # it was caught, for here it goes on
+        if (failure := self._failures.pop(branch, None)) is not None:  # the branch goes on, so it has caught the error
             self._unwritten = (*self._unwritten, failure)
-        asked = self.journal.ask(name, kind, self.store.clock.now(), main=asker is None)
+        asked = self.journal.ask(name, kind, self.store.clock.now(), main=branch is None)
         if asked.record is None and self.suspension is not None and kind not in WAITS:
             raise Suspended
         return asked
 
     def step_here(self) -> str | None:
-        """The name of the step within which this is called."""
-        place = within.get()
+        """Return the name of the step that is executing in this context, if any."""
+        place = current_step.get()
         return place[1] if place is not None and place[0] == id(self) else None
 
     def refuse_within_step(self, what: str) -> None:
         if (step := self.step_here()) is not None:
-            msg = f"{what} within step {step!r}: a step is one piece of work, run once; do this before or after it"
+            msg = f"{what} within step {step!r}: a step cannot contain durable calls; make this call before or after it"
             raise ConfigurationError(msg)
 
     async def _load(self) -> None:
-        """Once per run; a job that is claimed for the first time has nothing behind it."""
+        """Load the records once per run. A job that is claimed for the first time has none, so skip the query."""
         async with self._loading:
             if not self.journal.loaded:
                 first = self.claim.token <= 1
-                self.journal.load([] if first else await self.patiently(partial(self.store.steps, self.claim.id)))
+                self.journal.load([] if first else await self.retry_outages(partial(self.store.steps, self.claim.id)))
 
     async def save(self, step: Step, jobs: Sequence[NewJob] = ()) -> list[Inserted]:
-        """One commit, refused if the claim is not ours any more: then nothing this run has done counts."""
+        """Record a step and insert jobs in one commit. Raise ClaimLost if this run no longer holds the job."""
         failures, self._unwritten = self._unwritten, ()
         save = Save(self.claim.id, self.claim.token, (*failures, step), tuple(jobs), self.claim.ref)
-        (answer,) = await self.patiently(lambda: self.store.save([save]))
+        (answer,) = await self.retry_outages(lambda: self.store.save([save]))
         if answer is None:
             self.lost = True
             raise ClaimLost
-        for one in save.steps:
-            self.journal.wrote(one)
+        for written in save.steps:
+            self.journal.wrote(written)
         return answer
 
     async def suspend(self, wait: Wait) -> NoReturn:
-        """Leave the worker, once no step is being run any more: else it would be repeated."""
+        """Suspend the job, once no step is executing: an unfinished step would be repeated."""
         if self.suspension is None:
             self.suspension = Suspension()
         self.suspension.waits.append(wait)
@@ -158,30 +166,30 @@ class DurableRun:
         if self._reported:
             await self._tell_progress()
         while self._busy:
-            self._quiet.clear()
-            await self._quiet.wait()
+            self._no_step_runs.clear()
+            await self._no_step_runs.wait()
         raise Suspended
 
     async def _tell_progress(self) -> None:
-        """Before it leaves: of a job that does not run, nothing can be reported any more."""
-        await asyncio.sleep(0)  # for the last report to come in
+        """Write the progress before the job is suspended, as progress can only be reported while it runs."""
+        await asyncio.sleep(0)  # let the last report arrive
         with contextlib.suppress(StoreError):
             await self._write_progress()
 
-    async def patiently(self, call: Callable[[], Awaitable[T]]) -> T:
-        """While the store is away, what has been done waits for it: to fail would mean to do it again."""
+    async def retry_outages(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a call while the store is unavailable. Failing would throw away finished work, and repeat it."""
         pause = FIRST_PAUSE
         while True:
             try:
                 return await call()
             except StoreUnavailable:
-                if self._stopped():
+                if self._is_stopped():
                     raise
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
 
     def now(self) -> Millis:
-        """By the store's clock, of which ours may be a little behind: at `run_at` it had come to that."""
+        """Return the store's time. It is at least `run_at`, even if this process estimates it too low."""
         return max(self.store.clock.now(), self.claim.run_at)
 
     # -- steps ----------------------------------------------------------------------------------------
@@ -189,19 +197,21 @@ class DurableRun:
     async def step(
         self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Coroutine functions run here, plain ones in a thread: they may block."""
-        asker = self.asker()
-        asked = await self.ask(self.journal.called(name), "step", asker)
+        """Run a step: a coroutine function on the loop, a plain one in a thread, as it may block."""
+        branch = self.branch()
+        asked = await self.ask(self.journal.called(name), "step", branch)
         output = Output(name, function)
         if asked.record is not None:
             return self._replay(asked.record, output)
-        with self._running(asked, asker):
+        with self._running(asked, branch):
             stopped = None
             if inspect.iscoroutinefunction(inspect.unwrap(function)):
                 value = await function(*args, **kwargs)
             else:
                 value, stopped = await self._call_in_thread(partial(function, *args, **kwargs))
-            if stopped is not None and not self._stopped():  # it has been given up, and stays so
+            if (
+                stopped is not None and not self._is_stopped()
+            ):  # the function itself cancelled the step, so it has no output
                 raise stopped
             text = output.dump(value)
             await self._done(asked, text)
@@ -212,18 +222,18 @@ class DurableRun:
     def step_sync(
         self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        """In the handler's own thread."""
-        asker = self.asker()
-        asked = self.across(lambda: self.ask(self.journal.called(name), "step", asker))
+        """Run a step in the thread that calls this."""
+        branch = self.branch()
+        asked = self.run_on_loop(lambda: self.ask(self.journal.called(name), "step", branch))
         output = Output(name, function)
         if asked.record is not None:
             return self._replay(asked.record, output)
-        with self._running(asked, asker):
+        with self._running(asked, branch):
             value = function(*args, **kwargs)
             if inspect.isawaitable(value):
-                value = self.across(partial(wait_for_it, value))
+                value = self.run_on_loop(partial(await_value, value))
             text = output.dump(value)
-            self.across(lambda: self._done(asked, text))
+            self.run_on_loop(lambda: self._done(asked, text))
         return output.load(text)
 
     def _replay(self, record: Step, output: Output) -> Any:
@@ -232,37 +242,40 @@ class DurableRun:
         return output.load(record.output)
 
     @contextlib.contextmanager
-    def _running(self, asked: Asked, asker: Asker) -> Iterator[None]:
+    def _running(self, asked: Asked, branch: Branch) -> Iterator[None]:
         with self._lock:
             self._busy += 1
-        token = within.set((id(self), asked.name))
+        token = current_step.set((id(self), asked.name))
         try:
             yield
         except ClaimLost:
             raise
         except Exception as error:
-            self._note_failure(asked, asker, error)
+            self._note_failure(asked, branch, error)
             raise
         except asyncio.CancelledError:
-            if not self._stopped():  # by the function itself, whose `asyncio.timeout` turns it into this
-                self._note_failure(asked, asker, TimeoutError(f"step {asked.name!r} was cancelled by its function"))
+            if not self._is_stopped():  # the function cancelled it: `asyncio.timeout` raises TimeoutError
+                self._note_failure(asked, branch, TimeoutError(f"step {asked.name!r} was cancelled by its function"))
             raise
         finally:
-            within.reset(token)
+            current_step.reset(token)
             with self._lock:
                 self._busy -= 1
-            self._loop.call_soon_threadsafe(self._quiet.set)
+            self._loop.call_soon_threadsafe(self._no_step_runs.set)
 
     @property
     def failed_step(self) -> str | None:
-        """The step that failed last, unless the function has gone on without it."""
+        """Return the step that failed last, unless the function caught its error and went on."""
         return next((step.name for step in reversed(self._failures.values())), None)
 
-    def _note_failure(self, asked: Asked, asker: Asker, error: Exception) -> None:
-        self._failures[asker] = asked.step(dump_failure(error), self.store.clock.now(), FAILED)
+    def _note_failure(self, asked: Asked, branch: Branch, error: Exception) -> None:
+        self._failures[branch] = asked.step(dump_failure(error), self.store.clock.now(), FAILED)
 
     async def _call_in_thread(self, call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-        """A thread cannot be stopped: who is cancelled meanwhile waits for it all the same."""
+        """Call a function in a thread; return its value and the cancellation that arrived meanwhile, if any.
+
+        A thread cannot be stopped, so a cancellation waits until the function returns.
+        """
         stopped: BaseException | None = None
         future = self._in_thread(call)
         try:
@@ -273,7 +286,7 @@ class DurableRun:
             stopped = error
             await asyncio.wait([future])
             value = future.result()
-        if inspect.isawaitable(value):  # of a plain function that wraps an asynchronous one
+        if inspect.isawaitable(value):  # a plain function that wraps a coroutine function
             value = await value
         return value, stopped
 
@@ -285,10 +298,10 @@ class DurableRun:
             self._progressed(len(done) / len(self._declared), asked.name)
 
 
-async def sent_by(asker: Asker, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    from_thread.set((asker,))  # in this task's own context
+async def run_as_branch(branch: Branch, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    calling_branch.set((branch,))  # affects only this task's own context
     return await work()
 
 
-async def wait_for_it(value: Awaitable[T]) -> T:
+async def await_value(value: Awaitable[T]) -> T:
     return await value

@@ -1,8 +1,8 @@
-"""Signals: facts that jobs wait for, kept for a while, so that nobody misses one that came before it looked.
+"""Signals: events that jobs wait for. They are kept for a while, so a job also gets those sent before it waited.
 
-A signal is a document; its id grows with time. Every job sees every signal of its key once, in order: its own wait
-records say which it has seen. A sender writes the document, then calls the key. Should it die in between, the document
-comes due and any worker calls in its place.
+A signal is a document whose id grows with time. Every job gets every signal of its key once, in order: the job's wait
+records say which it has received. A sender writes the document, then wakes the jobs that wait for the key. If it dies
+in between, the document comes due, and any worker wakes them instead.
 """
 
 from __future__ import annotations
@@ -30,19 +30,21 @@ if TYPE_CHECKING:
     from mainspring.app import Mainspring
 
 COLLECTION = "signals"
-SENT = "signals_sent"  # by ids of their senders
-EVERYBODY = 1_000_000
-KEPT = timedelta(days=30)
-CALLED_AGAIN: Millis = 20_000  # after a signal was written; later than workers are told of, which look by themselves
-MOST_RECALLED = 1000  # signals for which is called again at once when a worker died; the others wait for their time
-OUT_OF_ORDER: Millis = 10 * 60_000  # by so much the clocks of two senders may differ
+SENT = "signals_sent"  # signals by the id that their sender chose
+ALL_WAITERS = 1_000_000
+SIGNAL_RETENTION = timedelta(days=30)
+REPEAT_WAKE_AFTER: Millis = (
+    20_000  # after the signal. Beyond what workers are notified of (15 s): they find it by polling
+)
+MAX_REPEATED_WAKES = 1000  # signals repeated at once when a worker died; the others wait until they are due
+MAX_SENDER_SKEW: Millis = 10 * 60_000  # how far the clocks of two senders may differ
 PAGE = 100
-LONGEST_KEY = 180  # characters: a wait is named after it
+MAX_KEY_LENGTH = 180  # characters; short enough for "wait for <key>" as the name of a step
 
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """Something that has happened: `await app.signal("checked_in:r1", {"room": 7})`."""
+    """An event that was sent: `await app.signal("checked_in:r1", {"room": 7})`."""
 
     key: str
     payload: Any
@@ -67,18 +69,18 @@ def waiting_key(key: str) -> str:
 
 def check_key(key: object) -> None:
     if not is_line(key):
-        msg = f'the key of a signal is a line like "checked_in:r1", of 1 to {LONGEST_KEY} characters, not {key!r}'
+        msg = f'the key of a signal is 1 to {MAX_KEY_LENGTH} printable characters, like "checked_in:r1", not {key!r}'
         raise ConfigurationError(msg)
 
 
 def check_id(id: object) -> None:
     if not is_line(id):
-        msg = f"the id of a signal is a line of 1 to {LONGEST_KEY} characters, each time the same, not {id!r}"
+        msg = f"the id of a signal is 1 to {MAX_KEY_LENGTH} printable characters, not {id!r}"
         raise ConfigurationError(msg)
 
 
 def is_line(text: object) -> bool:
-    return isinstance(text, str) and 0 < len(text) <= LONGEST_KEY and text.isprintable()
+    return isinstance(text, str) and 0 < len(text) <= MAX_KEY_LENGTH and text.isprintable()
 
 
 # -- sending ----------------------------------------------------------------------------------------
@@ -89,23 +91,28 @@ async def send(store: Store, key: str, payload: Any, keep: Length, id: str | Non
     if id is not None:
         check_id(id)
     if duration(keep) <= 0:
-        msg = f"a signal is kept for a while, so that nobody misses it; keep={keep!r} is none"
+        msg = f"keep={keep!r}: a signal must be kept for longer than 0 seconds, or waiting jobs would miss it"
         raise ConfigurationError(msg)
     text = to_json(payload, f"the payload of signal {key!r}")
     await store.open()
     signal = await put(store, key, json.loads(text), duration(keep), id)
-    await store.wake({waiting_key(key): EVERYBODY})  # if it was sent before too: that call may have died in between
+    await store.wake(
+        {waiting_key(key): ALL_WAITERS}
+    )  # also if the id was sent before: that sender may have died before its wake
     return signal
 
 
 async def put(store: Store, key: str, payload: Any, keep: Millis, id: str | None) -> Signal:
-    """With an id of the sender's, only once: what was sent under it is written together with the signal."""
+    """Write a signal; return the first one if the sender's id was used before.
+
+    The id is written in one commit with the signal, so that a repeated send writes nothing.
+    """
     while True:
         now = store.clock.now()
         signal = Signal(key, payload, to_datetime(now), new_id())
         data = json.dumps({"payload": payload, "sent_at": now})
         place = Key(COLLECTION, key, signal.id)
-        writes = [Write(place, data, due_at=now + CALLED_AGAIN, expires_at=now + keep)]
+        writes = [Write(place, data, due_at=now + REPEAT_WAKE_AFTER, expires_at=now + keep)]
         if id is not None:
             writes.append(Write(Key(SENT, key, id), json.dumps(signal.id), expected=ABSENT, expires_at=now + keep))
         if (await store.write([Bundle(tuple(writes))]))[0] is not None:
@@ -115,7 +122,7 @@ async def put(store: Store, key: str, payload: Any, keep: Millis, id: str | None
 
 
 async def sent_under(store: Store, key: str, id: str) -> Signal | None:
-    """None: it is not kept any more."""
+    """Return the signal that was sent with this id, or None if it has expired."""
     found = await store.documents([Key(SENT, key, id)])
     if found:
         found = await store.documents([Key(COLLECTION, key, json.loads(found[0].data))])
@@ -123,7 +130,7 @@ async def sent_under(store: Store, key: str, id: str) -> Signal | None:
 
 
 class SignalTimer:
-    """Calls again for signals whose sender may have died before it could call."""
+    """Repeats the wake for signals, as their sender may have died before it woke the waiting jobs."""
 
     collection = COLLECTION
     chunk = CHUNK
@@ -133,17 +140,20 @@ class SignalTimer:
 
     async def fire(self, documents: Sequence[Document], now: Millis) -> None:
         del now
-        await self._app.store.wake({waiting_key(one.key.group): EVERYBODY for one in documents})
-        writes = [Write(one.key, one.data, expected=one.version, expires_at=one.expires_at) for one in documents]
+        await self._app.store.wake({waiting_key(signal.key.group): ALL_WAITERS for signal in documents})
+        writes = [
+            Write(signal.key, signal.data, expected=signal.version, expires_at=signal.expires_at)
+            for signal in documents
+        ]
         await self._app.store.write([Bundle((write,)) for write in writes])
 
     async def refresh(self) -> None:
-        """Nothing but time changes them."""
+        """Do nothing: due times of signals do not depend on time zone data."""
 
     async def recover(self) -> None:
-        """Call again for the latest signals: the worker may have suspended a job for one that had just been sent."""
-        latest = await self._app.store.due(COLLECTION, MOST_RECALLED, ahead=CALLED_AGAIN)
-        await self._app.store.wake({waiting_key(one.key.group): EVERYBODY for one in latest.documents})
+        """Repeat the wake for the latest signals: a dead worker may have suspended a job just after the first."""
+        latest = await self._app.store.due(COLLECTION, MAX_REPEATED_WAKES, ahead=REPEAT_WAKE_AFTER)
+        await self._app.store.wake({waiting_key(one.key.group): ALL_WAITERS for one in latest.documents})
 
     async def clock_went_back(self, by: Millis) -> None:
         del by
@@ -155,9 +165,9 @@ class SignalTimer:
 
 async def wait_for(run: DurableRun, key: str, timeout: Length | None, name: str | None) -> Signal | None:
     check_key(key)
-    asker = run.asker()
-    name = run.journal.called(name) if name else run.journal.derive(f"wait for {key}", main=asker is None)
-    asked = await run.ask(name, "wait", asker)
+    branch = run.branch()
+    name = run.journal.called(name) if name else run.journal.derive(f"wait for {key}", main=branch is None)
+    asked = await run.ask(name, "wait", branch)
     state = json.loads(asked.record.output or "{}") if asked.record is not None else {}
     if "signal" in state:
         return None if state["signal"] is None else Signal.from_data(state["key"], state["signal"])
@@ -165,7 +175,7 @@ async def wait_for(run: DurableRun, key: str, timeout: Length | None, name: str 
     until: Millis | None = state.get("until")
     if asked.record is None and timeout is not None:
         until = now + duration(timeout)
-    found = await run.patiently(partial(next_signal, run, key))
+    found = await run.retry_outages(partial(next_signal, run, key))
     if found is not None and (until is None or to_millis(found.sent_at) <= until):
         run.consumed[key].add(found.id)
     elif until is None or now < until:
@@ -188,7 +198,7 @@ async def suspend(run: DurableRun, asked: Asked, key: str, until: Millis | None,
 
 
 async def next_signal(run: DurableRun, key: str) -> Signal | None:
-    """The oldest that this job has not seen."""
+    """Return the oldest signal of the key that this job has not received, or None."""
     seen = run.consumed.setdefault(key, seen_by(run, key))
     after = just_before(max(seen), run.store.clock.now()) if seen else None
     while True:
@@ -208,12 +218,12 @@ def seen_by(run: DurableRun, key: str) -> set[str]:
 
 
 def just_before(id: str, now: Millis) -> str | None:
-    """Return the id from which to look for new signals, a little before the last one that was seen.
+    """Return the id from which to look for new signals: a little before the last one received. None: from the start.
 
-    Ids begin with the sender's time, so a sender that was slow, or whose clock is behind, writes one that sorts before
-    it. If the last one's sender had a clock that is ahead, any may: then None, which means from the beginning.
+    Ids begin with the sender's time. A sender that is slow, or whose clock is behind, writes an id that sorts before
+    earlier ones. If the clock of the last signal's sender was ahead, any new signal may sort before it: then None.
     """
-    stamp = int(id[:8] + id[9:13], 16) - OUT_OF_ORDER
+    stamp = int(id[:8] + id[9:13], 16) - MAX_SENDER_SKEW
     if stamp > now:
         return None
     return f"{stamp >> 16:08x}-{stamp & 0xFFFF:04x}"

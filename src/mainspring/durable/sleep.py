@@ -1,4 +1,4 @@
-"""Sleep: until when is recorded together with the suspension, and by the store's clock it is over."""
+"""Sleeps. The end is recorded in one commit with the suspension, and is reached by the store's clock."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from mainspring.errors import ConfigurationError
 from mainspring.job import UNTIL_WOKEN
 
 Until = Callable[[Millis], Millis]
-"""The end of a sleep that begins now. It is asked once; a run that comes back finds the answer recorded."""
+"""Returns the end of a sleep that begins now. It is called once per sleep; later runs read the recorded end."""
 
 
 async def sleep(run: DurableRun, until: Until, name: str | None) -> None:
-    asker = run.asker()
-    name = run.journal.called(name) if name else run.journal.name_sleep(main=asker is None)
-    asked = await run.ask(name, "sleep", asker)
+    branch = run.branch()
+    name = run.journal.called(name) if name else run.journal.name_sleep(main=branch is None)
+    asked = await run.ask(name, "sleep", branch)
     now = run.now()
     if asked.record is not None:
         end = int(json.loads(asked.record.output or "0"))
@@ -36,23 +36,26 @@ async def sleep(run: DurableRun, until: Until, name: str | None) -> None:
 
 
 def after(length: Length) -> Until:
-    """Only a sleep that begins has to have a length: a run that comes back may find less than nothing left of it."""
+    """Return an `Until` of this length. A negative length is only refused when the sleep begins.
+
+    A later run may compute a negative length for a sleep that is over, and must not fail.
+    """
     duration(length)
     return lambda now: checked(now + delay_of(length, "the length of a sleep"))
 
 
 def at(moment: datetime, tz: str | None, fold: Literal["first", "second"]) -> Until:
-    """A wall time that clocks skip is read as in a schedule: 02:30 becomes 03:30."""
+    """Return an `Until` for a moment. A wall time that clocks skip moves as in a schedule: 02:30 becomes 03:30."""
     if tz is None and moment.tzinfo is None:
-        msg = f'sleep_until({moment!r}): say where that is, tz="Europe/London", or give a time that has a zone'
+        msg = f'sleep_until({moment!r}): it has no time zone; add tz="Europe/London", or give an aware datetime'
         raise ConfigurationError(msg)
     if tz is None:
         instant = to_millis(moment)
     elif moment.tzinfo is not None:
-        msg = f"sleep_until({moment!r}, tz={tz!r}): it has a zone already; give a wall time with tz, or leave that out"
+        msg = f"sleep_until({moment!r}, tz={tz!r}): it has a zone already; give a naive datetime, or leave out tz"
         raise ConfigurationError(msg)
     else:
-        from mainspring.schedule.zones import PACKAGED  # noqa: PLC0415 - a program without wall times need not wait for it
+        from mainspring.schedule.zones import PACKAGED  # noqa: PLC0415 - slow to import, and only needed for wall times
 
         (found,) = PACKAGED.get(tz).resolve(moment, "shift", fold)
         instant = to_millis(found.utc.replace(tzinfo=UTC))
@@ -61,6 +64,6 @@ def at(moment: datetime, tz: str | None, fold: Literal["first", "second"]) -> Un
 
 def checked(moment: Millis) -> Millis:
     if moment >= UNTIL_WOKEN:
-        msg = "nobody can sleep beyond the year 9999"
+        msg = "a sleep cannot end after the year 9999; give an earlier end"
         raise ConfigurationError(msg)
     return moment

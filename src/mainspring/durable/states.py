@@ -1,4 +1,4 @@
-"""How far a durable function is, for readers: what it has behind it, what it does, what is to come."""
+"""The progress of a durable function for display: which steps are done, which runs or waits, which are to come."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ ENDED_BADLY = frozenset({Status.FAILED, Status.DEAD_LETTER})
 class State(StrEnum):
     DONE = "done"
     RUNNING = "running"
-    WAITING = "waiting"  # it sleeps there, or waits for a signal or children
-    FAILED = "failed"  # in the last run; or it failed and the function went on without it
-    TO_COME = "to come"  # declared ahead, and not begun
-    SKIPPED = "skipped"  # declared ahead, and the function went another way
+    WAITING = "waiting"  # the function sleeps here, or waits for a signal or for children
+    FAILED = "failed"  # it ended the last run; or the function caught its error and went on
+    TO_COME = "to come"  # declared in @app.task(steps=…), and not begun
+    SKIPPED = "skipped"  # declared, but the function took another path
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class StepState:
     name: str
     state: State
     kind: str = "step"  # step, sleep, wait, spawn, gather
-    output: Any = None  # of a step; when a sleep ends; a signal's payload; the ids of children, or their results
+    output: Any = None  # a step's result; the end of a sleep; a signal's payload; children's ids or results
     started_at: datetime | None = None
     finished_at: datetime | None = None
 
@@ -47,27 +47,28 @@ PREFIX, SUFFIX = "step ", " failed"
 
 
 def reason_for(step: str) -> str:
-    """The reason of a job whose last run ended because this step failed: the step itself is not recorded."""
+    """Return the job's `reason` when this step's failure ended the run. It names the step, which is not recorded."""
     return f"{PREFIX}{step}{SUFFIX}"
 
 
 def failed_step(job: Job) -> str | None:
-    """The step whose failure ended the last run, and with which the next one goes on."""
+    """Return the step whose failure ended the last run. A retry repeats it."""
     if job.status not in ENDED_BADLY or not (job.reason.startswith(PREFIX) and job.reason.endswith(SUFFIX)):
         return None
     return job.reason.removeprefix(PREFIX).removesuffix(SUFFIX)
 
 
 def states_of(job: Job, steps: Sequence[Step], declared: Sequence[str], now: datetime) -> list[StepState]:
+    """Return the state of each recorded, failed and declared step of a job."""
     recorded = [recorded_state(job, step, steps[-1], now) for step in steps]
     failed = failed_step(job)
     known = {*declared, *(step.name for step in steps)}
-    more = [] if failed is None or failed in known else [StepState(failed, State.FAILED)]
-    return [*recorded, *more, *declared_states(job, recorded, declared)]
+    failures = [] if failed is None or failed in known else [StepState(failed, State.FAILED)]
+    return [*recorded, *failures, *declared_states(job, recorded, declared)]
 
 
 def restartable(states: Sequence[StepState]) -> list[str]:
-    """The steps from which the job can begin again: those behind it, and the one that failed."""
+    """Return the names of the steps from which the job can start again: the recorded ones and the failed one."""
     return [step.name for step in states if step.started_at is not None or step.state is State.FAILED]
 
 
@@ -87,7 +88,7 @@ def recorded_state(job: Job, step: Step, last: Step, now: datetime) -> StepState
 def interpretation(
     kind: str, value: Any, *, is_last: bool, now: datetime, finished_at: datetime
 ) -> tuple[bool, Any, datetime]:
-    """Whether it waits there, what came out so far, and when that was."""
+    """Return whether the function waits there, the output so far, and when it ended."""
     match kind:
         case "sleep":
             until = to_datetime(value)
@@ -103,7 +104,10 @@ def interpretation(
 
 
 def declared_states(job: Job, recorded: Sequence[StepState], declared: Sequence[str]) -> Iterator[StepState]:
-    """The first that is not behind it is the one that it is at, unless it waits."""
+    """Return the states of declared steps that are not recorded.
+
+    The first of them after the last recorded one is the current step, unless the function waits elsewhere.
+    """
     there = {state.name for state in recorded}
     places = [place for place, name in enumerate(declared) if name in there]
     reached = max(places, default=-1)
@@ -120,7 +124,7 @@ def declared_states(job: Job, recorded: Sequence[StepState], declared: Sequence[
 
 def state_at(job: Job, recorded: Sequence[StepState], declared: Sequence[str]) -> State:
     failed = failed_step(job)
-    if failed is not None and failed not in declared:  # one that was not declared comes before
+    if failed is not None and failed not in declared:  # the failed step is not declared, and comes before
         return State.TO_COME
     if any(state.state is State.WAITING for state in recorded):
         return State.TO_COME
@@ -130,7 +134,10 @@ def state_at(job: Job, recorded: Sequence[StepState], declared: Sequence[str]) -
 
 
 async def declared_by(store: Store, job: Job) -> list[str]:
-    """What its task had declared when it was enqueued: kept with the job, for readers who have not got the code."""
+    """Return the steps that the task declared when the job was enqueued.
+
+    They are stored with the job, because a reader such as the dashboard may not have the task's code.
+    """
     for kind in dict.fromkeys((kind_of_record(job.status), Kind.LIVE, Kind.HISTORY, Kind.DEAD)):
         for record in await store.look_up(kind, [job.id]):
             steps: list[str] = json.loads(record["options"] or "{}").get("steps", [])

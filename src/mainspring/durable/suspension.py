@@ -1,4 +1,4 @@
-"""How a function leaves its worker while it sleeps or waits."""
+"""Suspensions: a function that sleeps or waits is unwound, so that it occupies no worker."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from mainspring.guards import LookAgain
 from mainspring.job import UNTIL_WOKEN, Step
 
 MINUTE: Millis = 60_000
-NET: tuple[Millis, ...] = (MINUTE, 60 * MINUTE, 24 * 60 * MINUTE)
-"""A waiting job looks by itself now and then, in case it was not woken."""
+RECHECK_DELAYS: tuple[Millis, ...] = (MINUTE, 60 * MINUTE, 24 * 60 * MINUTE)
+"""How long until a waiting job runs again by itself, in case a wake was lost: the first, second and later times."""
 
 
 def next_look(looks: int) -> Millis:
-    """How long until a function that has looked so often looks again without being called."""
-    return NET[min(looks, len(NET) - 1)]
+    """Return how long to wait before checking again without being woken, after this many checks."""
+    return RECHECK_DELAYS[min(looks, len(RECHECK_DELAYS) - 1)]
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Until a time or, with a key, until that is called before."""
+    """A wait until a time or, with a key, until the key is woken, whichever is first."""
 
     until: Millis  # by the store's clock
-    step: Step | None  # written with the suspension
+    step: Step | None  # the record, written in one commit with the suspension
     key: str | None = None
     look_again: LookAgain | None = None
 
 
 @dataclass(slots=True)
 class Suspension:
-    """All that a function waits for at once: usually one thing, several only if its branches wait side by side."""
+    """Everything that a function waits for at once. Several waits occur only if branches wait at the same time."""
 
     waits: list[Wait] = field(default_factory=list)
-    failures: tuple[Step, ...] = ()  # of steps before it, which the function has caught
+    failures: tuple[Step, ...] = ()  # of earlier steps, whose errors the function caught
 
     @property
     def key(self) -> str | None:
@@ -49,24 +49,27 @@ class Suspension:
         return (*self.failures, *(wait.step for wait in self.waits if wait.step is not None))
 
     def delay(self, now: Millis) -> Millis:
-        """A job waits for one key; with several it comes back soon to look after the others."""
+        """Return how long to suspend. A job waits for one key only; with several, it rechecks after a minute."""
         several = len({wait.key for wait in self.waits if wait.key is not None}) > 1
         until = min(wait.until for wait in self.waits)
-        return max(0, min(until - now, NET[0] if several else UNTIL_WOKEN))
+        return max(0, min(until - now, RECHECK_DELAYS[0] if several else UNTIL_WOKEN))
 
 
 class Suspended(BaseException):
-    """Unwinds a function whose job sleeps or waits. Like a cancellation, `except Exception` does not catch it."""
+    """Unwinds a function whose job sleeps or waits. It is a BaseException, so `except Exception` does not catch it."""
 
 
 def is_suspended(error: BaseException) -> bool:
-    """A task group wraps it, together with the cancellations that it has caused; a real error among them is one."""
-    return all(isinstance(one, Suspended) for one in leaves(error))
+    """Return whether an error only suspends the function.
+
+    A task group wraps `Suspended` in an exception group. If the group holds any other error, the run has failed.
+    """
+    return all(isinstance(leaf, Suspended) for leaf in leaves(error))
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
     if isinstance(error, BaseExceptionGroup):
-        for one in error.exceptions:
-            yield from leaves(one)
+        for inner in error.exceptions:
+            yield from leaves(inner)
     else:
         yield error

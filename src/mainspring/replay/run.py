@@ -19,9 +19,9 @@ from mainspring.app import Mainspring
 from mainspring.batch_task import BatchTask
 from mainspring.batched import Item
 from mainspring.context import UNSET, Context
-from mainspring.durable.calls import LastingCalls
+from mainspring.durable.calls import RecordedCalls
 from mainspring.durable.journal import Asked
-from mainspring.durable.run import Asker, DurableRun
+from mainspring.durable.run import Branch, DurableRun
 from mainspring.durable.states import restartable
 from mainspring.durable.suspension import Wait
 from mainspring.errors import ConfigurationError, IllegalMove, JobNotFound
@@ -141,7 +141,7 @@ class Replay:
             worker="a local replay",
             report=lambda fraction, note: self._listener.said(f"progress: {fraction:.0%} {note}".rstrip()),
             transact=self._transact,
-            durable=partial(LastingCalls, run),
+            durable=partial(RecordedCalls, run),
         )
 
     def _transact(self, connection: Any) -> Completion:
@@ -210,8 +210,8 @@ class LocalRun(DurableRun):
         self._listener = listener
         self._really = run
 
-    async def ask(self, name: str, kind: str, asker: Asker) -> Asked:
-        asked = await super().ask(name, kind, asker)
+    async def ask(self, name: str, kind: str, branch: Branch) -> Asked:
+        asked = await super().ask(name, kind, branch)
         if asked.record is not None:
             self._listener.said(f"{kind} {name!r}: recorded")
         elif kind == "step":

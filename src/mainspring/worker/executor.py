@@ -11,7 +11,7 @@ from typing import Any
 
 from mainspring.app import Mainspring
 from mainspring.context import Context
-from mainspring.durable.calls import LastingCalls
+from mainspring.durable.calls import RecordedCalls
 from mainspring.durable.run import DurableRun
 from mainspring.flow.passage import Passage
 from mainspring.middleware import RunCall
@@ -165,7 +165,7 @@ class Executor:
                 run.context.stop(run.stop_reason or run.stop)
         return run.context
 
-    def _durable(self, run: Run) -> LastingCalls:
+    def _durable(self, run: Run) -> RecordedCalls:
         """Also from a thread."""
         run.durable = DurableRun(
             self._app,
@@ -179,7 +179,7 @@ class Executor:
             stopped=lambda: run.stop is not None,
             declared=run.task.steps,
         )
-        return LastingCalls(run.durable)
+        return RecordedCalls(run.durable)
 
     def _transact(self, run: Run, connection: Any) -> Completion:
         return self._store.completion(lambda: outcomes.completed(run, self._store.clock.now()), connection)
