@@ -193,8 +193,8 @@ async def test_the_store_is_opened_at_first_use_and_can_be_used_again_after_clos
     [
         ("redis://localhost", UnsupportedStore, "no store for 'redis'"),
         ("jobs.db", UnsupportedStore, "no store for 'jobs.db'"),
-        (None, ConfigurationError, "named by a URL, not by None; use one of sqlite:///jobs.db"),
-        (Path("jobs.db"), ConfigurationError, "named by a URL, not by .*Path"),
+        (None, ConfigurationError, "must be a URL or a store object, not None; use one of sqlite:///jobs.db"),
+        (Path("jobs.db"), ConfigurationError, "must be a URL or a store object, not .*Path"),
         ("sqlite://jobs.db", ConfigurationError, "names no file; write sqlite:///relative.db"),
         ("sqlite:///jobs.db?lese=3", ConfigurationError, "unknown setting 'lese'"),
         ("sqlite:///jobs.db?lease=long", ConfigurationError, "must be a number of seconds, not 'long'"),

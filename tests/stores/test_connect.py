@@ -177,7 +177,7 @@ def test_only_what_is_ours_is_taken_out_of_a_postgres_url() -> None:
         ("postgresql://ann:secret@[db/shop", "no URL of a store"),
         ("postgresql://ann:secret@[::1]x/shop", "cannot be used: unexpected character"),
         ("postgresql://ann:secret@db/shop?lease=soon", "'postgresql://db/shop?lease=soon' must be a number of seconds"),
-        ("postgresql://ann:secret@db/shop?migrate=no", "migrate is on or off, not 'no'"),
+        ("postgresql://ann:secret@db/shop?migrate=no", "migrate must be on or off, not 'no'"),
         ("postgresql://ann:secret@db/shop?schema=Jobs", "'Jobs' cannot be the schema"),
         ("postgresql://ann:secret@db/shop?listen=direct", "cannot be used"),
     ],

@@ -1,4 +1,4 @@
-"""What the audit log says about a change by hand, in every store: times as ISO 8601, lengths in seconds. Pure."""
+"""The details that every store writes into the audit log. Times are ISO 8601, lengths are seconds. Pure functions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def set_fields(data: Filter | Edit) -> Mapping[str, Any]:
 
 
 def plain(name: str, value: Any) -> Any:
-    """A field of a job or a filter as a person reads it: stores keep times and lengths in milliseconds."""
+    """Return a field of a job or filter in readable form: stores keep times and lengths in milliseconds."""
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, tuple):

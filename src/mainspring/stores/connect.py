@@ -1,4 +1,4 @@
-"""From a URL to a store. Only the store that the URL names is imported: the others would delay each program's start."""
+"""Create a store from a URL. Only the store that the URL names is imported: the others would slow down the start."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ DYNAMODB_SETTINGS = ("region", "endpoint", "profile", "shards", "migrate", "prun
 
 
 def store_of(given: str | Store, clock: Clock | None = None) -> Store:
-    """What a program names as its store: a URL, or a store that it has made."""
+    """Return the store for what a program passed: a URL, or a store object."""
     if isinstance(given, str):
         return connect(given, clock)
     if not hasattr(given, "claim"):
-        msg = f"a store is named by a URL, not by {given!r}; use one of {EXAMPLES}"
+        msg = f"a store must be a URL or a store object, not {given!r}; use one of {EXAMPLES}"
         raise ConfigurationError(msg)
     return given
 
 
 def connect(url: str, clock: Clock | None = None) -> Store:
-    """`sqlite:///relative.db`, `postgresql://…`, `dynamodb://table`, `memory://`; settings follow a "?"."""
+    """Return the store that a URL names.
+
+    URLs are `sqlite:///relative.db`, `postgresql://…`, `dynamodb://table` and `memory://`. Settings follow a "?".
+    """
     parts = split(url)
     if parts.scheme in {"postgresql", "postgres"}:
         return connect_postgres(url, clock)
@@ -72,7 +75,7 @@ def split(url: str) -> SplitResult:
     try:
         return urlsplit(url)
     except ValueError as error:
-        msg = f"this is no URL of a store ({error}); use one of {EXAMPLES}"  # it may have a password: not shown
+        msg = f"this is not the URL of a store ({error}); use one of {EXAMPLES}"  # not shown: it may have a password
         raise ConfigurationError(msg) from None
 
 
@@ -100,9 +103,9 @@ def to_seconds(text: str) -> float | None:
 
 
 def connect_postgres(url: str, clock: Clock | None) -> Store:
-    """Settings of ours are taken out of the URL; all else is for the server's own library, letter for letter."""
+    """Take Mainspring's settings out of the URL; pass the rest to the PostgreSQL driver unchanged."""
     try:
-        from mainspring.stores.postgres import PostgresStore  # noqa: PLC0415 - an extra, which few have
+        from mainspring.stores.postgres import PostgresStore  # noqa: PLC0415 - an optional extra
     except ModuleNotFoundError as error:
         msg = f"{error.name} is missing; install mainspring[postgres]"
         raise ConfigurationError(msg) from error
@@ -124,12 +127,12 @@ def connect_postgres(url: str, clock: Clock | None) -> Store:
 
 def connect_dynamodb(url: str, parts: SplitResult, clock: Clock | None) -> Store:
     try:
-        from mainspring.stores.dynamodb import DynamoStore  # noqa: PLC0415 - an extra, which few have
+        from mainspring.stores.dynamodb import DynamoStore  # noqa: PLC0415 - an optional extra
     except ModuleNotFoundError as error:
         msg = f"{error.name} is missing; install mainspring[dynamodb]"
         raise ConfigurationError(msg) from error
     if not parts.netloc or parts.path.strip("/") or "@" in parts.netloc or ":" in parts.netloc:
-        msg = "write dynamodb://table?region=eu-central-1: a table's name and settings; keys are found as AWS's SDKs do"
+        msg = "write dynamodb://table?region=eu-central-1: a table and settings; credentials are found as AWS's SDKs do"
         raise ConfigurationError(msg)
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name in given:
@@ -155,7 +158,7 @@ def connect_dynamodb(url: str, parts: SplitResult, clock: Clock | None) -> Store
 
 
 def without_secrets(place: str, query: str) -> str:
-    """To be shown in a message."""
+    """Return the URL without its credentials, to be shown in a message."""
     scheme, _, rest = place.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}?{query}"
 
@@ -163,6 +166,6 @@ def without_secrets(place: str, query: str) -> str:
 def is_on(name: str, named: Mapping[str, str], default: str = "on") -> bool:
     text = named.get(name, default)
     if text not in {"on", "off"}:
-        msg = f"{name} is on or off, not {text!r}"
+        msg = f"{name} must be on or off, not {text!r}"
         raise ConfigurationError(msg)
     return text == "on"

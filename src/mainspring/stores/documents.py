@@ -1,8 +1,8 @@
-"""What a store keeps beside jobs: schedules and their ledgers, people and their occasions. JSON under a key.
+"""Documents: JSON data that a store keeps besides jobs, such as schedules, their ledgers, people and occasions.
 
-A document is found by its key, in the order of its group, or when it comes due. Whoever writes says which version he
-has seen: if another was quicker, nothing is written. So any number of processes may do the same work, and one of them
-gets it done. What belongs together, several documents and the jobs that follow from them, is one bundle.
+Documents are read by key, in the order of their group, or when they come due. A writer states which version it has
+seen. If another process has written since, nothing is written. So any number of processes may attempt the same work,
+and exactly one of them does it. Documents that must change together, and the jobs that follow from them, form a bundle.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mainspring.stores.protocol import By
 
 ABSENT = ""
-"""The version of a document that is not there."""
+"""The version of a document that does not exist."""
 
 
 class Key(NamedTuple):
@@ -32,30 +32,30 @@ class Key(NamedTuple):
 class Document:
     key: Key
     data: str  # JSON
-    version: str  # another one after each write
-    due_at: Millis | None = None  # comes up in `Store.due` from then on
-    expires_at: Millis | None = None  # is gone from then on
+    version: str  # changes with each write
+    due_at: Millis | None = None  # `Store.due` returns it from then on
+    expires_at: Millis | None = None  # no method returns it from then on
 
 
 @dataclass(slots=True)
 class Write:
-    """A document's new contents, if it has the expected version.
+    """New contents for a document, written only if the document has the expected version.
 
     Treat it as immutable. It is not frozen because Python takes three times as long to make a frozen object.
     """
 
     key: Key
     data: str | None  # None: delete it
-    expected: str | None = None  # a version, or ABSENT; None: whatever is there
+    expected: str | None = None  # a version, or ABSENT; None: any version, or none
     due_at: Millis | None = None
     expires_at: Millis | None = None
-    version: str = field(default_factory=new_version)  # the new one
-    announced: bool = False  # an earlier write has told workers of this due time, or an earlier one
+    version: str = field(default_factory=new_version)  # the new version
+    announced: bool = False  # a previous write has woken workers for this due time, or for an earlier one
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A line for the audit log: who does what by hand, to what, and why."""
+    """An entry for the audit log: who changed what by hand, and why."""
 
     by: By
     action: str  # "schedule.pause"
@@ -64,7 +64,7 @@ class Note:
 
 @dataclass(slots=True)
 class Bundle:
-    """Writes, new jobs and a line of the audit log that take effect together, or not at all.
+    """Writes, new jobs and an audit entry that take effect together, or not at all.
 
     Treat it as immutable; see `Write` for why it is not frozen.
     """
@@ -72,17 +72,17 @@ class Bundle:
     writes: tuple[Write, ...]
     jobs: tuple[NewJob, ...] = ()
     note: Note | None = None
-    spread: bool = False  # wake workers (Wake.STATE): they keep what it writes in memory, and should look at once
+    spread: bool = False  # wake workers (Wake.STATE): they cache these documents, and must read them again at once
 
     def __post_init__(self) -> None:
         if len(self.writes) > 1 and len({write.key for write in self.writes}) < len(self.writes):
-            msg = f"a bundle writes each document once: {[write.key for write in self.writes]}"
+            msg = f"a bundle may write each document only once: {[write.key for write in self.writes]}"
             raise ValueError(msg)
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Which documents of a collection, by group and id."""
+    """Selects documents of a collection, ordered by group and id."""
 
     collection: str
     group: str | None = None  # None: all groups
@@ -95,13 +95,14 @@ class Listing:
 class Due:
     documents: list[Document]
     now: Millis  # by the store's clock
-    next_at: Millis | None  # when the first of those comes due that are not in `documents`
+    next_at: Millis | None  # when the next document that is not in `documents` comes due
 
 
 def accepted(bundles: Iterable[Bundle], versions: Mapping[Key, str]) -> list[bool]:
-    """Which bundles find what they expect, each after the ones before it. `versions` are those that are there now.
+    """Return for each bundle whether its expected versions match, given that the bundles before it were written.
 
-    A bundle that is there already was written before, and only the answer got lost.
+    `versions` are the current ones. A bundle whose new versions exist already is accepted again: it was written
+    before, and only the answer got lost.
     """
     current = dict(versions)
     answers: list[bool] = []
@@ -116,26 +117,29 @@ def accepted(bundles: Iterable[Bundle], versions: Mapping[Key, str]) -> list[boo
 
 
 def is_there(bundle: Bundle, versions: Mapping[Key, str]) -> bool:
+    """Return whether the bundle has been written already."""
     puts = [write for write in bundle.writes if write.data is not None]
     return bool(puts) and all(versions.get(write.key) == write.version for write in puts)
 
 
 def last_writes(bundles: Iterable[Bundle]) -> list[Write]:
-    """What is left to do if they are written one after the other."""
+    """Return the last write of each document: the same result as writing the bundles one after the other."""
     return list({write.key: write for bundle in bundles for write in bundle.writes}.values())
 
 
 def answers(
     bundles: Sequence[Bundle], holds: Sequence[bool], inserted: Sequence[Inserted]
 ) -> list[list[Inserted] | None]:
-    """Per bundle what became of its jobs, or None: it did not find what it expected."""
+    """Return the inserted jobs of each bundle, or None for a bundle whose expected versions did not match."""
     jobs = iter(inserted)
     return [[next(jobs) for _ in bundle.jobs] if held else None for bundle, held in zip(bundles, holds, strict=True)]
 
 
-SOON: Millis = 15_000  # workers look at least this often, and need be told only of what comes before that
+WORKER_POLL: Millis = 15_000  # workers look for due documents at least this often, and need a wake-up only within it
 
 
 def comes_soon(writes: Iterable[Write], now: Millis) -> bool:
-    """Whether workers must be told, or they would look too late."""
-    return any(write.due_at is not None and write.due_at <= now + SOON and not write.announced for write in writes)
+    """Return whether a document comes due before the workers' next poll, so that they must be woken."""
+    return any(
+        write.due_at is not None and write.due_at <= now + WORKER_POLL and not write.announced for write in writes
+    )

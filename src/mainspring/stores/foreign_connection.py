@@ -1,4 +1,4 @@
-"""What is below the caller's own connection: the driver's connection in an SQLAlchemy or Django object."""
+"""Find the driver's connection inside the caller's SQLAlchemy or Django object, and run transactions on it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ ENDED_INSIDE = "ctx.transaction() commits at its end, with the job's outcome; do
 
 
 async def unwrap(given: Any) -> Any:
-    """Return the driver's connection below an SQLAlchemy session or connection, or a Django connection.
+    """Return the driver's connection inside an SQLAlchemy session or connection, or a Django connection.
 
-    SQLAlchemy's is then in a transaction. Any other object is returned as it is.
+    This begins a transaction on SQLAlchemy objects that are in none. Any other object is returned unchanged.
     """
     if made_by("sqlalchemy", given):
         return await sqlalchemy_driver(given)
@@ -31,33 +31,33 @@ async def unwrap(given: Any) -> Any:
 
 
 def made_by(package: str, given: Any) -> bool:
-    """Whether the object's class, or one that it extends (as SQLModel's Session does), is from this package."""
+    """Return whether the object's class, or a base class (as of SQLModel's Session), is from this package."""
     return any(base.__module__.partition(".")[0] == package for base in type(given).__mro__)
 
 
 def is_django(given: Any) -> bool:
-    """A connection, or the proxy `django.db.connection`."""
+    """Return whether it is a Django connection, or the proxy `django.db.connection`."""
     return hasattr(given, "ensure_connection")
 
 
 def unscoped(given: Any) -> Any:
-    """Return the session that a scoped session, as Flask-SQLAlchemy has one, stands for here."""
+    """Return the current session of a scoped session, as in Flask-SQLAlchemy; any other object unchanged."""
     return given.registry() if hasattr(given, "registry") else given
 
 
 async def sqlalchemy_driver(given: Any) -> Any:
     if is_asynchronous(given):
         return await asynchronous_driver(given)
-    connection = given.connection() if hasattr(given, "get_bind") else given  # a session has one, or opens one
+    connection = given.connection() if hasattr(given, "get_bind") else given  # a session opens one if it has none
     if not hasattr(connection, "in_transaction"):  # an engine, perhaps
         return given
-    if not connection.in_transaction():  # else its commit would believe that there is nothing to commit
+    if not connection.in_transaction():  # otherwise its commit() would find nothing to commit
         connection.begin()
     return connection.connection.driver_connection
 
 
 def is_asynchronous(given: Any) -> bool:
-    """Whether it is an AsyncConnection, an AsyncSession or a scoped one of SQLAlchemy."""
+    """Return whether it is an AsyncConnection, an AsyncSession or an async scoped session of SQLAlchemy."""
     kind = type(given)
     return made_by("sqlalchemy", given) and (
         hasattr(kind, "run_sync") or inspect.iscoroutinefunction(getattr(kind, "connection", None))
@@ -65,18 +65,18 @@ def is_asynchronous(given: Any) -> bool:
 
 
 async def asynchronous_driver(given: Any) -> Any:
-    await asyncio.sleep(0)  # `enqueue_sync` cannot wait, and fails here, before anything is done
+    await asyncio.sleep(0)  # `enqueue_sync` cannot await: it fails here, before anything is done
     connection = await given.connection() if hasattr(given, "get_bind") else given
     if not connection.in_transaction():
         await connection.begin()
     return (await connection.get_raw_connection()).driver_connection
 
 
-# -- transactions that are ours to end --------------------------------------------------------------------
+# -- transactions that Mainspring begins and ends --------------------------------------------------------------------
 
 
 class OwnTransaction(Protocol):
-    """A transaction on what the caller gave. The library that it is from begins and ends it: else it would not know."""
+    """A transaction on the caller's object. The object's own library begins and ends it, so that its state is right."""
 
     async def begin(self) -> Any:
         """Begin the transaction and return the driver's connection."""
@@ -86,7 +86,10 @@ class OwnTransaction(Protocol):
 
 
 class SqlalchemyTransaction:
-    """What an SQLAlchemy session or connection has done in its transaction before is committed with the job."""
+    """A transaction on an SQLAlchemy session or connection.
+
+    Changes that the caller made earlier in this transaction are committed together with the job's outcome.
+    """
 
     def __init__(self, given: Any) -> None:
         self._given = given
@@ -102,14 +105,14 @@ class SqlalchemyTransaction:
 
 
 class DjangoTransaction:
-    """An atomic block: Django allows no commit inside it, and its own blocks within it are savepoints."""
+    """An atomic block of Django. Django forbids commits inside it; atomic blocks nested in it are savepoints."""
 
     def __init__(self, given: Any) -> None:
         self._given = given
         self._atomic: Any = None
 
     async def begin(self) -> Any:
-        from django.db.transaction import atomic  # type: ignore[import-untyped]  # noqa: PLC0415 - the caller has it
+        from django.db.transaction import atomic  # type: ignore[import-untyped]  # noqa: PLC0415 - optional; the caller uses it
 
         if self._given.in_atomic_block or not self._given.get_autocommit():
             raise ConfigurationError(NOT_OUTERMOST)
@@ -124,22 +127,22 @@ class DjangoTransaction:
 
     async def roll_back(self) -> None:
         block, self._atomic = self._atomic, None
-        if block is not None:  # else it failed to begin, or to commit, and has rolled back by itself
+        if block is not None:  # None: it failed to begin or to commit, and has rolled back by itself
             block.__exit__(Undone, Undone(), None)
 
 
 def own_transaction(given: Any, bare: Callable[[Any], OwnTransaction]) -> OwnTransaction:
-    """How to begin and end a transaction on what the caller gave; `bare` knows how for the driver's own connections."""
+    """Return the transaction for the caller's object. `bare` makes it for a connection of the driver itself."""
     if made_by("sqlalchemy", given):
         return SqlalchemyTransaction(given)
     return DjangoTransaction(given) if is_django(given) else bare(given)
 
 
 class Undone(Exception):
-    """Tells a block to roll back. It is never raised."""
+    """Passed to `__exit__` to make a block roll back. It is never raised."""
 
 
 async def finished(work: Any) -> None:
-    """Wait for what is asynchronous."""
+    """Await the result if the library is asynchronous."""
     if inspect.isawaitable(work):
         await work

@@ -1,15 +1,15 @@
-"""What a store must do. Everything else in Mainspring is built on these methods.
+"""The methods that every store implements. Everything else in Mainspring is built on them.
 
-Rules that hold for each of them:
+These rules hold for all of them:
 
-- The store's clock decides. No caller passes "now".
-- Batched first: a single job is a batch of one.
-- Every write about a claimed job carries its token; the store refuses it unless the job is running
-  under that very token. So a worker that lost its claim can write nothing in that job's name.
+- The store's clock decides. Callers never pass "now".
+- Methods take batches. A single job is a batch of one.
+- Every write to a claimed job carries the claim's token. The store refuses the write unless the job is running under
+  that token. So a worker that lost its claim cannot change the job.
 - Filters are data, never SQL.
-- A method either took effect as a whole or raises; `insert` may be repeated with the same ids.
-- `StoreUnavailable` means "not now": callers may try again. Other `StoreError`s will not pass by themselves.
-- Methods may be awaited from any thread's event loop. `heartbeat` is called from a thread of its own.
+- A method takes effect completely, or it raises. Callers may repeat `insert` with the same ids.
+- `StoreUnavailable` means that the caller may try again later. Other `StoreError`s do not go away by themselves.
+- Methods may be awaited from any thread's event loop. `heartbeat` is called from its own thread.
 - A suspended job waits for a time, for its key to be woken (`wake`), or for whichever comes first. Every method that
   finishes or deletes a job wakes the jobs that wait for its `end_of`. A job that is suspended, or inserted, to wait for
   the end of a job that is not live is due at once; stores with transactions decide that in the same commit. For other
@@ -54,7 +54,7 @@ EVERY_QUEUE = "*"
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """Up to `limit` jobs of one queue. Wants are served in the order given."""
+    """A request for up to `limit` jobs of one queue. The store serves wants in the order given."""
 
     queue: str
     limit: int
@@ -63,9 +63,9 @@ class Want:
 @dataclass(slots=True)
 class Claims:
     jobs: list[Claim]
-    next_due: Millis | None = None  # if nothing was claimed: when it is worth asking again, unless woken before
+    next_due: Millis | None = None  # if nothing was claimed: when to ask again, unless woken before
     suspects: bool = False  # a crash suspect is due in these queues; ask again with solo=True when idle
-    unknown: frozenset[str] = frozenset()  # tasks, not among those asked for, of due jobs that this claim passed over
+    unknown: frozenset[str] = frozenset()  # tasks of due jobs that this claim skipped: the worker does not know them
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +80,13 @@ class WorkerInfo:
     started_at: datetime | None = None
     seen_at: datetime | None = None  # last sign of life; filled in by the store
     alive: bool = True
-    polling: bool = False  # it cannot hear of new jobs and looks for them now and then; filled in by the store
+    polling: bool = False  # it gets no wake-ups and polls for new jobs; filled in by the store
     heartbeat: float = 1.0  # seconds between its heartbeats
-    stuck: int = 0  # slots whose job was told to stop and does not end, as of the last heartbeat
+    stuck: int = 0  # slots whose job was asked to stop but still runs, as of the last heartbeat
 
 
 class Wake(Flag):
-    JOBS = auto()  # something may be due
+    JOBS = auto()  # a job may be due
     CANCELLATIONS = auto()  # a running job may have been cancelled, or a claim lost
     DOCUMENTS = auto()  # a document may come due soon
     HALTS = auto()  # a halt or pause was set or ended
@@ -96,15 +96,15 @@ class Wake(Flag):
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """What a heartbeat brings back."""
+    """The answer to a heartbeat."""
 
-    lost: frozenset[str] = frozenset()  # held jobs whose claim is no longer ours
+    lost: frozenset[str] = frozenset()  # held jobs whose claim the worker has lost
     cancelled: Mapping[str, str] = field(default_factory=dict)  # held job -> reason
 
 
 class TakeoverCause(StrEnum):
-    CRASHED = "crashed"  # its worker died, or gave no sign of life for the lease
-    STALLED = "stalled"  # it overran its timeout and grace although its worker is alive
+    CRASHED = "crashed"  # its worker died, or sent no heartbeat for the length of the lease
+    STALLED = "stalled"  # it ran longer than its timeout and grace, although its worker is alive
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,17 +116,17 @@ class Takeover:
     queue: str
     worker: str
     cause: TakeoverCause
-    status: Status  # PENDING, FAILED, DEAD_LETTER, or CANCELLED where that had been asked for
+    status: Status  # PENDING, FAILED, DEAD_LETTER; or CANCELLED if a cancellation had been requested
     attempts: int
     crashes: int
     failure: Failure | None = None
     max_attempts: int = 0
-    delay: Millis = 0  # until it is tried again
+    delay: Millis = 0  # until the next attempt
 
 
 @dataclass(frozen=True, slots=True)
 class StalledRun:
-    """A run that overran its timeout and grace, as its task's retry policy needs to know it."""
+    """A run that lasted longer than its timeout and grace: what the task's retry policy needs to know about it."""
 
     job_id: str
     task: str
@@ -136,7 +136,7 @@ class StalledRun:
 
 
 AfterStall = Callable[[StalledRun], Millis | None]
-"""How long a stalled job with attempts left waits for the next one; None: it becomes a dead letter."""
+"""Return how long a stalled job with attempts left waits for the next one; None makes it a dead letter."""
 
 
 def retry_at_once(_run: StalledRun) -> Millis:
@@ -145,15 +145,15 @@ def retry_at_once(_run: StalledRun) -> Millis:
 
 @dataclass(frozen=True, slots=True)
 class Reaped:
-    """What `reap` found."""
+    """The result of `reap`."""
 
     takeovers: list[Takeover] = field(default_factory=list)
-    dead: frozenset[str] = frozenset()  # workers found dead by this call: what they had begun may be half done
+    dead: frozenset[str] = frozenset()  # workers found dead by this call: their work may be half done
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which jobs. Every field that is set must match; a tuple matches any of its values."""
+    """Selects jobs. Every field that is set must match; a tuple matches any of its values."""
 
     ids: tuple[str, ...] = ()
     statuses: tuple[Status, ...] = ()
@@ -161,12 +161,12 @@ class Filter:
     tasks: tuple[str, ...] = ()
     target_type: str | None = None
     target_id: str | None = None
-    tags: tuple[str, ...] = ()  # all of them
+    tags: tuple[str, ...] = ()  # unlike other tuples: the job must have all of them
     dedupe_key: str | None = None
     worker: str | None = None
     error_type: str | None = None
     created_after: datetime | None = None  # inclusive
-    created_before: datetime | None = None  # exclusive, as are the others
+    created_before: datetime | None = None  # exclusive; the same holds for due_* and finished_*
     due_after: datetime | None = None
     due_before: datetime | None = None
     finished_after: datetime | None = None
@@ -176,13 +176,13 @@ class Filter:
     def __post_init__(self) -> None:
         for name in ("ids", "statuses", "queues", "tasks", "tags"):
             given = getattr(self, name)
-            if isinstance(given, str):  # each of its letters would be looked for
-                msg = f"{name} of a Filter are several: write {name}=({given!r},)"
+            if isinstance(given, str):  # tuple() would split it into letters
+                msg = f"{name} of a Filter must be a tuple, not a string; write {name}=({given!r},)"
                 raise ConfigurationError(msg)
             if not isinstance(given, tuple):
                 object.__setattr__(self, name, tuple(given))
         if unknown := [status for status in self.statuses if status not in frozenset(Status)]:
-            msg = f"{unknown[0]!r} is no status; use some of {', '.join(Status)}"
+            msg = f"{unknown[0]!r} is not a status; use any of {', '.join(Status)}"
             raise ConfigurationError(msg)
         self._check_texts()
         for path, value in self.payload.items():
@@ -202,11 +202,11 @@ def _check_searched_value(path: str, value: Any) -> None:
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
         check_searched(text, "it")
-        problem = "NUL cannot be looked for" if "\\u0000" in text else ""
+        problem = "it has a NUL character" if "\\u0000" in text else ""
     except (TypeError, ValueError, RecursionError, ConfigurationError) as error:
         problem = str(error)
     if problem:
-        msg = f"a Filter cannot look for that value at {path!r} of a payload: {problem}; give a value that JSON has"
+        msg = f"a Filter cannot search for this value at {path!r} of a payload: {problem}; give a JSON value"
         raise ConfigurationError(msg)
 
 
@@ -218,12 +218,12 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class By:
-    """Who changes something by hand, and why: the audit log's half of every such call."""
+    """Who makes a change by hand, and why. The store writes it into the audit log."""
 
     actor: str
     reason: str = ""
-    operation: str = field(default_factory=new_id)  # chunks of one operation make one entry
-    audited: bool = True  # False: nobody's hand, as when an enqueue replaces the job that waits; leaves no entry
+    operation: str = field(default_factory=new_id)  # all chunks of one operation share one audit entry
+    audited: bool = True  # False: not made by a person (an enqueue replaces the pending job); leaves no entry
 
     def __post_init__(self) -> None:
         check_searched(self.actor, "actor")
@@ -232,55 +232,55 @@ class By:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """New values for a waiting job; None leaves a field as it is. With a new time, its old `reason` is over."""
+    """New values for a waiting job. None leaves a field as it is. A new time also clears the job's `reason`."""
 
     payload: str | None = None
     priority: int | None = None
     queue: str | None = None
     run_at: Millis | None = None
-    delay: Millis | None = None  # run_at as the store's now plus this
+    delay: Millis | None = None  # sets run_at to the store's now plus this
     max_attempts: int | None = None
-    from_step: str | None = None  # REPLAY only: forget this step and those after it
+    from_step: str | None = None  # REPLAY only: delete this step and all later ones
 
     def new_time(self, now: Millis) -> Millis | None:
         return self.run_at if self.delay is None else now + self.delay
 
 
 class Action(StrEnum):
-    """What can be done to jobs by filter."""
+    """The changes that can be applied to all jobs that match a filter."""
 
-    CANCEL = "cancel"  # waiting or suspended: at once; running: asked for, see Pulse.cancelled
-    REPLAY = "retry"  # failed, dead or cancelled: run now with a full budget of attempts; steps are kept
-    DELETE = "delete"  # any but running
-    EDIT = "edit"  # waiting only
+    CANCEL = "cancel"  # waiting or suspended jobs end at once; running ones are asked to stop, see Pulse.cancelled
+    REPLAY = "retry"  # failed, dead or cancelled jobs run now with a full budget of attempts and keep their steps
+    DELETE = "delete"  # jobs of every status but running
+    EDIT = "edit"  # waiting jobs only
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """One chunk's worth of a change by filter."""
+    """The result of a change by filter, for one chunk of jobs."""
 
-    ids: tuple[str, ...]  # changed at once (or, in a dry run, would be)
+    ids: tuple[str, ...]  # changed at once; in a dry run: would be changed
     requested: tuple[str, ...] = ()  # running jobs that were asked to cancel
     conflicts: Mapping[str, str] = field(
         default_factory=dict
     )  # not replayed: job -> live job that holds its dedupe key
-    cursor: str | None = None  # where the next chunk begins; None: all done
+    cursor: str | None = None  # where the next chunk begins; None: this was the last
 
 
 COPIER = "copy"
-"""The actor of the halts that `mainspring copy` sets, whose reasons say how far it has come."""
+"""The actor of the halts that `mainspring copy` sets. Their reasons record its progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """The whole system stands still, or (with a queue) one queue is paused."""
+    """A halt of the whole system or, with `queue`, the pause of one queue."""
 
     actor: str
     reason: str
     since: datetime
-    until: datetime | None = None  # ends by itself then
+    until: datetime | None = None  # when it ends by itself
     queue: str | None = None
-    accept: bool = True  # new jobs are accepted for later, or refused with SystemHalted
+    accept: bool = True  # True: new jobs are accepted for later; False: refused with SystemHalted
     number: int = field(default=0, compare=False)  # grows with each halt of a store; filled in by the store
 
     def __post_init__(self) -> None:
@@ -289,7 +289,7 @@ class Halt:
 
     @property
     def guards_copy(self) -> bool:
-        """Whether jobs could run twice without it: they were copied to another store, or are being copied."""
+        """Whether ending this halt could make jobs run twice: they were, or are being, copied to another store."""
         return self.actor == COPIER and not self.reason.startswith("copied from ")
 
 
@@ -305,7 +305,7 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True)
 class DueTask:
-    """The due jobs of one task in one queue, as far as the store has looked."""
+    """The due jobs of one task in one queue, among those that the store has read."""
 
     task: str
     queue: str
@@ -316,35 +316,35 @@ class DueTask:
 @dataclass(frozen=True, slots=True)
 class Stats:
     queues: list[Counts]
-    due: Mapping[str, int]  # per queue, waiting jobs whose time has come; capped at DUE_CAP
+    due: Mapping[str, int]  # per queue, the number of due jobs; capped at DUE_CAP
     oldest_due: Mapping[str, datetime]
     workers: list[WorkerInfo]
     halts: list[Halt]
     estimated: bool = False
-    measures: Mapping[str, float] = field(default_factory=dict)  # of the process that asks; see Measured
-    due_tasks: list[DueTask] = field(default_factory=list)  # every job set aside, and the first DUE_LOOK of each level
+    measures: Mapping[str, float] = field(default_factory=dict)  # of the calling process; see Measured
+    due_tasks: list[DueTask] = field(default_factory=list)  # all jobs set aside, and the first DUE_LOOK of each level
 
     @property
     def unknown_tasks(self) -> list[DueTask]:
-        """Due jobs that cannot run: live workers serve their queue, but none of these knows their task."""
+        """The due jobs that cannot run: live workers serve their queue, but none of them knows the task."""
         alive = [worker for worker in self.workers if worker.alive]
         serving = {
-            one.queue: [worker.tasks for worker in alive if {one.queue, EVERY_QUEUE}.intersection(worker.queues)]
-            for one in self.due_tasks
+            line.queue: [worker.tasks for worker in alive if {line.queue, EVERY_QUEUE}.intersection(worker.queues)]
+            for line in self.due_tasks
         }
         return [
-            one
-            for one in self.due_tasks
-            if serving[one.queue] and all(tasks and one.task not in tasks for tasks in serving[one.queue])
+            line
+            for line in self.due_tasks
+            if serving[line.queue] and all(tasks and line.task not in tasks for tasks in serving[line.queue])
         ]
 
 
-DUE_CAP = 10_000  # due jobs that are counted: beyond it, counting would take too long
-DUE_LOOK = 1000  # due jobs of one priority of one queue whose tasks `stats` reads
+DUE_CAP = 10_000  # due jobs that are counted; to count more would take too long
+DUE_LOOK = 1000  # `stats` reads the tasks of this many due jobs for each queue and priority
 
 
 def shown_due(number: int) -> str:
-    """A number of due jobs as text: 10,000+ if there may be more."""
+    """Return a number of due jobs as text; "10,000+" if there may be more."""
     return f"{number:,}{'+' if number >= DUE_CAP else ''}"
 
 
@@ -367,30 +367,31 @@ class Finding:
 class Completion(AbstractAsyncContextManager[Any], AbstractContextManager[Any], Protocol):
     """A transaction on the store's own database that ends with the job's outcome.
 
-    Entering gives the database's own connection object, or what the caller gave. Leaving writes the outcome and
-    commits, or rolls everything back: on an exception, or, raising `ClaimLost`, if the claim is no longer held.
+    Entering the block returns the database's connection object, or the connection that the caller passed. Leaving it
+    writes the outcome and commits. On an exception everything is rolled back. If the worker has lost the claim,
+    everything is rolled back too, and leaving raises `ClaimLost`.
     """
 
 
 @runtime_checkable
 class Store(Protocol):
-    """One place where jobs live."""
+    """Where jobs and documents are stored."""
 
     clock: Clock
     url: str  # safe to show: no secrets
-    lease: float  # seconds without a sign of life after which a worker counts as dead
-    stall_grace: Millis  # beyond a job's timeout
-    transactional: bool  # whether `completion` and `insert(connection=…)` are given
+    lease: float  # seconds without a heartbeat after which a worker counts as dead
+    stall_grace: Millis  # how long a run may overrun its timeout before it counts as stalled
+    transactional: bool  # whether it supports `completion` and `insert(connection=…)`
 
     async def open(self) -> None: ...
     async def close(self) -> None: ...
 
-    # -- a job's way --------------------------------------------------------------------------
+    # -- the life of a job --------------------------------------------------------------------------
     async def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Inserted]:
-        """Make jobs durable; with `connection`, as part of the caller's own transaction.
+        """Insert jobs durably; with `connection`, as part of the caller's own transaction.
 
-        An id that exists already is the same insert repeated, and answered as created.
-        Raises SystemHalted, inserting nothing, while the system is halted without accept.
+        A job whose id exists already is a repeated insert: it is reported as created, and nothing is inserted.
+        Raises SystemHalted and inserts nothing while a halt refuses new jobs.
         """
 
     async def claim(
@@ -402,52 +403,53 @@ class Store(Protocol):
         solo: bool = False,
         tasks: frozenset[str] | None = None,
     ) -> Claims:
-        """Take due jobs, at most `limit` in all: by priority, then by due time; none while halted or paused.
+        """Claim due jobs, at most `limit` in all: by priority, then by due time; none while halted or paused.
 
-        Suspended ones too, whose time has come.
+        Suspended jobs whose time has come are claimed too.
 
-        With `tasks`, only jobs of these tasks. Jobs of other tasks stay due, unchanged, for workers that know them.
-        What a claim costs must not grow with their number: a store may set each of them aside once, and after that no
-        claim reads it again. If a claim found nothing because it was setting jobs aside, its `next_due` is now.
+        With `tasks`, claim only jobs of these tasks. Jobs of other tasks stay due, unchanged, for workers that know
+        them. The cost of a claim must not grow with their number: a store may set each of them aside once, and later
+        claims do not read it again. If a claim found nothing because it was setting jobs aside, its `next_due` is now.
 
-        A level whose head has waited longer than a patience takes a share of each claim, so that low priorities
-        never starve. Suspects (jobs whose worker died) are only given out with `solo`, one at a time and
-        nothing beside it.
+        To keep low priorities from starving, a priority level whose first job has waited longer than the store's
+        patience gets a share of each claim. Suspects (jobs whose worker died) are claimed only with `solo`: one at a
+        time, and no other job with it.
         """
 
     async def ack(self, outcomes: Sequence[Outcome]) -> list[Status | None]:
-        """Write down how runs ended; per outcome the job's new status, or None: the claim was lost.
+        """Write the outcomes of runs; return each job's new status, or None if the claim was lost.
 
-        A lost claim changes nothing and inserts no follow-ups; the batch's other outcomes are written all the same.
+        An outcome whose claim was lost changes nothing and inserts no follow-ups. The other outcomes are written.
         """
 
     async def report(self, reports: Sequence[ProgressReport]) -> set[str]:
-        """Write progress; returns the ids whose claim still held."""
+        """Write progress; return the ids of the jobs whose claim is still held."""
 
     async def save(self, saves: Sequence[Save]) -> list[list[Inserted] | None]:
-        """Write steps of running jobs and insert their jobs; None: the claim was lost, and nothing of that is written.
+        """Write steps of running jobs and insert the jobs they spawn; return the inserted jobs of each save.
 
-        A step of the same name is replaced. May be repeated. Jobs are taken even if a halt refuses new ones.
+        The answer is None, and nothing is written, where the claim was lost. A step of the same name is replaced.
+        Callers may repeat it. The jobs are inserted even while a halt refuses new ones.
         """
 
     async def steps(self, job_id: str) -> list[Step]:
-        """By their numbers."""
+        """Return the steps of a job, ordered by number."""
 
     async def wake(self, keys: Mapping[str, int]) -> dict[str, int]:
-        """Of the jobs that are suspended until a key is called, so many become due now: by priority, then the oldest.
+        """Wake up to `n` jobs waiting for each key (key -> n); return the number woken per key.
 
-        Per key how many that were. Less than none is a `ConfigurationError`.
+        Jobs of higher priority are woken first, then older ones. A negative number raises `ConfigurationError`.
         """
 
     def completion(self, outcome: Callable[[], Outcome], connection: Any = None) -> Completion:
-        """A transaction that ends with the outcome, which is asked for when the block is left.
+        """Return a transaction that ends with the job's outcome. `outcome` is called when the block is left.
 
-        With `connection` it is one on the caller's own connection, which entering then gives.
+        With `connection`, the transaction runs on the caller's own connection, and entering returns that connection.
         """
 
     # -- workers ------------------------------------------------------------------------------
     async def join(self, worker: WorkerInfo, wake: Callable[[Wake], None]) -> None:
-        """Register a worker. `wake` is called on this event loop whenever it should look."""
+        """Register a worker. The store calls `wake` on this event loop whenever the worker should look for changes."""
 
     async def leave(self, worker: str) -> None: ...
 
@@ -458,23 +460,23 @@ class Store(Protocol):
         """
 
     async def reap(self, after_stall: AfterStall = retry_at_once) -> Reaped:
-        """Take over the jobs of dead workers and the stalled ones. Any worker may call it, at any time.
+        """Take over the jobs of dead workers, and stalled jobs. Any worker may call it, at any time.
 
-        A worker is dead when its store can prove it, or when the caller has seen no heartbeat of it for `lease` seconds
-        of the caller's own monotonic clock: machines' clocks are never compared. Its jobs count a crash. A job is
-        stalled when the caller has seen it run, by that clock too, for its timeout plus `stall_grace`: that counts as
-        an attempt, and `after_stall` says when the next one is due.
+        A worker is dead when the store can prove it, or when the caller has seen no heartbeat from it for `lease`
+        seconds. A job is stalled when the caller has seen it run for its timeout plus `stall_grace`. The caller
+        measures both by its own monotonic clock: clocks of different machines are never compared. The jobs of a dead
+        worker count a crash. A stalled job counts an attempt, and `after_stall` decides when the next one is due.
 
-        A dead worker is reported by at least one of its callers, whether it held jobs or not.
+        At least one caller gets each dead worker reported, even if the worker held no jobs.
         """
 
     async def prune(self, limit: int = 1000) -> int:
-        """Delete up to `limit` jobs (and dedupe records, and documents) whose time is over; returns how many."""
+        """Delete up to `limit` expired jobs (and dedupe records, and documents); return how many were deleted."""
 
     # -- reading: always works, halted or not ------------------------------------------------------
     async def get(self, ids: Sequence[str]) -> list[Job]: ...
     async def find(self, where: Filter, *, limit: int = 50, cursor: str | None = None) -> Page:
-        """Newest first."""
+        """Return one page of the matching jobs, newest first."""
 
     async def count(self, where: Filter) -> int: ...
     async def attempts(self, job_id: str) -> list[Attempt]: ...
@@ -483,7 +485,7 @@ class Store(Protocol):
     async def audit(self, *, limit: int = 100) -> list[AuditEntry]: ...
     async def diagnose(self) -> list[Finding]: ...
 
-    # -- by hand ------------------------------------------------------------------------------
+    # -- changes by hand ------------------------------------------------------------------------------
     async def change(
         self,
         action: Action,
@@ -495,87 +497,95 @@ class Store(Protocol):
         cursor: str | None = None,
         dry_run: bool = False,
     ) -> Changed:
-        """Apply an action to one chunk of the matching jobs; if it did anything, write it into the audit log.
+        """Apply an action to one chunk of the matching jobs; if it changed anything, write it into the audit log.
 
-        Unless `by` says that nobody did it: then it is in no log, and in no job's timeline.
+        With `by.audited` False, it appears neither in the audit log nor in the timelines of the jobs.
         """
 
     async def halt(self, halt: Halt) -> Halt:
         """Halt the system or, with `halt.queue`, pause one queue; return the halt with its number.
 
-        Nothing is claimed after this returns. Workers may still hold jobs that they claimed before: they are woken
-        (`Wake.HALTS`), stop starting them, and `confirm`.
+        No job is claimed after this returns. Workers may still hold jobs that they claimed before: the store wakes the
+        workers (`Wake.HALTS`), and they stop starting jobs and call `confirm`.
         """
 
     async def resume(self, by: By, queue: str | None = None) -> bool:
         """End a halt or pause; False if there was none."""
 
     async def halts(self) -> list[Halt]:
-        """Halts and pauses in force. A halt that has returned is among them: this never reads an older state."""
+        """Return the halts and pauses in force. The read is never stale: a halt that has returned is included."""
 
     async def confirm(self, worker: str, number: int) -> None:
-        """Record that the worker starts nothing that a halt with this number, or a lower one, stops."""
+        """Record that the worker no longer starts jobs stopped by the halt with this number, or by an earlier one."""
 
     async def unconfirmed(self, halt: Halt) -> list[WorkerInfo]:
-        """Return the live workers of the halted queues that have not confirmed the halt; none if it is over.
+        """Return the live workers of the halted queues that have not confirmed the halt; none if it has ended.
 
         A store may also wake those workers again, in case they missed the first wake-up.
         """
 
-    # -- beside jobs, see documents.py ---------------------------------------------------------------------
+    # -- documents, see documents.py ---------------------------------------------------------------------
     async def write(self, bundles: Sequence[Bundle]) -> list[list[Inserted] | None]:
-        """Write each bundle if it finds the versions that it expects; else None, and nothing of that bundle.
+        """Write each bundle whose expected versions match; return the jobs that it inserted.
 
-        May be repeated with the same bundles. Raises SystemHalted, writing nothing, if their jobs are refused.
+        The answer is None, and nothing of the bundle is written, if a version does not match. Callers may repeat it
+        with the same bundles. Raises SystemHalted and writes nothing if a halt refuses the jobs.
         """
 
     async def documents(self, keys: Sequence[Key]) -> list[Document]:
-        """Those that are there, in any order."""
+        """Return the documents that exist, in any order."""
 
     async def browse(self, listing: Listing) -> list[Document]:
-        """By group and id, in the order of their characters' numbers."""
+        """Return documents ordered by group and id, compared by Unicode code points."""
 
     async def due(self, collection: str, limit: int = 100, *, ahead: Millis = 0) -> Due:
-        """Those whose time has come or, with `ahead`, will come within so long; the longest overdue first."""
+        """Return documents that are due or, with `ahead`, become due within that time; the longest overdue first."""
 
-    # -- moving to another store, see records.py; none of it minds a halt --------------------------------
+    # -- moving to another store, see records.py; these methods work during a halt --------------------------------
     async def dump(self, kind: Kind, *, after: str | None = None, limit: int = 1000) -> Chunk:
-        """Records of one kind, up to `limit` and some megabytes, in an order of the store's own; then from a cursor."""
+        """Return records of one kind from the cursor `after` on, up to `limit` and some megabytes.
+
+        Each store has its own order of records.
+        """
 
     async def look_up(self, kind: Kind, keys: Sequence[str]) -> list[Record]:
-        """Those of these records that are here, in any order."""
+        """Return the records with these keys that exist in this store, in any order."""
 
     async def load(self, kind: Kind, records: Sequence[Record]) -> dict[str, str]:
-        """Put records in as they are, all or nothing; whatever is here already stays as it is.
+        """Insert records unchanged, all or nothing; existing ones stay as they are.
 
-        Returns the keys of those that were not put in, with who was in the way: a job that is here already is so
-        itself; else it is the live job that holds the dedupe key, or whose record or operation it is.
+        Return the keys of the records that were not inserted, each with what was in the way. For a job that exists
+        already, that is the job itself. Otherwise it is the live job that holds the dedupe key, or the owner of the
+        existing record, for example its operation.
         """
 
     async def sizes(self) -> Mapping[Kind, int]:
-        """About how many records there are of each kind."""
+        """Return the approximate number of records of each kind."""
 
     async def under_way(self) -> int:
-        """How many runs, or transactions in which callers enqueue, can change something although all is halted."""
+        """Return how many runs, and open transactions of callers, can still change something during a halt."""
 
 
 @runtime_checkable
 class Migrating(Protocol):
-    """A store whose tables can be made and brought up to date by hand, before any program opens it."""
+    """A store whose tables can be created and migrated by hand, before any program opens it."""
 
     async def version(self) -> int:
-        """Of the tables; 0: there are none of ours. Makes nothing."""
+        """Return the version of the tables, 0 if there are none. Creates nothing."""
 
     async def migrate(self) -> list[str]:
-        """Run what is missing; the names of what was run."""
+        """Run the missing migrations; return their names."""
 
 
 @runtime_checkable
 class Immediate(Protocol):
-    """A store that can do without an event loop what small programs do most."""
+    """A store that can insert jobs without an event loop, which is what small programs do most."""
 
     def insert_now(self, jobs: Sequence[NewJob]) -> list[Inserted] | None:
-        """As `insert`, in the caller's thread, from any thread. None: not now; nothing was done that `insert` minds."""
+        """Insert jobs like `insert`, in the calling thread, from any thread.
+
+        None means that it cannot be done now. Call `insert` then: it is safe to repeat the same jobs.
+        """
 
 
 @runtime_checkable
@@ -583,35 +593,38 @@ class Locking(Protocol):
     """A store that only one process can write to at a time."""
 
     async def wait_to_write(self) -> None:
-        """Return when this process could write; nothing is written."""
+        """Wait until this process can write. Writes nothing."""
 
 
 @runtime_checkable
 class Measured(Protocol):
-    """A store that counts what it meets with on its way: calls, refusals, waits."""
+    """A store that keeps metrics: calls, refusals, waits."""
 
     def measures(self) -> Mapping[str, float]:
-        """Of this process, since it opened the store. `throttling` is 1 while the service refuses calls for now."""
+        """Return the metrics of this process since it opened the store.
+
+        `throttling` is 1 while the service refuses calls temporarily.
+        """
 
 
 @runtime_checkable
 class Timekeeping(Protocol):
-    """A store that lets the processes of one machine agree on what time it is."""
+    """A store that lets the processes of one machine agree on the time."""
 
     def keep_time(self, doubted_until: Millis) -> tuple[Millis | None, Millis]:
-        """Write down what time it is, unless that is not decided, and until when retention doubts it.
+        """Record the time and until when retention must distrust it, unless a jump of the clock is still undecided.
 
-        The latter is by the clock of elapsed time. Returns both as they were written last by any process: the time
-        (None: there is none yet) and the doubt (0: there is none, or it was another machine's).
+        `doubted_until` is elapsed time, not wall-clock time. Return both values as any process recorded them last: the
+        time (None if there is none yet), and the end of the doubt (0 if there is none, or it is of another machine).
         """
 
 
 @runtime_checkable
 class Planned(Protocol):
-    """A store whose table can be made in several ways, also by those who make it from a template."""
+    """A store whose table can be created in several ways, also from a template."""
 
     def plan_table(self, *, read_units: int | None, write_units: int | None, recovery: bool) -> None:
-        """How `migrate` makes it: with provisioned units or, where None, paid by request; perhaps recoverable."""
+        """Set how `migrate` creates the table: provisioned units (None: pay per request), point-in-time recovery."""
 
     def template(self, form: str) -> str:
-        """The same for CloudFormation or Terraform."""
+        """Return a template that creates the same table, for CloudFormation or Terraform."""

@@ -1,14 +1,14 @@
-"""What a store hands over of itself when its jobs move to another: JSON data of the same shape everywhere.
+"""Records: the JSON data that `mainspring copy` moves from one store to another. All stores use the same format.
 
-Every record has a `key`, a text that names it among its kind. Times and lengths are milliseconds, and None where there
-is none or it never comes. A job's record has the fields of `JOB`, and three lists:
+Every record has a `key`, a text that is unique within its kind. Times and lengths are milliseconds; None means that
+there is none, or that it never comes. A job's record has the fields of `JOB`, and three lists:
 
-- `runs`, each with the fields of `RUN` in that order: those that did not simply succeed (a completed job's own fields
-  tell of the last one);
+- `runs`, each with the fields of `RUN` in that order: all runs except the successful one. A completed job's own fields
+  describe that one;
 - `steps`, each with the fields of `STEP` in that order;
-- `by_hand`, each an operation and its action: the entries of the audit log that are about this job.
+- `by_hand`, pairs of operation and action: the entries of the audit log about this job.
 
-To add a kind: name it here, in the order in which kinds are to be copied, and say in each store where it is kept.
+To add a kind, add it to `Kind` in the order of copying, and tell each store where it keeps these records.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Record = dict[str, Any]
 
 
 class Kind(StrEnum):
-    """Kinds of records, in the order in which they are copied: what others point at comes first."""
+    """The kinds of records, in the order of copying: records that others refer to come first."""
 
-    AUDIT = "audit"  # what was done by hand
-    PAUSES = "pauses"  # of queues; the halt of the whole system belongs to its store, and is no record
+    AUDIT = "audit"  # changes by hand
+    PAUSES = "pauses"  # of queues; the halt of the whole system belongs to its store and is not copied
     KEYS = "keys"  # dedupe keys that outlive their job
-    DOCUMENTS = "documents"  # schedules and whatever else is kept beside jobs, see documents.py
+    DOCUMENTS = "documents"  # schedules and other data besides jobs, see documents.py
     LIVE = "live"  # jobs that wait, run or are suspended
     DEAD = "dead"  # dead letters
     HISTORY = "history"  # completed and cancelled jobs
@@ -51,7 +51,7 @@ JOB = (
     "target_type", "target_id", "tags", "options", "reason", "progress", "note", "error_type", "error", "payload",
     "result", "waits_for",
 )  # fmt: skip
-"""`status` is its name, `priority` its number, `tags` a list; `payload`, `options` and `result` are JSON texts."""
+"""`status` is a name, `priority` a number, `tags` a list; `payload`, `options` and `result` are JSON texts."""
 
 RUN = ("number", "worker", "started_at", "finished_at", "move", "error_type", "error", "traceback")
 
@@ -65,14 +65,14 @@ DOCUMENT = ("collection", "grp", "id", "version", "due_at", "expires_at", "data"
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Some records of one kind; fewer than were asked for need not mean that there are no more."""
+    """Some records of one kind. Only `cursor` tells whether there are more, not the number of records."""
 
     records: list[Record]
     cursor: str | None  # where the next chunk begins; None: this was the last
 
 
 def make_key(*parts: str) -> str:
-    """Of what is named by several columns."""
+    """Return the key of a record that is identified by several columns."""
     return json.dumps(parts, ensure_ascii=False)
 
 

@@ -1,4 +1,4 @@
-"""What becomes of a job, decided the same way in every store that keeps jobs in tables. Pure."""
+"""Rules that every store shares: where an outcome leads, which jobs are valid, what a claim takes. Pure functions."""
 
 from __future__ import annotations
 
@@ -34,25 +34,29 @@ from mainspring.stores.protocol import COPIER, EVERY_QUEUE, Halt, WorkerInfo
 LEADS_TO = TRANSITIONS[Status.RUNNING]
 COUNTS_AS_ATTEMPT = frozenset({Move.DONE, Move.RETRY, Move.DEAD, Move.CANCEL})
 LONGEST_TRACEBACK = 16_384  # characters
-LONGEST_MESSAGE = 4096  # of an error, or of a reason
+LONGEST_MESSAGE = 4096  # characters, of an error or a reason
 CURSOR = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")  # the id of a page's last job
-SMALLEST_SHARED_CLAIM = 4
+SMALLEST_SHARED_CLAIM = 4  # jobs; smaller claims are not divided among starving levels, see `shares`
 
 # -- how a run ends -------------------------------------------------------------------------------------
 
 
 def refuse_illegal(outcomes: Sequence[Outcome]) -> None:
-    """Refuse outcomes that cannot be written: with a move that ends no run, or with follow-ups that cannot be kept."""
+    """Raise if an outcome cannot be written: its move does not end a run, or a follow-up cannot be stored."""
     for outcome in outcomes:
         if outcome.move not in LEADS_TO:
-            msg = f"job {outcome.job_id}: {outcome.move} is no way for a run to end"
+            msg = f"job {outcome.job_id}: a run cannot end with {outcome.move}; use one of {', '.join(LEADS_TO)}"
             raise IllegalMove(msg)
         if outcome.follow_ups:
             refuse_unkeepable(outcome.follow_ups)
 
 
 def next_status(outcome: Outcome, *, cancel: bool, crashes: int) -> Status:
-    """Where the outcome leads; a cancellation that came meanwhile is not lost, and the last crash is the end."""
+    """Return the job's status after the outcome.
+
+    A crash becomes a dead letter once MAX_CRASHES is reached. A cancellation that was requested during the run applies
+    if the job would otherwise run again.
+    """
     status = LEADS_TO[outcome.move]
     if outcome.move is Move.CRASH and crashes + 1 >= MAX_CRASHES:
         status = Status.DEAD_LETTER
@@ -66,20 +70,21 @@ def next_time(outcome: Outcome, now: Millis) -> Millis:
 
 
 def keeps_its_time(outcome: Outcome) -> bool:
-    """It goes back to where it was in the queue, and is not put off."""
+    """Return whether the job goes back to its former place in the queue, without a delay."""
     return outcome.move in {Move.RELEASE, Move.CRASH} and not outcome.delay
 
 
 def begins_anew(outcome: Outcome) -> bool:
-    """It has come a stretch further, and the next one has the full budget of attempts and crashes."""
+    """Return whether the run made progress, so that the next one has the full budget of attempts and crashes."""
     return outcome.move is Move.SUSPEND and not outcome.blocked
 
 
 def last_reason(outcome: Outcome, status: Status, *, asked: str | None) -> str:
-    """Why the job ended so. What it once waited for is over.
+    """Return the reason that a finished job shows.
 
-    `asked` is why somebody asked for its end, if anybody did. Who asked and said why is right; who said nothing leaves
-    it to a run that gave up by itself. Why a run wanted to be put off is no reason for its cancellation.
+    `asked` is the reason given with a request to cancel it; empty if none was given, None if there was no request. A
+    given reason wins. Without one, a run that cancelled itself may give its own. The reason for a postponement is never
+    used as the reason for a cancellation.
     """
     if asked is None or status is not Status.CANCELLED:
         return outcome.reason
@@ -87,9 +92,12 @@ def last_reason(outcome: Outcome, status: Status, *, asked: str | None) -> str:
 
 
 def recorded_as(outcome: Outcome, status: Status) -> Move | None:
-    """How the run shows in the history; None: not at all. A snooze or release that led back is no attempt."""
+    """Return the move under which the history lists the run; None if it is not listed.
+
+    A run that was snoozed, released or suspended is not an attempt, unless the job was cancelled.
+    """
     if outcome.move is Move.DONE:
-        return None  # the job's own row says it
+        return None  # the job's own row describes it
     if outcome.move in {Move.SNOOZE, Move.RELEASE, Move.SUSPEND} and status is not Status.CANCELLED:
         return None
     if outcome.move is Move.CRASH:
@@ -100,9 +108,9 @@ def recorded_as(outcome: Outcome, status: Status) -> Move | None:
 
 
 def shorten(text: str, most: int = LONGEST_TRACEBACK) -> str:
-    """At most about so many characters of it, from both ends: where a traceback began and where it broke.
+    """Cut a text to about `most` characters; keep both ends, where a traceback begins and where it fails.
 
-    Error texts of megabytes would be written into several rows of one transaction, and hold up the acks of others.
+    Error texts of megabytes would be written into several rows of one transaction, and delay the acks of other jobs.
     """
     if len(text) <= most:
         return text
@@ -110,24 +118,24 @@ def shorten(text: str, most: int = LONGEST_TRACEBACK) -> str:
     return f"{text[:half]}\n  … shortened …\n{text[-half:]}"
 
 
-# -- what can be kept, and asked for ----------------------------------------------------------------------
+# -- which jobs and pages are valid ----------------------------------------------------------------------
 
-MOST_ATTEMPTS = 2**31 - 1  # what an integer of PostgreSQL holds
+MAX_INT32 = 2**31 - 1  # the largest `integer` of PostgreSQL
 SETTINGS = attrgetter(
     "task", "queue", "priority", "run_at", "delay", "timeout", "max_attempts", "keep", "keep_dead", "dedupe_for"
 )
 KEYS = attrgetter("dedupe_key", "target", "tags", "options", "waits_for")
 ID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 IS_ID, ARE_IDS = re.compile(ID).fullmatch, re.compile(rf"(?:{ID}(?: |\Z))*").fullmatch
-WHOLE = frozenset({int, bool, Priority, type(None)})  # types of the numbers that a job has
+NUMBER_TYPES = frozenset({int, bool, Priority, type(None)})  # that a job's numbers may have
 
 
 def refuse_unkeepable(jobs: Iterable[NewJob]) -> None:
-    """Refuse jobs that this or another store could not keep or show, before any is written.
+    """Raise if this or another store could not store or show one of the jobs, before any job is written.
 
-    The rule for programs is stricter, see names.py: this is about what was prepared and changed afterwards, as with
-    `dataclasses.replace`. One job that cannot be read would break listings and claims for all others. As a rule all
-    jobs of an enqueue have the same settings, and often the same keys: only those of the first are looked at.
+    Enqueueing checks more strictly, see names.py. This check is for jobs that were changed after `prepare()`, for
+    example with `dataclasses.replace`. A single job that cannot be read would break listings and claims for all others.
+    Usually all jobs of an enqueue have the same settings, and often the same keys: repeated ones are checked only once.
     """
     if isinstance(jobs, FreshJobs):
         return
@@ -147,14 +155,14 @@ def refuse_if(job: NewJob, problem_of: Callable[[NewJob], str | None]) -> None:
     try:
         problem = problem_of(job)
     except (TypeError, AttributeError, ValueError):
-        problem = f"a field of it has a value of the wrong type: {shown(job)}; change it only to what prepare() takes"
+        problem = f"one of its fields has the wrong type: {shown(job)}; give only values that prepare() accepts"
     if problem:
         msg = f"job {shown(job.id)} cannot be kept: {problem}"
         raise ConfigurationError(msg)
 
 
 def refuse_strange_texts(jobs: Sequence[NewJob]) -> None:
-    """Look at what each job has of its own: at the ids of all together, which is quick."""
+    """Check the payload and id of each job. All ids are matched at once, which is fast."""
     strange = [job for job in jobs if type(job.payload) is not str or "\0" in job.payload or type(job.id) is not str]
     if strange or not ARE_IDS(" ".join([job.id for job in jobs])):
         for job in jobs:
@@ -170,7 +178,7 @@ def problem_of_text(job: NewJob) -> str | None:
 
 
 def problem_of_settings(job: NewJob) -> str | None:
-    """Return why some store could not keep the job; None: all of them can. Raises TypeError for some wrong types."""
+    """Return why a store could not store the job; None if all can. Raises TypeError for some wrong types."""
     if not has_keepable_numbers(job):
         return f"a time, length or number is out of range: {shown(job)}"
     if not (is_name(job.task) and is_name(job.queue)):
@@ -182,7 +190,7 @@ def problem_of_settings(job: NewJob) -> str | None:
 
 
 def problem_of_keys(job: NewJob) -> str | None:
-    """Look at all together first: they are plain and short as a rule."""
+    """Return what is wrong with the job's keys, or None. Short ASCII texts, the usual case, take one check together."""
     if job.options is not None and not isinstance(from_json(job.options), dict):
         return f"its options are not a JSON object: {shown(job.options)}"
     together = "".join([job.dedupe_key or "", job.waits_for or "", *(job.target or ()), *job.tags])
@@ -209,7 +217,7 @@ def is_name(text: str) -> bool:
 
 
 def is_text(text: str) -> bool:
-    """Whether it can be written as UTF-8: halves of surrogate pairs cannot."""
+    """Return whether it can be written as UTF-8. Halves of surrogate pairs cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -220,25 +228,25 @@ def is_text(text: str) -> bool:
 def has_keepable_numbers(job: NewJob) -> bool:
     given = job.run_at, job.delay, job.timeout, job.dedupe_for, job.keep, job.keep_dead, job.max_attempts, job.priority
     return (
-        WHOLE.issuperset(map(type, given))
+        NUMBER_TYPES.issuperset(map(type, given))
         and (job.run_at is None or MIN_MILLIS <= job.run_at <= UNTIL_WOKEN)
         and -UNTIL_WOKEN <= job.delay <= UNTIL_WOKEN
         and 0 <= job.timeout <= UNTIL_WOKEN
         and (job.dedupe_for is None or FOREVER <= job.dedupe_for <= UNTIL_WOKEN)
         and 0 <= job.keep <= KEEP_FOREVER
         and 0 <= job.keep_dead <= KEEP_FOREVER
-        and 1 <= job.max_attempts <= MOST_ATTEMPTS
+        and 1 <= job.max_attempts <= MAX_INT32
         and Priority.URGENT <= job.priority <= Priority.LOW
     )
 
 
 def check_page(limit: Any, cursor: Any) -> None:
-    """Refuse what is not a size or a cursor of a page."""
-    if not isinstance(limit, int) or not 1 <= limit <= MOST_ATTEMPTS:
-        msg = f"limit is {shown(limit)}; a page has at least 1 job"
+    """Raise if these are not the size and the cursor of a page."""
+    if not isinstance(limit, int) or not 1 <= limit <= MAX_INT32:
+        msg = f"limit is {shown(limit)}; give a whole number of at least 1"
         raise ConfigurationError(msg)
     if cursor is not None and not (isinstance(cursor, str) and CURSOR.fullmatch(cursor)):
-        msg = f"{shown(cursor)} is not a cursor; give that of the page before as it is, or None for the first page"
+        msg = f"{shown(cursor)} is not a cursor; pass the previous page's cursor unchanged, or None for the first page"
         raise ConfigurationError(msg)
 
 
@@ -250,16 +258,19 @@ def first_status(job: NewJob) -> Status:
 
 
 def first_time(job: NewJob) -> Millis | None:
-    """When it is due; None: its delay from now. Who waits for a key and says no time waits for as long as it takes."""
+    """Return when the job is due; None: after its delay from now.
+
+    A job that waits for a key and has neither a time nor a delay waits until it is woken.
+    """
     if job.run_at is None and job.waits_for is not None and not job.delay:
         return UNTIL_WOKEN
     return job.run_at
 
 
 def rounds_by_key(jobs: Iterable[NewJob]) -> list[list[int]]:
-    """Return the places of the jobs with a dedupe key, in rounds: the first job of each key, then the second of each, …
+    """Return the indexes of jobs with a dedupe key, in rounds: the first job of each key, then the second of each, …
 
-    Jobs of different keys can be inserted together. The second job of a key has to find the first.
+    Jobs with different keys can be inserted together. The second job of a key must be inserted after the first.
     """
     rounds: list[list[int]] = []
     seen: Counter[tuple[str, str]] = Counter()
@@ -273,14 +284,14 @@ def rounds_by_key(jobs: Iterable[NewJob]) -> list[list[int]]:
     return rounds
 
 
-# -- who is called ----------------------------------------------------------------------------------------
+# -- wake-ups ----------------------------------------------------------------------------------------
 
 
 def refuse_negative(keys: Mapping[str, int]) -> None:
-    """To a database a negative limit is an error, or none at all: then it would wake everybody."""
+    """Raise if a number is negative. Databases reject a negative LIMIT, or ignore it and would wake every job."""
     for key, number in keys.items():
         if number < 0:
-            msg = f"wake: {number} is no number of jobs to call for {key!r}; it is 0 or more"
+            msg = f"wake: cannot wake {number} jobs for {key!r}; give 0 or more"
             raise ConfigurationError(msg)
 
 
@@ -289,12 +300,12 @@ def refuse_negative(keys: Mapping[str, int]) -> None:
 
 @dataclass(slots=True)
 class Level:
-    """One priority of one queue, and since when (or from when) its first job is due."""
+    """One priority of one queue, and when its first job is or was due."""
 
     priority: int
     queue: str
     head: Millis
-    aside: tuple[str, ...] = ()  # known tasks with jobs of this level that were set aside
+    aside: tuple[str, ...] = ()  # tasks, known to the worker, with jobs of this level that were set aside
 
 
 @dataclass(slots=True)
@@ -302,12 +313,12 @@ class Head:
     """The first waiting jobs of a queue."""
 
     queue: str
-    levels: list[Level]  # of the line for all tasks, and of what was set aside
-    suspects: dict[str, Millis]  # task -> since when, or from when, its first suspect is due
-    unknown: set[str]  # tasks of jobs that are due and must be left to other workers
+    levels: list[Level]  # including jobs that were set aside
+    suspects: dict[str, Millis]  # task -> when its first suspect is or was due
+    unknown: set[str]  # tasks of due jobs that must be left to other workers
 
 
-Aside = Sequence[tuple[str, int, Millis]]  # task, priority, and when the first job that was set aside is due
+Aside = Sequence[tuple[str, int, Millis]]  # task, priority, and due time of the first job that was set aside
 
 
 def head_of(
@@ -319,7 +330,10 @@ def head_of(
     tasks: Collection[str] | None,
     now: Millis,
 ) -> Head:
-    """What a worker that knows `tasks` (None: any) may take of a queue; `heads` has one entry per priority."""
+    """Return what a worker that knows `tasks` (None: any) may claim from a queue.
+
+    `heads` has one entry per priority: when its first job is due, None if it has no job.
+    """
     levels = {number: Level(number, queue, head) for number, head in enumerate(heads) if head is not None}
     unknown = {task for task, head in suspects.items() if head <= now and not knows(tasks, task)}
     for task, priority, head in aside:
@@ -337,10 +351,11 @@ def knows(tasks: Collection[str] | None, task: str) -> bool:
 
 
 def shares(levels: Sequence[Level], limit: int, *, now: Millis, patience: Millis, turn: int) -> list[tuple[Level, int]]:
-    """Which levels to take from, in order, and how many of each at most.
+    """Return the levels to claim from, in order, each with the maximum number of jobs.
 
-    By priority; but a priority whose head has waited beyond the patience gets a quarter of the room first (a small
-    claim: every fourth time all of it). Not more, or an old backlog of low priority would hold up what is urgent.
+    Levels are served by priority. But a lower priority whose first job has waited longer than `patience` first gets a
+    quarter of the claim; of claims below SMALLEST_SHARED_CLAIM jobs it gets every fourth one completely. A larger share
+    would let an old backlog of low priority delay urgent jobs.
     """
     due = sorted((level for level in levels if level.head <= now), key=lambda level: (level.priority, level.head))
     by_priority = [(level, limit) for level in due]
@@ -354,31 +369,31 @@ def shares(levels: Sequence[Level], limit: int, *, now: Millis, patience: Millis
 
 
 def heads_by_priority(due: Sequence[Level]) -> list[Level]:
-    """Of each priority the queue that has waited longest."""
+    """Return the longest waiting level of each priority."""
     first: dict[int, Level] = {}
     for level in due:
         first.setdefault(level.priority, level)
     return list(first.values())
 
 
-# -- when nothing is due ------------------------------------------------------------------------------
+# -- halts ------------------------------------------------------------------------------
 
 
 def serves(worker: WorkerInfo, halt: Halt) -> bool:
-    """Whether the worker takes jobs from what is halted."""
+    """Return whether the worker serves a queue that the halt stops."""
     return halt.queue is None or not {halt.queue, EVERY_QUEUE}.isdisjoint(worker.queues)
 
 
 def ends(halts: Iterable[Halt], queues: Collection[str | None]) -> list[Millis]:
-    """When the pauses of these queues (None: the halt of the system) are over by themselves."""
-    ours = (halt for halt in halts if halt.queue in queues or EVERY_QUEUE in queues)
-    return [to_millis(halt.until) for halt in ours if halt.until is not None]
+    """Return when the pauses of these queues (None: the halt of the system) end by themselves."""
+    relevant = (halt for halt in halts if halt.queue in queues or EVERY_QUEUE in queues)
+    return [to_millis(halt.until) for halt in relevant if halt.until is not None]
 
 
 def combined(before: Halt | None, new: Halt) -> Halt:
-    """A halt on top of one that stands: both reasons and actors are kept; the longer and the stricter holds.
+    """Merge a new halt with the one in force: keep both actors and reasons, the later end and the stricter `accept`.
 
-    The halts of a copy replace others and are replaced by them: they are its record of how far it has come.
+    The halts of `mainspring copy` replace others and are replaced by them, because they record its progress.
     """
     if before is None or COPIER in {before.actor, new.actor}:
         return new
@@ -398,7 +413,7 @@ def joined(separator: str, old: str, new: str) -> str:
 
 
 def earliest(times: Iterable[Millis]) -> Millis | None:
-    """None: whatever there is waits to be woken."""
+    """Return the earliest time; None if there is none, or every job waits to be woken."""
     return min((moment for moment in times if moment < UNTIL_WOKEN), default=None)
 
 
@@ -408,8 +423,8 @@ def earliest(times: Iterable[Millis]) -> Millis | None:
 def decoded(text: str) -> Any:
     """Return the value of a JSON text; or the text itself, if it cannot be read.
 
-    A payload that was written by hand or by an older version may have integers of thousands of digits, or be no JSON.
-    One such row must not keep all others from being listed.
+    A payload that was written by hand or by an older version may have integers of thousands of digits, or not be JSON.
+    One such row must not prevent the listing of all others.
     """
     try:
         return json.loads(text)
@@ -425,7 +440,7 @@ def carries(payload: str, wanted: Mapping[str, Any]) -> bool:
 
 
 def at_path(data: Any, path: list[str]) -> Any:
-    """The value at the end of the path, or an object that equals nothing."""
+    """Return the value at the end of the path, or an object that equals nothing."""
     for name in path:
         if not isinstance(data, dict) or name not in data:
             return object()
@@ -434,5 +449,5 @@ def at_path(data: Any, path: list[str]) -> Any:
 
 
 def equal(found: Any, wanted: Any) -> bool:
-    """As JSON values: there true is not 1."""
+    """Compare as JSON values, where true is not 1."""
     return bool(found == wanted) and isinstance(found, bool) == isinstance(wanted, bool)

@@ -1,4 +1,4 @@
-"""What stores that keep jobs in tables have in common, whatever their SQL: codes, rows, and the steps of a change."""
+"""Shared by all stores that keep jobs in tables, independent of SQL: status codes, rows, and changes by filter."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ STATUSES = (
 )
 CODES = {status: code for code, status in enumerate(STATUSES)}
 PENDING, FAILED, SUSPENDED, RUNNING, COMPLETED, DEAD_LETTER, CANCELLED = range(7)
-"""What can be claimed comes before RUNNING, what is finished after it: indexes need one comparison."""
+"""Claimable statuses come before RUNNING, finished ones after it: so indexes need only one comparison."""
 
-NEVER = 2**62  # a deadline or expiry that does not come
+NEVER = 2**62  # milliseconds; a deadline or expiry that never comes
 
 # -- reading ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class DueIn:
-    """What is due in one queue."""
+    """The due jobs of one queue."""
 
     queue: str
     number: int  # up to DUE_CAP
@@ -66,11 +66,11 @@ class DueIn:
     tasks: list[DueTask]
 
 
-Line = tuple[str, Millis, int]  # a task, since when its first job is due, and how many are
+Line = tuple[str, Millis, int]  # a task, when its first job was due, and the number of due jobs
 
 
 def due_in(queue: str, number: int, oldest: Millis | None, first: Iterable[Line], apart: Sequence[Line]) -> DueIn:
-    """Add up the line for all tasks (`number`, `oldest`, and its `first` jobs) and what is kept apart by task."""
+    """Add up the main queue (`number`, `oldest`, and its `first` jobs) and the jobs that are kept apart by task."""
     heads: dict[str, Millis] = {}
     numbers: Counter[str] = Counter()
     for task, head, due in (*first, *apart):
@@ -83,9 +83,10 @@ def due_in(queue: str, number: int, oldest: Millis | None, first: Iterable[Line]
 
 
 def status_of(code: int, *, finished: bool) -> Status:
-    """Return the status for a code. A code that does not exist is shown as a status in which nothing happens by itself.
+    """Return the status for a code. An unknown code is shown as a status in which nothing happens by itself.
 
-    Only a row that was changed by hand has one. It must not keep all others from being listed; `doctor` names it.
+    Only rows that were changed by hand have unknown codes. They must not prevent the listing of all other jobs.
+    `mainspring doctor` reports them.
     """
     if 0 <= code < len(STATUSES):
         return STATUSES[code]
@@ -106,12 +107,12 @@ def by_queue(counts: Iterable[tuple[str, int, int]]) -> list[Counts]:
 
 
 def priority_of(number: int) -> Priority:
-    """Return the priority, or the nearest one that exists: a row that was changed by hand may have any number."""
+    """Return the priority, or the nearest valid one: a row that was changed by hand may have any number."""
     return Priority(max(Priority.URGENT, min(number, Priority.LOW)))
 
 
 def to_job(row: tuple[Any, ...], traceback: str = "") -> Job:
-    """From a store's LIVE_COLUMNS or FINISHED_COLUMNS."""
+    """Make a job from a row of a store's LIVE_COLUMNS or FINISHED_COLUMNS."""
     (
         job_id, task, queue, status, priority, run_at, created_at, attempts, max_attempts, crashes, token, worker,
         timeout, dedupe_key, target_type, target_id, tags, progress, note, error_type, error, reason, payload,
@@ -167,8 +168,8 @@ def to_attempt(row: tuple[Any, ...]) -> Attempt:
 def timeline_of(
     job: Job, attempts: Iterable[Attempt], by_hand: Iterable[tuple[Any, ...]], steps: Iterable[Step] = ()
 ) -> list[TimelineEntry]:
-    """What happened to a job, of its history and the lines (at, actor, action, reason) of the audit log about it."""
-    due = job.token == 0 and job.run_at < to_datetime(UNTIL_WOKEN)  # once it was claimed, that is when it runs again
+    """Return what happened to a job, from its attempts, its steps and its audit entries (at, actor, action, reason)."""
+    due = job.token == 0 and job.run_at < to_datetime(UNTIL_WOKEN)  # after a claim, run_at may be that of a later run
     entries = [TimelineEntry(job.created_at, "created", f"for {job.run_at:%Y-%m-%d %H:%M:%S} UTC" if due else "")]
     for attempt in attempts:
         detail = f"{attempt.failure.type}: {attempt.failure.message}" if attempt.failure else ""
@@ -193,16 +194,16 @@ SELECT id, '{{jobs}}' FROM {{jobs}} WHERE status NOT BETWEEN {PENDING} AND {RUNN
 UNION ALL
 SELECT id, '{{archive}}' FROM {{archive}} WHERE status NOT BETWEEN {COMPLETED} AND {CANCELLED} OR {{priority}}
 """.replace("{priority}", f"priority NOT BETWEEN {Priority.URGENT:d} AND {Priority.LOW:d}")
-"""Rows that no version of ours has written so: with a status or priority that does not exist in their table."""
+"""Rows whose status or priority does not exist in their table. Mainspring never writes such rows."""
 
 
 def odd_rows(rows: Sequence[tuple[Any, str]]) -> Finding:
-    """What doctor says of them; each row is a job's id and its table."""
+    """Return what `mainspring doctor` says about such rows; each is given as a job's id and its table."""
     if not rows:
-        return Finding(Severity.OK, "rows", "each job has a status and a priority that exist")
+        return Finding(Severity.OK, "rows", "each job has a valid status and priority")
     job_id, table = rows[0]
     more = f", and {len(rows) - 1:,} more" if len(rows) > 1 else ""
-    message = f"job {job_id} in {table} has a status or priority that does not exist{more}: no worker takes it"
+    message = f"job {job_id} in {table} has a status or priority that does not exist{more}: no worker claims it"
     known = f"status {'0 to 3' if table.endswith('jobs') else '4 to 6'}, priority 0 to 3"
     advice = f"was it changed by hand? Set {known} with UPDATE {table} SET … WHERE id = '{job_id}', or DELETE it"
     return Finding(Severity.ERROR, "rows", message, advice)
@@ -251,12 +252,13 @@ class Effect:
 
 
 class Counting(Protocol):
-    """A transaction, as far as it keeps account of jobs per queue and status."""
+    """A transaction that keeps the number of jobs per queue and status."""
 
     def count(self, queue: str, status: int, change: int, /) -> None: ...
 
 
 def count_moves(transaction: Counting, targets: Sequence[Target], status: int | None) -> None:
+    """Update the counts for targets that move to a status; None: they were deleted."""
     for (queue, old), number in Counter((target.queue, target.status) for target in targets).items():
         transaction.count(queue, old, -number)
         if status is not None:
@@ -283,15 +285,15 @@ class Running:
 
 @dataclass(slots=True)
 class Timed:
-    """A claim with a timeout, and how many milliseconds it may last: the timeout and its worker's grace."""
+    """A claim with a timeout."""
 
     id: str
     token: int
-    longest: Millis
+    longest: Millis  # how long the run may last: the timeout plus the stall grace
 
 
 def stall(job: Running, after_stall: AfterStall) -> Outcome:
-    """The outcome of a run that overran its timeout and grace."""
+    """Return the outcome of a run that lasted longer than its timeout and grace."""
     message = f"still running on {job.worker} after its timeout of {job.timeout / 1000:g} s and the grace"
     failure, attempt = Failure(TimeoutError.__name__, message), job.attempts + 1
     run = StalledRun(job.id, job.task, job.queue, attempt, job.options)
@@ -304,7 +306,7 @@ def stall(job: Running, after_stall: AfterStall) -> Outcome:
 
 
 def to_record(row: Sequence[Any], runs: list[list[Any]], steps: list[list[Any]], by_hand: list[list[Any]]) -> Record:
-    """From the columns that `records.JOB` names, the status as a code."""
+    """Make a job's record from a row of the columns in `records.JOB`, with the status as a code."""
     record = job_record(row, runs, steps, by_hand)
     if record["status"] != SUSPENDED:
         record["waits_for"] = None
@@ -315,7 +317,7 @@ def to_record(row: Sequence[Any], runs: list[list[Any]], steps: list[list[Any]],
 
 
 def grouped(rows: Iterable[Sequence[Any]]) -> dict[str, list[list[Any]]]:
-    """By the job whose id comes first."""
+    """Group rows by the job id in their first column."""
     groups: dict[str, list[list[Any]]] = {}
     for job_id, *rest in rows:
         groups.setdefault(job_id, []).append(rest)

@@ -198,7 +198,7 @@ class Suspending(Scene):
 
     async def test_fewer_than_none_are_not_woken(self, store: Store) -> None:
         waiting = await suspended(store, "bell")
-        with pytest.raises(ConfigurationError, match="-1 is no number of jobs to call for 'bell'"):
+        with pytest.raises(ConfigurationError, match="cannot wake -1 jobs for 'bell'"):
             await store.wake({"door": 1, "bell": -1})
         assert await status_of(store, waiting) is Status.SUSPENDED
 
