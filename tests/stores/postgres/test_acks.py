@@ -56,7 +56,7 @@ async def test_many_jobs_take_as_many_statements_as_a_few(store: PostgresStore, 
 async def test_outcomes_too_long_for_one_statement_go_in_several(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrays, "LONGEST", 300)
+    monkeypatch.setattr(arrays, "MAX_STATEMENT_CHARS", 300)
     ends = await failures(store, 4)
     assert None not in await store.ack(ends)
     for one in ends:
@@ -67,7 +67,7 @@ async def test_outcomes_too_long_for_one_statement_go_in_several(
 
 
 def test_parts_are_no_longer_than_allowed_unless_one_alone_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrays, "LONGEST", 5)
+    monkeypatch.setattr(arrays, "MAX_STATEMENT_CHARS", 5)
     rows = [("ab", 1), ("abc", 2), ("a", 3), ("abcdefgh", None), (None, 5), ("ab", 6)]
     assert list(arrays.in_parts(rows)) == [rows[:2], rows[2:3], rows[3:4], rows[4:]]
     assert list(arrays.in_parts([])) == []

@@ -21,29 +21,29 @@ async def test_many_jobs_come_in_as_they_are(store: PostgresStore) -> None:
         new_job(
             queue="odd" if number % 2 else "even", target=("guest", ODD), tags=(ODD, "", "null"), options='{"a": 1}'
         )
-        for number in range(insertion.MANY)
+        for number in range(insertion.COPY_THRESHOLD)
     ]
     assert all(one.created for one in await store.insert(jobs))
     taken = (await store.claim("w1", [Want("odd", 1000), Want("even", 1000)])).jobs
     assert {one.id for one in taken} == {job.id for job in jobs}
     assert {(one.target, one.tags, one.options) for one in taken} == {(("guest", ODD), (ODD, "", "null"), '{"a": 1}')}
     counts = {counts.queue: counts.by_status for counts in (await store.stats()).queues}
-    assert counts == {queue: {Status.RUNNING: insertion.MANY // 2} for queue in ("odd", "even")}
+    assert counts == {queue: {Status.RUNNING: insertion.COPY_THRESHOLD // 2} for queue in ("odd", "even")}
 
 
 async def test_many_jobs_that_are_inserted_again_come_in_once(store: PostgresStore) -> None:
-    jobs = [new_job() for _ in range(insertion.MANY)]
-    await store.insert(jobs[: insertion.MANY // 2])
+    jobs = [new_job() for _ in range(insertion.COPY_THRESHOLD)]
+    await store.insert(jobs[: insertion.COPY_THRESHOLD // 2])
     await store.insert(jobs)
     ended = await claim(store, 10)
     await store.ack([outcome(one, Move.DONE) for one in ended])
     await store.insert(jobs)
-    assert await store.count(Filter(statuses=(Status.PENDING,))) == insertion.MANY - len(ended)
-    assert await store.count(Filter()) == insertion.MANY
+    assert await store.count(Filter(statuses=(Status.PENDING,))) == insertion.COPY_THRESHOLD - len(ended)
+    assert await store.count(Filter()) == insertion.COPY_THRESHOLD
 
 
 async def test_many_jobs_refused_by_the_server_leave_nothing_behind(store: PostgresStore) -> None:
-    jobs = [new_job() for _ in range(insertion.MANY)] + [new_job(task="nul \0 in its name")]
+    jobs = [new_job() for _ in range(insertion.COPY_THRESHOLD)] + [new_job(task="nul \0 in its name")]
     with pytest.raises(Exception, match=r"NUL|0x00"):
         await store.insert(jobs)
     assert await store.count(Filter()) == 0
@@ -79,7 +79,7 @@ async def test_claims_do_not_pass_over_what_a_long_transaction_keeps(
             await store.ack([outcome(one, Move.DONE) for one in taken])
         await store.close()
         bounded = await pages_per_claim(stores)
-        monkeypatch.setattr(LowWater, "LONGEST", 0.0)  # always from the very beginning
+        monkeypatch.setattr(LowWater, "MAX_PAUSE", 0.0)  # always from the very beginning
         assert bounded < await pages_per_claim(stores) / 3
 
 
@@ -96,5 +96,5 @@ async def test_a_job_for_an_earlier_time_is_found_all_the_same(stores: Stores) -
     slow.cost = 10.0  # as if the look had taken so long
     earlier = await put(store, run_at=late)
     assert [one.id for one in await claim(store, 1)] == [jobs[1].id]
-    clock.advance(LowWater.LONGEST)
+    clock.advance(LowWater.MAX_PAUSE)
     assert [one.id for one in await claim(store, 1)] == [earlier]

@@ -83,7 +83,7 @@ async def test_a_wrong_password_and_the_likes(guest: str) -> None:
             refused = await refusal_of(place(user=user, password=password))
             assert type(refused) is StoreRefused
             assert told in str(refused)
-        assert "may not make or change our tables" in str(await refusal_of(place(user=guest, password="right")))
+        assert "may not create or change" in str(await refusal_of(place(user=guest, password="right")))
 
 
 async def test_a_database_that_is_not_there_or_not_for_us(guest: str) -> None:

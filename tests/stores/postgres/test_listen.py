@@ -211,7 +211,7 @@ async def test_a_notice_that_makes_no_sense_wakes_to_be_sure(store: PostgresStor
 async def test_a_connection_that_is_lost_alone_is_replaced_at_once(
     stores: Stores, store: PostgresStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listen, "STEADY", 0.0)  # it has listened for long enough
+    monkeypatch.setattr(listen, "STABLE_AFTER", 0.0)  # it has listened for long enough
     ears = Stores(stores.dsn, f"{stores.schema}_ears")
     worker = await stores.another(listen_dsn=f"{stores.dsn}&application_name={ears.schema}")
     ear = await idle(stores, worker)

@@ -104,8 +104,8 @@ async def test_a_worker_with_a_direct_ear(pooler: Pooler, schema: str, caplog: p
             await eventually(lambda: store._listeners[worker.id].listening)
             jobs = [await task.enqueue() for _ in range(12) for task in tasks]  # after five a statement is prepared
             assert {job.status for job in await ended(app, *(job.id for job in jobs))} == {"completed"}
-            await tasks[0].enqueue_many([{}] * insertion.MANY)  # by COPY
-            await eventually(lambda: has_completed(app, len(jobs) + insertion.MANY))
+            await tasks[0].enqueue_many([{}] * insertion.COPY_THRESHOLD)  # by COPY
+            await eventually(lambda: has_completed(app, len(jobs) + insertion.COPY_THRESHOLD))
             assert not (await app.stats()).workers[0].polling
     assert not fields_of(caplog, "not_listening")
     assert fields_of(caplog, "pooler_noticed") == [{"store": store.url, "prepare": "off"}]
@@ -120,8 +120,8 @@ async def has_completed(app: Mainspring, number: int) -> bool:
 async def test_without_one_it_polls_and_says_so_once(
     pooler: Pooler, schema: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listen, "ECHO_WITHIN", 0.3)
-    monkeypatch.setattr(listen, "POLL", 0.05)
+    monkeypatch.setattr(listen, "ECHO_TIMEOUT", 0.3)
+    monkeypatch.setattr(listen, "POLL_INTERVAL", 0.05)
     app, (plain, *_) = build(PostgresStore(pooler.dsn, schema_name=schema))
     with all_logs(caplog):
         async with working(app):
@@ -157,7 +157,7 @@ class PretendingLinks(Pool):
         return connection
 
 
-async def test_whoever_insists_on_prepared_statements_is_told(pooler: Pooler, schema: str) -> None:
+async def test_whoever_insists_on_prepared_statements_is_notified(pooler: Pooler, schema: str) -> None:
     store = PostgresStore(pooler.dsn, schema_name=schema, listen_dsn=dsn(), prepare=True)
 
     async def work() -> None:

@@ -162,7 +162,7 @@ async def test_a_repeated_insert_meets_the_end_of_its_job(
     ours, theirs = programs[:2]
     job = new_job(**options)
     with monkeypatch.context() as patch:
-        patch.setattr(ours, "_again", unanswered)
+        patch.setattr(ours, "_with_retries", unanswered)
         with pytest.raises(StoreUnavailable):
             await ours.insert([job])
     held = await claim_one(theirs)

@@ -78,7 +78,7 @@ async def test_a_server_as_it_is_delivered_is_fine(store: PostgresStore) -> None
     assert told["connection"].startswith("direct; ")
     assert told["durability"] == "what was acknowledged survives a crash of the server"
     assert told["transactions"] == "none has been open for long"
-    assert told["dead rows"] == "0 dead rows beside 0 live jobs, in 0 MB"
+    assert told["dead rows"] == "0 dead rows and 0 live jobs, in 0 MB"
 
 
 async def test_settings_that_cost_jobs(store: PostgresStore, server: Server, schema: str) -> None:
@@ -105,7 +105,7 @@ async def test_a_table_that_is_not_vacuumed(store: PostgresStore, server: Server
 
 
 async def test_a_server_with_hardly_a_connection_left(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_checks, "FEW_LEFT", 0.0)
+    monkeypatch.setattr(server_checks, "MAX_CONNECTION_USE", 0.0)
     finding = await find(store, "connection")
     assert finding.severity is Severity.WARNING
     assert finding.message.endswith("of the server's 200 connections are in use")
@@ -117,7 +117,7 @@ async def test_a_server_with_hardly_a_connection_left(store: PostgresStore, monk
 async def test_who_holds_a_snapshot_and_since_when(
     store: PostgresStore, server: Server, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_checks, "LONG", 0)
+    monkeypatch.setattr(server_checks, "LONG_TRANSACTION", 0)
     with psycopg.connect(server.dsn, application_name="report") as report:
         report.execute("SELECT 1")  # it keeps nothing: its next statement sees what is there then
         assert (await find(store, "transactions")).severity is Severity.OK
@@ -136,7 +136,7 @@ async def test_who_holds_a_snapshot_and_since_when(
 async def test_a_prepared_transaction_that_nobody_ended(
     store: PostgresStore, server: Server, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_checks, "LONG", 0)
+    monkeypatch.setattr(server_checks, "LONG_TRANSACTION", 0)
     run(server, "BEGIN", f"LOCK TABLE {schema}.audit IN SHARE MODE", "PREPARE TRANSACTION 'forgotten'")
     try:
         finding = await find(store, "prepared")
@@ -150,7 +150,7 @@ async def test_a_prepared_transaction_that_nobody_ended(
 async def test_dead_rows_and_room_that_is_not_given_back(
     store: PostgresStore, server: Server, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_checks, "MANY_DEAD", 50)
+    monkeypatch.setattr(server_checks, "MANY_DEAD_ROWS", 50)
     fill = f"""
         INSERT INTO {schema}.jobs
             (id, task, queue, priority, run_at, max_attempts, created_at, keep, keep_dead, payload)
@@ -163,10 +163,10 @@ async def test_dead_rows_and_room_that_is_not_given_back(
         return finding if finding.severity is Severity.WARNING else None
 
     finding = await eventually(dead)
-    assert finding.message.startswith("100 dead rows beside 0 live jobs")
+    assert finding.message.startswith("100 dead rows and 0 live jobs")
     assert f"then VACUUM {schema}.jobs" in finding.advice
     run(server, f"VACUUM (TRUNCATE off) {schema}.jobs")
-    monkeypatch.setattr(server_checks, "MUCH_ROOM", 100_000)
+    monkeypatch.setattr(server_checks, "LARGE_TABLE_BYTES", 100_000)
     finding = await find(store, "dead rows")
     assert "VACUUM (FULL)" in finding.advice
     run(server, f"VACUUM (FULL) {schema}.jobs")
@@ -181,14 +181,14 @@ async def test_a_user_who_may_not_see_the_others_says_so(store: PostgresStore, s
     await limited.close()
     run(server, f"DROP ROLE {schema}")
     assert finding.severity is Severity.OK
-    assert "not to be seen: GRANT pg_read_all_stats to this user" in finding.message
+    assert "are hidden: GRANT pg_read_all_stats to this user" in finding.message
 
 
 # -- replication ----------------------------------------------------------------------------------
 
 
 async def test_a_slot_that_nobody_reads(store: PostgresStore, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_checks, "MUCH_LOG", 0)
+    monkeypatch.setattr(server_checks, "LARGE_SLOT_BYTES", 0)
     run(server, "SELECT pg_create_physical_replication_slot('gone', true)", "SELECT pg_switch_wal()", "CHECKPOINT")
     finding = await find(store, "replication")
     assert finding.severity is Severity.WARNING

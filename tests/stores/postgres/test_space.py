@@ -82,7 +82,7 @@ async def test_jobs_that_are_there_stay(store: RecycledStore, monkeypatch: pytes
 
 async def test_doctor_says_how_to_make_an_index_smaller(store: RecycledStore, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (await find(store, "indexes")).severity is Severity.OK
-    monkeypatch.setattr(server_checks, "LARGE_INDEX", 50_000)
+    monkeypatch.setattr(server_checks, "LARGE_INDEX_BYTES", 50_000)
     finding = await find(store, "indexes")
     assert finding.severity is Severity.WARNING
     assert "jobs_waiting (0 MB for 0 rows)" in finding.message

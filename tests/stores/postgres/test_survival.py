@@ -17,7 +17,7 @@ from mainspring.errors import StoreUnavailable
 from mainspring.events import StoreBack, StoreLost
 from mainspring.job import Move, ProgressReport, Status
 from mainspring.stores.postgres import PostgresStore
-from mainspring.stores.postgres.store import BUSY
+from mainspring.stores.postgres.store import BUSY_CLAIM
 from mainspring.stores.protocol import Filter, Severity
 from mainspring.testing.conformance.scene import (
     claim,
@@ -249,11 +249,11 @@ async def test_a_claim_is_not_lost_because_its_worker_could_not_say_that_it_is_b
     store: PostgresStore, far: PostgresStore, line: Line
 ) -> None:
     await join(far, "w1")
-    await eventually(lambda: far._is_told("w1"))
-    assert await claim(far, limit=BUSY) == []  # it is marked as idle now
-    jobs = await put_many(store, BUSY)
+    await eventually(lambda: far._is_notified("w1"))
+    assert await claim(far, limit=BUSY_CLAIM) == []  # it is marked as idle now
+    jobs = await put_many(store, BUSY_CLAIM)
     line.before = b"SET idle"
-    assert [held.id for held in await claim(far, limit=BUSY)] == jobs
+    assert [held.id for held in await claim(far, limit=BUSY_CLAIM)] == jobs
     assert line.before is None
     await far.leave("w1")
 

@@ -114,7 +114,7 @@ async def test_both_in_one_batch(store: PostgresStore, move: Move) -> None:
     await assert_sound(store)
 
 
-@pytest.mark.parametrize("number", [1, insertion.MANY])
+@pytest.mark.parametrize("number", [1, insertion.COPY_THRESHOLD])
 async def test_the_same_for_jobs_that_begin_as_suspended(programs: list[PostgresStore], number: int) -> None:
     child = await running(programs[0])
     jobs = [new_job(waits_for=end_of(child.id)) for _ in range(number)]
@@ -218,7 +218,7 @@ async def test_a_parent_and_its_child_can_be_cancelled_while_the_child_ends(prog
 # -- keys as they are ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [1, 3, insertion.MANY])
+@pytest.mark.parametrize("number", [1, 3, insertion.COPY_THRESHOLD])
 async def test_any_text_may_be_a_key(store: PostgresStore, number: int) -> None:
     jobs = [new_job(waits_for=ODD, target=("guest", ODD) if n % 2 else None) for n in range(number)]
     await store.insert(jobs)

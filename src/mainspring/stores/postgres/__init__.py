@@ -1,4 +1,4 @@
-"""Jobs in a PostgreSQL database: the same program on many machines. Needs `mainspring[postgres]`."""
+"""Store jobs in a PostgreSQL database that programs on many machines share. Needs `mainspring[postgres]`."""
 
 from mainspring.stores.postgres.store import PostgresStore
 

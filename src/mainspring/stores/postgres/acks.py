@@ -1,4 +1,4 @@
-"""Jobs leave their workers: the fence, the archive, the next try, and progress on the way."""
+"""End runs: check the fence, archive or reschedule the job, and record attempts and progress."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ Row = tuple[Any, ...]
 
 @dataclass(slots=True)
 class Held:
-    """A running job of which the fence said yes."""
+    """A running job whose token matched the outcome's, locked by this transaction."""
 
     id: str
     token: int
@@ -93,26 +93,30 @@ class Held:
 
 
 async def ack(transaction: Transaction, outcomes: list[Outcome]) -> list[Status | None]:
-    """The fence: only a job that runs under the outcome's very token is touched. A zombie's outcome finds none."""
+    """Write outcomes and return each job's new status, or None if the claim was lost.
+
+    This is the fence: an outcome changes a job only if the job runs under exactly the outcome's token. So the outcome
+    of a worker that lost its claim changes nothing.
+    """
     refuse_illegal(outcomes)
-    done = await complete(transaction, [one for one in outcomes if is_plain(one) and is_id(one.job_id)])
-    rest = [one for one in outcomes if not is_plain(one)]
-    settled = await settle(transaction, [one for one in rest if is_id(one.job_id)]) if rest else {}
+    done = await complete(transaction, [outcome for outcome in outcomes if is_plain(outcome) and is_id(outcome.job_id)])
+    rest = [outcome for outcome in outcomes if not is_plain(outcome)]
+    settled = await settle(transaction, [outcome for outcome in rest if is_id(outcome.job_id)]) if rest else {}
     statuses: list[Status | None] = []
-    for one in outcomes:
-        key = one.job_id, one.token
+    for outcome in outcomes:
+        key = outcome.job_id, outcome.token
         statuses.append(Status.COMPLETED if done.pop(key, False) else settled.pop(key, None))
     return statuses
 
 
 async def written_before(transaction: Transaction, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Status]:
-    """Of outcomes that were sent before and never answered: those that had arrived, and ended their job."""
+    """Of outcomes that were sent before and got no answer, return those that were written and ended their job."""
     rows = await transaction.rows(WRITTEN, ids=[key[0] for key in keys], tokens=[key[1] for key in keys])
     return {(job_id, token): STATUSES[status] for job_id, token, status in rows}
 
 
 def all_plain(outcomes: Sequence[Outcome]) -> bool:
-    """Whether one statement does it all, and needs no transaction around it."""
+    """Return whether one statement can write all outcomes, so that no transaction is needed around it."""
     return all(is_plain(one) for one in outcomes)
 
 
@@ -121,10 +125,10 @@ def is_plain(outcome: Outcome) -> bool:
 
 
 async def complete(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[tuple[str, int], bool]:
-    """Runs that simply succeeded, all in one statement; those whose claim held."""
+    """Complete the jobs of runs that simply succeeded, in one statement; return those whose claim held."""
     if not outcomes:
         return {}
-    alone = len(outcomes) == 1  # its result may be large, and an array would have to be quoted and read by the server
+    alone = len(outcomes) == 1  # its result may be large: an array would have to be quoted here and parsed there
     row = await transaction.row(
         COMPLETE_ONE if alone else COMPLETE,
         ids=arrays.of_plain(one.job_id for one in outcomes),
@@ -140,7 +144,7 @@ async def complete(transaction: Transaction, outcomes: Sequence[Outcome]) -> dic
 
 
 async def settle(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[tuple[str, int], Status]:
-    """Every other way for a run to end. Two outcomes for one claim: the first counts."""
+    """Write all other kinds of outcomes; return the new statuses. Of two outcomes for one claim the first counts."""
     first: dict[tuple[str, int], Outcome] = {}
     for outcome in outcomes:
         first.setdefault((outcome.job_id, outcome.token), outcome)
@@ -164,15 +168,15 @@ async def settle(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[
     accepted = [outcome for key, outcome in first.items() if key in statuses]
     await steps.put(transaction, [(outcome.job_id, step) for outcome in accepted for step in outcome.steps])
     follow_ups = [job for outcome in accepted for job in outcome.follow_ups]
-    await insert_jobs(transaction, follow_ups)  # last, since one may want the dedupe key that its parent held
+    await insert_jobs(transaction, follow_ups)  # last, because one may need the dedupe key that its parent held
     await watch(transaction, {one.job_id: one.waits_for for one in accepted if is_end(one.waits_for)})
     return statuses
 
 
 async def go_on(transaction: Transaction, going: Sequence[tuple[Held, Status, Outcome]]) -> None:
-    """The jobs stay live: they wait for their next run."""
+    """Keep the jobs live: they wait for their next run."""
     for part in arrays.in_parts(to_go_on(job, status, outcome) for job, status, outcome in going):
-        at = going[0][0].now  # they were due when they were claimed, even if the clock was set back since
+        at = going[0][0].now  # they were due when they were claimed, even if the clock was set back since then
         await transaction.rows(GO_ON, **arrays.of_columns(GOING, part), at=at)
     for (queue, status), number in Counter((job.queue, status) for job, status, _ in going).items():
         transaction.count(queue, RUNNING, -number)
@@ -181,7 +185,7 @@ async def go_on(transaction: Transaction, going: Sequence[tuple[Held, Status, Ou
 
 
 def to_go_on(job: Held, status: Status, outcome: Outcome) -> Row:
-    """In the order of GOING."""
+    """Return the values in the order of GOING."""
     failure = outcome.failure
     return (
         job.id,
@@ -198,7 +202,7 @@ def to_go_on(job: Held, status: Status, outcome: Outcome) -> Row:
 
 
 async def end(transaction: Transaction, ended: Sequence[tuple[Held, Status, Outcome]]) -> None:
-    """The jobs are finished: they leave the live table for the archive."""
+    """Move finished jobs from the live table to the archive."""
     if not ended:
         return
     asked = await reasons_to_stop(transaction, [job.id for job, _, _ in ended if job.cancel])
@@ -210,7 +214,7 @@ async def end(transaction: Transaction, ended: Sequence[tuple[Held, Status, Outc
 
 
 async def reasons_to_stop(transaction: Transaction, ids: Sequence[str]) -> dict[str, str]:
-    """Of jobs that run and were asked to: why."""
+    """Return why running jobs were asked to stop, by job id."""
     return dict(await transaction.rows(ASKED, ids=list(ids))) if ids else {}
 
 
@@ -220,7 +224,7 @@ async def finish(transaction: Transaction, rows: Iterable[Row]) -> None:
 
 
 def to_finish(job: Held, status: Status, outcome: Outcome, asked: str | None) -> Row:
-    """In the order of ENDED."""
+    """Return the values in the order of ENDED."""
     failure = outcome.failure
     return (
         job.id,
@@ -236,13 +240,13 @@ def to_finish(job: Held, status: Status, outcome: Outcome, asked: str | None) ->
 
 
 async def record(transaction: Transaction, rows: Iterable[Row]) -> None:
-    """What the history of the jobs keeps of their runs, at most one of each job."""
+    """Add runs to the history of their jobs, at most one per job."""
     for part in arrays.in_parts(rows):
         await transaction.rows(RECORD, **arrays.of_columns(RECORDED, part))
 
 
 def to_record(job: Held, move: Move, outcome: Outcome) -> Row:
-    """In the order of RECORDED."""
+    """Return the values in the order of RECORDED."""
     failure = outcome.failure or Failure("", "")
     return (
         job.id,

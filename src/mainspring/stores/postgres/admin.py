@@ -1,4 +1,4 @@
-"""What is done to jobs by hand: cancel, retry, delete, edit, halt. Each leaves a line in the audit log."""
+"""Manual operations on jobs: cancel, retry, delete, edit, halt. Each writes an entry in the audit log."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def carry_out(transaction: Transaction, targets: Sequence[Target], request
 
 
 async def try_out(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
-    """A dry run is the real thing, taken back."""
+    """Do a dry run: make the changes, and roll them back."""
     effect = Effect()
     try:
         async with transaction.connection.transaction():
@@ -62,9 +62,9 @@ async def try_out(transaction: Transaction, targets: Sequence[Target], request: 
 
 
 async def find_targets(transaction: Transaction, request: ChangeRequest) -> list[Target]:
-    """One more than the limit, oldest first, so that a later chunk goes on where this one ended.
+    """Return up to one more than the limit, oldest first, so that the next chunk can start where this one ended.
 
-    Locked, so that nobody changes them meanwhile; who runs or is acked just now is waited for.
+    The rows are locked, so that nothing else changes them. If an ack is changing one just now, this waits for it.
     """
     targets: list[Target] = []
     for table in (LIVE, FINISHED):
@@ -89,7 +89,7 @@ ASK_TO_STOP = "UPDATE {s}.jobs SET cancel = true, reason = %(reason)s WHERE id =
 
 
 async def cancel(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
-    """Waiting jobs end at once. A running one is asked to: its worker hears of it and ends it."""
+    """Cancel waiting jobs at once. Ask running ones to stop: their worker is notified and ends them."""
     effect = Effect(
         [target.id for target in targets if target.status != RUNNING],
         [target.id for target in targets if target.status == RUNNING],
@@ -123,7 +123,7 @@ FROM gone
 
 
 async def replay(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
-    """Run again now, with a full budget. Never beside another live job of the same dedupe key."""
+    """Make jobs due now, with a full budget. Skip a job if another live job holds its dedupe key."""
     effect = Effect()
     for target in targets:
         if target.table == LIVE:
@@ -173,7 +173,7 @@ async def delete(transaction: Transaction, targets: Sequence[Target], request: C
 
 
 async def remove_jobs(transaction: Transaction, ids: Sequence[str]) -> None:
-    """Delete jobs with all that belongs to them. Dedupe keys that outlive their job stay."""
+    """Delete jobs and all that belongs to them. Dedupe keys that outlive their job stay."""
     for table in (LIVE, FINISHED):
         await transaction.do(f"DELETE FROM {{s}}.{table} WHERE id = ANY(%(ids)s::uuid[])", ids=list(ids))
     for table in BELONGINGS:
@@ -232,22 +232,22 @@ RETURNING number
 FORGET_CONFIRMATIONS = "DELETE FROM {s}.confirmations"
 
 
-async def halt(transaction: Transaction, one: Halt) -> Halt:
-    """Confirmations of earlier halts are not needed any more: workers confirm the new one."""
+async def halt(transaction: Transaction, wanted: Halt) -> Halt:
+    """Halt the system or a queue. Confirmations of earlier halts are deleted, because workers confirm the new one."""
     await transaction.rows(ALONE)
-    standing = next((other for other in await current_halts(transaction) if other.queue == one.queue), None)
-    halt = combined(standing, one)
+    standing = next((other for other in await current_halts(transaction) if other.queue == wanted.queue), None)
+    halt = combined(standing, wanted)
     await transaction.do(FORGET_CONFIRMATIONS)
     number = await transaction.value(
         PUT_HALT,
         queue=halt.queue or "",
         actor=halt.actor,
         reason=halt.reason,
-        since=to_millis(halt.since) if halt.since != one.since else None,
+        since=to_millis(halt.since) if halt.since != wanted.since else None,
         until=None if halt.until is None else to_millis(halt.until),
         accept=halt.accept,
     )
-    await write_entry(transaction, By(one.actor, one.reason), action_of_halt(one), detail_of_halt(one), 0)
+    await write_entry(transaction, By(wanted.actor, wanted.reason), action_of_halt(wanted), detail_of_halt(wanted), 0)
     transaction.halts_changed = True
     return replace(halt, number=number)
 

@@ -1,11 +1,12 @@
-"""Which due jobs a worker gets, and that they are its own.
+"""Choose the due jobs that a worker gets, and claim them for it.
 
-A look shows where the levels begin. If only one has due jobs, they are taken with it; else what to take of each is
-decided here, and `take` does it. One or two journeys, each a transaction by itself.
+A look shows the first waiting job of each level (one priority of one queue). If only one level has due jobs, the same
+statement takes them. Otherwise this module decides how many to take of each level, and `take` takes them. So a claim is
+one or two round trips, each a transaction by itself.
 
-A worker that meets jobs of tasks it does not know sets them aside (`put_aside`): they stay due, and workers that know
-their tasks take them from there (`take_mixed`), in one order with the others. Each job is moved once, so however many
-there are, no claim reads them again.
+A worker that meets jobs of tasks it does not know sets them aside (`put_aside`). They stay due, and workers that know
+their tasks take them from there (`take_mixed`), in one order with the others. Each job is set aside once, so later
+claims do not read it again, however many such jobs there are.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from mainspring.stores.protocol import EVERY_QUEUE, Claims, Halt, Want
 from mainspring.stores.rules import Head, earliest, ends, head_of, shares
 from mainspring.stores.tables import NEVER
 
-SOON: Millis = 5  # then others have finished claiming what was due and not to be had
+CONTENDED_RETRY: Millis = 5  # after this time other workers have finished claiming due jobs that this one did not get
 LOOK_AND_TAKE = """
 SELECT * FROM {s}.take(%(worker)s, %(claim)s, %(queues)s::text[], NULL, %(since)s::bigint[], NULL, NULL, NULL, %(room)s,
                        %(tasks)s::jsonb, {now}, %(stall_grace)s)
@@ -47,9 +48,9 @@ PUT_ASIDE = """
 SELECT {s}.put_aside(%(queues)s::text[], %(priorities)s::smallint[], %(tasks)s::jsonb, %(look)s, %(most)s, {now})
 """
 ID, TASK, QUEUE, PAYLOAD, PRIORITY = 0, 2, 3, 4, 5  # columns of `take`
-ASIDE_LOOK = 1000  # jobs of a level that are looked through at once for those of unknown tasks
-MOST_ASIDE = 4000  # jobs that one journey sets aside, about
-ROUNDS = 3  # of setting aside, in one claim
+ASIDE_LOOK = 1000  # first jobs of a level that one statement searches for unknown tasks
+MAX_ASIDE = 4000  # jobs, about, that one statement sets aside
+ASIDE_ROUNDS = 3  # in one claim
 VERY_FIRST = -NEVER  # before any time that a job can have; times before 1970 are negative
 
 
@@ -59,14 +60,14 @@ class ClaimRequest:
     wants: Sequence[Want]
     limit: int
     solo: bool
-    tasks: frozenset[str] | None  # that the worker knows; None: any
+    tasks: frozenset[str] | None  # those that the worker knows; None: any
     stall_grace: Millis
     patience: Millis
-    turn: int  # counts the claims: for the small ones' share of starving levels, and to know one again
+    turn: int  # number of the claim: gives starving levels their share of small claims, and identifies lost claims
 
     @property
     def known(self) -> str | None:
-        """The tasks as the keys of a JSON object, in which the server finds one quickly."""
+        """The tasks as the keys of a JSON object, in which the server finds a task quickly."""
         return None if self.tasks is None else as_keys(self.tasks)
 
 
@@ -79,8 +80,8 @@ Row = tuple[Any, ...]
 
 
 @dataclass(slots=True)
-class Seen:
-    """What a look showed of one queue: the first job of each priority, and what is kept by task, if there is any."""
+class QueueLook:
+    """What a look showed of one queue: the first job of each priority, and the suspect or set-aside jobs, if any."""
 
     queue: str
     apart: dict[str, Any] | None
@@ -92,13 +93,13 @@ class Seen:
 
 
 @dataclass(slots=True)
-class Sight:
+class Look:
     """What a look showed."""
 
     now: Millis
     halts: list[Halt]
-    queues: list[Seen]
-    tried: bool  # to take jobs with it
+    queues: list[QueueLook]
+    tried: bool  # the same statement tried to take jobs
     taken: list[Row]
 
     @property
@@ -110,44 +111,44 @@ class Sight:
 class LowWater:
     """Where the levels began at the last look.
 
-    While somebody holds an old snapshot, rows of jobs long gone stay in the index, and a look from the very beginning
-    passes over all of them again. So the next look begins where the last one found something. That misses a job which
-    came in later for an earlier time; hence one from the very beginning whenever its cost is a small part of the time
-    since the last one, and at least each second. And after any claim that found nothing.
+    While any transaction holds an old snapshot, the index keeps rows of jobs that are long gone. A look from the very
+    beginning (a sweep) passes over all of them. So the next look begins where the last one found a job. That misses a
+    job that was inserted later with an earlier time. Therefore a sweep follows every claim that found nothing.
+    Otherwise it happens at least every second, and sooner if its cost is a small part of the time since the last one.
     """
 
     clock: Clock
     begins: dict[str, list[Millis]] = field(default_factory=dict)  # queue -> per priority
-    swept_at: float = 0.0
-    cost: float = 0.0
+    swept_at: float = 0.0  # monotonic seconds
+    cost: float = 0.0  # seconds that the last sweep took
 
-    SHARE = 10.0  # a sweep, with what it takes, costs at most one part in so many
-    LONGEST = 1.0  # seconds between sweeps
+    COST_FACTOR = 10.0  # the pause between sweeps is this many times what the last one took
+    MAX_PAUSE = 1.0  # seconds
 
     def known(self, queues: set[str]) -> dict[str, list[Millis]]:
-        """Where to begin to look at these queues; none: at the very beginning."""
-        pause = min(self.LONGEST, self.cost * self.SHARE)
+        """Return where to begin to look at these queues. If empty, begin at the very beginning."""
+        pause = min(self.MAX_PAUSE, self.cost * self.COST_FACTOR)
         if self.clock.monotonic() - self.swept_at >= pause:
             return {}
         if EVERY_QUEUE in queues:
             return self.begins
         return {queue: self.begins[queue] for queue in queues} if queues <= self.begins.keys() else {}
 
-    def swept(self, began: float, queues: Sequence[Seen]) -> None:
+    def swept(self, began: float, queues: Sequence[QueueLook]) -> None:
         self.swept_at = self.clock.monotonic()
         self.cost = self.swept_at - began
         self.begins = {seen.queue: [VERY_FIRST] * 4 for seen in queues}
         self.rise(queues)
 
-    def rise(self, queues: Sequence[Seen]) -> None:
+    def rise(self, queues: Sequence[QueueLook]) -> None:
         for seen in queues:
             for priority, head in enumerate(seen.heads):
                 if head is not None:
                     self.begins[seen.queue][priority] = head
 
 
-async def look(transaction: Transaction, request: ClaimRequest, water: LowWater) -> Sight:
-    """And take, if it is that simple."""
+async def look(transaction: Transaction, request: ClaimRequest, water: LowWater) -> Look:
+    """Look where jobs wait, and take some in the same statement if there is nothing to decide."""
     queues = {want.queue for want in request.wants}
     begins = water.known(queues)
     began = water.clock.monotonic()
@@ -163,42 +164,42 @@ async def look(transaction: Transaction, request: ClaimRequest, water: LowWater)
         tasks=request.known,
         stall_grace=request.stall_grace,
     )
-    sight = to_sight(rows)
+    seen = to_look(rows)
     if begins:
-        water.rise(sight.queues)
+        water.rise(seen.queues)
     else:
-        water.swept(began, sight.queues)
-    return sight
+        water.swept(began, seen.queues)
+    return seen
 
 
-def to_sight(rows: list[Row]) -> Sight:
-    seen = json.loads(rows[0][PAYLOAD])  # the first row is no job
-    return Sight(
+def to_look(rows: list[Row]) -> Look:
+    seen = json.loads(rows[0][PAYLOAD])  # the first row is not a job
+    return Look(
         seen["at"],
         [to_halt(halt) for halt in seen["halts"] or ()],
-        [Seen(queue, apart, heads) for queue, apart, *heads in seen["heads"] or ()],
+        [QueueLook(queue, apart, heads) for queue, apart, *heads in seen["heads"] or ()],
         seen["tried"],
         rows[1:],
     )
 
 
 async def claim(transaction: Transaction, request: ClaimRequest, water: LowWater) -> Claims:
-    """Again, if all that it met were jobs of unknown tasks, which are set aside now."""
-    claims, strange = await claim_once(transaction, request, water)
-    for _ in range(ROUNDS):
-        if not strange:
+    """Claim due jobs. If all that it met were jobs of unknown tasks, set those aside and try again."""
+    claims, unknown_rows = await claim_once(transaction, request, water)
+    for _ in range(ASIDE_ROUNDS):
+        if not unknown_rows:
             return claims
-        await put_aside(transaction, request, strange)
+        await put_aside(transaction, request, unknown_rows)
         if claims.jobs:
             return claims
-        claims, strange = await claim_once(transaction, request, water)
+        claims, unknown_rows = await claim_once(transaction, request, water)
     return claims
 
 
-Strange = list[Row]  # rows that are no jobs: each tells of a level at whose beginning there are jobs of an unknown task
+UnknownRows = list[Row]  # not jobs: each row names a level that begins with jobs of an unknown task
 
 
-async def claim_once(transaction: Transaction, request: ClaimRequest, water: LowWater) -> tuple[Claims, Strange]:
+async def claim_once(transaction: Transaction, request: ClaimRequest, water: LowWater) -> tuple[Claims, UnknownRows]:
     sight = await look(transaction, request, water)
     if sight.is_halted:
         return Claims([], next_due=earliest(ends(sight.halts, {None}))), []
@@ -206,30 +207,30 @@ async def claim_once(transaction: Transaction, request: ClaimRequest, water: Low
     heads = [seen.head(request, sight.now) for seen in sight.queues if seen.queue not in paused]
     take = take_suspect if request.solo else take_waiting
     rows = sight.taken if sight.tried else await take(transaction, request, heads, sight.now)
-    strange = [row for row in rows if row[ID] is None]
+    unknown_rows = [row for row in rows if row[ID] is None]
     suspects = [moment for head in heads for moment in head.suspects.values()]
     due_suspect = any(moment <= sight.now for moment in suspects)
-    unknown = frozenset(task for head in heads for task in head.unknown).union(row[TASK] for row in strange)
-    if len(rows) > len(strange):
+    unknown = frozenset(task for head in heads for task in head.unknown).union(row[TASK] for row in unknown_rows)
+    if len(rows) > len(unknown_rows):
         jobs = [to_claim(row) for row in rows if row[ID] is not None]
-        return Claims(jobs, suspects=due_suspect, unknown=unknown), strange
+        return Claims(jobs, suspects=due_suspect, unknown=unknown), unknown_rows
     water.begins.clear()
     later = (moment for moment in suspects if moment > sight.now)
     wanted = {want.queue for want in request.wants}
-    waiting = (max(level.head, sight.now + SOON) for head in heads for level in head.levels)
+    waiting = (max(level.head, sight.now + CONTENDED_RETRY) for head in heads for level in head.levels)
     times = [*(() if request.solo else waiting), *later, *ends(sight.halts, wanted)]
-    return Claims([], earliest(times), due_suspect, unknown), strange
+    return Claims([], earliest(times), due_suspect, unknown), unknown_rows
 
 
-async def put_aside(transaction: Transaction, request: ClaimRequest, strange: Strange) -> None:
-    levels = sorted({(row[QUEUE], row[PRIORITY]) for row in strange})
+async def put_aside(transaction: Transaction, request: ClaimRequest, unknown_rows: UnknownRows) -> None:
+    levels = sorted({(row[QUEUE], row[PRIORITY]) for row in unknown_rows})
     await transaction.rows(
         PUT_ASIDE,
         queues=[queue for queue, _ in levels],
         priorities=arrays.of_plain(priority for _, priority in levels),
         tasks=request.known,
         look=max(ASIDE_LOOK, request.limit),
-        most=MOST_ASIDE,
+        most=MAX_ASIDE,
     )
 
 
@@ -274,7 +275,7 @@ async def take_waiting(
 async def take_suspect(
     transaction: Transaction, request: ClaimRequest, heads: Sequence[Head], now: Millis
 ) -> list[Row]:
-    """One, and nothing beside it."""
+    """Take one suspect and nothing else."""
     due = [
         (head.queue, task)
         for want in request.wants
@@ -297,6 +298,6 @@ async def take_suspect(
 
 
 def to_claim(row: Row) -> Claim:
-    """From the columns of `take`."""
+    """Convert a row of `take`."""
     target = None if row[13] is None else (row[13], row[14])
     return Claim(*row[:13], target, tuple(row[15] or ()), row[16])  # type: ignore[call-arg]

@@ -1,4 +1,4 @@
-"""The server's clock, as far as this process knows it."""
+"""An estimate of the database server's clock."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from mainspring.clock import Millis, since_boot
 
 
 class ServerClock:
-    """Our own monotonic clock, set by the server's whenever we hear of that.
+    """The local monotonic clock, corrected whenever the server reports its time.
 
-    Only to sleep until the right moment and to tell when a run began. What is due is decided by the server.
+    Use it only to sleep until a job is due and to record when a run began. The server itself decides what is due.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A handler's own transaction, which ends with its job's outcome: both are committed, or neither."""
+"""A handler's transaction that also writes its job's outcome: both are committed, or neither."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ from mainspring.stores.foreign_connection import ENDED_INSIDE, NEEDS_ASYNC_WITH,
 from mainspring.stores.postgres import partitions
 from mainspring.stores.postgres.acks import ack
 from mainspring.stores.postgres.errors import explained
-from mainspring.stores.postgres.foreign_connection import Awaitable as Clothed
-from mainspring.stores.postgres.foreign_connection import BareTransaction, operable
+from mainspring.stores.postgres.foreign_connection import AsyncAdapter, BareTransaction, operable
 from mainspring.stores.postgres.listen import tell, tell_with_commit
 from mainspring.stores.postgres.pool import Pool
 from mainspring.stores.postgres.transaction import Dialect, Transaction
 
 
 class PostgresCompletion:
-    """`with` in threads, `async with` on the loop; entering gives a psycopg connection in a transaction."""
+    """Use `with` in threads and `async with` on the event loop. Entering returns a psycopg connection."""
 
     def __init__(self, pool: Pool, dialect: Dialect, outcome: Callable[[], Outcome]) -> None:
         self._pool = pool
         self._dialect = dialect
         self._outcome = outcome
         self._connection: Any = None
-        self._block: Any = None  # psycopg refuses commit() and rollback() within it
+        self._block: Any = None  # psycopg rejects commit() and rollback() within it
 
     # -- on the loop ----------------------------------------------------------------------------------
 
@@ -41,7 +40,7 @@ class PostgresCompletion:
         try:
             with explained():
                 await self._block.__aenter__()
-        except BaseException:  # the handler's timeout, perhaps: nobody else would close it
+        except BaseException:  # for example the handler's timeout: nothing else would close the connection
             await connection.close()
             raise
         return connection
@@ -56,10 +55,10 @@ class PostgresCompletion:
                     refuse_ended(connection)
                     transaction = await self._write(connection)
                     await self._block.__aexit__(None, None, None)
-                    with contextlib.suppress(psycopg.Error):  # it is committed; who is not told looks by himself
+                    with contextlib.suppress(psycopg.Error):  # committed already; a worker not notified will poll
                         await tell(transaction)
         finally:
-            await connection.close()  # which rolls back what was not committed
+            await connection.close()  # this rolls back a transaction that is not committed
 
     # -- in threads -----------------------------------------------------------------------------------
 
@@ -82,7 +81,7 @@ class PostgresCompletion:
             with explained():
                 if error is None:
                     refuse_ended(connection)
-                    transaction = run_at_once(self._write(Clothed(connection)))
+                    transaction = run_at_once(self._write(AsyncAdapter(connection)))
                     self._block.__exit__(None, None, None)
                     with contextlib.suppress(psycopg.Error):
                         run_at_once(tell(transaction))
@@ -94,7 +93,7 @@ class PostgresCompletion:
 
 
 class LentCompletion:
-    """As PostgresCompletion, on the caller's own connection: entering gives what the caller gave."""
+    """The same as PostgresCompletion, on the caller's own connection. Entering returns the connection it was given."""
 
     def __init__(self, given: Any, dialect: Dialect, outcome: Callable[[], Outcome]) -> None:
         self._given = given
@@ -105,7 +104,7 @@ class LentCompletion:
         self._connection: Any = None
 
     async def __aenter__(self) -> Any:
-        """The savepoint shows at the end whether the transaction is still the same."""
+        """Begin the transaction. At the end, its savepoint shows whether the transaction is still the same."""
         try:
             with explained():
                 self._driver = await self._own.begin()
@@ -136,7 +135,7 @@ class LentCompletion:
         await self._own.commit()
 
     async def _refuse_ended(self) -> None:
-        if self._driver.closed and not self._driver.broken:  # SQLAlchemy may do so after its commit
+        if self._driver.closed and not self._driver.broken:  # SQLAlchemy may close it after its commit
             raise ConfigurationError(ENDED_INSIDE)
         try:
             await self._connection.execute("RELEASE SAVEPOINT mainspring_job")
@@ -155,7 +154,11 @@ class LentCompletion:
 
 
 async def write_outcome(connection: Any, dialect: Dialect, outcome: Outcome) -> Transaction:
-    """A day that has no partition yet is made here and now: others cannot, while we hold what we hold."""
+    """Write the outcome into the caller's transaction and return what to announce.
+
+    If the archive has no partition for the day yet, create it in this transaction. No other transaction can, while
+    this one holds its locks.
+    """
     transaction = Transaction(connection, dialect)
     await transaction.do("SAVEPOINT mainspring")
     try:
@@ -179,5 +182,5 @@ async def write(transaction: Transaction, outcome: Outcome) -> None:
 
 def refuse_ended(connection: Any) -> None:
     if connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
-        msg = "the transaction of ctx.transaction() is over already: do not commit or roll back inside it"
+        msg = "the transaction of ctx.transaction() has ended already: do not commit or roll back inside it"
         raise ConfigurationError(msg)

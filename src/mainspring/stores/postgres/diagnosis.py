@@ -1,4 +1,4 @@
-"""Is all well in our tables? What `mainspring doctor` says about them, and how it mends what can be mended."""
+"""Check and repair the tables for `mainspring doctor`."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ ONE_SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 
 
 async def diagnose(transaction: Transaction, lease: Millis) -> list[Finding]:
-    """All checks, whether they found something or not."""
+    """Run all checks and return their findings, good ones included."""
     return [*await check_tables(transaction, lease), *await server_checks.check_all(transaction)]
 
 
 async def check_tables(transaction: Transaction, lease: Millis) -> list[Finding]:
-    """As they are at one moment: what workers commit between two looks would pass for damage."""
+    """Check the tables in one snapshot. What workers commit between two reads would look like damage."""
     async with transaction.connection.transaction():
         await transaction.do(ONE_SNAPSHOT)
         return [
@@ -103,7 +103,7 @@ WHERE i.inhparent = to_regclass('{s}.archive') AND c.relname IN ('archive_short'
 
 
 async def check_partitions(transaction: Transaction) -> Finding:
-    """Days are made when a job needs them; two that are always there are not."""
+    """Check the two permanent partitions and overdue days. Partitions for days are created when a job needs them."""
     standing = {name for (name,) in await transaction.rows(STANDING)}
     if missing := sorted({"archive_short", "archive_forever"} - standing):
         shown = f"{' and '.join(missing)} of {transaction.dialect.schema}.archive not there: jobs cannot end"
@@ -118,7 +118,7 @@ async def check_partitions(transaction: Transaction) -> Finding:
 
 
 async def repair(transaction: Transaction) -> None:
-    """Count again, and drop rows that belong to no job."""
+    """Recount the jobs and delete rows that belong to no job."""
     await transaction.do("LOCK TABLE {s}.jobs IN SHARE ROW EXCLUSIVE MODE")
     await transaction.do("DELETE FROM {s}.counts")
     await transaction.do(f"INSERT INTO {{s}}.counts {REAL_COUNTS}")

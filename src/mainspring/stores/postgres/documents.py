@@ -1,4 +1,4 @@
-"""What is kept beside jobs: written by version, read by key, in order, or when it comes due."""
+"""Documents other than jobs: written by version, read by key, in order, or when they come due."""
 
 from __future__ import annotations
 
@@ -65,7 +65,11 @@ DELETE FROM {{s}}.documents WHERE (collection, grp, id) IN (
 
 
 async def write(transaction: Transaction, bundles: Sequence[Bundle]) -> list[list[Inserted] | None]:
-    """What is there is locked. What is not cannot be: if another makes it meanwhile, we begin again."""
+    """Apply the bundles whose expected versions still hold; return None for the others.
+
+    Existing documents are locked. A missing one cannot be: if another transaction creates it meanwhile, `StoreBusy`
+    makes the caller start over.
+    """
     wanted = {write.key for bundle in bundles for write in bundle.writes}
     locked = await transaction.rows(LOCK, **columns_of_keys(sorted(wanted)))
     there = {Key(*row[:3]): row[3] for row in locked}
@@ -89,7 +93,7 @@ async def write(transaction: Transaction, bundles: Sequence[Bundle]) -> list[lis
 
 async def insert(transaction: Transaction, writes: Sequence[Write]) -> None:
     if writes and await transaction.do(INSERT, **columns_of(writes)) < len(writes):
-        msg = "another made one of these documents at the same time"
+        msg = "another program created one of these documents at the same time"
         raise StoreBusy(msg)
 
 
@@ -142,11 +146,11 @@ async def browse(transaction: Transaction, listing: Listing) -> list[Document]:
 
 
 async def due(transaction: Transaction, collection: str, limit: int, ahead: Millis) -> Due:
-    """One more than is wanted, which says when to look again."""
+    """Return due documents. One more than `limit` is read, because it shows when to look again."""
     rows = await transaction.rows(DUE, collection=collection, limit=limit + 1)
     now = rows[0][-1] if rows else await transaction.value("SELECT {now}")
     documents = [to_document(row[:-1]) for row in rows]
-    ready = [one for one in documents[:limit] if one.due_at is not None and one.due_at <= now + ahead]
+    ready = [doc for doc in documents[:limit] if doc.due_at is not None and doc.due_at <= now + ahead]
     following = documents[len(ready)].due_at if len(ready) < len(documents) else None
     return Due(ready, now, following)
 

@@ -1,4 +1,4 @@
-"""The server's refusals in our own words: what may pass by itself, what will not, and what to do about it."""
+"""Turn the server's errors into Mainspring's: which may pass by themselves, which will not, and what to do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KINDS: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError], str, str],
         (errors.InsufficientPrivilege,),
         StoreReadOnly,
         "this database user may not do that",
-        "docs/postgres.md says which rights who needs",
+        "docs/postgres.md lists the rights that each user needs",
     ),
     (
         (errors.LockNotAvailable, errors.DeadlockDetected, errors.SerializationFailure),
@@ -35,10 +35,10 @@ KINDS: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError], str, str],
     (
         (errors.ProgramLimitExceeded,),
         StoreError,
-        "a key or a name is too long to be found by",
-        "keep what jobs, steps and documents are known by below 2,000 bytes",
+        "a key or a name is too long for an index",
+        "keep the keys and names of jobs, steps and documents below 2,000 bytes",
     ),
-    ((errors.IdleInTransactionSessionTimeout,), StoreUnavailable, "the server waited in vain for our next word", ""),
+    ((errors.IdleInTransactionSessionTimeout,), StoreUnavailable, "the server gave up waiting for this client", ""),
     (
         (errors.UndefinedTable, errors.UndefinedFunction, errors.InvalidSchemaName),
         StoreError,
@@ -52,9 +52,10 @@ KINDS: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError], str, str],
         "write prepare=off after the question mark of the URL",
     ),
 )
-"""Of a connection that stands: which error is told as what, and the advice that follows the server's words."""
+"""Errors on an open connection: their classes, the error to raise, its message, and advice to put after the server's
+message."""
 
-FOR_GOOD = (
+PERMANENT = (
     (r'database "[^"]*" does not exist|no such database', "create it, or correct the database's name in the URL"),
     (r"password authentication failed|no such user|auth failed", "correct the user or the password"),
     (r"no password supplied", "give one: in the URL, as PGPASSWORD, or in ~/.pgpass"),
@@ -69,17 +70,18 @@ FOR_GOOD = (
     (r"invalid (sslmode|target_session_attrs|channel_binding|gssencmode) value", "correct it in the URL"),
     (r"unsupported startup parameter", "the pooler takes no such setting: leave it out of the URL"),
 )
-FOR_NOW = (
+TEMPORARY = (
     (
         r"too many clients|connection slots are reserved|too many connections",
         "raise max_connections, run fewer workers, or put PgBouncer in between",
     ),
     (r"failed to resolve host|could not translate host name", "is the host's name right?"),
 )
-"""Of one that failed, whose error code libpq keeps to itself: by the server's words, as far as they are English."""
+"""Errors of failed connection attempts, for which libpq gives no error code. They are recognised by the server's
+message, which works if that is in English."""
 
 
-LAST_WORDS = (errors.AdminShutdown, errors.CrashShutdown, errors.IdleInTransactionSessionTimeout)
+CLOSING_ERRORS = (errors.AdminShutdown, errors.CrashShutdown, errors.IdleInTransactionSessionTimeout)
 """Errors after which the server closes the connection."""
 
 
@@ -89,6 +91,7 @@ class ConnectionLost(StoreUnavailable):
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
+    """Raise psycopg's errors as Mainspring's."""
     try:
         yield
     except psycopg.Error as error:
@@ -96,7 +99,7 @@ def explained() -> Iterator[None]:
 
 
 def explain_on(connection: psycopg.AsyncConnection[Any], error: psycopg.Error) -> StoreError:
-    """Explain an error of a connection that stood: `ConnectionLost` tells callers to try a fresh one at once."""
+    """Explain an error of an open connection. `ConnectionLost` tells the caller to try a new connection at once."""
     if not is_lost(connection, error):
         return explain(error)
     words = " ".join(str(error).split()) or type(error).__name__
@@ -104,8 +107,8 @@ def explain_on(connection: psycopg.AsyncConnection[Any], error: psycopg.Error) -
 
 
 def is_lost(connection: psycopg.AsyncConnection[Any], error: psycopg.Error) -> bool:
-    """The server's last words may be read before the end of the connection is noticed."""
-    if isinstance(error, LAST_WORDS):
+    """Return whether the connection broke. A closing error may be read before psycopg notices that it is closed."""
+    if isinstance(error, CLOSING_ERRORS):
         return True
     return connection.closed and isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
 
@@ -121,12 +124,12 @@ def explain(error: psycopg.Error) -> StoreError:
 
 
 def explain_absence(message: str, words: str) -> StoreError:
-    """Of several hosts, one that may come back is reason enough to wait."""
+    """Explain a failed connection attempt. With several hosts, one that may come back is reason enough to wait."""
     tries = [line for line in message.splitlines() if line.startswith("- host:")] or [message]
-    found = [advice_on(one, FOR_GOOD) for one in tries]
+    found = [advice_on(attempt, PERMANENT) for attempt in tries]
     if all(found):
         return StoreRefused(f"the database does not let us in: {words}; {found[0]}")
-    advice = advice_on(message, FOR_NOW)
+    advice = advice_on(message, TEMPORARY)
     return StoreUnavailable(f"the database cannot be reached: {words}{f'; {advice}' if advice else ''}")
 
 

@@ -1,4 +1,4 @@
-"""The caller's own connection, whatever library it comes from."""
+"""Use the caller's own connection, whichever library it comes from."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from mainspring.errors import ConfigurationError
 from mainspring.stores.foreign_connection import NOT_OUTERMOST, Undone, finished, unwrap
 
 
-class Awaitable:
-    """A psycopg connection without an event loop, in the clothes of one with: what is awaited is there at once."""
+class AsyncAdapter:
+    """Give a synchronous psycopg connection the async interface. Each call blocks and its result is ready at once."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
@@ -30,8 +30,8 @@ class AwaitableCursor:
         return self._cursor.fetchall()
 
 
-class WithTuples:
-    """A caller's asynchronous connection may give its rows in another shape."""
+class TupleRows:
+    """Make an asynchronous connection return rows as tuples, whatever row factory the caller has set."""
 
     def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
         self._connection = connection
@@ -41,15 +41,15 @@ class WithTuples:
 
 
 async def borrow(given: Any) -> Any:
-    """What operations can use, of a psycopg connection, an SQLAlchemy session or connection, or a Django connection."""
+    """Return what store operations can use, given a psycopg, SQLAlchemy or Django connection or session."""
     return operable(await unwrap(given), given)
 
 
 def operable(driver: Any, given: Any) -> Any:
     if isinstance(driver, psycopg.AsyncConnection):
-        return WithTuples(driver)
+        return TupleRows(driver)
     if isinstance(driver, psycopg.Connection):
-        return Awaitable(driver)
+        return AsyncAdapter(driver)
     msg = (
         f"connection must be a psycopg connection, an SQLAlchemy session or connection, or a Django connection, "
         f"not {type(given).__name__}"
@@ -60,7 +60,7 @@ def operable(driver: Any, given: Any) -> Any:
 
 
 class BareTransaction:
-    """A transaction on a psycopg connection that is ours to begin and to end: psycopg refuses commit() within it."""
+    """A transaction that Mainspring begins and ends on a psycopg connection. psycopg rejects commit() within it."""
 
     def __init__(self, given: Any) -> None:
         self._given = given
@@ -79,7 +79,7 @@ class BareTransaction:
         await self._leave(None, None, None)
 
     async def roll_back(self) -> None:
-        if self._block is not None:  # else it failed to begin, or to commit, and has rolled back by itself
+        if self._block is not None:  # None: begin or commit failed, and the transaction is rolled back already
             await self._leave(Undone, Undone(), None)
 
     async def _leave(self, *error: Any) -> None:

@@ -1,4 +1,4 @@
-"""Requests that come while one is on its way go together in the next: group commit without a timer."""
+"""Group commit without a timer: requests that arrive during a write go together into the next write."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-MOST_ITEMS = 5000  # in one transaction
+MAX_ITEMS = 5000  # in one transaction
 
 
 @dataclass(slots=True, eq=False)
@@ -17,7 +17,7 @@ class Request:
 
 
 class GroupCommit:
-    """Of one operation. Each event loop has its own line."""
+    """Group the requests of one operation. Each event loop has its own queue of requests."""
 
     def __init__(self, write: Callable[[list[Any]], Awaitable[list[Any]]]) -> None:
         self._write = write
@@ -44,14 +44,14 @@ class GroupCommit:
                 await self._write_together(take_some(line))
         finally:
             del self._lines[loop]
-            for request in line:  # only if we were cancelled
+            for request in line:  # there are some only if this task was cancelled
                 request.future.cancel()
 
     async def _write_together(self, batch: list[Request]) -> None:
-        """If it fails, each request of it again by itself, so that only the bad one fails."""
+        """Write a batch. If it fails, write each request separately, so that only the bad request fails."""
         try:
             results = await self._write([item for request in batch for item in request.items])
-        except BaseException as error:  # noqa: BLE001 - whatever went wrong belongs to those who asked
+        except BaseException as error:  # noqa: BLE001 - the callers that wait for these requests get the error
             if len(batch) == 1:
                 fail(batch[0], error)
             else:
@@ -65,14 +65,14 @@ class GroupCommit:
 
 def take_some(line: list[Request]) -> list[Request]:
     batch, items = [line.pop(0)], 0
-    while line and items < MOST_ITEMS:
+    while line and items < MAX_ITEMS:
         items += len(line[0].items)
         batch.append(line.pop(0))
     return batch
 
 
 def answer(request: Request, results: list[Any]) -> None:
-    if not request.future.done():  # else its caller stopped waiting
+    if not request.future.done():  # it is done if the caller stopped waiting
         request.future.set_result(results)
 
 

@@ -1,7 +1,7 @@
-"""The halt of the whole system and the pauses of queues, as a transaction sees them.
+"""Read and confirm the halt of the whole system and the pauses of queues.
 
-Who claims or inserts holds a lock in common with the others who do; who halts waits until all of them have committed.
-So nothing starts, and nothing refused comes in, after a halt has returned.
+Transactions that claim or insert hold a shared lock. A transaction that halts takes the same lock exclusively, so it
+waits until all of them have committed. Therefore no job starts, and no refused job is inserted, after `halt` returns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ async def current_halts(transaction: Transaction) -> list[Halt]:
 
 
 def to_halt(row: tuple[Any, ...]) -> Halt:
-    """A claim's look at the halts leaves the number out."""
+    """Convert a row of `halts`. The rows that a claim reads do not have the last column, `number`."""
     queue, actor, reason, since, until, accept, *number = row
     return Halt(
         actor=actor,
@@ -48,7 +48,7 @@ async def confirm(transaction: Transaction, worker: str, number: int) -> None:
 
 
 async def is_over(transaction: Transaction, halt: Halt) -> bool:
-    return all(one.number < halt.number for one in await current_halts(transaction))
+    return all(current.number < halt.number for current in await current_halts(transaction))
 
 
 async def confirmed_by(transaction: Transaction, number: int) -> set[str]:

@@ -1,4 +1,4 @@
-"""New jobs into the tables, a whole batch in one statement."""
+"""Insert new jobs, a whole batch in one statement."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from mainspring.stores.protocol import Halt, Wake
 from mainspring.stores.rules import first_time, rounds_by_key
 from mainspring.stores.tables import NEVER, PENDING, SUSPENDED
 
-MANY = 200  # jobs from which on COPY is the quickest way
-COPIED_AT_ONCE = 200  # rows: while the server takes them in, we write the next
-PLAIN = f"\\N\t\\N\t\\N\t\\N\t{PENDING}\t\\N"  # neither target nor tags nor options, and due by itself
+COPY_THRESHOLD = 200  # from this number of jobs on, COPY is the fastest way
+COPY_CHUNK = 200  # rows: while the server reads them, Python writes the next
+PLAIN = f"\\N\t\\N\t\\N\t\\N\t{PENDING}\t\\N"  # no target, tags or options, and pending
 COLUMNS = {
     "id": "uuid",
     "task": "text",
@@ -41,11 +41,14 @@ COLUMNS = {
     "waits_for": "text",
 }
 ENDED_IN_RANGE = "EXISTS (SELECT 1 FROM {s}.archive WHERE id BETWEEN %(first)s::uuid AND %(last)s::uuid)"
-"""Jobs that are new have ids close together, and none of them has finished: one look instead of one for each."""
+"""New jobs have ids close together, and none of them has finished. One lookup for the range replaces one per job."""
 
 
 def inserting(given: str) -> str:
-    """What is given goes in, unless it is here already or is refused; the new ones are counted per queue."""
+    """Return a statement that inserts the given jobs and returns the number of new ones per queue.
+
+    It leaves out jobs that are already in the tables, and all jobs if one of their queues refuses new jobs.
+    """
     return f"""
 WITH given AS MATERIALIZED ({given}),
 new AS (
@@ -91,7 +94,7 @@ CROSS JOIN LATERAL (SELECT
         (SELECT job_id::text FROM {{s}}.dedupe
          WHERE task = given.task AND dedupe_key = given.key AND expires_at > {{now}}))
 ) AS found(is_known, holder) WHERE is_known OR holder IS NOT NULL
-"""  # not EXISTS, of which a planner that knows little of the tables makes a scan of all jobs
+"""  # not EXISTS: a planner without good statistics turns that into a scan of all jobs
 HOLD_LASTINGLY = f"""
 INSERT INTO {{s}}.dedupe (task, dedupe_key, job_id, expires_at)
 SELECT task, key, id, CASE WHEN length < 0 THEN {NEVER} ELSE {{now}} + length END
@@ -103,7 +106,11 @@ LOCK_KEYS = "SELECT pg_advisory_xact_lock(hashtextextended(key, 1)) FROM unnest(
 
 
 async def insert(transaction: Transaction, jobs: list[NewJob], *, lent: bool = False) -> list[Inserted]:
-    """One that is lent to us takes no part in the lock: a halt would wait for its end, and all others for the halt."""
+    """Insert jobs in this transaction.
+
+    `lent`: the transaction is the caller's own, so it does not take the shared lock. Otherwise a halt would wait for
+    the caller's commit, and all other inserts would wait for the halt.
+    """
     if not lent:
         await transaction.rows(IN_COMMON)
     refuse_while_halted(await current_halts(transaction), jobs)
@@ -111,16 +118,16 @@ async def insert(transaction: Transaction, jobs: list[NewJob], *, lent: bool = F
 
 
 async def insert_again(transaction: Transaction, jobs: list[NewJob]) -> list[Inserted]:
-    """What may be here already, and may be about to end: then its end is waited for, and found in the archive."""
+    """Insert jobs that may already be in the tables. If one is about to end, wait, and find it in the archive."""
     await transaction.rows(LOCK_JOBS, ids=[job.id for job in jobs])
     return await insert(transaction, jobs)
 
 
 async def insert_at_once(transaction: Transaction, jobs: list[NewJob]) -> list[Inserted]:
-    """Jobs without dedupe keys, in one statement, which is a transaction by itself and asks for halts too."""
+    """Insert jobs without dedupe keys in one statement. It is a transaction by itself and checks for halts too."""
     ids, unless = list({job.id for job in jobs}), ["", *{job.queue for job in jobs}]
     new = known = 0
-    while not new and known < len(ids):  # none: refused, or all of it a repeated insert; or the halt has ended just now
+    while not new and known < len(ids):  # none new: refused, all inserted before, or the halt has ended just now
         if len(jobs) == 1:
             new = await enqueue(transaction, jobs[0], alone=True)
         else:
@@ -132,7 +139,7 @@ async def insert_at_once(transaction: Transaction, jobs: list[NewJob]) -> list[I
 
 
 async def copy(transaction: Transaction, jobs: list[NewJob]) -> list[Inserted]:
-    """Many new jobs without dedupe keys. Raises UniqueViolation if one of them is here already."""
+    """Insert many new jobs without dedupe keys. Raise UniqueViolation if one of them is in the tables already."""
     await transaction.rows(IN_COMMON)
     refuse_while_halted(await current_halts(transaction), jobs)
     row = await transaction.row(BEFORE_COPY, **range_of(jobs))
@@ -140,8 +147,8 @@ async def copy(transaction: Transaction, jobs: list[NewJob]) -> list[Inserted]:
     if some_ended:
         return await insert_jobs(transaction, jobs)
     async with transaction.connection.cursor().copy(transaction.dialect.statement(COPY)) as writer:
-        for start in range(0, len(jobs), COPIED_AT_ONCE):
-            await writer.write("".join([line_of(job, now) for job in jobs[start : start + COPIED_AT_ONCE]]))
+        for start in range(0, len(jobs), COPY_CHUNK):
+            await writer.write("".join([line_of(job, now) for job in jobs[start : start + COPY_CHUNK]]))
     suspended = Counter([job.queue for job in jobs if job.waits_for is not None])
     for queue, number in Counter([job.queue for job in jobs]).items():
         transaction.count(queue, PENDING, number - suspended[queue])
@@ -152,7 +159,7 @@ async def copy(transaction: Transaction, jobs: list[NewJob]) -> list[Inserted]:
 
 
 def line_of(job: NewJob, now: Millis) -> str:
-    """As COPY reads it: tabs between the columns."""
+    """Return the job as a line in COPY's format: tabs separate the columns."""
     run_at = first_time(job)
     run_at = now + job.delay if run_at is None else run_at
     start = f"{job.id}\t{escaped(job.task)}\t{escaped(job.queue)}\t{int(job.priority)}\t{run_at}\t{now}"
@@ -184,10 +191,10 @@ def refuse_while_halted(halts: Sequence[Halt], jobs: Sequence[NewJob]) -> None:
 
 
 async def insert_jobs(transaction: Transaction, jobs: Sequence[NewJob]) -> list[Inserted]:
-    """Insert jobs without a dedupe key together; those with one too, as far as no key occurs twice."""
+    """Insert jobs. Those with a dedupe key go in together as far as no key occurs twice."""
     await insert_rows(transaction, [job for job in jobs if job.dedupe_key is None])
     if keys := {f"{job.task}\n{job.dedupe_key}" for job in jobs if job.dedupe_key is not None}:
-        await transaction.rows(LOCK_KEYS, keys=sorted(keys))  # always in this order, else two batches could deadlock
+        await transaction.rows(LOCK_KEYS, keys=sorted(keys))  # always sorted: otherwise two batches could deadlock
     answers = [Inserted(job.id, created=True) for job in jobs]
     for places in rounds_by_key(jobs) if keys else ():
         for place, holder in (await insert_unique(transaction, {place: jobs[place] for place in places})).items():
@@ -201,12 +208,12 @@ async def watch_ends(transaction: Transaction, jobs: Sequence[NewJob]) -> None:
 
 
 def waits_for_an_end(jobs: Iterable[NewJob]) -> bool:
-    """Then it takes more than one statement, see wakeups.py."""
+    """Return whether a job waits for another's end. Then one statement is not enough, see wakeups.py."""
     return any(is_end(job.waits_for) for job in jobs)
 
 
 async def insert_rows(transaction: Transaction, jobs: Sequence[NewJob], unless: Sequence[str] = ()) -> int:
-    """How many of them are new: an id that is here already is a repeated insert. None at all if one is refused."""
+    """Insert jobs and return how many are new; a known id is a repeated insert. If one is refused, insert none."""
     if not jobs:
         return 0
     if len(jobs) == 1 and not unless:
@@ -217,7 +224,7 @@ async def insert_rows(transaction: Transaction, jobs: Sequence[NewJob], unless: 
 
 
 async def enqueue(transaction: Transaction, job: NewJob, *, alone: bool) -> int:
-    """One job; alone: as a transaction by itself, after which whoever sleeps has been told, all in one journey."""
+    """Insert one job. With `alone`, one round trip also commits it and then notifies a worker that sleeps."""
     message = describe(Wake.JOBS, [job.queue]) if alone else None
     place = channel(transaction.dialect.schema)
     new = await transaction.value(ENQUEUE, **row_of(job), alone=alone, channel=place, message=message)
@@ -235,7 +242,7 @@ def columns_of(jobs: Sequence[NewJob]) -> dict[str, str]:
 
 
 def values_of(job: NewJob) -> tuple[Any, ...]:
-    """In the order of COLUMNS."""
+    """Return the values in the order of COLUMNS."""
     return (
         job.id,
         job.task,
@@ -250,7 +257,7 @@ def values_of(job: NewJob) -> tuple[Any, ...]:
         job.payload,
         job.dedupe_key,
         *(job.target or (None, None)),
-        arrays.of_texts(job.tags) if job.tags else None,  # as text: unnest takes no arrays of unequal arrays
+        arrays.of_texts(job.tags) if job.tags else None,  # as text: unnest rejects arrays of arrays of unequal length
         job.options,
         job.waits_for,
     )
@@ -259,8 +266,8 @@ def values_of(job: NewJob) -> tuple[Any, ...]:
 async def insert_unique(transaction: Transaction, new: Mapping[int, NewJob]) -> dict[int, str]:
     """Insert jobs of different dedupe keys unless the key is held; return the holders for the others.
 
-    Under the lock of their keys: who comes second has waited, and sees the first. A job whose id is known was inserted
-    before, and is answered as it was then, whoever holds the key.
+    The keys are locked, so of two transactions with one key the second waits, and then sees the first one's job. A job
+    whose id is known was inserted before, and gets the same answer as then, whichever job holds the key.
     """
     jobs = list(new.values())
     keys = {

@@ -1,8 +1,8 @@
-"""Wake-ups between machines: NOTIFY after the commit, and only if somebody sleeps.
+"""Wake-ups between machines: NOTIFY after the commit, and only if a worker is idle.
 
-NOTIFY in the transaction itself would take a lock on the whole server at commit. So who commits looks afterwards
-whether a worker is idle, and only then notifies. A worker marks itself idle, commits that, and then looks once more
-for jobs: whichever of the two comes second sees the other.
+NOTIFY inside the transaction would take a server-wide lock at commit. So a process commits first, then checks whether
+a worker is idle, and only then notifies. A worker first commits that it is idle, then looks for jobs once more.
+Whichever of the two comes second sees the other's commit.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from mainspring.stores.protocol import EVERY_QUEUE, Wake
 
 log = get_log("mainspring.postgres")
 
-POLL = 1.0  # seconds between looks while nobody can tell us
-STEADY = 1.0  # seconds; a connection that listened for less is not replaced at once
-LONGEST_RETRY = 15.0  # seconds between tries to listen again
-ECHO_WITHIN = 5.0  # seconds in which we hear ourselves, if we can
-POOLER_RETRY = 600.0  # seconds between tries to listen through a pooler, each of which leaves an ear behind in it
+POLL_INTERVAL = 1.0  # seconds, while the worker cannot be notified
+STABLE_AFTER = 1.0  # seconds; a connection that listened for less is not replaced at once
+MAX_RETRY_DELAY = 15.0  # seconds between attempts to listen again
+ECHO_TIMEOUT = 5.0  # seconds to wait for the listener's own test notification
+POOLER_RETRY_DELAY = 600.0  # seconds between attempts to listen through a pooler; each leaves a LISTEN behind in it
 
 NOTIFY_IDLE = """
 SELECT set_config('synchronous_commit', 'off', true), pg_notify(%(channel)s, %(message)s)
 WHERE EXISTS (SELECT 1 FROM {s}.workers WHERE idle AND (queues && %(queues)s OR %(everyone)s))
 """
-"""Nothing of it need be on disk: what it tells of is."""
+"""The notification's own commit need not be flushed to disk: what it announces already is."""
 NOTIFY = "SELECT pg_notify(%(channel)s, %(message)s)"
 
 
@@ -44,20 +44,20 @@ def channel(schema: str) -> str:
 
 
 def describe(wake: Wake, queues: Iterable[str]) -> str:
-    """Short, whatever the queues are called: a message has at most 8000 bytes."""
+    """Return the text of a notification. Many long queue names become "every queue": the limit is 8000 bytes."""
     message = json.dumps({"wake": wake.value, "queues": sorted(queues)})
     return message if len(message.encode()) < 7000 else json.dumps({"wake": wake.value, "queues": [EVERY_QUEUE]})
 
 
 async def tell_with_commit(transaction: Transaction) -> None:
-    """Before the commit, which carries the notice along. Which workers will be idle then is not known yet."""
+    """Notify before the commit, which sends the notification. It is not known yet which workers will be idle then."""
     if transaction.wakes():
         message = describe(transaction.wakes(), [EVERY_QUEUE] if transaction.cancellations else transaction.woken)
         await transaction.rows(NOTIFY, channel=channel(transaction.dialect.schema), message=message)
 
 
 async def tell(transaction: Transaction) -> None:
-    """What a transaction that has committed means for others."""
+    """Notify other workers of what a committed transaction means for them."""
     schema = transaction.dialect.schema
     if transaction.wakes_the_busy:
         await tell_with_commit(transaction)
@@ -72,17 +72,20 @@ async def tell(transaction: Transaction) -> None:
         )
 
 
-def understood(message: str) -> tuple[Wake, set[str]]:
-    """Whatever else somebody may send by hand, or another version of us: better to look in vain than not at all."""
+def parse(message: str) -> tuple[Wake, set[str]]:
+    """Read a notification. If the text is unknown (sent by hand or by another version), wake for everything.
+
+    A needless look for jobs does no harm; a missed notification would.
+    """
     try:
-        told = json.loads(message)
-        return Wake(told["wake"]), set(told["queues"])
+        notice = json.loads(message)
+        return Wake(notice["wake"]), set(notice["queues"])
     except (ValueError, TypeError, KeyError):
         return Wake.ALL, {EVERY_QUEUE}
 
 
-class Deaf(StoreError):
-    """No notice reaches us through this pooler: give workers a direct connection (listen=…, see docs/postgres.md)."""
+class NotificationsBlocked(StoreError):
+    """No notification passes this pooler: give workers a direct connection (listen=…, see docs/postgres.md)."""
 
 
 LOCK = f"SELECT pg_advisory_lock(%(key)s), {SERVER_START}"
@@ -93,7 +96,7 @@ class SessionLock:
     """An advisory lock of the listening session. The server frees it when the worker's process dies."""
 
     key: int
-    server: int  # when that server started: after a restart or failover nobody holds the lock
+    server: int  # when that server started: after a restart or failover the lock is gone
 
 
 async def lock_session(connection: Connection) -> SessionLock:
@@ -104,7 +107,7 @@ async def lock_session(connection: Connection) -> SessionLock:
 
 
 class Listener:
-    """One worker's ear: a connection of its own, or a poll while it has none."""
+    """Receive one worker's wake-ups: on a connection of its own, or by polling while it has none."""
 
     def __init__(self, pool: Pool, schema: str, queues: Iterable[str], wake: Callable[[Wake], None]) -> None:
         self._pool = pool
@@ -114,17 +117,17 @@ class Listener:
         self._task = asyncio.get_running_loop().create_task(self._serve(), name="mainspring-listener")
         self.loop = asyncio.get_running_loop()
         self.listening = False
-        self.polling = False  # because listening failed, or was in vain
+        self.polling = False  # because listening failed, or no notification gets through
         self.lock: SessionLock | None = None  # None: not connected, or only through a pooler, which would keep the lock
         self._failures = 0  # in a row
-        self._since = 0.0  # when it began to listen
+        self._since = 0.0  # loop time at which it began to listen
 
     async def stop(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
     def look(self) -> None:
-        """From any thread: have the worker look for itself."""
+        """Make the worker look for everything, from any thread."""
         with contextlib.suppress(RuntimeError):  # its loop has ended
             self.loop.call_soon_threadsafe(self._wake, Wake.ALL)
 
@@ -136,7 +139,7 @@ class Listener:
                     stack.push_async_callback(connection.close)
                     await connection.execute(f"LISTEN {channel(self._schema)}")
                     if await is_pooled(connection):
-                        await self._hear_ourselves(connection)
+                        await self._check_echo(connection)
                     else:
                         self.lock = await lock_session(connection)
                     self._back()
@@ -145,31 +148,35 @@ class Listener:
                 if not self._worth_a_fresh_connection():
                     await self._poll(self._lost(error))
 
-    async def _hear_ourselves(self, connection: Connection) -> None:
-        """A pooler in transaction mode takes a LISTEN without complaint, for a connection that is not ours any more."""
-        mark = json.dumps({"wake": 0, "queues": [], "echo": new_id()})  # means nothing to others
+    async def _check_echo(self, connection: Connection) -> None:
+        """Raise `NotificationsBlocked` if a test notification does not arrive.
+
+        A pooler in transaction mode accepts LISTEN, but for a connection that it then gives to other clients.
+        """
+        mark = json.dumps({"wake": 0, "queues": [], "echo": new_id()})  # other listeners ignore it
         async with await self._pool.connect() as other:
             await other.execute(NOTIFY, {"channel": channel(self._schema), "message": mark})
-        async with contextlib.aclosing(connection.notifies(timeout=ECHO_WITHIN)) as notices:
+        async with contextlib.aclosing(connection.notifies(timeout=ECHO_TIMEOUT)) as notices:
             async for notice in notices:
                 if notice.payload == mark:
                     return
-        await connection.execute(f"UNLISTEN {channel(self._schema)}")  # most likely where we said LISTEN
-        raise Deaf
+        await connection.execute(f"UNLISTEN {channel(self._schema)}")  # most likely on the connection that got LISTEN
+        raise NotificationsBlocked
 
     def _worth_a_fresh_connection(self) -> bool:
-        """One that stood for a while may have been lost alone: the next one, at once, shows whether the server is."""
-        stood = self.listening and self.loop.time() - self._since >= STEADY
+        """Return whether to connect again at once. A stable connection may have broken alone: a new one will show."""
+        stood = self.listening and self.loop.time() - self._since >= STABLE_AFTER
         self.listening, self.lock = False, None
         return stood
 
     def _lost(self, error: Exception) -> float:
-        """Said at the first failure, and then ever more rarely. Returns the seconds until the next try."""
+        """Fall back to polling and return the seconds until the next attempt. Log repeated failures more rarely."""
         self.listening, self.polling, self.lock = False, True, None
         self._failures += 1
-        retry = POOLER_RETRY if isinstance(error, Deaf) else min(LONGEST_RETRY, 2.0 ** min(self._failures, 10) / 4)
+        delay = min(MAX_RETRY_DELAY, 2.0 ** min(self._failures, 10) / 4)
+        retry = POOLER_RETRY_DELAY if isinstance(error, NotificationsBlocked) else delay
         if self._failures & (self._failures - 1) == 0:
-            log.warning("not_listening", error=str(error), polling_every=POLL, retry_in=retry)
+            log.warning("not_listening", error=str(error), polling_every=POLL_INTERVAL, retry_in=retry)
         return retry
 
     def _back(self) -> None:
@@ -178,10 +185,10 @@ class Listener:
         if self._failures:
             log.info("listening_again", failures=self._failures)
         self._failures = 0
-        self._wake(Wake.ALL)  # of what came before we listened, nobody told us
+        self._wake(Wake.ALL)  # notifications sent before LISTEN did not arrive
 
     async def _listen(self, connection: Connection) -> None:
-        """By the socket itself: psycopg's own way to listen looks ten times a second, also while nothing happens."""
+        """Wait on the socket itself. psycopg's own `notifies` polls ten times a second, even while nothing happens."""
         readable, socket = asyncio.Event(), connection.fileno()
         self.loop.add_reader(socket, readable.set)
         try:
@@ -195,7 +202,7 @@ class Listener:
             self.loop.remove_reader(socket)
 
     def _hear(self, message: str) -> None:
-        wake, about = understood(message)
+        wake, about = parse(message)
         if EVERY_QUEUE not in self._queues | about and not self._queues & about:
             wake &= ~Wake.JOBS
         if wake:
@@ -205,4 +212,4 @@ class Listener:
         end = asyncio.get_running_loop().time() + seconds
         while (left := end - asyncio.get_running_loop().time()) > 0:
             self._wake(Wake.ALL)
-            await asyncio.sleep(min(POLL, left))
+            await asyncio.sleep(min(POLL_INTERVAL, left))

@@ -1,4 +1,4 @@
-"""Keeping house: taking over what dead workers held, removing what has expired, checking that all is well."""
+"""Maintain the tables: register workers, take over the jobs of dead ones, and remove what has expired."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FORGET = """
 DELETE FROM {s}.workers
 WHERE id IN (SELECT id FROM {s}.workers WHERE id = ANY(%(ids)s) ORDER BY id FOR UPDATE SKIP LOCKED)
 RETURNING id
-"""  # one that was stopped in the middle of its heartbeat has locked its row: next time
+"""  # a worker that was stopped in the middle of a heartbeat has locked its row; it is removed next time
 BEAT = """
 UPDATE {s}.workers
 SET beat = beat + 1, seen_at = {now}, lock = %(lock)s::bigint, lock_server = %(lock_server)s::bigint,
@@ -70,14 +70,14 @@ async def join(transaction: Transaction, worker: WorkerInfo) -> None:
 
 
 async def leave(transaction: Transaction, worker: str) -> None:
-    """A worker that leaves in order gives back whatever it may still hold."""
+    """Remove a worker that shuts down, and release the jobs that it may still hold."""
     held = await transaction.rows(HELD_BY, worker=worker)
     await settle(transaction, [Outcome(job_id, token, Move.RELEASE) for job_id, token in held])
     await transaction.do(LEAVE, ids=[worker])
 
 
 async def give_back(transaction: Transaction, worker: str, claims: Iterable[int]) -> int:
-    """What claims took whose answer never came: nobody runs it."""
+    """Release jobs taken by claims whose answer never arrived: no worker runs them. Return their number."""
     held = await transaction.rows(TAKEN_BY, worker=worker, claims=list(claims))
     await settle(transaction, [Outcome(job_id, token, Move.RELEASE) for job_id, token in held])
     return len(held)
@@ -87,7 +87,7 @@ async def pulse(transaction: Transaction, worker: str, held: Mapping[str, int]) 
     if not held:
         return Pulse()
     ids = only_ids(held)
-    lost = {job_id for (job_id,) in await transaction.rows(LOST, ids=ids, tokens=[held[one] for one in ids])}
+    lost = {job_id for (job_id,) in await transaction.rows(LOST, ids=ids, tokens=[held[job_id] for job_id in ids])}
     cancelled = await transaction.rows(TO_CANCEL, worker=worker)
     return Pulse(frozenset(lost | (held.keys() - set(ids))), {job: reason for job, reason in cancelled if job in held})
 
@@ -106,7 +106,7 @@ TO_TAKE_STALLED = f"""
 ORDER BY jobs.id FOR NO KEY UPDATE SKIP LOCKED
 """
 MISSED_BEATS = 1.5  # heartbeats that a worker without a listening session may be late with before it counts as dead
-LAST_WORD = 0.75  # seconds, at least, for a heartbeat that is on its way: its connection may have been cut as well
+MIN_CONFIRMATION = 0.75  # seconds for a heartbeat that is on its way: its connection may have been cut as well
 LOCK_IS_FREE = f"CASE WHEN lock_server = {SERVER_START} THEN pg_try_advisory_xact_lock_shared(lock) ELSE false END"
 LOOK = f"""
 SELECT (SELECT json_agg(json_build_array(id, beat, {LOCK_IS_FREE}, {{now}} - seen_at,
@@ -129,13 +129,13 @@ class Disconnected:
 
     @property
     def confirmed_in(self) -> float:
-        """Seconds after which it is known to be dead, unless it sends a heartbeat."""
-        return max(LAST_WORD, MISSED_BEATS * self.heartbeat - self.silent)
+        """Seconds after which the worker is known to be dead, unless it sends a heartbeat."""
+        return max(MIN_CONFIRMATION, MISSED_BEATS * self.heartbeat - self.silent)
 
 
 @dataclass(slots=True)
-class Sight:
-    """What one look shows of the others."""
+class Overview:
+    """What one query shows of all workers and running jobs."""
 
     beats: dict[str, int]
     disconnected: list[Disconnected]
@@ -143,7 +143,7 @@ class Sight:
     timed: list[Timed]
 
 
-async def look(transaction: Transaction) -> Sight:
+async def look(transaction: Transaction) -> Overview:
     workers, holders, timed = await transaction.row(LOOK) or ([], [], [])
     beats = {worker: beat for worker, beat, *_ in workers or ()}
     disconnected = [
@@ -151,7 +151,7 @@ async def look(transaction: Transaction) -> Sight:
         for worker, beat, is_free, silent, heartbeat in workers or ()
         if is_free
     ]
-    return Sight(beats, disconnected, holders, [Timed(*row) for row in timed or ()])
+    return Overview(beats, disconnected, holders, [Timed(*row) for row in timed or ()])
 
 
 BEATS = "SELECT id, beat FROM {s}.workers WHERE id = ANY(%(ids)s) ORDER BY id FOR UPDATE SKIP LOCKED"
@@ -169,14 +169,14 @@ async def still_dead(transaction: Transaction, dead: Iterable[str], beats: Mappi
 async def take_over(
     transaction: Transaction, dead: Iterable[str], stalled: Sequence[Timed], after_stall: AfterStall
 ) -> list[Takeover]:
-    """The jobs of dead workers, and those that were seen to run for too long."""
+    """Take over the jobs of dead workers, and the jobs that have run for too long."""
     taken: list[Takeover] = []
     for worker in dead:
         jobs = [Running(*row) for row in await transaction.rows(TO_TAKE_FROM, worker=worker)]
         failure = Failure(WorkerCrashed.__name__, f"worker {worker} died while it held the job")
         outcomes = [Outcome(job.id, job.token, Move.CRASH, job.claimed_at, failure=failure) for job in jobs]
         taken += await take(transaction, jobs, outcomes, TakeoverCause.CRASHED)
-    keys = {"ids": [one.id for one in stalled], "tokens": [one.token for one in stalled]}
+    keys = {"ids": [job.id for job in stalled], "tokens": [job.token for job in stalled]}
     jobs = [Running(*row) for row in await transaction.rows(TO_TAKE_STALLED, **keys)] if stalled else []
     outcomes = [stall(job, after_stall) for job in jobs]
     return taken + await take(transaction, jobs, outcomes, TakeoverCause.STALLED)
@@ -185,7 +185,7 @@ async def take_over(
 async def take(
     transaction: Transaction, jobs: Sequence[Running], outcomes: list[Outcome], cause: TakeoverCause
 ) -> list[Takeover]:
-    """By the same way as any ack: the fence, the counts and the history are one implementation."""
+    """Write the outcomes like any ack, so that the fence, the counts and the history have one implementation."""
     if not jobs:
         return []
     statuses = await settle(transaction, outcomes)
@@ -219,7 +219,10 @@ MANY_COUNTS = "SELECT count(*) > 200 FROM (SELECT 1 FROM {s}.counts LIMIT 201) A
 
 
 async def prune(transaction: Transaction, limit: int) -> int:
-    """Whole days at once; what is kept for less than a day by rows, up to the limit."""
+    """Remove what has expired and return how much.
+
+    Jobs kept for at least a day go by whole partitions. Jobs kept for less are deleted by row, up to the limit.
+    """
     if await transaction.value(MANY_COUNTS):
         await transaction.do(FOLD_COUNTS)
     await transaction.rows(PLAN_FREELY, freely="off")
@@ -246,7 +249,7 @@ EMPTIED = ("jobs", "archive_short", "attempts", "steps")  # tables that are empt
 async def give_space_back(transaction: Transaction) -> None:
     """Truncate tables that are empty and have large indexes: vacuum empties an index, but never makes it smaller.
 
-    Only if nothing uses the table at this moment: others never wait for more than the truncation itself.
+    This happens only if nothing uses the table at this moment. Others wait for the truncation itself, and no longer.
     """
     sizes = {"small": SMALL_TABLE, "large": LARGE_INDEXES}
     for (table,) in await transaction.rows(BLOATED, tables=list(EMPTIED), **sizes):
@@ -258,7 +261,10 @@ async def give_space_back(transaction: Transaction) -> None:
 
 
 async def drop_days(transaction: Transaction) -> int:
-    """All that are over, or none while somebody reads the archive: who comes after us would have to wait for us."""
+    """Drop all partitions whose day is over, or none while something reads the archive.
+
+    Waiting for a reader would make every later transaction wait behind this one.
+    """
     if not await partitions.over(transaction):
         return 0
     dropped: list[tuple[str, int, int]] = []
@@ -266,7 +272,7 @@ async def drop_days(transaction: Transaction) -> int:
         async with transaction.connection.transaction():
             await transaction.do("SET LOCAL lock_timeout = '50ms'")
             await transaction.rows(partitions.LOCK)
-            days = await partitions.over(transaction)  # another may have been quicker
+            days = await partitions.over(transaction)  # again: another worker may have dropped some
             for day in days:
                 dropped += await empty_day(transaction, f"archive_{day}")
             for day in days:
@@ -279,8 +285,8 @@ async def drop_days(transaction: Transaction) -> int:
 
 
 async def empty_day(transaction: Transaction, name: str) -> list[tuple[Any, ...]]:
-    """Of what belongs to its jobs; how many there were, by queue and status."""
-    await transaction.do(f"LOCK TABLE {{s}}.{name} IN SHARE ROW EXCLUSIVE MODE")  # nobody takes a job out meanwhile
+    """Delete what belongs to the day's jobs; return the number of jobs by queue and status."""
+    await transaction.do(f"LOCK TABLE {{s}}.{name} IN SHARE ROW EXCLUSIVE MODE")  # no job is moved out meanwhile
     for table in BELONGINGS:
         await transaction.do(f"DELETE FROM {{s}}.{table} AS part USING {{s}}.{name} AS job WHERE part.job_id = job.id")
     return await transaction.rows(f"SELECT queue, status, count(*) FROM {{s}}.{name} GROUP BY queue, status")

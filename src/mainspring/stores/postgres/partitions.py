@@ -1,4 +1,4 @@
-"""The archive's partitions: one per day on which its jobs expire, made when needed and dropped when over."""
+"""The archive's partitions: one per expiry day, created when first needed and dropped when the day is over."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ TODAY = f"SELECT {{now}} / {DAY}"
 
 
 async def make(transaction: Transaction, days: set[int]) -> None:
-    """A day of expiry is the day before its partition is dropped.
+    """Create and attach the partitions for these days. A day's partition is dropped on that day.
 
-    Made first and attached then: to make it as a part would wait until nobody reads the archive (a dump takes hours),
-    and everybody else would wait for us.
+    The table is created first and attached afterwards. Creating it directly as a partition would wait until nothing
+    reads the archive (a dump takes hours), and every other transaction would then wait behind this one.
     """
     await transaction.rows(LOCK)
     made = {day for (day,) in await transaction.rows(LISTED)}
@@ -37,11 +37,12 @@ async def make(transaction: Transaction, days: set[int]) -> None:
 
 
 def missing(error: BaseException | None) -> int | None:
-    """The day for which a job could not be archived, if that was the error."""
+    """Return the day whose partition is missing, if that caused the error."""
     found = MISSING.search(error.diag.message_detail or "") if isinstance(error, CheckViolation) else None
     return None if found is None else int(found[1])
 
 
 async def over(transaction: Transaction) -> list[int]:
+    """Return the days whose partitions can be dropped, in order."""
     today = await transaction.value(TODAY)
     return sorted(day for (day,) in await transaction.rows(LISTED) if day <= today)

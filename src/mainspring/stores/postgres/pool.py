@@ -1,4 +1,4 @@
-"""Connections: a few per event loop, opened when needed, and thrown away when they break."""
+"""Connections: a few per event loop, opened when needed and discarded when they break."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mainspring.stores.postgres.errors import explain_on, explained
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 
-MOST = 8  # per event loop; who needs one more waits
+MAX_CONNECTIONS = 8  # per event loop; a caller that needs another one waits
 CONNECT_TIMEOUT = 10  # seconds
 KEEPALIVES: dict[str, Any] = {
     "keepalives_idle": 15,
@@ -23,16 +23,16 @@ KEEPALIVES: dict[str, Any] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""So that a server that is gone without a word is noticed within half a minute."""
+"""With these, a server that disappears without closing the connection is noticed within half a minute."""
 
 
 @dataclass(slots=True)
 class LoopConnections:
     """The connections of one event loop."""
 
-    room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST))
+    room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_CONNECTIONS))
     free: list[Connection] = field(default_factory=list)
-    closed: bool = False  # what is still in use then is closed by who uses it
+    closed: bool = False  # connections still in use are closed when they are returned
 
 
 class Pool:
@@ -43,7 +43,7 @@ class Pool:
 
     @contextlib.asynccontextmanager
     async def use(self) -> AsyncIterator[Connection]:
-        """A connection that commits each statement by itself. Errors are said in our own words."""
+        """Lend a connection in autocommit mode. psycopg's errors are raised as Mainspring's."""
         mine = self._mine()
         async with mine.room:
             connection = await self._take(mine)
@@ -55,12 +55,12 @@ class Pool:
                 await give_back(mine, connection)
 
     async def connect(self) -> Connection:
-        """One that is the caller's alone."""
+        """Open a connection that only the caller uses."""
         with explained():
             return await psycopg.AsyncConnection.connect(self.dsn, **self._options())
 
     def connect_here(self) -> psycopg.Connection[tuple[Any, ...]]:
-        """The same for code without an event loop."""
+        """Open a connection for code without an event loop."""
         with explained():
             return psycopg.connect(self.dsn, **self._options())
 
@@ -73,7 +73,7 @@ class Pool:
         }
 
     async def close(self) -> None:
-        """Those of this loop in order; those of loops that have ended cannot wait for an answer."""
+        """Close all free connections. Those of other loops are cut off, since this loop cannot wait for them."""
         here = asyncio.get_running_loop()
         for loop, mine in list(self._by_loop.items()):
             mine.closed = True
@@ -105,14 +105,15 @@ class Pool:
 
 @contextlib.asynccontextmanager
 async def short_transaction(connection: Connection, silence: float) -> AsyncIterator[None]:
-    """One that the server ends if we say nothing for so many seconds: its locks are in the way of all others.
+    """Open a transaction that the server ends if this client sends nothing for `silence` seconds.
 
-    A worker may be stopped or lose its machine in the middle of it, and the server would wait for hours.
+    A worker may be stopped or lose its machine in the middle of a transaction. The server would keep its locks for
+    hours, and all other workers would wait for them.
     """
     limit = max(1000, round(silence * 1000))
     await connection.execute(
         f"BEGIN; SET LOCAL idle_in_transaction_session_timeout = {limit}".encode(),
-        prepare=False,  # one journey for both; two statements cannot be prepared
+        prepare=False,  # one round trip for both; two statements cannot be prepared
     )
     try:
         yield
@@ -128,18 +129,18 @@ async def give_back(mine: LoopConnections, connection: Connection) -> None:
         return
     if connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE and not mine.closed:
         mine.free.append(connection)
-    else:  # else something went wrong in the middle, and nobody knows what state it is in
+    else:  # the operation was interrupted and left the connection in an unknown state, or the pool is closed
         await connection.close()
 
 
 def is_alive(connection: Connection) -> bool:
-    """Whether the server has not hung up on us while we did nothing: it would have written, or closed, the socket."""
+    """Return whether the server still holds an idle connection. Its socket is readable if the server closed it."""
     socket = select.poll()  # select() knows only the first 1024 files of a process
     socket.register(connection.fileno(), select.POLLIN)
     return not socket.poll(0)
 
 
 async def is_pooled(connection: Connection) -> bool:
-    """Whether a pooler is in between: it makes up the process that it tells us is ours."""
+    """Return whether a pooler is in between. A pooler reports a made-up process id for the connection."""
     cursor = await connection.execute("SELECT pg_backend_pid()")
     return await cursor.fetchone() != (connection.info.backend_pid,)

@@ -1,4 +1,4 @@
-"""Looking things up."""
+"""Read jobs, their history, the audit log and statistics."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from mainspring.stores.tables import (
 
 LIVE, FINISHED = "jobs", "archive"
 COLUMNS = {LIVE: LIVE_COLUMNS, FINISHED: FINISHED_COLUMNS}
-NUMBER = re.compile(r"\s*[+-]?\d+\s*")  # a step of a path that PostgreSQL takes for a place in an array
+NUMBER = re.compile(r"\s*[+-]?\d+\s*")  # a part of a path that PostgreSQL also takes for an array index
 
 # -- filters --------------------------------------------------------------------------------------
 
 
 class Conditions:
-    """A filter as a WHERE clause for one of the two tables. Column names are ours, values are parameters."""
+    """A filter as a WHERE clause for one of the two tables. Column names are fixed; values are parameters."""
 
     def __init__(self, where: Filter, table: str) -> None:
         self.terms: list[str] = []
@@ -51,7 +51,7 @@ class Conditions:
         return " AND ".join(self.terms) or "true"
 
     def add(self, term: str, *values: Any) -> None:
-        """`?` stands for the values, in order."""
+        """Add a condition. Each `?` in it stands for one of the values, in order."""
         for value in values:
             name = f"f{len(self.values)}"
             self.values[name] = value
@@ -64,7 +64,7 @@ class Conditions:
             wanted = [CODES[status] for status in where.statuses if CODES[status] in codes]
             self.impossible = not wanted
             if len(wanted) == 1:
-                self.add("status = ?::smallint", wanted[0])  # so that an index by status and id has them in order
+                self.add("status = ?::smallint", wanted[0])  # an index by status and id then gives them in order
             elif set(wanted) != set(codes):
                 self.add("status = ANY(?::smallint[])", wanted)
         if where.ids:
@@ -94,7 +94,7 @@ class Conditions:
                     self.add(f"{column} {comparison} ?", to_millis(moment))
 
     def _add_payload(self, where: Filter) -> None:
-        """Paths lead through objects only: to PostgreSQL, a number in a path is also a place in an array."""
+        """Match payload paths through objects only. PostgreSQL also reads a number in a path as an array index."""
         for path, value in where.payload.items():
             steps = path.split(".")
             for depth in (depth for depth, step in enumerate(steps) if NUMBER.fullmatch(step)):
@@ -106,7 +106,7 @@ class Conditions:
 
 
 async def get(transaction: Transaction, ids: Sequence[str]) -> list[Job]:
-    """In the order asked for; ids that are not there are left out. The last traceback comes along."""
+    """Return the jobs in the order asked for, without ids that do not exist. Each has its last traceback."""
     found: dict[str, Job] = {}
     for table, columns in COLUMNS.items():
         statement = f"""
@@ -119,7 +119,7 @@ async def get(transaction: Transaction, ids: Sequence[str]) -> list[Job]:
 
 
 async def find(transaction: Transaction, where: Filter, limit: int, cursor: str | None) -> Page:
-    """Newest first. Ids are made in the order of time, so the last id of a page is the cursor."""
+    """Return matching jobs, newest first. Ids are in order of time, so the last id of a page is the cursor."""
     rows: list[tuple[Any, ...]] = []
     for table in (LIVE, FINISHED):
         rows += await matching_rows(transaction, table, where, limit + 1, cursor)
@@ -138,10 +138,10 @@ async def matching_rows(
     if conditions.impossible:
         return []
     found, source = "", f"{{s}}.{table} WHERE {conditions}"
-    if where.tags:  # else a planner who expects many of them goes through all jobs by id, and may find none
+    if where.tags:  # otherwise a planner that expects many matches scans all jobs by id, and may find none
         found, source = f"WITH {table} AS MATERIALIZED (SELECT * FROM {source})", table
     statement = f"""{found} SELECT {COLUMNS[table]} FROM {source}
-                    ORDER BY {table}.id DESC LIMIT %(limit)s"""  # by `id` alone it would be sorted as the text
+                    ORDER BY {table}.id DESC LIMIT %(limit)s"""  # `id` alone would be the text column, and be sorted
     return await transaction.rows(statement, **conditions.values, limit=limit)
 
 
@@ -234,30 +234,30 @@ WORKERS = "SELECT id, info, seen_at FROM {s}.workers ORDER BY id"
 
 
 async def stats(transaction: Transaction) -> Stats:
-    """Without halts."""
+    """Count the jobs and list the workers. The caller adds the halts."""
     queues = by_queue(await transaction.rows(COUNTS))
     due = [await read_due(transaction, counts.queue) for counts in queues]
     return Stats(
         queues=queues,
-        due={one.queue: one.number for one in due},
-        oldest_due={one.queue: to_datetime(one.oldest) for one in due if one.oldest is not None},
+        due={queue.queue: queue.number for queue in due},
+        oldest_due={queue.queue: to_datetime(queue.oldest) for queue in due if queue.oldest is not None},
         workers=await workers(transaction),
         halts=[],
-        due_tasks=[task for one in due for task in one.tasks],
+        due_tasks=[task for queue in due for task in queue.tasks],
     )
 
 
 async def read_due(transaction: Transaction, queue: str) -> DueIn:
-    """What waits in a queue and is due."""
+    """Count the due jobs of a queue that wait, and find the oldest."""
     row = await transaction.row(DUE, queue=queue)
-    assert row is not None  # noqa: S101 - an aggregate always gives one
+    assert row is not None  # noqa: S101 - an aggregate always returns a row
     first: list[Any] = await transaction.rows(TASKS_DUE, queue=queue) if row[0] else []
     apart: list[Any] = await transaction.rows(APART_DUE, queue=queue)
     return due_in(queue, row[0], row[1], first, apart)
 
 
 async def workers(transaction: Transaction) -> list[WorkerInfo]:
-    """Without those whose row cannot be read, as it was written by hand or by a version to come."""
+    """List workers. Rows that cannot be read are left out: edited by hand, or written by a newer version."""
     found: list[WorkerInfo] = []
     for row in await transaction.rows(WORKERS):
         with contextlib.suppress(LookupError, TypeError, AttributeError):

@@ -1,4 +1,4 @@
-"""Between our objects and the rows of the migrations."""
+"""Column lists and conversions between Python objects and table rows."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def is_id(text: str) -> bool:
 
 
 def storable(text: str) -> str:
-    """PostgreSQL's texts have no NUL. What handlers raise may have one, and must not be refused for it."""
+    """Replace NUL characters, which PostgreSQL cannot store in text. A handler's error message may contain them."""
     return text.replace("\0", "�")
 
 
 def only_ids(texts: Iterable[str]) -> list[str]:
-    """Without what cannot be one of ours: the server would refuse the whole statement."""
+    """Leave out texts that are not job ids: one of them would make the server reject the whole statement."""
     return [text for text in texts if is_id(text)]

@@ -1,4 +1,4 @@
-"""The tables: numbered migrations, each run once, under a lock that all programs share."""
+"""Create and upgrade the tables: numbered migrations, each run once, under a lock that all programs share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}")
 
 LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 LOOK = "SELECT count(*) FROM pg_namespace"
-"""To read a table makes the server forget that a schema was missing before we waited for whoever has just made it."""
+"""Reads a catalog table. Without it, the server may still think that a schema is missing which another program created
+while this one waited for the lock."""
 VERSION = "SELECT coalesce(max(version), 0) FROM {schema}.migrations"
 MADE = """
 CREATE SCHEMA IF NOT EXISTS {schema};
@@ -32,7 +33,7 @@ COMMENT ON TABLE {schema}.migrations IS 'Which changes of these tables were made
 
 
 def checked(schema: str) -> str:
-    """A plain lower-case name: it goes into statements as it is."""
+    """Return the schema's name if it is a plain lower-case name. Statements contain it unquoted."""
     if not NAME.fullmatch(schema):
         msg = f"{schema!r} cannot be the schema; use lower-case letters, digits and underscores"
         raise ConfigurationError(msg)
@@ -40,7 +41,7 @@ def checked(schema: str) -> str:
 
 
 def scripts() -> list[tuple[int, str, str]]:
-    """(version, name, text), in order."""
+    """Return (version, name, text) of each migration, in order."""
     found = sorted(
         (entry.name, entry.read_text("utf-8"))
         for entry in resources.files(__package__).joinpath("migrations").iterdir()
@@ -50,19 +51,20 @@ def scripts() -> list[tuple[int, str, str]]:
 
 
 async def version_of(connection: Connection, schema: str) -> int:
-    """0: it has none of our tables."""
+    """Return the version of the schema, or 0 if it has no Mainspring tables."""
     known = await value(connection, "SELECT to_regclass(%s)", (f"{schema}.migrations",))
     return 0 if known is None else int(await value(connection, VERSION.format(schema=schema)))
 
 
 async def migrate(connection: Connection, schema: str) -> list[str]:
-    """Run what is missing, all of it or nothing; the names of what was run. Programs that start together take turns."""
+    """Run the missing migrations, all or none, and return their names. Programs that start together take turns."""
     try:
         return await run_missing(connection, schema)
     except InsufficientPrivilege as error:
         msg = (
-            f"this database user may not make or change our tables: {error.diag.message_primary}; grant it CREATE on "
-            "the database, or run `mainspring migrate` as the owner of the tables and write migrate=off in this URL"
+            f"this database user may not create or change Mainspring's tables: {error.diag.message_primary}; grant it "
+            "CREATE on the database, or run `mainspring migrate` as the owner of the tables and write migrate=off in "
+            "this URL"
         )
         raise StoreReadOnly(msg) from error
 

@@ -1,4 +1,4 @@
-"""The server around our tables: which of its settings, and which of its other guests, can harm us."""
+"""Check the server around the tables: which settings, and which other clients, can harm Mainspring."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from mainspring.stores.protocol import Finding, Severity
 
 Check = Callable[[Transaction], Awaitable[Finding]]
 
-LONG = 60  # seconds for which a transaction may be open before we tell of it
-MANY_DEAD = 20_000  # rows of the table of live jobs, of which autovacuum removes some at 2,000
-MUCH_ROOM, ROOM_PER_JOB = 64 << 20, 50_000  # bytes
-LARGE_INDEX, ROOM_PER_ROW = 16 << 20, 1000  # bytes
-MUCH_LOG = 1 << 30  # bytes that a replication slot keeps
-FEW_LEFT = 0.9  # of the connections that the server gives out
-FULL_QUEUE = 0.25  # of the room for notices
+LONG_TRANSACTION = 60  # seconds that a transaction may be open before it is reported
+MANY_DEAD_ROWS = 20_000  # in the table of live jobs, where autovacuum starts at 2,000
+LARGE_TABLE_BYTES, BYTES_PER_JOB = 64 << 20, 50_000
+LARGE_INDEX_BYTES, INDEX_BYTES_PER_ROW = 16 << 20, 1000
+LARGE_SLOT_BYTES = 1 << 30  # of the server's log, kept by a replication slot
+MAX_CONNECTION_USE = 0.9  # share of the server's connections
+MAX_NOTICE_USE = 0.25  # share of the server's queue of notifications
 
 
 def ok(check: str, message: str) -> Finding:
@@ -49,7 +49,7 @@ async def checked(transaction: Transaction, name: str, check: Check) -> Finding:
     try:
         return await check(transaction)
     except InsufficientPrivilege as error:
-        return ok(name, f"not to be seen by this user: {error.diag.message_primary}")
+        return ok(name, f"not visible to this user: {error.diag.message_primary}")
 
 
 # -- how we are connected, and what a commit is worth ----------------------------------------------------
@@ -69,13 +69,13 @@ async def check_connection(transaction: Transaction) -> Finding:
     how = "through a pooler" if await is_pooled(transaction.connection) else "direct"
     used, most = (await transaction.rows(USED))[0]
     shown = f"{how}; {used} of the server's {most} connections are in use"
-    if used > most * FEW_LEFT:
+    if used > most * MAX_CONNECTION_USE:
         return warning("connection", shown, "raise max_connections, run fewer workers, or put PgBouncer in between")
     return ok("connection", shown)
 
 
 async def turned_off(transaction: Transaction, *names: str) -> list[str]:
-    """Which of these settings are."""
+    """Return those of the settings that are off."""
     found = dict(await transaction.rows(SETTINGS, names=list(names)))
     return [name for name in names if found.get(name) == "off"]
 
@@ -111,7 +111,7 @@ async def check_replication(transaction: Transaction) -> Finding:
         shown = f"every commit waits for a standby (synchronous_standby_names = {names}), and none is connected"
         return Finding(Severity.ERROR, "replication", shown, "start the standby, or clear synchronous_standby_names")
     slot = await transaction.row(SLOTS)
-    if slot and slot[2] > MUCH_LOG:
+    if slot and slot[2] > LARGE_SLOT_BYTES:
         name, active, kept = slot
         shown = f"replication slot {name} ({'' if active else 'not '}in use) keeps {kept >> 20} MB of the server's log"
         advice = f"the disk fills up. If its reader is gone: SELECT pg_drop_replication_slot('{name}')"
@@ -119,7 +119,7 @@ async def check_replication(transaction: Transaction) -> Finding:
     return ok("replication", f"standbys: {standbys}; no slot keeps much of the log")
 
 
-# -- dead rows, and who keeps them ------------------------------------------------------------------------
+# -- dead rows, and the transactions that keep them -------------------------------------------------------
 
 NOT_VACUUMED = """
 SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace('{s}')
@@ -169,30 +169,30 @@ async def check_autovacuum(transaction: Transaction) -> Finding:
 async def check_dead_rows(transaction: Transaction) -> Finding:
     live, dead, size = (await transaction.rows(ROWS))[0]
     table = f"{transaction.dialect.schema}.jobs"
-    shown = f"{dead:,} dead rows beside {live:,} live jobs, in {size >> 20} MB"
-    if dead > MANY_DEAD and dead > 2 * live:
-        advice = f"see `transactions` and `prepared` for who keeps them, then VACUUM {table}"
+    shown = f"{dead:,} dead rows and {live:,} live jobs, in {size >> 20} MB"
+    if dead > MANY_DEAD_ROWS and dead > 2 * live:
+        advice = f"see `transactions` and `prepared` for what keeps them, then VACUUM {table}"
         return warning("dead rows", shown, advice)
-    if size > MUCH_ROOM and size > ROOM_PER_JOB * max(live, 1):
+    if size > LARGE_TABLE_BYTES and size > BYTES_PER_JOB * max(live, 1):
         advice = f"VACUUM (FULL) {table} gives the room back; it locks the table, so pause the workers"
         return warning("dead rows", shown, advice)
     return ok("dead rows", shown)
 
 
 async def check_indexes(transaction: Transaction) -> Finding:
-    """Vacuum empties the pages of an index for new rows, and never gives them back."""
-    rows = await transaction.rows(INDEXES, large=LARGE_INDEX, per_row=ROOM_PER_ROW)
+    """Check for bloated indexes. Vacuum frees pages of an index for new rows, but never makes the index smaller."""
+    rows = await transaction.rows(INDEXES, large=LARGE_INDEX_BYTES, per_row=INDEX_BYTES_PER_ROW)
     if not rows:
         return ok("indexes", "none is much larger than its rows need")
     sizes = ", ".join(f"{name} ({size >> 20} MB for {number:,} rows)" for name, size, number in rows[:3])
     shown = f"much larger than their rows need: {sizes}{f', and {len(rows) - 3} more' if len(rows) > 3 else ''}"
     commands = "; ".join(f"REINDEX INDEX CONCURRENTLY {transaction.dialect.schema}.{name}" for name, _, _ in rows)
-    advice = f"new jobs use the room again. To give it back now, without holding anybody up: {commands}"
+    advice = f"new jobs will use the space again. To free it now, without blocking anything: {commands}"
     return warning("indexes", shown, advice)
 
 
 async def check_transactions(transaction: Transaction) -> Finding:
-    found = await transaction.rows(OPEN, long=LONG)
+    found = await transaction.rows(OPEN, long=LONG_TRANSACTION)
     if found:
         pid, application, user, state, seconds = found[0]
         more = f", and {len(found) - 1} more" if len(found) > 1 else ""
@@ -200,12 +200,12 @@ async def check_transactions(transaction: Transaction) -> Finding:
         advice = f"it keeps dead rows from being removed. To end it: SELECT pg_terminate_backend({pid})"
         return warning("transactions", shown, advice)
     hidden = await transaction.value(HIDDEN)
-    unseen = f"; {hidden} processes are not to be seen: GRANT pg_read_all_stats to this user" if hidden else ""
+    unseen = f"; {hidden} processes are hidden: GRANT pg_read_all_stats to this user" if hidden else ""
     return ok("transactions", f"none has been open for long{unseen}")
 
 
 async def check_prepared(transaction: Transaction) -> Finding:
-    found = await transaction.rows(PREPARED, long=LONG)
+    found = await transaction.rows(PREPARED, long=LONG_TRANSACTION)
     if found:
         gid, owner, seconds = found[0]
         more = f", and {len(found) - 1} more" if len(found) > 1 else ""
@@ -225,7 +225,7 @@ def minutes(seconds: int) -> str:
 async def check_notices(transaction: Transaction) -> Finding:
     share: Any = await transaction.value("SELECT pg_notification_queue_usage()")
     shown = f"{share:.0%} of the room for notices is used"
-    if share > FULL_QUEUE:
-        advice = "somebody listens in a transaction that never ends; once it is full, commits that notify fail"
+    if share > MAX_NOTICE_USE:
+        advice = "a client listens in a transaction that never ends; once the queue is full, commits that notify fail"
         return warning("notices", shown, advice)
     return ok("notices", shown)

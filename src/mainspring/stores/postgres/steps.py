@@ -1,4 +1,4 @@
-"""What durable functions have behind them."""
+"""Store the steps that durable functions have completed."""
 
 from __future__ import annotations
 
@@ -46,27 +46,34 @@ Run = tuple[str, int]  # a job's id and the token of its claim
 
 
 async def save(transaction: Transaction, saves: Sequence[Save]) -> list[list[Inserted] | None]:
-    """The fence: only a job that runs under the very token is saved for, and nobody takes it over meanwhile."""
-    known = [one for one in saves if is_id(one.job_id)]
-    runs = {(one.job_id, one.token) for one in known}
+    """Save steps and insert jobs for runs that still hold their claim; return None for the others.
+
+    This is the fence. Only a job that runs under exactly this token is saved for. Its row stays locked until the
+    commit, so no other worker can take it over meanwhile.
+    """
+    known = [save for save in saves if is_id(save.job_id)]
+    runs = {(save.job_id, save.token) for save in known}
     rows = await transaction.rows(
         SAVE,
         held=arrays.of_plain(job_id for job_id, _ in runs),
         held_as=arrays.of_plain(token for _, token in runs),
-        **columns_of(((one.job_id, one.token), step) for one in known for step in one.steps),
+        **columns_of(((save.job_id, save.token), step) for save in known for step in save.steps),
     )
     held = set(rows)
-    accepted = [one for one in saves if (one.job_id, one.token) in held]
+    accepted = [save for save in saves if (save.job_id, save.token) in held]
     inserted = iter(await insert(transaction, accepted))
     return [
-        [next(inserted) for _ in one.jobs] if (one.job_id, one.token) in held else None
-        for one in saves
+        [next(inserted) for _ in save.jobs] if (save.job_id, save.token) in held else None
+        for save in saves
     ]  # fmt: skip
 
 
 async def insert(transaction: Transaction, saves: Sequence[Save]) -> list[Inserted]:
-    """They may be here already, if this is a repetition, and about to end: then that is waited for."""
-    jobs = [job for one in saves for job in one.jobs]
+    """Insert the jobs of these saves.
+
+    A repeated save may find its jobs live and about to end. The lock waits for that end, so none is inserted twice.
+    """
+    jobs = [job for save in saves for job in save.jobs]
     if not jobs:
         return []
     await transaction.rows(LOCK_JOBS, ids=[job.id for job in jobs])
@@ -74,14 +81,14 @@ async def insert(transaction: Transaction, saves: Sequence[Save]) -> list[Insert
 
 
 async def put(transaction: Transaction, steps: Iterable[tuple[str, Step]]) -> None:
-    """Of jobs that the transaction holds."""
+    """Write steps of jobs whose rows this transaction has locked."""
     given = [((job_id, 0), step) for job_id, step in steps]
     if given:
         await transaction.do(PUT, **columns_of(given))
 
 
 def columns_of(steps: Iterable[tuple[Run, Step]]) -> dict[str, str]:
-    """Of several with one name the last one counts; the server would refuse to write both in one statement."""
+    """Return the steps as columns. Of several with one name the last counts: one statement cannot write both."""
     last = {(run, step.name): step for run, step in steps}
     return {
         "ids": arrays.of_plain(job_id for (job_id, _), _ in last),
@@ -101,5 +108,5 @@ async def of_job(transaction: Transaction, job_id: str) -> list[Step]:
 
 
 async def forget(transaction: Transaction, ids: Sequence[str], name: str) -> None:
-    """This one and those after it, of each job that has it."""
+    """Delete the named step and all later ones, of each job that has it."""
     await transaction.do(FORGET, ids=list(ids), name=name)

@@ -1,4 +1,4 @@
-"""The store of one PostgreSQL schema: which connection does what, and who is told afterwards."""
+"""The store in one PostgreSQL schema: which connection runs each operation, and which workers are notified."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ from mainspring.stores.tables import ChangeRequest, Timed
 T = TypeVar("T")
 log = get_log("mainspring.postgres")
 
-TRIES = 5  # of a transaction that met another, or a day without a partition
+MAX_TRIES = 5  # of a transaction that conflicts with another, or needs a partition that does not exist yet
 NOW = "SELECT {now}"
-DOUBT = 120.0  # seconds for which the server may still commit what we got no answer to
-MOST_LOST_INSERTS = 100_000  # jobs
-BUSY = 10  # jobs in one claim after which a worker is no longer idle
+LATE_COMMIT = 120.0  # seconds for which the server may still commit what got no answer
+MAX_LOST_INSERTS = 100_000  # jobs
+BUSY_CLAIM = 10  # jobs in one claim after which a worker is no longer idle
 
 
 class PostgresStore:
@@ -92,7 +92,7 @@ class PostgresStore:
         stall_grace: Millis = 30_000,
         patience: Millis = 60_000,
         migrate: bool = True,
-        prepare: bool | None = None,  # None: unless a pooler is in between
+        prepare: bool | None = None,  # None: on, unless a pooler is in between
     ) -> None:
         self.schema = schema.checked(schema_name)
         self._server_clock = ServerClock()
@@ -104,28 +104,28 @@ class PostgresStore:
         self._migrate = migrate
         self._dialect = Dialect(self.schema, clock)
         self._pool = Pool(dsn, prepare=prepare is not False)
-        self._unless_pooled = prepare is None
+        self._detect_pooler = prepare is None
         self._listen_pool = Pool(checked_dsn(listen_dsn), prepare=False) if listen_dsn else self._pool
         self._inserts = GroupCommit(self._insert_all)
         self._saves = GroupCommit(self._save_all)
         self._joined: dict[str, WorkerInfo] = {}
         self._listeners: dict[str, Listener] = {}
-        self._idle: set[str] = set()  # workers that are marked so in the database
+        self._idle: set[str] = set()  # workers marked as idle in the database
         self._seen: dict[str, tuple[int, float]] = {}  # worker -> its last heartbeat and when this process first saw it
         self._dead: set[str] = set()
         self._watched: dict[tuple[str, int], float] = {}  # (job, token) -> since when this process has seen it run
-        self._waters: dict[str, claims.LowWater] = {}  # by worker
+        self._waters: dict[str, claims.LowWater] = {}  # worker -> where its last look began
         self._turn = 0
         self._is_open = False
         self._lost_claims: dict[str, dict[int, float]] = {}  # worker -> claims that were never answered, and when
-        self._lost_inserts: dict[str, None] = {}  # jobs whose insert was never answered, in that order
+        self._lost_inserts: dict[str, None] = {}  # jobs whose insert was never answered, oldest first
         self._lost_acks: set[tuple[str, int]] = set()  # outcomes (job, token) that were never answered
 
     # -- opening ------------------------------------------------------------------------------
 
     async def open(self) -> None:
         if not self._is_open:
-            await self._again(self._open_once, repeatable=True)
+            await self._with_retries(self._open_once, repeatable=True)
 
     async def _open_once(self) -> None:
         async with self._pool.use() as connection:
@@ -143,20 +143,20 @@ class PostgresStore:
         self._is_open = True
 
     async def _notice_pooler(self, connection: Connection) -> None:
-        """Behind one a connection may be another's the next moment, and what was prepared on it is not there."""
-        if self._unless_pooled and await is_pooled(connection):
+        """Turn prepared statements off behind a pooler. The next statement may go to a connection without them."""
+        if self._detect_pooler and await is_pooled(connection):
             connection.prepare_threshold = None
             if self._pool.prepare:
                 self._pool.prepare = False
                 log.info("pooler_noticed", store=self.url, prepare="off")
 
     async def version(self) -> int:
-        """Of the schema; 0: it has none of our tables, or is not there."""
+        """Return the version of the schema, or 0 if it does not exist or has no Mainspring tables."""
         async with self._pool.use() as connection:
             return await schema.version_of(connection, self.schema)
 
     async def migrate(self) -> list[str]:
-        """Bring the schema up to date; the names of what was run."""
+        """Upgrade the schema and return the names of the migrations that were run."""
         async with self._pool.use() as connection:
             schema.refuse_old_server(connection)
             return await schema.migrate(connection, self.schema)
@@ -170,29 +170,29 @@ class PostgresStore:
         self._is_open = False
 
     async def _run(self, operation: Callable[[Transaction], Awaitable[T]], *, repeatable: bool = False) -> T:
-        """Run it in a transaction; again if it met another transaction, or a day without a partition.
+        """Run an operation in a transaction; retry if another one conflicted, or a partition was missing.
 
-        `repeatable`: also again if the connection broke and nobody knows whether it was committed.
+        `repeatable`: retry also if the connection broke and it is unknown whether the transaction was committed.
         """
         await self.open()
-        return await self._again(lambda: self._run_once(operation), repeatable=repeatable)
+        return await self._with_retries(lambda: self._run_once(operation), repeatable=repeatable)
 
     async def _run_alone(self, operation: Callable[[Transaction], Awaitable[T]], *, repeatable: bool = False) -> T:
-        """The same for statements that are transactions by themselves."""
+        """Do the same for statements that are transactions by themselves."""
 
         async def run() -> T:
             async with self._pool.use() as connection:
                 transaction = Transaction(connection, self._dialect)
                 result = await operation(transaction)
-                with contextlib.suppress(psycopg.Error):  # it is committed; who is not told will notice by polling
+                with contextlib.suppress(psycopg.Error):  # committed already; a worker not notified will poll
                     await tell(transaction)
             return result
 
         await self.open()
-        return await self._again(run, repeatable=repeatable)
+        return await self._with_retries(run, repeatable=repeatable)
 
-    async def _again(self, work: Callable[[], Awaitable[T]], *, repeatable: bool) -> T:
-        for tries_left in reversed(range(TRIES)):
+    async def _with_retries(self, work: Callable[[], Awaitable[T]], *, repeatable: bool) -> T:
+        for tries_left in reversed(range(MAX_TRIES)):
             try:
                 return await work()
             except StoreError as error:
@@ -202,11 +202,11 @@ class PostgresStore:
         raise AssertionError  # the last try returned or raised
 
     async def _repeat_if_lost(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do work that recognises its own lost answers, at once again on a fresh connection if this one breaks.
+        """Do work that recognises its own lost answers; if the connection breaks, retry at once on a new one.
 
-        One connection may break alone. That the server is away shows when no other can be made.
+        One connection may break alone. If the server is down, connecting again fails, and that error is raised.
         """
-        for tries_left in reversed(range(TRIES)):
+        for tries_left in reversed(range(MAX_TRIES)):
             try:
                 return await work()
             except ConnectionLost:
@@ -220,7 +220,7 @@ class PostgresStore:
             async with short_transaction(connection, self.lease):
                 result = await operation(transaction)
                 await transaction.write_counts()
-            with contextlib.suppress(psycopg.Error):  # it is committed; who is not told will notice by polling
+            with contextlib.suppress(psycopg.Error):  # committed already; a worker not notified will poll
                 await tell(transaction)
         return result
 
@@ -232,17 +232,17 @@ class PostgresStore:
         return True
 
     async def _read(self, operation: Callable[[Transaction], Awaitable[T]]) -> T:
-        """Read it, at once again on a fresh connection if this one breaks."""
+        """Read; if the connection breaks, retry at once on a new one."""
 
         async def read_once() -> T:
             async with self._pool.use() as connection:
                 return await operation(Transaction(connection, self._dialect))
 
         await self.open()
-        return await self._again(read_once, repeatable=True)
+        return await self._with_retries(read_once, repeatable=True)
 
     async def _read_by_index(self, operation: Callable[[Transaction], Awaitable[T]]) -> T:
-        """Whatever the planner believes of the table."""
+        """Read by index, whatever the planner expects of the table."""
 
         async def read_so(transaction: Transaction) -> T:
             async with transaction.connection.transaction():
@@ -251,7 +251,7 @@ class PostgresStore:
 
         return await self._read(read_so)
 
-    # -- a job's way --------------------------------------------------------------------------
+    # -- jobs ---------------------------------------------------------------------------------
 
     async def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Inserted]:
         refuse_unkeepable(jobs)
@@ -260,7 +260,7 @@ class PostgresStore:
         return await self._inserts.run(list(jobs))
 
     async def _insert_all(self, jobs: list[NewJob]) -> list[Inserted]:
-        """May be repeated, since the jobs bring their ids: also when the connection broke and nobody knows how far."""
+        """Insert, and repeat if the answer was lost. That is safe, because the jobs bring their own ids."""
         try:
             return await self._insert_once(jobs)
         except StoreBusy:
@@ -279,11 +279,11 @@ class PostgresStore:
             return inserted
         if any(job.dedupe_key is not None for job in jobs):
             return await self._run(lambda transaction: insertion.insert(transaction, jobs))
-        if len(jobs) >= insertion.MANY:
+        if len(jobs) >= insertion.COPY_THRESHOLD:
             try:
                 return await self._run(lambda transaction: insertion.copy(transaction, jobs))
             except StoreError as error:
-                if not isinstance(error.__cause__, psycopg.errors.UniqueViolation):  # an insert that is repeated
+                if not isinstance(error.__cause__, psycopg.errors.UniqueViolation):  # that is a repeated insert
                     raise
         if insertion.waits_for_an_end(jobs):
             return await self._run(lambda transaction: insertion.insert(transaction, jobs))
@@ -291,11 +291,11 @@ class PostgresStore:
 
     def _remember_unanswered(self, jobs: Sequence[NewJob]) -> None:
         self._lost_inserts.update(dict.fromkeys(job.id for job in jobs))
-        while len(self._lost_inserts) > MOST_LOST_INSERTS:  # they were given up
+        while len(self._lost_inserts) > MAX_LOST_INSERTS:  # their callers have given up
             del self._lost_inserts[next(iter(self._lost_inserts))]
 
     async def _insert_on(self, connection: Any, jobs: list[NewJob]) -> list[Inserted]:
-        """In the caller's transaction; its commit carries the notice along. The tables are made outside of it."""
+        """Insert in the caller's transaction; its commit sends the notification. Tables are created outside of it."""
         await self.open()
         transaction = Transaction(await borrow(connection), self._dialect)
         try:
@@ -320,12 +320,12 @@ class PostgresStore:
         return await self._repeat_if_lost(lambda: self._claim_by_turn(request))
 
     async def _claim_by_turn(self, request: claims.ClaimRequest) -> Claims:
-        """Each try has a number of its own, by which what it took is found and handed back if its answer got lost."""
+        """Claim under a new number. If the answer is lost, the number shows which jobs it took, to release them."""
         self._turn += 1
         request = replace(request, turn=self._turn)
         try:
             return await self._claim_or_be_idle(request)
-        except BaseException:  # what it took may be committed all the same; also if we were cancelled
+        except BaseException:  # the claim may be committed all the same, also if this task was cancelled
             lost = self._lost_claims.setdefault(request.worker, {})
             lost[request.turn] = self.clock.monotonic()
             raise
@@ -333,16 +333,16 @@ class PostgresStore:
     async def _claim_or_be_idle(self, request: claims.ClaimRequest) -> Claims:
         worker = request.worker
         found = await self._claim(request)
-        if not found.jobs and self._is_told(worker) and worker not in self._idle:
+        if not found.jobs and self._is_notified(worker) and worker not in self._idle:
             await self._mark_idle(worker, idle=True)
             found = await self._claim(request)
-        if len(found.jobs) >= BUSY and worker in self._idle:
-            with contextlib.suppress(StoreError):  # it has the jobs; a notice too many does no harm
+        if len(found.jobs) >= BUSY_CLAIM and worker in self._idle:
+            with contextlib.suppress(StoreError):  # the worker has the jobs; a needless notification does no harm
                 await self._mark_idle(worker, idle=False)
         return found
 
-    def _is_told(self, worker: str) -> bool:
-        """Whether it would hear a notice. Who polls is no reason to send one."""
+    def _is_notified(self, worker: str) -> bool:
+        """Return whether the worker receives notifications. A worker that polls needs none."""
         return worker in self._listeners and self._listeners[worker].listening
 
     async def _claim(self, request: claims.ClaimRequest) -> Claims:
@@ -350,13 +350,13 @@ class PostgresStore:
         return await self._run_alone(lambda transaction: claims.claim(transaction, request, water))
 
     async def _give_back_lost(self, transaction: Transaction, worker: str) -> None:
-        """More than once: a commit that was on its way may still arrive."""
+        """Release jobs of lost claims. This is repeated for a while, because a late commit may still arrive."""
         lost = self._lost_claims.get(worker)
         if not lost:
             return
         if number := await maintenance.give_back(transaction, worker, lost):
             log.warning("lost_claims_given_back", worker=worker, jobs=number)
-        before = self.clock.monotonic() - DOUBT
+        before = self.clock.monotonic() - LATE_COMMIT
         for claim in [claim for claim, since in lost.items() if since < before]:
             del lost[claim]
 
@@ -367,7 +367,7 @@ class PostgresStore:
     async def ack(self, outcomes: Sequence[Outcome]) -> list[Status | None]:
         ended = list(outcomes)
         statuses = await self._repeat_if_lost(lambda: self._ack_once(ended))
-        return await self._recognised(ended, statuses) if self._lost_acks else statuses
+        return await self._fill_in_lost_acks(ended, statuses) if self._lost_acks else statuses
 
     async def _ack_once(self, ended: list[Outcome]) -> list[Status | None]:
         run = self._run_alone if acks.all_plain(ended) else self._run
@@ -377,8 +377,8 @@ class PostgresStore:
             self._lost_acks.update((outcome.job_id, outcome.token) for outcome in ended)
             raise
 
-    async def _recognised(self, outcomes: list[Outcome], statuses: list[Status | None]) -> list[Status | None]:
-        """An outcome that had arrived when its answer got lost is no lost claim."""
+    async def _fill_in_lost_acks(self, outcomes: list[Outcome], statuses: list[Status | None]) -> list[Status | None]:
+        """Fill in the status of outcomes that were written although their answer got lost: those claims held."""
         keys = [(outcome.job_id, outcome.token) for outcome in outcomes]
         doubtful = [
             key for key, status in zip(keys, statuses, strict=True) if status is None and key in self._lost_acks
@@ -397,7 +397,7 @@ class PostgresStore:
         return await self._saves.run(list(saves))
 
     async def _save_all(self, saves: list[Save]) -> list[list[Inserted] | None]:
-        """May be repeated, since steps have names and jobs ids: also when nobody knows how far it came."""
+        """Save, and repeat if the answer was lost. That is safe, because steps have names and jobs ids."""
         try:
             return await self._save_once(saves)
         except StoreBusy:
@@ -408,14 +408,14 @@ class PostgresStore:
     async def _save_once(self, saves: list[Save]) -> list[list[Inserted] | None]:
         if not saves:
             return []
-        run = self._run if any(one.jobs for one in saves) else self._run_alone
+        run = self._run if any(save.jobs for save in saves) else self._run_alone
         return await run(lambda transaction: steps.save(transaction, saves))
 
     async def steps(self, job_id: str) -> list[Step]:
         return await self._read(lambda transaction: steps.of_job(transaction, job_id))
 
     async def wake(self, keys: Mapping[str, int]) -> dict[str, int]:
-        """Repeated if the answer got lost. That may wake more jobs than asked for: they look again, and wait on."""
+        """Wake jobs, and repeat if the answer was lost. That may wake more than asked for: they check, and wait on."""
         refuse_negative(keys)
         return await self._run_alone(lambda transaction: wakeups.wake(transaction, keys), repeatable=True)
 
@@ -438,7 +438,7 @@ class PostgresStore:
         self._idle.discard(worker)
         self._waters.pop(worker, None)
         self._lost_claims.pop(worker, None)
-        if not self._joined:  # then nobody here looks after the others any more
+        if not self._joined:  # this process no longer watches other workers
             self._seen, self._dead, self._watched = {}, set(), {}
         await self._run(lambda transaction: maintenance.leave(transaction, worker), repeatable=True)
 
@@ -448,7 +448,7 @@ class PostgresStore:
             return
         if listener.loop is asyncio.get_running_loop():
             await listener.stop()
-        elif listener.loop.is_running():  # one that has ended would never answer
+        elif listener.loop.is_running():  # a loop that has ended would never answer
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(listener.stop(), listener.loop))
 
     async def heartbeat(self, worker: str, held: Mapping[str, int], *, stuck: int = 0) -> Pulse:
@@ -461,10 +461,10 @@ class PostgresStore:
                 maintenance.BEAT, id=worker, polling=polling, stuck=stuck, lock=key, lock_server=server
             )
             if now is None and worker in self._joined:
-                await maintenance.join(transaction, self._joined[worker])  # others took us for dead
+                await maintenance.join(transaction, self._joined[worker])  # another worker declared it dead
                 self._idle.discard(worker)
                 if worker in self._listeners:
-                    self._listeners[worker].look()  # it may sleep, and nobody notifies one who is not marked as idle
+                    self._listeners[worker].look()  # it may sleep, and is not notified while it is not marked as idle
             self._server_clock.set(now or await transaction.value(NOW))
             await self._give_back_lost(transaction, worker)
             return await maintenance.pulse(transaction, worker, held)
@@ -480,7 +480,7 @@ class PostgresStore:
         stalled = self._overdue(sight.timed)
         known = sight.beats.keys() | set(sight.holders)
         self._seen = {worker: seen for worker, seen in self._seen.items() if worker in known}
-        self._dead = killed | {worker for worker in known if self._gone(worker, sight.beats.get(worker, -1))}
+        self._dead = killed | {worker for worker in known if self._is_silent(worker, sight.beats.get(worker, -1))}
         found = sorted(self._dead)
         if not found and not stalled:
             return Reaped()
@@ -489,28 +489,28 @@ class PostgresStore:
             dead = await maintenance.still_dead(transaction, found, sight.beats) if found else []
             taken = await maintenance.take_over(transaction, dead, stalled, after_stall)
             forgotten = await transaction.rows(maintenance.FORGET, ids=dead)
-            if forgotten:  # they may have died after a commit, before they told anybody of it
+            if forgotten:  # they may have died after a commit, before they notified others
                 transaction.wake_everyone()
             return Reaped(taken, frozenset(worker for (worker,) in forgotten))
 
         try:
             return await self._run(take)
-        except ConnectionLost:  # it may be done; then the second try finds nothing, and cannot tell who was forgotten
+        except ConnectionLost:  # if it was committed, the second try finds nothing, and cannot tell which workers died
             return replace(await self._run(take, repeatable=True), dead=frozenset(found))
 
-    async def _killed(self, sight: maintenance.Sight) -> set[str]:
+    async def _killed(self, sight: maintenance.Overview) -> set[str]:
         """Return the workers whose process has died: the server has freed the lock of their listening session.
 
-        A worker that only lost that connection goes on with its heartbeats, so its next one is waited for.
+        A worker that only lost that connection still sends heartbeats, so this waits for its next one.
         """
         if not sight.disconnected:
             return set()
-        await asyncio.sleep(max(one.confirmed_in for one in sight.disconnected))
-        later = {one.worker: one.beat for one in (await self._look()).disconnected}
-        return {one.worker for one in sight.disconnected if later.get(one.worker) == one.beat}
+        await asyncio.sleep(max(worker.confirmed_in for worker in sight.disconnected))
+        later = {worker.worker: worker.beat for worker in (await self._look()).disconnected}
+        return {worker.worker for worker in sight.disconnected if later.get(worker.worker) == worker.beat}
 
-    async def _look(self) -> maintenance.Sight:
-        """While the server does not answer nobody can give a sign of life: then silence counts from anew."""
+    async def _look(self) -> maintenance.Overview:
+        """Read the heartbeats. While the server does not answer, no worker can send one, so silence is counted anew."""
         began = self.clock.monotonic()
         try:
             sight = await self._read(maintenance.look)
@@ -522,13 +522,13 @@ class PostgresStore:
         return sight
 
     def _overdue(self, timed: Sequence[Timed]) -> list[Timed]:
-        """By our own monotonic clock since we first saw them: a wall clock that is set overruns no healthy job."""
+        """Return jobs past their deadline, by this process's monotonic clock: setting a wall clock stalls no job."""
         now, before = self.clock.monotonic(), self._watched
-        self._watched = {(one.id, one.token): before.get((one.id, one.token), now) for one in timed}
-        return [one for one in timed if now - self._watched[one.id, one.token] >= one.longest / 1000]
+        self._watched = {(job.id, job.token): before.get((job.id, job.token), now) for job in timed}
+        return [job for job in timed if now - self._watched[job.id, job.token] >= job.longest / 1000]
 
-    def _gone(self, worker: str, beat: int) -> bool:
-        """Its heartbeat has not changed for a lease of our own monotonic time."""
+    def _is_silent(self, worker: str, beat: int) -> bool:
+        """Return whether the heartbeat has not changed for a lease, by this process's monotonic clock."""
         now = self.clock.monotonic()
         seen = self._seen.get(worker)
         if seen is None or seen[0] != beat:
@@ -586,10 +586,10 @@ class PostgresStore:
         return stats
 
     def _living(self, workers: Sequence[WorkerInfo]) -> list[WorkerInfo]:
-        return [self._judged(info) for info in workers if info.id not in self._dead]
+        return [self._with_liveness(info) for info in workers if info.id not in self._dead]
 
-    def _judged(self, info: WorkerInfo) -> WorkerInfo:
-        """Who only looks has watched no heartbeats, and goes by the server's clock, which timed the last one."""
+    def _with_liveness(self, info: WorkerInfo) -> WorkerInfo:
+        """Say whether a worker is alive. A process that watched no heartbeats goes by the server's clock instead."""
         if info.seen_at is None or info.id in self._seen:
             return info
         return replace(info, alive=self.clock.now() - to_millis(info.seen_at) < self.lease * 1000)
@@ -600,7 +600,7 @@ class PostgresStore:
     async def repair(self) -> None:
         await self._run(diagnosis.repair)
 
-    # -- by hand ------------------------------------------------------------------------------
+    # -- manual operations --------------------------------------------------------------------
 
     async def change(
         self,
@@ -623,10 +623,10 @@ class PostgresStore:
     async def resume(self, by: By, queue: str | None = None) -> bool:
         return await self._run(lambda transaction: admin.resume(transaction, by, queue))
 
-    # -- beside jobs --------------------------------------------------------------------------
+    # -- documents ----------------------------------------------------------------------------
 
     async def write(self, bundles: Sequence[Bundle]) -> list[list[Inserted] | None]:
-        """May be repeated, since the bundles bring their versions and their jobs' ids."""
+        """Write, and repeat if the answer was lost. That is safe: bundles bring versions and the ids of their jobs."""
         refuse_unkeepable(job for bundle in bundles for job in bundle.jobs)
         try:
             return await self._run(lambda transaction: documents.write(transaction, bundles))
@@ -665,12 +665,12 @@ class PostgresStore:
 
 
 def safe_url(dsn: str, schema_name: str) -> str:
-    """Where it is: without its password, and without what a user may have put after the question mark."""
+    """Return the store's URL without the password and without what the user put after the question mark."""
     parts = psycopg.conninfo.conninfo_to_dict(checked_dsn(dsn))
     host, port, database, user = (str(parts.get(name) or "") for name in ("host", "port", "dbname", "user"))
-    in_socket = host.startswith("/")  # of that directory
+    in_socket = host.startswith("/")  # the directory of the socket
     hosts, ports = ("" if in_socket else host).split(","), port.split(",")
-    place = ",".join(f"{one}:{at}" if at else one for one, at in zip_longest(hosts, ports, fillvalue=ports[-1]))
+    place = ",".join(f"{name}:{at}" if at else name for name, at in zip_longest(hosts, ports, fillvalue=ports[-1]))
     query = {"host": host} if in_socket else {}
     if schema_name != schema.DEFAULT:
         query["schema"] = schema_name
@@ -682,7 +682,7 @@ def checked_dsn(dsn: str) -> str:
     try:
         psycopg.conninfo.conninfo_to_dict(dsn)
     except psycopg.ProgrammingError as error:
-        words = " ".join(str(error).replace(dsn, "…").split())  # there may be a password in it
+        words = " ".join(str(error).replace(dsn, "…").split())  # the URL may contain a password
         msg = f"this PostgreSQL URL cannot be used: {words}"
         raise ConfigurationError(msg) from None
     return dsn

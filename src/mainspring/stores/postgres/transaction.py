@@ -1,4 +1,4 @@
-"""What operations see: a connection inside a transaction, and what to do about it after the commit."""
+"""What store operations work with: a connection in a transaction, and what to announce after the commit."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from mainspring.stores.postgres.pool import Connection
 from mainspring.stores.protocol import EVERY_QUEUE, Wake
 
 SERVER_NOW = "(extract(epoch FROM statement_timestamp()) * 1000)::bigint"
-"""One for the whole statement: with clock_timestamp(), of which each call may differ, no index could be sought in."""
+"""One value for the whole statement. clock_timestamp() may differ at each call, so no index could be used with it."""
 
 
 SERVER_START = "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"
 
 
 class Dialect:
-    """Our statements with the schema's name in them, and with "now" as the server's clock or as a test's own.
+    """Fill the schema's name and the time into statement templates.
 
-    In statements, {s} is the schema and {now} the time.
+    In a template, {s} is the schema and {now} the time: the server's clock, or a test's own clock.
     """
 
     def __init__(self, schema: str, clock: Clock | None) -> None:
@@ -43,11 +43,11 @@ class Transaction:
         self.connection = connection
         self.dialect = dialect
         self.counts: defaultdict[tuple[str, int], int] = defaultdict(int)  # (queue, status) -> change
-        self.woken: set[str] = set()  # queues that may have something due
+        self.woken: set[str] = set()  # queues that may have jobs due
         self.cancellations = False
-        self.documents = False  # some come due soon
+        self.documents = False  # some documents come due soon
         self.halts_changed = False
-        self.state_changed = False  # that workers keep in memory
+        self.state_changed = False  # shared state that workers keep in memory has changed
 
     async def rows(self, template: str, **parameters: Any) -> list[tuple[Any, ...]]:
         statement, given = self.dialect.statement(template), self.dialect.parameters(parameters)
@@ -62,7 +62,7 @@ class Transaction:
         return None if row is None else row[0]
 
     async def do(self, template: str, **parameters: Any) -> int:
-        """The number of rows that it touched."""
+        """Execute a statement and return the number of rows it touched."""
         statement, given = self.dialect.statement(template), self.dialect.parameters(parameters)
         return (await self.connection.execute(statement, given)).rowcount
 
@@ -77,7 +77,7 @@ class Transaction:
             await self.do(ADD_COUNTS, queues=queues, statuses=statuses, numbers=numbers)
 
     def wake_everyone(self) -> None:
-        """Have all workers look at everything, whatever this transaction changes."""
+        """Make all workers look for everything, whatever this transaction changes."""
         self.woken.add(EVERY_QUEUE)
         self.cancellations = self.documents = self.halts_changed = self.state_changed = True
 
@@ -93,7 +93,7 @@ class Transaction:
 
     @property
     def wakes_the_busy(self) -> bool:
-        """Whether workers that do not sleep have to know, too."""
+        """Whether busy workers must be notified as well as idle ones."""
         return self.cancellations or self.documents or self.halts_changed or self.state_changed
 
 
@@ -104,4 +104,4 @@ SELECT * FROM unnest(%(queues)s::text[], %(statuses)s::smallint[], %(numbers)s::
 PLAN_FREELY = """
 SELECT set_config(setting, %(freely)s, true)
 FROM unnest(ARRAY['enable_seqscan', 'enable_bitmapscan', 'enable_sort']) AS setting
-"""  # a planner who has never seen a table takes much of it to be wanted, and reads and sorts all of it
+"""  # without statistics the planner expects that most of a table is wanted, and reads and sorts all of it

@@ -1,4 +1,4 @@
-"""Records out of the tables, and into them: what `mainspring copy` moves from store to store."""
+"""Read records from the tables and write them: what `mainspring copy` moves between stores."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from mainspring.stores.tables import (
     to_record,
 )
 
-MOST_BYTES = 8 * 2**20  # in one chunk: a store of long payloads must not fill the memory
+MAX_CHUNK_BYTES = 8 * 2**20  # a store with long payloads must not fill the memory
 
 
 class Place(Protocol):
-    """Where records of one kind are kept."""
+    """Where records of one kind are stored."""
 
     async def chunk(self, transaction: Transaction, after: str | None, limit: int) -> Chunk: ...
     async def find(self, transaction: Transaction, keys: Sequence[str]) -> list[Record]: ...
@@ -45,7 +45,7 @@ class Place(Protocol):
 BY_INDEX = """
 SELECT set_config(setting, 'off', true)
 FROM unnest(ARRAY['enable_seqscan', 'enable_bitmapscan', 'enable_sort']) AS setting
-"""  # chunk after chunk must not sort what is left: a planner with stale statistics may believe that to be little
+"""  # a planner with stale statistics may expect few rows, and sort all that are left for each chunk
 
 
 async def dump(transaction: Transaction, kind: Kind, after: str | None, limit: int) -> Chunk:
@@ -74,7 +74,7 @@ SELECT (SELECT count(*) FROM {{s}}.jobs WHERE status = {RUNNING})
 
 
 async def under_way(transaction: Transaction) -> int:
-    """A caller who has enqueued in a transaction of his own holds a lock on the table until he commits."""
+    """Count running jobs, and transactions of callers that have enqueued: each locks the table until it commits."""
     number: int = await transaction.value(UNDER_WAY)
     return number
 
@@ -141,7 +141,7 @@ JOIN {s}.jobs ON jobs.task = wanted.task AND jobs.dedupe_key = wanted.key
 
 
 def put_statement(table: str, columns: Mapping[str, str]) -> str:
-    """From one JSON text, which costs less to write than thirty arrays."""
+    """Return a statement that inserts rows from one JSON text, which costs less to write than thirty arrays."""
     names = ", ".join(columns)
     given = ", ".join(f"{name} {kind}" for name, kind in columns.items())
     return f"""
@@ -168,7 +168,7 @@ class Jobs:
     statuses: tuple[int, ...]
 
     async def chunk(self, transaction: Transaction, after: str | None, limit: int) -> Chunk:
-        """Sizes are known without reading what is long: that is fetched only for rows that fit."""
+        """Read the next records. Sizes are known without reading long values; only rows that fit are fetched."""
         of_steps = "coalesce((SELECT sum(octet_length(output)) FROM {s}.steps WHERE job_id = next.id), 0)"
         result = "coalesce(octet_length(result), 0)" if self.table == "archive" else "0"
         beyond = "AND id > %(after)s::uuid" if after is not None else ""
@@ -180,7 +180,7 @@ class Jobs:
                       ORDER BY {self.table}.id LIMIT %(limit)s) AS next
             )
             {self.record} FROM page
-            WHERE place = 1 OR so_far <= {MOST_BYTES} ORDER BY page.id"""
+            WHERE place = 1 OR so_far <= {MAX_CHUNK_BYTES} ORDER BY page.id"""
         rows = await transaction.rows(statement, limit=limit, after=after)
         cursor = rows[-1][0] if rows and (len(rows) == limit or await self._any(transaction, rows[-1][0])) else None
         return Chunk(await complete(transaction, rows), cursor)
@@ -222,7 +222,10 @@ async def complete(transaction: Transaction, rows: Sequence[tuple[Any, ...]]) ->
 
 
 async def holders(transaction: Transaction, records: Sequence[Record]) -> dict[str, str]:
-    """Of jobs that could not be put in: who has their dedupe key, or they themselves, if another just put them in."""
+    """Return, for jobs that were not inserted, the job that holds their dedupe key.
+
+    If none does, another process has just inserted the job itself, and its own id is returned.
+    """
     found = await transaction.rows(
         HOLDERS,
         ids=[record["id"] for record in records],
@@ -254,7 +257,7 @@ def finished_row(record: Record) -> dict[str, Any]:
 
 
 def shared_row(record: Record) -> dict[str, Any]:
-    """Without what is NULL: that is what a column is for which there is nothing."""
+    """Return the columns that both tables have, without NULLs: a column that is left out becomes NULL."""
     row = {name: value for name, value in zip(SHARED, SHARED_FIELDS(record), strict=True) if value is not None}
     row["status"] = CODES[Status(record["status"])]
     row["tags"] = record["tags"] or None
@@ -262,7 +265,7 @@ def shared_row(record: Record) -> dict[str, Any]:
 
 
 def drop_day(record: Record) -> int:
-    """As for a job that ends here, see acks.py."""
+    """Return the day on which the record's partition is dropped, as the SQL function drop_day does."""
     keep = record["keep_dead"] if record["status"] == Status.DEAD_LETTER else record["keep"]
     if keep < DAY:
         return 0
@@ -271,12 +274,12 @@ def drop_day(record: Record) -> int:
 
 
 def days_of(kind: Kind, records: Sequence[Record]) -> set[int]:
-    """Those whose partitions must be there."""
+    """Return the days whose partitions must exist before these records are written."""
     return {drop_day(record) for record in records} - {0, FOREVER_DAY} if kind in {Kind.DEAD, Kind.HISTORY} else set()
 
 
 async def put_belongings(transaction: Transaction, records: Sequence[Record]) -> None:
-    """What stands in tables of its own."""
+    """Insert the attempts, steps and audit entries of jobs, which have tables of their own."""
     runs = [(record["id"], *run) for record in records for run in record["runs"]]
     await steps.put(transaction, [(record["id"], Step(*step)) for record in records for step in record["steps"]])
     by_hand = [(record["id"], *operation) for record in records for operation in record["by_hand"]]
@@ -290,7 +293,7 @@ async def put_belongings(transaction: Transaction, records: Sequence[Record]) ->
             await transaction.do(statement, **{part: list(values) for part, values in zip(parts, columns, strict=True)})
 
 
-# -- what is a row of one table --------------------------------------------------------------------------
+# -- records that are rows of one table ------------------------------------------------------------------
 
 Convert = Callable[[Any], Any]
 
@@ -300,11 +303,11 @@ class Table:
     name: str
     key: tuple[str, ...]
     columns: Mapping[str, str]  # name -> type
-    owner: str  # the column that says whose it is
-    ours: str = "true"  # which rows are records
-    over: str = "false"  # which rows count no more
-    read: Mapping[str, Convert] = field(default_factory=dict)  # from a column to a record
-    write: Mapping[str, Convert] = field(default_factory=dict)
+    owner: str  # the column that tells who a row in the way belongs to
+    ours: str = "true"  # condition for rows that are records
+    over: str = "false"  # condition for rows that have expired
+    read: Mapping[str, Convert] = field(default_factory=dict)  # from a column's value to a record's
+    write: Mapping[str, Convert] = field(default_factory=dict)  # from a record's value to a column's
 
     async def chunk(self, transaction: Transaction, after: str | None, limit: int) -> Chunk:
         names = ", ".join(self.key)
@@ -334,7 +337,7 @@ class Table:
         given = ", ".join(f"%({name})s::{kind}[]" for name, kind in self.columns.items())
         statement = f"""INSERT INTO {{s}}.{self.name} ({names}) SELECT * FROM unnest({given})
                         ON CONFLICT DO NOTHING RETURNING {keys}"""
-        columns = {name: [self.write.get(name, same)(one[name]) for one in records] for name in self.columns}
+        columns = {name: [self.write.get(name, same)(record[name]) for record in records] for name in self.columns}
         done = {make_key(*row) for row in await transaction.rows(statement, **columns)}
         left = await self.find(transaction, [record["key"] for record in records if record["key"] not in done])
         return {record["key"]: str(record[self.owner]) for record in left}

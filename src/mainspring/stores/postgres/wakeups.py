@@ -1,4 +1,4 @@
-"""Suspended jobs become due because what they wait for has happened.
+"""Make suspended jobs due when what they wait for has happened.
 
 The transaction that ends a job wakes, after the job has left its table, the jobs that wait for that end. A job that is
 being suspended at the same moment is not visible to it. So the transaction that suspends a job locks the row of the
@@ -18,7 +18,7 @@ from mainspring.stores.postgres.rows import only_ids
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.tables import PENDING, SUSPENDED
 
-MOST = 2**31 - 1  # as a number of jobs to wake
+MAX_WAKES = 2**31 - 1  # per key; the largest integer that the SQL function accepts
 WAKE = "SELECT * FROM {s}.wake(%(keys)s::text[], %(numbers)s::integer[], {now})"
 WAKE_FOR_ENDS = "SELECT {s}.wake_for_ends(%(ids)s::uuid[], {now})"
 ENDED_OR_ENDING = """
@@ -35,7 +35,7 @@ WHERE id = ANY(%(ids)s::uuid[]) AND waits_for = ANY(%(keys)s) RETURNING queue
 
 
 async def wake(transaction: Transaction, keys: Mapping[str, int]) -> dict[str, int]:
-    wanted = {key: min(number, MOST) for key, number in keys.items() if number > 0}
+    wanted = {key: min(number, MAX_WAKES) for key, number in keys.items() if number > 0}
     woken = dict.fromkeys(keys, 0)
     for key, queue, number in await transaction.rows(WAKE, keys=list(wanted), numbers=list(wanted.values())):
         woken[key] += number
@@ -44,12 +44,12 @@ async def wake(transaction: Transaction, keys: Mapping[str, int]) -> dict[str, i
 
 
 async def wake_for_ends(transaction: Transaction, ids: Sequence[str]) -> None:
-    """These jobs have just left their table in this transaction."""
+    """Wake the jobs that wait for the end of these jobs, which have just left the live table."""
     transaction.woken.update(await transaction.value(WAKE_FOR_ENDS, ids=list(ids)))
 
 
 async def watch(transaction: Transaction, keys: Mapping[str, str]) -> None:
-    """Of jobs suspended by this transaction (job -> waits_for), make due those whose awaited job is not live."""
+    """Make due those of the jobs suspended by this transaction (job -> waits_for) whose awaited job is not live."""
     awaited = only_ids({awaited_job(key) for key in keys.values()})
     ended = await transaction.rows(ENDED_OR_ENDING, ids=awaited) if awaited else []
     if not ended:
