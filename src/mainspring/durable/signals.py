@@ -33,9 +33,8 @@ COLLECTION = "signals"
 SENT = "signals_sent"  # signals by the id that their sender chose
 ALL_WAITERS = 1_000_000
 SIGNAL_RETENTION = timedelta(days=30)
-REPEAT_WAKE_AFTER: Millis = (
-    20_000  # after the signal. Beyond what workers are notified of (15 s): they find it by polling
-)
+REPEAT_WAKE_AFTER: Millis = 20_000
+"""After a signal was written. Stores notify workers only of what is due within 15 s; this is found by polling."""
 MAX_REPEATED_WAKES = 1000  # signals repeated at once when a worker died; the others wait until they are due
 MAX_SENDER_SKEW: Millis = 10 * 60_000  # how far the clocks of two senders may differ
 PAGE = 100
@@ -96,9 +95,8 @@ async def send(store: Store, key: str, payload: Any, keep: Length, id: str | Non
     text = to_json(payload, f"the payload of signal {key!r}")
     await store.open()
     signal = await put(store, key, json.loads(text), duration(keep), id)
-    await store.wake(
-        {waiting_key(key): ALL_WAITERS}
-    )  # also if the id was sent before: that sender may have died before its wake
+    # also if the id was sent before: that sender may have died before it woke the jobs
+    await store.wake({waiting_key(key): ALL_WAITERS})
     return signal
 
 

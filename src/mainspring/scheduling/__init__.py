@@ -1,11 +1,11 @@
-"""Schedules at work: kept in the store, fired by any process, with a ledger of what became of each occurrence.
+"""Schedules in the store: any process fires them, and a ledger says what became of each occurrence.
 
-stored      a schedule as it is kept: what to run, when, and how far it has come
-firing      what is to be written when one is due: pure
-halted      what halts have to do with it
-timer       finds those that are due and writes it
-noted       what the audit log says of a change
-schedules   `app.schedules`: putting, looking, pausing, previewing
-simulation  a year of one on virtual time
-declared    `@app.every(...)`, and how the store is brought in line with the code
+stored      a schedule as it is stored: what to run, when, and which occurrences are decided
+firing      decides what to write when a schedule is due, without I/O
+ledger      what became of each occurrence: fired, coalesced, skipped or triggered
+halt_log    records halts, so that the ledger can explain late and missed occurrences
+timer       finds the schedules that are due and writes the decisions
+audit       what the audit log records of a change
+schedules   `app.schedules`: put, get, preview, pause, trigger; brings the store in line with `@app.every(…)`
+simulation  runs a schedule on virtual time
 """

@@ -1,4 +1,4 @@
-"""What the audit log says of a change of a schedule: what was different before, and after."""
+"""Audit log notes for changes of schedules: the fields that changed, with their values before and after."""
 
 from __future__ import annotations
 
@@ -9,26 +9,30 @@ from mainspring.stores.audit import plain
 from mainspring.stores.documents import Note
 from mainspring.stores.protocol import By
 
-LONGEST = 2000  # characters of a value
-MOMENTARY = frozenset({"earlier"})  # bookkeeping of pauses that are over
+MAX_VALUE_LENGTH = 2000  # characters of a value
+UNLOGGED_FIELDS = frozenset({"earlier"})  # past pauses: nobody decides about these
 
 
 def note_change(by: By, action: str, before: StoredSchedule | None, after: StoredSchedule | None) -> Note | None:
-    """None: nothing is different, so that there is nothing to tell."""
+    """Return the note for a change, or None if nothing changed."""
     old, new = facts(before), facts(after)
-    told = {
+    changed = {
         "before": {name: shortened(value) for name, value in old.items() if new.get(name) != value},
         "after": {name: shortened(value) for name, value in new.items() if old.get(name) != value},
     }
     stored = after or before
-    if stored is None or not any(told.values()):
+    if stored is None or not any(changed.values()):
         return None
-    return Note(by, f"schedule.{action}", {"schedule": stored.id, **{when: one for when, one in told.items() if one}})
+    return Note(
+        by,
+        f"schedule.{action}",
+        {"schedule": stored.id, **{when: values for when, values in changed.items() if values}},
+    )
 
 
 def shortened(value: Any) -> Any:
-    """A large payload need not be in the log, and would not fit into an item of DynamoDB twice."""
-    return f"{value[:LONGEST]}…" if isinstance(value, str) and len(value) > LONGEST else value
+    """Return a value, cut if it is long: a large payload would not fit into a DynamoDB item twice."""
+    return f"{value[:MAX_VALUE_LENGTH]}…" if isinstance(value, str) and len(value) > MAX_VALUE_LENGTH else value
 
 
 def note_trigger(by: By, schedule: str, job_id: str) -> Note:
@@ -36,9 +40,11 @@ def note_trigger(by: By, schedule: str, job_id: str) -> Note:
 
 
 def facts(stored: StoredSchedule | None) -> dict[str, Any]:
-    """What somebody decides about it: when, what, and whether. How far it has come is the ledger's."""
+    """Return the fields that a person or the code sets. What fires change is in the ledger, not in the audit log."""
     if stored is None:
         return {}
     job = {name: plain(name, value) for name, value in stored.job.items()}
-    said = {**stored.schedule.to_data(), **job, "owner": stored.owner, "disabled": stored.disabled}
-    return {name: value for name, value in said.items() if name not in MOMENTARY and value not in (None, "", [])}
+    fields = {**stored.schedule.to_data(), **job, "owner": stored.owner, "disabled": stored.disabled}
+    return {
+        name: value for name, value in fields.items() if name not in UNLOGGED_FIELDS and value not in (None, "", [])
+    }

@@ -1,4 +1,4 @@
-"""What became of each occurrence of a schedule: fired, coalesced, or skipped and why."""
+"""The ledger of a schedule: for each occurrence, whether it fired, was coalesced, or was skipped and why."""
 
 from __future__ import annotations
 
@@ -13,45 +13,47 @@ from mainspring.schedule import Drop, Fire, Occurrence, Reason
 from mainspring.stores.documents import Document, Key, Write
 
 COLLECTION = "ledger"
-KEPT = timedelta(days=90)
+LEDGER_RETENTION = timedelta(days=90)
 
 
 class Became(StrEnum):
     FIRED = "fired"
-    COALESCED = "coalesced"  # a newer one was fired in its place
+    COALESCED = "coalesced"  # a newer occurrence was fired instead
     SKIPPED = "skipped"
-    TRIGGERED = "triggered"  # by hand, beside its times
+    TRIGGERED = "triggered"  # by a person, in addition to the schedule's own times
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """About one occurrence, or about several in a row to which the same happened."""
+    """What became of one occurrence, or of several in a row with the same outcome."""
 
     became: Became
     at: datetime  # when that was decided
-    nominal: str  # the (first) occurrence's own local time
-    utc: datetime  # and instant
-    key: str
-    reason: str = ""  # of one that was skipped: overlap, paused, too_late, …
-    why: str = ""
+    nominal: str  # the local time that the rule names; of several, that of the first
+    utc: datetime  # its instant
+    key: str  # of the (first) occurrence; for a triggered one, the job's id
+    reason: str = ""  # why it was skipped: overlap, paused, too_late, …
+    why: str = ""  # the same in words
     job_id: str | None = None
     lateness: float = 0.0  # seconds
     late: bool = False
-    coalesced: int = 0  # so many before it were not fired for it
-    count: int = 1
-    last: datetime | None = None  # of several: the last one's instant
-    exact: bool = True  # else there were more
-    halted: bool = False  # by a halt it was late, not fired, or its job waits; `why` says by whose
+    coalesced: int = 0  # how many earlier occurrences were coalesced into this one
+    count: int = 1  # of occurrences
+    last: datetime | None = None  # of several: the instant of the last one
+    exact: bool = True  # False: there were at least `count`
+    halted: bool = False  # a halt made it late, skipped it, or makes its job wait; `why` says which halt
 
     def write(self, schedule: str) -> Write:
         data = {name: getattr(self, name) for name in self.__slots__}
-        name = f"{self.utc:%Y-%m-%dT%H:%M:%S.%fZ} {self.key}"  # so that they are in the order of time
-        return Write(Key(COLLECTION, schedule, name), to_json(data), expires_at=to_millis(self.at + KEPT))
+        name = f"{self.utc:%Y-%m-%dT%H:%M:%S.%fZ} {self.key}"  # ids sort by time
+        return Write(Key(COLLECTION, schedule, name), to_json(data), expires_at=to_millis(self.at + LEDGER_RETENTION))
 
     @classmethod
     def from_document(cls, document: Document) -> Entry:
         stored: dict[str, Any] = from_json(document.data)
-        data = {name: stored[name] for name in cls.__slots__ if name in stored}  # a newer version may say more
+        data = {
+            name: stored[name] for name in cls.__slots__ if name in stored
+        }  # a newer version may have written more fields
         moments = {name: data[name] and datetime.fromisoformat(data[name]) for name in ("at", "utc", "last")}
         return cls(**{**data, **moments, "became": Became(data["became"])})
 
@@ -89,7 +91,7 @@ def dropped(drop: Drop, now: datetime) -> Entry:
 
 
 def triggered(occurrence: Occurrence, job_id: str, actor: str) -> Entry:
-    """Under the job's id: two may be triggered at the same moment."""
+    """Return the entry of a triggered run. Its key is the job's id, as two may be triggered at the same moment."""
     entry = _entry(Became.TRIGGERED, occurrence, occurrence.utc)
     return replace(entry, key=job_id, why=f"by {actor}", job_id=job_id)
 

@@ -1,4 +1,4 @@
-"""Schedules as data: `app.schedules`."""
+"""`app.schedules`: create, read and change the schedules in the store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mainspring.log import get_log
 from mainspring.schedule import PACKAGED, Change, PoliciesInZone, Row, Rule, Schedule, Zones, compare, preview
 from mainspring.scheduling import ledger
 from mainspring.scheduling.audit import note_change, note_trigger
-from mainspring.scheduling.firing import let_go
+from mainspring.scheduling.firing import undecided_entries
 from mainspring.scheduling.ledger import Entry
 from mainspring.scheduling.stored import COLLECTION, StoredSchedule, template_of
 from mainspring.stores.documents import ABSENT, Bundle, Key, Listing, Note, Write
@@ -28,9 +28,9 @@ log = get_log("mainspring.schedules")
 When = Schedule | Rule | timedelta | str
 """When something runs: a schedule, a rule, an interval, or a text for one of these."""
 
-TRIES = 20  # of a change that others were quicker with
+MAX_TRIES = 20  # of a change while other processes change the same schedule
 PAGE = 500
-AHEAD = timedelta(days=366)
+COMPARED_TIME = timedelta(days=366)
 NOT_IN_CODE = "it is no longer in the code"
 
 
@@ -45,13 +45,13 @@ class Declared:
 
 
 class Schedules:
-    """What fires when. Each change takes effect at once, in every process."""
+    """The schedules of an application. Each change takes effect at once, in every process."""
 
     def __init__(self, app: Mainspring) -> None:
         self._app = app
         self.declared: dict[str, Declared] = {}
 
-    # -- making ---------------------------------------------------------------------------------------
+    # -- creating -------------------------------------------------------------------------------------
 
     async def put(
         self,
@@ -63,27 +63,27 @@ class Schedules:
         actor: str | None = None,
         **policies: Unpack[PoliciesInZone],
     ) -> StoredSchedule:
-        """Make a schedule, or replace what it says: `put("nightly", "0 2 * * *", sync.prepare(), zone="Asia/Tokyo")`.
+        """Create or replace a schedule: `put("nightly", "0 2 * * *", sync.prepare(), zone="Asia/Tokyo")`.
 
-        The job is one that was prepared; its arguments were checked then. With a new rule it begins anew from now. The
-        same rule in another zone goes on from what was fired last: no local time is fired twice or left out.
+        `job` is a prepared job, so its arguments are checked already. A new rule starts from now. The same rule in
+        another zone continues after the last fired occurrence: no local time is fired twice or left out.
         """
         schedule = as_schedule(when, **policies)
         refuse_bad_id(id)
         if id in self.declared:
-            msg = f"schedule {id!r} is declared in the code; change it there, or put another under another id"
+            msg = f"schedule {id!r} is declared in the code; change it there, or use another id"
             raise ConfigurationError(msg)
         return await self._put(id, schedule, job, By(actor or whoami(), reason), owner=None)
 
     async def _put(self, id: str, schedule: Schedule, job: NewJob, by: By, *, owner: str | None) -> StoredSchedule:
-        for _ in range(TRIES):
+        for _ in range(MAX_TRIES):
             known = await self._find(id)
             new = self._made(known, id, schedule, job, owner)
             if new is known:
                 return new
             anew = known is not None and new.decided is None
             gone = (
-                let_go(known, self._app.now(), "changed", "the schedule was changed before it was fired")
+                undecided_entries(known, self._app.now(), "changed", "the schedule was changed before it was fired")
                 if known is not None and anew
                 else ()
             )
@@ -99,7 +99,7 @@ class Schedules:
         new = replace(known.replaced(schedule, self._app.now()), job=template_of(job), owner=owner)
         return known if new == known else new.derived()
 
-    # -- looking --------------------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------------
 
     async def get(self, id: str) -> StoredSchedule:
         found = await self._find(id)
@@ -116,13 +116,13 @@ class Schedules:
         return [stored async for stored in self.all()]
 
     async def all(self) -> AsyncIterator[StoredSchedule]:
-        """Those that this version can read; `unreadable` names the others."""
+        """Yield the schedules that this version can read; `unreadable` returns the others."""
         async for _, stored in self._all():
             if isinstance(stored, StoredSchedule):
                 yield stored
 
     async def unreadable(self) -> dict[str, str]:
-        """By their ids, why: a newer version wrote them, and only such ones fire them."""
+        """Return why this version cannot read some schedules, by their ids. Only newer versions fire those."""
         return {name: str(found) async for name, found in self._all() if isinstance(found, InvalidSchedule)}
 
     async def _all(self) -> AsyncIterator[tuple[str, StoredSchedule | InvalidSchedule]]:
@@ -136,15 +136,16 @@ class Schedules:
             seen = page[-1].key.group, page[-1].key.id
 
     async def ledger(self, id: str, *, limit: int = 100, before: datetime | None = None) -> Sequence[Entry]:
-        """What became of its occurrences, newest first."""
+        """Return what became of the schedule's occurrences, newest first."""
         seen = None if before is None else (id, f"{before:%Y-%m-%dT%H:%M:%S.%fZ}")
         listing = Listing(ledger.COLLECTION, id, seen, limit, backwards=True)
         return [Entry.from_document(document) for document in await self._app.store.browse(listing)]
 
     async def preview(self, id: str, count: int = 10, *, reader: str = "UTC") -> Sequence[Row]:
-        """Return what it will fire, in its zone, in UTC and in the reader's zone.
+        """Return the next fires, each in the schedule's zone, in UTC and in the reader's zone.
 
-        What was fired is left out, also after a change of zone. What is overdue comes first, if it will be caught up.
+        Occurrences that have fired are left out, even after a change of zone. Overdue ones come first, if they will be
+        caught up.
         """
         stored, now = await self.get(id), self._app.now()
         if stored.disabled:
@@ -152,9 +153,9 @@ class Schedules:
         return preview(stored.schedule, now, count, since=stored.position(now), reader=reader)
 
     async def compare(
-        self, id: str, when: When, *, ahead: timedelta = AHEAD, **policies: Unpack[PoliciesInZone]
+        self, id: str, when: When, *, ahead: timedelta = COMPARED_TIME, **policies: Unpack[PoliciesInZone]
     ) -> Sequence[Change]:
-        """Return which fires would be different if it were replaced by this: `put` leaves out what was fired."""
+        """Return how the coming fires would change if `put` replaced the schedule by this one."""
         stored, now = await self.get(id), self._app.now()
         return compare_stored(stored, stored.replaced(as_schedule(when, **policies), now), now, ahead)
 
@@ -163,41 +164,41 @@ class Schedules:
     async def pause(
         self, id: str, *, until: datetime | None = None, reason: str = "", actor: str | None = None
     ) -> StoredSchedule:
-        """It fires no more, until then or until it is resumed; what falls into the pause is not caught up."""
+        """Stop firing until `until`, or until `resume`. Occurrences during the pause are not caught up."""
         now, by = self._app.now(), By(actor or whoami(), reason)
-        return await self._change(id, "pause", by, lambda one: replace(one, schedule=one.schedule.paused(now, until)))
+        return await self._change(id, "pause", by, lambda old: replace(old, schedule=old.schedule.paused(now, until)))
 
     async def resume(self, id: str, *, reason: str = "", actor: str | None = None) -> StoredSchedule:
-        """It fires again from now on. What fell into the pause is told by the ledger at once."""
+        """Fire again from now on. The ledger lists the occurrences that fell into the pause at once."""
         now, by = self._app.now(), By(actor or whoami(), reason)
         return await self._change(
-            id, "resume", by, lambda one: replace(one, schedule=one.schedule.resumed(now)), look_at=now
+            id, "resume", by, lambda old: replace(old, schedule=old.schedule.resumed(now)), look_at=now
         )
 
     async def trigger(self, id: str, *, reason: str = "", actor: str | None = None) -> Inserted:
-        """Run it once now, beside its times; `ctx.occurrence` is this moment, in the schedule's zone."""
+        """Run the job once now, in addition to its times. `ctx.occurrence` is this moment, in the schedule's zone."""
         stored, by = await self.get(id), By(actor or whoami(), reason)
         occurrence = stored.schedule.occurrence_at(self._app.now())
         job = stored.job_now(occurrence)
         entry = ledger.triggered(occurrence, job.id, by.actor)
         (inserted,) = await self._app.store.write([Bundle((entry.write(id),), (job,), note_trigger(by, id, job.id))])
-        assert inserted is not None  # noqa: S101 - it expects nothing
+        assert inserted is not None  # noqa: S101 - the write has no condition that could fail
         self._app.announce([job], inserted)
         return inserted[0]
 
     async def delete(self, id: str, *, reason: str = "", actor: str | None = None) -> None:
-        """Its ledger stays until it expires; jobs that it has made stay too."""
+        """Delete a schedule. Its ledger stays until it expires, and its jobs stay too."""
         by = By(actor or whoami(), reason)
-        for _ in range(TRIES):
+        for _ in range(MAX_TRIES):
             stored = await self.get(id)
             if id in self.declared:
                 msg = f"schedule {id!r} is declared in the code and would come back; remove it there, or pause it"
                 raise ConfigurationError(msg)
-            gone = let_go(stored, self._app.now(), "removed", "the schedule was deleted before it was fired")
+            gone = undecided_entries(stored, self._app.now(), "removed", "the schedule was deleted before it was fired")
             writes = Write(stored.key, None, expected=stored.version), *(entry.write(id) for entry in gone)
             (answer,) = await self._app.store.write([Bundle(writes, note=note_change(by, "delete", stored, None))])
-            if answer is not None or await self._find(id) is None:  # by us after all, or by another
-                return  # else it was fired meanwhile, and `gone` is no longer true
+            if answer is not None or await self._find(id) is None:  # deleted, by this process or by another
+                return  # else it fired meanwhile, and `gone` is no longer right
         raise _too_busy(id)
 
     async def _change(
@@ -209,10 +210,10 @@ class Schedules:
         *,
         look_at: datetime | None = None,
     ) -> StoredSchedule:
-        for _ in range(TRIES):
+        for _ in range(MAX_TRIES):
             known = await self.get(id)
             new = change(known).derived()
-            gone = let_go(known, self._app.now(), "removed", new.disabled) if new.disabled else ()
+            gone = undecided_entries(known, self._app.now(), "removed", new.disabled) if new.disabled else ()
             if await self._write(new, note_change(by, action, known, new), look_at, gone):
                 return await self.get(id)
         raise _too_busy(id)
@@ -228,7 +229,7 @@ class Schedules:
         (answer,) = await self._app.store.write([Bundle(writes, note=note)])
         return answer is not None
 
-    # -- in the code ----------------------------------------------------------------------------------
+    # -- declared in code ---------------------------------------------------------------------------------
 
     def declare(self, declared: Declared) -> None:
         known = self.declared.get(declared.id)
@@ -238,20 +239,22 @@ class Schedules:
         self.declared[declared.id] = declared
 
     async def reconcile(self) -> None:
-        """Bring the store in line with the code: new ones made, changed ones changed, those that are gone disabled.
+        """Bring the store in line with the code: create, change and disable schedules.
 
-        Of the packages whose tasks this application has; what other programs declare is theirs.
+        A schedule that is no longer declared is disabled if its package owns a task of this application. Schedules of
+        other packages are left alone, as another program declares them.
         """
-        for one in self.declared.values():
+        for declared in self.declared.values():
+            by = _code_of(declared.owner)
             try:
-                await self._put(one.id, one.schedule, one.job, _code_of(one.owner), owner=one.owner)
-            except InvalidSchedule as error:  # a newer version declares it, and knows better
-                log.warning("schedule_left_alone", schedule=one.id, error=str(error))
+                await self._put(declared.id, declared.schedule, declared.job, by, owner=declared.owner)
+            except InvalidSchedule as error:  # a newer version of the program wrote it: leave it to that one
+                log.warning("schedule_left_alone", schedule=declared.id, error=str(error))
         owners = {owner_of(task.function) for task in self._app.tasks.values()}
         async for stored in self.all():
             if stored.owner in owners and stored.id not in self.declared and stored.enabled:
                 by = _code_of(stored.owner)
-                await self._change(stored.id, "disable", by, lambda one: replace(one, disabled=NOT_IN_CODE))
+                await self._change(stored.id, "disable", by, lambda old: replace(old, disabled=NOT_IN_CODE))
 
 
 def as_schedule(when: When, **policies: Unpack[PoliciesInZone]) -> Schedule:
@@ -290,7 +293,7 @@ def refuse_bad_id(id: str) -> None:
 
 
 def owner_of(function: Callable[..., Any]) -> str:
-    """The package that it is defined in; for a script, the script's name."""
+    """Return the package that a function is defined in; for a script, the script's name."""
     package = function.__module__.partition(".")[0]
     if package != "__main__":
         return package
@@ -299,9 +302,11 @@ def owner_of(function: Callable[..., Any]) -> str:
 
 
 def _code_of(owner: str | None) -> By:
-    """Nobody's hand, but worth a line if it changes something."""
+    """Return the actor for a change that the code makes, rather than a person."""
     return By(f"code of {owner}")
 
 
 def _too_busy(id: str) -> StoreBusy:
-    return StoreBusy(f"others changed schedule {id!r} {TRIES} times while this tried to; try again")
+    return StoreBusy(
+        f"other processes changed schedule {id!r} during each of {MAX_TRIES} attempts to change it; try again"
+    )

@@ -1,4 +1,4 @@
-"""What a schedule would do on virtual time, were its jobs done at once: by the very decisions of firing.py."""
+"""Runs a schedule on virtual time, with the decisions of firing.py, as if its jobs took no time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mainspring.scheduling.stored import StoredSchedule
 
 @dataclass(slots=True)
 class Course:
-    """What came of one schedule between two instants."""
+    """What one schedule did between two instants."""
 
     stored: StoredSchedule
     fires: int = 0
@@ -37,7 +37,7 @@ class Course:
 def simulate(
     stored: StoredSchedule, start: datetime, end: datetime, on_fire: Callable[[datetime], None] = lambda _: None
 ) -> Course:
-    """From the one instant to before the other, as if it were made at the first."""
+    """Return what a schedule created at `start` does before `end`."""
     course = Course(stored)
     if stored.disabled:
         return course
@@ -49,7 +49,7 @@ def simulate(
 
 
 def entries(stored: StoredSchedule, start: datetime, end: datetime) -> Iterator[Entry]:
-    """Its ledger of that time."""
+    """Yield the ledger entries that the schedule would write in that time."""
     now = replace(stored, since=start, decided=None, last_jobs=(), fires=0).derived()
     while now.next is not None and now.next.utc < end:
         firing = fire(now, now.next.utc)
@@ -58,5 +58,5 @@ def entries(stored: StoredSchedule, start: datetime, end: datetime) -> Iterator[
 
 
 def _after_its_job(stored: StoredSchedule, at: datetime) -> StoredSchedule:
-    """An interval from the last finish goes on from there."""
+    """Return the schedule after its job has ended. An interval from the last finish continues from there."""
     return replace(stored, since=at).derived() if stored.schedule.rule.from_finish else stored

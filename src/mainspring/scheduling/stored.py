@@ -1,9 +1,9 @@
-"""A schedule as it is kept: what to run, when, and how far it has come.
+"""A schedule as it is stored: what to run, when, and which occurrences are decided.
 
 During an upgrade, versions of this program that know different fields read the same documents. A field in `schedule` or
-`job` says when or what to run: a version that does not know it would do something else than was asked for, so it leaves
-the schedule to those that do. Hence fields that are new there are left out where they are not used. Any other field
-that a version does not know is not its business; it writes it back as it was.
+`job` says when or what to run. A version that does not know such a field would run the wrong thing, so it leaves the
+schedule to versions that do. To keep that rare, new fields there are written only if they are used. Any other field
+that a version does not know is written back unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mainspring.schedule import Occurrence, Schedule, fires, tzdata_version
 from mainspring.stores.documents import Document, Key, Write
 
 COLLECTION = "schedules"
-EACH_TIME = frozenset({"id", "run_at", "delay"})  # of a job: not the same
+PER_RUN_FIELDS = frozenset({"id", "run_at", "delay"})  # fields of a NewJob that differ from run to run
 TICK = timedelta(microseconds=1)
 
 
@@ -31,15 +31,15 @@ class StoredSchedule:
     id: str
     schedule: Schedule
     job: Mapping[str, Any]  # a NewJob's fields, without its id
-    since: datetime  # when it was made or last changed; for an interval from the finish: the last finish
-    owner: str | None = None  # the package whose code declares it; None: it was put by hand
-    disabled: str = ""  # why it does not fire; empty: it does
-    decided: Occurrence | None = None  # the newest one that was fired or dropped
+    since: datetime  # creation or last change; for an interval from the last finish, that finish
+    owner: str | None = None  # the package whose code declares it; None: created with `put`
+    disabled: str = ""  # why it does not fire; empty if it does
+    decided: Occurrence | None = None  # the newest occurrence that was fired or dropped
     next: Occurrence | None = None
-    last_jobs: tuple[str, ...] = ()  # what was fired last, oldest first: several, if a catch-up fired several at once
-    fires: int = 0  # so far
-    tzdata: str = field(default_factory=tzdata_version)  # that `next` was found with
-    ahead: datetime | None = None  # occurrences until then may have fired too early, by a clock that was ahead
+    last_jobs: tuple[str, ...] = ()  # ids of the last fired jobs, oldest first: several if a catch-up fired several
+    fires: int = 0  # total number
+    tzdata: str = field(default_factory=tzdata_version)  # the version that `next` was computed with
+    ahead: datetime | None = None  # occurrences until then may have fired early, by a clock that was ahead
     version: str = ""  # of its document
     others: Mapping[str, Any] = field(default_factory=dict)  # fields of its document that only newer versions know
 
@@ -53,7 +53,7 @@ class StoredSchedule:
 
     @property
     def undecided_since(self) -> datetime | Occurrence:
-        """What is due after this has been neither fired nor dropped."""
+        """Return the instant or occurrence after which nothing was fired or dropped yet."""
         return self.since if self.decided is None or self.schedule.rule.from_finish else self.decided
 
     @property
@@ -64,13 +64,13 @@ class StoredSchedule:
         return self.schedule.describe()
 
     def derived(self) -> StoredSchedule:
-        """With its next time found anew: that of the first occurrence which is not decided yet, even if it is past."""
+        """Return this with `next` computed again: the first undecided occurrence, even if it is in the past."""
         return replace(self, next=self._following(), tzdata=tzdata_version())
 
     def rewound(self, now: datetime) -> StoredSchedule:
-        """As it goes on after a clock that was ahead went back: what is still to come fires at its time.
+        """Return this as it continues after a clock that was ahead went back: future occurrences fire at their time.
 
-        But nothing fires twice: `ahead` says until when the ledger must be asked.
+        Nothing fires twice: up to `ahead`, the ledger is checked before an occurrence fires.
         """
         decided = None if self.decided is None else self.decided.utc
         known = [moment for moment in (self.ahead, decided) if moment is not None]
@@ -83,12 +83,12 @@ class StoredSchedule:
         if self.decided is None or self.schedule.rule.from_finish:
             return self.schedule.next_after(self.since)
         first = self.schedule.following(self.decided)
-        return None if first is None else self.schedule.next_after(first.utc - TICK)  # which knows of pauses
+        return None if first is None else self.schedule.next_after(first.utc - TICK)  # skips pauses, unlike `following`
 
     def replaced(self, schedule: Schedule, now: datetime) -> StoredSchedule:
-        """With another schedule, and enabled. A new rule begins anew from now.
+        """Return this with another schedule, enabled. A new rule starts from now.
 
-        The same rule goes on from what was decided, also in another zone. A pause outlives the change.
+        The same rule continues after the last decided occurrence, also in another zone. A pause stays in force.
         """
         schedule = with_pause(schedule, self.schedule)
         new = replace(self, schedule=schedule, disabled="")
@@ -99,12 +99,12 @@ class StoredSchedule:
     # -- looking ahead --------------------------------------------------------------------------------
 
     def position(self, now: datetime) -> datetime | Occurrence:
-        """How far it has come, for a look ahead. While a run is open that the next one waits for, that is now."""
+        """Return where a preview starts: now, if an interval from the last finish waits for its run to end."""
         waits = self.schedule.rule.from_finish and self.next is None
         return now if waits else self.undecided_since
 
     def coming(self, now: datetime) -> Occurrence | None:
-        """What it fires next, or now if that is overdue. `next` may lie in the past, and may yet be dropped as late."""
+        """Return the next occurrence that will fire. `next` may be overdue, and may then be dropped as too late."""
         if self.disabled or self.next is None or self.next.utc > now:
             return self.next
         return next(fires(self.schedule, now, since=self.undecided_since), None)
@@ -116,7 +116,7 @@ class StoredSchedule:
         return self._job(run_at=run_at, delay=0, options=self._options_for(occurrence))
 
     def job_now(self, occurrence: Occurrence) -> NewJob:
-        """The job of a run that was triggered by hand: due at once, without jitter."""
+        """Return the job of a triggered run: due at once, without jitter."""
         return self._job(run_at=None, delay=0, options=self._options_for(occurrence))
 
     def _options_for(self, occurrence: Occurrence) -> str:
@@ -124,7 +124,7 @@ class StoredSchedule:
         return to_json(options | {"occurrence": {"schedule": self.id, **occurrence.to_data()}})
 
     def prepared(self) -> NewJob:
-        """The job as it was given, to be put again."""
+        """Return the prepared job, for another `put`."""
         target = self.job.get("target")
         return replace(self._job(), target=tuple(target) if target else None)
 
@@ -141,7 +141,10 @@ class StoredSchedule:
         return Key(COLLECTION, "", self.id)
 
     def write(self, *, look_at: datetime | None = None) -> Write:
-        """If nobody else has written it since it was read. It comes due at its next time, or to be looked at before."""
+        """Return the write, which fails if another process has changed the schedule since it was read.
+
+        The document comes due at `look_at`, or else at the next occurrence.
+        """
         moment = look_at or (None if self.next is None else self.next.utc)
         return Write(
             self.key,
@@ -197,19 +200,19 @@ class StoredSchedule:
             tzdata=data.pop("tzdata"),
             ahead=None if ahead is None else datetime.fromisoformat(ahead),
             version=version,
-            others=data,  # what is left
+            others=data,  # the fields that were not taken above
         )
 
 
 def with_pause(schedule: Schedule, known: Schedule) -> Schedule:
-    """A pause is made by hand, and outlives what the code says."""
+    """Return the schedule with the known one's pause: a person paused it, so new code must not resume it."""
     if known.pause is None or schedule.pause is not None:
         return schedule
     return replace(schedule, pause=known.pause, earlier=known.earlier)
 
 
 def _last_jobs(last: str | None, several: Sequence[str]) -> tuple[str, ...]:
-    """An older version that fired since knows only the last one, and leaves the others as they were."""
+    """Return the last fired jobs. `several` is stale if an older version fired since: it writes `last` only."""
     return tuple(several) if several and several[-1] == last else (last,) if last else ()
 
 
@@ -218,16 +221,16 @@ def _occurrence(data: dict[str, Any] | None) -> Occurrence | None:
 
 
 def _checked(job: dict[str, Any]) -> dict[str, Any]:
-    """What is not set may be unknown: it asks for nothing."""
+    """Return a job's fields that are set. Refuse unknown ones, unless they are None and thus change nothing."""
     given = {name: value for name, value in job.items() if value is not None}
-    if unknown := given.keys() - {one.name for one in fields(NewJob)}:
-        msg = f"job: there is no {', '.join(sorted(unknown))}"
+    if unknown := given.keys() - {known.name for known in fields(NewJob)}:
+        msg = f"job: unknown fields: {', '.join(sorted(unknown))}"
         raise InvalidSchedule(msg)
     return given
 
 
 def template_of(job: NewJob) -> dict[str, Any]:
-    """What of a prepared job is the same each time. What is not set is left out."""
+    """Return the fields of a prepared job that are the same in each run, without those that are not set."""
     lists = {name: list(given) for name in ("target", "tags") if (given := getattr(job, name)) is not None}
-    said = {**asdict(job), "priority": int(job.priority), **lists}  # as JSON gives it back
-    return {name: value for name, value in said.items() if value is not None and name not in EACH_TIME}
+    values = {**asdict(job), "priority": int(job.priority), **lists}  # as they come back from JSON
+    return {name: value for name, value in values.items() if value is not None and name not in PER_RUN_FIELDS}

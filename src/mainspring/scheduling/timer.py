@@ -1,4 +1,4 @@
-"""Finds the schedules that are due, and writes what follows from it. Any number of processes may do so at once."""
+"""Fires the schedules that are due. Any number of processes may do so at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = get_log("mainspring.schedules")
 
 PAGE = 500
-MOST_REMEMBERED = 1000  # schedules
+MAX_REMEMBERED_SCHEDULES = 1000
 
 
 class ScheduleTimer:
@@ -37,14 +37,14 @@ class ScheduleTimer:
     def __init__(self, app: Mainspring) -> None:
         self._app = app
         self._unreadable: set[str] = set()
-        self._written: dict[str, StoredSchedule] = {}  # as this process wrote them last, by their ids
+        self._written: dict[str, StoredSchedule] = {}  # by id, as this process wrote them last
 
     async def fire(self, documents: Sequence[Document], now: Millis) -> Millis | None:
         schedules = [stored for document in documents if (stored := self._read(document)) is not None]
-        unreadable = [one for one in documents if one.key.id in self._unreadable]
+        unreadable = [document for document in documents if document.key.id in self._unreadable]
         again = await leave_to_newer(self._app, unreadable, now)
         known = await self._last_jobs(schedules)
-        last = [[known[one] for one in stored.last_jobs if one in known] for stored in schedules]
+        last = [[known[job_id] for job_id in stored.last_jobs if job_id in known] for stored in schedules]
         moment = to_datetime(now)
         firings = [fire(stored, moment, jobs) for stored, jobs in zip(schedules, last, strict=True)]
         firings = await self._without_repeats(firings)
@@ -57,22 +57,22 @@ class ScheduleTimer:
             await note_refusal(self._app.store, moment)
             raise
         for firing, bundle, inserted in zip(firings, bundles, answers, strict=True):
-            if inserted is not None:  # else another process was quicker
+            if inserted is not None:  # else another process has fired it
                 self._remember(firing.after, bundle)
                 self._app.announce(firing.jobs, inserted)
-                self._tell(firing)
+                self._report(firing)
         return again
 
     def _remember(self, stored: StoredSchedule, bundle: Bundle) -> None:
-        """Spare the next fire to read from JSON what this one has written."""
+        """Remember a schedule as written, so that its next fire need not parse JSON."""
         version = next(write.version for write in bundle.writes if write.key == stored.key)
         self._written.pop(stored.id, None)
         self._written[stored.id] = replace(stored, version=version)
-        if len(self._written) > MOST_REMEMBERED:
+        if len(self._written) > MAX_REMEMBERED_SCHEDULES:
             del self._written[next(iter(self._written))]
 
     async def _without_repeats(self, firings: Sequence[Firing]) -> list[Firing]:
-        """Without occurrences that fired before their time, by a clock that was ahead and has gone back since."""
+        """Remove occurrences that have fired early, by a clock that was ahead and has gone back since."""
         doubtful = [firing for firing in firings if firing.after.ahead is not None]
         keys = [entry.write(one.after.id).key for one in doubtful for entry in one.entries if entry.job_id]
         found = {one.key: Entry.from_document(one) for one in await self._app.store.documents(keys)} if keys else {}
@@ -80,7 +80,7 @@ class ScheduleTimer:
         return [firing.without(fired) if firing in doubtful else firing for firing in firings]
 
     async def _with_halts(self, firings: Sequence[Firing]) -> list[Firing]:
-        """With what the ledger says of those that were in the way, and of those that make the jobs wait."""
+        """Add to the entries which halt made them late, and which halt or pause makes their jobs wait."""
         halts = await self._app.store.halts() if any(firing.jobs for firing in firings) else []
         late = any(is_to_explain(entry) for firing in firings for entry in firing.entries)
         past = await past_halts(self._app.store) if late else []
@@ -118,14 +118,14 @@ class ScheduleTimer:
     async def _cancel_old(
         self, before: Sequence[StoredSchedule], firings: Sequence[Firing], last: Sequence[Sequence[Job]]
     ) -> None:
-        """Cancel before anything is written: if this process dies in between, the next one goes on from there."""
+        """Cancel running jobs before the new ones are written. If this process dies in between, another repeats it."""
         for stored, firing, jobs in zip(before, firings, last, strict=True):
             running = tuple(job.id for job in jobs if not job.finished)
             if firing.jobs and running and stored.schedule.overlap == "cancel_old":
                 by = By("mainspring", f"schedule {stored.id} fires again")
                 await self._app.store.change(Action.CANCEL, Filter(ids=running), by)
 
-    def _tell(self, firing: Firing) -> None:
+    def _report(self, firing: Firing) -> None:
         for entry in firing.entries:
             if entry.became is Became.FIRED and entry.job_id:
                 log.info("schedule_fired", schedule=firing.after.id, job_id=entry.job_id, lateness=entry.lateness)
@@ -144,20 +144,20 @@ class ScheduleTimer:
                 self._app.bus.emit(ScheduleSkipped(schedule=firing.after.id, reason=reason, count=entry.count))
 
     async def recover(self) -> None:
-        """Nothing: what fires is one write, so nothing is ever half done."""
+        """Do nothing: a fire is one write, so it cannot be left half done."""
 
     async def clock_went_back(self, by: Millis) -> None:
-        """Fire again at their time what is still to come, of schedules that fired by a clock which was ahead."""
+        """Rewind schedules that fired by a clock that was ahead, so that future occurrences fire at their time."""
         del by
         seen = None
         while page := await self._app.store.browse(Listing(COLLECTION, "", seen, PAGE)):
             seen = page[-1].key[1:]
-            left: Sequence[Document] = page
-            while left := await self._rewind(left):  # another process was quicker: perhaps to fire by the wrong time
+            pending: Sequence[Document] = page
+            while pending := await self._rewind(pending):  # changed meanwhile, perhaps fired by the wrong clock
                 pass
 
     async def _rewind(self, documents: Sequence[Document]) -> list[Document]:
-        """Those to look at again, as another process has written them meanwhile."""
+        """Rewind what lies in the future; return the documents to retry, as another process changed them meanwhile."""
         now = self._app.now()
         limit = now + timedelta(milliseconds=SKEW)
         schedules = [stored for one in documents if (stored := self._read(one)) is not None]
@@ -170,7 +170,7 @@ class ScheduleTimer:
         return await self._app.store.documents(lost) if lost else []
 
     async def refresh(self) -> None:
-        """Find the next times anew of those that an older tzdata was used for."""
+        """Compute `next` again for schedules that were written with an older tzdata."""
         newest, seen = tzdata_version(), None
         while page := await self._app.store.browse(Listing(COLLECTION, "", seen, PAGE)):
             seen = page[-1].key[1:]
