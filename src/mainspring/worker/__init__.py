@@ -1,4 +1,4 @@
-"""Running jobs: claim, execute, ack. Start reading at worker.py."""
+"""Runs jobs: claims them, executes them and writes their outcomes. Start reading at worker.py."""
 
 from mainspring.worker.settings import Subscription, WorkerOptions, WorkerSettings
 from mainspring.worker.worker import Worker

@@ -1,8 +1,8 @@
-"""Outcomes on their way to the store, many at a time.
+"""Collects the outcomes of runs and writes them to the store, many at a time.
 
-A finished job waits at most `delay` seconds for others, and not at all if its task says ack="sync" or nothing else
-runs. If the process is killed in that window, the finished jobs in it run again: at most those of `delay` plus one
-commit.
+A finished job waits up to `delay` seconds so that others are written together with it. It does not wait if its task has
+ack="sync" or if no other job is running. If the process is killed in that window, the finished jobs in it run again:
+at most those of `delay` seconds plus one commit.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ log = get_log("mainspring.worker")
 
 Confirmed = Callable[[list[tuple[Run, Outcome]], Sequence[Status | None]], None]
 UNWRITABLE = "how its run ended could not be written"
-ENOUGH = 500  # outcomes that need not wait for more
-LARGE = 262_144  # characters of a result that is written by itself, beside the others
+ENOUGH = 500  # outcomes; when so many are collected, they are written without waiting for more
+LARGE = 262_144  # characters; a longer result is written by itself, in parallel to the others
 
 
 class Acks:
-    """Collects outcomes and writes them; `confirmed` hears what became of each.
+    """Collects outcomes, writes them, and calls `confirmed` with the resulting status of each job.
 
-    Large results have a line of their own: a database takes seconds for a result of 50 MB, and all others would wait.
+    Large results are written by a second instance: a database takes seconds for a result of 50 MB, and all other
+    outcomes would wait for it.
     """
 
     def __init__(
@@ -62,11 +63,11 @@ class Acks:
 
     @property
     def unwritten(self) -> int:
-        """Beside those that are being written."""
+        """Return the number of outcomes that wait; those that are being written do not count."""
         return len(self._waiting) + (0 if self._large is None else self._large.unwritten)
 
     async def serve(self) -> None:
-        """Runs as long as the worker; ends only when cancelled."""
+        """Write outcomes until cancelled, for as long as the worker runs."""
         if self._large is None:
             await self._serve()
         else:
@@ -87,7 +88,7 @@ class Acks:
             self._progressed.set()
 
     async def flush(self) -> None:
-        """Until everything added so far is written."""
+        """Return when everything added so far is written."""
         if self._large is not None:
             await self._large.flush()
         target = self._written + self._writing + len(self._waiting)
@@ -105,7 +106,7 @@ class Acks:
                 pass
 
     async def _write(self, batch: list[tuple[Run, Outcome]]) -> None:
-        """Again and again until the store takes it: a full or locked database must not lose what was done."""
+        """Retry until the store accepts the outcomes, so that a full or locked database loses no finished work."""
         backoff, doubts = Backoff(), 0
         while True:
             try:
@@ -129,14 +130,14 @@ class Acks:
                 return
 
     async def _write_singly(self, batch: list[tuple[Run, Outcome]], error: BaseException) -> None:
-        """One of them cannot be written; the others must not suffer for it."""
+        """Write the outcomes one by one, because one of them cannot be written and must not block the others."""
         if len(batch) > 1:
-            for one in batch:
-                await self._write([one])
+            for entry in batch:
+                await self._write([entry])
             return
         run, outcome = batch[0]
         log.error("outcome_not_writable", job_id=outcome.job_id, task=run.claim.task, error=str(error))
-        if outcome.reason == UNWRITABLE:  # not even that
+        if outcome.reason == UNWRITABLE:  # the replacement outcome below could not be written either
             self._confirm(batch, [None])
             return
         failure = Failure(type(error).__name__, str(error))
@@ -148,12 +149,12 @@ class Acks:
     def _confirm(self, batch: list[tuple[Run, Outcome]], statuses: Sequence[Status | None]) -> None:
         try:
             self._confirmed(batch, statuses)
-        except Exception as error:  # noqa: BLE001 - without this loop nothing would ever be written again
+        except Exception as error:  # noqa: BLE001 - if this loop ended, no outcome would be written any more
             log.warning("announcing_failed", jobs=len(batch), error=f"{type(error).__name__}: {error}")
 
 
 def patience_with(error: BaseException) -> float:
-    """How many tries until it is taken for a fault of an outcome: endless if it is clearly the store's."""
+    """Return after how many failed writes to blame the outcomes; infinite if the store is clearly at fault."""
     if isinstance(error, (IllegalMove, ConfigurationError, ValueError, TypeError, ArithmeticError)):
         return 1
     return math.inf if isinstance(error, StoreError) and type(error) is not StoreError else 5

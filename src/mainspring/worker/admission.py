@@ -1,4 +1,4 @@
-"""Runs on their way through their guards: see mainspring.guards."""
+"""Takes claimed runs through their guards before they start: see mainspring.guards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = get_log("mainspring.worker")
 
 
 class Admissions:
-    """Of one event loop."""
+    """Admits the runs of one worker; belongs to one event loop."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Admissions:
         self._hand_back = hand_back
         self._may_wait = may_wait
         self._under_way: set[asyncio.Task[None]] = set()
-        self.standing_by = 0  # jobs that may pass their guards in a moment
+        self.standing_by = 0  # runs whose guards may let them pass in a moment
 
     def admit(self, runs: list[Run]) -> None:
         self._start(self._admit(runs))
@@ -53,10 +53,10 @@ class Admissions:
         task.add_done_callback(self._under_way.discard)
 
     async def _admit(self, runs: list[Run]) -> None:
-        """Let those start that pass their guards; if the guards cannot tell, others may try."""
+        """Start the runs that pass their guards. If asking the guards fails, hand all runs back for other workers."""
         try:
             refusals = await self._app.guards.admit([run.claim for run in runs], self._app.store.clock.now())
-        except Exception as error:  # noqa: BLE001 - whatever it is, the jobs must not stay here
+        except Exception as error:  # noqa: BLE001 - whatever failed, the jobs must not stay in this worker
             log.warning("admission_failed", jobs=len(runs), error=f"{type(error).__name__}: {error}")
             for run in runs:
                 self._hand_back(run)
@@ -64,7 +64,7 @@ class Admissions:
         passed: list[Run] = []
         for run in runs:
             refusal = refusals.get(run.claim.id)
-            if run.ended:  # cancelled, lost or handed back meanwhile; its end may have been told before it had passed
+            if run.ended:  # cancelled, lost or handed back meanwhile, perhaps before its guards had let it pass
                 if refusal is not None:
                     refusal.call_off()
                 self._after_ack.ended(run.claim)
@@ -77,7 +77,7 @@ class Admissions:
         self._let_in(passed)
 
     async def _stand_by(self, run: Run, refusal: Refusal, soon: asyncio.Future[bool]) -> None:
-        """It takes no room here, so that others are claimed meanwhile."""
+        """Wait shortly for a pending grant. The run takes no slot meanwhile, so the worker can claim others."""
         self.standing_by += 1
         try:
             await asyncio.wait([soon], timeout=STAND_BY)
@@ -93,7 +93,7 @@ class Admissions:
             self._refuse(run, refusal)
 
     def _turn_away(self, run: Run, refusal: Refusal) -> None:
-        """It may have passed in the meantime, and cannot wait here to hear of it."""
+        """Refuse the run, unless it was granted in the meantime. It cannot wait here for a later grant."""
         if refusal.call_off():
             self._let_in([run])
         else:

@@ -1,6 +1,6 @@
-"""What is left to do once the store has an outcome.
+"""Does what is left to do once the store has an outcome.
 
-The guards are told, what suspended jobs wait for is looked at again, children of cancelled jobs are cancelled.
+It tells the guards, re-checks the conditions that suspended jobs wait for, and cancels the children of cancelled jobs.
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ from mainspring.durable.cancel_children import cancel_children
 from mainspring.guards import Ending, LookAgain
 from mainspring.job import Claim
 
-EVERYBODY = 1_000_000
+EVERYBODY = 1_000_000  # jobs to wake per key: more than ever wait
 
 
 class AfterAck:
+    """Collects what is to be done after acks and does it in batches; belongs to one event loop.
+
+    `ended`, `suspended` and `cancelled` only take note; `settle` does the work.
+    """
     def __init__(self, app: Mainspring) -> None:
         self._app = app
         self._store = app.store
@@ -28,26 +32,27 @@ class AfterAck:
         self._one_at_a_time = asyncio.Lock()
 
     def ended(self, claim: Claim, ending: Ending | None = None) -> None:
-        """A run that had passed guards."""
+        """Tell the guards that a run which had passed them is over."""
         self._ended.append((claim, ending))
         self._some.set()
 
     def suspended(self, key: str, look_again: LookAgain) -> None:
+        """Check once more whether what the job waits for has happened: it may have, before the job was suspended."""
         self._suspended.setdefault(key, set()).add(look_again)
         self._some.set()
 
     def cancelled(self, job_id: str) -> None:
-        """A job that may have children."""
+        """Cancel the children of this job, if it has any."""
         self._cancelled.append(job_id)
         self._some.set()
 
     async def step(self) -> None:
-        """One turn of a supervised loop."""
+        """Do one turn of a supervised loop."""
         await self._some.wait()
         await self.settle()
 
     async def settle(self) -> None:
-        """All that is there, and what is being settled already; what fails is kept for the next time."""
+        """Do everything noted so far and wait for what is already being done. What fails is kept for the next call."""
         async with self._one_at_a_time:
             await self._settle()
 
@@ -75,7 +80,7 @@ class AfterAck:
 
 
 async def all_that_happened(suspended: Mapping[str, Iterable[LookAgain]]) -> set[str]:
-    """Of what is waited for; all are asked at once, as each may need the store."""
+    """Return the keys whose condition is met. All conditions are checked at once, as each may need the store."""
     asked = [(key, look) for key, looks in suspended.items() for look in looks]
     answers = await asyncio.gather(*(look() for _, look in asked), return_exceptions=True)
     for error in (answer for answer in answers if isinstance(answer, BaseException)):

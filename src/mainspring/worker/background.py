@@ -1,4 +1,4 @@
-"""A worker in the background of a program that has other things to do: what `async with app.worker():` starts."""
+"""Runs a worker in the background of your program: this is what `async with app.worker():` starts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = get_log("mainspring.worker")
 
 
 class Background:
-    """The asyncio task in which a worker serves. If it dies, that is logged at once, and `ended` raises it."""
+    """Holds the asyncio task in which a worker serves. If that task dies, it is logged at once and `ended` raises it."""
 
     def __init__(self, worker: str, serve: Coroutine[Any, Any, None]) -> None:
         self._worker = worker
@@ -21,11 +21,11 @@ class Background:
         self._leaving = False
 
     async def begun(self, joined: asyncio.Event) -> None:
-        """Wait until the worker has joined; raise why it could not."""
+        """Wait until the worker has joined; if it could not join, raise the reason."""
         waiting = asyncio.create_task(joined.wait())
         try:
             await asyncio.wait({self._task, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:  # the program gave up on starting: leave no worker behind
+        except asyncio.CancelledError:  # your program gave up on starting: leave no worker behind
             self._task.cancel()
             await asyncio.wait({self._task})
             raise
@@ -36,7 +36,7 @@ class Background:
         self._task.add_done_callback(self._report)
 
     async def ended(self) -> None:
-        """Wait for a worker that was told to stop. Being cancelled meanwhile cuts its grace short."""
+        """Wait for a worker that was told to stop. If the caller is cancelled meanwhile, the worker's grace ends."""
         self._leaving = True
         try:
             await self._task

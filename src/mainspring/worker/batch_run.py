@@ -1,4 +1,4 @@
-"""A batch that runs: several jobs in one slot, by one call of their handler. Each ends on its own."""
+"""Runs a batch: one call of the handler for several jobs in one slot. Each job has its own outcome."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from mainspring.errors import CannotStoreResult
 from mainspring.worker import outcomes
 from mainspring.worker.run import Run, Stop
 
-Verdict = tuple[Any, BaseException | None]  # what it resulted in, or what it failed with
-COMMIT_PAUSE = 0.05  # seconds until a batch is told again to stop, of which a job is just being committed
+Verdict = tuple[Any, BaseException | None]  # the job's result, or the exception with which it failed
+COMMIT_PAUSE = 0.05  # seconds until the timeout tries again to stop a batch with a job that is just being committed
 
 
 class RunningBatch:
+    """The jobs of one call, their argument, and the rules by which each gets its verdict."""
+
     def __init__(self, runs: list[Run], slot: asyncio.Task[None], context_of: Callable[[Run], Context]) -> None:
-        self.task: BatchTask[Any, Any, Any] = runs[0].task  # type: ignore[assignment] # only those are gathered
-        self.timeout = runs[0].timeout  # of all of them
+        self.task: BatchTask[Any, Any, Any] = runs[0].task  # type: ignore[assignment] # only batched tasks come here
+        self.timeout = runs[0].timeout  # the same for all of them
         self._slot = slot
         self._rejected: list[tuple[Run, Verdict]] = []
         self.runs: list[Run] = []
@@ -37,15 +39,15 @@ class RunningBatch:
         for run in runs:
             try:
                 payload = load(run.claim.payload)
-            except Exception as error:  # noqa: BLE001 - InvalidPayload, or whatever a type of the user's raises
+            except Exception as error:  # noqa: BLE001 - InvalidPayload, or whatever one of the user's types raises
                 self._rejected.append((run, (None, error)))
                 continue
             self.runs.append(run)
             self.argument.append(Item(payload, partial(context_of, run)) if wrap else payload)
 
     def _stop(self) -> None:
-        """A job was told to stop. The others go on; with the last of them the handler is cancelled, if it can be."""
-        self._stops += 1  # a job may be told twice
+        """Note that a job was told to stop. The others go on; if all of them are told, cancel an async handler."""
+        self._stops += 1  # an upper bound that is cheap to check: one job may be told twice
         if self._stops >= len(self.runs) and self.task.is_async and all(run.stop is not None for run in self.runs):
             self._slot.cancel()
 
@@ -71,7 +73,7 @@ class RunningBatch:
             timer.cancel()
 
     def returned(self, value: Any) -> list[tuple[Run, Verdict]]:
-        """An item's own word goes before what the handler returned."""
+        """Return each job's verdict. What the handler said through an `Item` counts more than what it returned."""
         if value is None:
             value = [None] * len(self.runs)
         elif not isinstance(value, (list, tuple)) or len(value) != len(self.runs):
@@ -79,8 +81,8 @@ class RunningBatch:
         return self._endings([(None, one) if isinstance(one, BaseException) else (one, None) for one in value])
 
     def raised(self, error: BaseException) -> list[tuple[Run, Verdict]]:
-        with contextlib.suppress(Exception):  # it does not take that; then it is written down anew for each
-            error.mainspring_failure = None  # type: ignore[attr-defined] # of an earlier batch, if it is a constant
+        with contextlib.suppress(Exception):  # an exception may refuse attributes; then each job formats it anew
+            error.mainspring_failure = None  # type: ignore[attr-defined] # a reused exception may carry an old one
             error.mainspring_failure = outcomes.failure_of(error)  # type: ignore[attr-defined]
         return self._endings([(None, error)] * len(self.runs))
 

@@ -1,7 +1,7 @@
-"""Claimed jobs of batched tasks, until enough are there or the first has waited long enough.
+"""Collects claimed jobs of batched tasks until a batch is full or its first job has waited long enough.
 
-What is ready is put into the slots' buffer as a `Gathering`, not as a list of jobs: while all slots are busy more may
-come along.
+A batch that is ready is put into the slots' buffer as a `PendingBatch`, not as a list of jobs. So more jobs can join it
+while all slots are busy.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from mainspring.batched import Batch
 from mainspring.clock import Millis
 from mainspring.worker.run import Run
 
-Kind = tuple[str, Millis]  # task and timeout: the timeout holds for the whole batch
+Kind = tuple[str, Millis]  # task and timeout: the timeout applies to the whole batch
 
 
 class PendingBatch:
-    """The jobs of one kind. Each time it is posted, one batch may be taken."""
+    """The waiting jobs of one kind. Each time it is posted, one batch may be taken."""
 
     def __init__(self, batch: Batch, post: Callable[[PendingBatch], None]) -> None:
         self.size, self.wait = batch.size, batch.seconds
@@ -30,7 +30,7 @@ class PendingBatch:
 
     @property
     def lacks(self) -> int:
-        """How many more would fill the batch that is begun, or a new one."""
+        """Return how many more jobs would fill the batch that has begun, or a new one."""
         return self.size - len(self.waiting) % self.size
 
     @property
@@ -38,7 +38,7 @@ class PendingBatch:
         return bool(self.waiting or self._posted)
 
     def settle(self) -> None:
-        """Post what is full; look again when the first of the others has waited long enough."""
+        """Post the full batches, and set a timer for when the first of the other jobs has waited long enough."""
         while (self._posted + 1) * self.size <= len(self.waiting):
             self._post_one()
         self._call_off()
@@ -52,13 +52,13 @@ class PendingBatch:
                 self._timer = loop.call_at(due, self.flush)
 
     def flush(self) -> None:
-        """What is there goes, whether or not it fills a batch."""
+        """Post all waiting jobs, even if they do not fill a batch."""
         self._call_off()
         while self._posted * self.size < len(self.waiting):
             self._post_one()
 
     def take(self) -> list[Run]:
-        """The next batch; fewer or none, if jobs were taken away since it was posted."""
+        """Remove and return the next batch. It is smaller or empty if jobs were taken away since it was posted."""
         self._posted -= 1
         taken = [self.waiting.popleft() for _ in range(min(self.size, len(self.waiting)))]
         self.settle()
@@ -75,20 +75,20 @@ class PendingBatch:
 
 
 class Batcher:
-    """All of a worker."""
+    """All pending batches of a worker."""
 
     def __init__(self, post: Callable[[PendingBatch], None]) -> None:
         self._post = post
         self._by_kind: dict[Kind, PendingBatch] = {}
         self._seen: set[PendingBatch] = set()
         self._share = 0.0
-        self.together = 0  # jobs in running batches that need no slot of their own: all but one of each
+        self.together = 0  # jobs in running batches that need no slot of their own: all but one per batch
 
     def add(self, run: Run) -> None:
         self._of(run).waiting.append(run)
 
     def discard(self, run: Run) -> bool:
-        """False: it does not wait here."""
+        """Remove a run. Return False if it does not wait here."""
         gathering = self._by_kind.get(kind_of(run))
         if gathering is None or run not in gathering.waiting:
             return False
@@ -105,23 +105,24 @@ class Batcher:
             gathering.flush()
 
     def claimed(self, runs: Sequence[Run], of: int) -> None:
-        """Learn from a claim what the next one may bring: these were batched, of so many."""
+        """Learn from a claim what the next one may bring: `runs` are its batched jobs, `of` the number of all."""
         if runs or self._seen:
             self._share = len(runs) / max(1, of)
             self._seen = {self._of(run) for run in runs}
-            self._by_kind = {kind: one for kind, one in self._by_kind.items() if one.busy or one in self._seen}
+            self._by_kind = {kind: jobs for kind, jobs in self._by_kind.items() if jobs.busy or jobs in self._seen}
 
     @property
     def lacking(self) -> int:
-        """What would fill the batches of the last claim, if the next one is like it.
+        """Return how many jobs to claim to fill the batches of the last claim, if the next claim is like it.
 
-        If that had other jobs too, so many of those would be too many: then less is asked for.
+        If only a share of the last claim was batched, only that share of the number is returned. Otherwise the worker
+        would claim too many other jobs.
         """
         return math.ceil(self._share * sum(gathering.lacks for gathering in self._seen))
 
     @property
     def missing(self) -> int:
-        """What would fill the batches that are begun, if all that is due were theirs."""
+        """Return how many jobs would fill the batches that have begun, if all due jobs belonged to them."""
         return sum(gathering.lacks for gathering in self._by_kind.values() if len(gathering.waiting) % gathering.size)
 
     def __len__(self) -> int:
@@ -132,7 +133,7 @@ class Batcher:
         return [run for gathering in self._by_kind.values() for run in gathering.waiting]
 
     def stale(self, before: float) -> list[Run]:
-        """Those that could have gone before that moment, had there been a free slot."""
+        """Return the runs that could have started before this moment if a slot had been free."""
         return [
             run
             for gathering in self._by_kind.values()
@@ -144,7 +145,7 @@ class Batcher:
         kind = kind_of(run)
         if (gathering := self._by_kind.get(kind)) is None:
             batch = run.task.batch
-            assert batch is not None  # noqa: S101 - whoever has none is not gathered
+            assert batch is not None  # noqa: S101 - only runs of batched tasks are added
             gathering = self._by_kind[kind] = PendingBatch(batch, self._post)
         return gathering
 

@@ -1,4 +1,4 @@
-"""The child's side of isolation="process": runs one job at a time, and dies with its parent."""
+"""The child process of isolation="process": it runs one job at a time, and dies with its parent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mainspring.worker import outcomes
 
 
 def main(connection: Connection, set_up_log: SetUp | None, set_up_log_after: SetUp) -> None:
-    """Serve the parent's orders. Logging is set up before the application is imported, or after it if still needed."""
+    """Run the jobs the parent sends. Logging is set up before the application is imported, or after it if needed."""
     if set_up_log is not None:
         set_up_log()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
@@ -39,7 +39,7 @@ def main(connection: Connection, set_up_log: SetUp | None, set_up_log_after: Set
 
 
 def listen(connection: Connection, inbox: queue.SimpleQueue[dict[str, Any]]) -> None:
-    """The end of the pipe is the end of the parent: an orphan must not go on in a dead worker's name."""
+    """Receive messages; exit when the pipe closes, as the parent is dead then and no job may go on in its name."""
     try:
         while True:
             inbox.put(json.loads(connection.recv_bytes()))
@@ -54,7 +54,7 @@ def send(connection: Connection, message: dict[str, Any]) -> None:
 def perform(
     order: dict[str, Any], connection: Connection, inbox: queue.SimpleQueue[dict[str, Any]], imported: SetUp
 ) -> dict[str, Any]:
-    """Prepare the job, ask the parent whether it may still start, and run it."""
+    """Prepare the job, ask the parent whether it may still start, and run it. Return the message for the parent."""
     claim = to_claim(order["claim"])
     running.set(claim)
     try:
@@ -79,7 +79,7 @@ def perform(
     except Wish as wish:
         reason = outcomes.storable(wish.reason, LONGEST_MESSAGE)
         return {"wish": kind_of(wish), "reason": reason, "delay": delay_of(wish)}
-    except BaseException as error:  # noqa: BLE001 - all of it is the parent's to judge
+    except BaseException as error:  # noqa: BLE001 - the parent decides what each exception means
         failure = outcomes.failure_of(error)
         return {
             "error": failure.type,
@@ -100,7 +100,7 @@ def call(task: Task[..., Any, Any], context: Context, payload: str) -> Any:
 
 
 def find_middleware(task: Task[..., Any, Any], names: list[tuple[str, str]]) -> None:
-    """Import the modules that register it, as the parent did. A job must not run without what should wrap it."""
+    """Import the modules that register the middleware, as the parent did. A job must not run without it."""
     for module, _ in names:
         if module != "__main__":
             importlib.import_module(module)
@@ -118,7 +118,7 @@ def as_in_parent(module: str, name: str) -> tuple[str, str]:
 
 
 def find_task(module: str, name: str) -> Task[..., Any, Any]:
-    """By the module that defines it: importing that registers the task with its application."""
+    """Import the module that defines the task, which registers it with its application, and return the task."""
     loaded = sys.modules.get("__mp_main__") if module == "__main__" else importlib.import_module(module)
     for value in vars(loaded).values():
         found = value if isinstance(value, Task) else None

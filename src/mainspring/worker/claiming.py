@@ -1,4 +1,4 @@
-"""How much to claim, and from which queues. Pure."""
+"""Decides how much to claim, and from which queues. It does no I/O."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from collections.abc import Mapping, Sequence
 from mainspring.stores.protocol import EVERY_QUEUE, Want
 from mainspring.worker.settings import Subscription
 
-AHEAD = 0.1  # seconds of work to hold in advance, at the rate at which jobs finish: a few claims' journeys
-MEASURED = 0.05  # seconds, at least, over which the rate is measured
-SMOOTHING = 0.5  # weight of the newest measurement
+AHEAD = 0.1  # seconds of work to claim in advance, at the rate at which jobs finish: a few round trips of a claim
+MEASURED = 0.05  # seconds; the shortest time over which the rate is measured
+SMOOTHING = 0.5  # weight of the newest measurement, from 0 to 1
 
 
 class Prefetch:
-    """Claim ahead as much as is soon done: thousands of quick jobs, not one slow job that another worker could run."""
+    """Limits claiming ahead to what is soon done: thousands of quick jobs, but no slow job another worker could run."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self.ahead = 0  # jobs
+        self.ahead = 0  # jobs to claim in advance
         self._rate = 0.0
         self._finished = 0
         self._since: float | None = None
 
     def overestimated(self) -> None:
-        """Jobs have become slow: measure anew."""
+        """Forget the rate and measure it anew, because jobs have become slow."""
         self.ahead, self._rate = 0, 0.0
 
     def finished(self, number: int, now: float) -> None:
-        """Jobs finished."""
+        """Count finished jobs and adjust `ahead`."""
         if self._since is None:
             self._since = now
         self._finished += number
@@ -41,20 +41,20 @@ class Prefetch:
 
 
 class SoloTurns:
-    """When a worker makes way for crash suspects, each of which runs alone.
+    """Decides when a worker runs crash suspects, each of which must run alone.
 
     A worker without other jobs runs suspects at once. A busy one holds back first, so that idle workers can take them.
     Then suspects get short turns: the worker claims nothing until it is idle, and runs suspects. After each turn the
-    others go on undisturbed for several times as long, so few of them wait, and none for much longer than a suspect
-    takes. If long jobs keep the worker from being idle, the next turn waits longer for their end.
+    other jobs go on undisturbed for several times as long. So few of them wait, and none for much longer than a suspect
+    takes. If long jobs keep the worker from becoming idle, the next turn waits longer for their end.
     """
 
     HOLD_BACK = 0.5  # seconds before the first turn of a busy worker
-    QUIET = 1.0  # seconds without other jobs after which an idle worker need not hold back
-    LENGTH = 0.05  # seconds for which a turn begins further suspects
-    FIRST, LONGEST = 0.05, 30.0  # seconds that a turn waits for running jobs to end; doubled each time in vain
-    OTHERS = 4.0  # so many times as long as a turn took, the others run after it
-    OLD, OTHERS_THEN = 60.0, 1.0  # suspects that have waited for so many seconds get half of the time
+    QUIET = 1.0  # seconds without other jobs after which an idle worker does not hold back
+    LENGTH = 0.05  # seconds; within them, a turn may start further suspects
+    FIRST, LONGEST = 0.05, 30.0  # seconds a turn waits for running jobs to end: at first, and at most (it doubles)
+    OTHERS = 4.0  # after a turn, the other jobs run undisturbed for this many times its length
+    OLD, OTHERS_THEN = 60.0, 1.0  # if suspects have waited for so many seconds, they get half of the time
 
     def __init__(self) -> None:
         self.patience = self.FIRST
@@ -62,8 +62,8 @@ class SoloTurns:
         self._next = 0.0  # when the next turn begins
         self._busy_at = float("-inf")  # when other jobs were last claimed
 
-    def noticed(self, suspects: bool, now: float) -> None:  # noqa: FBT001 - what a claim says
-        """Whether suspects are due."""
+    def noticed(self, suspects: bool, now: float) -> None:  # noqa: FBT001 - the claim's answer, passed on
+        """Note whether suspects are due."""
         if not suspects:
             self._since, self.patience = None, self.FIRST
         elif self._since is None:
@@ -73,14 +73,14 @@ class SoloTurns:
         self._busy_at = now
 
     def due_in(self, now: float, *, idle: bool) -> float | None:
-        """Seconds until the suspects' next turn; None: there are no suspects."""
+        """Return the seconds until the suspects' next turn; None if there are no suspects."""
         if self._since is None:
             return None
         begins = min(self._next, self._busy_at + self.QUIET) if idle else self._next
         return max(0.0, begins - now)
 
     def ended(self, began: float, now: float, *, alone: bool) -> None:
-        """A turn is over. `alone`: the worker was idle in time."""
+        """Note that a turn is over. `alone` says whether the worker became idle in time."""
         is_old = self._since is not None and now - self._since > self.OLD
         self._next = now + (now - began) * (self.OTHERS_THEN if is_old else self.OTHERS)
         if not alone:
@@ -90,13 +90,17 @@ class SoloTurns:
 def wants(
     subscribed: Sequence[Subscription], *, strict: bool, room: int, in_hand: Mapping[str, int], rng: random.Random
 ) -> list[Want]:
-    """In strict order all of the first queue, then the next; else each its share by weight, and the rest to any."""
+    """Return what to ask of which queue.
+
+    In strict order, the first queue may fill all the room, then the next. Otherwise each queue gets its share by
+    weight, and any queue may fill what is left.
+    """
     limits = {s.queue: room if s.concurrency is None else s.concurrency - held_of(s, in_hand) for s in subscribed}
     open_ = [s for s in subscribed if limits[s.queue] > 0]
     if strict or len(open_) < 2:
         return [Want(s.queue, min(room, limits[s.queue])) for s in open_]
     total = sum(s.weight for s in open_)
-    drawn = sorted(open_, key=lambda s: rng.random() ** (1 / s.weight), reverse=True)  # the heavier, the earlier
+    drawn = sorted(open_, key=lambda s: rng.random() ** (1 / s.weight), reverse=True)  # heavier queues tend to be first
     shares = [Want(s.queue, min(limits[s.queue], max(1, room * s.weight // total))) for s in drawn]
     rest = [Want(s.queue, limits[s.queue] - share.limit) for s, share in zip(drawn, shares, strict=True)]
     return shares + [want for want in rest if want.limit > 0]

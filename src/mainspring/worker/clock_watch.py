@@ -1,6 +1,6 @@
-"""Watches the clock that decides what is due: tells of jumps, and puts right what a wrong clock has left behind.
+"""Watches the clock that decides what is due: reports jumps, and repairs what a wrong clock has left behind.
 
-See "Clocks that jump" in docs/internals/time.md for the policy and its reasons.
+"Clocks that jump" in docs/internals/time.md explains the policy and its reasons.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from mainspring.stores.protocol import Action, By, Edit, Filter, Timekeeping
 
 log = get_log("mainspring.worker")
 
-KEEP_EVERY = 60.0  # seconds between two notes of what time it is
-LONG_GAP: Millis = duration(timedelta(days=7))  # no worker has run for so long, or the clock is wrong
-GAP_DOUBT: Millis = duration(timedelta(hours=1))
-CHUNK = 500  # jobs
+KEEP_EVERY = 60.0  # seconds after which the current time is written to the store again
+LONG_GAP: Millis = duration(timedelta(days=7))  # after such a gap, either no worker has run or the clock is wrong
+GAP_DOUBT: Millis = duration(timedelta(hours=1))  # for how long nothing is deleted after such a gap
+CHUNK = 500  # jobs to change at a time
 HOUR: Millis = duration(timedelta(hours=1))
 RETENTION_WAITS = (
     "the clock is days ahead of what it was: nothing is deleted for another {hours:.1f} h, in case it is wrong"
@@ -27,20 +27,20 @@ RETENTION_WAITS = (
 
 
 class ClockWatch:
-    """Of one worker."""
+    """The clock watch of one worker."""
 
     def __init__(self, app: Mainspring) -> None:
         self._app = app
         self._clock = app.store.clock
-        self._offset: Millis | None = None  # as of the last look; the store may not be open yet
-        self._held: Millis = 0  # the departure that was told of
+        self._offset: Millis | None = None  # at the last look; None at first, as the store may not be open yet
+        self._held: Millis = 0  # the departure of the clock that was reported
         self._kept_at = float("-inf")
         self._doubted_until: Millis = 0  # by the clock of elapsed time
         self._has_looked = False
-        self._went_back: Millis = 0  # by how much, as long as the consequences have not been put right
+        self._went_back: Millis = 0  # by how much the clock went back, until the consequences are repaired
 
     async def look(self) -> None:
-        """Called about once a second."""
+        """Look for a jump and act on it. The worker calls this about once a second."""
         self._tell_of_departure()
         jump = self._jump()
         if abs(jump) > SKEW:
@@ -50,13 +50,13 @@ class ClockWatch:
             self._doubt(DOUBT)
         self._went_back = max(self._went_back, self._keep_time(at_once=jump != 0), -jump)
         if self._went_back:
-            await put_right(self._app, self._went_back)  # if that fails, at the next look
+            await put_right(self._app, self._went_back)  # if that fails, the next look tries again
             self._went_back = 0
 
     def may_delete(self) -> bool:
-        """Whether retention may go by this clock; if not, health says so.
+        """Return whether retention may trust this clock; if not, the health check says so.
 
-        Not soon after a great leap forward: what is deleted by a wrong clock is lost.
+        It may not for a while after a great leap forward: what a wrong clock deletes is lost.
         """
         left = self._doubted_until - self._elapsed()
         self._app.contact.clock = "" if left <= 0 else RETENTION_WAITS.format(hours=left / HOUR)
@@ -76,7 +76,7 @@ class ClockWatch:
             self._held = 0
 
     def _jump(self, *, peek: bool = False) -> Millis:
-        """By how much the time that is gone by has jumped since the last look; 0 if it has not."""
+        """Return by how much the time we go by has jumped since the last look; 0 if it has not."""
         offset = self._effective_offset()
         if offset is None:
             return 0
@@ -86,7 +86,7 @@ class ClockWatch:
         return jump if abs(jump) > SKEW else 0
 
     def _keep_time(self, *, at_once: bool) -> Millis:
-        """By how much the clock has gone back since a worker last wrote down what time it is; 0 if it has not."""
+        """Return by how much the clock has gone back since a worker last stored the time; 0 if it has not."""
         store, now = self._app.store, self._clock.monotonic()
         if not isinstance(store, Timekeeping) or not (at_once or now - self._kept_at >= KEEP_EVERY):
             return 0
@@ -109,13 +109,13 @@ class ClockWatch:
         return int(elapsed_by(self._clock) * 1000)
 
     def _effective_offset(self) -> Millis | None:
-        """None: this process was stopped while it looked, so that the two clocks cannot be compared."""
+        """Return None if this process was stopped while it read the two clocks, so that they cannot be compared."""
         before, now, after = self._elapsed(), self._clock.now(), self._elapsed()
         return now - before if after - before < SKEW else None
 
 
 async def put_right(app: Mainspring, by: Millis) -> None:
-    """After the clock went back: what was planned by the wrong time must not wait until that comes again."""
+    """Move what was planned by a clock that went back since; otherwise it would wait until that time comes again."""
     await app.timers.clock_went_back(by)
     now = app.store.clock.now()
     new = Filter(statuses=(Status.PENDING,), created_after=to_datetime(now + SKEW))
@@ -130,7 +130,7 @@ async def put_right(app: Mainspring, by: Millis) -> None:
 
 
 def retry_time(job: Job, now: Millis) -> Millis | None:
-    """As long from now as it was from the run that failed; None: that run was not by a wrong clock."""
+    """Return a time as far from now as the retry was from the run that failed; None if that run's time was right."""
     here = to_datetime(now)
     if job.started_at is None or job.started_at <= here + timedelta(milliseconds=SKEW):
         return None

@@ -1,4 +1,4 @@
-"""How a run's handler is called: as a coroutine on the worker's loop, in a thread, or in a child process."""
+"""Calls a run's handler: as a coroutine on the worker's loop, in a thread, or in a child process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mainspring.worker.threads import HeldBack, Threads
 
 
 class Executor:
-    """Of one event loop."""
+    """Calls the handlers of one worker; belongs to one event loop."""
 
     def __init__(
         self, app: Mainspring, worker: str, progress: Progress, *, processes: int, may_start: Callable[[Run], bool]
@@ -35,7 +35,7 @@ class Executor:
         self._store = app.store
         self._worker = worker
         self._progress = progress
-        self._may_start = may_start  # asked once more in its thread or process: those take a while to be ready
+        self._may_start = may_start  # asked again inside the thread or process, as those take a while to be ready
         self._loop = asyncio.get_running_loop()
         self._threads, self._processes = Threads(), Processes(processes)
 
@@ -44,7 +44,7 @@ class Executor:
         self._processes.close()
 
     async def call(self, run: Run) -> Any:
-        """By the way that fits the handler; the executors know nothing of stores."""
+        """Call the run's handler in the way that fits it, and return what it returns."""
         if run.stop is not None:
             raise asyncio.CancelledError
         task = run.task
@@ -64,7 +64,7 @@ class Executor:
     async def call_batch(self, batch: RunningBatch) -> Any:
         if not batch.runs:
             return None
-        call = partial(batch.task.function, list(batch.argument))  # which it may change
+        call = partial(batch.task.function, list(batch.argument))  # a copy, as the handler may change the list
         with batch.deadline():
             if self._wraps(batch.task):
                 return await self._call_wrapped_batch(batch, call)
@@ -86,7 +86,7 @@ class Executor:
         return self._threads.run(partial(self._started, runs, call))
 
     def _started(self, runs: list[Run], call: Callable[[], Any]) -> Any:
-        """In the handler's thread."""
+        """Call the handler unless a run may not start any more. This runs in the handler's thread."""
         if not all(map(self._may_start, runs)):
             for run in runs:
                 run.hold_back()
@@ -125,7 +125,7 @@ class Executor:
                 timer.cancel()
 
     async def _call_thread(self, run: Run, function: Callable[[], Any]) -> Any:
-        """A thread cannot be stopped: at its timeout it is told through the context, and waited for."""
+        """Call the handler in a thread. It cannot be stopped: at its timeout the context tells it, and we wait."""
         context = self.context(run)
         with self._deadline(run):
             if self._wraps(run.task):
@@ -139,17 +139,17 @@ class Executor:
         return self._in_thread([run], partial(run.in_its_thread, function))
 
     async def _await(self, run: Run, work: Coroutine[Any, Any, Any]) -> Any:
-        """A plain function gave a coroutine, as a wrapper around an asynchronous one does: that can be cancelled."""
+        """Await a coroutine that a plain function returned, as a wrapper around an async function does."""
         if run.stop is not None:
             work.close()
             raise asyncio.CancelledError
         run.kill = run.slot.cancel if run.slot is not None else None
         return await work
 
-    # -- what handlers can ask for --------------------------------------------------------------
+    # -- what handlers can use through their context --------------------------------------------
 
     def context(self, run: Run) -> Context:
-        """Also from a thread: the handler of a batch asks for those that it needs."""
+        """Return the run's context. Any thread may call this: the handler of a batch asks for those it needs."""
         if run.context is None:
             durable = run.task.payload.context is not None and not run.isolated
             run.context = Context(
@@ -166,7 +166,7 @@ class Executor:
         return run.context
 
     def _durable(self, run: Run) -> RecordedCalls:
-        """Also from a thread."""
+        """Create the durable part of the context. Any thread may call this."""
         run.durable = DurableRun(
             self._app,
             run.claim,

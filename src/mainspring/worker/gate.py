@@ -1,13 +1,13 @@
-"""Whether the worker may start jobs now: what is halted, and how recently it has looked.
+"""Decides whether the worker may start jobs now: it knows what is halted, and how recently it has looked.
 
-The store gives out nothing that is halted. But jobs wait in the worker between their claim and their start: in the
-buffer, in a batch that is being gathered, at a guard. So each start asks the gate: as a rule it compares the time with
-`open_until`, and nothing else.
+The store hands out no jobs of what is halted. But jobs wait in the worker between their claim and their start: in the
+buffer, in a batch that is being collected, at a guard. So each start asks the gate. Usually that only compares the time
+with `open_until`.
 
 The gate looks at the halts when it is woken, and once a second. It trusts a look for `TRUSTED_FOR` seconds. A process
 that was stopped (SIGSTOP) and goes on, a laptop that slept, or a worker that lost its store, looks again before its
-next start. If that took longer than the lease, it first waits for the answer to a heartbeat, which names the jobs that
-other workers have taken over.
+next start. If the pause was longer than the lease, the gate first waits for the answer to a heartbeat, which names the
+jobs that other workers have taken over.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from mainspring.stores.protocol import Halt, Store
 
 log = get_log("mainspring.worker")
 
-LOOK_EVERY = 1.0  # seconds, if nothing wakes it
-SETTLE_WITHIN = 1.0  # seconds; then the halt is confirmed, although jobs are still being handed back
+LOOK_EVERY = 1.0  # seconds between two looks, if nothing wakes the gate
+SETTLE_WITHIN = 1.0  # seconds; then the gate confirms the halt, even if jobs are still being handed back
 NEVER = float("-inf")
 
 
 class Gate:
-    """Of one event loop.
+    """The gate of one worker; belongs to one event loop.
 
-    `closed` hands back what waits; `settled` returns when that is written. `confirm` returns when it is known which
-    claims are lost.
+    `closed` hands back the jobs that wait; `settled` returns when that is written. `confirm` returns when the worker
+    knows which of its claims are lost.
     """
 
     def __init__(
@@ -53,20 +53,20 @@ class Gate:
         self._looking = asyncio.Lock()
         self._looked_at = NEVER
         self._poked = asyncio.Event()
-        self._number = 0  # of the newest halt that is known
+        self._number = 0  # of the newest known halt
         self._confirmed = 0
-        self._asked = False  # to confirm, even if that was done before
-        self.open_until = NEVER  # on the clock `since_boot`: until then anything may start without further questions
+        self._asked = False  # whether to confirm even what was confirmed before
+        self.open_until = NEVER  # on the clock `since_boot`; until then any job may start without asking further
         self.paused: frozenset[str] = frozenset()  # queues
         self.halted = False  # the whole system
-        self.clear = True  # nothing is halted, as far as is known, and the worker does not stop
+        self.clear = True  # nothing is known to be halted, and the worker is not stopping
 
     def permits(self, queue: str) -> bool:
-        """Whether a job of this queue may start now. May be asked from any thread."""
+        """Return whether a job of this queue may start now. Any thread may ask."""
         return since_boot() <= self._looked_at + TRUSTED_FOR and not self.stops(queue)
 
     def stops(self, queue: str) -> bool:
-        """Whether the queue is halted, as far as is known."""
+        """Return whether the queue is known to be halted."""
         return self.halted or queue in self.paused
 
     @property
@@ -74,16 +74,16 @@ class Gate:
         return self.halted or bool(self.paused)
 
     def shut(self) -> None:
-        """The worker stops: from now on each start is to be questioned."""
+        """Check each start from now on, because the worker is stopping."""
         self._shut, self.clear, self.open_until = True, False, NEVER
 
     def poke(self) -> None:
-        """A halt was set or ended: look, and confirm."""
+        """Look at the halts and confirm them, because one was set or ended."""
         self._asked = True
         self._poked.set()
 
     async def step(self) -> None:
-        """Look, confirm what is new, and rest."""
+        """Look, confirm what is new, and wait for the next look."""
         self._poked.clear()
         await self.look()
         if self._number and (self._asked or self._number > self._confirmed):
@@ -99,7 +99,7 @@ class Gate:
 
     async def look(self, *, unless_trusted: bool = False) -> None:
         async with self._looking:
-            if unless_trusted and since_boot() <= self._looked_at + TRUSTED_FOR:  # another has just looked
+            if unless_trusted and since_boot() <= self._looked_at + TRUSTED_FOR:  # another caller has just looked
                 return
             await self._confirm_claims()
             began = since_boot()
@@ -123,7 +123,7 @@ class Gate:
             log.info("worker_resumed", worker=self._worker)
 
     async def _confirm(self, number: int) -> None:
-        """Nothing starts any more; so a store that is slow to take back what waited delays this only for a while."""
+        """Confirm that the worker obeys the halt. Nothing starts any more, so a slow hand-back need not be awaited."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_WITHIN):
                 await self._settled()

@@ -1,4 +1,4 @@
-"""The worker's sign of life, from a thread with a loop of its own: a busy loop or GIL must not cost the lease."""
+"""Sends the worker's heartbeats from a thread with its own loop: a busy loop or GIL must not cost the lease."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from mainspring.worker.outage import Outage
 
 log = get_log("mainspring.worker")
 
-CONFIRMED_WITHIN = 2.0  # seconds for the answer to a heartbeat that a start waits for
-SILENCE = 10.0  # seconds after which a store that neither answers nor fails is told of
+CONFIRMED_WITHIN = 2.0  # seconds to wait for the answer to a heartbeat before a job starts
+SILENCE = 10.0  # seconds; a store that has neither answered nor failed by then is reported as away
 
 
 class Heartbeat:
     """Beats every `interval` seconds, or at once when poked.
 
-    `heard` gets, on the worker's loop, what came back and what it was about: by then the worker may hold a newer claim
+    On the worker's loop, `heard` gets the answer and the claims it is about. By then the worker may hold a newer claim
     of the same job, which an answer about the older one must not end.
     """
 
@@ -49,8 +49,8 @@ class Heartbeat:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._poked: asyncio.Event | None = None
         self._stopped = False
-        self.beaten_at = float("-inf")  # when one last got through, by the monotonic clock
-        self._sent_at = since_boot()  # the last one that was answered; joining counts as one
+        self.beaten_at = float("-inf")  # when a heartbeat last got through, by the monotonic clock
+        self._sent_at = since_boot()  # when the last answered heartbeat was sent; joining counts as one
         self._answered = asyncio.Event()
         self._ended = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="mainspring-heartbeat", daemon=True)
@@ -75,11 +75,11 @@ class Heartbeat:
 
     def poke(self) -> None:
         if self._loop is not None and self._poked is not None:
-            with contextlib.suppress(RuntimeError):  # its loop is closed: it has stopped
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the heartbeat has stopped
                 self._loop.call_soon_threadsafe(self._poked.set)
 
     async def stop(self) -> None:
-        """Waits without a thread of the default executor: handlers may have used them all up."""
+        """Stop, and wait without a thread of the default executor: handlers may occupy all of those."""
         self._stopped = True
         self.poke()
         await self._ended.wait()

@@ -1,4 +1,4 @@
-"""What workers do for all: take over from the dead, delete what is old, notice a clock that was set."""
+"""What each worker does for the whole system: takes over from dead workers, deletes old jobs, notices clock changes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from mainspring.worker.after_ack import AfterAck
 from mainspring.worker.clock_watch import ClockWatch
 from mainspring.worker.reporter import Reporter
 
-CLOCK_JUMP = 250  # milliseconds by which the wall clock may go wrong between two looks at it
+CLOCK_JUMP = 250  # milliseconds by which the wall clock may be off between two looks before it counts as a jump
 PRUNE_EVERY = 10.0  # seconds
 PRUNE_CHUNK = 1000  # jobs
 HEARTBEAT_POLL = 0.05  # seconds
-PRUNE_FOR = 1.0  # seconds at a time: meanwhile nobody here looks for the dead
+PRUNE_FOR = 1.0  # seconds at a time, as this worker does not look for dead workers meanwhile
 
 
 class Maintenance:
-    """Of one event loop."""
+    """The maintenance of one worker; belongs to one event loop."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Maintenance:
         self._watch = ClockWatch(app)
 
     async def look_after_others(self, every: float) -> None:
-        """Take over from dead workers and delete what is old. Called again after `every` seconds."""
+        """Take over from dead workers and delete what is old. The worker calls this every `every` seconds."""
         await self._watch.look()
         if isinstance(self._store, Measured):
             self._app.contact.measured(self._store.measures())
@@ -56,7 +56,7 @@ class Maintenance:
         await self._prune()
 
     async def _take_over(self) -> None:
-        """Take over from dead workers, then finish what they left half done: if that fails, at the next look."""
+        """Take over from dead workers, then finish what they left half done. If that fails, the next look retries."""
         reaped = await self._store.reap(self._after_stall)
         for takeover in reaped.takeovers:
             self._reporter.taken_over(takeover)
@@ -84,7 +84,7 @@ class Maintenance:
             await asyncio.sleep(HEARTBEAT_POLL)
 
     def clock_jumped(self) -> bool:
-        """The clock was set, or the machine slept: what is due now may be other than we thought."""
+        """Return whether the clock was set or the machine slept: then other jobs may be due than the worker thought."""
         before, self._clock_offset = self._clock_offset, self._offset()
         return abs(self._clock_offset - before) > CLOCK_JUMP
 
@@ -92,11 +92,11 @@ class Maintenance:
         return self._store.clock.now() - self._loop.time() * 1000
 
     async def _prune(self) -> None:
-        """In chunks, so that others may write in between."""
+        """Delete old jobs in chunks, so that others can write in between."""
         began = self._loop.time()
         if began - self._pruned_at < PRUNE_EVERY or not self._watch.may_delete():
             return
         while await self._store.prune(PRUNE_CHUNK) >= PRUNE_CHUNK:
             if self._stopping.is_set() or self._loop.time() - began > PRUNE_FOR:
-                return  # there is more: the next look goes on
+                return  # there is more; the next look goes on
         self._pruned_at = self._loop.time()
