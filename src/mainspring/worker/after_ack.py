@@ -21,6 +21,7 @@ class AfterAck:
 
     `ended`, `suspended` and `cancelled` only take note; `settle` does the work.
     """
+
     def __init__(self, app: Mainspring) -> None:
         self._app = app
         self._store = app.store

@@ -13,7 +13,7 @@ log = get_log("mainspring.worker")
 
 
 class Background:
-    """Holds the asyncio task in which a worker serves. If that task dies, it is logged at once and `ended` raises it."""
+    """Holds the asyncio task in which a worker serves. If that task dies, it is logged at once; `ended` raises why."""
 
     def __init__(self, worker: str, serve: Coroutine[Any, Any, None]) -> None:
         self._worker = worker

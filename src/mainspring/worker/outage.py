@@ -1,4 +1,4 @@
-"""A store that is away for a while is told of once, then ever more rarely, and once more when it is back."""
+"""Logs a store outage once, then ever more rarely, and once more when the store is back."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from mainspring.log import get_log
 
 log = get_log("mainspring.worker")
 
-FIRST_REMINDER, LONGEST = 10.0, 600.0  # seconds between two lines about the same outage; each pause doubles
+FIRST_REMINDER, LONGEST = 10.0, 600.0  # seconds between two warnings about the same outage: at first, and at most
 
 
 class Outage:
-    """What all loops of a worker know of it together; called from any thread.
+    """What all loops of a worker know about a store outage. Any thread may call it.
 
-    It begins when the first loop fails and is over when each that failed has reached the store again.
+    An outage begins when the first loop fails. It is over when each loop that failed has reached the store again.
     """
 
     def __init__(
         self,
         worker: str,
         monotonic: Callable[[], float] = time.monotonic,
-        noticed: Callable[[StoreError | None], None] = lambda _: None,  # None: it is over
+        noticed: Callable[[StoreError | None], None] = lambda _: None,  # called with None when the outage is over
     ) -> None:
         self._worker = worker
         self._noticed = noticed
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._failing: set[str] = set()  # loops
-        self._told: set[type[StoreError]] = set()  # kinds of errors
+        self._told: set[type[StoreError]] = set()  # kinds of errors that were logged as a warning
         self._since = self._remind_at = self._pause = 0.0
         self._reached_at: float | None = None  # the first success after the last failure
         self._failures = 0

@@ -1,4 +1,4 @@
-"""What should become of a job, given how its run ended. Pure: needs no store and no clock in tests."""
+"""Decides what becomes of a job, given how its run ended. Tests need neither a store nor a clock for it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from mainspring.stores.rules import LONGEST_MESSAGE, LONGEST_TRACEBACK, shorten
 from mainspring.task import Task
 from mainspring.worker.run import Dumped, Run, Stop
 
-HOPELESS = InvalidPayload, CannotStoreResult, UnsupportedCall  # the next attempt would end in the very same way
-CROWDED_DELAY: Millis = 500  # for others to be quicker than the worker that handed it back
+HOPELESS = InvalidPayload, CannotStoreResult, UnsupportedCall  # the next attempt would fail in the same way
+CROWDED_DELAY: Millis = 500  # gives other workers a chance before the worker that handed the job back claims it again
 
 HANDED_BACK: dict[Stop | None, tuple[Millis, str]] = {
     Stop.CROWDED: (CROWDED_DELAY, "its worker had no room for it"),
@@ -38,9 +38,10 @@ HANDED_BACK: dict[Stop | None, tuple[Millis, str]] = {
 
 
 def returned(run: Run, value: Any, now: Millis) -> Outcome | None:
-    """The handler came to its end. Even past its timeout: the work is done, and undoing it is nobody's wish.
+    """Return the outcome of a handler that returned. It counts even after the timeout: the work is done.
 
-    Unless it has swallowed what should have unwound it: a lost claim (None) or a suspension.
+    Two exceptions are for handlers that caught the exception meant to unwind them. If the claim is lost, return None.
+    If the job was to be suspended, it still is.
     """
     if run.durable is not None and run.durable.lost:
         return None
@@ -48,12 +49,12 @@ def returned(run: Run, value: Any, now: Millis) -> Outcome | None:
         return suspended(run, now)
     try:
         return completed(run, now, value)
-    except Exception as error:  # noqa: BLE001 - CannotStoreResult; or a type of the user's that cannot be dumped at all
+    except Exception as error:  # noqa: BLE001 - CannotStoreResult, or one of the user's types that cannot be dumped
         return end(run, Move.DEAD, now, failure=failure_of(error))
 
 
 def completed(run: Run, now: Millis, value: Any = None) -> Outcome:
-    """With the result, which the context may know better, and the jobs that follow."""
+    """Return a completed outcome: with the result (the one set on the context, if any) and the follow-up jobs."""
     effects = run.context.effects if run.context is not None else None
     if effects is not None and effects.result is not UNSET:
         value = effects.result
@@ -64,9 +65,9 @@ def completed(run: Run, now: Millis, value: Any = None) -> Outcome:
 
 
 def raised(run: Run, error: BaseException, now: Millis) -> Outcome | None:
-    """The handler raised, or was stopped; None: the claim is lost and nothing may be written.
+    """Return the outcome of a handler that raised or was stopped; None if the claim is lost and nothing may be written.
 
-    Whatever a handler raises once its worker has told it to stop is taken as an answer to that, and burns no attempt:
+    Whatever a handler raises after its worker has told it to stop counts as the answer to that, and uses no attempt:
     libraries turn a cancellation into errors of their own.
     """
     if run.stop is Stop.LOST or (run.durable is not None and run.durable.lost):
@@ -88,8 +89,8 @@ def raised(run: Run, error: BaseException, now: Millis) -> Outcome | None:
 
 
 def suspended(run: Run, now: Millis) -> Outcome:
-    """Its function sleeps or waits; the record of that is written in the same commit."""
-    assert run.durable is not None  # noqa: S101 - asked before
+    """Return the outcome of a function that sleeps or waits. The same commit writes the record of that."""
+    assert run.durable is not None  # noqa: S101 - the callers have checked it
     assert run.durable.suspension is not None  # noqa: S101
     pause = run.durable.suspension
     run.look_again = pause.look_again
@@ -113,7 +114,7 @@ def failed(run: Run, error: BaseException, now: Millis) -> Outcome:
         return end(run, Move.DEAD, now, failure=failure, reason=reason)
     try:
         delay = retry_delay(run, error)
-    except Exception as broken:  # noqa: BLE001 - a policy may be the user's own function, and a job must not be lost by it
+    except Exception as broken:  # noqa: BLE001 - a policy may be the user's function, and must not lose the job
         note = f"\nThe retry policy failed too, and the default one was used:\n{failure_of(broken).traceback}"
         failure = replace(failure, traceback=failure.traceback + note)
         delay = default_delay(run, error)
@@ -123,7 +124,7 @@ def failed(run: Run, error: BaseException, now: Millis) -> Outcome:
 
 
 def retry_delay(run: Run, error: BaseException) -> Millis | None:
-    """None: give up."""
+    """Return the delay before the next attempt; None to give up."""
     retry = run.retry
     if run.claim.attempt >= run.claim.max_attempts or not retry.allows(error):
         return None
@@ -132,9 +133,9 @@ def retry_delay(run: Run, error: BaseException) -> Millis | None:
 
 
 def after_stall(task: Task[..., Any, Any] | None, run: StalledRun) -> Millis | None:
-    """The delay before a stalled job's next attempt, by the job's own policy or its task's; None: give up.
+    """Return the delay before a stalled job's next attempt, by the job's own policy or its task's; None to give up.
 
-    A worker that does not know the task uses the default policy, as does one whose policy fails.
+    A worker that does not know the task uses the default policy. So does a worker whose policy fails.
     """
     own = read_object(run.options).get("retry")
     try:
@@ -170,7 +171,7 @@ def end(run: Run, move: Move, now: Millis, *, reason: str = "", **rest: Any) -> 
 
 
 def failure_of(error: BaseException) -> Failure:
-    """An error that came from a child process brings its own traceback along."""
+    """Describe an exception. One that came from a child process brings its own description along."""
     told = told_with(error)
     if told is not None:
         return told
@@ -179,12 +180,12 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def as_failure(kind: str, message: str, trace: str) -> Failure:
-    """As stores take it: without lone surrogates, and shortened."""
+    """Return a failure that stores accept: without lone surrogates, and shortened."""
     return Failure(storable(kind, LONGEST_MESSAGE), storable(message, LONGEST_MESSAGE), storable(trace))
 
 
 def told_with(error: BaseException) -> Failure | None:
-    """Exceptions are the user's: some raise whatever they are asked for."""
+    """Return the description attached to the exception, if any. Some exceptions raise on any attribute access."""
     try:
         told: Failure | None = getattr(error, "mainspring_failure", None)
     except Exception:  # noqa: BLE001
@@ -193,7 +194,7 @@ def told_with(error: BaseException) -> Failure | None:
 
 
 def trace_of(error: BaseException) -> str:
-    """The traceback, with the errors that led to this one.
+    """Return the traceback, with the exceptions that led to this one.
 
     Long messages are shortened first. Python would split them into lines: for 50 MB that takes seconds, in which the
     worker does nothing else.
@@ -202,7 +203,7 @@ def trace_of(error: BaseException) -> str:
         if all(has_short_message(one) for one in causes_of(error)):
             return "".join(traceback.format_exception(error))
         return CAUSED.join(short_trace_of(one) + more_about(one) for one in causes_of(error))
-    except Exception:  # noqa: BLE001 - before 3.12 Python's own asking for notes was not prepared for these either
+    except Exception:  # noqa: BLE001 - before 3.12, Python failed on exceptions that raise when asked for their notes
         return short_trace_of(error)
 
 
@@ -210,7 +211,7 @@ CAUSED = "\nThis exception led to the following one:\n\n"
 
 
 def causes_of(error: BaseException) -> list[BaseException]:
-    """The error and those that led to it, the first one first."""
+    """Return the exception and those that led to it, the earliest first."""
     chain: list[BaseException] = []
     link: BaseException | None = error
     while link is not None and not any(link is seen for seen in chain):
@@ -226,21 +227,21 @@ def has_short_message(error: BaseException) -> bool:
 
 
 def short_trace_of(error: BaseException) -> str:
-    """The traceback of this error alone."""
+    """Return the traceback of this exception alone."""
     lines = "".join(traceback.format_tb(error.__traceback__))
     message = shorten(message_of(error), LONGEST_MESSAGE)
     return f"Traceback (most recent call last):\n{lines}{type(error).__name__}: {message}\n"
 
 
 def more_about(error: BaseException) -> str:
-    """Its notes, and the errors of a group."""
+    """Return the exception's notes, and the exceptions of a group."""
     notes = [f"{shorten(note, LONGEST_MESSAGE)}\n" for note in getattr(error, "__notes__", ())]
     within = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
     return "".join([*notes, *(f"\nIn this group:\n\n{short_trace_of(one)}{more_about(one)}" for one in within)])
 
 
 def message_of(error: BaseException) -> str:
-    """Some cannot even say what went wrong."""
+    """Return the exception's message, even if its `__str__` raises."""
     try:
         return str(error)
     except Exception as worse:  # noqa: BLE001
@@ -248,5 +249,5 @@ def message_of(error: BaseException) -> str:
 
 
 def storable(text: str, most: int = LONGEST_TRACEBACK) -> str:
-    """Undecodable bytes of file names and the like travel as lone surrogates, which no store takes."""
+    """Shorten the text and escape lone surrogates (undecodable bytes of file names, say), which no store accepts."""
     return shorten(text, most).encode("utf-8", "backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""The parent's side of isolation="process": a pool of children, each of which can be ended at any moment."""
+"""The parent's side of isolation="process": a pool of child processes, each of which can be ended at any moment."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LAST_WORDS = 2.0  # seconds between asking a child to end and killing it
 
 
 class Child:
-    """One process and the pipe to it. Messages are JSON."""
+    """A child process and the pipe to it. Messages are JSON."""
 
     def __init__(self) -> None:
         spawn = multiprocessing.get_context("spawn")
@@ -46,27 +46,27 @@ class Child:
 
     @property
     def usable(self) -> bool:
-        """One that was asked to end may have answered just before: the next job must not die of that."""
+        """Return False also after `end`: the child may just have answered, but the next job must not die with it."""
         return not self._doomed and self._process.is_alive()
 
     def send(self, message: dict[str, Any]) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its death is seen when we read
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `receive` will notice that the child is dead
             self._pipe.send_bytes(json.dumps(message).encode())
 
     async def receive(self) -> dict[str, Any]:
-        """The next message; WorkerCrashed if the child died instead."""
+        """Return the next message; raise WorkerCrashed if the child has died."""
         await readable(self._pipe)
         try:
             message: dict[str, Any] = json.loads(self._pipe.recv_bytes())
-        except (EOFError, OSError):  # also in the middle of a message
+        except (EOFError, OSError):  # the child may also die in the middle of a message
             raise WorkerCrashed(self._obituary()) from None
         return message
 
     def end(self) -> None:
-        """Ask, and soon insist."""
+        """Ask the child to end, and kill it soon after."""
         self._doomed = True
         self._process.terminate()
-        with contextlib.suppress(RuntimeError):  # no loop any more
+        with contextlib.suppress(RuntimeError):  # there is no loop any more
             asyncio.get_running_loop().call_later(LAST_WORDS, self._kill)
 
     def close(self) -> None:
@@ -76,7 +76,7 @@ class Child:
         self._process.close()
 
     def _kill(self) -> None:
-        with contextlib.suppress(ValueError):  # closed already
+        with contextlib.suppress(ValueError):  # the process object is closed already
             self._process.kill()
 
     def _obituary(self) -> str:
@@ -87,7 +87,7 @@ class Child:
 
 
 class Processes:
-    """At most `limit` children, started when needed and reused."""
+    """A pool of at most `limit` children, started when needed and reused."""
 
     def __init__(self, limit: int) -> None:
         self._free = asyncio.Semaphore(limit)
@@ -102,9 +102,10 @@ class Processes:
         begun: Callable[[Callable[[], None]], None],
         may_start: Callable[[], bool],
     ) -> Any:
-        """Run the job in a child; `begun` is called with a way to end it. Raises what the handler raised.
+        """Run the job in a child and return its result; raise what the handler raised.
 
-        `may_start` is asked when the child is ready to call the handler; if it says no, `HeldBack` is raised.
+        `begun` gets a function that ends the child. `may_start` is asked when the child is ready to call the handler;
+        if it returns False, `HeldBack` is raised.
         """
         async with self._free:
             child = self._take()
@@ -153,7 +154,7 @@ class Processes:
         child.send(order)
         while True:
             message = await child.receive()
-            if "ready" in message:  # a new child takes long to come so far
+            if "ready" in message:  # starting a new child takes long, so ask again whether the job may start
                 child.send({"start": may_start()})
             elif "progress" in message:
                 context.progress(*message["progress"])
@@ -174,10 +175,10 @@ class Processes:
 
 
 def told_error(answer: dict[str, Any]) -> Exception:
-    """An error like the child's: of the nearest kind that this process knows too, so that retry rules apply to it."""
+    """Return an exception of the nearest class of the child's exception that exists here, so that retry rules apply."""
     kind = next((known for known in map(find_kind, answer["kinds"]) if known is not None), Exception)
     try:
-        error = kind.__new__(kind, answer["message"])  # not __init__: it may want what we do not have
+        error = kind.__new__(kind, answer["message"])  # not __init__: it may need arguments that we do not have
     except TypeError:
         error = Exception(answer["message"])
     told = outcomes.as_failure(answer["error"], answer["message"], answer["traceback"])
@@ -194,7 +195,7 @@ def find_kind(name: Sequence[str]) -> type[Exception] | None:
 
 
 async def readable(pipe: Connection) -> None:
-    """Wait, without a thread, until there is something to read."""
+    """Wait, without using a thread, until there is something to read."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
 

@@ -1,4 +1,4 @@
-"""What handlers report of their progress, on its way to the store."""
+"""Writes the progress that handlers report to the store."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from mainspring.stores.protocol import Store
 from mainspring.worker.reporter import Reporter
 from mainspring.worker.run import Run
 
-PAUSE = 0.1  # seconds between writes; of many reports the last is written
+PAUSE = 0.1  # seconds between two writes; of several reports of a job, only the last is written
 
 
 class Progress:
-    """Of one event loop."""
+    """The progress reports of one worker; belongs to one event loop."""
 
     def __init__(self, store: Store, announce: Reporter, held: Mapping[str, Run]) -> None:
         self._store = store
@@ -25,7 +25,7 @@ class Progress:
         self._some, self._writing = asyncio.Event(), asyncio.Lock()
 
     def report(self, run: Run, fraction: float, note: str) -> None:
-        """From any thread."""
+        """Note a report, to be written soon. Any thread may call this."""
         report = ProgressReport(run.claim.id, run.claim.token, fraction, note)
         self._loop.call_soon_threadsafe(self._note, report)
 
@@ -38,13 +38,13 @@ class Progress:
         self._reports.pop(job_id, None)
 
     async def step(self) -> None:
-        """One turn of a supervised loop."""
+        """Do one turn of a supervised loop."""
         await self._some.wait()
         await self.write()
         await asyncio.sleep(PAUSE)
 
     async def write(self) -> None:
-        """When it returns, all that was reported before is written."""
+        """Write all reports; when this returns, everything reported before is written."""
         async with self._writing:
             await self._write()
 
@@ -58,7 +58,7 @@ class Progress:
             accepted = await self._store.report(reports)
         except BaseException:
             self._reports = {report.job_id: report for report in reports} | self._reports
-            self._some.set()  # again, after a pause
+            self._some.set()  # try again after a pause
             raise
         for report in reports:
             run = runs[report.job_id]

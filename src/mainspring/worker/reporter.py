@@ -1,4 +1,4 @@
-"""Telling the world, after the store has confirmed: events and log lines about runs."""
+"""Sends events and log lines about runs, after the store has confirmed what they say."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ log = get_log("mainspring.worker")
 
 
 class Reporter:
-    """One worker's voice."""
+    """The events and log lines of one worker."""
 
     def __init__(self, bus: Bus, worker: str, *, log_completions: bool = False) -> None:
         self._log_completions = log_completions
@@ -45,7 +45,7 @@ class Reporter:
             self._bus.emit(JobProgressed(**self._about(claim), fraction=report.fraction, note=report.note))
 
     def hears_success(self) -> bool:
-        """Whether anybody wants to know of each job that simply succeeds: there may be tens of thousands a second."""
+        """Return whether each success must be reported: there may be tens of thousands of them a second."""
         return self._log_completions or self._bus.wants(JobCompleted) or log.wants(logging.DEBUG)
 
     def ended(self, run: Run, outcome: Outcome, status: Status | None) -> None:
@@ -82,7 +82,7 @@ class Reporter:
         elif outcome.move is Move.SUSPEND:
             self._suspended(run, outcome, fields, duration)
         elif outcome.move is Move.RELEASE:
-            say = log.debug if run.stop is Stop.HALTED else log.info  # a halt may hand back thousands
+            say = log.debug if run.stop is Stop.HALTED else log.info  # a halt may hand back thousands of jobs
             say("job_released", **fields, duration=duration, delay=delay, reason=outcome.reason)
             self._bus.emit(JobReleased(**about, reason=outcome.reason))
         else:
@@ -96,7 +96,7 @@ class Reporter:
             )
 
     def _suspended(self, run: Run, outcome: Outcome, fields: dict[str, Any], duration: float) -> None:
-        """A debug line: a system may have hundreds of thousands that wait."""
+        """Report a suspension, logged only at DEBUG: a system may have hundreds of thousands of suspended jobs."""
         due = outcome.finished_at + outcome.delay
         until = to_datetime(due) if outcome.finished_at and due < UNTIL_WOKEN else None
         log.debug("job_suspended", **fields, duration=duration, until=until, waits_for=outcome.waits_for)
@@ -106,7 +106,7 @@ class Reporter:
             self._bus.emit(told)
 
     def taken_over(self, takeover: Takeover) -> None:
-        """A claim that this worker took from another."""
+        """Report a claim that this worker took over from another."""
         fields = {"job_id": takeover.job_id, "task": takeover.task, "worker": takeover.worker}
         told = {**fields, "attempt": takeover.attempts, "cause": takeover.cause, "error": error_of(takeover.failure)}
         log.warning("job_taken_over", **told, status=takeover.status, by=self._worker)
@@ -145,7 +145,7 @@ def error_of(failure: Failure | None) -> str:
 
 
 def reason_of(run: Run, outcome: Outcome) -> RetryReason:
-    """A `TimeoutError` of the handler's own, say of a service it called, is an error like any other."""
+    """Return why a run is retried. The handler's own `TimeoutError`, say of a service it calls, is just an error."""
     if outcome.move is Move.CRASH:
         return "crash"
     return "timeout" if run.stop is Stop.TIMEOUT else "error"

@@ -1,4 +1,4 @@
-"""One job in a worker's hands, from claim to outcome."""
+"""One run of a job in a worker, from its claim to its outcome."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from mainspring.task import Task
 class Stop(StrEnum):
     """Why the worker ends a run before its handler does."""
 
-    CANCEL = "cancelled"  # by hand
+    CANCEL = "cancelled"  # your code or an operator cancelled the job
     TIMEOUT = "timeout"
-    LOST = "claim lost"  # somebody else has it now: whatever it does is not written
-    SHUTDOWN = "worker stops"  # handed back, no attempt burnt
-    CROWDED = "no room"  # likewise: claimed, but nothing is free here to run it
-    HALTED = "halted"  # likewise: halted, or refused by a guard, between its claim and its start
+    LOST = "claim lost"  # another worker may have the job now: this run's outcome is not written
+    SHUTDOWN = "worker stops"  # the job is handed back without using an attempt
+    CROWDED = "no room"  # handed back likewise: the worker claimed the job, but has no free slot for it
+    HALTED = "halted"  # handed back likewise: halted or refused by a guard between its claim and its start
 
 
 class Dumped:
-    """A result that is JSON text already: a child process has checked it against its task."""
+    """A result that is already JSON text: a child process has checked it against its task."""
 
     __slots__ = ("text",)
 
@@ -40,26 +40,28 @@ class Dumped:
 
 
 class Run:
+    """One claimed job, what the worker knows about its run, and how to stop it."""
+
     started_at: Millis = 0
     context: Context | None = None
-    thread: int | None = None  # in which its handler runs
-    handler_thread: int | None = None  # the same, but only while the handler runs there; also of a batch
-    durable: DurableRun | None = None  # if its handler has asked for anything durable
-    slot: asyncio.Task[None] | None = None  # the task that runs it
-    written: asyncio.Future[None] | None = None  # if its slot is to wait for that
-    kill: Callable[[], object] | None = None  # ends its process, if it has one
+    thread: int | None = None  # the thread in which the handler runs
+    handler_thread: int | None = None  # the same, but only while the handler runs there; also set for batches
+    durable: DurableRun | None = None  # set once the handler has used anything durable
+    slot: asyncio.Task[None] | None = None  # the asyncio task that runs it
+    written: asyncio.Future[None] | None = None  # set if the slot must wait until the outcome is written
+    kill: Callable[[], object] | None = None  # ends the child process, or otherwise stops the handler
     stop: Stop | None = None
     stop_reason = ""
     told_at: float | None = None  # when it was first told to stop, by the monotonic clock
-    ended = False  # its outcome is on the way: nothing can be done about it any more
-    error: BaseException | None = None  # what its handler raised; at its timeout a TimeoutError
-    guarded = False  # it passed guards, who want to hear of its end
-    look_again: LookAgain | None = None  # if it is being suspended: whether what it waits for has happened by now
+    ended = False  # its outcome is on the way to the store, so the run cannot be stopped any more
+    error: BaseException | None = None  # what the handler raised; after a timeout a TimeoutError
+    guarded = False  # it passed guards, which must be told when it ends
+    look_again: LookAgain | None = None  # of a job being suspended: checks whether what it waits for has happened
 
     def __init__(self, claim: Claim, task: Task[..., Any, Any], claimed_at: float) -> None:
         self.claim = claim
         self.task = task
-        self.claimed_at = claimed_at  # the worker's monotonic clock
+        self.claimed_at = claimed_at  # by the worker's monotonic clock
 
     @property
     def timeout(self) -> float | None:
@@ -67,19 +69,19 @@ class Run:
 
     @property
     def is_plain(self) -> bool:
-        """A coroutine without context, timeout or options of its own."""
+        """Return whether it is a coroutine without context, timeout or options of its own."""
         return self.task.is_plain and not self.claim.timeout and self.claim.options is None
 
     @property
     def isolated(self) -> bool:
-        if self.claim.options is None or '"isolation"' not in self.claim.options:  # most say nothing about it
+        if self.claim.options is None or '"isolation"' not in self.claim.options:  # true of most jobs
             return self.task.options.isolation == "process"
         own = read_object(self.claim.options).get("isolation")
         return (own or self.task.options.isolation) == "process"
 
     @property
     def threaded(self) -> bool:
-        """Whether all we can do is tell it. A job that still waits for a child process can be called off."""
+        """Return whether the handler can only be told to stop, as it runs in a thread of this process."""
         return not self.task.is_async and not self.isolated
 
     @property
@@ -88,7 +90,7 @@ class Run:
 
     @property
     def retry(self) -> Retry:
-        """The job's own policy, if it carries one."""
+        """Return the job's own retry policy, or else that of its task."""
         if self.claim.options and (own := read_object(self.claim.options).get("retry")):
             return Retry.from_data(own)
         return self.task.retry_in(self.claim.queue)
@@ -98,11 +100,11 @@ class Run:
         return handler()
 
     def hold_back(self) -> None:
-        """It does not start after all. May be called from any thread."""
+        """Note that the run does not start after all. Any thread may call this."""
         self.stop = self.stop or Stop.HALTED
 
     def end(self, stop: Stop, reason: str = "") -> None:
-        """Make the handler stop: cancel the coroutine, end the process; a thread is only told."""
+        """Make the handler stop: cancel its coroutine or end its process. A handler in a thread is only told."""
         if self.ended or self.stop is Stop.LOST or (self.stop is not None and stop is not Stop.LOST):
             return
         if self._commits(stop):
@@ -117,7 +119,7 @@ class Run:
             self.slot.cancel()
 
     def _commits(self, stop: Stop) -> bool:
-        """Its own transaction writes its end: to a heartbeat that looks like a lost claim."""
+        """Return whether the run's own transaction is writing its outcome, which a heartbeat sees as a lost claim."""
         if self.context is None:
             return False
         effects = self.context.effects
@@ -125,7 +127,7 @@ class Run:
 
 
 def in_this_thread(runs: Sequence[Run], handler: Callable[[], Any]) -> Any:
-    """Call the handler of these runs, and note meanwhile in which thread it is, in case it hangs."""
+    """Call the handler of these runs. Meanwhile note the thread it runs in, to show its stack if it hangs."""
     for run in runs:
         run.handler_thread = threading.get_ident()
     try:

@@ -1,4 +1,4 @@
-"""How a worker works, in one frozen object."""
+"""The settings of a worker, in one frozen object."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from mainspring.stores.protocol import EVERY_QUEUE
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One queue that a worker takes from."""
+    """One queue from which a worker takes jobs."""
 
     queue: str
-    weight: int = 1  # its share of the claims, where the order is not strict
-    concurrency: int | None = None  # at most so many of it at once, here
+    weight: int = 1  # the queue's share of the claims, unless the order is strict
+    concurrency: int | None = None  # at most this many of its jobs run at once in this worker
 
     def __post_init__(self) -> None:
         if not self.queue or self.weight < 1 or (self.concurrency is not None and self.concurrency < 1):
@@ -32,7 +32,7 @@ Queues = str | Iterable[str | Subscription] | Mapping[str, int]
 
 
 def subscriptions(queues: Queues, limits: Mapping[str, int] | None = None) -> tuple[Subscription, ...]:
-    """`"*"`, `["mail", "default"]`, `{"mail": 3, "default": 1}` (weights), or Subscriptions."""
+    """Return the subscriptions for `"*"`, `["mail", "default"]`, `{"mail": 3, "default": 1}` (weights) or a mix."""
     limits = dict(limits or {})
     if isinstance(queues, str):
         queues = [queues]
@@ -40,7 +40,7 @@ def subscriptions(queues: Queues, limits: Mapping[str, int] | None = None) -> tu
     if isinstance(queues, Mapping):
         given = [Subscription(name, weight) for name, weight in queues.items()]
     else:
-        given = [one if isinstance(one, Subscription) else Subscription(one) for one in queues]
+        given = [queue if isinstance(queue, Subscription) else Subscription(queue) for queue in queues]
     made = tuple(Subscription(s.queue, s.weight, limits.pop(s.queue, s.concurrency)) for s in given)
     if limits:
         msg = f"limits name queues that the worker does not take from: {', '.join(limits)}"
@@ -53,11 +53,11 @@ def subscriptions(queues: Queues, limits: Mapping[str, int] | None = None) -> tu
 
 
 def refuse_contradictions(made: tuple[Subscription, ...]) -> None:
-    names = [one.queue for one in made]
+    names = [subscription.queue for subscription in made]
     if twice := [name for name, number in Counter(names).items() if number > 1]:
         msg = f"a worker takes from each queue once; named twice: {', '.join(twice)}"
         raise ConfigurationError(msg)
-    limited = [one.queue for one in made if one.concurrency is not None and one.queue != EVERY_QUEUE]
+    limited = [s.queue for s in made if s.concurrency is not None and s.queue != EVERY_QUEUE]
     if EVERY_QUEUE in names and limited:
         msg = f'"*" also takes from {", ".join(limited)}, whose limit would not hold: name the other queues instead'
         raise ConfigurationError(msg)
@@ -73,7 +73,7 @@ def refuse_share(exit_when_stuck: float | None) -> None:
 
 
 def new_worker_id() -> str:
-    """Unique per start, readable in logs: machine, process, and a few random letters."""
+    """Return an id that is unique per start and readable in logs: machine, process, and a few random letters."""
     host = "".join(c if c.isalnum() else "-" for c in socket.gethostname())[:24]
     return f"{host}-{os.getpid()}-{secrets.token_hex(3)}"
 
@@ -82,7 +82,7 @@ class WorkerOptions(TypedDict, total=False):
     """The keyword arguments of `Worker(app, …)` and `app.worker(…)`; `WorkerSettings` says what each one means."""
 
     queues: Queues
-    limits: Mapping[str, int]  # per queue: at most so many of its jobs at once, in this worker
+    limits: Mapping[str, int]  # per queue: at most this many of its jobs run at once in this worker
     strict: bool
     concurrency: int
     processes: int
@@ -98,14 +98,16 @@ class WorkerOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
+    """Everything that can be set about a worker."""
+
     queues: tuple[Subscription, ...] = (Subscription(EVERY_QUEUE),)
     strict: bool = False  # take from a later queue only when the earlier ones are empty
     concurrency: int = 100  # jobs at once: coroutines, threads and processes together
     processes: int = field(default_factory=lambda: os.cpu_count() or 1)  # children for isolation="process"
-    prefetch: int = 2000  # at most so many claimed ahead; adapts to how fast jobs finish
+    prefetch: int = 2000  # at most this many jobs are claimed ahead; fewer if jobs finish slowly
     ack_delay: float = 0.005  # seconds a finished job may wait for others to be written with it
     grace: float = 30.0  # seconds that running jobs get to finish when the worker stops
-    heartbeat: float = 1.0  # seconds
+    heartbeat: float = 1.0  # seconds between heartbeats
     upkeep: float = 1.0  # seconds between looks for dead workers and stalled jobs
     log_completions: bool = False  # log each job that completes at info rather than debug
     exit_when_stuck: float | None = None  # hand back the jobs and exit when this share of the slots is stuck

@@ -52,14 +52,14 @@ class StuckSlots:
         return found
 
     def ended(self, run: Run) -> None:
-        """The run came to its end after all."""
+        """Note that a stuck run has ended after all."""
         if run in self.runs:
             self.runs.discard(run)
             self._count()
             log.info("slot_free_again", worker=self._worker, task=run.claim.task, job_id=run.claim.id)
 
     def forget(self, run: Run) -> None:
-        """The worker stops and leaves the run behind."""
+        """Remove a run that the stopping worker leaves behind."""
         self.runs.discard(run)
         self._count()
 
@@ -71,7 +71,7 @@ class StuckSlots:
 
 
 def overdue(running: Collection[Run], grace: float, now: float) -> list[Run]:
-    """The runs of all slots in which every run was told to stop at least `grace` seconds ago."""
+    """Return the runs of all slots in which every run was told to stop at least `grace` seconds ago."""
     told = {run for run in running if run.told_at is not None and now - run.told_at >= grace}
     told -= {run for run in told if run.stop is Stop.SHUTDOWN}
     if not told:  # nearly always
@@ -88,7 +88,7 @@ def one_per_slot(runs: Iterable[Run]) -> Iterable[Run]:
 
 
 def stack_of(run: Run) -> list[str]:
-    """Where the handler is now, as `file:line in function: source`; the innermost call is the last."""
+    """Return where the handler is now, as `file:line in function: source`; the innermost call is last."""
     frames = frames_in_thread(run.handler_thread) if run.handler_thread else frames_in_coroutine(run)
     shown = [frame for frame in frames if not frame.f_globals.get("__name__", "").startswith("mainspring.worker.")]
     summary = traceback.StackSummary.extract((frame, frame.f_lineno) for frame in shown[-MAX_FRAMES:])

@@ -1,4 +1,4 @@
-"""Loops that do not end because the database was away for a while."""
+"""Keeps loops running while the database is away for a while."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = get_log("mainspring.worker")
 
 
 class Backoff:
-    """0.05 s, doubling up to 5 s, each a little random; begins anew when something worked."""
+    """Pauses of 0.05 s, doubling up to 5 s, each slightly random. They start anew after a success."""
 
     def __init__(self, first: float = 0.05, most: float = 5.0) -> None:
         self._first, self._most = first, most
@@ -25,7 +25,7 @@ class Backoff:
         self.next = self._first
 
     async def wait(self, unless: asyncio.Event | None = None) -> None:
-        """Until then, or until the event."""
+        """Wait for the next pause, or until the event is set."""
         delay = self.next * random.uniform(0.8, 1.2)  # noqa: S311 - spreads load
         self.next = min(self._most, self.next * 2)
         with contextlib.suppress(TimeoutError):
@@ -34,18 +34,18 @@ class Backoff:
 
 
 def is_being_cancelled() -> bool:
-    """Whether it is we who are to end, and not just something that we awaited that was cancelled by others."""
+    """Return whether the current task is being cancelled, not just something that it awaits."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 async def supervised(name: str, step: Callable[[], Awaitable[None]], outage: Outage) -> None:
-    """Call the step for ever. One that fails is reported and tried again after a pause."""
+    """Call the step for ever. If it fails, report that and try again after a pause."""
     backoff = Backoff()
     while True:
         try:
             await step()
-        except (Exception, asyncio.CancelledError) as error:  # it must survive whatever it is
+        except (Exception, asyncio.CancelledError) as error:  # the loop must survive whatever it is
             if is_being_cancelled():
                 raise
             if isinstance(error, StoreError):

@@ -1,4 +1,4 @@
-"""Threads for plain functions. They are daemons: one that hangs cannot keep a stopped worker alive."""
+"""Runs plain functions in daemon threads: a thread that hangs cannot keep a stopped worker alive."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Work = tuple[contextvars.Context, Callable[[], Any], asyncio.AbstractEventLoop, 
 
 
 class HeldBack(BaseException):
-    """The job was halted between its claim and the moment at which its thread or process was ready for it.
+    """The job was halted between its claim and the moment when its thread or process was ready for it.
 
-    Like a cancellation, `except Exception` does not catch it: middleware would report it as an error.
+    `except Exception` does not catch it, as with a cancellation. Otherwise middleware would report it as an error.
     """
 
 
 class Threads:
-    """As many as are needed at once, reused. The worker's concurrency bounds them."""
+    """As many threads as are needed at once, reused. The worker's concurrency limits their number."""
 
     def __init__(self) -> None:
         self._inbox: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
@@ -31,7 +31,7 @@ class Threads:
         self._lock = threading.Lock()
 
     def run(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
-        """A future of what the function gives, on the running loop."""
+        """Call the function in a thread; return a future of its result, on the running loop."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         with self._lock:
@@ -53,21 +53,22 @@ class Threads:
             value, error = None, None
             try:
                 value = context.run(function)
-            except BaseException as raised:  # noqa: BLE001 - handed to whoever awaits it
+            except BaseException as raised:  # noqa: BLE001 - the caller that awaits the future gets it
                 error = raised
             with self._lock:
                 self._idle += 1
-            with contextlib.suppress(RuntimeError):  # its loop is closed: nobody waits there any more
+            with contextlib.suppress(RuntimeError):  # its loop is closed, so nothing awaits the future any more
                 loop.call_soon_threadsafe(_settle, future, value, error)
             del work, context, function, future, value, error
 
 
 def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
-    if future.done():  # who waited for it has been stopped
+    if future.done():  # the caller that awaited it has been stopped
         if inspect.iscoroutine(value):
             value.close()
         return
-    if isinstance(error, (StopIteration, GeneratorExit)):  # a future takes the one not; the other ends who awaits it
+    # a future does not accept StopIteration, and GeneratorExit would end the coroutine that awaits it
+    if isinstance(error, (StopIteration, GeneratorExit)):
         told = RuntimeError(f"handler raised {type(error).__name__}: {error}")
         error = told.with_traceback(error.__traceback__)
     if error is not None:

@@ -1,4 +1,4 @@
-"""Telling of due jobs that cannot run: no live worker of their queue knows their task."""
+"""Reports due jobs that cannot run because no live worker of their queue knows their task."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from mainspring.worker.outage import Outage
 
 log = get_log("mainspring.worker")
 
-LOOP = "unknown tasks"  # its name in what is told of an outage
-LOOK_EVERY = 5.0  # seconds, at least, between looks at what other workers know
+LOOP = "unknown tasks"  # the name of this loop in reports of an outage
+LOOK_EVERY = 5.0  # seconds, at least, between two looks at what other workers know
 
 
 class UnknownTasks:
-    """Of one event loop. A claim says which due tasks its worker does not know; here it is found out who does.
+    """A claim says which due tasks its worker does not know. This finds out whether another worker knows them.
 
-    Each task is told of once, until a worker knows it or its jobs are gone. During a rolling deployment old workers
-    meet new tasks all the time: that is worth a look now and then, and nothing is told while a new worker is alive.
+    Each task is reported once, until a worker knows it or its jobs are gone. During a rolling deployment old workers
+    meet new tasks all the time: they look now and then, and report nothing while a new worker is alive.
     """
 
     def __init__(self, app: Mainspring, worker: str, outage: Outage) -> None:
@@ -28,7 +28,7 @@ class UnknownTasks:
         self._worker = worker
         self._outage = outage
         self._met: set[str] = set()  # tasks that this worker does not know
-        self._told: set[tuple[str, str]] = set()  # task and queue
+        self._told: set[tuple[str, str]] = set()  # task and queue that were reported
         self._news = asyncio.Event()
 
     def met(self, tasks: Iterable[str]) -> None:
@@ -36,7 +36,7 @@ class UnknownTasks:
         self._news.set()
 
     async def step(self) -> None:
-        """Look when a claim has met an unknown task; and again, as the workers that know it may leave."""
+        """Look when a claim has met an unknown task, and keep looking, as the workers that know it may leave."""
         await self._news.wait()
         await self.look()
         self._outage.worked(LOOP)
@@ -46,12 +46,12 @@ class UnknownTasks:
         if not self._met:
             return
         stats = await self._app.store.stats()
-        self._met &= {one.task for one in stats.due_tasks}
-        unknown = {(one.task, one.queue): one for one in stats.unknown_tasks if one.task in self._met}
+        self._met &= {stat.task for stat in stats.due_tasks}
+        unknown = {(stat.task, stat.queue): stat for stat in stats.unknown_tasks if stat.task in self._met}
         for key in sorted(unknown.keys() - self._told):
-            one = unknown[key]
-            log.warning("task_unknown", task=one.task, queue=one.queue, due=one.due, worker=self._worker)
-            self._app.bus.emit(TaskUnknown(task=one.task, queue=one.queue, due=one.due, oldest_due=one.oldest_due))
+            stat = unknown[key]
+            log.warning("task_unknown", task=stat.task, queue=stat.queue, due=stat.due, worker=self._worker)
+            self._app.bus.emit(TaskUnknown(task=stat.task, queue=stat.queue, due=stat.due, oldest_due=stat.oldest_due))
         self._told = set(unknown)
         if not self._met:
             self._news.clear()

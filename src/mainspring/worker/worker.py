@@ -1,9 +1,9 @@
-"""The worker: claims due jobs, has them run, writes down how they ended.
+"""The worker: claims due jobs, runs them, and writes their outcomes.
 
-`serve` is the table of contents. Nine loops run side by side, each supervised, beside the heartbeat's thread:
-claim (store → `Run`s), acks (outcomes → store), aftermath (what follows from them), progress (reports → store), gate
-(what is halted), breakers (what others opened or closed), timers (schedules → jobs), upkeep (takeovers, retention),
-unknown tasks (jobs that no worker can run).
+`serve` is the table of contents. Nine supervised loops run side by side, and the heartbeat in its own thread:
+claim (store → `Run`s), acks (outcomes → store), aftermath (what follows from acks), progress (reports → store), gate
+(what is halted), breakers (what other processes opened or closed), timers (schedules → jobs), upkeep (takeovers,
+retention), unknown tasks (jobs that no worker can run).
 """
 
 from __future__ import annotations
@@ -60,21 +60,21 @@ from mainspring.worker.supervise import Backoff, supervised
 
 log = get_log("mainspring.worker")
 
-EXIT_ABANDONED = 1  # the exit code if a handler did not end and was left behind
-EXIT_STUCK = 5  # the exit code if the worker stopped because its slots are stuck: start it again
+EXIT_ABANDONED = 1  # exit code if a handler did not end and was left behind
+EXIT_STUCK = 5  # exit code if the worker stopped because its slots are stuck: start it again
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-LONGEST_SLEEP = 10.0  # seconds between claims when nothing is due and nobody wakes us
-STALE = 2.0  # seconds that a claimed job may wait here for a free slot before others get it
-REFRESH_EVERY = 600.0  # seconds between looks whether schedules are as the code and tzdata say
-SAME_WISH = 0.1  # seconds between two signals that are one
-LAST_WORDS = 3.0  # seconds that stopped handlers get to end after the grace
-LAST_WRITES = 3.0  # seconds that the store gets then to take down what became of them
+LONGEST_SLEEP = 10.0  # seconds between claims when nothing is due and nothing wakes the worker
+STALE = 2.0  # seconds that a claimed job may wait for a free slot before the worker hands it back for others
+REFRESH_EVERY = 600.0  # seconds between checks whether schedules are as the code and tzdata say
+SAME_WISH = 0.1  # seconds; two signals closer together count as one
+LAST_WORDS = 3.0  # seconds that stopped handlers have to end, after the grace
+LAST_WRITES = 3.0  # seconds that the store has to take their outcomes, after that
 
 
 class Worker:
     """`Worker(app, queues=["mail", "default"], concurrency=50).run()`; see WorkerSettings.
 
-    In a program with an event loop of its own: `async with Worker(app):`, or `await Worker(app).serve()`.
+    In a program with its own event loop: `async with Worker(app):`, or `await Worker(app).serve()`.
     """
 
     def __init__(
@@ -92,34 +92,34 @@ class Worker:
         self._reporter = Reporter(app.bus, self.id, log_completions=self.settings.log_completions)
         self._outage = Outage(self.id, noticed=self._on_outage)
         self._prefetch = Prefetch(self.settings.prefetch)
-        self._wrapped = app.middleware.runs  # around each run, if there are any
-        self._random = random.Random()  # noqa: S311 - shares of the queues
-        self._held: dict[str, Run] = {}  # claimed, and its outcome not decided yet
-        self._buffer: deque[Run | PendingBatch] = deque()  # claimed ahead; not started
+        self._wrapped = app.middleware.runs  # middleware around each run, if there is any
+        self._random = random.Random()  # noqa: S311 - draws the order of the queues
+        self._held: dict[str, Run] = {}  # claimed, and the outcome is not decided yet
+        self._buffer: deque[Run | PendingBatch] = deque()  # claimed ahead, not started
         self._running: set[Run] = set()  # in slots
         self._detached: set[Run] = set()  # in slots but not in _held: stuck, or their jobs were claimed here again
         self._stuck = StuckSlots(self.id, self.store.stall_grace / 1000)
         self._exits_stuck = False
-        self._serving = False  # by ourselves, and not step by step for who drains
+        self._serving = False  # in `serve`, with loops of its own; `draining` instead runs step by step
         self._solo = SoloTurns()
-        self._released = 0  # jobs handed back because we stop
+        self._released = 0  # jobs handed back because the worker stops
         self._stopping, self._stop_now = asyncio.Event(), asyncio.Event()  # a worker that has stopped is done
         self._gate = self._new_gate()
         self._told_to_stop = False
-        self._abandoned = 0  # threads that did not end
+        self._abandoned = 0  # handlers that did not end
         self._signalled_at = float("-inf")
-        self._impatience: list[threading.Timer] = []  # each would end the process
+        self._impatience: list[threading.Timer] = []  # each ends the process when it fires
         self._reconciled = False
         self._has_joined = asyncio.Event()
-        self._background: Background | None = None  # while `async with` has us serve
+        self._background: Background | None = None  # set while the worker serves by `async with`
 
     # -- life -----------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Work until SIGTERM or SIGINT; then finish what runs, within the grace. A second signal stops at once.
+        """Work until SIGTERM or SIGINT, then finish running jobs within the grace. A second signal stops at once.
 
-        Returns the process's exit code. What handlers leave behind, threads of `asyncio.to_thread` or coroutines that
-        swallow their cancellation, gets a moment to end; then the process ends without it.
+        Return the exit code for the process. What handlers leave behind, such as threads of `asyncio.to_thread` or
+        coroutines that swallow their cancellation, gets a moment to end. Then the process ends without it.
         """
         before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
         try:
@@ -127,7 +127,7 @@ class Worker:
                 try:
                     code = runner.run(self._run())
                 finally:
-                    for number in STOP_SIGNALS:  # one more must not kill us now, in good order as we are
+                    for number in STOP_SIGNALS:  # another signal must not kill the process now, in its orderly end
                         runner.get_loop().remove_signal_handler(number)
                         signal.signal(number, signal.SIG_IGN)
                     self._end_within(LAST_WORDS)
@@ -138,7 +138,7 @@ class Worker:
         return code
 
     def _end_within(self, seconds: float) -> None:
-        """End this process then, whatever still keeps it, unless that is called off."""
+        """End this process after so many seconds, whatever still keeps it, unless `_be_patient` is called before."""
         timer = threading.Timer(seconds, end_process, [self.id, self._exit_code or EXIT_ABANDONED])
         timer.daemon = True
         timer.start()
@@ -153,7 +153,7 @@ class Worker:
         for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self._on_signal)
         try:
-            with contextlib.suppress(WorkerStuck):  # it is logged, and the exit code says it
+            with contextlib.suppress(WorkerStuck):  # it is logged, and the exit code tells it
                 await self.serve()
         finally:
             await self.app.close()
@@ -166,16 +166,16 @@ class Worker:
         return EXIT_ABANDONED if self._abandoned else 0
 
     def _on_signal(self) -> None:
-        """One wish may come as two signals: `timeout` and terminals tell the process and its whole group."""
+        """Stop. Two signals in quick succession count as one: `timeout` and terminals signal process and group."""
         now = self._loop.time()
         if now - self._signalled_at > SAME_WISH:
             self._signalled_at = now
             self.stop()
             if self._stop_now.is_set():
-                self._end_within(3 * LAST_WORDS)  # a store that never answers must not keep us
+                self._end_within(3 * LAST_WORDS)  # a store that never answers must not keep the process alive
 
     def stop(self) -> None:
-        """Claim no more and let running jobs finish; called again: stop at once. Unfinished jobs are handed back."""
+        """Claim no more and let running ones finish. A second call stops at once. Unfinished jobs are handed back."""
         if self._told_to_stop:
             self._stop_now.set()
         self._told_to_stop = True
@@ -186,7 +186,7 @@ class Worker:
         self._gate.shut()
 
     async def serve(self) -> None:
-        """Work until `stop` is called. Raises WorkerStuck if `exit_when_stuck` ended it."""
+        """Work until `stop` is called. Raise WorkerStuck if `exit_when_stuck` ended the worker."""
         self._prepare()
         if not await self._join():
             return
@@ -216,7 +216,7 @@ class Worker:
                 log.info("worker_stopping", worker=self.id, running=self._slots, grace=self.settings.grace)
                 await self._claim_finished()
                 await self._drain()
-            finally:  # also if we are cancelled: nothing may be claimed in the name of a worker that has left
+            finally:  # also if we are cancelled: no loop may claim for a worker that has left
                 for task in loops:
                     task.cancel()
                 await asyncio.gather(*loops, return_exceptions=True)
@@ -224,40 +224,40 @@ class Worker:
             raise WorkerStuck
 
     async def _until_stopped(self, loops: Sequence[asyncio.Task[None]]) -> None:
-        """Raise if one of our loops ends before that: without it the worker would look alive and do nothing."""
+        """Wait for `stop`. Raise if a loop ends before that: without it the worker would look alive and do nothing."""
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             ended, _ = await asyncio.wait([stopping, *loops], return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopping.cancel()
         for task in ended - {stopping}:
-            msg = f"worker {self.id}: its task {task.get_name()} has ended unasked"
+            msg = f"worker {self.id}: its task {task.get_name()} ended unexpectedly"
             raise RuntimeError(msg) from (None if task.cancelled() else task.exception())
 
     async def __aenter__(self) -> Self:
-        """Serve in the background of the running event loop. On entry the worker has joined and claims jobs.
+        """Serve in the background of the running event loop. When this returns, the worker has joined and claims jobs.
 
-        While the database is away this waits for it; a store that cannot be used at all is an error at once.
+        While the database is away, this waits for it. A store that cannot be used at all is an error at once.
         """
         if self._background is not None or self._stopping.is_set():
-            msg = f"worker {self.id} serves already or has stopped; make another one with app.worker(…)"
+            msg = f"worker {self.id} is serving or has stopped; make another one with app.worker(…)"
             raise ConfigurationError(msg)
         self._background = Background(self.id, self.serve())
         await self._background.begun(self._has_joined)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Stop: running jobs have the grace to finish. Raises what the worker died of, if the block raised nothing."""
-        assert self._background is not None  # noqa: S101 - we were entered
+        """Stop; running jobs have the grace to finish. If the worker died, raise why, unless the block raised."""
+        assert self._background is not None  # noqa: S101 - set by __aenter__
         self.stop()
         try:
             await self._background.ended()
         except Exception:
-            if kind is None:  # else the block's own error goes on; this one is in the log
+            if kind is None:  # else the block's own exception is raised; this one is in the log
                 raise
 
     async def drain(self) -> int:
-        """Run whatever is due now, and what becomes due by it, then return how many runs that were."""
+        """Run all due jobs, and those that become due by running them; return the number of runs."""
         runs = 0
         async with self.draining() as run_due:
             while jobs := (await run_due()).jobs:
@@ -266,7 +266,7 @@ class Worker:
 
     @contextlib.asynccontextmanager
     async def draining(self) -> AsyncIterator[Callable[[], Awaitable[Claims]]]:
-        """For who drains by steps: each call runs one claim's worth of jobs, or says when the next one is due."""
+        """Yield a function that runs one claim's worth of due jobs. If none are due, it says when the next one is."""
         self._prepare()
         await self._join()
         async with self._joined():
@@ -295,7 +295,7 @@ class Worker:
         await self._idle.wait()
         await self._acks.flush()
         await self._after_ack.settle()
-        await self.app.guards.settled()  # whom they have called is due
+        await self.app.guards.settled()  # then the jobs that they have woken are due
         await self._progress.write()
         await self._unknown.look()
         if not claims.jobs:
@@ -303,9 +303,9 @@ class Worker:
         return claims
 
     async def _fill_batches(self, claims: Claims) -> None:
-        """What else is due may go along; then they go as they are, since nobody knows when more will come."""
+        """Claim more due jobs to fill the batches. Then they start even if not full, as more may never come."""
         await self._admissions.settled()
-        while self._batcher.missing and len(claims.jobs) < LARGEST:  # they may enqueue each other for ever
+        while self._batcher.missing and len(claims.jobs) < LARGEST:  # the jobs may enqueue each other for ever
             more = await self._claim(self._batcher.missing)
             if not more.jobs:
                 break
@@ -314,7 +314,7 @@ class Worker:
             await self._admissions.settled()
 
     def _prepare(self) -> None:
-        """What belongs to the running event loop."""
+        """Create what belongs to the running event loop."""
         self._wake, self._room, self._idle = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._claiming = asyncio.Lock()
         self._some_due, self._refreshed_at = asyncio.Event(), float("-inf")
@@ -365,7 +365,7 @@ class Worker:
             await asyncio.gather(acks, return_exceptions=True)
             self._executor.close()
             await self._heartbeat.stop()
-            with contextlib.suppress(StoreError):  # then the others find out that we are gone
+            with contextlib.suppress(StoreError):  # then the other workers will notice that this one is gone
                 await self.store.leave(self.id)
             self.app.contact.forget(self.id)
             log.info("worker_stopped", worker=self.id, abandoned=self._abandoned)
@@ -373,7 +373,10 @@ class Worker:
             await self.app.bus.flush()
 
     async def _join(self) -> bool:
-        """Wait for a database that is away for now; a wrong one is an error at once. False: told to stop meanwhile."""
+        """Join the store, waiting while it is away; return False if told to stop meanwhile.
+
+        A store that cannot be used at all is an error at once.
+        """
         self._started_at = datetime.now(UTC)
         self._tasks = self._known_tasks()
         backoff = Backoff()
@@ -421,7 +424,7 @@ class Worker:
             log.warning("worker_has_no_tasks", worker=self.id, advice=advice)
 
     def _on_outage(self, error: StoreError | None) -> None:
-        """From any thread; who subscribed hears of it on our loop. None: it is over."""
+        """Pass on that an outage has begun, or is over (None). Any thread may call it; subscribers run on our loop."""
         contact = self.app.contact
         tell = partial(contact.answered, self.id) if error is None else partial(contact.failed, self.id, error)
         with contextlib.suppress(RuntimeError):  # our loop is closed
@@ -430,7 +433,7 @@ class Worker:
     # -- timers ---------------------------------------------------------------------------------
 
     async def _timer_step(self) -> None:
-        """Fire what is due. Others do the same; whoever comes second finds that it is done."""
+        """Fire what is due. Other workers do the same; the second one finds that it is done."""
         self._some_due.clear()
         if self._loop.time() - self._refreshed_at >= REFRESH_EVERY:
             await self._reconcile()
@@ -439,7 +442,10 @@ class Worker:
         await self._sleep_until(await self.app.timers.run_due(), self._some_due)
 
     async def _reconcile(self) -> None:
-        """Once: while programs are being replaced, the last one to start has the newest code."""
+        """Write the schedules of the code to the store, once.
+
+        While programs are being replaced, the last one to start has the newest code, and the others must not undo it.
+        """
         if not self._reconciled:
             await self.app.schedules.reconcile()
             self._reconciled = True
@@ -459,7 +465,7 @@ class Worker:
         if claims.jobs:
             self._solo.others_came(self._loop.time())
             self._take(claims.jobs)
-            await asyncio.sleep(0)  # let them begin before we look for more
+            await asyncio.sleep(0)  # let them start before the next claim
         else:
             pause = self._suspects_in()
             await self._sleep_until(claims.next_due, self._wake, LONGEST_SLEEP if pause is None else pause)
@@ -468,7 +474,7 @@ class Worker:
         return self._solo.due_in(self._loop.time(), idle=self._idle.is_set())
 
     async def _run_suspects(self) -> None:
-        """Give the suspects a turn: once nothing else runs here, run one after the other."""
+        """Give the suspects a turn: wait until nothing else runs here, then run one after the other."""
         began, alone = self._loop.time(), False
         try:
             more = alone = await self._alone(self._solo.patience)
@@ -478,14 +484,14 @@ class Worker:
             self._solo.ended(began, self._loop.time(), alone=alone)
 
     async def _run_suspect(self) -> bool:
-        """Run one suspect to its end. False if there is none: another worker has taken it."""
+        """Run one suspect to its end. Return False if there is none, as another worker has taken it."""
         claims = await self._claim_suspect()
         if not claims.jobs:
             return False
         self._take(claims.jobs)
         await asyncio.sleep(0)
         self._batcher.flush()
-        await self._idle.wait()  # nothing else is claimed to run beside it
+        await self._idle.wait()  # meanwhile this worker claims nothing else
         await self._acks.flush()
         return True
 
@@ -496,7 +502,7 @@ class Worker:
         return await self._ask(1, solo=True)
 
     async def _ask(self, limit: int, *, solo: bool) -> Claims:
-        """A claim that is on its way cannot be called off; if we are cancelled meanwhile, `leave` gives it back."""
+        """Claim jobs. A claim that is under way cannot be taken back; if we are cancelled, `leave` returns its jobs."""
         wanted = wants(
             self.settings.queues, strict=self.settings.strict, room=limit, in_hand=self._in_hand(), rng=self._random
         )
@@ -508,7 +514,7 @@ class Worker:
             self._outage.worked("claim")
             if claims.unknown:
                 self._unknown.met(claims.unknown)
-            if claims.jobs and self._gate.stops_something:  # perhaps they were given out because that is over
+            if claims.jobs and self._gate.stops_something:  # perhaps the store gave them out because a halt is over
                 with contextlib.suppress(StoreError):
                     await self._gate.look()
             if not claims.jobs:
@@ -516,22 +522,22 @@ class Worker:
             return claims
 
     async def _alone(self, patience: float) -> bool:
-        """Whether nothing else runs here now: a suspect that kills its process must not take others along."""
+        """Wait until nothing else runs here; return whether that is so. A suspect may kill all jobs of its process."""
         if not self._idle.is_set():
             await self._wait_idle(patience)
         if not self._idle.is_set():
             return False
-        await self._acks.flush()  # what has ended but is not written would count as killed along with us
+        await self._acks.flush()  # if the process died, finished jobs that are not written would count as killed
         return self._idle.is_set()
 
     def _in_hand(self) -> Counter[str]:
-        """How many jobs of each queue are buffered or run here, if any queue has a limit here."""
+        """Return how many jobs of each queue are buffered or running here; empty if no queue has a limit here."""
         return (
             Counter(run.claim.queue for run in (*self._held.values(), *self._detached)) if self._limited else Counter()
         )
 
     def _free(self) -> int:
-        """How many more jobs we can use: in free slots, ahead of those, or to fill batches that could go."""
+        """Return how many more jobs this worker can use: in free slots, ahead of those, or to fill batches."""
         singly = len(self._held) + len(self._detached) - self._batcher.together - self._admissions.standing_by
         room = self.settings.concurrency + self._prefetch.ahead - singly
         if self._buffer or singly - len(self._batcher) >= self.settings.concurrency:
@@ -539,8 +545,8 @@ class Worker:
         return max(room, self._batcher.lacking)
 
     async def _wait_for_room(self) -> None:
-        """Until a slot is free or half of what we hold ahead is used up, and the store keeps up with what has ended."""
-        unwritten = self.settings.concurrency + self.settings.prefetch  # all of it would run again, if we died
+        """Wait until a slot is free or half of the prefetched jobs are used up, and the store keeps up with acks."""
+        unwritten = self.settings.concurrency + self.settings.prefetch  # if the worker died, all these would run again
         while len(self._buffer) * 2 > self._prefetch.ahead or self._free() <= 0 or self._acks.unwritten > unwritten:
             self._room.clear()
             await self._room.wait()
@@ -573,11 +579,11 @@ class Worker:
         for claim in claims:
             task = self.app.task_named(claim.task)
             run = Run(claim, cast("Task[..., Any, Any]", task), now)
-            if task is None:  # it was removed while the claim was on its way; the next one will not ask for it
+            if task is None:  # it was removed while the claim was under way; the next claim will not ask for it
                 self._acks.add(run, outcomes.unknown_task(run, self.store.clock.now()))
                 continue
             before, self._held[claim.id] = self._held.get(claim.id), run
-            if before is not None:  # taken from us, and now given to us again
+            if before is not None:  # another worker took the job from us, and now we have claimed it again
                 self._end(before, Stop.LOST)
                 if before in self._running:
                     self._detached.add(before)
@@ -624,7 +630,7 @@ class Worker:
     # -- execute --------------------------------------------------------------------------------
 
     async def _execute(self, run: Run | PendingBatch, slot: asyncio.Task[None]) -> None:
-        """One run, in one slot, from its start to where its outcome is on the way."""
+        """Run one job in one slot, until its outcome is on the way to the store."""
         if isinstance(run, PendingBatch):
             await self._execute_batch(run.take(), slot)
             return
@@ -637,23 +643,23 @@ class Worker:
         self._begin(run, slot)
         running.set(run.claim)
         try:
-            if run.is_plain and not self._wrapped:  # a coroutine that needs nothing from us: by far the most of them
+            if run.is_plain and not self._wrapped:  # a coroutine that needs nothing from us, as most are
                 args, kwargs = run.task.payload.load(run.claim.payload)
                 value = await run.task.function(*args, **kwargs)
             else:
                 value = await self._executor.call(run)
-        except BaseException as error:  # noqa: BLE001 - whatever it is decides the outcome
+        except BaseException as error:  # noqa: BLE001 - every exception decides the outcome
             outcome = self._raised(run, error)
         else:
             outcome = outcomes.returned(run, value, self.store.clock.now())
         self._finish(run, outcome)
-        if slot.cancelling():  # also if the handler swallowed it
+        if slot.cancelling():  # also if the handler swallowed the cancellation
             await shed_cancellation(slot)
         if run.written is not None:
             await run.written
 
     async def _execute_batch(self, runs: list[Run], slot: asyncio.Task[None]) -> None:
-        """The same for several at once."""
+        """Run several jobs in one slot by one call of their handler, until their outcomes are on the way."""
         if any(run.guarded for run in runs):
             await self._ask_guards_again(runs)
         if not all(map(self._may_begin, runs)):
@@ -668,7 +674,7 @@ class Worker:
         batch = RunningBatch(runs, slot, self._executor.context)
         try:
             endings = batch.returned(await self._executor.call_batch(batch))
-        except BaseException as error:  # noqa: BLE001 - whatever it is decides the outcomes
+        except BaseException as error:  # noqa: BLE001 - every exception decides the outcomes
             endings = batch.raised(error)
         self._batcher.together -= len(runs) - 1
         for run, (value, failure) in endings:
@@ -683,7 +689,7 @@ class Worker:
         return self._gate.permits(run.claim.queue) and not self._stopping.is_set()
 
     async def _end_unstartable(self, runs: list[Run]) -> None:
-        """End the runs that may not start; if the last look at the halts is too old, look first."""
+        """End the runs that may not start. If the last look at the halts is too old, look again first."""
         unsure = False
         if not self._stopping.is_set():
             try:
@@ -692,22 +698,22 @@ class Worker:
                 self._outage.failed("gate", error)
                 unsure = True
         for run in runs:
-            if self._stopping.is_set():  # they were claimed before that
+            if self._stopping.is_set():  # they were claimed before the worker was told to stop
                 self._end(run, Stop.SHUTDOWN)
             elif unsure or self._gate.stops(run.claim.queue):
                 self._end(run, Stop.CROWDED if unsure else Stop.HALTED)
 
     def _may_start(self, run: Run) -> bool:
-        """Whether a run that has begun may still call its handler. Asked from the handler's thread, too."""
+        """Return whether a run that has begun may still call its handler. Any thread may ask."""
         return self._gate.permits(run.claim.queue) and (not run.guarded or self.app.guards.permits(run.claim))
 
     async def _ask_guards_again(self, runs: list[Run]) -> None:
-        """End runs that had passed their guards but may not start any more: a breaker opened, or they expired."""
+        """End runs that passed their guards but may not start any more: a breaker opened, or they expired."""
         waiting = {run.claim.id: run for run in runs if run.guarded and not run.ended}
         claims = [run.claim for run in waiting.values()]
         try:
             refused = await self.app.guards.recheck(claims, self.store.clock.now())
-        except Exception as error:  # noqa: BLE001 - whatever it is, the slot must go on
+        except Exception as error:  # noqa: BLE001 - whatever failed, the slot must go on
             log.warning("admission_failed", jobs=len(claims), error=f"{type(error).__name__}: {error}")
             for run in waiting.values():
                 self._end(run, Stop.CROWDED)
@@ -717,7 +723,7 @@ class Worker:
                 self._refuse_start(waiting[job_id], refusal)
 
     def _refuse_start(self, run: Run, refusal: Refusal) -> None:
-        """It stays guarded: the guards that let it pass hear of its end."""
+        """End a run that passed its guards before. It stays guarded, so those guards are told that it has ended."""
         run.look_again, run.ended = refusal.look_again, True
         self._let_go(run)
         self._acks.add(run, refusal.outcome)
@@ -742,7 +748,7 @@ class Worker:
             run.error = TimeoutError() if run.stop is Stop.TIMEOUT else error
         try:
             return outcomes.raised(run, error, self.store.clock.now())
-        except Exception as broken:  # noqa: BLE001 - a wish of the user's own making, say; the slot must not be lost by it
+        except Exception as broken:  # noqa: BLE001 - say of the user's own subclass of Wish; the slot must survive it
             return outcomes.failed(run, broken, self.store.clock.now())
 
     # -- finish ---------------------------------------------------------------------------------
@@ -752,7 +758,7 @@ class Worker:
         if run.stop is not None:
             self._detached.discard(run)
             self._stuck.ended(run)
-        if run.ended:  # abandoned: it was handed back already
+        if run.ended:  # it was abandoned, and handed back already
             return
         run.ended = True
         self._let_go(run)
@@ -773,7 +779,7 @@ class Worker:
         self._acks.add(run, outcome, urgent=sync or not self._held)
 
     def _let_go(self, run: Run) -> None:
-        if self._held.get(run.claim.id) is run:  # else a newer claim of the same job is in its place
+        if self._held.get(run.claim.id) is run:  # else the worker holds a newer claim of the same job
             del self._held[run.claim.id]
         if run.context is not None:
             self._progress.forget(run.claim.id)
@@ -782,7 +788,7 @@ class Worker:
         if not self._buffer:
             self._room.set()
         if self._limited:
-            self._wake.set()  # its queue may have been at its limit, and not asked for
+            self._wake.set()  # its queue may have been at its limit, so that the last claim left it out
 
     def _confirmed(self, written: list[tuple[Run, Outcome]], statuses: Sequence[Status | None]) -> None:
         self._prefetch.finished(len(written), self._loop.time())
@@ -804,14 +810,14 @@ class Worker:
                 run.written.set_result(None)
 
     def _tell_of(self, follow_ups: Sequence[NewJob]) -> None:
-        """Of one with a dedupe key nothing can be told: whether another held the key, an ack does not say."""
+        """Announce follow-up jobs. Leave out those with a dedupe key: an ack does not say whether they were created."""
         created = [job for job in follow_ups if job.dedupe_key is None]
         self.app.announce(created, [Inserted(job.id, created=True) for job in created])
 
     # -- heartbeat ------------------------------------------------------------------------------
 
     def _tokens(self) -> dict[str, int]:
-        """Claims to ask about: those we hold, and those of stuck jobs that nobody has taken from us yet."""
+        """Return the claims to ask about: those we hold, and those of stuck runs that no other worker has taken yet."""
         stuck = {run.claim.id: run.claim.token for run in list(self._stuck.runs) if run.stop is not Stop.LOST}
         return stuck | {job_id: run.claim.token for job_id, run in list(self._held.items())}
 
@@ -832,11 +838,11 @@ class Worker:
         return run if run is not None and run.claim.token == token else self._stuck.find(job_id, token)
 
     def _end(self, run: Run, stop: Stop, reason: str = "") -> None:
-        """Stop a run, wherever it is: one that waits here never starts."""
+        """Stop a run, wherever it is. One that has not started never will."""
         run.end(stop, reason)
         if run.slot is None and not run.ended:
             if not self._batcher.discard(run):
-                with contextlib.suppress(ValueError):  # just taken out to be started
+                with contextlib.suppress(ValueError):  # a slot has just taken it out to start it
                     self._buffer.remove(run)
             run.ended = True
             self._let_go(run)
@@ -861,7 +867,7 @@ class Worker:
                 self._end(run, Stop.HALTED)
 
     async def _handed_back(self) -> None:
-        """Return when the store has taken back what was halted, also what a claim brought that was under way."""
+        """Return when the store has taken back all halted jobs, including those of a claim that was under way."""
         await self._claim_finished()
         await self._acks.flush()
 
@@ -884,7 +890,7 @@ class Worker:
         await asyncio.sleep(self.settings.upkeep)
 
     def _hand_back_stale(self) -> None:
-        """What we claimed ahead and cannot start soon is for others; to a store it looks as if it ran."""
+        """Hand back jobs that were claimed ahead and cannot start soon: another worker may be able to run them."""
         before = self._loop.time() - STALE
         singly = (run for run in self._buffer if isinstance(run, Run))
         waiting = [*singly, *(run for run in self._held.values() if run.waits_for_child)]
@@ -896,13 +902,13 @@ class Worker:
 
     @property
     def _slots(self) -> int:
-        """How many jobs are in slots; those of a batch count singly."""
+        """Return how many jobs are in slots; each job of a batch counts."""
         return len(self._running)
 
     def _look_for_stuck(self) -> None:
-        """Stop waiting for jobs whose slots are stuck: to stop in order, or to run a suspect alone, needs them no more.
+        """Let go of jobs whose slots are stuck, so that it can stop, or run a suspect alone, without them.
 
-        Until they end they still count as slots in use, and against the limit of their queue.
+        Until they end, they still count as slots in use and against the limit of their queue.
         """
         for run in self._stuck.look(self._running, time.monotonic()):
             self._detached.add(run)
@@ -931,7 +937,7 @@ class Worker:
             await asyncio.sleep(0)
 
     async def _drain(self) -> None:
-        """Hand back what has not begun, wait for the rest within the grace, then stop and hand back what is left."""
+        """Hand back what has not started, wait for the rest within the grace, then stop and hand back what is left."""
         for run in [*(run for run in self._buffer if isinstance(run, Run)), *self._batcher.waiting]:
             self._end(run, Stop.SHUTDOWN)
         await self._wait_idle(self.settings.grace, unless=self._stop_now)
@@ -954,11 +960,11 @@ class Worker:
         try:
             await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for one in waiting:
-                one.cancel()
+            for waiter in waiting:
+                waiter.cancel()
 
     def _abandon(self, run: Run) -> None:
-        """A thread that does not listen. The process is about to end, and with it the thread."""
+        """Leave behind a handler that does not stop. The process is about to end, and its threads with it."""
         log.warning("thread_abandoned", job_id=run.claim.id, task=run.claim.task, worker=self.id)
         self._abandoned += 1
         self._stuck.forget(run)
@@ -970,7 +976,7 @@ class Worker:
 
 
 def end_process(worker: str, exit_code: int = EXIT_ABANDONED) -> None:
-    """For who is held up by what handlers left behind, or by a store that never answers."""
+    """End a process that is held up by what handlers left behind, or by a store that never answers."""
     log.warning("left_behind", worker=worker, threads=threading.active_count())
     logging.shutdown()
     sys.stdout.flush()
