@@ -1,9 +1,9 @@
-"""What a claimed job must pass before it starts: limits, quiet hours, jobs that come before it.
+"""Guards: the checks a claimed job must pass before it starts, such as limits, quiet hours or jobs that come before it.
 
-Each guard has an option of its own: jobs that carry it are the guard's concern, all others pay nothing. What a guard
-must know of a job is in that option, put there when the job was enqueued. Or the guard says itself whom it concerns, by
-what the program declares of tasks and queues. A job that may not start yet is given an `Outcome` instead of a run, and
-burns no attempt.
+Each guard has its own key in a job's options. It checks the jobs that carry this key; all others cost nothing. What the
+guard must know of a job is stored under that key when the job is enqueued. A guard can also choose further jobs itself,
+by what the program declares of tasks and queues. A job that may not start yet gets an `Outcome` instead of a run, and
+uses no attempt.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from mainspring.clock import Millis
 from mainspring.job import Claim, Move, Outcome
 from mainspring.json_text import read_object
 
-STAND_BY = 0.5  # seconds that a job may wait in its worker for a guard to change its mind
+STAND_BY = 0.5  # seconds that a refused job may wait in its worker, in case the guard lets it pass after all
 PassAtOnce = Callable[[Sequence[Claim]], list[Claim]]
 LookAgain = Callable[[], Awaitable[bool]]
-"""Whether what a job waits for has happened by now: asked once more after it was suspended, see `Store`."""
+"""Returns whether what a job waits for has happened by now. Asked again after the job was suspended, see `Store`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run ended, and what its handler raised, if it did: at its timeout a TimeoutError."""
+    """How a run ended, and what its handler raised, if anything; after a timeout that is a TimeoutError."""
 
     outcome: Outcome
     error: BaseException | None
@@ -34,38 +34,41 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """A claimed job and what its option for this guard says."""
+    """A claimed job and the value of its option for this guard."""
 
     claim: Claim
-    option: Any  # None: it carries none, and the guard is concerned all the same
-    ending: Ending | None = None  # when it has ended; None: it did not even start
+    option: Any  # None: the job does not carry the option; the guard chose it itself
+    ending: Ending | None = None  # set when the run has ended; None also if it did not even start
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What becomes of a job that may not start now. Jobs that wait for the same may share their `look_again`."""
+    """What becomes of a job that may not start now. Jobs that wait for the same thing may share their `look_again`."""
 
     outcome: Outcome
     look_again: LookAgain | None = None
-    soon: asyncio.Future[bool] | None = None  # it may yet pass, within STAND_BY: True then
+    soon: asyncio.Future[bool] | None = None  # becomes True if the job may start after all, within STAND_BY
 
     def call_off(self) -> bool:
-        """It does not wait any longer. Whether it had passed by then: its guard must hear of its end."""
+        """Stop waiting; return whether the job had already been let in. If so, its guard must be told when it ends."""
         if self.soon is None or self.soon.cancel():
             return False
         return not self.soon.cancelled() and self.soon.result()
 
 
 class Guard(Protocol):
+    """Decides whether claimed jobs may start."""
+
     option: str  # the key in a job's options
 
     async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
-        """Those that may not start, by their ids; the others have passed."""
+        """Return a refusal for each job that may not start, by job id; the others have passed."""
 
     async def ended(self, jobs: Sequence[Guarded]) -> None:
-        """Runs that had passed have ended, in whatever way, and the store knows it. May be told more than once.
+        """Note that runs which had passed are over, however they ended, and that the store knows it.
 
-        A process that dies does not tell; a guard that gives something out must find out by itself.
+        This may be called more than once for a run. A process that dies does not call it at all, so a guard that hands
+        something out must find that out by itself.
         """
 
 
@@ -74,10 +77,10 @@ class Rechecking(Protocol):
     """A guard whose answer may change while a job that has passed waits in its worker to be started."""
 
     async def recheck(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
-        """Those that had passed and may not start any more, by their ids. Asked at each start: quick as a rule."""
+        """Return refusals for jobs that had passed and may not start any more. Called at each start: must be quick."""
 
     def permits(self, job: Guarded) -> bool:
-        """Whether it may start, as far as is known. Asked from any thread, when that is ready to call the handler."""
+        """Return whether the job may start, as far as is known. Called from any thread, just before the handler."""
 
 
 class Guards:
@@ -96,10 +99,10 @@ class Guards:
         at_once: PassAtOnce | None = None,
         settled: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Its concern are jobs with its option, and those of which `concerns` says so.
+        """Add a guard. It checks the jobs that carry its option, and those for which `concerns` returns True.
 
-        Of the latter `at_once` may let pass some without further asking, if it need not hear of their end; it returns
-        the others. When `settled` returns, nothing of the guard is under way at the store.
+        Of the latter, `at_once` may let some pass without calling `admit`, if the guard need not be told of their end;
+        it returns the others. When `settled` returns, the guard has no operation under way at the store.
         """
         self._guards[guard.option] = guard
         if concerns is not None:
@@ -109,18 +112,18 @@ class Guards:
             self._settled.append(settled)
 
     def concern(self, claims: Sequence[Claim]) -> set[str]:
-        """Those that must be admitted, by their ids. May be asked once for each: who passes at once has passed."""
+        """Return the ids of the jobs that must be admitted. Ask once per claim: some jobs pass by being asked about."""
         names = self._guards.keys()
-        ids = {one.id for one in claims if one.options is not None and not names.isdisjoint(read_object(one.options))}
+        ids = {job.id for job in claims if job.options is not None and not names.isdisjoint(read_object(job.options))}
         for concerns in self._concerns.values():
             own = [claim for claim in claims if claim.id not in ids and concerns(claim)]
-            if len(self._at_once) == 1:  # else it would be a question what the others say
+            if len(self._at_once) == 1:  # with several, one could let pass what another would refuse
                 own = self._at_once[0](own)
             ids.update(claim.id for claim in own)
         return ids
 
     async def admit(self, claims: Sequence[Claim], now: Millis) -> dict[str, Refusal]:
-        """Those that may not start, by their ids. What had passed a guard before another refused it has ended."""
+        """Return refusals by job id. Guards that a job passed before another refused it are told that it has ended."""
         refused: dict[str, Refusal] = {}
         try:
             await self._ask_each(claims, now, refused)
@@ -133,7 +136,7 @@ class Guards:
     async def _ask_each(self, claims: Sequence[Claim], now: Millis, refused: dict[str, Refusal]) -> None:
         passed: list[tuple[Guard, Guarded]] = []
         concerned = list(self._jobs_of_each(claims))
-        asked = Counter(job.claim.id for _, jobs in concerned for job in jobs)  # by how many
+        asked = Counter(job.claim.id for _, jobs in concerned for job in jobs)  # by how many guards
         for guard, jobs in concerned:
             open_ = [job for job in jobs if job.claim.id not in refused]
             for job_id, refusal in (await guard.admit(open_, now) if open_ else {}).items():
@@ -144,14 +147,14 @@ class Guards:
                 await guard.ended(taken_back)
 
     async def recheck(self, claims: Sequence[Claim], now: Millis) -> dict[str, Refusal]:
-        """Those that had passed and may not start any more. All guards that they had passed must hear of their end."""
+        """Return refusals for jobs that had passed and may not start any more. Tell all their guards of their end."""
         refused: dict[str, Refusal] = {}
         for guard, jobs in self._jobs_to_recheck(claims):
             refused |= await guard.recheck([job for job in jobs if job.claim.id not in refused], now)
         return refused
 
     def permits(self, claim: Claim) -> bool:
-        """The same without I/O, from any thread."""
+        """Do the same as `recheck` for one job, without I/O. Any thread may call this."""
         return all(guard.permits(job) for guard, jobs in self._jobs_to_recheck([claim]) for job in jobs)
 
     def _jobs_to_recheck(self, claims: Sequence[Claim]) -> Iterable[tuple[Rechecking, list[Guarded]]]:
@@ -165,7 +168,7 @@ class Guards:
             await guard.ended(jobs)
 
     async def settled(self) -> None:
-        """For a worker that stops: the store may be closed now."""
+        """Wait until no guard has an operation under way: after this, a stopping worker may close the store."""
         for settled in self._settled:
             await settled()
 
@@ -185,7 +188,7 @@ class Guards:
 
 
 def final(refusal: Refusal) -> Refusal:
-    """Others would have to be asked again. At once, before it has passed after all."""
+    """Make a refusal final, before it is granted after all: other guards would have to be asked again."""
     refusal.call_off()
     return replace(refusal, soon=None)
 
@@ -203,5 +206,5 @@ def refuse(
     soon: asyncio.Future[bool] | None = None,
     **fields: Any,
 ) -> Refusal:
-    """`move` is SNOOZE (with a delay), SUSPEND (waits_for) or CANCEL, with a reason."""
+    """Make a refusal. `move` is SNOOZE (with a delay), SUSPEND (with waits_for) or CANCEL, with a reason."""
     return Refusal(Outcome(claim.id, claim.token, move, ref=claim.ref, **fields), look_again, soon)

@@ -1,4 +1,4 @@
-"""Documents that come due, and who does what then: schedules, people's occasions."""
+"""Documents that come due, and the timers that act on them: for schedules, people's occasions and others."""
 
 from __future__ import annotations
 
@@ -17,56 +17,56 @@ if TYPE_CHECKING:
 
 log = get_log("mainspring.timers")
 
-CHUNK = 200  # documents at a time, of most timers
-TURN = 0.1  # seconds that a timer may fire while others wait for their turn
-PATIENCE: Millis = 5_000  # until the next try, while the system is halted and takes no new jobs
-LOOK_AGAIN: Millis = 1_000  # after the clock went back in the middle of a look
-NEWER_FIRST: Millis = 20_000  # what this version cannot read is left to newer workers for so long
-LATER: Millis = 60_000  # if none of them fires it by then, it is put off by this
+CHUNK = 200  # documents to fire at a time, for most timers
+TURN = 0.1  # seconds that a timer may fire while other timers wait for their turn
+PATIENCE: Millis = 5_000  # until the next try, while the system is halted and accepts no new jobs
+LOOK_AGAIN: Millis = 1_000  # until the next look, if the clock went back during this one
+NEWER_FIRST: Millis = 20_000  # for so long, documents this version cannot read are left to workers of newer versions
+LATER: Millis = 60_000  # if no such worker has fired them by then, they are put off by this
 
 
 class Timer(Protocol):
-    """Of one collection."""
+    """Acts on the due documents of one collection."""
 
     collection: str
     chunk: int  # documents to fire at a time
 
     async def fire(self, documents: Sequence[Document], now: Millis) -> Millis | None:
-        """Do what these ask for, and write them so that they come due later, or not again.
+        """Do what these documents ask for, and write them so that they come due later or not again.
 
-        Others may do the same at the same time: only what finds the version that was read may take effect. If some
-        were left to others as they are, this says when to look at them again.
+        Other processes may do the same at the same time: only a write that finds the version read here may take
+        effect. If documents were left to others as they are, return when to look at them again.
         """
 
     async def refresh(self) -> None:
-        """Set right what may have become wrong by other means than time."""
+        """Repair what may have become wrong for reasons other than time."""
 
     async def recover(self) -> None:
-        """A worker died: finish what it may have left half done."""
+        """Finish what a worker that has died may have left half done."""
 
     async def clock_went_back(self, by: Millis) -> None:
-        """Set right what was planned by a clock that was ahead by so much."""
+        """Repair what was planned by a clock that was ahead by this much."""
 
 
 async def leave_to_newer(
     app: Mainspring, documents: Sequence[Document], now: Millis, chunk: int = CHUNK
 ) -> Millis | None:
-    """Leave documents that this version cannot read to newer ones; return when to look again whether one has.
+    """Leave documents that this version cannot read to newer workers; return when to check whether one has fired them.
 
-    If there seem to be none, or a whole chunk of documents, behind which others would wait, they are put off.
+    If no newer worker seems to exist, put them off. Put off a whole chunk of them, too: others would wait behind it.
     """
     if not documents:
         return None
-    chances = {one.key: (one.due_at or now) + NEWER_FIRST for one in documents}
-    over = [one for one in documents if chances[one.key] <= now or len(documents) == chunk]
-    writes = [Write(one.key, one.data, expected=one.version, due_at=now + LATER) for one in over]
+    chances = {document.key: (document.due_at or now) + NEWER_FIRST for document in documents}
+    over = [document for document in documents if chances[document.key] <= now or len(documents) == chunk]
+    writes = [Write(document.key, document.data, expected=document.version, due_at=now + LATER) for document in over]
     if writes:
         await app.store.write([Bundle((write,)) for write in writes])
-    return min((chances[one.key] for one in documents if one not in over), default=None)
+    return min((chances[document.key] for document in documents if document not in over), default=None)
 
 
 async def fire_planned(app: Mainspring, timer: Timer) -> None:
-    """Fire whatever is planned for later, where that does no harm: it may be planned for a time that is far ahead."""
+    """Fire everything that is planned for later, if that does no harm: a wrong clock may have planned it far ahead."""
     after = None
     while page := await app.store.browse(Listing(timer.collection, None, after, CHUNK)):
         after = page[-1].key[1:]
@@ -76,7 +76,7 @@ async def fire_planned(app: Mainspring, timer: Timer) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What became of a look at what is due."""
+    """The result of one look at what is due."""
 
     fired: bool  # there may be more that is due now
     next_at: Millis | None  # when to look again, unless something fired
@@ -84,6 +84,8 @@ class Step:
 
 
 class Timers:
+    """All timers of an application."""
+
     def __init__(self, app: Mainspring) -> None:
         self._app = app
         self._timers: list[Timer] = []
@@ -105,10 +107,10 @@ class Timers:
             await timer.clock_went_back(by)
 
     async def run_due(self) -> Millis | None:
-        """Fire all that is due; return when the next document is due, if any is ever.
+        """Fire everything that is due; return when the next document is due, if there is one.
 
         The timers take turns, so that a million birthdays do not hold up a schedule. A timer that had nothing to do is
-        left out of one turn, as it was asked a moment ago, but never of two in a row.
+        skipped for one turn, as it was asked a moment ago, but never for two in a row.
         """
         moments: dict[str, Millis | None] = {}
         turn = self._timers
@@ -121,7 +123,7 @@ class Timers:
             turn = busy if turn is self._timers else self._timers
 
     async def _take_turn(self, timer: Timer) -> Step:
-        """Fire chunk after chunk of what is due, as long as the turn lasts and chunks are full."""
+        """Fire one chunk of due documents after another, as long as the turn lasts and the chunks are full."""
         until = time.monotonic() + TURN
         while True:
             step = await self._step(timer)
@@ -132,7 +134,7 @@ class Timers:
         due = await self._app.store.due(timer.collection, timer.chunk)
         if not due.documents:
             return Step(fired=False, next_at=due.next_at)
-        if due.now > self._app.store.clock.now() + SKEW:  # the clock went back while we asked: nothing may be due
+        if due.now > self._app.store.clock.now() + SKEW:  # the clock went back meanwhile: perhaps nothing is due
             return Step(fired=False, next_at=self._app.store.clock.now() + LOOK_AGAIN)
         try:
             again = await timer.fire(due.documents, due.now)

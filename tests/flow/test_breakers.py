@@ -252,5 +252,5 @@ def test_names_are_checked(app: Mainspring) -> None:
 async def test_settings_are_checked(app: Mainspring) -> None:
     with pytest.raises(ConfigurationError, match=r"its settings are Breaker\("):
         app.breakers.configure("api", {"probes": 3})  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="it is a length of time; without it: until it is closed by hand"):
+    with pytest.raises(ConfigurationError, match="give a length of time above 0, or leave it out"):
         await app.breakers.open("api", lasting=0)

@@ -230,5 +230,5 @@ async def test_the_others_may_come_from_a_generator(app: Mainspring, kit: Kit) -
 
 def test_what_is_no_job_is_refused(app: Mainspring) -> None:
     task: Any = app.tasks["work"]
-    with pytest.raises(ConfigurationError, match="and <Task work> is none"):
+    with pytest.raises(ConfigurationError, match="but <Task work> is not one"):
         task.using(after=[task])

@@ -1,13 +1,13 @@
-"""When a job may start, and what becomes of it if it may not.
+"""Decides when a job may start, and what becomes of it if it may not.
 
-debounce      a newer enqueue takes the place of the one that waits; throttle: or is left out
-expiry        a job that was not started in time is dropped
-breakers      services that fail are not called for a while; circuit: when, passage: around calls
-quiet         deliveries within local hours
-dependencies  a job that starts after others have finished
-batch         jobs that belong together, and what follows; chains; tally: how far they are
-limits        how many run at once, how many start in a time
-resumption    which jobs are under way already, or asked for by hand
+debounce      a newer enqueue replaces the job that waits (debounce) or is dropped (throttle)
+expiry        drops jobs that were not started in time
+breakers      stop calling services that fail; circuit: when they open and close, passage: use them around calls
+delivery      deliveries only within local hours
+dependencies  jobs that start after others have finished
+batch         jobs that belong together, and what follows them; chains; batch_progress: how far a batch is
+limits        how many jobs run at once, and how many start in a period
+resumption    which jobs have begun already, or were retried or edited by an operator
 """
 
 from mainspring.flow.circuit import Breaker

@@ -1,8 +1,9 @@
 """Jobs that belong together, and what follows when all have finished: `app.batch([...], on_success=…)`, `app.chain(…)`.
 
-The ids of a batch's members are kept in documents, a chunk each. One more job, which bears the batch's id, waits for
-the end of the last member that has not finished, looks which are left, waits for that one, and so on; chunk by chunk it
-writes down how they ended. When it runs at last, the jobs that follow are committed with its own end: once.
+The ids of a batch's members are stored in documents, one per chunk. One more job, whose id is the batch's id, waits for
+the last member that has not finished. When that one ends, it looks for others, waits for the last of those, and so on.
+It writes down how the members ended, chunk by chunk. When it runs at last, the jobs that follow are committed together
+with its own end: exactly once.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ if TYPE_CHECKING:
     from mainspring.app import Mainspring
 
 TASK = "mainspring.batch"
-OPTION = "members_of"  # of the job that waits for them
+OPTION = "members_of"  # an option of the job that waits for the members
 BATCHES, MEMBERS = "batches", "batch_members"  # collections
 CHUNK = 1000  # ids in a document
-COMING_IN: Millis = 3_600_000  # for which jobs that are not there may still come
-LATER: Millis = 10_000  # to look again whether they have
-ENDS = (Status.COMPLETED, Status.DEAD_LETTER, Status.CANCELLED)  # as a tally has them
-KEPT: Millis = 30 * 86_400_000  # what is known of a batch, once it has finished
+COMING_IN: Millis = 3_600_000  # for so long, members that are not in the store may still be inserted
+LATER: Millis = 10_000  # until the next check whether they have been
+ENDS = (Status.COMPLETED, Status.DEAD_LETTER, Status.CANCELLED)  # in the order of a Tally's fields
+KEPT: Millis = 30 * 86_400_000  # documents are kept so long after a batch has finished, or if its jobs never come in
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class BatchHandle:
         return await self._batches.progress(self.id)
 
     async def finished(self, timeout: Length | None = None) -> BatchProgress:
-        """Wait until all of it has finished; raises TimeoutError if it took longer."""
+        """Wait until all its jobs have finished; raise TimeoutError if that takes longer than `timeout`."""
         async with asyncio.timeout(None if timeout is None else duration(timeout) / 1000):
             pause = 0.01
             while not (progress := await self.progress()).finished:
@@ -68,14 +69,14 @@ class BatchHandle:
 
 
 class Batches:
-    """`app.batches`."""
+    """Enqueue, list and cancel batches: `app.batches`."""
 
     def __init__(self, app: Mainspring) -> None:
         self._app = app
 
     @cached_property
     def task(self) -> Task[..., Any, Any]:
-        """Of the job that waits for all others. Every worker knows it."""
+        """Return the task of the job that waits for all others. Every worker knows it."""
         task: Task[..., Any, Any] = Task(self._app, self._follow, TASK, options=Options())
         task.is_internal = True
         return task
@@ -83,14 +84,14 @@ class Batches:
     # -- enqueuing --------------------------------------------------------------------------------
 
     async def put(self, jobs: Sequence[NewJob], follow_ups: Mapping[str, NewJob | None]) -> BatchHandle:
-        """The members' list first: without it nobody could say when they are done. All jobs come in together."""
+        """Insert the batch: all jobs together, after the list of members, without which its end could not be known."""
         last = self._last(jobs, follow_ups)
         listed = self._documents(last.id, [job.id for job in jobs], is_in=False)
         await self._write(listed)
         inserted = await self._app.insert([*jobs, last])
-        ids = [one.id for one in inserted[: len(jobs)]]  # of a job whose dedupe key was held, the holder's
+        ids = [job.id for job in inserted[: len(jobs)]]  # for a dedupe key that was held, the id of its holder
         final = self._documents(last.id, ids, is_in=True)
-        await self._write([replace(one, expected=before.version) for one, before in zip(final, listed, strict=True)])
+        await self._write([replace(new, expected=old.version) for new, old in zip(final, listed, strict=True)])
         return BatchHandle(last.id, tuple(ids), self)
 
     def _last(self, jobs: Sequence[NewJob], follow_ups: Mapping[str, NewJob | None]) -> NewJob:
@@ -104,26 +105,26 @@ class Batches:
         return made if awaited is None else dependencies.suspended_until(awaited, made)
 
     def _documents(self, batch: str, ids: Sequence[str], *, is_in: bool) -> Sequence[Write]:
-        """Until the jobs are in, they expire: whoever writes them may die before that."""
+        """Return the writes of the batch's documents. They expire until the jobs are in: this process may die first."""
         now = self._app.store.clock.now()
         expires_at = None if is_in else now + KEPT
         starts = range(0, len(ids), CHUNK)
         chunks = [Chunk(tuple(dict.fromkeys(ids[start : start + CHUNK]))) for start in starts]
-        head = Head(sum(len(one.ids) for one in chunks), now, is_in=is_in)
+        head = Head(sum(len(chunk.ids) for chunk in chunks), now, is_in=is_in)
         return [
             head.write(batch, expires_at),
-            *(one.write(batch, number, expires_at) for number, one in enumerate(chunks)),
+            *(chunk.write(batch, number, expires_at) for number, chunk in enumerate(chunks)),
         ]
 
     async def _write(self, writes: Sequence[Write]) -> None:
-        """Each for itself: one that another has changed since is further than ours."""
+        """Write each document by itself. One that has changed since is further along, so ours is dropped."""
         await self._app.store.write([Bundle((write,)) for write in writes])
 
     # -- looking ----------------------------------------------------------------------------------
 
     async def get(self, batch: str) -> BatchHandle:
         await self._head(batch)
-        ids = [one for document in await self._chunks(batch) for one in Chunk.read(document).ids]
+        ids = [job_id for document in await self._chunks(batch) for job_id in Chunk.read(document).ids]
         return BatchHandle(batch, tuple(ids), self)
 
     async def progress(self, batch: str) -> BatchProgress:
@@ -134,9 +135,9 @@ class Batches:
         return BatchProgress(batch, head.total, **asdict(tally))
 
     async def list(self, *, limit: int = 50, cursor: str | None = None) -> BatchPage:
-        """Newest first; give the page's cursor back to get the next one.
+        """Return a page of batches, newest first. Pass the page's cursor to get the next one.
 
-        Of those that have not finished it does not count the jobs: two reads are enough, however large they are.
+        The jobs of unfinished batches are not counted: two reads are enough, however large the batches are.
         """
         after = None if cursor is None else ("", cursor)
         found = await self._app.store.browse(Listing(BATCHES, "", after, limit + 1, backwards=True))
@@ -160,7 +161,7 @@ class Batches:
         return found
 
     async def _count(self, document: Document, head: Head) -> Counted:
-        """Once all of a chunk have finished, it is written down, and nobody need look again."""
+        """Count how a chunk's jobs ended. Once all have finished, write that down, so that it is not counted again."""
         chunk = Chunk.read(document)
         if chunk.tally is not None:
             return Counted(chunk.ids, chunk.tally)
@@ -173,13 +174,13 @@ class Batches:
         return Counted(chunk.ids, tally, found.live, may_come=may_come)
 
     async def _by_status(self, ids: tuple[str, ...]) -> Found:
-        """Live ones first: one that ends meanwhile is counted twice then, rather than missed."""
+        """Count jobs by status, live ones first: a job that ends meanwhile is then counted twice rather than missed."""
 
         async def number(*statuses: Status) -> int:
             return await self._app.store.count(Filter(ids=ids, statuses=statuses)) if ids else 0
 
         live = await number(*LIVE)
-        ended = [0, 0, 0] if live == len(ids) else [await number(one) for one in ENDS]
+        ended = [0, 0, 0] if live == len(ids) else [await number(status) for status in ENDS]
         return Found(live, Tally(*ended), max(0, len(ids) - live - sum(ended)))
 
     # -- cancelling -------------------------------------------------------------------------------
@@ -193,10 +194,10 @@ class Batches:
         dry_run: bool = False,
         on_progress: Callable[[int], None] = lambda _count: None,
     ) -> Result:
-        """Its jobs that have not finished: waiting ones at once, running ones are asked to stop.
+        """Cancel the batch's unfinished jobs: waiting ones at once, running ones are asked to stop.
 
-        What follows does so when the last of them has ended: as at least one did not complete, `on_failure` and
-        `on_finished`. Nothing is done, and nothing follows in another way, if all had finished before.
+        When the last of them has ended, `on_failure` and `on_finished` follow, as at least one job did not complete.
+        If all jobs had finished before, this does nothing.
         """
         options = {"reason": reason or f"its batch {batch} was cancelled", "actor": actor, "dry_run": dry_run}
         operation, result = new_id(), Result()
@@ -213,20 +214,20 @@ class Batches:
         return result
 
     async def _unfinished(self, batch: str) -> Sequence[tuple[str, ...]]:
-        """The members of each chunk that has some; refused if others would come in behind our back."""
+        """Return the members of each chunk with unfinished ones. Raise IllegalMove if more jobs may still come in."""
         head = await self._sure_head(batch)
         counted = [await self._count(document, head) for document in await self._chunks(batch)]
-        if any(one.may_come for one in counted):
+        if any(chunk.may_come for chunk in counted):
             msg = f"jobs of batch {batch} are still coming in; cancel it again in a moment"
             raise IllegalMove(msg)
-        return [one.ids for one in counted if one.live]
+        return [chunk.ids for chunk in counted if chunk.live]
 
     # -- waiting and following --------------------------------------------------------------------
 
     async def next_awaited(self, batch: str) -> tuple[str | None, bool]:
-        """A member that has not finished; and if there is none, whether some may still come in.
+        """Return a member that has not finished and, if there is none, whether some may still come in.
 
-        From the end: jobs are mostly run in the order in which they came, and the last one is waited for once.
+        Search from the end: jobs mostly run in the order of their insertion, so the last one is waited for just once.
         """
         head = await self._sure_head(batch)
         for document in reversed(await self._chunks(batch)):
@@ -234,22 +235,22 @@ class Batches:
             while counted.live:
                 if (last := await self._last_live(counted.ids)) is not None:
                     return last, False
-                counted = await self._count(document, head)  # they have ended just now
+                counted = await self._count(document, head)  # they have just ended
             if counted.may_come:
                 return None, True
         return None, False
 
     async def _last_live(self, ids: Sequence[str]) -> str | None:
         live = {job.id for job in await self._app.store.get(ids) if not job.finished}
-        return next((one for one in reversed(ids) if one in live), None)
+        return next((job_id for job_id in reversed(ids) if job_id in live), None)
 
     async def _sure_head(self, batch: str) -> Head:
-        """What is not in after so long never comes: whoever put it in has died."""
+        """Return the head. If its jobs are not in after so long, they never will be: mark the batch as lost."""
         head, now = await self._head(batch), self._app.store.clock.now()
         if head.is_in or head.is_lost or now - head.at <= COMING_IN:
             return head
         lost = replace(head, is_lost=True)
-        chunks = [Write(one.key, one.data, one.version) for one in await self._chunks(batch)]
+        chunks = [Write(chunk.key, chunk.data, chunk.version) for chunk in await self._chunks(batch)]
         await self._write([*chunks, lost.write(batch, None)])
         return lost
 
@@ -270,20 +271,22 @@ class Batches:
     async def _forget_later(self, progress: BatchProgress) -> None:
         at, batch = self._app.store.clock.now() + KEPT, progress.id
         head = replace(await self._head(batch), is_in=True, ended=progress.tally)
-        chunks = [Write(one.key, one.data, one.version, expires_at=at) for one in await self._chunks(batch)]
+        chunks = [Write(chunk.key, chunk.data, chunk.version, expires_at=at) for chunk in await self._chunks(batch)]
         await self._write([*chunks, head.write(batch, at)])
 
 
-# -- as documents -----------------------------------------------------------------------------------------
+# -- documents --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
+    """The main document of a batch."""
+
     total: int
-    at: Millis  # it was put in then
-    is_in: bool = False  # all jobs are
-    is_lost: bool = False  # those that are not in will not come
-    ended: Tally | None = None  # once all have finished
+    at: Millis  # when the batch was enqueued
+    is_in: bool = False  # all jobs have been inserted
+    is_lost: bool = False  # jobs that have not been inserted never will be
+    ended: Tally | None = None  # set once all jobs have finished
 
     @classmethod
     def read(cls, document: Document) -> Head:
@@ -292,7 +295,7 @@ class Head:
         return cls(data["total"], data["at"], data["is_in"], data["is_lost"], None if ended is None else Tally(**ended))
 
     def summary(self, batch: str, last: Job | None, now: Millis) -> BatchSummary:
-        """`last` is the job that waits for all others, if it is there."""
+        """Return the batch as a list shows it. `last` is the job that waits for all others, if it exists."""
         return BatchSummary(batch, self._state(last, now), self.total, to_datetime(self.at), self.ended)
 
     def _state(self, last: Job | None, now: Millis) -> BatchState:
@@ -308,8 +311,10 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
+    """The ids of some members, and how they ended."""
+
     ids: tuple[str, ...]
-    tally: Tally | None = None  # once all have finished
+    tally: Tally | None = None  # set once all of them have finished
 
     @classmethod
     def read(cls, document: Document) -> Chunk:
@@ -325,16 +330,16 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """How a chunk's jobs have ended so far, and what is still to be waited for."""
+    """How a chunk's jobs have ended so far, and what is still missing."""
 
     ids: tuple[str, ...]
     tally: Tally
     live: int = 0
-    may_come: bool = False  # some are not in yet
+    may_come: bool = False  # some have not been inserted yet
 
 
 def from_data(data: Mapping[str, Any], progress: BatchProgress) -> NewJob:
-    """As it was given; it knows which batch it follows."""
+    """Restore a follow-up job, and add to its options which batch it follows."""
     options = {**json.loads(data["options"] or "{}"), "batch": progress.to_data()}
     target = None if data["target"] is None else (data["target"][0], data["target"][1])
     fields = {**data, "target": target, "tags": tuple(data["tags"]), "options": json.dumps(options)}
@@ -342,7 +347,7 @@ def from_data(data: Mapping[str, Any], progress: BatchProgress) -> NewJob:
 
 
 class BatchGuard:
-    """Holds back what follows a batch until its last member has finished."""
+    """Holds back the job that waits for a batch until the last member has finished."""
 
     option = OPTION
 
@@ -358,24 +363,24 @@ class BatchGuard:
         try:
             awaited, soon = await self._app.batches.next_awaited(claim.id)
         except BatchNotFound:
-            return refuse(claim, Move.CANCEL, reason="nothing is known of its batch any more")
+            return refuse(claim, Move.CANCEL, reason="its batch is not known any more")
         if soon:
             reason = "jobs of its batch are still coming in"
             return refuse(claim, Move.SUSPEND, delay=LATER, blocked=True, reason=reason)
         return None if awaited is None else dependencies.wait_for(claim, awaited)
 
     async def ended(self, jobs: Sequence[Guarded]) -> None:
-        """Nothing was given out."""
+        """Do nothing: this guard hands nothing out."""
 
 
 # -- chains -----------------------------------------------------------------------------------------------
 
 
 async def put_chain(app: Mainspring, jobs: Sequence[NewJob]) -> list[JobHandle[Any]]:
-    """Each after the one before."""
+    """Insert jobs of which each starts after the one before."""
     for job in jobs:
         if job.dedupe_key is not None:
-            msg = f"a chain's jobs are all made anew: a job of {job.task!r} has a dedupe key, which may be held already"
+            msg = f"a job of {job.task!r} in a chain has a dedupe key, which another may hold; prepare it without one"
             raise ConfigurationError(msg)
     linked = list(jobs[:1])
     for before, job in pairwise(jobs):

@@ -1,4 +1,4 @@
-"""How far a batch is. Pure."""
+"""How far a batch is. The code here does no I/O."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """Of a batch's jobs, how many ended in which way."""
+    """How many jobs of a batch ended in which way."""
 
     id: str  # of the batch
     total: int
     completed: int = 0
     failed: int = 0  # dead letters
     cancelled: int = 0
-    gone: int = 0  # finished, and removed by retention or by hand since: nobody knows how
+    gone: int = 0  # finished and since removed, by retention or an operator: how they ended is not known
 
     @property
     def done(self) -> int:
@@ -45,7 +45,7 @@ class BatchProgress:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Of some members of a batch."""
+    """How many of some members of a batch ended in which way."""
 
     completed: int = 0
     failed: int = 0
@@ -58,22 +58,22 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Members of a batch by how they stand."""
+    """Some members of a batch, counted by status."""
 
     live: int
     tally: Tally
     missing: int
 
     def with_missing(self, *, failed: bool) -> Tally:
-        """Those that are not there have finished and were removed; or they never came in, which is a failure."""
+        """Count the missing jobs: as removed after they finished or, if `failed`, as never inserted, so failed."""
         return self.tally + (Tally(failed=self.missing) if failed else Tally(gone=self.missing))
 
 
 class BatchState(StrEnum):
-    COMING_IN = "coming in"  # its jobs are being put in
-    RUNNING = "running"  # some have not finished
+    COMING_IN = "coming in"  # its jobs are being inserted
+    RUNNING = "running"  # some jobs have not finished
     FINISHED = "finished"
-    ABANDONED = "abandoned"  # nobody waits for its jobs any more: the one that did was cancelled or is gone
+    ABANDONED = "abandoned"  # the job that waited for its members was cancelled or is gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +84,12 @@ class BatchSummary:
     state: BatchState
     total: int
     created_at: datetime
-    ended: Tally | None = None  # how its jobs did, once it has finished
+    ended: Tally | None = None  # how its jobs ended, once it has finished
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPage:
+    """One page of a list of batches."""
+
     batches: list[BatchSummary]
-    cursor: str | None  # pass it to get the next page; None: this was the last
+    cursor: str | None  # pass it to get the next page; None if this is the last

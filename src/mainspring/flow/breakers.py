@@ -1,9 +1,9 @@
 """Circuit breakers by name, shared by all processes: `app.breakers`, `ctx.breaker(…)`, `@app.task(breaker=…)`.
 
-Each is a document (circuit.py says what is in it and how it changes). A process knows it for a second, and counts
-results in memory; it writes them together once a second, if there are errors among them, or at once if they would open
-the breaker or tell of a probe. So a service that is well costs a read per second, and nothing else. When a breaker
-opens or closes, workers of other processes are woken and look at once.
+Each breaker is a document; circuit.py says what is in it and how it changes. A process trusts what it has read for a
+second, and counts results in memory. It writes them once a second if there are errors among them, or at once if they
+would open the breaker or belong to a probe. So a service that works costs one read per second. When a breaker opens or
+closes, the workers of other processes are woken and read it at once.
 """
 
 from __future__ import annotations
@@ -39,35 +39,35 @@ T = TypeVar("T")
 
 COLLECTION = "breakers"
 OPTION = "breaker"
-FRESH: Millis = 1_000  # for which a process goes by what it has read
-ASK_AGAIN: Millis = 1_000  # while others probe
-BY_HAND: Millis = 600_000  # until a job looks again by itself at what only a hand will close
-SPACING: Millis = 20  # between jobs that come back: all at once they would be in everybody's way
-WIDEST: Millis = 600_000
-EVERYBODY = 1_000_000
+FRESH: Millis = 1_000  # for so long, a process trusts what it has read
+ASK_AGAIN: Millis = 1_000  # until a refused job asks again, while probes are under way
+BY_HAND: Millis = 600_000  # until a job checks again by itself whether an operator has closed the breaker
+SPACING: Millis = 20  # between jobs that come back, so that they do not all start at once
+WIDEST: Millis = 600_000  # the longest time over which they are spread
+EVERYBODY = 1_000_000  # jobs to wake: more than ever wait
 LONGEST_NAME = 200
 
 
 def check_name(name: Any) -> str:
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
-        msg = f"{name!r} is no name for a circuit breaker; use up to {LONGEST_NAME} printable characters"
+        msg = f"{name!r} is not a name for a circuit breaker; use 1 to {LONGEST_NAME} printable characters"
         raise ConfigurationError(msg)
     return name
 
 
 def key_of(name: str) -> str:
-    """What jobs wait for while it is open."""
+    """Return the key that jobs wait for while the breaker is open."""
     return f"breaker:{name}"
 
 
 @dataclass(frozen=True, slots=True)
 class BreakerStatus:
-    """A breaker as a reader sees it."""
+    """A breaker as `get` and `list` show it."""
 
     name: str
     phase: Phase
-    since: datetime | None  # None: it never was anything but closed
-    until: datetime | None  # open: probes are let through from then on
+    since: datetime | None  # None: it was never anything but closed
+    until: datetime | None  # if open: when the first probes are let through
     good: int  # results within the window
     bad: int
     probing: int  # probes under way
@@ -77,27 +77,27 @@ class BreakerStatus:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Who may go through, and when the others may ask again."""
+    """Which calls may go through, and when the others may ask again."""
 
     granted: frozenset[str]
-    delay: Callable[[], Millis]  # another one for each who asks
+    delay: Callable[[], Millis]  # call it once per refused call: each gets another delay
 
 
 @dataclass(slots=True)
 class View:
-    """What this process knows of a breaker, and what it has not told yet."""
+    """What this process knows of a breaker, and the results it has not written yet."""
 
     circuit: Circuit | None = None
     read_at: Millis = 0
     results: dict[Millis, Slice] = field(default_factory=dict)
-    probes: set[str] = field(default_factory=set)  # let through as such
-    deferred: int = 0  # jobs since it was last seen to change
+    probes: set[str] = field(default_factory=set)  # calls let through as probes
+    deferred: int = 0  # jobs deferred since the breaker was last seen to change
     syncing: bool = False
-    tick: int = 0  # when the look began that `circuit` comes from
+    tick: int = 0  # number of the read that `circuit` comes from
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def saw(self, seen: Circuit, now: Millis, tick: int) -> None:
-        """Looks may overlap: what an earlier one shows is older than what is known, and is ignored."""
+        """Take over what a read has shown. Reads may overlap: one that began before the last one known is ignored."""
         with self.lock:
             if tick < self.tick:
                 return
@@ -107,13 +107,13 @@ class View:
             if seen.phase is not Phase.CLOSED:
                 self.results.clear()
             if seen.phase is Phase.OPEN:
-                self.probes.clear()  # of the time before: none of them may start any more
+                self.probes.clear()  # earlier probes may not start any more
             self.circuit, self.read_at = seen, now
 
     def count(self, start: Millis, *, well: bool, oldest: Millis) -> None:
         with self.lock:
             if start not in self.results:
-                self.results = {at: one for at, one in self.results.items() if at > oldest}
+                self.results = {at: result for at, result in self.results.items() if at > oldest}
             before = self.results.get(start, Slice(start, 0, 0))
             self.results[start] = Slice(start, before.good + well, before.bad + (not well))
 
@@ -124,14 +124,14 @@ class View:
 
     def put_back(self, results: Sequence[Slice]) -> None:
         with self.lock:
-            for one in results:
-                since = self.results.get(one.start, Slice(one.start, 0, 0))
-                self.results[one.start] = Slice(one.start, one.good + since.good, one.bad + since.bad)
+            for result in results:
+                since = self.results.get(result.start, Slice(result.start, 0, 0))
+                self.results[result.start] = Slice(result.start, result.good + since.good, result.bad + since.bad)
 
     def has_errors(self) -> bool:
-        """Here or elsewhere: without any, nobody need know how many calls went well."""
+        """Return whether there are errors, here or in the document. Without any, good results need not be written."""
         elsewhere = self.circuit.slices if self.circuit is not None else ()
-        return any(one.bad for one in (*list(self.results.values()), *elsewhere))
+        return any(result.bad for result in (*list(self.results.values()), *elsewhere))
 
     def defer(self) -> Millis:
         with self.lock:
@@ -140,42 +140,44 @@ class View:
 
 
 class Breakers:
+    """All circuit breakers: `app.breakers`."""
+
     def __init__(self, app: Mainspring) -> None:
         self._app = app
         self._settings: dict[str, Breaker] = {}
         self._known: tuple[Store | None, dict[str, View]] = None, {}
-        self._ticks = itertools.count(1)  # looks at documents, in the order in which they begin
+        self._ticks = itertools.count(1)  # numbers the reads of documents, in the order in which they begin
 
-    # -- by hand ----------------------------------------------------------------------------------
+    # -- for operators ----------------------------------------------------------------------------
 
     def configure(self, name: str, breaker: Breaker) -> None:
-        """How the breaker of this name decides. Give it in the program's code, where every worker has it."""
+        """Set how the breaker of this name decides. Call it in code that every worker runs."""
         if not isinstance(breaker, Breaker):
             msg = f"breaker {name!r}: its settings are Breaker(error_rate=0.5, …), not {breaker!r}"
             raise ConfigurationError(msg)
         self._settings[check_name(name)] = breaker
 
     async def get(self, name: str) -> BreakerStatus:
-        """One that nobody has used yet is closed."""
+        """Return a breaker's status. One that was never used is closed."""
         found = await self._look(check_name(name))
         return self._status(name, Circuit() if found is None else Circuit.from_json(found.data))
 
     async def list(self) -> list[BreakerStatus]:
-        """All that ever had errors, were set, or that a task of this program declares, by name."""
+        """Return all breakers that ever had errors, were set, or that this program's tasks declare, by name."""
         declared = [task.options.breaker for task in self._app.tasks.values() if task.options.breaker is not None]
         known: dict[str, Circuit] = dict.fromkeys([*self._settings, *declared], Circuit())
         after = None
         while page := await self._app.store.browse(Listing(COLLECTION, "", after)):
             for document in page:
-                with contextlib.suppress(ValueError, TypeError, LookupError):  # it was written by hand
+                with contextlib.suppress(ValueError, TypeError, LookupError):  # an operator wrote it by hand
                     known[document.key.id] = Circuit.from_json(document.data)
             after = page[-1].key[1:]
         return [self._status(name, known[name]) for name in sorted(known)]
 
     async def open(self, name: str, *, reason: str = "", lasting: Length | None = None) -> None:
-        """Nothing goes through any more: for so long, or until it is closed by hand."""
+        """Let no call through: for `lasting`, or until `close` is called."""
         if lasting is not None and duration(lasting) <= 0:
-            msg = f"breaker {name!r}, lasting={lasting}: it is a length of time; without it: until it is closed by hand"
+            msg = f"breaker {name!r}: lasting is {lasting}; give a length of time above 0, or leave it out"
             raise ConfigurationError(msg)
 
         def decide(before: Circuit, now: Millis) -> tuple[Circuit, None]:
@@ -185,7 +187,7 @@ class Breakers:
         await self._change(check_name(name), decide)
 
     async def close(self, name: str, *, reason: str = "") -> None:
-        """All goes through, and jobs that wait for it start."""
+        """Let all calls through, and wake the jobs that wait for it."""
 
         def decide(before: Circuit, now: Millis) -> tuple[Circuit, None]:
             is_it = before.phase is Phase.CLOSED and not before.slices
@@ -211,7 +213,7 @@ class Breakers:
     # -- around calls -----------------------------------------------------------------------------
 
     async def admit(self, name: str, who: Sequence[str]) -> Admission:
-        """Who of these may call it now. Each must be heard of again by `note`."""
+        """Return which of these may call the service now. Report each call's result by `note`."""
         view, now = self._view(name), self._app.store.clock.now()
         current = await self._current(name, view, now)
         if current.phase_at(now) is Phase.CLOSED:
@@ -240,13 +242,13 @@ class Breakers:
         return Admission(frozenset(), lambda: wait_of(current, now) + view.defer())
 
     def permits(self, name: str, who: str) -> bool:
-        """Whether one that was admitted may still call it, as far as is known here."""
+        """Return whether a call that was admitted may still be made, as far as this process knows."""
         view = self._view(name)
         known = view.circuit
         return known is None or known.phase is Phase.CLOSED or who in view.probes
 
     async def refresh(self) -> None:
-        """Another process has changed one: look at all that this process knows."""
+        """Read all breakers that this process knows, because another process has changed one."""
         names, now = list(self._known[1]), self._app.store.clock.now()
         if not names or self._known[0] is not self._app.store:
             return
@@ -255,17 +257,17 @@ class Breakers:
             self._view(found.key.id).saw(Circuit.from_json(found.data), now, tick)
 
     def admits_at_once(self, name: str) -> bool:
-        """Whether it is known to be closed, without asking anybody."""
+        """Return whether the breaker is known to be closed, without asking the store."""
         view, now = self._view(name), self._app.store.clock.now()
         return is_fresh(view, now) and view.circuit is not None and view.circuit.phase is Phase.CLOSED
 
     async def note(self, name: str, who: str, *, well: bool | None) -> None:
-        """How a call went; None: it says nothing about the service. Never fails: a result less is no harm."""
+        """Count the result of a call; None says nothing about the service. Never fails: a lost result does no harm."""
         if self.must_tell(name, who, well=well):
             await self.tell(name, who, well=well)
 
     def must_tell(self, name: str, who: str, *, well: bool | None) -> bool:
-        """Note it here; whether the others should hear of it now."""
+        """Count the result here; return whether it must be written at once."""
         view = self._view(name)
         return who in view.probes or (well is not None and self._count(name, view, well=well))
 
@@ -298,7 +300,7 @@ class Breakers:
         return circuit.merge(known, list(view.results.values()), self._of(name), now).phase is Phase.OPEN
 
     def verdict(self, name: str, error: BaseException | None, *, timed_out: bool = False) -> bool | None:
-        """Whether a call went well; None: what it raised was not the service's fault, or cannot be told."""
+        """Return whether a call went well; None if the error was not the service's fault, or that is unknown."""
         if error is None:
             return True
         if isinstance(error, asyncio.CancelledError) and timed_out:
@@ -314,7 +316,7 @@ class Breakers:
 
     def _view(self, name: str) -> View:
         store, views = self._known
-        if store is not self._app.store:  # a test has put another in its place
+        if store is not self._app.store:  # a test has replaced the store
             self._known = self._app.store, views = self._app.store, {}
         return views.setdefault(name, View())
 
@@ -329,7 +331,7 @@ class Breakers:
             return view.circuit
 
     async def _sync(self, name: str, view: View) -> Circuit:
-        """Tell what was counted, if it matters, and hear how things stand. One at a time does it for all."""
+        """Write the counted results if they matter, and read the breaker. One caller at a time does it for all."""
         with view.lock:
             if view.syncing and view.circuit is not None:
                 return view.circuit
@@ -348,7 +350,7 @@ class Breakers:
         return after, after
 
     async def _change(self, name: str, decide: Callable[[Circuit, Millis], tuple[Circuit, T]]) -> T:
-        """Read, decide, write; and again if another was quicker."""
+        """Read, decide and write; do it again if another process was quicker."""
         while True:
             tick = next(self._ticks)
             found, now = await self._look(name), self._app.store.clock.now()
@@ -371,7 +373,7 @@ class Breakers:
         return (await self._app.store.write([Bundle((write,), spread=spread)]))[0] is not None
 
     async def _changed(self, name: str, before: Circuit, after: Circuit) -> None:
-        """Told by the one process that wrote it. Jobs that are not woken, as it died, come back by themselves."""
+        """Report a change, in the one process that wrote it. If it dies before waking jobs, they come back later."""
         say = log.warning if after.times > before.times else log.info
         say("breaker_changed", breaker=name, phase=after.phase, reason=after.reason)
         if after.phase is Phase.OPEN:
@@ -392,7 +394,7 @@ def is_fresh(view: View, now: Millis) -> bool:
 
 
 def wait_of(current: Circuit, now: Millis) -> Millis:
-    """How long it surely is before one who was not let through can be."""
+    """Return for how long, at least, a refused call cannot go through."""
     if current.phase is Phase.OPEN:
         return BY_HAND if current.until is None else max(0, current.until - now)
     return ASK_AGAIN
@@ -403,7 +405,7 @@ def reason_of(name: str) -> str:
 
 
 class BreakerGuard:
-    """Jobs of a task that declares a breaker do not even start while it is open."""
+    """The guard of tasks that declare a breaker: their jobs do not start while it is open."""
 
     option = OPTION
 
@@ -420,7 +422,7 @@ class BreakerGuard:
         return refused
 
     async def recheck(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
-        """It may have opened since they were admitted."""
+        """Refuse jobs whose breaker has opened since they were admitted."""
         del now
         refused: dict[str, Refusal] = {}
         for name in dict.fromkeys(job.option for job in jobs):
@@ -453,5 +455,5 @@ class BreakerGuard:
         if job.ending is None or job.ending.outcome.move not in {Move.DONE, Move.RETRY, Move.DEAD}:
             return None
         if job.ending.error is None and job.ending.outcome.move is not Move.DONE:
-            return None  # say, a result that could not be stored
+            return None  # for example, the result could not be stored
         return self._app.breakers.verdict(job.option, job.ending.error)

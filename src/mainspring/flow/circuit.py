@@ -1,8 +1,8 @@
-"""When a circuit breaker opens, lets probes through and closes again. Pure: every process decides the same.
+"""When a circuit breaker opens, lets probes through and closes again. It does no I/O, so every process decides alike.
 
-Closed, results are counted in slices of the window. If enough of them are errors, it opens. After a while it is half
-open: so many probes at a time go through, each with a lease, should its process die. Once as many have succeeded it is
-closed; if one fails, it is open again, for longer each time.
+While the breaker is closed, results are counted in slices of the window. If enough of them are errors, it opens. After
+a while it is half open: a few probes at a time may go through, each with a lease, in case its process dies. Once enough
+probes have succeeded, it closes. If one fails, it opens again, for longer each time.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from typing import Any, NamedTuple
 from mainspring.clock import SKEW, Length, Millis, duration
 from mainspring.errors import ConfigurationError
 
-SLICES = 10  # of a window
-PROBE_LEASE: Millis = 60_000  # others may try after that
-SLOWEST_PROBE: Millis = 86_400_000  # whose answer is still heard
+SLICES = 10  # per window
+PROBE_LEASE: Millis = 60_000  # after that, a probe without an answer no longer blocks others
+SLOWEST_PROBE: Millis = 86_400_000  # a probe's answer still counts until this long after its lease
 MOST_DOUBLINGS = 20
 
 
 class Phase(StrEnum):
     CLOSED = "closed"  # calls go through
-    OPEN = "open"  # none does
-    HALF_OPEN = "half_open"  # some do, to see how they fare
+    OPEN = "open"  # no calls go through
+    HALF_OPEN = "half_open"  # some calls go through, as probes
 
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """When to stop calling something that fails, and how to find out that it is well again."""
+    """When to stop calling a service that fails, and how to find out that it works again."""
 
-    error_rate: float = 0.5  # opens at this share of errors
-    window: Length = 60  # among the results of the last so many seconds
-    at_least: int = 10  # if there are so many of them
-    open_for: Length = 30  # then nothing is called; doubled each time that a probe fails
+    error_rate: float = 0.5  # it opens at this share of errors
+    window: Length = 60  # among the results of this many last seconds
+    at_least: int = 10  # if there are at least this many results
+    open_for: Length = 30  # for this long nothing is called; doubles each time that a probe fails
     longest: Length = 600  # but no longer than this
-    probes: int = 3  # that are let through at a time, and must all succeed
+    probes: int = 3  # calls let through at a time when half open; all of them must succeed
     counts: tuple[type[BaseException], ...] = (Exception,)  # errors of the service; others say nothing about it
 
     def __post_init__(self) -> None:
@@ -59,14 +59,14 @@ def problems_of(breaker: Breaker) -> Iterable[str]:
     if breaker.at_least < 1 or breaker.probes < 1:
         yield "at_least and probes are numbers of at least 1"
     if duration(breaker.window) <= 0 or duration(breaker.open_for) <= 0:
-        yield "window and open_for are lengths of time"
+        yield "window and open_for must be lengths of time above 0"
     counts: Any = breaker.counts
     if not isinstance(counts, tuple) or not all(isinstance(kind, type) for kind in counts):
         yield f"counts is a tuple of exception types, not {counts!r}"
 
 
 class Slice(NamedTuple):
-    """What was counted in one part of the window."""
+    """The results counted in one part of the window."""
 
     start: Millis
     good: int
@@ -75,15 +75,15 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Circuit:
-    """One breaker's state, as all processes share it."""
+    """The state of one breaker, shared by all processes."""
 
     phase: Phase = Phase.CLOSED
     since: Millis = 0
-    slices: tuple[Slice, ...] = ()  # while it is closed
-    until: Millis | None = None  # open: half open from then on; None: only by hand
-    times: int = 0  # it has opened since it was last closed
+    slices: tuple[Slice, ...] = ()  # only while it is closed
+    until: Millis | None = None  # if open: when it becomes half open; None: only when an operator closes it
+    times: int = 0  # how often it has opened since it was last closed
     passed: int = 0  # probes that succeeded
-    probes: Mapping[str, Millis] = field(default_factory=dict)  # under way, and until when they are waited for
+    probes: Mapping[str, Millis] = field(default_factory=dict)  # those under way, and when their lease ends
     reason: str = ""
 
     def to_json(self) -> str:
@@ -97,7 +97,7 @@ class Circuit:
         return cls(**known | {"phase": Phase(data["phase"]), "slices": slices})
 
     def rewound(self, now: Millis) -> Circuit:
-        """If a clock that was ahead wrote it: as far from now as it was from that clock's time, so that it goes on."""
+        """Return the state moved back to now, if a clock that was ahead wrote it; otherwise it would stay stuck."""
         newest = max(
             [self.since, *(one.start for one in self.slices), *(end - PROBE_LEASE for end in self.probes.values())]
         )
@@ -117,7 +117,7 @@ class Circuit:
         return Phase.HALF_OPEN if is_over else self.phase
 
     def counted(self, breaker: Breaker, now: Millis) -> tuple[int, int]:
-        """Good and bad results within the window."""
+        """Return the numbers of good and bad results within the window."""
         fresh = recent(self.slices, breaker, now)
         return sum(one.good for one in fresh), sum(one.bad for one in fresh)
 
@@ -127,7 +127,7 @@ def recent(slices: Iterable[Slice], breaker: Breaker, now: Millis) -> list[Slice
 
 
 def merge(circuit: Circuit, results: Iterable[Slice], breaker: Breaker, now: Millis) -> Circuit:
-    """Count results, and open if they are too bad. What comes from before it was closed says nothing any more."""
+    """Count results, and open if too many are bad. Results from before it was last closed are ignored."""
     if circuit.phase is not Phase.CLOSED:
         return circuit
     sums: dict[Millis, Slice] = {}
@@ -148,7 +148,7 @@ def opened(circuit: Circuit, breaker: Breaker, now: Millis, reason: str) -> Circ
 
 
 def ask(circuit: Circuit, who: Iterable[str], breaker: Breaker, now: Millis) -> tuple[Circuit, frozenset[str]]:
-    """Who may go through now; when half open, as probes."""
+    """Return who may go through now; if half open, they go as probes."""
     phase = circuit.phase_at(now)
     if phase is Phase.CLOSED:
         return circuit, frozenset(who)
@@ -166,7 +166,7 @@ def ask(circuit: Circuit, who: Iterable[str], breaker: Breaker, now: Millis) -> 
 
 
 def answer(circuit: Circuit, answers: Mapping[str, bool | None], breaker: Breaker, now: Millis) -> Circuit:
-    """How probes fared; None: it could not be told, and another may try."""
+    """Count the results of probes. None means that a probe's result is unknown, and another may try."""
     ours = {one: well for one, well in answers.items() if one in circuit.probes}
     if circuit.phase is not Phase.HALF_OPEN or not ours:
         return circuit

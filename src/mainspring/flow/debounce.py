@@ -1,8 +1,8 @@
-"""A newer enqueue takes the place of the one that waits, or is left out.
+"""A newer enqueue replaces the job that waits (debounce), or is dropped (throttle).
 
-Which job waits under a key is a document. Whoever enqueues changes that job, if it still waits; else he writes the
-document anew, together with a new job, if nobody was quicker. What had begun by then is let go on; but if it fails, its
-retry gives way to the newer job, so that an old payload never has the last word.
+A document says which job is the newest of a key. An enqueue changes that job if it still waits. Otherwise it inserts a
+new job together with a new version of the document, unless another process was quicker. A job that had started by then
+goes on. But if it fails, its retry gives way to the newer job, so that an old payload never comes last.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 COLLECTION = "newest"
 OPTION = "newest"
-KEPT: Millis = 30 * 86_400_000  # beyond the time at which its job is due
+KEPT: Millis = 30 * 86_400_000  # for so long after its job is due, a document is kept
 LONGEST_KEY = names.LONGEST_KEY
 BY = By("mainspring", audited=False)
 
@@ -44,12 +44,12 @@ class Throttle:
     """At most one job per key and window: `using(throttle=Throttle("report:7", per=60))`."""
 
     key: str
-    per: Length  # from its enqueue; longer if it is not finished by then
+    per: Length  # counted from the job's enqueue; longer if the job is not finished by then
 
     def __post_init__(self) -> None:
         check_key(self.key, "throttle")
         if duration(self.per) <= 0:
-            msg = f"throttle {self.key!r}: per is {self.per}; it is a length of time"
+            msg = f"throttle {self.key!r}: per is {self.per}; it must be a length of time above 0"
             raise ConfigurationError(msg)
 
     @property
@@ -59,16 +59,16 @@ class Throttle:
 
 @dataclass(frozen=True, slots=True)
 class Debounce:
-    """Once nothing more has come for a while: `using(debounce=Debounce("index:7", wait=5, max_wait=60))`."""
+    """Run once nothing more has come for a while: `using(debounce=Debounce("index:7", wait=5, max_wait=60))`."""
 
     key: str
     wait: Length  # each enqueue puts the job off by this
-    max_wait: Length | None = None  # but not beyond this after the first; None: as long as there are more
+    max_wait: Length | None = None  # but not beyond this after the first enqueue; None: without end
 
     def __post_init__(self) -> None:
         check_key(self.key, "debounce")
         if duration(self.wait) <= 0:
-            msg = f"debounce {self.key!r}: wait is {self.wait}; it is a length of time"
+            msg = f"debounce {self.key!r}: wait is {self.wait}; it must be a length of time above 0"
             raise ConfigurationError(msg)
         if self.max_wait is not None and duration(self.max_wait) < duration(self.wait):
             msg = f"debounce {self.key!r}: max_wait is {self.max_wait}, which is less than wait, {self.wait}"
@@ -81,7 +81,7 @@ class Debounce:
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """Under a key: the newest job, and since when enqueues have met it."""
+    """The newest job of a key, and when the first enqueue that it stands for came."""
 
     job_id: str
     first_at: Millis
@@ -95,14 +95,14 @@ class Newest:
 
 
 class Seat:
-    """The place of the newest job under a key."""
+    """The document that says which job is the newest of a key."""
 
     def __init__(self, app: Mainspring, task: str, key: str) -> None:
         self._app = app
         self._place = Key(COLLECTION, task, key)
 
     async def put(self, job: NewJob, debounce: Debounce | None = None) -> Inserted:
-        """Change the job that waits, or make this one the newest."""
+        """Change the job that waits, or insert this one as the newest."""
         while True:
             now, found = self._app.store.clock.now(), await self._look()
             if found is not None and await self._change_waiting(found, job, debounce, now):
@@ -115,7 +115,7 @@ class Seat:
         return next(iter(await self._app.store.documents([self._place])), None)
 
     async def _change_waiting(self, found: Document, job: NewJob, debounce: Debounce | None, now: Millis) -> bool:
-        """False: it waits no more. One that failed waits too, but is left to its history, and gives way by itself."""
+        """Change the job if it waits; return whether it did. A failed job is left alone: it gives way by itself."""
         known = Newest.read(found)
         delay = job.delay if debounce is None else debounce.delay(known.first_at, now)
         edit = Edit(
@@ -129,7 +129,7 @@ class Seat:
         return bool((await self._app.store.change(Action.EDIT, where, BY, edit=edit)).ids)
 
     async def _is_still(self, found: Document, job: NewJob, now: Millis) -> bool:
-        """Whether the job that we changed is the newest: else it may give way to another, and our change with it."""
+        """Return whether the changed job is still the newest: if not, it may give way, and our change with it."""
         if found.expires_at is not None and found.expires_at - now < KEPT // 2:
             again = Write(self._place, found.data, expected=found.version, expires_at=due(job, now) + KEPT)
             return (await self._app.store.write([Bundle((again,))]))[0] is not None
@@ -142,7 +142,7 @@ class Seat:
         return Inserted(job_id, created=False)
 
     async def _take(self, found: Document | None, job: NewJob, now: Millis) -> Inserted | None:
-        """None: somebody else was quicker."""
+        """Insert the job as the newest; return None if another process was quicker."""
         expected = ABSENT if found is None else found.version
         data = Newest(job.id, now).to_json()
         write = Write(self._place, data, expected=expected, expires_at=due(job, now) + KEPT)
@@ -158,7 +158,7 @@ def due(job: NewJob, now: Millis) -> Millis:
 
 
 class NewestOnly:
-    """A job that had its turn before gives way to the newer one of its key."""
+    """The guard that makes a job which had its turn before give way to the newer one of its key."""
 
     option = OPTION
 
@@ -181,4 +181,4 @@ class NewestOnly:
         return refused
 
     async def ended(self, jobs: Sequence[Guarded]) -> None:
-        """Nothing was given out."""
+        """Do nothing: this guard hands nothing out."""

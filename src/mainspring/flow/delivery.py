@@ -1,6 +1,6 @@
-"""Delivered only within local hours: of a zone, or of the person whom it is about. Else deferred until they begin.
+"""Starts jobs only within local hours, of a zone or of the person they are about; defers them until the hours begin.
 
-What knows hours and zones is imported when the first window is made: most programs have none.
+The code that knows hours and zones is imported when the first window is made, as most programs have none.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from mainspring.schedule.zones import Zone
 
 OPTION = "deliver"
-PUT_OFF = "put_off"  # among a job's options, for those who ask why it is later
-LATER: Millis = 60_000  # a worker of a newer version may be there then
+PUT_OFF = "put_off"  # an option that says why the job is later, for those who ask
+LATER: Millis = 60_000  # until the next try, when a worker of a newer version may take the job
 
 
 def option_of(job: NewJob) -> Any:
-    """Its window as its options have it, None if that is the task's own."""
+    """Return the window in a prepared job's options; None if it has only its task's."""
     return json.loads(job.options or "{}").get(OPTION)
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """`Window("08:00", "22:00", tz="Europe/London", days="mon-fri")`; from 22:00 to 06:00 it is over midnight."""
+    """`Window("08:00", "22:00", tz="Europe/London", days="mon-fri")`; from 22:00 to 06:00 it goes over midnight."""
 
     start: TimeOfDay
-    end: TimeOfDay  # the first moment that is not within
+    end: TimeOfDay  # the first moment after the window
     tz: str = "UTC"
-    days: Weekday | Sequence[Weekday] = "mon-sun"  # on which it opens
+    days: Weekday | Sequence[Weekday] = "mon-sun"  # the days on which it opens
 
     def __post_init__(self) -> None:
         try:
@@ -50,7 +50,7 @@ class Window:
 
     @staticmethod
     def of_person(who: str | Callable[[Any], str]) -> PersonWindow:
-        """Whenever it is not quiet for a person of `app.people`: an id or, on a task, how to find it in a payload."""
+        """Deliver outside the quiet hours of a person of `app.people`: give an id or, on a task, a function of it."""
         return PersonWindow(who)
 
     def local(self) -> LocalHours:
@@ -74,13 +74,13 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class PersonWindow:
+    """The hours that are not quiet for a person."""
+
     who: str | Callable[[Any], str]
 
     def __post_init__(self) -> None:
         if not self.who or (not isinstance(self.who, str) and not callable(self.who)):
-            msg = (
-                f"Window.of_person({self.who!r}): a person's id or, on a task, a function such as lambda p: p.person_id"
-            )
+            msg = f"Window.of_person({self.who!r}): give a person's id or, on a task, a function: lambda p: p.person_id"
             raise ConfigurationError(msg)
 
     def to_data(self) -> dict[str, Any]:
@@ -91,11 +91,13 @@ class PersonWindow:
 
 
 class LocalHours(NamedTuple):
+    """Hours of the day in a zone."""
+
     hours: Hours
     zone: Zone
 
     def opening(self, now: Millis) -> Millis:
-        """That moment, if it is within them, else when they begin."""
+        """Return this moment if it is within the hours, else when they begin."""
         found = self.hours.opening(self.zone, to_datetime(now).replace(tzinfo=None)).replace(tzinfo=UTC)
         return max(now, to_millis(found))
 
@@ -108,22 +110,25 @@ def window_of(data: Mapping[str, Any]) -> AnyWindow:
 
 
 class Deliveries:
-    """When jobs may be delivered."""
+    """Finds out when jobs may be delivered."""
 
     def __init__(self, app: Mainspring) -> None:
         self._app = app
 
     async def moved(self, jobs: Sequence[NewJob], window: AnyWindow) -> list[NewJob]:
-        """Jobs on their way in, each at a time at which it may be delivered."""
+        """Return prepared jobs, each moved to a time at which it may be delivered."""
         now = self._app.store.clock.now()
         local = await self.hours_of([(window, job.task, job.payload) for job in jobs])
         return [
-            move(job, hours, now) if isinstance(hours, LocalHours) else job  # the guard asks once more
+            move(job, hours, now) if isinstance(hours, LocalHours) else job  # for others, the guard decides later
             for job, hours in zip(jobs, local, strict=True)
         ]
 
     async def hours_of(self, wanted: Sequence[tuple[AnyWindow, str, str]]) -> list[LocalHours | InvalidPerson | None]:
-        """By window, task and payload; None: at any time. Whoever is invalid can be read only by a newer version."""
+        """Return the hours for each window, task and payload; None if any time is fine.
+
+        An InvalidPerson stands for a person whom only a newer version of Mainspring can read.
+        """
         whose = [self._person(*one) for one in wanted]
         known = await self._of_people({person for person in whose if person is not None})
         return [
@@ -137,10 +142,10 @@ class Deliveries:
         return window.who if isinstance(window.who, str) else window.who(self._app.tasks[task].payload.view(payload))
 
     async def _of_people(self, ids: set[str]) -> dict[str, LocalHours | InvalidPerson]:
-        """Those who have quiet hours. A person who is not there any more is the handler's concern."""
+        """Return the hours of people who have quiet hours. A person who does not exist is up to the handler."""
         if not ids:
             return {}
-        from mainspring.occasions.quiet import quiet_hours  # noqa: PLC0415 - a program without people need not wait
+        from mainspring.occasions.quiet import quiet_hours  # noqa: PLC0415 - programs without people start faster
         from mainspring.schedule.zones import PACKAGED  # noqa: PLC0415 - see the module's docstring
 
         found: dict[str, LocalHours | InvalidPerson] = {}
@@ -163,6 +168,8 @@ def move(job: NewJob, hours: LocalHours, now: Millis) -> NewJob:
 
 
 class DeliveryGuard:
+    """The guard that defers jobs until their delivery hours begin."""
+
     option = OPTION
 
     def __init__(self, app: Mainspring) -> None:
@@ -182,24 +189,24 @@ class DeliveryGuard:
         return refused
 
     def _window(self, job: Guarded) -> AnyWindow | None:
-        """The job's own, or what its task says now."""
+        """Return the job's own window, or else the current one of its task."""
         if job.option is not None:
             return window_of(job.option)
         task = self._app.tasks.get(job.claim.task)
         return None if task is None else task.options.deliver
 
     async def recheck(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
-        """The window may have closed while it waited. A person's hours were read at its claim, and are not again."""
+        """Refuse jobs whose window has closed since. The hours of people, read at the claim, are not read again."""
         fixed = [job for job in jobs if isinstance(self._window(job), Window)]
         return await self.admit(fixed, now) if fixed else {}
 
     def permits(self, job: Guarded) -> bool:
-        """A thread is not slow enough to matter."""
+        """Return True: waiting for a thread takes too little time to matter."""
         del job
         return True
 
     async def ended(self, jobs: Sequence[Guarded]) -> None:
-        """Nothing was given out."""
+        """Do nothing: this guard hands nothing out."""
 
 
 def put_off(claim: Claim, opening: Millis, now: Millis, hours: LocalHours) -> Refusal:
@@ -213,6 +220,6 @@ def reason_of(opening: Millis, hours: LocalHours) -> str:
 
 
 def told_reason(job: Job) -> str:
-    """Why it was put off when it was enqueued, unless its time was changed since."""
+    """Return why it was put off when it was enqueued; empty if its time was changed since."""
     told = job.options.get(PUT_OFF)
     return str(told["reason"]) if told is not None and told["until"] == to_millis(job.run_at) else ""

@@ -1,4 +1,4 @@
-"""A job that was not started by a certain time is dropped. Once it has begun, it goes on to its end."""
+"""Drops a job that was not started by a certain time. Once it has started, it goes on to its end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def problem_of(expires: Any) -> str | None:
 
 
 def option_of(expires: Length | datetime, run_at: datetime | None, delay: Length | None, *, moves: bool) -> Any:
-    """A time; or a length, with what is needed to know from when on, as a job's time may change before it starts."""
+    """Return what to store: a time, or a length and what it counts from, as a job's due time may change."""
     if isinstance(expires, datetime):
         return to_millis(expires)
     option: dict[str, Any] = {"within": duration(expires)}
@@ -42,7 +42,10 @@ def option_of(expires: Length | datetime, run_at: datetime | None, delay: Length
 
 
 def start_by(option: Any, *, created_at: Millis, run_at: Millis, token: int) -> Millis:
-    """A length counts from when the job was first due; or last, if other jobs or hours for delivery move it."""
+    """Return by when the job must start.
+
+    A length counts from when the job was first due; or last due, if other jobs or delivery hours can move it.
+    """
     if isinstance(option, int):
         return option
     first_due = max(created_at + option.get("delay", 0), option.get("run_at", 0))
@@ -56,7 +59,7 @@ def of_claim(claim: Claim, option: Any) -> Millis:
 
 
 def of_job(job: Job) -> datetime | timedelta | None:
-    """For readers: by when it must have started; a length, if that counts from when other jobs let it."""
+    """Return by when the job must have started; a length, if that counts from when other jobs let it start."""
     option = job.options.get(OPTION)
     if option is None:
         return None
@@ -64,11 +67,13 @@ def of_job(job: Job) -> datetime | timedelta | None:
         return timedelta(milliseconds=option["within"])
     is_claimed = job.finished or job.status is Status.RUNNING
     created_at, run_at = to_millis(job.created_at), to_millis(job.run_at)
-    token = job.token if is_claimed else job.token + 1  # that of the claim which asks
+    token = job.token if is_claimed else job.token + 1  # the token that the next claim will have
     return to_datetime(start_by(option, created_at=created_at, run_at=run_at, token=token))
 
 
 class Expiry:
+    """The guard that cancels jobs which were not started in time."""
+
     option = OPTION
 
     def __init__(self, app: Mainspring) -> None:
@@ -85,16 +90,16 @@ class Expiry:
         }
 
     async def recheck(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
-        """Its time may have passed while it waited, say in a batch."""
+        """Refuse jobs that have expired while they waited in the worker, say in a batch."""
         return await self.admit(jobs, now)
 
     def permits(self, job: Guarded) -> bool:
-        """A thread is not slow enough to matter."""
+        """Return True: waiting for a thread takes too little time to matter."""
         del job
         return True
 
     async def ended(self, jobs: Sequence[Guarded]) -> None:
-        """Nothing was given out."""
+        """Do nothing: this guard hands nothing out."""
 
 
 def shown(moment: Millis) -> str:

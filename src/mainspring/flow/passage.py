@@ -1,4 +1,4 @@
-"""Through a circuit breaker: what `ctx.breaker(...)` gives."""
+"""A call through a circuit breaker: what `ctx.breaker(...)` returns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Passage:
-    """`async with ctx.breaker("email-api"):`, and plain `with` in a thread: raises Snooze while it is open."""
+    """`async with ctx.breaker("email-api"):`, or plain `with` in a thread. Raises Snooze while the breaker is open."""
 
     def __init__(self, app: Mainspring, name: str, timed_out: Callable[[], bool]) -> None:
         self._app = app
@@ -53,7 +53,7 @@ class Passage:
 
 
 class DetachedPassage:
-    """For a handler that is called directly: there is nobody to tell."""
+    """The same for a handler that is called directly, without a worker: it does nothing."""
 
     async def __aenter__(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Jobs that are not given up for what has come since: they have begun, or somebody wants them all the same."""
+"""Finds jobs that must not be dropped although they are outdated: they have begun, or an operator asked for them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def was_tried(claim: Claim) -> bool:
 
 
 async def goes_on(store: Store, claim: Claim) -> bool:
-    """A durable function with steps behind it; or a job that was retried or moved by hand."""
+    """Return whether it is a durable function with finished steps, or a job that an operator retried or edited."""
     return (await has_steps(store, claim)) or await touched_by_hand(store, claim)
 
 
@@ -22,12 +22,15 @@ async def has_steps(store: Store, claim: Claim) -> bool:
 
 
 async def touched_by_hand(store: Store, claim: Claim) -> bool:
-    """A run that failed is called the same as a retry by hand, and is in the history as well."""
+    """Return whether an operator retried or edited the job.
+
+    The timeline names a retry by hand like a run that failed, so those in the history of runs are subtracted.
+    """
     told = Counter(entry.what for entry in await store.timeline(claim.id))
     history = [] if is_first(claim) else await store.attempts(claim.id)
     return told[Action.EDIT] > 0 or told[Action.REPLAY] > sum(run.move is Move.RETRY for run in history)
 
 
 def is_first(claim: Claim) -> bool:
-    """Nobody had it before."""
+    """Return whether the job was never claimed before."""
     return claim.token == 1

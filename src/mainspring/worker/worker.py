@@ -906,7 +906,7 @@ class Worker:
         return len(self._running)
 
     def _look_for_stuck(self) -> None:
-        """Let go of jobs whose slots are stuck, so that it can stop, or run a suspect alone, without them.
+        """Let go of jobs whose slots are stuck, so that the worker can stop or run a suspect without them.
 
         Until they end, they still count as slots in use and against the limit of their queue.
         """
