@@ -254,7 +254,7 @@ async def test_a_halt_stops_everything_and_keeps_or_refuses_new_jobs() -> None:
 @pytest.mark.parametrize("queue", [None, "", "*"])
 async def test_what_names_no_queue_pauses_nothing(queue: Any) -> None:
     app = Mainspring("memory://")
-    with pytest.raises(ConfigurationError, match="is no name for a queue"):
+    with pytest.raises(ConfigurationError, match="is not a name for a queue"):
         await app.pause(queue)
     assert await app.halts() == []
 

@@ -108,7 +108,7 @@ async def test_progress_can_be_seen_while_the_job_runs() -> None:
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan")])
 def test_progress_is_a_fraction(fraction: float) -> None:
-    with pytest.raises(ValueError, match="progress is a fraction between 0 and 1"):
+    with pytest.raises(ValueError, match="progress must be a fraction between 0 and 1"):
         Context.detached().progress(fraction)
 
 

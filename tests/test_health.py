@@ -108,7 +108,7 @@ def test_due_jobs_that_wait_too_long_although_somebody_takes_them(app: Mainsprin
     assert (health.state, health.workers, health.unattended) == (State.OK, 1, ())
     health = app.health_sync(late=timedelta(seconds=10))
     assert health.state is State.DEGRADED
-    assert health.problems == ("the oldest job of queue mail is due for 20 s",)
+    assert health.problems == ("the oldest job of queue mail has been due for 20 s",)
 
 
 def test_what_somebody_halted_is_no_problem(app: Mainspring) -> None:
@@ -129,7 +129,7 @@ def test_the_dead_do_not_count_and_the_deaf_do(clock: ManualClock) -> None:
     dead, deaf = WorkerInfo("a", "h", 1, ("*",), alive=False), WorkerInfo("b", "h", 2, ("mail",), polling=True)
     health = judge(Stats([], {}, {"mail": now, "video": now}, [dead, deaf], []), now, "memory://")
     assert (health.workers, health.polling, health.unattended) == (1, ("b",), ("video",))
-    assert health.problems[-1] == "workers cannot hear of new jobs and look now and then: b"
+    assert health.problems[-1] == "workers are not notified of new jobs and poll for them: b"
 
 
 async def test_a_service_that_throttles_is_told_once(clock: ManualClock) -> None:

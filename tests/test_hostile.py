@@ -32,7 +32,7 @@ from mainspring import (
 )
 from mainspring.errors import CannotStoreResult, ConfigurationError, InvalidPayload, MainspringError
 from mainspring.job import Status
-from mainspring.json_text import MOST_LEVELS
+from mainspring.json_text import MAX_LEVELS
 from mainspring.stores.memory import MemoryStore
 from mainspring.stores.protocol import Filter, Severity, Store
 from mainspring.stores.sqlite import SqliteStore
@@ -183,7 +183,7 @@ UNKEEPABLE_JSON = [
     pytest.param({"a": [1, {"b": float("-inf")}]}, id="infinity"),
     pytest.param(Reading(value=NAN), id="model"),
     pytest.param(Reading(value=1, more={"x": NAN}), id="within a model"),
-    pytest.param(nested(MOST_LEVELS + 20), id="depth"),
+    pytest.param(nested(MAX_LEVELS + 20), id="depth"),
     pytest.param(MANY_DIGITS, id="digits"),
     pytest.param({"pad": "1" * 9000, "n": -MANY_DIGITS}, id="digits behind digits"),
     pytest.param("\ud800", id="half a pair"),
@@ -224,7 +224,7 @@ async def test_progress_is_a_number_and_its_note_can_be_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [None, {"a": None, "b": [1.5, "NaN"]}, nested(MOST_LEVELS - 5), 10**4200, "7" * 50_000, [{"a": [1]}] * 500]
+    "value", [None, {"a": None, "b": [1.5, "NaN"]}, nested(MAX_LEVELS - 5), 10**4200, "7" * 50_000, [{"a": [1]}] * 500]
 )
 async def test_what_json_can_carry_comes_back(value: Any) -> None:
     app, work = an_app()

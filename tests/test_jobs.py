@@ -197,7 +197,7 @@ async def test_a_waiting_job_is_edited(kit: Kit) -> None:
 
 async def test_what_has_ended_is_edited_when_it_waits_again(kit: Kit) -> None:
     job_id = await dead_letter(kit)
-    with pytest.raises(IllegalMove, match=r"by edit; only what waits .* is retried first, in a paused queue"):
+    with pytest.raises(IllegalMove, match=r"by edit; only waiting jobs .* pause its queue and retry it first"):
         await app.jobs.edit(job_id, payload={"text": "good"})
     await app.pause("mail")
     await app.jobs.retry(job_id)

@@ -165,7 +165,7 @@ def test_a_policy_with_code_does_not_travel(retry: Retry) -> None:
         retry.to_data()
 
 
-@pytest.mark.parametrize(("delay", "said"), [(-1, "must not be negative"), ("5m", "'5m' is no length of time")])
+@pytest.mark.parametrize(("delay", "said"), [(-1, "must not be negative"), ("5m", "'5m' is not a length of time")])
 def test_delays_are_lengths_of_time(delay: Any, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         Retry.delays(60, delay)

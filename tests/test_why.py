@@ -58,7 +58,7 @@ async def suspend(kit: Kit, **fields: object) -> str:
 
 async def test_a_job_for_later(kit: Kit) -> None:
     answer = await why(kit, await put(kit, delay=timedelta(days=3)))
-    assert str(answer) == "It is for later: due 2026-05-04 12:00:00 UTC (in 3 d)."
+    assert str(answer) == "It is scheduled for later: due 2026-05-04 12:00:00 UTC (in 3 d)."
     assert answer.reasons[0].until == NOON + timedelta(days=3)
 
 
@@ -72,7 +72,7 @@ async def test_a_job_that_was_put_off_and_then_moved_by_hand(kit: Kit) -> None:
     job = await put(kit, "later")
     await kit.drain()
     await kit.app.jobs.reschedule(job, delay=3600)
-    assert str(await why(kit, job)) == "It is for later: due 2026-05-01 13:00:00 UTC (in 1 h)."
+    assert str(await why(kit, job)) == "It is scheduled for later: due 2026-05-01 13:00:00 UTC (in 1 h)."
 
 
 async def test_a_job_that_waits_for_its_retry(kit: Kit) -> None:
@@ -104,7 +104,7 @@ async def test_several_reasons_the_decisive_first(kit: Kit) -> None:
 
 async def test_no_worker_takes_from_its_queue(kit: Kit) -> None:
     answer = await why(kit, await put(kit, queue="reports"))
-    assert str(answer) == "No living worker takes from its queue 'reports'; there are 1, for mail."
+    assert str(answer) == "No live worker takes from its queue 'reports'; there are 1, for mail."
 
 
 async def test_no_worker_of_its_queue_knows_its_task(kit: Kit) -> None:
@@ -120,8 +120,8 @@ async def test_nothing_is_in_its_way_but_others(kit: Kit) -> None:
     jobs = [await put(kit) for _ in range(3)]
     kit.clock.advance(timedelta(seconds=90))
     assert str(await why(kit, jobs[2])) == (
-        "Nothing is in its way: it is due since 2026-05-01 12:00:00 UTC (1.5 min ago) and waits for its turn, one of 3"
-        " in its queue, of which the oldest is due since 2026-05-01 12:00:00 UTC (1.5 min ago)."
+        "Nothing is in its way: it has been due since 2026-05-01 12:00:00 UTC (1.5 min ago) and waits for its turn,"
+        " one of 3 in its queue; the oldest has been due since 2026-05-01 12:00:00 UTC (1.5 min ago)."
     )
 
 
@@ -157,7 +157,7 @@ async def test_a_job_that_waits_for_a_signal(kit: Kit, timeout: timedelta | None
     await kit.drain()
     kit.clock.advance(timedelta(seconds=20))
     answer = await why(kit, job.id)
-    until = ", and not longer than until 2026-05-01 14:00:00 UTC (in 2 h)" if timeout else ""
+    until = ", until 2026-05-01 14:00:00 UTC (in 2 h) at the latest" if timeout else ""
     assert str(answer) == (
         f"It waits for signal 'checked_in:r7', since 2026-05-01 12:00:00 UTC (20 s ago){until}."
         " It has done step 'call'."
@@ -243,7 +243,7 @@ async def test_a_worker_that_has_fallen_silent(kit: Kit) -> None:
     kit.clock.advance(28)
     assert "(40 s ago); the job is taken over as soon as another worker looks." in str(await why(kit, job))
     await kit.store.leave("w2")
-    assert "(40 s ago), and no other is alive to take the job over: start one." in str(await why(kit, job))
+    assert "(40 s ago), and no other worker is alive to take the job over: start one." in str(await why(kit, job))
 
 
 async def test_a_worker_that_died_or_is_gone(kit: Kit) -> None:
@@ -268,7 +268,7 @@ async def test_a_job_that_was_put_off_until_its_hours_when_it_was_enqueued(kit: 
         " 08:00 to 17:30 on mon tue wed in America/New_York; they open 2026-05-04 08:00 there."
     )
     await kit.app.jobs.reschedule(job, run_at=NOON + timedelta(days=5))
-    assert str(await why(kit, job)) == "It is for later: due 2026-05-06 12:00:00 UTC (in 5 d)."
+    assert str(await why(kit, job)) == "It is scheduled for later: due 2026-05-06 12:00:00 UTC (in 5 d)."
 
 
 async def test_a_job_that_was_put_off_until_its_hours_when_it_was_claimed(kit: Kit) -> None:

@@ -151,7 +151,7 @@ LAZY = {
 if not TYPE_CHECKING:  # a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
-        """Import what most programs do not need when it is first named: importing mainspring stays fast."""
+        """Import at first use what most programs do not need, so that importing mainspring stays fast."""
         if name in LAZY:
             return getattr(import_module(LAZY[name]), name)
         msg = f"module {__name__!r} has no attribute {name!r}"

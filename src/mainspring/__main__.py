@@ -1,4 +1,4 @@
-"""`python -m mainspring` is `mainspring`."""
+"""`python -m mainspring` runs the command `mainspring`."""
 
 from mainspring.cli import entry
 

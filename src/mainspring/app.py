@@ -1,4 +1,4 @@
-"""The application: one store, its tasks, its subscribers."""
+"""The application: it holds one store, the tasks and the event subscribers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ NOT_FOR_OCCASIONS = frozenset({"batch", "isolation"})
 
 
 class Mainspring:
-    """`app = Mainspring("sqlite:///jobs.db")` is all there is to set up. The store is opened at first use."""
+    """The application. `app = Mainspring("sqlite:///jobs.db")` is the whole setup; the store is opened at first use."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Mainspring:
         retention: Retention | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Name the store and set defaults, which a queue (`app.queue`), a task and an enqueue may overrule."""
+        """Name the store and set defaults. A queue (`app.queue`), a task and an enqueue can override them."""
         self.store: Store = store_of(store, clock)
         self.defaults = Defaults(retry=retry, max_attempts=max_attempts, timeout=timeout, retention=retention)
         self.tasks: dict[str, Task[..., Any, Any]] = {}
@@ -93,7 +93,7 @@ class Mainspring:
         self.limits = Limits(self)
         self.middleware = Middleware()
         self.portal = Portal()
-        self.before_waiting: Callable[[Job], None] | None = None  # the test kit's: may refuse to wait for a job
+        self.before_waiting: Callable[[Job], None] | None = None  # set by the test kit; may refuse to wait for a job
         self._opened: Store | None = None
 
     def __repr__(self) -> str:
@@ -114,36 +114,36 @@ class Mainspring:
         self.portal.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Any coroutine of this API from code without an event loop: `app.run(app.jobs.get(job_id))`."""
+        """Run a coroutine of this API from code without an event loop: `app.run(app.jobs.get(job_id))`."""
         return self.portal.run(work)
 
     def open_sync(self) -> None:
-        """Open the store, if that was not done here before: for what then has to be done in the caller's own thread."""
+        """Open the store unless this did so before. Use this before calls that must run in the caller's own thread."""
         if self._opened is not self.store:
             self.run(self.store.open())
             self._opened = self.store
 
     @cached_property
     def schedules(self) -> Schedules:
-        """Imported when first asked for: a program without schedules need not wait for them."""
+        """Return the schedules. They are imported at first use, to keep imports fast for programs without schedules."""
         from mainspring.scheduling.schedules import Schedules
 
         return Schedules(self)
 
     @cached_property
     def timers(self) -> Timers:
-        """What workers do when documents come due."""
+        """Return the timers: what workers do when documents come due."""
         from mainspring.scheduling.timer import ScheduleTimer
 
         timers = Timers(self)
-        timers.add(LimitTimer(self))  # also without limits: jobs may wait for some that are no longer declared
+        timers.add(LimitTimer(self))  # also without limits: jobs may still wait for limits that were removed
         timers.add(ScheduleTimer(self))
         timers.add(SignalTimer(self))
         return timers
 
     @cached_property
     def people(self) -> People:
-        """Imported when first asked for: a program without people need not wait for them."""
+        """Return the people. They are imported at first use, to keep imports fast for programs without people."""
         from mainspring.occasions.people import People
 
         return People(self)
@@ -185,12 +185,12 @@ class Mainspring:
         limits: Iterable[Limit | Rate] | Limit | Rate = (),
         fair: Fair | None = None,
     ) -> Any:
-        """Make a function a task. Its name in the store is its own name unless another is given: never an import path.
+        """Make a function a task. The store knows it by the function's name or by `name`, never by an import path.
 
-        Coroutines run on the worker's event loop, plain functions in its threads, and either in a process of its own
-        with isolation="process": the only kind whose timeout can really stop the work. With `batch` the function
-        takes a list, and each job is one item of it. `version` keeps the functions of jobs under way beside newer ones,
-        `steps` tells readers what is to come: see docs/durable.md.
+        Coroutines run on the worker's event loop, plain functions in its threads. With isolation="process" each job
+        runs in its own process; only then can a timeout really stop the work. With `batch` the function takes a list,
+        and each job is one item of it. `version` keeps an older function, for jobs under way, beside a newer one.
+        `steps` declares the steps in advance, so that readers see what is to come. See docs/durable.md.
         """
         if bare:
             msg = "write @app.task() with parentheses; its options go between them"
@@ -228,8 +228,8 @@ class Mainspring:
     ) -> None:
         """Set defaults for the jobs of one queue: `app.queue("renders", timeout=600, retry=Retry.fixed(30))`.
 
-        They go before those of `Mainspring(…)`; a task and `using(…)` go before them. Call this before the queue's
-        tasks are declared, best right after `Mainspring(…)`.
+        They override the defaults of `Mainspring(…)`. A task and `using(…)` override them. Call this before you
+        declare the queue's tasks, best right after `Mainspring(…)`.
         """
         check_queue(name)
         given = Options(priority=priority, retry=retry, max_attempts=max_attempts, timeout=timeout, retention=retention)
@@ -237,7 +237,7 @@ class Mainspring:
         self.defaults.set_queue(name, given, declared)
 
     def limit_queue(self, queue: str, *limits: Limit | Rate) -> None:
-        """`app.limit_queue("mail", Limit(20), Rate(100, per=1))`: for all jobs of the queue together."""
+        """Limit all jobs of a queue together: `app.limit_queue("mail", Limit(20), Rate(100, per=1))`."""
         self.limits.of_queue(queue, limits)
 
     def every(
@@ -251,11 +251,12 @@ class Mainspring:
     ) -> TaskDecorator:
         """Run a task at these times: `@app.every("15m")`, `@app.every("*/5 * * * *", tz="Europe/London")`.
 
-        `when` is an interval (text or a timedelta), a cron expression, a rule, a `Schedule`, or the words in which one
-        describes itself (`at 09:00 Monday to Friday`).
+        `when` is an interval (text or a timedelta), a cron expression, a rule, a `Schedule`, or the text that a
+        schedule prints for itself (`at 09:00 Monday to Friday`).
 
-        On a function, which becomes a task by it, or above `@app.task(...)` for one with options. `policies` are those
-        of `Schedule`: gap, fold, misfire, overlap, jitter, start, end. Workers put it into the store when they start.
+        Use it on a plain function, which then becomes a task, or above `@app.task(...)` to give the task options.
+        `policies` are those of `Schedule`: gap, fold, misfire, overlap, jitter, start, end. Workers write the schedule
+        to the store when they start.
         """
         if "zone" in policies:
             msg = "@app.every calls the zone tz: write tz=…"
@@ -273,7 +274,7 @@ class Mainspring:
         return decorate  # type: ignore[return-value]
 
     def around_run(self, function: AR) -> AR:
-        """Wrap every run of a handler: a generator function, `def` or `async def`, that yields once.
+        """Wrap every run of a handler in a generator function, `def` or `async def`, that yields once.
 
         It gets a `RunCall`. The first one registered is the outermost; see docs/middleware.md.
         """
@@ -281,15 +282,15 @@ class Mainspring:
         return function
 
     def around_enqueue(self, function: AE) -> AE:
-        """Wrap every enqueue: a plain generator function that yields once, and may add to `call.headers` before."""
+        """Wrap every enqueue in a plain generator function that yields once. It may set `call.headers` before that."""
         self.middleware.add_enqueue(function)
         return function
 
     def occasion(self, kind: str, **options: Unpack[TaskOptions]) -> Callable[[F], F]:
         """Call a function when people have this occasion: `@app.occasion("birthday")`.
 
-        It asks by annotation for what it wants to know: `person: Person`, `occasion: Occasion`, `ctx: Context`. It
-        stays the function that it was; a task of its name runs it, with the options given here: those of `task`.
+        The annotations of its arguments say what it gets: `person: Person`, `occasion: Occasion`, `ctx: Context`. The
+        function itself stays unchanged. A task of the same name runs it; `options` are those of `task`.
         """
         if not isinstance(kind, str):
             msg = 'name the kind of occasion that is handled: @app.occasion("birthday")'
@@ -315,7 +316,7 @@ class Mainspring:
         return task
 
     def task_named(self, name: str) -> Task[..., Any, Any] | None:
-        """For workers, who know one more: that of the job which waits for a batch."""
+        """Return the task for a worker: a registered one, or the internal task of the job that waits for a batch."""
         return self.batches.task if name == batches.TASK else self.tasks.get(name)
 
     def find_task(self, name: str) -> Task[..., Any, Any]:
@@ -329,9 +330,13 @@ class Mainspring:
     # -- jobs ---------------------------------------------------------------------------------
 
     async def enqueue_all(self, jobs: Sequence[NewJob], *, connection: Any = None) -> list[Inserted]:
-        """Prepared jobs of any tasks, all of them or none: `app.enqueue_all([a.prepare(x=1), b.prepare()])`."""
+        """Enqueue prepared jobs of any tasks: `app.enqueue_all([a.prepare(x=1), b.prepare()])`.
+
+        All jobs are checked first; if one is invalid, none is enqueued. SQLite and PostgreSQL write them in one
+        transaction: all or none. On DynamoDB, a failure in the middle can leave some of the jobs enqueued.
+        """
         check_prepared("app.enqueue_all", jobs)
-        if connection is None:  # else those that they come after may be in that transaction
+        if connection is None:  # in the caller's transaction, the jobs they depend on may not be visible yet
             await dependencies.refuse_unknown(self, jobs)
         return await self.insert(list(jobs), connection)
 
@@ -343,10 +348,10 @@ class Mainspring:
         on_failure: NewJob | None = None,
         on_finished: NewJob | None = None,
     ) -> BatchHandle:
-        """Prepared jobs that belong together, and what follows once all of them have finished.
+        """Enqueue prepared jobs that belong together, and the jobs that follow once all of them have finished.
 
-        `on_success` if all completed, `on_failure` if one did not, `on_finished` in either case. They find the batch's
-        id and counts in `ctx.batch`.
+        `on_success` runs if all completed, `on_failure` if at least one did not, `on_finished` in either case. These
+        jobs find the batch's id and counts in `ctx.batch`.
         """
         follow_ups = {"on_success": on_success, "on_failure": on_failure, "on_finished": on_finished}
         given = [*jobs, *(job for job in follow_ups.values() if job is not None)]
@@ -355,15 +360,15 @@ class Mainspring:
         return await self.batches.put(jobs, follow_ups)
 
     async def chain(self, *jobs: NewJob) -> list[JobHandle[Any]]:
-        """Prepared jobs of which each starts after the one before has completed: else it and the rest are cancelled."""
+        """Enqueue prepared jobs to run one after the other. If one does not complete, the rest are cancelled."""
         check_prepared("app.chain", jobs)
         await dependencies.refuse_unknown(self, jobs)
         return await batches.put_chain(self, jobs)
 
     def job(self, job_id: str) -> JobHandle[Any]:
-        """A handle of any job by its id: `await app.job(job_id).result()`. Reads nothing yet.
+        """Return a handle of any job by its id: `await app.job(job_id).result()`. This does not read the store.
 
-        `task.handle(job_id)` is the same with the type of the task's result.
+        `task.handle(job_id)` does the same, and knows the type of the task's result.
         """
         return JobHandle(job_id, False, self, None)  # noqa: FBT003 - not created by this call
 
@@ -377,7 +382,10 @@ class Mainspring:
         return inserted
 
     def insert_sync(self, jobs: list[NewJob]) -> list[Inserted]:
-        """From a thread that waits for it anyway: there and then, if the store can and nobody is to be told."""
+        """Insert in the calling thread if the store supports it and nothing subscribes to events about new jobs.
+
+        Otherwise run `insert` on the portal's event loop and wait for it.
+        """
         if not (self._hears_of_new_jobs() or self.limits.concerns_insert(jobs) or self.portal.here()):
             self.open_sync()
             if isinstance(self.store, Immediate) and (inserted := self.store.insert_now(jobs)) is not None:
@@ -388,18 +396,18 @@ class Mainspring:
         return self.bus.wants(JobCreated) or self.bus.wants(JobDeduplicated)
 
     def announce(self, jobs: Sequence[NewJob], inserted: Sequence[Inserted]) -> None:
-        """Tell of jobs that are in the store now."""
+        """Emit JobCreated or JobDeduplicated for jobs that the store has taken."""
         if not self._hears_of_new_jobs():
             return
-        for job, one in zip(jobs, inserted, strict=True):
-            if one.created:
-                self.bus.emit(JobCreated(job_id=one.id, task=job.task, queue=job.queue, run_at=self._due(job)))
+        for job, entry in zip(jobs, inserted, strict=True):
+            if entry.created:
+                self.bus.emit(JobCreated(job_id=entry.id, task=job.task, queue=job.queue, run_at=self._due(job)))
             else:
                 key = job.dedupe_key or ""
-                self.bus.emit(JobDeduplicated(job_id=one.id, task=job.task, queue=job.queue, dedupe_key=key))
+                self.bus.emit(JobDeduplicated(job_id=entry.id, task=job.task, queue=job.queue, dedupe_key=key))
 
     def _due(self, job: NewJob) -> datetime | None:
-        """None: at once."""
+        """Return when the job is due; None means at once."""
         if job.run_at is not None:
             return to_datetime(job.run_at)
         return to_datetime(self.store.clock.now() + job.delay) if job.delay else None
@@ -409,9 +417,10 @@ class Mainspring:
     async def signal(
         self, key: str, payload: Any = None, *, keep: Length = signals.SIGNAL_RETENTION, id: str | None = None
     ) -> Signal:
-        """Tell all jobs that wait for this key, and those that will within the time it is kept (`ctx.wait_for`).
+        """Wake all jobs that wait for this key (`ctx.wait_for`), now or later while the signal is kept (`keep`).
 
-        With an id of your own it may be sent again, if no answer came: it is one signal, and the first counts.
+        To make a send safe to repeat (for example from a webhook), pass an `id`. Signals with the same id are one
+        signal, and the first one counts.
         """
         return await signals.send(self.store, key, payload, keep, id)
 
@@ -431,9 +440,9 @@ class Mainspring:
         actor: str | None = None,
         wait: Length | None = CONFIRM_WITHIN,
     ) -> HaltResult:
-        """Start no more jobs, anywhere. New jobs are kept for later, or with accept=False refused.
+        """Stop all workers from starting jobs. New jobs are stored for later, or refused with accept=False.
 
-        Returns as soon as all live workers have confirmed, at the latest after `wait`: a length of time, 0 to return at
+        Return as soon as all live workers have confirmed, at the latest after `wait`: a length of time, 0 to return at
         once, None for no limit. The result names the workers that have not confirmed.
         """
         return await self._halt(Halt(actor or whoami(), reason, self.now(), until, None, accept), wait)
@@ -447,7 +456,7 @@ class Mainspring:
         actor: str | None = None,
         wait: Length | None = CONFIRM_WITHIN,
     ) -> HaltResult:
-        """Start no more jobs of this queue, until then or until resumed. Waits and returns as `halt` does."""
+        """Stop all workers from starting jobs of this queue, until `until` or `resume`. Wait and return like `halt`."""
         return await self._halt(Halt(actor or whoami(), reason, self.now(), until, check_queue(queue)), wait)
 
     async def _halt(self, halt: Halt, wait: Length | None) -> HaltResult:
@@ -456,13 +465,13 @@ class Mainspring:
             msg = f"until is in the past ({show_moment(halt.until)}); give a later time, or leave it out"
             raise ConfigurationError(msg)
         if halt.queue is None and (copy := await self._copy_halt()) is not None:
-            msg = f"{self.store.url} is halted already, as it is {copy.reason}; halt it once that is over"
+            msg = f"{self.store.url} is already halted, because it is {copy.reason}; halt it once that is over"
             raise SystemHalted(msg)
         halted = await write_halt(self.store, halt, seconds)
         late: list[WorkerInfo] = []
         try:
             late = await wait_for_workers(self.store, halted, seconds)
-        finally:  # it is halted, whether or not the wait comes to its end
+        finally:  # the halt is in force even if the wait is cancelled or fails
             self._tell_halted(halted, late)
         return HaltResult(halted, tuple(explained(worker, self.now()) for worker in late))
 
@@ -480,15 +489,15 @@ class Mainspring:
     async def resume(
         self, queue: str | None = None, *, reason: str = "", actor: str | None = None, anyway: bool = False
     ) -> bool:
-        """End the halt, or the pause of one queue; False if there was none.
+        """End the halt, or the pause of one queue; return False if there was none.
 
-        A store whose jobs were copied to another one, or are being copied, stays halted unless you say `anyway`: its
-        jobs would run twice.
+        A store whose jobs were or are being copied to another store stays halted, because its jobs would run twice.
+        Pass `anyway=True` to resume it nevertheless.
         """
         by = By(actor or whoami(), reason)
         if queue is None and not anyway and (copy := await self._copy_halt()) is not None:
             msg = (
-                f"{self.store.url} is {copy.reason}, and stays halted: its jobs would run here and there. To give up "
+                f"{self.store.url} is {copy.reason}, and stays halted: its jobs would run in both stores. To give up "
                 f"that copy and run them from here: mainspring resume --anyway, or app.resume(anyway=True)"
             )
             raise SystemHalted(msg)
@@ -504,7 +513,7 @@ class Mainspring:
         return await self.store.stats()
 
     async def health(self, *, late: timedelta = LATE, timeout: float = TIMEOUT) -> Health:
-        """Whether all is well. Raises nothing, and answers within the timeout: a store that does not is the answer."""
+        """Return whether all is well. Never raise; report a store that does not answer within `timeout` as down."""
         return await examine(self.store, self.contact, late=late, timeout=timeout)
 
     def health_sync(self, *, late: timedelta = LATE, timeout: float = TIMEOUT) -> Health:
@@ -516,7 +525,7 @@ class Mainspring:
     # -- events -------------------------------------------------------------------------------
 
     def on(self, *kinds: type[E]) -> Callable[[Subscriber[E]], Subscriber[E]]:
-        """`@app.on(JobDeadLettered)`: call the function with each such event."""
+        """Call the decorated function with each event of these kinds: `@app.on(JobDeadLettered)`."""
 
         def subscribe(subscriber: Subscriber[E]) -> Subscriber[E]:
             for kind in kinds:
@@ -535,8 +544,8 @@ class Mainspring:
 
 
 def refuse_unfit(function: Callable[..., Any], name: str | None) -> None:
-    """What cannot be a task."""
-    if not inspect.isroutine(function):  # a partial or another object: it has no name and no annotations
+    """Raise ConfigurationError for a function that cannot be a task."""
+    if not inspect.isroutine(function):  # a partial or another object has no name and no annotations
         msg = f"a task is a function or a method, not {function!r}; write a function that calls it"
         raise ConfigurationError(msg)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -548,18 +557,18 @@ def refuse_unfit(function: Callable[..., Any], name: str | None) -> None:
 
 
 def place_of(task: Task[..., Any, Any]) -> tuple[str, str]:
-    """Where its function is defined: a module that is loaded again may define its tasks again."""
+    """Return where the task's function is defined, so that a reloaded module may define its tasks again."""
     return task.function.__module__, task.function.__qualname__
 
 
 def line_of(task: Task[..., Any, Any]) -> int:
-    """Versions of a function often have one name in one module."""
+    """Return the line of the task's function, to tell apart versions that have the same name in one module."""
     code = getattr(inspect.unwrap(task.function), "__code__", None)
     return code.co_firstlineno if code is not None else 0
 
 
 def versioned(name: str, version: object) -> str:
     if not isinstance(version, int) or version < 1:
-        msg = f"version is a whole number from 1, not {version!r}"
+        msg = f"version must be a whole number of at least 1, not {version!r}"
         raise ConfigurationError(msg)
     return name if version == 1 else f"{name}@{version}"

@@ -1,4 +1,4 @@
-"""The payload of a batched task: each job's is one item of the list that the function takes."""
+"""The payload of a batched task: each job's payload is one item of the list that the function takes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ONE_LIST = "a batched task takes one argument, the list of its payloads: docs: l
 
 
 class BatchPayload(Payload):
-    """Checks the items singly, when they are enqueued and when they are run."""
+    """Check each item on its own, when it is enqueued and when it is run."""
 
     def __init__(self, name: str, function: Callable[..., Any], names: Mapping[str, Any]) -> None:
         self.task = name
@@ -28,9 +28,9 @@ class BatchPayload(Payload):
         self._adapt(get_args(item)[0] if self.takes_items else item, self._result_of(hints.get("return", Any)))
 
     def dump(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """`index.enqueue(doc)`; an object's fields may also come by their names."""
+        """Return the JSON of one item: `index.enqueue(doc)`. An object's fields may also be given by name."""
         if len(args) + bool(kwargs) != 1:
-            msg = f"task {self.task!r} is batched and takes one payload per job, the next item of its list"
+            msg = f"task {self.task!r} is batched and takes one payload per job: an item of its list"
             raise InvalidPayload(msg)
         return self.dump_one(args[0] if args else kwargs)
 
@@ -38,12 +38,12 @@ class BatchPayload(Payload):
         return self._checked(payload)
 
     def takes(self, name: str) -> bool:
-        """An item's fields may have any name."""
+        """Return True: an item's fields may have any name."""
         del name
         return True
 
     def load(self, text: str) -> Arguments:
-        """For a batch of one."""
+        """Return the arguments for a batch of one job."""
         return ([self.load_one(text)],), {}
 
     def _refuse_context(self, hints: Mapping[str, Any]) -> None:
@@ -55,7 +55,7 @@ class BatchPayload(Payload):
             raise ConfigurationError(msg)
 
     def _item_of(self, function: Callable[..., Any], hints: Mapping[str, Any]) -> Any:
-        """What the list has in it."""
+        """Return the type of the list's items."""
         takes = list(inspect.signature(function).parameters.values())
         hint = hints.get(takes[0].name) if len(takes) == 1 and takes[0].kind is not takes[0].VAR_KEYWORD else None
         if get_origin(hint) not in {list, Sequence, Iterable}:
@@ -64,7 +64,7 @@ class BatchPayload(Payload):
         return get_args(hint)[0]
 
     def _result_of(self, returned: Any) -> Any:
-        """Of one job. None: of none; exceptions in the list are failures."""
+        """Return the type of one job's result. Exceptions in the list are failures, not results."""
         kinds = [kind for kind in members(returned) if kind is not NoneType]
         if kinds in ([], [Any]):
             return Any

@@ -1,4 +1,4 @@
-"""A batched task: enqueued one by one, handled many at a time."""
+"""A batched task: jobs are enqueued one by one, and one call of the handler runs many of them."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ C = TypeVar("C")
 
 
 class BatchTask(Task[[T], R, C]):
-    """Made by `@app.task(batch=Batch(…))`. Calling it calls the function, with a list; enqueuing takes one item."""
+    """A task made by `@app.task(batch=Batch(…))`. Call it with a list; enqueue it with one item."""
 
     payload: BatchPayload
 
     def __init__(self, *args: Any, batch: Batch, **rest: Any) -> None:
         super().__init__(*args, **rest)
         if not isinstance(batch, Batch):
-            msg = f"task {self.name!r}: batch is Batch(size=100), not {batch!r}"
+            msg = f"task {self.name!r}: batch must be a Batch, such as Batch(size=100), not {batch!r}"
             raise ConfigurationError(msg)
         if self.steps:
-            msg = f"task {self.name!r}: what handles many jobs at once is no durable function; leave batch or steps out"
+            msg = f"task {self.name!r}: a batched task cannot be a durable function; leave out batch or steps"
             raise ConfigurationError(msg)
         self.batch = batch
         self.is_plain = False
@@ -43,7 +43,7 @@ class BatchTask(Task[[T], R, C]):
     def __call__(self, items: Sequence[T] | Sequence[Item[T]]) -> C:  # type: ignore[override] # a list, not one of them
         given: list[Any] = list(items)
         if self.payload.takes_items:
-            given = [one if isinstance(one, Item) else Item.detached(one, task=self.name) for one in given]
+            given = [item if isinstance(item, Item) else Item.detached(item, task=self.name) for item in given]
         return cast("C", self.function(given))
 
     async def enqueue_many(self, payloads: Iterable[T | NewJob]) -> list[JobHandle[R]]:  # type: ignore[override] # of any type
@@ -58,15 +58,15 @@ class BatchTask(Task[[T], R, C]):
 
 
 NO_PROCESSES = (
-    'task {!r} is batched, and isolation="process" runs one job at a time: leave one of them out, or start a process'
+    'task {!r} is batched, but isolation="process" runs one job at a time: leave out one of them, or start a process'
     " in the handler"
 )
 
 
 class BatchDecorator(Protocol):
-    """How `@app.task(batch=…)` types what it decorates: of a function of `list[Doc]`, one `Doc` is enqueued.
+    """The type of `@app.task(batch=…)`: a function that takes `list[Doc]` is enqueued with one `Doc`.
 
-    Exceptions in the list that it returns are no results, but failures of single jobs.
+    Exceptions in the list that the function returns are not results. They are failures of single jobs.
     """
 
     @overload

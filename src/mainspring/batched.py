@@ -1,4 +1,4 @@
-"""What a batched task's handler works with: how its batches are made, and the items in one."""
+"""What a batched task's handler works with: the settings of its batches, and the items of a batch."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from mainspring.errors import ConfigurationError
 
 T = TypeVar("T")
 
-LARGEST = 10_000
-LONGEST_WAIT = timedelta(seconds=20)  # well below a store's stall_grace: jobs that wait count as running
+MAX_BATCH_SIZE = 10_000
+LONGEST_WAIT = timedelta(seconds=20)  # well below a store's stall_grace, because the waiting jobs count as running
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """`@app.task(batch=Batch(size=100, wait=1.0))`: the handler gets the payloads of up to `size` jobs at once."""
+    """Give the handler the payloads of up to `size` jobs at once: `@app.task(batch=Batch(size=100, wait=1.0))`."""
 
     size: int
-    wait: Length = 1.0  # for more jobs to go along, from the first one on; 0: with what is there
+    wait: Length = 1.0  # how long the first job waits for more; 0: run at once with the jobs that are there
 
     def __post_init__(self) -> None:
-        if not 1 <= self.size <= LARGEST:
-            msg = f"a batch has between 1 and {LARGEST:,} jobs, not {self.size}"
+        if not 1 <= self.size <= MAX_BATCH_SIZE:
+            msg = f"a batch has between 1 and {MAX_BATCH_SIZE:,} jobs, not {self.size}"
             raise ConfigurationError(msg)
         if not 0 <= duration(self.wait) <= duration(LONGEST_WAIT):
             msg = (
                 f"a batch waits between 0 and {LONGEST_WAIT.total_seconds():g} seconds for more jobs, not {self.wait}:"
-                " meanwhile no other worker can run those that are there"
+                " meanwhile no other worker can run the jobs that wait"
             )
             raise ConfigurationError(msg)
 
@@ -44,14 +44,14 @@ class Batch:
 class Item(Generic[T]):
     """One job of a batch, for a handler that asks for `items: list[Item[Doc]]`.
 
-    An item of which the handler said nothing ends as the handler does.
+    If the handler calls neither `done` nor `fail` for an item, that job ends as the handler does.
     """
 
     __slots__ = ("_context", "_make_context", "error", "payload", "result", "settled")
 
     def __init__(self, payload: T, context: Callable[[], Context]) -> None:
         self.payload = payload
-        self.settled = False  # the handler said how it ended
+        self.settled = False  # True once the handler has called `done` or `fail`
         self.result: Any = None
         self.error: BaseException | None = None
         self._make_context = context
@@ -62,12 +62,12 @@ class Item(Generic[T]):
 
     @classmethod
     def detached(cls, payload: T, **fields: Any) -> Item[T]:
-        """For calling a handler directly, in unit tests; see `Context.detached`."""
+        """Make an item for calling a handler directly in unit tests; see `Context.detached`."""
         return cls(payload, partial(Context.detached, **fields))
 
     @property
     def ctx(self) -> Context:
-        """This job's own: its id, tags, follow-ups, whether it was cancelled."""
+        """The context of this job: its id, tags, follow-ups, whether it was cancelled."""
         if self._context is None:
             self._context = self._make_context()
         return self._context
@@ -78,20 +78,20 @@ class Item(Generic[T]):
 
     @property
     def attempt(self) -> int:
-        """From 1."""
+        """The number of this attempt, from 1."""
         return self.ctx.attempt
 
     @property
     def cancelled(self) -> bool:
-        """Whether this job should not be done any more; see `Context.cancelled`."""
+        """Whether this job should stop; see `Context.cancelled`."""
         return self.ctx.cancelled
 
     def done(self, result: Any = None) -> None:
-        """This one succeeded, whatever becomes of the others."""
+        """Complete this job, whatever becomes of the others."""
         self.settled, self.result, self.error = True, result, None
 
     def fail(self, error: BaseException) -> None:
-        """This one failed with that, and is retried on its own. Discard, Snooze and Cancel mean what they always do."""
+        """Fail this job with `error`; it is retried on its own. Discard, Snooze and Cancel have their usual meaning."""
         if not isinstance(error, BaseException):
             msg = f"an item fails with an exception, not with {error!r}"
             raise TypeError(msg)

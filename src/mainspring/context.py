@@ -1,4 +1,4 @@
-"""What a handler may know and do about the job it runs. Ask for it by annotation: `ctx: Context`."""
+"""What a handler can read and do about the job it runs. A handler gets it with an annotation: `ctx: Context`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNSET: Any = object()
 
 
 class JobTransaction:
-    """The store's transaction. It remembers its commit: with that the job has ended, whatever the handler does next."""
+    """The store's transaction. It records its commit: that completes the job, whatever the handler does next."""
 
     def __init__(self, completion: Completion, effects: Effects) -> None:
         self._completion = completion
@@ -56,7 +56,7 @@ class JobTransaction:
         self._effects.committing = error is None
         try:
             yield
-            if error is None:  # a second one that fails does not undo the first
+            if error is None:  # if a second transaction fails, that does not undo the first one's commit
                 self._effects.committed = True
                 self._effects.enqueued = tuple(self._effects.follow_ups)
         finally:
@@ -65,13 +65,13 @@ class JobTransaction:
 
 @dataclass(slots=True)
 class Effects:
-    """What the handler left to be committed with its outcome."""
+    """What the handler wants committed together with its outcome."""
 
     follow_ups: list[NewJob] = field(default_factory=list)
     result: Any = UNSET
-    committing: bool = False  # ctx.transaction() is about to
+    committing: bool = False  # ctx.transaction() is about to commit
     committed: bool = False
-    enqueued: tuple[NewJob, ...] = ()  # the follow-ups that it took along
+    enqueued: tuple[NewJob, ...] = ()  # the follow-ups that were committed with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +79,12 @@ class Scheduled:
     """Which time of which schedule a job is for."""
 
     schedule: str
-    nominal: datetime  # the local time that its rule names: naive
+    nominal: datetime  # the local time in the schedule's rule, as a naive datetime
     utc: datetime
 
 
 making = threading.Lock()
-NOT_HERE = "a durable function runs neither in batches nor in a process of its own; it may spawn children that do"
+NOT_HERE = "a durable function cannot run in batches or in its own process; it may spawn children that do"
 
 
 class Context(DurableCalls):
@@ -117,10 +117,10 @@ class Context(DurableCalls):
     def detached(
         cls, *, signals: Mapping[str, Any] | None = None, results: Mapping[str, Any] | None = None, **fields: Any
     ) -> Context:
-        """For calling a handler directly, in unit tests: nothing it does reaches a store.
+        """Make a context for calling a handler directly in unit tests. Nothing the handler does reaches a store.
 
-        Steps just run, sleeps are over at once, a wait gets what `signals` has under its key (or None), a child gives
-        what `results` has under the name of its task; see docs/durable.md.
+        Steps run at once and sleeps end at once. A wait returns what `signals` has under its key, or None. A child
+        returns what `results` has under the name of its task. See docs/durable.md.
         """
         values = {
             "id": "00000000-0000-7000-8000-000000000000", "token": 0, "task": "", "queue": "default", "payload": "{}",
@@ -134,9 +134,10 @@ class Context(DurableCalls):
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every attempt: give it to the services you call, so that a repeat is recognised.
+        """The key for services you call, so that they recognise a repeat: it is the same for every attempt.
 
-        The job's id; for a person's occasion `{person}:{kind}:{local date}`. Within a step, with the step's name.
+        It is the job's id, or `{person}:{kind}:{local date}` for a person's occasion. Within a step, the step's name is
+        appended.
         """
         step = None if self._made is None else self._made.step_here()
         return self._key if step is None else f"{self._key}:{step}"
@@ -151,7 +152,7 @@ class Context(DurableCalls):
 
     @property
     def occurrence(self) -> Scheduled | None:
-        """The schedule's time that this job is for; None for jobs that no schedule has made."""
+        """The schedule and the time that this job is for; None if no schedule made the job."""
         given = json.loads(self._claim.options or "{}").get("occurrence")
         if given is None:
             return None
@@ -160,13 +161,13 @@ class Context(DurableCalls):
 
     @property
     def batch(self) -> BatchProgress | None:
-        """The batch that this job follows, and how its jobs ended; None for all others."""
+        """The batch that this job follows, and how its jobs ended; None if the job follows no batch."""
         given = json.loads(self._claim.options or "{}").get("batch")
         return None if given is None else BatchProgress(**given)
 
     @property
     def attempt(self) -> int:
-        """From 1."""
+        """The number of this attempt, from 1."""
         return self._claim.attempt
 
     @property
@@ -187,7 +188,7 @@ class Context(DurableCalls):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What the enqueue gave this job to carry, by `using(headers=…)` or middleware: a tenant, a trace."""
+        """The headers that the enqueue gave this job, with `using(headers=…)` or middleware: a tenant, a trace."""
         given: dict[str, str] = json.loads(self._claim.options or "{}").get("headers", {})
         return given
 
@@ -207,7 +208,8 @@ class Context(DurableCalls):
     def cancelled(self) -> bool:
         """Whether this run should stop: it was cancelled, overran its timeout, or its worker shuts down.
 
-        Coroutines are cancelled and processes ended; a thread cannot be, so long ones look here now and then.
+        The worker cancels coroutines and ends processes. It cannot stop a thread, so long handlers in threads should
+        check this regularly.
         """
         return self._stop.is_set()
 
@@ -216,13 +218,13 @@ class Context(DurableCalls):
             raise Cancel(self._stop_reason)
 
     def wait_cancelled(self, seconds: float) -> bool:
-        """Sleep in a thread, but wake at once when cancelled; says whether it was."""
+        """Sleep in a thread, but wake up at once when cancelled. Return whether the run was cancelled."""
         return self._stop.wait(seconds)
 
     def progress(self, fraction: float, note: str = "") -> None:
-        """Say how far this run is (0 to 1). Only the last of many is written."""
+        """Report how far this run is (0 to 1). Of many reports in a short time, only the last is written."""
         if not 0 <= fraction <= 1:
-            msg = f"progress is a fraction between 0 and 1, not {fraction}"
+            msg = f"progress must be a fraction between 0 and 1, not {fraction}"
             raise ValueError(msg)
         self._report(float(fraction), showable(str(note)))
 
@@ -238,15 +240,15 @@ class Context(DurableCalls):
         self.effects.follow_ups += jobs
 
     def set_result(self, value: Any) -> None:
-        """The job's result, where it must be known before the handler returns (see `transaction`)."""
+        """Set the job's result before the handler returns, as needed for `transaction`."""
         self._refuse_within_step("ctx.set_result")
         self._refuse_after_commit("ctx.set_result(…)")
         self.effects.result = value
 
     def transaction(self, connection: Any = None) -> JobTransaction:
-        """A transaction on the jobs' own database, at whose end this job is completed: with your rows, or not at all.
+        """Open a transaction on the jobs' database. Its commit writes your rows and completes this job, or neither.
 
-        Give the result with `set_result` inside the block: a value that the handler returns after it is not stored.
+        Set the result with `set_result` inside the block: a value that the handler returns after it is not stored.
 
         async with ctx.transaction() as connection: ...    (plain `with` in a thread)
         async with ctx.transaction(session): ...           (on your own connection, SQLAlchemy session, …)
@@ -258,7 +260,7 @@ class Context(DurableCalls):
         return JobTransaction(self._transact(connection), self.effects)
 
     def breaker(self, name: str) -> Passage | DetachedPassage:
-        """Around calls of a service that may fail: while its circuit breaker is open, this run ends, to be run later.
+        """Wrap calls of a service that may fail. While its circuit breaker is open, this run ends and runs later.
 
         async with ctx.breaker("email-api"): ...    (plain `with` in a thread)
         """
@@ -268,11 +270,11 @@ class Context(DurableCalls):
 
     @property
     def _durable(self) -> Durable:
-        """Made when first asked for: most handlers are not durable, and need not pay for it."""
+        """Make it at first use: most handlers are not durable and should not pay for it."""
         return self._made or self._make()
 
     def _make(self) -> Durable:
-        with making:  # branches in threads may come at once
+        with making:  # branches in several threads may get here at the same time
             if self._made is None:
                 self._made = self._make_durable()
             return self._made
@@ -282,12 +284,12 @@ class Context(DurableCalls):
             self._made.refuse_within_step(what)
 
     def _refuse_after_commit(self, what: str) -> None:
-        """What comes after the commit would be lost: the job has ended."""
+        """Raise UnsupportedCall after the commit: the job has ended, so the call would have no effect."""
         if self.effects.committed:
             msg = f"the job was completed at the end of ctx.transaction(); call {what} before that, inside the block"
             raise UnsupportedCall(msg)
 
     def stop(self, reason: str) -> None:
-        """Called by the worker."""
+        """Tell this run to stop. The worker calls this."""
         self._stop_reason = reason
         self._stop.set()

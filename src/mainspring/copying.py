@@ -1,18 +1,17 @@
-"""All jobs of one store into another: `mainspring copy`.
+"""Copy all jobs of one store into another: `mainspring copy`.
 
-A copy is a number of sweeps. Each goes through the source chunk by chunk, compares every record with the target's, and
-puts in what the target lacks. When a sweep finds nothing to put in, and all of it equal, the copy is done and verified
-by that very sweep. So there is nothing to remember: whoever is interrupted, at any moment, begins again, and passes
-over what is there already.
+A copy consists of sweeps. Each sweep goes through the source chunk by chunk, compares every record with the target's
+record, and inserts what the target lacks. When a sweep inserts nothing and finds all records equal, the copy is done,
+and that sweep has verified it. So no progress needs to be stored: an interrupted copy starts again and passes over
+what is there already.
 
-Nothing runs twice and nothing is lost on the way, because both stores are halted. Their halts also say how far the copy
-has come:
+Nothing runs twice and nothing is lost, because both stores are halted. Their halts also show how far the copy is:
 
-1. the source is halted and takes no new jobs ("copying to …"), the target is halted ("copying from …");
-2. what runs in the source finishes, or is taken from workers that have died;
-3. sweeps, and a look back: no job that is live in the target may have ended in the source meanwhile;
-4. the source's halt says "copied to …" and stays: its jobs are the target's now;
-5. the target is resumed.
+1. The source is halted and takes no new jobs ("copying to …"). The target is halted ("copying from …").
+2. The copy waits until the jobs that run in the source have ended, and takes over jobs of workers that have died.
+3. The copy sweeps, then checks that no job that is live in the target has ended in the source meanwhile.
+4. The source's halt now says "copied to …" and stays, because the target owns the jobs now.
+5. The target is resumed.
 """
 
 from __future__ import annotations
@@ -36,17 +35,17 @@ from mainspring.stores.records import JOBS, Chunk, Kind, Record
 T = TypeVar("T")
 
 CHUNK = 1000  # records
-MOST_SWEEPS = 5
+MAX_SWEEPS = 5
 POLL = 0.2  # seconds
-AGAIN_AFTER = (0.1, 0.5, 1.0, 2.0, 5.0)  # seconds, for a store that cannot be reached
-FOR_PEOPLE = ("error", "reason", "note")  # texts of a job that no program depends on
+RETRY_DELAYS = (0.1, 0.5, 1.0, 2.0, 5.0)  # seconds, for a store that cannot be reached
+TEXTS_FOR_PEOPLE = ("error", "reason", "note")  # fields of a job that no program depends on
 MARK = "\N{REPLACEMENT CHARACTER}"
-SHOWN = 5  # jobs or changes in a message
+SHOWN = 5  # jobs in a message
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is done just now, for whoever watches."""
+    """What the copy does right now, for a progress display."""
 
     what: str
     done: int
@@ -55,16 +54,16 @@ class Step:
 
 @dataclass(slots=True)
 class Tally:
-    """What a sweep found of one kind."""
+    """What a sweep found among the records of one kind."""
 
     equal: int = 0
     loaded: int = 0
-    expired: int = 0  # not worth the way
-    running: int = 0  # not to be copied before their run has ended
-    conflicts: dict[str, str] = field(default_factory=dict)  # key -> who in the target holds it
+    expired: int = 0  # not copied, because the target would remove them
+    running: int = 0  # not copied before their run has ended
+    conflicts: dict[str, str] = field(default_factory=dict)  # job -> the target's job that holds its dedupe key
     elsewhere: list[str] = field(default_factory=list)  # jobs that the target has as another kind
     differing: list[str] = field(default_factory=list)
-    source_sum: Any = field(default_factory=hashlib.sha256)  # over all that is in both
+    source_sum: Any = field(default_factory=hashlib.sha256)  # over the records that are in both stores
     target_sum: Any = field(default_factory=hashlib.sha256)
 
     @property
@@ -72,7 +71,7 @@ class Tally:
         return self.source_sum.hexdigest(), self.target_sum.hexdigest()
 
     def add(self, ours: Sequence[Record], theirs: Sequence[Record]) -> None:
-        """Records that are in both stores, in the same order."""
+        """Compare records that are in both stores, given in the same order."""
         our_text, their_text = canonical(ours), canonical(theirs)
         self.source_sum.update(our_text.encode("utf-8", "surrogatepass"))
         self.target_sum.update(their_text.encode("utf-8", "surrogatepass"))
@@ -80,7 +79,7 @@ class Tally:
             self.equal += len(ours)
             return
         differing = [
-            one["key"] for one, other in zip(ours, theirs, strict=True) if canonical([one]) != canonical([other])
+            our["key"] for our, their in zip(ours, theirs, strict=True) if canonical([our]) != canonical([their])
         ]
         self.equal += len(ours) - len(differing)
         self.differing += differing
@@ -96,25 +95,25 @@ class Report:
     loaded: dict[Kind, int] = field(default_factory=dict)  # in all sweeps of this run
     ended: list[str] = field(default_factory=list)  # jobs that are live in the target and have ended in the source
     done: bool = False
-    before: bool = False  # it had been copied by an earlier run
-    replaced: Halt | None = None  # somebody's halt of the source, which is not copied
-    target_halt: Halt | None = None  # the target stands still, for this reason
+    before: bool = False  # an earlier run has copied it
+    replaced: Halt | None = None  # an operator's halt of the source, which the copy replaced and does not copy
+    target_halt: Halt | None = None  # the halt that keeps the target from running jobs, if there is one
 
     @property
     def conflicts(self) -> dict[str, str]:
-        """Jobs that are not in the target, and the target's jobs that hold their dedupe keys."""
+        """Jobs that are not in the target, each with the target's job that holds its dedupe key."""
         return dict(self.kinds[Kind.LIVE].conflicts) if Kind.LIVE in self.kinds else {}
 
     @property
     def changed(self) -> list[str]:
-        """Jobs that are in both stores, but not the same."""
+        """Jobs that are in both stores, but differ."""
         tallies = [tally for kind, tally in self.kinds.items() if kind in JOBS]
         return [key for tally in tallies for key in (*tally.elsewhere, *tally.differing)] + self.ended
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What the halts say."""
+    """The reasons of the halts."""
 
     copying_to: str
     copied_to: str
@@ -128,7 +127,7 @@ class Words:
 
 
 class Copy:
-    """From one open store into another."""
+    """A copy of one open store into another."""
 
     def __init__(
         self,
@@ -150,9 +149,9 @@ class Copy:
         self._skip_conflicts = skip_conflicts
         self._stay_halted = stay_halted
         self._tell = tell
-        self._halted: Halt | None = None  # the source's, as long as it lasts
-        self._deleted: dict[tuple[datetime, str], int] = {}  # by hand, before the first sweep
-        self._undo: list[Callable[[], Awaitable[Any]]] = []  # as long as nothing was copied
+        self._halted: Halt | None = None  # the source's halt during the copy
+        self._deleted: dict[tuple[datetime, str], int] = {}  # manual deletions before the first sweep
+        self._undo: list[Callable[[], Awaitable[Any]]] = []  # usable until something was copied
 
     async def run(self) -> Report:
         await self.check()
@@ -171,7 +170,7 @@ class Copy:
     # -- may it be done? ----------------------------------------------------------------------
 
     async def check(self, *, target_exists: bool = True) -> None:
-        """Refuse what cannot end well, before anything is touched."""
+        """Raise CopyFailed or ConfigurationError if the copy cannot succeed, before anything is changed."""
         refuse_same(self.source, self.target)
         source = await system_halt(self.source)
         target = await system_halt(self.target) if target_exists else None
@@ -213,10 +212,10 @@ class Copy:
         self.report.target_halt = halt
 
     def _given_up(self) -> CopyFailed:
-        """Jobs that were copied before may have run in the source since: nobody knows which."""
+        """Return the error for a source that was resumed: jobs copied before may have run there since."""
         source, target = self.source.url, self.target.url
         return CopyFailed(
-            f"{target} has jobs of a copy that was begun, but {source} has been resumed since, and may have run them. "
+            f"{target} has jobs of an unfinished copy, but {source} has been resumed since, and may have run them. "
             f"Copy into an empty store; or delete them from {target}, and then: "
             f"mainspring resume --anyway --store {target}"
         )
@@ -224,12 +223,12 @@ class Copy:
     # -- standing still -----------------------------------------------------------------------
 
     async def _halt_both(self) -> None:
-        """Whoever is interrupted in between finds both as they must be, or halts them again."""
+        """Halt both stores. If this is interrupted, the next run keeps or repeats the halts."""
         before = await system_halt(self.source)
         if not is_ours(before, self.words.copying_to):
             await halt(self.source, self.words.copying_to, accept=False)
             self._undo.append(lambda: put_back(self.source, before))
-        if is_ours(await system_halt(self.target), self.words.copying_to):  # we see ourselves: two names for one store
+        if is_ours(await system_halt(self.target), self.words.copying_to):  # our own halt: two URLs of one store
             await put_back(self.source, None if is_ours(before, self.words.copying_to) else before)
             raise same_store(self.source)
         if await system_halt(self.target) is None:
@@ -239,9 +238,9 @@ class Copy:
         self._deleted = await deletions(self.source)
 
     async def _drain(self) -> None:
-        """Until nothing runs any more; what dead workers held is taken over, as their colleagues would.
+        """Wait until no job runs any more, and take over the jobs of dead workers, as other workers would.
 
-        Not every store knows that for sure (an index of DynamoDB may be late), so the sweeps have an eye on it too.
+        Not every store knows that for sure (an index of DynamoDB may be late), so the sweeps check it too.
         """
         end = time.monotonic() + self._wait
         most = running = await self.source.under_way()
@@ -257,7 +256,7 @@ class Copy:
     async def _give_up(self) -> None:
         page = await self.source.find(Filter(statuses=(Status.RUNNING,)), limit=SHOWN)
         listed = ", ".join(describe(job) for job in page.jobs) or "a transaction that has enqueued and is not committed"
-        for undo in reversed(self._undo):  # the source last: as long as it is halted, a copy is under way
+        for undo in reversed(self._undo):  # the source last: its halt says that a copy is under way
             await undo()
         now = "Nothing was copied, both stores go on as before" if self._undo else "Both stores stay halted"
         msg = f"{listed} did not end within {self._wait:g} s. {now}; try later, or --wait longer"
@@ -266,11 +265,11 @@ class Copy:
     # -- sweeping -----------------------------------------------------------------------------
 
     async def _sweep_until_equal(self, kinds: Sequence[Kind]) -> None:
-        """The last sweep puts no job in: it is the proof. Late transactions may make more of them necessary."""
+        """Sweep until a sweep inserts no job: that one is the proof. Late transactions may need further sweeps."""
         self._undo.clear()
         sizes = await self.source.sizes()
         total = sum(sizes[kind] for kind in kinds)
-        for number in range(MOST_SWEEPS):
+        for number in range(MAX_SWEEPS):
             done = 0
             for kind in kinds:
                 tally = self.report.kinds[kind] = Tally()
@@ -281,13 +280,13 @@ class Copy:
                 await self._drain()
                 continue
             still = {kind for kind, tally in self.report.kinds.items() if tally.loaded}
-            if not still or (number and not still & JOBS):  # a scheduler may go on writing its ledger
+            if not still or (number and not still & JOBS):  # a scheduler may still write its ledger
                 return
-        msg = f"{self.source.url} keeps changing although it is halted; who writes to it? Both stay halted"
+        msg = f"{self.source.url} keeps changing although it is halted; find out what writes to it. Both stay halted"
         raise CopyFailed(msg)
 
     async def _sweep(self, kind: Kind, tally: Tally, done: int, total: int, what: str) -> int:
-        """The next chunk is read while this one is compared and put in."""
+        """Sweep all records of one kind. Read the next chunk while this one is compared and inserted."""
         reading: asyncio.Task[Chunk] | None = asyncio.create_task(self._read(self.source, kind, None))
         try:
             while reading is not None:
@@ -318,13 +317,13 @@ class Copy:
         if missing:
             in_the_way = await patiently(partial(self.target.load, kind, missing))
             tally.loaded += len(missing) - len(in_the_way)
-            tally.conflicts |= {key: who for key, who in in_the_way.items() if who != key}
-            tally.elsewhere += [key for key, who in in_the_way.items() if who == key]
+            tally.conflicts |= {key: holder for key, holder in in_the_way.items() if holder != key}
+            tally.elsewhere += [key for key, holder in in_the_way.items() if holder == key]
         if here:
             tally.add([records[key] for key in here], list(here.values()))
 
     async def _look_back(self) -> None:
-        """A job that was cancelled, or ran, in the source after it was copied must not run in the target."""
+        """Find jobs that ended in the source after they were copied: they must not run in the target."""
         chunk = await self._read(self.target, Kind.LIVE, None)
         await self._find_ended(chunk)
         while chunk.cursor is not None:
@@ -347,7 +346,10 @@ class Copy:
             raise self._given_up()
 
     async def _refuse_deletions(self) -> None:
-        """Who was deleted in the source after it was copied would run in the target. Told once."""
+        """Raise CopyFailed if jobs were deleted in the source after they were copied: the target would run them.
+
+        Each deletion is reported once: the renewed halt makes the next run accept it.
+        """
         since = self._halted.since if self._halted else now_of(self.source)
         deleted = await deletions(self.source)
         changes = [key for key, count in deleted.items() if key[0] >= since or count > self._deleted.get(key, count)]
@@ -362,7 +364,7 @@ class Copy:
         raise CopyFailed(msg)
 
     async def _finish(self) -> None:
-        """First the source says that its jobs are gone: who is killed now must not find it as it was."""
+        """Mark the source as copied, then release the target. In this order, a crash in between runs no job twice."""
         await halt(self.source, self.words.copied_to, accept=False)
         await self._release_target()
         self.report.done = True
@@ -376,7 +378,7 @@ class Copy:
         self.report.target_halt = await system_halt(self.target)
 
     async def _add_history(self) -> Report:
-        """The jobs run in the target by now, and are none of our business; what had finished can still follow."""
+        """Copy the audit log and finished jobs after an earlier run. The live jobs run in the target by now."""
         await self._release_target()
         if self._history:
             await self._sweep_until_equal([Kind.AUDIT, Kind.HISTORY])
@@ -420,24 +422,24 @@ def same_store(store: Store) -> ConfigurationError:
 
 
 async def deletions(store: Store) -> dict[tuple[datetime, str], int]:
-    """How many jobs were deleted by hand lately, by when it began and by whom."""
+    """Return how many jobs were recently deleted by hand, by the time the deletion began and the actor."""
     entries = await store.audit(limit=1000)
-    return {(one.at, one.actor): one.count for one in entries if one.action == Action.DELETE}
+    return {(entry.at, entry.actor): entry.count for entry in entries if entry.action == Action.DELETE}
 
 
 # -- records --------------------------------------------------------------------------------------
 
 
 def is_over(record: Record, now: int) -> bool:
-    """Its time is over: any worker of the target would remove it, and it would be missing again and again."""
+    """Return whether a record has expired. A worker of the target would remove it, and every sweep would miss it."""
     end = record.get("expires_at") or record.get("until")
     return end is not None and end <= now
 
 
 def portable(record: Record) -> Record:
-    """PostgreSQL keeps no NUL; in a message to people, a mark in its place does no harm."""
+    """Replace NUL characters in texts for people: PostgreSQL cannot store them, and a mark does no harm there."""
     marked: Record = {}
-    for name in FOR_PEOPLE:
+    for name in TEXTS_FOR_PEOPLE:
         text = record.get(name)
         if text and "\0" in text:
             marked[name] = text.replace("\0", MARK)
@@ -452,7 +454,10 @@ def without_nul(value: Any) -> Any:
 
 
 def canonical(records: Sequence[Record]) -> str:
-    """Their values, by the names of the fields: records of a kind have the same, and to repeat them costs the most."""
+    """Return the records' values as JSON, in the order of the field names.
+
+    The names are left out: they are the same for all records of a kind, and repeating them costs the most.
+    """
     names = sorted(records[0])
     return encode([[record[name] for name in names] for record in records])
 
@@ -465,8 +470,8 @@ def describe(job: Job) -> str:
 
 
 async def patiently(call: Callable[[], Awaitable[T]]) -> T:
-    """Try again while a store cannot be reached: whatever is asked for here may be asked for twice."""
-    for delay in AGAIN_AFTER:
+    """Call again while a store cannot be reached. All calls made here are safe to repeat."""
+    for delay in RETRY_DELAYS:
         try:
             return await call()
         except (StoreFull, StoreVanished):

@@ -1,4 +1,4 @@
-"""`make run`: a worker on an SQLite file with a small life of its own, shown as it happens, until Ctrl-C."""
+"""`make run`: a worker on an SQLite file that enqueues and runs demo jobs and shows the events, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ app = Mainspring(STORE)
 
 @app.task(queue="mail")
 async def welcome(guest: str) -> str:
-    """Takes a moment, as talking to a mail server does."""
+    """Take a moment, like talking to a mail server."""
     await asyncio.sleep(random.uniform(0.05, 0.4))  # noqa: S311 - a demonstration
     return f"welcomed {guest}"
 
 
 @app.task(queue="payments", retry=Retry(max_attempts=4, base=1, cap=5))
 async def charge(guest: str, cents: int) -> str:
-    """Fails now and then, as talking to a bank does, and is tried again."""
+    """Fail now and then, like talking to a bank; the job is retried."""
     await asyncio.sleep(0.1)
     if random.random() < 0.35:  # noqa: S311
         msg = f"the bank did not answer for {guest}"
@@ -56,7 +56,7 @@ async def charge(guest: str, cents: int) -> str:
 
 @app.task(queue="media")
 def resize(ctx: Context, photo: str) -> None:
-    """A plain function: runs in a thread and says how far it is."""
+    """Run in a thread, as plain functions do, and report progress."""
     for step in range(1, 5):
         time.sleep(0.15)
         ctx.progress(step / 4, f"{photo}: size {step} of 4")
@@ -64,7 +64,7 @@ def resize(ctx: Context, photo: str) -> None:
 
 @app.task(queue="imports", retry=Retry(max_attempts=3, base=1))
 async def import_row(row: str) -> None:
-    """Rows that cannot be read end as dead letters, with all that is needed to look into them."""
+    """Discard rows that cannot be read: the job becomes a dead letter that keeps what is needed to investigate."""
     if "," not in row:
         msg = f"no comma in {row!r}"
         raise Discard(msg)
@@ -74,7 +74,7 @@ GUESTS = ("Ada", "Grace", "Edsger", "Barbara", "Donald", "Radia", "Tony", "Franc
 
 
 async def produce() -> None:
-    """Something happens all the time."""
+    """Enqueue demo jobs for ever."""
     number = 0
     while True:
         number += 1
@@ -96,7 +96,7 @@ COLOURS = {"green": 32, "yellow": 33, "red": 31, "blue": 34, "grey": 90}
 
 
 class Screen:
-    """One line per event, and one at the bottom that adds them up."""
+    """Print one line per event, and one line at the bottom with the totals."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()

@@ -3,10 +3,10 @@
     MainspringError
     ├── ConfigurationError        the program is set up wrongly; nothing was tried
     │   ├── UnknownTask           no task of that name is registered in this process
-    │   ├── UnsupportedStore      the URL names no store that is installed
-    │   ├── InvalidSchedule       a rule, zone or policy that cannot be (also a ValueError)
+    │   ├── UnsupportedStore      the URL does not name an installed store
+    │   ├── InvalidSchedule       a rule, zone or policy is invalid (also a ValueError)
     │   │   └── UnknownZone       no IANA time zone has that name
-    │   ├── UnsupportedCall       a handler asks for what its kind of run, or its store, never has: no retry helps
+    │   ├── UnsupportedCall       the handler's kind of run, or its store, does not support the call: no retry helps
     │   └── MissingExtra          an optional package is needed for this
     ├── InvalidPayload            the arguments do not fit the task (also a ValueError)
     ├── JobNotFound               no job has that id (also a LookupError)
@@ -14,32 +14,32 @@
     ├── BreakerNotFound           no circuit breaker has that name (also a LookupError)
     ├── ScheduleNotFound          there is no such schedule (also a LookupError)
     ├── PersonNotFound            there is no such person (also a LookupError)
-    ├── InvalidPerson             a person that cannot be (also a ValueError)
+    ├── InvalidPerson             fields of a person are invalid (also a ValueError)
     ├── IllegalMove               the job's status does not allow it
     ├── DedupeConflict            another live job holds the dedupe key
     ├── SystemHalted              the system is halted and refuses new jobs
     ├── ClaimLost                 this run's claim was taken over; nothing it writes counts
     ├── JobFailed                 a job whose result was awaited did not complete
     ├── CannotStoreResult         the handler, or a step of it, returned something that is not JSON
-    ├── StepsChanged              a durable function asks for other steps than the one that began the job
-    ├── DuplicateStep             a durable function asks for two things under one name
-    ├── StepNotFound              the job has no such step behind it (also a LookupError)
-    ├── StepFailed                a step failed in an earlier run, by an error that is not known here any more
+    ├── StepsChanged              a durable function's steps differ from those that the job has recorded
+    ├── DuplicateStep             a durable function uses one name for two of its steps, sleeps, waits or children
+    ├── StepNotFound              the job has not done a step of that name (also a LookupError)
+    ├── StepFailed                a step failed in an earlier run; the type of its error cannot be restored here
     ├── WorkerCrashed             the process that ran the job died
     ├── WorkerStuck               a worker stopped because too many of its slots were stuck; see exit_when_stuck
-    ├── CopyFailed                a store could not be copied to another; what was copied stays, and can be gone on with
+    ├── CopyFailed                a store could not be copied to another; run the copy again to continue it
     └── StoreError                the store could not do it
-        ├── StoreUnavailable      for now: trying again later can help
-        │   ├── StoreBusy         someone else holds the database
-        │   ├── StoreFull         no room on the disk
+        ├── StoreUnavailable      the store cannot be reached for now; trying again later can help
+        │   ├── StoreBusy         another process holds the database
+        │   ├── StoreFull         the disk is full
         │   └── StoreVanished     the database file is gone or was replaced
-        ├── StoreRefused          the server does not let us in: wrong password, no such database
+        ├── StoreRefused          the server refuses the connection: wrong password, no such database
         ├── StoreReadOnly         the file or its directory cannot be written
-        ├── StoreCorrupt          the file is damaged or is no database
+        ├── StoreCorrupt          the file is damaged or is not a database
         └── StoreTooNew           a newer Mainspring wrote this database
 
-A handler ends its own job by raising one of three wishes (not errors):
-`Discard` (no retry), `Snooze` (again later, no attempt burnt), `Cancel`.
+A handler can end its own run by raising one of three exceptions that are not errors:
+`Discard` (no retry), `Snooze` (run later, without using an attempt), `Cancel`.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class UnknownTask(ConfigurationError):
 
 
 class UnsupportedStore(ConfigurationError):
-    """The URL names no store that is installed."""
+    """The URL does not name an installed store."""
 
 
 class InvalidSchedule(ConfigurationError, ValueError):
-    """The rule, zone or policy of a schedule cannot be."""
+    """The rule, zone or policy of a schedule is invalid."""
 
 
 class UnknownZone(InvalidSchedule):
@@ -80,7 +80,7 @@ class UnknownZone(InvalidSchedule):
 
 
 class UnsupportedCall(ConfigurationError):
-    """The handler asks for something that cannot be had where it runs."""
+    """The handler's kind of run, or its store, does not support this call."""
 
 
 class MissingExtra(ConfigurationError):
@@ -114,8 +114,8 @@ class ClaimLost(MainspringError):
 class JobFailed(MainspringError):
     """The job did not complete.
 
-    `job_id` and `status` say which job and how it ended. `failure` has the type, message and traceback of its last
-    error; None if it had none: a job that was cancelled, say.
+    `job_id` and `status` say which job it was and how it ended. `failure` has the type, message and traceback of its
+    last error; it is None if there was no error, for example for a cancelled job.
     """
 
     def __init__(
@@ -132,19 +132,19 @@ class CannotStoreResult(MainspringError):
 
 
 class StepsChanged(MainspringError):
-    """The function asks for other steps than the one that began this job."""
+    """The function's steps differ from those that this job has recorded."""
 
 
 class DuplicateStep(MainspringError):
-    """Two things in one job have the same name."""
+    """Two steps, sleeps, waits or children of one job have the same name."""
 
 
 class StepNotFound(MainspringError, LookupError):
-    """The job has no such step behind it."""
+    """The job has not done a step of that name."""
 
 
 class StepFailed(MainspringError):
-    """A step failed in an earlier run, by an error that is not known here any more."""
+    """A step failed in an earlier run. The type of its error cannot be restored here."""
 
 
 class WorkerCrashed(MainspringError):
@@ -176,7 +176,7 @@ class PersonNotFound(MainspringError, LookupError):
 
 
 class InvalidPerson(MainspringError, ValueError):
-    """A person that cannot be. `problems` are the fields and what is wrong with them."""
+    """Fields of a person are invalid. `problems` lists each field and what is wrong with it."""
 
     def __init__(self, message: str | None = None, problems: Iterable[tuple[str, str]] = ()) -> None:
         super().__init__(message)
@@ -196,15 +196,15 @@ class StoreBusy(StoreUnavailable):
 
 
 class StoreFull(StoreUnavailable):
-    """There is no room left on the disk. Nothing was changed; free some room and try again."""
+    """The disk is full. Nothing was changed; free some space and try again."""
 
 
 class StoreVanished(StoreUnavailable):
-    """The database file is gone or was replaced. Put it back; it will be opened again."""
+    """The database file is gone or was replaced. Put it back; it is then opened again."""
 
 
 class StoreRefused(StoreError):
-    """The database server does not let us in, and trying again will not help."""
+    """The database server refuses the connection, and trying again will not help."""
 
 
 class StoreReadOnly(StoreError):
@@ -220,15 +220,15 @@ class StoreTooNew(StoreError):
 
 
 class Wish(Exception):
-    """Raised by a handler to end its run in a way of its choosing."""
+    """A handler raises this to choose how its run ends."""
 
     def __init__(self, reason: object = "") -> None:
         super().__init__(reason)
-        self.reason = "" if reason is None else str(reason)  # often it is the error that was caught
+        self.reason = "" if reason is None else str(reason)  # handlers often pass the error they caught
 
 
 class Discard(Wish):
-    """Give up at once: the job becomes a dead letter whatever attempts are left."""
+    """Give up at once: the job becomes a dead letter, even if attempts are left."""
 
 
 class Cancel(Wish):
@@ -239,7 +239,7 @@ LONGEST_SNOOZE = timedelta(days=366_000)
 
 
 class Snooze(Wish):
-    """Run again after a delay; this run burns no attempt."""
+    """Run again after a delay; this run uses no attempt."""
 
     def __init__(self, delay: timedelta | float, reason: object = "") -> None:
         super().__init__(reason)

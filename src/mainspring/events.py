@@ -1,41 +1,42 @@
-"""What happened, as typed events. They fire only after the store has confirmed it.
+"""Typed events about what happened. They fire only after the store has confirmed it.
 
 | event              | fires when                                                          |
 |--------------------|---------------------------------------------------------------------|
 | JobCreated         | a job was inserted (not for inserts in a caller's own transaction,  |
 |                    | nor for follow-ups with a dedupe key)                               |
-| JobDeduplicated    | an enqueue found a job that holds its dedupe key                    |
-| JobStarted         | a worker begins to run a job                                        |
+| JobDeduplicated    | an enqueue found a job that already holds its dedupe key            |
+| JobStarted         | a worker starts to run a job                                        |
 | JobProgressed      | progress was written                                                |
 | JobCompleted       | a handler returned and its job is finished                          |
 | JobRetrying        | a run failed (`reason` error, timeout or crash) and will be retried |
 | JobStalled         | a job overran its timeout and grace, and was taken from its worker  |
 | JobDeadLettered    | a job gave up                                                       |
 | JobCancelled       | a job ended as cancelled                                            |
-| JobSnoozed         | a handler asked for later                                           |
-| JobSuspended       | a durable function sleeps (`until`), or waits (`waits_for`)         |
+| JobSnoozed         | a handler raised Snooze, or the job waits for its delivery hours    |
+| JobSuspended       | a durable function sleeps or waits; or a limit, a circuit breaker,  |
+|                    | a dependency or a batch holds the job back before it starts         |
 | JobReleased        | a worker handed a job back unfinished                               |
-| ScheduleFired      | a schedule's time came and its job was made                         |
+| ScheduleFired      | a schedule fired and its job was created                            |
 | ScheduleSkipped    | occurrences were not fired: `reason` coalesced, overlap, paused, …  |
-| OccasionSent       | a person's occasion has come and its job was made                   |
-| OccasionSkipped    | it was not sent: `reason` too_late, repeated                        |
-| WorkerStarted      | a worker has joined                                                 |
-| WorkerStopped      | a worker has left                                                   |
-| WorkerHeartbeat    | a worker gave its sign of life                                      |
-| StoreLost          | the store did not answer a worker, or whoever asked for its health  |
-| StoreBack          | it answers again                                                    |
-| StoreThrottled     | the store's service refuses calls of a worker's process for now     |
-| ThrottlingOver     | it has refused none for a while                                     |
+| OccasionSent       | a person's occasion is due and its job was created                  |
+| OccasionSkipped    | an occasion was not sent: `reason` too_late, repeated               |
+| WorkerStarted      | a worker has started                                                |
+| WorkerStopped      | a worker has stopped                                                |
+| WorkerHeartbeat    | a worker has sent its heartbeat                                     |
+| StoreLost          | the store did not answer a worker or a health check                 |
+| StoreBack          | the store answers again                                             |
+| StoreThrottled     | the store's service throttles the calls of a worker's process       |
+| ThrottlingOver     | the service has refused no call for a while                         |
 | ClockHeld          | the clock jumped; time goes on as before until it has settled       |
-| ClockSettled       | the jump was believed, or the clock came back                       |
+| ClockSettled       | the jump was accepted, or the clock came back                       |
 | BreakerOpened      | a circuit breaker opened: too many errors, a failed probe, by hand  |
-| BreakerHalfOpened  | it lets probes through                                              |
-| BreakerClosed      | it is closed again                                                  |
+| BreakerHalfOpened  | a circuit breaker lets probes through                               |
+| BreakerClosed      | a circuit breaker is closed again                                   |
 | TaskUnknown        | jobs are due whose task no live worker of their queue knows         |
 | Halted, Resumed    | the system, or with `queue` one queue, was halted or resumed        |
 
-Subscribers run beside the work: coroutines on the event loop that emitted the event, plain functions in one
-thread, in order. One that fails is logged and harms nothing.
+Subscribers do not hold up the work. Coroutines run on the event loop that emitted the event. Plain functions run in
+one thread, in order. A subscriber that fails is logged and affects nothing else.
 """
 
 from __future__ import annotations
@@ -72,19 +73,19 @@ class JobEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCreated(JobEvent):
-    run_at: datetime | None = None  # None: at once
+    run_at: datetime | None = None  # None: due at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDeduplicated(JobEvent):
-    """`job_id` is the job that exists already."""
+    """`job_id` is the id of the job that already holds the dedupe key."""
 
     dedupe_key: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent(JobEvent):
-    """About one run of a job by one worker."""
+    """An event about one run of a job by one worker."""
 
     attempt: int
     worker: str
@@ -92,7 +93,7 @@ class RunEvent(JobEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStarted(RunEvent):
-    lateness: float  # seconds between when it was due and now
+    lateness: float  # seconds between when the job was due and its start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,16 +136,16 @@ class JobCancelled(JobEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSnoozed(RunEvent):
-    delay: float
+    delay: float  # seconds
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSuspended(RunEvent):
-    """It left its worker; nothing of it runs until then, or until what it waits for happens."""
+    """The job has left its worker. It does not run before `until`, or before what it waits for happens."""
 
     until: datetime | None = None  # None: no time is set
-    waits_for: str | None = None  # "signal:<key>", "job:<id>", or what holds it back
+    waits_for: str | None = None  # "signal:<key>", "job:<id>", or the key of the limit or breaker that holds it back
     reason: str = ""
 
 
@@ -162,7 +163,7 @@ class WorkerEvent(Event):
 class ScheduleFired(Event):
     schedule: str
     job_id: str
-    nominal: str  # the local time that its rule names
+    nominal: str  # the local time in its rule
     lateness: float  # seconds
 
 
@@ -204,7 +205,7 @@ class WorkerStopped(WorkerEvent):
 class WorkerHeartbeat(WorkerEvent):
     running: int
     halted: bool = False
-    stuck: int = 0  # slots whose job was told to stop and does not end
+    stuck: int = 0  # slots whose job was told to stop but does not end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,10 +222,10 @@ class StoreBack(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreThrottled(Event):
-    """Nothing is lost: calls are tried again, and take longer."""
+    """Nothing is lost: the store retries the calls, so they take longer."""
 
     store: str
-    measures: Mapping[str, float]  # of this process, so far
+    measures: Mapping[str, float]  # what this process has counted so far
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,19 +236,19 @@ class ThrottlingOver(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockHeld(Event):
-    by: float  # seconds; negative: it went back
+    by: float  # seconds; negative: the clock went back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockSettled(Event):
-    by: float  # seconds by which the time that jobs go by has changed; 0: the clock came back
+    by: float  # seconds by which the jobs' time has changed; 0: the clock came back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerOpened(Event):
     breaker: str
     reason: str
-    until: datetime | None  # probes are let through from then on; None: until it is closed by hand
+    until: datetime | None  # from then on it lets probes through; None: it stays open until it is closed by hand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +264,7 @@ class BreakerClosed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskUnknown(Event):
-    """Emitted once per task and queue by a worker that met such jobs, until a worker knows the task."""
+    """A worker that meets such jobs emits this once per task and queue, until a worker knows the task."""
 
     task: str
     queue: str
@@ -291,17 +292,17 @@ Subscriber = Callable[[E], Awaitable[None] | None]
 
 
 class Bus:
-    """Who wants to know what. Asking `wants` first keeps events that nobody awaits free of cost."""
+    """The subscribers by kind of event. Check `wants` before making an event, to save its cost if nothing listens."""
 
     def __init__(self) -> None:
         self._subscribers: defaultdict[type[Event], list[Subscriber[Any]]] = defaultdict(list)
         self._wanted: dict[type[Event], bool] = {}
         self._thread: ThreadPoolExecutor | None = None
-        self._pid = 0  # of the process that has the thread: it does not survive a fork
+        self._pid = 0  # the process that has the thread, which does not survive a fork
         self._tasks: set[asyncio.Task[None]] = set()
 
     def subscribe(self, kind: type[E], subscriber: Subscriber[E]) -> None:
-        """A class of events stands for all below it: `Event` is everything."""
+        """Call a subscriber with each event of this class and its subclasses; `Event` means all events."""
         self._subscribers[kind].append(subscriber)
         self._wanted.clear()
 
@@ -317,7 +318,7 @@ class Bus:
                 self._call(subscriber, event)
 
     async def flush(self) -> None:
-        """Wait until the subscribers have seen everything that was emitted here: on this loop, or to the thread."""
+        """Wait until the subscribers on this loop and in the thread have handled everything emitted so far."""
         if inside.get():  # a subscriber would wait for itself
             return
         loop = asyncio.get_running_loop()
@@ -333,7 +334,7 @@ class Bus:
 
     def _call(self, subscriber: Subscriber[Any], event: Event) -> None:
         if _is_async(subscriber):
-            with contextlib.suppress(RuntimeError):  # no loop: the portal of a synchronous caller always has one
+            with contextlib.suppress(RuntimeError):  # no event loop here; synchronous callers run on the portal's loop
                 task = asyncio.get_running_loop().create_task(_guard(subscriber, event))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
@@ -347,7 +348,7 @@ inside: ContextVar[bool] = ContextVar("mainspring_inside_subscriber", default=Fa
 
 
 def _is_async(subscriber: Subscriber[Any]) -> bool:
-    """A coroutine function, or an object whose call is one."""
+    """Return whether it is a coroutine function, or an object whose `__call__` is one."""
     return inspect.iscoroutinefunction(subscriber) or inspect.iscoroutinefunction(type(subscriber).__call__)
 
 
@@ -357,12 +358,12 @@ async def _guard(subscriber: Subscriber[Any], event: Event) -> None:
         result = subscriber(event)
         if result is not None:
             await result
-    except Exception:  # noqa: BLE001 - a subscriber's failure is its own
+    except Exception:  # noqa: BLE001 - a failing subscriber must not affect the work
         _report(subscriber, event)
 
 
 def _guard_plain(subscriber: Subscriber[Any], event: Event) -> None:
-    inside.set(True)  # and so has the thread
+    inside.set(True)  # the thread has a context of its own, too
     try:
         subscriber(event)
     except Exception:  # noqa: BLE001

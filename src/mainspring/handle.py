@@ -23,27 +23,27 @@ class JobHandle(Generic[R_co]):
     """One job, by its id."""
 
     id: str
-    created: bool  # by this enqueue. False: the job was there before, as the holder of the dedupe key or for `handle`
+    created: bool  # False: another job already held the dedupe key, or the handle was made for an existing job
     _app: Mainspring = field(repr=False)
-    _task: Task[..., R_co, Any] | None = field(repr=False)  # None: whichever the job names
+    _task: Task[..., R_co, Any] | None = field(repr=False)  # None: the job may be of any task
 
     async def get(self) -> Job:
-        """Read the job. Raises JobNotFound, also if the job is of another task than `task.handle` was called on."""
+        """Read the job. Raise JobNotFound if it is gone, or if it is a job of another task than this handle's."""
         job = await self._app.jobs.get(self.id)
         if self._task is not None and job.task != self._task.name:
-            msg = f"job {self.id} is of task {job.task!r}, not {self._task.name!r}; app.job(…) takes jobs of any task"
+            msg = f"job {self.id} is of task {job.task!r}, not {self._task.name!r}; use app.job(…) for jobs of any task"
             raise JobNotFound(msg)
         return job
 
     async def steps(self) -> list[StepState]:
-        """Of a durable function."""
+        """Return the steps of a durable function and their states."""
         return await self._app.jobs.steps(self.id)
 
     async def result(self, timeout: Length | None = None) -> R_co:
         """Wait until the job has finished, and return its result as the type that its task returns.
 
-        Raises JobFailed if it did not complete, and TimeoutError if it took longer. In a test under
-        `testing.manual(app)`, where nothing runs by itself, a job that has not finished is an error at once.
+        Raise JobFailed if it did not complete, and TimeoutError if it took longer than `timeout`. In a test under
+        `testing.manual(app)` nothing runs by itself, so an unfinished job raises an error at once.
         """
         limit = None if timeout is None else duration(timeout) / 1000
         wait = asyncio.timeout(limit)
@@ -55,7 +55,7 @@ class JobHandle(Generic[R_co]):
                 raise
             msg = (
                 f"job {self.id}{self._of_task()} has not finished within {limit:g} s; is a worker running? "
-                f"`mainspring jobs why {self.id}` says what it waits for"
+                f"`mainspring jobs why {self.id}` shows what it waits for"
             )
             raise TimeoutError(msg) from None
         return self._result_of(job)

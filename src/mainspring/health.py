@@ -1,13 +1,13 @@
-"""Is all well? A small report for a probe, a dashboard or a person, the same on every store.
+"""A small health report for a probe, a dashboard or a person, the same on every store.
 
 | state    | means                                                                                        |
 |----------|----------------------------------------------------------------------------------------------|
-| ok       | the store answers, and what is due is taken                                                  |
-| degraded | it answers, but jobs wait too long, no worker takes them or knows their tasks, workers       |
-|          | cannot hear of new ones, slots of workers are stuck, one in this process does not get        |
-|          | through to it, another process keeps it locked, the service throttles it, or the clock       |
-|          | jumped and has not settled yet                                                               |
-| down     | it does not answer; `lost_at` and `error` say since when and why                             |
+| ok       | the store answers, and workers take the jobs that are due                                    |
+| degraded | the store answers, but there is a problem: jobs wait too long; no worker takes them or knows |
+|          | their tasks; workers are not notified of new jobs; slots of workers are stuck; a worker in   |
+|          | this process cannot reach the store; another process keeps the store locked; the service     |
+|          | throttles it; or the clock jumped and has not settled yet                                    |
+| down     | the store does not answer; `lost_at` and `error` say since when and why                      |
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 LATE = timedelta(minutes=5)
 TIMEOUT = 5.0  # seconds
-PROBE = "health"  # who asks
+PROBE = "health"  # the name under which `Contact` knows the health check
 
 
 class State(StrEnum):
@@ -44,54 +44,54 @@ class Health:
     state: State
     at: datetime
     store: str  # its URL, without secrets
-    problems: tuple[str, ...] = ()  # what is not as it should be, a sentence each
-    reachable: bool = True  # it answered just now
-    lost_at: datetime | None = None  # since when this process, or a worker in it, has had no answer; None: it has
-    error: str = ""  # the last, if so
-    workers: int | None = None  # alive, anywhere; None: nobody knows
-    polling: tuple[str, ...] = ()  # workers that cannot hear of new jobs and look now and then
-    stuck: Mapping[str, int] = field(default_factory=dict)  # worker -> slots whose job was told to stop and goes on
-    unattended: tuple[str, ...] = ()  # queues with due jobs that no living worker takes
+    problems: tuple[str, ...] = ()  # one sentence each
+    reachable: bool = True  # the store answered this check
+    lost_at: datetime | None = None  # since when the store has not answered this process; None: it answers
+    error: str = ""  # the last error, if the store does not answer
+    workers: int | None = None  # number of live workers, on all machines; None: not known
+    polling: tuple[str, ...] = ()  # workers that are not notified of new jobs and poll for them instead
+    stuck: Mapping[str, int] = field(default_factory=dict)  # worker -> slots whose job was told to stop but goes on
+    unattended: tuple[str, ...] = ()  # queues with due jobs that no live worker takes
     unknown_tasks: tuple[DueTask, ...] = ()  # due jobs whose task no live worker of their queue knows
-    oldest_due: datetime | None = None  # of the jobs that could run now; None: nothing waits
-    oldest_in: str = ""  # its queue
-    halted: bool = False  # the whole system; that is somebody's wish, and no problem
-    measures: Mapping[str, float] = field(default_factory=dict)  # of this process, where its store counts them
+    oldest_due: datetime | None = None  # when the oldest job that could run now was due; None: there is none
+    oldest_in: str = ""  # the queue of that job
+    halted: bool = False  # the whole system is halted; that is deliberate, so it is not a problem
+    measures: Mapping[str, float] = field(default_factory=dict)  # what the store counts for this process, if it does
 
 
 class Contact:
-    """Whether the store answers, as far as this process has noticed: workers by working, others by asking.
+    """Whether the store answers, as seen by its callers in this process: workers and health checks.
 
-    It is lost when somebody gets no answer, and back when all who got none have one. May be told from any thread that
-    has an event loop, on which coroutines that subscribed to the events are run.
+    The store is lost when a caller gets no answer, and back when all callers that got none have got one. Threads with
+    an event loop may call the methods; that loop runs the coroutines that subscribed to the events.
     """
 
     def __init__(self, store: str, bus: Bus) -> None:
         self._store = store
         self._bus = bus
         self._lock = threading.Lock()
-        self._failing: set[str] = set()  # who
-        self._lost = 0.0  # by the monotonic clock
+        self._failing: set[str] = set()  # callers that got no answer
+        self._lost = 0.0  # when that began, by the monotonic clock
         self._throttled = False
         self.lost_at: datetime | None = None
         self.error = ""
         self.clock = ""  # what a worker of this process has found wrong with the clock
 
-    def failed(self, who: str, error: Exception) -> None:
+    def failed(self, caller: str, error: Exception) -> None:
         with self._lock:
             is_new = not self._failing
-            self._failing.add(who)
+            self._failing.add(caller)
             self.error = f"{type(error).__name__}: {error}"
             if is_new:
                 self.lost_at, self._lost = datetime.now(UTC), time.monotonic()
         if is_new:
             self._bus.emit(StoreLost(store=self._store, error=self.error))
 
-    def answered(self, who: str) -> None:
-        if who not in self._failing:  # nearly always
+    def answered(self, caller: str) -> None:
+        if caller not in self._failing:  # nearly always
             return
         with self._lock:
-            self._failing.discard(who)
+            self._failing.discard(caller)
             is_back = not self._failing
             gone_for = round(time.monotonic() - self._lost, 3)
             if is_back:
@@ -100,7 +100,7 @@ class Contact:
             self._bus.emit(StoreBack(store=self._store, gone_for=gone_for))
 
     def measured(self, measures: Mapping[str, float]) -> None:
-        """What this process has met with so far, as workers ask for it now and then."""
+        """Emit an event if throttling began or ended, by what the store has counted. Workers call this regularly."""
         throttled = is_throttled(measures)
         with self._lock:
             is_new = throttled != self._throttled
@@ -109,10 +109,10 @@ class Contact:
             kind = StoreThrottled if throttled else ThrottlingOver
             self._bus.emit(kind(store=self._store, measures=measures))
 
-    def forget(self, who: str) -> None:
-        """Of somebody who asks no more: whether the store is back he cannot say."""
+    def forget(self, caller: str) -> None:
+        """Drop a caller that makes no more calls, without claiming that the store is back."""
         with self._lock:
-            self._failing.discard(who)
+            self._failing.discard(caller)
             if not self._failing:
                 self.lost_at = None
 
@@ -124,7 +124,7 @@ def is_throttled(measures: Mapping[str, float]) -> bool:
 async def examine(store: Store, contact: Contact, *, late: timedelta = LATE, timeout: float = TIMEOUT) -> Health:
     try:
         stats = await within(timeout, store.stats())
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+    except Exception as error:  # noqa: BLE001 - any error means that the store is down
         contact.failed(PROBE, error)
         now, problem = datetime.now(UTC), f"the store does not answer: {error}"
         lost_at, why = contact.lost_at or now, contact.error
@@ -141,7 +141,7 @@ async def examine(store: Store, contact: Contact, *, late: timedelta = LATE, tim
 
 
 def clock_problem(clock: Clock) -> str:
-    """Empty: none."""
+    """Return what is wrong with the clock; empty if nothing is."""
     departure = clock.departure if isinstance(clock, SteadyClock) else None
     if departure is None:
         return ""
@@ -153,7 +153,10 @@ def clock_problem(clock: Clock) -> str:
 
 
 async def write_problem(store: Store, timeout: float) -> str:
-    """Empty: none. Where one process at a time can write, one that is stopped then holds up all others."""
+    """Return why nothing can be written; empty if writes work.
+
+    Where one process at a time can write, a process that is stopped while it writes blocks all others.
+    """
     if not isinstance(store, Locking):
         return ""
     try:
@@ -161,7 +164,7 @@ async def write_problem(store: Store, timeout: float) -> str:
     except StoreUnavailable:
         return (
             f"nothing can be written: another process has kept the store locked for {timeout:g} s. If it was stopped "
-            "in the middle of a commit, let it go on or kill it"
+            "in the middle of a commit, let it continue or kill it"
         )
     except StoreError as error:
         return f"nothing can be written: {error}"
@@ -169,7 +172,10 @@ async def write_problem(store: Store, timeout: float) -> str:
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """To be cancelled may take work on a server that does not answer as long as to wait for it: we do neither."""
+    """Return the result of the work, or raise StoreUnavailable when the time is over.
+
+    The work is cancelled, but not awaited: if the server does not answer, cancelling can take as long as waiting.
+    """
     task = asyncio.ensure_future(work)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     try:
@@ -189,22 +195,22 @@ def judge(stats: Stats, now: datetime, store: str, late: timedelta = LATE) -> He
     unattended = tuple(sorted(queue for queue in waiting if EVERY_QUEUE not in served and queue not in served))
     oldest_in = min(waiting, key=lambda queue: waiting[queue], default="")
     polling = tuple(worker.id for worker in alive if worker.polling)
-    unknown = tuple(one for one in stats.unknown_tasks if not is_halted(stats, one.queue))
+    unknown = tuple(task for task in stats.unknown_tasks if not is_halted(stats, task.queue))
     problems = []
     if unattended:
         problems.append(f"jobs are due that no worker takes, in: {', '.join(unattended)}")
     problems += [
-        f"no live worker of queue {one.queue} knows task {one.task} ({shown_due(one.due)} due)" for one in unknown
+        f"no live worker of queue {task.queue} knows task {task.task} ({shown_due(task.due)} due)" for task in unknown
     ]
     if oldest_in and now - waiting[oldest_in] > late:
         seconds = (now - waiting[oldest_in]).total_seconds()
-        problems.append(f"the oldest job of queue {oldest_in} is due for {seconds:.0f} s")
+        problems.append(f"the oldest job of queue {oldest_in} has been due for {seconds:.0f} s")
     if is_throttled(stats.measures):
         refused, calls = (int(stats.measures[name]) for name in ("throttled", "calls"))
         problems.append(f"the store's service throttles this process: {refused:,} of {calls:,} calls so far")
     problems += [describe_stuck(worker) for worker in alive if worker.stuck]
     if polling:
-        problems.append(f"workers cannot hear of new jobs and look now and then: {', '.join(polling)}")
+        problems.append(f"workers are not notified of new jobs and poll for them: {', '.join(polling)}")
     return Health(
         State.DEGRADED if problems else State.OK,
         now,
@@ -225,8 +231,8 @@ def judge(stats: Stats, now: datetime, store: str, late: timedelta = LATE) -> He
 def describe_stuck(worker: WorkerInfo) -> str:
     slots = f"{worker.stuck} of {worker.concurrency} slots of worker {worker.id}"
     if worker.stuck == 1:
-        return f"{slots} is stuck: its job was told to stop and does not end"
-    return f"{slots} are stuck: their jobs were told to stop and do not end"
+        return f"{slots} is stuck: its job was told to stop but does not end"
+    return f"{slots} are stuck: their jobs were told to stop but do not end"
 
 
 def is_halted(stats: Stats, queue: str) -> bool:

@@ -1,10 +1,10 @@
-"""Times as people read them: "2026-05-01 09:30:00 UTC (in 3 d)", "2 min ago"."""
+"""Times formatted for people: "2026-05-01 09:30:00 UTC (in 3 d)", "2 min ago"."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
-UNITS = (("s", 1, 60), ("min", 60, 60), ("h", 3600, 24))  # a name, its seconds, and how many make the next one
+UNITS = (("s", 1, 60), ("min", 60, 60), ("h", 3600, 24))  # name, length in seconds, number that makes the next unit
 DAY = 86_400
 
 
@@ -19,7 +19,7 @@ def show_relative(moment: datetime | None, now: datetime) -> str:
 
 
 def show_length(seconds: float) -> str:
-    """One unit is enough to act on, and two digits of it: 12 ms, 1.5 s, 3 min, 2.5 h, 3 d."""
+    """Return a length of time in one unit, with two digits: 12 ms, 1.5 s, 3 min, 2.5 h, 3 d."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     for unit, size, most in UNITS:
@@ -37,7 +37,7 @@ def show_moment(moment: datetime) -> str:
 
 
 def show_exactly(moment: datetime) -> str:
-    """For tables whose column says UTC, and where milliseconds tell what came first."""
+    """Return a moment with milliseconds, which show what came first, for table columns that are headed UTC."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03}"
 
 

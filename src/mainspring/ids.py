@@ -1,6 +1,7 @@
-"""Job ids: UUIDv7, made by the client, so that an insert can be repeated after an ambiguous failure.
+"""Job ids and versions of documents.
 
-Versions of documents only have to differ, so that they are shorter and take a quarter of the time to make.
+Job ids are UUIDv7. The client makes them, so that it can repeat an insert after an ambiguous failure. Versions of
+documents only have to differ, so they are shorter and take a quarter of the time to make.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ _number = count()
 
 
 def new_id() -> str:
-    """A UUIDv7 that sorts after every earlier one of this process (RFC 9562, method 3: 12 more bits of time)."""
-    global _last  # noqa: PLW0603 - the last id is process-wide by its nature
+    """Return a UUIDv7 that sorts after every earlier one of this process (RFC 9562, method 3: 12 more bits of time)."""
+    global _last  # noqa: PLW0603 - the last id is per process
     with _lock:
         stamp = time.time_ns() * 4096 // 1_000_000
         _last = stamp = max(stamp, _last + 1)
@@ -35,7 +36,7 @@ def new_id() -> str:
 
 
 def new_version() -> str:
-    """Return a text that no other call returns, in this process or another."""
+    """Return a text that no other call returns, in any process."""
     return f"{_process}{next(_number):x}"
 
 

@@ -1,7 +1,7 @@
-"""The job: what it carries, which statuses it can have and which moves are legal.
+"""The job: its fields, its statuses and the legal moves between them.
 
-`TRANSITIONS` is the whole state machine. Stores implement it, the conformance suite checks each
-store against it, and the diagram in docs/jobs.md is drawn from it.
+`TRANSITIONS` is the whole state machine. Stores implement it, the conformance suite checks each store against it, and
+the diagram in docs/jobs.md is drawn from it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from mainspring.names import LONGEST_NAME, check_name
 
 
 class Status(StrEnum):
-    PENDING = "pending"  # waits to be claimed, perhaps for a later time
+    PENDING = "pending"  # waits to be claimed, now or at a later time
     RUNNING = "running"  # claimed by a worker
     FAILED = "failed"  # an attempt failed; waits for its retry
-    SUSPENDED = "suspended"  # sleeps until its time, or waits for what it names in `waits_for`
+    SUSPENDED = "suspended"  # sleeps until `run_at`, or waits for the key in `waits_for`
     COMPLETED = "completed"
-    DEAD_LETTER = "dead_letter"  # gave up; kept for a person to look at and replay
+    DEAD_LETTER = "dead_letter"  # failed for good; kept for a person to look at and replay
     CANCELLED = "cancelled"
 
 
@@ -38,9 +38,9 @@ class Move(StrEnum):
     CLAIM = "claim"  # a worker takes it
     DONE = "done"  # the handler returned
     RETRY = "retry"  # the handler failed, or overran its timeout, with attempts left
-    SNOOZE = "snooze"  # the handler asked for later; no attempt burnt
-    RELEASE = "release"  # the worker hands it back unfinished; no attempt burnt
-    SUSPEND = "suspend"  # a durable function sleeps or waits
+    SNOOZE = "snooze"  # the handler raised Snooze, or it is outside delivery hours; uses no attempt
+    RELEASE = "release"  # the worker hands it back unfinished; uses no attempt
+    SUSPEND = "suspend"  # a durable function sleeps or waits, or something holds the job back
     WAKE = "wake"  # what it waits for has happened
     CRASH = "crash"  # the process that ran it died
     DEAD = "dead"  # out of attempts, discarded, or crashed too often
@@ -82,7 +82,7 @@ TRANSITIONS: Mapping[Status, Mapping[Move, Status]] = {
 }
 
 MAX_CRASHES = 3
-"""A job whose worker died this often is a dead letter: it is the likeliest cause."""
+"""A job whose worker died this often becomes a dead letter, because the job is the likeliest cause."""
 
 
 def statuses_that_allow(move: Move) -> frozenset[Status]:
@@ -90,11 +90,11 @@ def statuses_that_allow(move: Move) -> frozenset[Status]:
 
 
 CLAIMABLE = statuses_that_allow(Move.CLAIM)
-"""Once their time has come."""
+"""The statuses in which a worker may claim a job, once it is due."""
 
 
 class Priority(IntEnum):
-    """Four levels, no more: every index and the claim's loose scan depend on it."""
+    """The four levels of priority. Every index and the claim's loose scan depend on this number."""
 
     URGENT = 0
     HIGH = 1
@@ -119,7 +119,7 @@ PriorityName = Literal["urgent", "high", "normal", "low"]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why an attempt failed."""
+    """The error with which an attempt failed."""
 
     type: str
     message: str
@@ -154,16 +154,16 @@ class Job:
     status: Status
     priority: Priority
     payload: Any  # the decoded JSON
-    run_at: datetime  # due then, or will be; UNTIL_WOKEN: not by itself
+    run_at: datetime  # when it is due; UNTIL_WOKEN: only when something wakes it
     created_at: datetime
     started_at: datetime | None  # when it was last claimed or, once it finished, when its last run began
     finished_at: datetime | None
     expires_at: datetime | None  # when retention removes it
-    attempts: int  # runs that ended in success or failure; snoozes, releases and crashes are none
+    attempts: int  # runs that ended in success or failure; snoozes, releases and crashes do not count
     max_attempts: int
     crashes: int
     token: int  # grows with each claim, never shrinks
-    worker: str | None  # who runs it, or ran it last
+    worker: str | None  # the worker that runs it, or ran it last
     timeout: float | None  # seconds
     dedupe_key: str | None
     target: tuple[str, str] | None  # (type, id) of the thing it is about
@@ -171,10 +171,10 @@ class Job:
     progress: Progress | None
     result: Any
     failure: Failure | None  # the last one
-    reason: str  # why it was cancelled, discarded or put off; none once it has completed
+    reason: str  # why it was cancelled, discarded or put off; empty once it has completed
     cancel_requested: bool
-    waits_for: str | None = None  # suspended until somebody calls this key, see `Store.wake`
-    options: Mapping[str, Any] = field(default_factory=dict)  # what its enqueue says for workers, see `NewJob`
+    waits_for: str | None = None  # suspended until this key is woken, see `Store.wake`
+    options: Mapping[str, Any] = field(default_factory=dict)  # options for workers, see `NewJob`
 
     @property
     def finished(self) -> bool:
@@ -182,7 +182,7 @@ class Job:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What its enqueue gave it to carry, by `using(headers=…)` or middleware."""
+        """The headers that its enqueue gave it, with `using(headers=…)` or middleware."""
         given: Mapping[str, str] = self.options.get("headers", {})
         return given
 
@@ -206,40 +206,40 @@ class NewJob:
     tags: tuple[str, ...] = ()
     keep: Millis = 7 * 86_400_000  # how long a completed or cancelled job stays readable
     keep_dead: Millis = 30 * 86_400_000
-    options: str | None = None  # JSON: this job's own retry policy and isolation, for the worker only
-    waits_for: str | None = None  # it begins as suspended: until this key is called or, if they say so, run_at or delay
+    options: str | None = None  # JSON: this job's own options for the worker, such as its retry policy or isolation
+    waits_for: str | None = None  # starts as suspended, until this key is woken, or until run_at or delay if given
 
 
 class FreshJobs(list[NewJob]):
-    """Jobs that were just made from checked options and payloads; nobody has had them in hand to change them."""
+    """Jobs that were just made from checked options and payloads. No other code could change them since."""
 
 
 def check_queue(name: str) -> str:
-    """Refuse what cannot name a queue. Some stores would take an empty name for no queue, which is all of them."""
+    """Raise ConfigurationError for an invalid queue name. Some stores would take an empty name for all queues."""
     if not name or name == "*":
-        msg = f"{name!r} is no name for a queue; give 1 to {LONGEST_NAME} characters, and not the star alone"
+        msg = f"{name!r} is not a name for a queue; give 1 to {LONGEST_NAME} characters, but not just a star"
         raise ConfigurationError(msg)
     return check_name(name, "the queue")
 
 
 def check_prepared(what: str, jobs: Iterable[Any]) -> None:
-    """Tasks are easily taken for jobs of theirs."""
+    """Raise ConfigurationError unless all are prepared jobs. A common mistake is to pass the task itself."""
     for job in jobs:
         if not isinstance(job, NewJob):
-            msg = f"{what} takes prepared jobs, as task.prepare(…) makes them, not {job!r}"
+            msg = f"{what} takes prepared jobs, made with task.prepare(…), not {job!r}"
             raise ConfigurationError(msg)
 
 
 FOREVER: Millis = -1
-"""As `dedupe_for`: the key is held for ever."""
+"""A value for `dedupe_for`: the key is held for ever."""
 
 KEEP_FOREVER: Millis = 2**62
-"""As `keep` or `keep_dead`: retention never removes the job."""
+"""A value for `keep` or `keep_dead`: retention never removes the job."""
 
 
 @dataclass(slots=True)
 class Inserted:
-    """What became of a `NewJob`: created, or the id of the job that already holds its dedupe key."""
+    """The result for a `NewJob`: its id if it was created, else the id of the job that already holds its dedupe key."""
 
     id: str
     created: bool
@@ -247,7 +247,7 @@ class Inserted:
 
 @dataclass(slots=True)
 class Claim:
-    """A job in a worker's hands. Every write about it carries the token."""
+    """A job that a worker has claimed. Every write about it carries the token."""
 
     id: str
     token: int
@@ -265,54 +265,54 @@ class Claim:
     target: tuple[str, str] | None = None
     tags: tuple[str, ...] = ()
     options: str | None = None
-    ref: Any = None  # the store's own: where it finds the job again; goes back with the outcome
+    ref: Any = None  # only the store reads it, to find the job again; the outcome carries it back
 
     @property
     def attempt(self) -> int:
-        """The number of the attempt that this run is, from 1."""
+        """The number of this attempt, from 1."""
         return self.attempts + 1
 
 
 @dataclass(slots=True)
 class Outcome:
-    """How a run ended: all that a store needs to write it down.
+    """How a run ended: all that a store needs to record it.
 
-    `move` is one of DONE, RETRY, SNOOZE, RELEASE, SUSPEND, CRASH, DEAD, CANCEL. DONE, RETRY, DEAD
-    and CANCEL count as an attempt; CRASH counts as a crash, and the store makes it DEAD when
-    it is the job's `MAX_CRASHES`th. SUSPEND forgets attempts and crashes: each stretch has the full budget. Unless
-    the job is `blocked`: then it has not run, and keeps them.
+    `move` is one of DONE, RETRY, SNOOZE, RELEASE, SUSPEND, CRASH, DEAD, CANCEL. DONE, RETRY, DEAD and CANCEL count as
+    an attempt. CRASH counts as a crash; the store turns the job's `MAX_CRASHES`th crash into DEAD. SUSPEND resets
+    attempts and crashes, so that each stretch of a durable function has the full budget. If the job is `blocked`, it
+    has not run, and SUSPEND keeps them.
     """
 
     job_id: str
     token: int
     move: Move
-    started_at: Millis = 0  # the worker's clock; informs, never decides
+    started_at: Millis = 0  # by the worker's clock; only for display
     finished_at: Millis = 0
-    delay: Millis = 0  # RETRY, SNOOZE, RELEASE, SUSPEND: run again after this long, on the store's clock
+    delay: Millis = 0  # RETRY, SNOOZE, RELEASE, SUSPEND: run again after this long, by the store's clock
     result: str | None = None  # JSON text
     failure: Failure | None = None
     reason: str = ""
     follow_ups: tuple[NewJob, ...] = ()  # inserted in the same commit, or not at all
-    ref: Any = None  # the claim's; without it the store searches
-    waits_for: str | None = None  # SUSPEND: or before that, as soon as this key is called
+    ref: Any = None  # copied from the claim; without it the store searches for the job
+    waits_for: str | None = None  # SUSPEND: run as soon as this key is woken, even before `delay` is over
     steps: tuple[Step, ...] = ()  # written in the same commit
-    blocked: bool = False  # SUSPEND: a limit was in its way, and its handler was not called
+    blocked: bool = False  # SUSPEND: something held the job back, such as a limit, and its handler was not called
 
 
 UNTIL_WOKEN: Millis = LAST_SHOWN
-"""The last day that a datetime has, in the year 9999: as `delay` or `run_at` of a job that only waits to be woken."""
+"""A value for `delay` or `run_at` of a job that runs only when woken: the last day of the year 9999."""
 
 
 ENDS = "job:"
 
 
 def end_of(job_id: str) -> str:
-    """Return the key whose waiting jobs are woken when this job is finished, in whatever way, or deleted."""
+    """Return the key that is woken when this job has finished, in whatever way, or is deleted."""
     return f"{ENDS}{job_id}"
 
 
 def is_end(key: str | None) -> TypeGuard[str]:
-    """Whether a `waits_for` key stands for the end of a job."""
+    """Return whether a `waits_for` key stands for the end of a job."""
     return key is not None and key.startswith(ENDS)
 
 
@@ -323,30 +323,30 @@ def awaited_job(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a durable function has behind it, so that its next run need not do it again."""
+    """A recorded step of a durable function, so that its next run does not repeat it."""
 
-    name: str  # once per job
-    number: int  # in the order in which the function asked for them, from 1
+    name: str  # unique within the job
+    number: int  # in the order in which the function called them, from 1
     kind: str = "step"
     output: str | None = None  # JSON text
-    started_at: Millis = 0  # the worker's clock; informs, never decides
+    started_at: Millis = 0  # by the worker's clock; only for display
     finished_at: Millis = 0
 
 
 @dataclass(slots=True)
 class Save:
-    """Steps of a run on their way into a store, with the jobs that they spawn. Fenced like an outcome."""
+    """Steps of a run to be written, with the jobs that they spawn. Fenced by the token, like an outcome."""
 
     job_id: str
     token: int
     steps: tuple[Step, ...]
     jobs: tuple[NewJob, ...] = ()  # inserted in the same commit, or not at all
-    ref: Any = None  # the claim's; without it the store searches
+    ref: Any = None  # copied from the claim; without it the store searches for the job
 
 
 @dataclass(slots=True)
 class ProgressReport:
-    """Fenced like an outcome: a run that lost its claim reports nothing."""
+    """Progress to be written. Fenced like an outcome: the store ignores a run that lost its claim."""
 
     job_id: str
     token: int
@@ -356,7 +356,7 @@ class ProgressReport:
 
 @dataclass(frozen=True, slots=True)
 class TimelineEntry:
-    """One line of a job's life, oldest first."""
+    """One line of a job's timeline."""
 
     at: datetime
     what: str  # created, claimed, a Move, or an operator's action

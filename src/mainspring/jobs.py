@@ -1,4 +1,4 @@
-"""Looking at jobs and changing them by hand: `app.jobs`. Each change leaves a line in the audit log."""
+"""`app.jobs`: read jobs and change them by hand. Each change is recorded in the audit log."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 
 CHUNK = 1000  # jobs per transaction of a change by filter
 ALLOWED = {
-    Action.CANCEL: "only what has not ended can be cancelled",
-    Action.REPLAY: "only what failed, died or was cancelled can be retried",
-    Action.EDIT: "only what waits can be edited or moved; what has ended is retried first, in a paused queue",
+    Action.CANCEL: "only jobs that have not finished can be cancelled",
+    Action.REPLAY: "only failed and cancelled jobs and dead letters can be retried",
+    Action.EDIT: "only waiting jobs can be edited or moved; to edit a finished job, pause its queue and retry it first",
     Action.DELETE: "cancel it first",
 }
 
 
 @dataclass(slots=True)
 class Result:
-    """What a change by filter did (or, in a dry run, would do)."""
+    """What a change by filter did, or would do in a dry run."""
 
     changed: int = 0
     requested: int = 0  # running jobs that were asked to stop
@@ -57,15 +57,15 @@ class Result:
 
 
 def whoami() -> str:
-    """The actor of changes that name none: the account and machine this process runs as."""
+    """Return the default actor of changes: the account and machine of this process."""
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
-    except (KeyError, OSError):  # an account without a name, as in some containers
+    except (KeyError, OSError):  # in some containers the account has no name
         return f"unknown@{socket.gethostname()}"
 
 
 class Jobs:
-    """Single jobs by id; many by a `Filter`."""
+    """Read and change single jobs by id, or many by a `Filter`."""
 
     def __init__(self, app: Mainspring) -> None:
         self._app = app
@@ -80,7 +80,7 @@ class Jobs:
         return found[0]
 
     async def find(self, where: Filter | None = None, *, limit: int = 50, cursor: str | None = None) -> Page:
-        """Newest first; give the page's cursor back to get the next one."""
+        """Return a page of jobs, newest first. Pass the page's cursor to get the next page."""
         return await self._app.store.find(where or Filter(), limit=limit, cursor=cursor)
 
     async def all(self, where: Filter | None = None) -> AsyncIterator[Job]:
@@ -105,33 +105,33 @@ class Jobs:
         return await self._app.store.timeline(job_id)
 
     async def why(self, job_id: str) -> Why:
-        """Why it does not run (or that it does, or how it ended), in plain words and as data."""
+        """Return why a job does not run (or that it runs, or how it ended), as text and as data."""
         return explain(await inquire(self._app.store, await self.get(job_id)))
 
     async def steps(self, job_id: str) -> list[StepState]:
-        """How far a durable function is: what is behind it, and what it has declared that is to come."""
+        """Return how far a durable function is: the steps it has done, and the declared steps still to come."""
         job = await self.get(job_id)
         steps = await self._app.store.steps(job_id)
         return states_of(job, steps, await declared_by(self._app.store, job), self._app.now())
 
     async def step_state(self, job_id: str) -> dict[str, str]:
-        """The same in short: the state of each step by its name."""
+        """Return the state of each step by its name: a short form of `steps`."""
         return {step.name: step.state for step in await self.steps(job_id)}
 
     # -- one job ------------------------------------------------------------------------------
 
     async def cancel(self, job_id: str, *, reason: str = "", actor: str | None = None) -> bool:
-        """Waiting: cancelled at once, True. Running: asked to stop, False; its worker ends it."""
+        """Cancel a waiting job at once and return True; ask a running job to stop and return False."""
         changed = await self._change_one(Action.CANCEL, job_id, reason, actor)
         return bool(changed.ids)
 
     async def retry(
         self, job_id: str, *, from_step: str | None = None, reason: str = "", actor: str | None = None
     ) -> None:
-        """Run a failed, dead or cancelled job now, with a full budget of attempts.
+        """Run a failed or cancelled job or a dead letter now, with a full budget of attempts.
 
-        A durable function goes on where it was or, with `from_step`, begins again there: that step and what came after
-        it is forgotten, what came before is kept. The step that failed is where it goes on anyway.
+        A durable function continues where it was, at the step that failed. With `from_step` it continues at that step:
+        the step and everything after it run again, and the results of earlier steps are kept.
         """
         if from_step is not None:
             await self._require_step(job_id, from_step)
@@ -144,7 +144,7 @@ class Jobs:
     async def _require_step(self, job_id: str, name: str) -> None:
         names = restartable(await self.steps(job_id))
         if name not in names:
-            msg = f"job {job_id} has no step {name!r} behind it; it has: {', '.join(names) or 'none'}"
+            msg = f"job {job_id} has not done a step {name!r}; it has done: {', '.join(names) or 'none'}"
             raise StepNotFound(msg)
 
     async def delete(self, job_id: str, *, reason: str = "", actor: str | None = None) -> None:
@@ -180,7 +180,7 @@ class Jobs:
         reason: str = "",
         actor: str | None = None,
     ) -> None:
-        """Change a waiting job. A payload for a task that is known here is checked first."""
+        """Change a waiting job. If its task is registered here, the new payload is checked first."""
         edit = Edit(
             payload=None if payload is None else await self._checked(job_id, payload),
             priority=None if priority is None else Priority.parse(priority),
@@ -218,7 +218,7 @@ class Jobs:
     # -- many ---------------------------------------------------------------------------------
 
     async def cancel_where(self, where: Filter, **options: Any) -> Result:
-        """Cancel every job that the filter finds; `dry_run=True` only counts."""
+        """Cancel every job that matches the filter; with `dry_run=True` only count them."""
         return await self._change_many(Action.CANCEL, where, **options)
 
     async def retry_where(self, where: Filter, **options: Any) -> Result:
@@ -228,13 +228,13 @@ class Jobs:
         return await self._change_many(Action.DELETE, where, **options)
 
     async def purge_dead(self, older_than: timedelta, **options: Any) -> Result:
-        """Delete dead letters that were buried longer ago than this."""
+        """Delete jobs that became dead letters longer ago than this."""
         before = replace(self.dead(), finished_before=self._app.now() - timedelta(milliseconds=duration(older_than)))
         return await self.delete_where(before, **options)
 
     @staticmethod
     def dead(**fields: Any) -> Filter:
-        """The filter for dead letters."""
+        """Return the filter for dead letters."""
         return Filter(statuses=(Status.DEAD_LETTER,), **fields)
 
     async def _change_many(
@@ -248,7 +248,7 @@ class Jobs:
         on_progress: Callable[[int], None] = lambda _count: None,
         operation: str | None = None,
     ) -> Result:
-        """In chunks, so that nobody waits long; all of them are one operation in the audit log."""
+        """Change jobs in chunks, so that other writers wait little. The audit log shows all chunks as one operation."""
         by, result, cursor = By(actor or whoami(), reason, operation or new_id()), Result(), None
         while True:
             changed = await self._app.store.change(action, where, by, limit=CHUNK, cursor=cursor, dry_run=dry_run)
@@ -262,11 +262,11 @@ class Jobs:
                 return result
 
     async def _follow(self, action: Action, changed: Changed, by: By) -> None:
-        """What a change brings with it, once it is written."""
+        """Emit the events of a change that is written, and cancel the children of cancelled jobs."""
         if action is not Action.CANCEL or not changed.ids:
             return
         jobs = await self._app.store.get(changed.ids)
         if self._app.bus.wants(JobCancelled):
             for job in jobs:
                 self._app.bus.emit(JobCancelled(job_id=job.id, task=job.task, queue=job.queue, reason=by.reason))
-        await cancel_children(self._app, [job.id for job in jobs if job.token > 0], by.actor)  # others have none
+        await cancel_children(self._app, [job.id for job in jobs if job.token > 0], by.actor)  # others never ran

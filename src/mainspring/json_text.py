@@ -1,7 +1,7 @@
-"""JSON: reading and writing it fast, and which of it can be kept.
+"""Read and write JSON fast, and check whether a value can be stored as JSON.
 
-What can be kept is what every store takes and every reader gets back as it was. Pydantic's core is imported at first
-use: that takes a while, and importing Mainspring should not.
+A value can be stored if every store accepts it and every reader gets it back unchanged. Pydantic's core is imported at
+first use, because that takes a while and importing Mainspring should be fast.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from dataclasses import fields, is_dataclass
 from json import JSONEncoder
 from typing import Any
 
-MOST_LEVELS = 190  # of nesting; Pydantic reads 200, and a value may be kept within another
-MOST_DIGITS = 4300  # of an integer; Python reads no more
-ROOM = 200 - MOST_LEVELS
-SHORT = 2 * MOST_LEVELS  # a text of no more characters is neither nested too deep nor has too long a number
+MAX_LEVELS = 190  # of nesting; Pydantic reads 200, and a value may be stored within another
+MAX_DIGITS = 4300  # of an integer; Python reads no more
+SPARE_LEVELS = 200 - MAX_LEVELS
+SHORT = 2 * MAX_LEVELS  # a text of up to this many characters is not nested too deep and has no too long number
 NOTHING: Mapping[str, Any] = {}
 
 
 def from_json(text: str | bytes) -> Any:
     """Return what `json.loads` would, in a fraction of its time.
 
-    Pydantic's core refuses halves of surrogate pairs. A job that has some must not hold up the others of its claim.
+    Pydantic's core refuses halves of surrogate pairs, so fall back to `json.loads`: a job that has some must not hold
+    up the other jobs of its claim.
     """
     from pydantic_core import from_json as read  # noqa: PLC0415 - see above
 
@@ -34,7 +35,7 @@ def from_json(text: str | bytes) -> Any:
 
 
 def read_object(text: str | None) -> Mapping[str, Any]:
-    """Return the JSON object in a text; an empty one for None, and for what was written by hand and is not one."""
+    """Return the JSON object in a text; an empty one for None, and for a hand-written text that is not an object."""
     try:
         value = NOTHING if text is None else from_json(text)
     except ValueError:
@@ -50,9 +51,9 @@ def to_json(data: Any) -> str:
 
 
 def problem_of_json(text: str, value: Any) -> str | None:
-    """Return why a value cannot be kept as this JSON text; None: it can.
+    """Return why a value cannot be stored as this JSON text; None if it can.
 
-    Pydantic writes NaN and infinities as null, and writes deeper lists and longer integers than anything can read.
+    Pydantic writes NaN and infinities as null, and writes deeper lists and longer integers than can be read again.
     """
     if "null" in text and has_nan(value):
         return "it has a NaN or an infinity, which JSON does not have; give None or text instead"
@@ -62,21 +63,21 @@ def problem_of_json(text: str, value: Any) -> str | None:
 
 
 def has_nan(value: Any) -> bool:
-    """Whether there is a NaN or an infinity in a value. Found by Python's writer of JSON, which is in C.
+    """Return whether there is a NaN or an infinity in a value, found by Python's JSON encoder, which is written in C.
 
-    To go through a large value in Python would take seconds, in which a worker does nothing else.
+    Walking a large value in Python would take seconds and block the worker meanwhile.
     """
     try:
         FINITE.encode(value)
     except ValueError as error:
-        return "float" in str(error)  # else it is an integer that is too long
-    except (TypeError, RecursionError):  # Pydantic has a way to write it, or it is too deep
+        return "float" in str(error)  # otherwise it is an integer that is too long
+    except (TypeError, RecursionError):  # a type that only Pydantic can write, or nested too deep
         return False
     return False
 
 
 def parts_of(value: Any) -> Any:
-    """What of an object is JSON; None for what has no parts."""
+    """Return the parts of an object as a dict or list; None if it has no parts."""
     from pydantic import BaseModel  # noqa: PLC0415 - see above
 
     if isinstance(value, Mapping):
@@ -94,14 +95,14 @@ FINITE = JSONEncoder(skipkeys=True, allow_nan=False, default=parts_of)
 
 
 def is_perhaps_deep(text: str) -> bool:
-    """Whether lists and objects may be nested too deep. Wrong only for odd text within strings, and then it says yes.
+    """Return whether lists and objects may be nested too deep. Odd text within strings can cause a wrong True.
 
-    Takes all brackets outside of strings and removes pairs of them, innermost first, as often as levels are allowed.
+    Take all brackets outside of strings and remove pairs of them, innermost first, once per allowed level.
     """
-    if text.count("[") + text.count("{") <= MOST_LEVELS:
+    if text.count("[") + text.count("{") <= MAX_LEVELS:
         return False
     brackets = brackets_in(text)
-    for _ in range(MOST_LEVELS):
+    for _ in range(MAX_LEVELS):
         if not brackets:
             return False
         brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
@@ -109,11 +110,14 @@ def is_perhaps_deep(text: str) -> bool:
 
 
 def brackets_in(text: str) -> bytes:
-    """Return the brackets that are not within strings. Two quotes side by side enclose nothing, or nothing between."""
+    """Return the brackets outside of strings.
+
+    After all other characters are removed, two adjacent quotes enclose no brackets, or have none between them.
+    """
     if "\\" in text:
         text = text.replace("\\\\", "").replace('\\"', "")
-    left = text.encode("utf-8", "replace").translate(None, NOT_STRUCTURE).replace(b'""', b"")
-    return STRING.sub(b"", left)
+    structure = text.encode("utf-8", "replace").translate(None, NOT_STRUCTURE).replace(b'""', b"")
+    return STRING.sub(b"", structure)
 
 
 STRUCTURE = b'[]{}"'
@@ -123,13 +127,13 @@ DIGITS = re.compile("[0-9]*")
 
 
 def has_perhaps_long_number(text: str) -> bool:
-    """Whether a number, or digits in a string, are too long: then they cover at least one of these places."""
-    places = (place for place in range(MOST_DIGITS, len(text), MOST_DIGITS) if text[place].isdigit())
-    return any(digits_around(text, place) > MOST_DIGITS for place in places)
+    """Return whether a number, or digits in a string, are too long: such digits cover one of these places."""
+    places = (place for place in range(MAX_DIGITS, len(text), MAX_DIGITS) if text[place].isdigit())
+    return any(digits_around(text, place) > MAX_DIGITS for place in places)
 
 
 def digits_around(text: str, place: int) -> int:
-    before = text[max(0, place - MOST_DIGITS) : place]
+    before = text[max(0, place - MAX_DIGITS) : place]
     return len(before) - len(before.rstrip("0123456789")) + len(DIGITS.match(text, place)[0])  # type: ignore[index] # it matches
 
 
@@ -137,9 +141,9 @@ def problem_of_reading(text: str) -> str | None:
     from pydantic_core import from_json as read  # noqa: PLC0415 - see above
 
     try:
-        read("[" * ROOM + text + "]" * ROOM)
+        read("[" * SPARE_LEVELS + text + "]" * SPARE_LEVELS)
     except ValueError as error:
         if "recursion" in str(error):
-            return f"it is nested too deep; give at most {MOST_LEVELS} levels of lists and objects"
-        return f"it cannot be read again ({error}); an integer has at most {MOST_DIGITS:,} digits"
+            return f"it is nested too deep; give at most {MAX_LEVELS} levels of lists and objects"
+        return f"it cannot be read again ({error}); an integer has at most {MAX_DIGITS:,} digits"
     return None

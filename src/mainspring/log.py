@@ -1,7 +1,7 @@
-"""Structured logs: through structlog where the program has configured it, else through logging as `event key=value`.
+"""Structured logs: through structlog if the program has configured it, else through logging as `event key=value`.
 
-What a handler logs can be told apart by its job: `JobFilter` for logging and `add_job` for structlog add `job_id` and
-`task`. The formats of `mainspring worker` have both.
+To see which job wrote a line, add `job_id` and `task` to what handlers log: with `JobFilter` for logging, or `add_job`
+for structlog. The log formats of `mainspring worker` have both fields.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 from mainspring.job import Claim
 
 running: ContextVar[Claim | None] = ContextVar("mainspring_running", default=None)
-"""The job whose handler runs in this context. Batched handlers have several, and none here."""
+"""The job whose handler runs in this context; None for batched handlers, which run several jobs at once."""
 
 FORMAT = "%(asctime)s [%(levelname)s] %(name)s %(message)s job_id=%(job_id)s task=%(task)s"
 
 
 class Log:
-    """In structlog's manner. Without it the fields also travel as the record's attribute `fields`."""
+    """A logger with structlog's interface. Without structlog, records also have the fields as attribute `fields`."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -42,7 +42,7 @@ class Log:
         self._log(logging.ERROR, event, fields)
 
     def wants(self, level: int) -> bool:
-        """Whether a line of this level would be seen: for who has many of them."""
+        """Return whether a line of this level would be written, so that callers with many lines can skip them."""
         structlog = configured_structlog()
         if structlog is None:
             return self._logger.isEnabledFor(level)
@@ -57,7 +57,7 @@ class Log:
         fields = {name: value.value if isinstance(value, Enum) else value for name, value in fields.items()}
         if structlog is not None:
             write = getattr(structlog.get_logger(self._name), logging.getLevelName(level).lower())
-            write(event, **fields)  # not every logger of structlog's has `log`
+            write(event, **fields)  # not every structlog logger has `log`
         else:
             trace = fields.pop("exc_info", None)
             shown = " ".join(f"{name}={value!r}" for name, value in fields.items() if value is not None)
@@ -65,7 +65,7 @@ class Log:
 
 
 def configured_structlog() -> Any | None:
-    """Where the program has not imported it, it is not wanted."""
+    """Return structlog if the program has imported and configured it, else None."""
     structlog = sys.modules.get("structlog")
     return structlog if structlog is not None and structlog.is_configured() else None
 
@@ -78,7 +78,7 @@ def get_log(name: str) -> Log:
 
 
 def job_fields() -> dict[str, str]:
-    """`job_id` and `task` of the job whose handler runs here; nothing outside of handlers."""
+    """Return `job_id` and `task` of the job whose handler runs here; an empty dict outside of handlers."""
     claim = running.get()
     return {} if claim is None else {"job_id": claim.id, "task": claim.task}
 
@@ -96,7 +96,7 @@ class JobFilter(logging.Filter):
 
 
 def add_job(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Processor for structlog that does the same; what the line says itself stays."""
+    """Add `job_id` and `task` to structlog's events, as a processor. Fields that the line already has stay."""
     for name, value in job_fields().items():
         event.setdefault(name, value)
     return event
@@ -109,21 +109,24 @@ _of_children: list[SetUp] = []
 
 
 def set_up_children(set_up: SetUp) -> None:
-    """Call this in each child process, before the application is imported: it must be importable there."""
+    """Register a function that each child process calls before it imports the application.
+
+    The child must be able to import the function.
+    """
     _of_children[:] = [set_up]
 
 
 def set_up_of_children() -> tuple[SetUp | None, SetUp]:
-    """What a new child calls before, and what it calls after it has imported the application.
+    """Return what a new child process calls before and after it imports the application.
 
-    A program that has set up its own logging does so again in the child, if that is done by an import. If it is not,
-    the child logs to standard error from the same level on.
+    If an import sets up the program's logging, the child does so, too. Otherwise the child logs to standard error,
+    with the same level.
     """
     return next(iter(_of_children), None), partial(log_to_stderr, logging.getLogger().level)
 
 
 def log_to_stderr(level: int) -> None:
-    """Do nothing if there are handlers already."""
+    """Log to standard error, unless there are handlers already."""
     if not logging.getLogger().handlers:
         handler = logging.StreamHandler()
         handler.addFilter(JobFilter())

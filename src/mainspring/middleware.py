@@ -37,26 +37,26 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RunCall:
-    """One call of a handler, as `@app.around_run` gets it."""
+    """One call of a handler, as passed to `@app.around_run` middleware."""
 
     task: str
     contexts: tuple[Context, ...]  # one per job; only batched handlers are called with several
-    is_async: bool  # whether the handler is a coroutine: then blocking work here would block the event loop
+    is_async: bool  # the handler is a coroutine function; then blocking work here would block the event loop
 
     @property
     def ctx(self) -> Context:
-        """The job's context; for a batched handler that of the first job."""
+        """The job's context; for a batched handler the context of the first job."""
         return self.contexts[0]
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What the enqueue gave the job; for a batched handler the first job's."""
+        """The headers that the enqueue gave the job; for a batched handler those of the first job."""
         return self.ctx.headers
 
 
 @dataclass(slots=True)
 class EnqueueCall:
-    """One enqueue, as `@app.around_enqueue` gets it. Headers that are set before the `yield` go with the jobs."""
+    """One enqueue, as passed to `@app.around_enqueue` middleware. The jobs get the headers set before the `yield`."""
 
     task: str
     queue: str
@@ -70,12 +70,12 @@ AnyManager = AbstractContextManager[None] | AbstractAsyncContextManager[None]
 
 
 class Middleware:
-    """Those of one application, in the order in which they were registered: the first is the outermost."""
+    """The middleware of one application, in the order of registration: the first is the outermost."""
 
     def __init__(self) -> None:
         self.runs: list[Callable[[RunCall], AnyManager]] = []
         self.enqueues: list[Callable[[EnqueueCall], AbstractContextManager[None]]] = []
-        self.names: list[tuple[str, str]] = []  # module and name of those around runs: a child process needs the same
+        self.names: list[tuple[str, str]] = []  # module and name of each around_run, since child processes need them
 
     def add_run(self, function: AroundRun) -> None:
         if inspect.isasyncgenfunction(function):
@@ -95,7 +95,7 @@ class Middleware:
     # -- around runs ----------------------------------------------------------------------------
 
     async def around(self, call: RunCall, handler: Callable[[], Awaitable[Any]]) -> Any:
-        """Call a coroutine function, all middleware on the event loop."""
+        """Call a coroutine function, with all middleware on the event loop."""
         async with AsyncExitStack() as stack:
             await enter(stack, [make(call) for make in self.runs])
             return await handler()
@@ -103,15 +103,15 @@ class Middleware:
     async def around_thread(
         self, call: RunCall, run_in_thread: Callable[[Callable[[], Any]], Awaitable[Any]], handler: Callable[[], Any]
     ) -> Any:
-        """Call a plain function in a thread, plain middleware with it; asynchronous middleware stays on the loop."""
+        """Call a plain function and plain middleware in a thread; asynchronous middleware stays on the event loop."""
         managers = [make(call) for make in self.runs]
         async with AsyncExitStack() as stack:
-            await enter(stack, [one for one in managers if isinstance(one, AbstractAsyncContextManager)])
-            plain = [one for one in managers if not isinstance(one, AbstractAsyncContextManager)]
+            await enter(stack, [manager for manager in managers if isinstance(manager, AbstractAsyncContextManager)])
+            plain = [manager for manager in managers if not isinstance(manager, AbstractAsyncContextManager)]
             return await run_in_thread(partial(within, plain, handler))
 
     def around_here(self, call: RunCall, handler: Callable[[], Any]) -> Any:
-        """Call a plain function from code without an event loop, in this very thread if no middleware needs a loop."""
+        """Call a plain function from code without an event loop; in this thread, if no middleware needs a loop."""
         if any(inspect.isasyncgenfunction(inspect.unwrap(make)) for make in self.runs):
             return asyncio.run(self.around_thread(call, asyncio.to_thread, handler))
         return within([make(call) for make in self.runs], handler)  # type: ignore[misc] # all of them are plain
@@ -127,22 +127,22 @@ class Middleware:
             yield call
             done = True
         if not done:
-            msg = "middleware around an enqueue caught its error and did not raise it again; let it pass"
+            msg = "middleware around an enqueue caught its error; raise it again, or do not catch it"
             raise RuntimeError(msg)
 
 
 async def enter(stack: AsyncExitStack, managers: Iterable[AnyManager]) -> None:
-    for one in managers:
-        if isinstance(one, AbstractAsyncContextManager):
-            await stack.enter_async_context(one)
+    for manager in managers:
+        if isinstance(manager, AbstractAsyncContextManager):
+            await stack.enter_async_context(manager)
         else:
-            stack.enter_context(one)
+            stack.enter_context(manager)
 
 
 def within(managers: Iterable[AbstractContextManager[None]], handler: Callable[[], T]) -> T | None:
     with ExitStack() as stack:
-        for one in managers:
-            stack.enter_context(one)
+        for manager in managers:
+            stack.enter_context(manager)
         return handler()
     return None  # middleware caught the handler's error
 
@@ -154,12 +154,12 @@ def misuse(decorator: str, function: object, kind: str, takes: str) -> str:
 
 
 def check_headers(headers: Any) -> str | None:
-    """Return what is wrong with a job's headers; None: nothing."""
+    """Return what is wrong with a job's headers; None if nothing is."""
     if not isinstance(headers, Mapping):
-        return f"headers is a mapping of strings to strings, not {headers!r}"
+        return f"headers must be a mapping of strings to strings, not {headers!r}"
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            return f"headers is a mapping of strings to strings, but {name!r} has {value!r}"
+            return f"headers must be a mapping of strings to strings, but {name!r} has {value!r}"
         if UNSEARCHABLE.search(name + value):
             return f"header {name!a:.100} is {value!a:.100}; leave out NUL and halves of surrogate pairs"
     return None

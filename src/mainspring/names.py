@@ -1,7 +1,7 @@
-"""The texts that jobs are found by: names of tasks and queues, keys, tags, targets. One rule for all stores.
+"""The rules for texts by which jobs are found, the same for all stores: names of tasks and queues, keys, tags, targets.
 
-A name has up to 200 characters, a key up to 500 (and 1,500 bytes in UTF-8): what the indexes of every store can hold.
-Neither is empty, and neither has control characters, which PostgreSQL refuses in part and terminals obey.
+A name has up to 200 characters, a key up to 500 (and 1,500 bytes in UTF-8), so that the indexes of every store can hold
+them. Neither may be empty or have control characters: PostgreSQL refuses some of them, and terminals obey them.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from mainspring.errors import ConfigurationError
 
 LONGEST_NAME = 200  # characters
 LONGEST_KEY = 500  # characters
-MOST_KEY_BYTES = 1500  # in UTF-8
+MAX_KEY_BYTES = 1500  # in UTF-8
 REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters, halves of surrogate pairs
 
 UNSEARCHABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 def unkeepable(text: str, what: str, longest: int = LONGEST_KEY) -> str | None:
-    """Return why some store cannot keep a name or key; None: all of them can."""
+    """Return why some store cannot keep a name or key; None if all of them can."""
     if "\0" in text:
         return f"{what} has a NUL character: {shown(text)}; give text without it"
     if len(text) > longest:
         return f"{what} has {len(text):,} characters: {shown(text)}; give at most {longest}"
-    if len(text) > MOST_KEY_BYTES // 4 and (size := len(text.encode(errors="replace"))) > MOST_KEY_BYTES:
-        return f"{what} has {size:,} bytes in UTF-8: {shown(text)}; give at most {MOST_KEY_BYTES:,}"
+    if len(text) > MAX_KEY_BYTES // 4 and (size := len(text.encode(errors="replace"))) > MAX_KEY_BYTES:
+        return f"{what} has {size:,} bytes in UTF-8: {shown(text)}; give at most {MAX_KEY_BYTES:,}"
     return None
 
 
 def problem_of(text: Any, what: str, longest: int = LONGEST_NAME) -> str | None:
-    """Return what is wrong with a name or key; None: nothing."""
+    """Return what is wrong with a name or key; None if nothing is."""
     if not isinstance(text, str):
-        return f"{what} is a string, not {shown(text)}"
+        return f"{what} must be a string, not {shown(text)}"
     if not text:
         return f"{what} is empty; give 1 to {longest} characters"
     if not text.isprintable() and (found := REFUSED.search(text)):
@@ -45,12 +45,12 @@ def problem_of(text: Any, what: str, longest: int = LONGEST_NAME) -> str | None:
 
 
 def check_name(text: Any, what: str) -> str:
-    """Return a name of a task, queue, tag or kind of target; refuse what some store could not keep."""
+    """Return a name of a task, queue, tag or kind of target; raise ConfigurationError if some store cannot keep it."""
     return _checked(text, problem_of(text, what))
 
 
 def check_key(text: Any, what: str) -> str:
-    """Return a dedupe key or the id of a target; refuse what some store could not keep."""
+    """Return a dedupe key or the id of a target; raise ConfigurationError if some store cannot keep it."""
     return _checked(text, problem_of(text, what, LONGEST_KEY))
 
 
@@ -60,15 +60,15 @@ def check_names(texts: Iterable[Any], what: str) -> None:
 
 
 def check_searched(text: Any, what: str) -> None:
-    """Refuse a search text that no store could keep. A text that simply matches no job is fine."""
+    """Raise ConfigurationError for a search text that no store can keep. A text that matches no job is fine."""
     if not isinstance(text, str):
-        _checked("", f"{what} is a string, not {shown(text)}")
+        _checked("", f"{what} must be a string, not {shown(text)}")
     elif not text.isprintable() and UNSEARCHABLE.search(text):
         _checked("", f"{what} is {text!a:.100}; leave out NUL and halves of surrogate pairs, which no store can keep")
 
 
 def showable(text: str) -> str:
-    """Return a text that somebody wrote for others to read, without what a store could not keep."""
+    """Return a text for people to read, without the characters that a store cannot keep."""
     return text if text.isprintable() else UNSEARCHABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 

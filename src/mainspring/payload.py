@@ -1,4 +1,4 @@
-"""Between a function's arguments and JSON, by Pydantic: checked when enqueued and again when run."""
+"""Convert a function's arguments to JSON and back with Pydantic, checked at the enqueue and again at the run."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Payload:
-    """What one task takes and gives back.
+    """The arguments and the result of one task.
 
-    The payload is an object of its named arguments; or, for a task whose only argument is a Pydantic model, that
-    model's own JSON.
+    The payload is a JSON object of the named arguments. If the task's only argument is a Pydantic model, the payload is
+    that model's JSON.
     """
 
     def __init__(self, name: str, function: Callable[..., Any], context_type: type, names: Mapping[str, Any]) -> None:
@@ -39,7 +39,9 @@ class Payload:
         hints = self._hints(function, names)
         self.context = next((key for key, hint in hints.items() if hint is context_type and key != "return"), None)
         self._takes = {key: parameter for key, parameter in self._signature.parameters.items() if key != self.context}
-        self._defaults = {key: one.default for key, one in self._takes.items() if one.default is not one.empty}
+        self._defaults = {
+            key: parameter.default for key, parameter in self._takes.items() if parameter.default is not parameter.empty
+        }
         self._check_kinds()
         self._model = self._only_model(hints)
         self._adapt(self._shape(hints), hints.get("return", Any))
@@ -47,8 +49,8 @@ class Payload:
     def _adapt(self, shape: Any, returned: Any) -> None:
         try:
             self._adapter: TypeAdapter[Any] = TypeAdapter(shape)
-            self._validate = self._adapter.validator.validate_json  # these three without the adapter's detour,
-            self._check = self._adapter.validator.validate_python  # which would double their cost
+            self._validate = self._adapter.validator.validate_json  # calling these three through the adapter
+            self._check = self._adapter.validator.validate_python  # would double their cost
             self._serialize = self._adapter.serializer.to_json
             self._result: TypeAdapter[Any] = TypeAdapter(Any if returned is type(None) else returned)
         except (PydanticSchemaGenerationError, PydanticUserError) as error:
@@ -56,24 +58,24 @@ class Payload:
             raise ConfigurationError(msg) from error
 
     def dump(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """The JSON of a call's arguments; raises InvalidPayload if the function would not take them."""
+        """Return the JSON of a call's arguments; raise InvalidPayload if the function does not take them."""
         return self._checked(kwargs if not args and self._model is None else self._bind(args, kwargs))
 
     def dump_one(self, payload: Mapping[str, Any] | BaseModel) -> str:
-        """The same of arguments that come as one object."""
+        """Return the JSON of arguments that come as one object."""
         if isinstance(payload, BaseModel):
             return self.dump((payload,), {})
-        if not isinstance(payload, (dict, Mapping)):  # dict: the quicker look
-            msg = f"a job of task {self.task!r} is given as a mapping of its arguments or as a model, not {payload!r}"
+        if not isinstance(payload, (dict, Mapping)):  # dict is checked first because it is faster
+            msg = f"give a job of task {self.task!r} as a mapping of its arguments or as a model, not {payload!r}"
             raise InvalidPayload(msg)
         return self.dump((), dict(payload))
 
     def takes(self, name: str) -> bool:
-        """Whether the function has an argument of that name, or takes any."""
-        return name in self._takes or any(one.kind is one.VAR_KEYWORD for one in self._takes.values())
+        """Return whether the function has an argument of that name, or takes any."""
+        return name in self._takes or any(parameter.kind is parameter.VAR_KEYWORD for parameter in self._takes.values())
 
     def load(self, text: str) -> Arguments:
-        """The arguments for the function."""
+        """Return the arguments for the function."""
         value = self.load_one(text)
         return (), value if self._model is None else {self._model: value}
 
@@ -84,14 +86,14 @@ class Payload:
             raise InvalidPayload(self._explain(error)) from error
 
     def view(self, text: str) -> Any:
-        """What key functions see: the model, or an object with the arguments as attributes."""
+        """Return what key functions get: the model, or an object with the arguments as attributes."""
         _, arguments = self.load(text)
         if self._model is not None:
             return arguments[self._model]
         return SimpleNamespace(**self._defaults | arguments)
 
     def check(self, text: str) -> str:
-        """A payload that came as JSON (an edit), in the form in which it is stored."""
+        """Check a payload given as JSON, as for an edit, and return it in the form in which it is stored."""
         try:
             return self._dump(self._validate(text))
         except (ValidationError, PydanticSerializationError) as error:
@@ -120,9 +122,9 @@ class Payload:
             raise InvalidPayload(self._explain(error)) from error
 
     def _dump(self, value: Any) -> str:
-        """In the form that `load` takes: by alias, without computed fields."""
+        """Return JSON in the form that `load` takes: by alias, without computed fields."""
         text = self._serialize(value, by_alias=True, round_trip=True).decode()
-        if ("null" in text or len(text) > SHORT) and (problem := problem_of_json(text, value)):  # few are asked about
+        if ("null" in text or len(text) > SHORT) and (problem := problem_of_json(text, value)):  # most skip the check
             msg = f"task {self.task!r} cannot keep this payload: {problem}"
             raise InvalidPayload(msg)
         return text
@@ -154,7 +156,7 @@ class Payload:
                 raise ConfigurationError(msg)
 
     def _only_model(self, hints: Mapping[str, Any]) -> str | None:
-        """The name of the argument that is the whole payload."""
+        """Return the name of the only argument if it is a Pydantic model, which then is the whole payload."""
         if len(self._takes) != 1:
             return None
         ((name, parameter),) = self._takes.items()
@@ -180,5 +182,5 @@ class Payload:
     def _explain(self, error: ValidationError | PydanticSerializationError) -> str:
         if not isinstance(error, ValidationError):
             return f"task {self.task!r}: {error}"
-        problems = (f"{'.'.join(map(str, one['loc'])) or 'payload'}: {one['msg']}" for one in error.errors())
+        problems = (f"{'.'.join(map(str, found['loc'])) or 'payload'}: {found['msg']}" for found in error.errors())
         return f"task {self.task!r} does not take this payload: {'; '.join(problems)}"

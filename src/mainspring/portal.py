@@ -1,4 +1,4 @@
-"""The way from code without an event loop to code with one: a loop in a thread of its own."""
+"""Run coroutines for code without an event loop, on a loop in a thread of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Portal:
-    """Started at first use; a forked child starts its own."""
+    """An event loop in a thread. It starts at first use; a forked child starts its own."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -21,7 +21,7 @@ class Portal:
         self._lock = threading.Lock()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run the coroutine over there and wait for it here."""
+        """Run the coroutine on the portal's loop and wait for its result."""
         if self.here():
             work.close()
             msg = "the event loop that serves synchronous callers cannot wait for itself; use await here"
@@ -29,7 +29,7 @@ class Portal:
         return asyncio.run_coroutine_threadsafe(work, self._started()).result()
 
     def here(self) -> bool:
-        """Whether the caller runs on the portal's own loop, as a coroutine that subscribes to events may."""
+        """Return whether the caller runs on the portal's own loop, as a coroutine that subscribes to events may."""
         return threading.current_thread() is self._thread
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
-    """Whoever still waits for one of these, in another thread, would wait for ever."""
+    """Cancel all tasks of the loop; otherwise other threads that wait for them would wait for ever."""
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()
@@ -68,7 +68,7 @@ def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def run_at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never waits, in the caller's thread: a synchronous connection may be used only there."""
+    """Run a coroutine that never waits, in the caller's thread: only there may a synchronous connection be used."""
     try:
         work.send(None)
     except StopIteration as stop:

@@ -1,4 +1,4 @@
-"""When to try again. A policy is data plus two questions: may this error be retried, and after how long?"""
+"""Retry policies. A policy is data that answers two questions: may this error be retried, and after how long?"""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from mainspring.clock import Millis, duration, shown
 from mainspring.errors import ConfigurationError
 
 Delay = timedelta | float
-"""A timedelta or seconds."""
+"""A timedelta or a number of seconds."""
 
 DEFAULT_MAX_ATTEMPTS = 3
-MOST_ATTEMPTS = 1_000_000
+HIGHEST_MAX_ATTEMPTS = 1_000_000
 
 
 def problem_of_attempts(number: object) -> str | None:
@@ -23,14 +23,16 @@ def problem_of_attempts(number: object) -> str | None:
         return f"max_attempts is {number!r}; give a whole number"
     if number < 1:
         return f"max_attempts is {shown(number)}; a job needs at least one attempt"
-    return f"max_attempts is {shown(number)}; give at most {MOST_ATTEMPTS:,}" if number > MOST_ATTEMPTS else None
+    if number > HIGHEST_MAX_ATTEMPTS:
+        return f"max_attempts is {shown(number)}; give at most {HIGHEST_MAX_ATTEMPTS:,}"
+    return None
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Exponential back-off by default: 60 s, 120 s, 240 s … up to an hour, each up to 20 % longer.
+    """When to retry a failed job. Exponential by default: 60 s, 120 s, 240 s … up to an hour, each up to 20 % longer.
 
-    No delay is longer than the cap; those that reach it are spread over the 20 % below it.
+    No delay is longer than the cap. Delays that reach the cap are spread over the 20 % below it.
 
     Retry(max_attempts=5, base=1, cap=300)          1 s, 2 s, 4 s, 8 s
     Retry.fixed(30)                                 always 30 s
@@ -44,7 +46,7 @@ class Retry:
     cap: Delay = 3600.0
     jitter: float = 0.2  # each delay is lengthened by up to this share of itself, within the cap
     factor: float = 2.0
-    explicit: tuple[Delay, ...] = ()  # used in order, the last one again and again
+    explicit: tuple[Delay, ...] = ()  # used in order; the last one is repeated
     function: Callable[[int, BaseException], Delay | None] | None = None
     only: tuple[type[BaseException], ...] = ()
     never: tuple[type[BaseException], ...] = ()
@@ -87,7 +89,7 @@ class Retry:
         return not self.only or isinstance(error, self.only)
 
     def delay(self, attempt: int, error: BaseException) -> Millis | None:
-        """Milliseconds to wait after attempt number `attempt` failed, or None to give up."""
+        """Return the milliseconds to wait after attempt number `attempt` failed, or None to give up."""
         planned = self._planned(attempt, error)
         if planned is None:
             return None
@@ -105,7 +107,7 @@ class Retry:
         return min(duration(self.base) * self.factor**exponent, duration(self.cap)) / 1000
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON, so that one job can carry a policy of its own. Code and exception types cannot travel."""
+        """Return the policy as JSON data, for a job with its own policy. Code and exception types cannot be stored."""
         if self.function or self.only or self.never:
             msg = "a retry policy with a function or exception rules belongs on the task, not on one job"
             raise ConfigurationError(msg)

@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")  # what the job results in
-C = TypeVar("C")  # what calling the function gives: R, or an awaitable of it
+C = TypeVar("C")  # what calling the function returns: R, or an awaitable of it
 
 Isolation = Literal["auto", "process"]
 Ack = Literal["batched", "sync"]
 
 
 Kept = Length | Literal["forever"]
-LONGEST_KEPT = timedelta(days=365_000)  # anything longer is for ever: the last date that Python knows is in 9999
+LONGEST_KEPT = timedelta(days=365_000)  # anything longer means for ever: the last date that Python knows is in 9999
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Retention:
 
 
 def keep_of(length: Kept, what: str) -> Millis:
-    """Milliseconds for a job's `keep` or `keep_dead`; KEEP_FOREVER from 1,000 years on."""
+    """Return the milliseconds for a job's `keep` or `keep_dead`; KEEP_FOREVER from 1,000 years on."""
     if length == "forever":
         return KEEP_FOREVER
     seconds: Any = length.total_seconds() if isinstance(length, timedelta) else length
@@ -72,14 +72,14 @@ def keep_of(length: Kept, what: str) -> Millis:
         msg = f'Retention({what}={length!r}): give a timedelta, a number of seconds, or "forever"'
         raise ConfigurationError(msg)
     if not seconds >= 0:
-        msg = f"Retention({what}={length!r}): a job cannot be kept for less than no time; give 0 to remove it at once"
+        msg = f"Retention({what}={length!r}): the time is negative; give 0 to remove the job at once"
         raise ConfigurationError(msg)
     return KEEP_FOREVER if seconds >= LONGEST_KEPT.total_seconds() else duration(length)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a job is enqueued. None is unset: the task's own value or the default holds."""
+    """How a job is enqueued. None means unset: the task's own value or the default applies."""
 
     queue: str | None = None
     priority: PriorityName | Priority | None = None
@@ -112,21 +112,21 @@ class Options:
             raise ConfigurationError(problem)
 
     def over(self, other: Options) -> Options:
-        """These, and where they are unset, the other's."""
+        """Return these options, with the other's values where these are unset."""
         given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
         if "run_at" in given:
             given.setdefault("delay", None)
         elif "delay" in given:
             given.setdefault("run_at", None)
         if "retry" in given:
-            given.setdefault("max_attempts", None)  # the policy's own number, not the task's
+            given.setdefault("max_attempts", None)  # use the number in the policy, not the task's
         return replace(other, **given)
 
 
 def listed(tags: Any) -> tuple[Any, ...]:
     if isinstance(tags, Iterable):
         return tuple(tags)
-    msg = f"tags is a list of strings, not {shown(tags)}"
+    msg = f"tags must be a list of strings, not {shown(tags)}"
     raise ConfigurationError(msg)
 
 
@@ -134,7 +134,7 @@ OPTIONS = frozenset(each.name for each in fields(Options))
 
 
 def problems_of(options: Options) -> Iterator[str]:
-    """What a type checker may not have seen, or nobody looked at: said here and not when the job runs."""
+    """Yield what is wrong with the options, so that mistakes show at the enqueue and not when the job runs."""
     yield from problems_of_names(options)
     if options.run_at is not None:
         check_moment(options.run_at, "run_at")
@@ -145,7 +145,7 @@ def problems_of(options: Options) -> Iterator[str]:
     if options.dedupe_for is not None and options.dedupe_key is None:
         yield "dedupe_for needs a dedupe_key"
     if isinstance(options.dedupe_for, str) and options.dedupe_for not in {"active", "forever"}:
-        yield f'dedupe_for is "active", "forever" or a length of time, not {options.dedupe_for!r}'
+        yield f'dedupe_for must be "active", "forever" or a length of time, not {options.dedupe_for!r}'
     if options.dedupe_for is not None and not isinstance(options.dedupe_for, str):
         delay_of(options.dedupe_for, "dedupe_for")
     yield from problems_of_running(options)
@@ -153,19 +153,19 @@ def problems_of(options: Options) -> Iterator[str]:
 
 
 def problems_of_names(options: Options) -> Iterator[str]:
-    """See names.py: one rule for all stores."""
+    """Yield what is wrong with names and keys, by the rules in names.py."""
     named: list[tuple[Any, str, int]] = []
-    if options.queue not in {None, "", "*"}:  # which have a message of their own
+    if options.queue not in {None, "", "*"}:  # problems_of_running has a message for these
         named.append((options.queue, "queue", LONGEST_NAME))
     if options.dedupe_key is not None:
         named.append((options.dedupe_key, "dedupe_key", LONGEST_KEY))
     if options.target is not None:
         if not is_pair_of_strings(options.target):
-            yield f"target is a type and an id, two strings, not {shown(options.target)}"
+            yield f"target must be a type and an id, two strings, not {shown(options.target)}"
             return
         named += [(options.target[0], "the target's type", LONGEST_NAME), (options.target[1], "its id", LONGEST_KEY)]
     if isinstance(options.tags, str):
-        yield f"tags is a list of strings, not the string {shown(options.tags)}"
+        yield f"tags must be a list of strings, not the string {shown(options.tags)}"
         return
     named += [(tag, "a tag", LONGEST_NAME) for tag in options.tags or ()]
     for text, what, longest in named:
@@ -179,7 +179,7 @@ def is_pair_of_strings(value: Any) -> bool:
 
 def problems_of_running(options: Options) -> Iterator[str]:
     if options.queue in {"", "*"}:
-        yield f"{options.queue!r} is no name for a queue"
+        yield f"{options.queue!r} is not a name for a queue"
     if options.priority is not None and (problem := Priority.problem_of(options.priority)):
         yield problem
     if options.headers is not None and (problem := check_headers(options.headers)):
@@ -187,12 +187,12 @@ def problems_of_running(options: Options) -> Iterator[str]:
     if options.max_attempts is not None and (problem := problem_of_attempts(options.max_attempts)):
         yield problem
     if options.timeout is not None and duration(options.timeout) <= 0:
-        yield f"timeout is {options.timeout}; it is at least a millisecond, and left out for none"
+        yield f"timeout is {options.timeout}; give at least a millisecond, or leave it out for no timeout"
     if options.isolation not in {None, "auto", "process"}:
-        yield f'isolation is "auto" or "process", not {options.isolation!r}'
+        yield f'isolation must be "auto" or "process", not {options.isolation!r}'
 
 
-MADE_OF: dict[str, tuple[type, ...]] = {
+TYPES_OF_OPTIONS: dict[str, tuple[type, ...]] = {
     "retry": (Retry,),
     "retention": (Retention,),
     "throttle": (Throttle,),
@@ -202,18 +202,18 @@ MADE_OF: dict[str, tuple[type, ...]] = {
 
 
 def problems_of_flow(options: Options) -> Iterator[str]:
-    for name, kinds in MADE_OF.items():
+    for name, kinds in TYPES_OF_OPTIONS.items():
         value = getattr(options, name)
         if value is not None and not isinstance(value, kinds):
-            yield f"{name} is a {kinds[0].__name__}(…), not {value!r}"
+            yield f"{name} must be a {kinds[0].__name__}(…), not {value!r}"
             return
     given = {name for name in ("dedupe_key", "throttle", "debounce", "replace") if getattr(options, name) is not None}
     if len(given) > 1:
-        yield f"give one of {' and '.join(sorted(given))}: each says what becomes of a second job under a key"
+        yield f"give only one of {' and '.join(sorted(given))}: each says what happens to a second job under a key"
     if options.debounce is not None and (options.run_at is not None or options.delay is not None):
         yield "debounce says when the job is due; leave out run_at and delay"
     if given & {"debounce", "replace"} and options.connection is not None:
-        yield "debounce and replace change a job that waits, and cannot do it in your transaction"
+        yield "debounce and replace change a waiting job, and cannot do that in your transaction; leave out connection"
     if options.replace is not None:
         newest.check_key(options.replace, "replace")
     if options.breaker is not None:
@@ -228,7 +228,7 @@ NOTHING = Options()
 
 
 class Defaults:
-    """What holds for jobs whose task and enqueue say nothing: of their queue, else of the whole application."""
+    """Options for jobs whose task and enqueue leave them unset: those of the queue, else those of the application."""
 
     def __init__(
         self,
@@ -256,7 +256,7 @@ class Defaults:
         self._queues[queue] = options
 
     def under(self, options: Options, queue: str) -> Options:
-        """The options, and where they are unset, the defaults of that queue."""
+        """Return the options, with the defaults of that queue and the application where they are unset."""
         of_queue = self._queues.get(queue)
         if of_queue is not None:
             options = options.over(of_queue)
@@ -264,11 +264,11 @@ class Defaults:
 
 
 class Task(Generic[P, R, C]):
-    """Made by `@app.task(...)`. Calling it calls the function; enqueuing it makes a job."""
+    """A task made by `@app.task(...)`. Calling it calls the function; enqueuing it makes a job."""
 
     batch: Batch | None = None  # only a `BatchTask` has one
-    is_internal = False  # Mainspring's own: no middleware runs around it
-    keys_are_unique = False  # no two of its jobs ever have the same dedupe key, as of a person's occasions
+    is_internal = False  # a task of Mainspring's own, without middleware and defaults
+    keys_are_unique = False  # True if no two of its jobs ever have the same dedupe key, as for occasions
 
     def __init__(
         self,
@@ -296,7 +296,7 @@ class Task(Generic[P, R, C]):
         functools.update_wrapper(self, function)
 
     def _payload_of(self, function: Callable[..., Any], names: Mapping[str, Any]) -> Payload:
-        from mainspring.payload import Payload  # noqa: PLC0415 - with it comes Pydantic, which takes a while to import
+        from mainspring.payload import Payload  # noqa: PLC0415 - it imports Pydantic, which takes a while
 
         return Payload(self.name, function, Context, names)
 
@@ -308,7 +308,7 @@ class Task(Generic[P, R, C]):
     @overload
     def __call__(self, context: Context, /, *args: P.args, **kwargs: P.kwargs) -> C: ...
     def __call__(self, *args: Any, **kwargs: Any) -> C:  # type: ignore[misc] # mypy does not see that it takes P too
-        """Just the function, as if it were no task; a context it asks for is a detached one, unless you give yours."""
+        """Call the plain function. If it takes a context and you give none, it gets a detached one."""
         wanted = self.payload.context
         if wanted is None or wanted in kwargs or any(isinstance(arg, Context) for arg in args):
             result: C = self.function(*args, **kwargs)
@@ -348,7 +348,7 @@ class Task(Generic[P, R, C]):
         deliver: AnyWindow | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Enqueuer[P, R]:
-        """The task with options for the next enqueue; they never mix with its arguments."""
+        """Return the task with options for the next enqueue; they never mix with its arguments."""
         given = Options(
             queue=queue, priority=priority, run_at=run_at, delay=delay, dedupe_key=dedupe_key, dedupe_for=dedupe_for,
             target=target, tags=tags, max_attempts=max_attempts, retry=retry, timeout=timeout, isolation=isolation,
@@ -360,7 +360,7 @@ class Task(Generic[P, R, C]):
         return Enqueuer(self, given)
 
     def retry_in(self, queue: str) -> Retry:
-        """The policy for jobs of that queue which carry none of their own: the task's, the queue's or the app's."""
+        """Return the policy for jobs of that queue without their own: the task's, the queue's or the application's."""
         retry = self._retries.get(queue)
         if retry is None:
             options = self.options if self.is_internal else self.app.defaults.under(self.options, queue)
@@ -369,20 +369,23 @@ class Task(Generic[P, R, C]):
         return retry
 
     def check(self, options: Options) -> None:
-        """Refuse options that this kind of task cannot keep."""
+        """Raise ConfigurationError for options that this kind of task does not support."""
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         return await self._enqueuer.enqueue(*args, **kwargs)
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """The same from code without an event loop."""
+        """Enqueue from code without an event loop."""
         return self._enqueuer.enqueue_sync(*args, **kwargs)
 
     async def enqueue_many(self, payloads: Iterable[Mapping[str, Any] | BaseModel | NewJob]) -> list[JobHandle[R]]:
-        """One job for each of the payloads, all of them or none.
+        """Enqueue one job for each of the payloads.
 
-        An item that needs options of its own is a prepared job: `task.using(delay=60).prepare(guest="ana")`. Its
-        arguments are typed, those of a mapping are only checked.
+        All payloads are checked first; if one is invalid, no job is enqueued. SQLite and PostgreSQL write the jobs in
+        one transaction: all or none. On DynamoDB, a failure in the middle can leave some of the jobs enqueued.
+
+        To give an item its own options, pass a prepared job: `task.using(delay=60).prepare(guest="ana")`. Type
+        checkers see the arguments of a prepared job; those of a mapping are checked only at run time.
         """
         return await self._enqueuer.enqueue_many(payloads)
 
@@ -390,23 +393,23 @@ class Task(Generic[P, R, C]):
         return self._enqueuer.enqueue_many_sync(payloads)
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
-        """A checked job that is not enqueued yet: for `ctx.follow_up` and `app.enqueue_all`."""
+        """Return a checked job that is not enqueued yet, for `ctx.follow_up`, `app.enqueue_all`, batches and chains."""
         return self._enqueuer.prepare(*args, **kwargs)
 
     def template(self, arguments: Mapping[str, Any]) -> NewJob:
-        """A job that a schedule or an occasion makes. Your code does not enqueue it, so that no middleware runs."""
+        """Return a job for a schedule or an occasion. Your code does not enqueue it, so no middleware runs."""
         return self._enqueuer.template(arguments)
 
     def template_of(self, payload: str) -> NewJob:
-        """The same with arguments that are JSON already, and known to be right."""
+        """Return a job like `template`, with arguments that are JSON already and known to be valid."""
         return self._enqueuer.template_of(payload)
 
     def idempotency_key(self, claim: Claim) -> str:
-        """Return what outside services recognise repeats of this job by."""
+        """Return the key by which outside services recognise a repeat of this job."""
         return claim.dedupe_key if self.keys_are_unique and claim.dedupe_key else claim.id
 
     def handle(self, job_id: str) -> JobHandle[R]:
-        """A handle of a job of this task that was enqueued before, perhaps by another program. Reads nothing yet."""
+        """Return a handle of an existing job of this task, perhaps of another program. This does not read the store."""
         return JobHandle(job_id, False, self.app, self)  # noqa: FBT003 - not created by this call
 
 
@@ -415,7 +418,7 @@ OPTIONS_FIELD = [each.name for each in fields(NewJob)[3:]].index("options")
 
 
 class Enqueuer(Generic[P, R]):
-    """A task and the options of one enqueue. Payloads are of the types that the task's own `enqueue_many` takes."""
+    """A task with the options of one enqueue. Payloads have the types that the task's `enqueue_many` takes."""
 
     def __init__(self, task: Task[P, R, Any], options: Options) -> None:
         self._task = task
@@ -446,7 +449,7 @@ class Enqueuer(Generic[P, R]):
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         if self._newest_under is not None:
-            msg = "debounce and replace look for the job that waits: enqueue it, it cannot be prepared"
+            msg = "a job with debounce or replace cannot be prepared, because it may replace a waiting job; enqueue it"
             raise ConfigurationError(msg)
         with self._around() as call:
             job = self._prepared(args, kwargs, call)
@@ -463,7 +466,7 @@ class Enqueuer(Generic[P, R]):
         return NewJob(new_id(), self._task.name, payload, *self._rest)
 
     def _around(self) -> AbstractContextManager[EnqueueCall | None]:
-        """The application's middleware around what follows; None, at no cost, if it has none."""
+        """Return the middleware around an enqueue; a shared empty context, at no cost, if there is none."""
         middleware = self._task.app.middleware
         if not middleware.enqueues or self._task.is_internal:
             return UNWRAPPED
@@ -474,7 +477,7 @@ class Enqueuer(Generic[P, R]):
         try:
             text = self._task.payload.dump(args, kwargs)
         except InvalidPayload as error:
-            for option in sorted(OPTIONS & kwargs.keys()):  # the mistake of those who know other libraries
+            for option in sorted(OPTIONS & kwargs.keys()):  # a common mistake: other libraries mix them
                 if not self._task.payload.takes(option):
                     msg = f"{error}; {option} is an option of the job: write using({option}=…).enqueue(…)"
                     raise InvalidPayload(msg) from error
@@ -484,7 +487,7 @@ class Enqueuer(Generic[P, R]):
         return NewJob(new_id(), self._task.name, text, *self._rest_for(call))
 
     def _prepare_many(self, payloads: Iterable[Any], call: EnqueueCall | None) -> tuple[list[NewJob], bool]:
-        """The jobs, and whether there are some among them that the caller has prepared."""
+        """Return the jobs, and whether the caller prepared some of them."""
         name, rest, dump = self._task.name, self._rest_for(call), self._task.payload.dump_one
         keyed = self._task.app.limits.keyed
         jobs, prepared = [], False
@@ -505,7 +508,7 @@ class Enqueuer(Generic[P, R]):
         return jobs if prepared else FreshJobs(jobs), prepared
 
     def _check_prepared(self, job: NewJob, number: int) -> None:
-        """A prepared job brings its own options; what `using` says for all could not hold for it."""
+        """Raise ConfigurationError for a job of another task, or if `using` has options: a prepared job has its own."""
         if job.task != self._task.name:
             msg = (
                 f"number {number} of the payloads is a job of task {job.task!r}, not {self._task.name!r};"
@@ -514,13 +517,13 @@ class Enqueuer(Generic[P, R]):
             raise ConfigurationError(msg)
         if replace(self._given, connection=None) != NOTHING:
             msg = (
-                f"number {number} of the payloads is a prepared job, which has options of its own; give them to each"
+                f"number {number} of the payloads is a prepared job, which has its own options; give options to each"
                 f" item, {self._task.name}.using(…).prepare(…), or to all of them, but not both"
             )
             raise ConfigurationError(msg)
 
     def _check_keys(self, text: str) -> str:
-        """Whether limits know whose job it is."""
+        """Raise an error if a limit cannot find its key in the payload."""
         self._task.app.limits.check(self._task.name, self._options.queue or "default", text)
         return text
 
@@ -532,26 +535,25 @@ class Enqueuer(Generic[P, R]):
         if options.connection is None:
             plain = options.deliver is None and options.after is None and self._newest_under is None
             return self._handles(app.insert_sync(jobs), call) if plain else app.run(self._insert(jobs, call))
-        if not isinstance(app.store, Immediate):  # else opening might wait for the caller's own transaction
-            app.open_sync()  # it waits for the store, which `run_at_once` cannot
+        if not isinstance(app.store, Immediate):  # opening those might wait for the caller's own transaction
+            app.open_sync()  # here, because opening waits for the store, which `run_at_once` cannot do
         if options.deliver is not None:
             jobs = app.run(self._moved(jobs))
         return self._handles(run_at_once(self._put(jobs)), call)
 
     def _handles(self, inserted: list[Inserted], call: EnqueueCall | None) -> list[JobHandle[R]]:
         if call is not None:
-            call.job_ids = [one.id for one in inserted]
-        return [JobHandle(one.id, one.created, self._task.app, self._task) for one in inserted]
+            call.job_ids = [job.id for job in inserted]
+        return [JobHandle(job.id, job.created, self._task.app, self._task) for job in inserted]
 
     async def _moved(self, jobs: list[NewJob]) -> list[NewJob]:
-        """To when they may be delivered."""
+        """Return the jobs, moved to their delivery hours."""
         options = self._options
         if options.deliver is None or options.debounce is not None:
             return jobs
-        ours = delivery.option_of(
-            self._template
-        )  # a prepared job may have a window of its own; the guard asks for that
-        fits = [delivery.option_of(job) == ours for job in jobs]
+        own_window = delivery.option_of(self._template)
+        # a prepared job may have a window of its own, which the guard checks
+        fits = [delivery.option_of(job) == own_window for job in jobs]
         deliveries = delivery.Deliveries(self._task.app)
         moved = iter(await deliveries.moved([job for job, fit in zip(jobs, fits, strict=True) if fit], options.deliver))
         return [next(moved) if fit else job for job, fit in zip(jobs, fits, strict=True)]
@@ -571,13 +573,13 @@ class Enqueuer(Generic[P, R]):
 
     @functools.cached_property
     def _rest(self) -> tuple[Any, ...]:
-        """Everything but the id, the task and the payload, as `NewJob` takes it: the same for many jobs."""
+        """The arguments of `NewJob` after id, task and payload. They are the same for many jobs."""
         template = self._template
         refuse_unkeepable([replace(template, id=new_id())])
         return tuple(getattr(template, each.name) for each in fields(NewJob)[3:])
 
     def _rest_for(self, call: EnqueueCall | None) -> tuple[Any, ...]:
-        """The same with the headers that middleware has set."""
+        """Return `_rest` with the headers that middleware has set."""
         if call is None or call.headers == (self._options.headers or {}):
             return self._rest
         if problem := check_headers(call.headers):
@@ -622,7 +624,7 @@ class Enqueuer(Generic[P, R]):
         return FOREVER if wanted == "forever" else duration(wanted)
 
     def _own_options(self) -> str | None:
-        """What the worker must know of this one job and could not know from its task."""
+        """Return the options that the worker must know for this job and cannot know from its task, as JSON."""
         own: dict[str, Any] = {"steps": self._task.steps} if self._task.steps else {}
         if self._given.retry is not None and self._given.retry is not self._task.options.retry:
             own["retry"] = self._given.retry.to_data()
@@ -635,7 +637,7 @@ class Enqueuer(Generic[P, R]):
         return json.dumps(own) if own else None
 
     def _flow_options(self) -> dict[str, Any]:
-        """What the guards must know, see guards.py."""
+        """Return the options that the guards need, see guards.py."""
         options, key = self._options, self._newest_under
         own: dict[str, Any] = {} if key is None else {newest.OPTION: key}
         if options.expires is not None:
@@ -651,9 +653,9 @@ class Enqueuer(Generic[P, R]):
 
 
 def checked_steps(name: str, steps: Iterable[str], options: Options) -> tuple[str, ...]:
-    """Those that a durable function declares ahead."""
+    """Return the steps that a durable function declares in advance; raise ConfigurationError if they are invalid."""
     if isinstance(steps, str):
-        msg = f"task {name!r}: steps is a list of names, not the text {steps!r}"
+        msg = f"task {name!r}: steps must be a list of names, not the text {steps!r}"
         raise ConfigurationError(msg)
     declared = tuple(steps)
     for step in declared:
@@ -662,13 +664,13 @@ def checked_steps(name: str, steps: Iterable[str], options: Options) -> tuple[st
         msg = f"task {name!r}: a step is declared twice among {', '.join(declared)}"
         raise ConfigurationError(msg)
     if declared and options.isolation == "process":
-        msg = f"task {name!r}: durable functions do not run in processes of their own; leave isolation or steps out"
+        msg = f"task {name!r}: durable functions cannot run in their own process; leave out isolation or steps"
         raise ConfigurationError(msg)
     return declared
 
 
 class TaskOptions(TypedDict, total=False):
-    """What `@app.task(…)` takes beside `batch`, for the two ways in which it is typed."""
+    """The options of `@app.task(…)` other than `batch`, shared by its two overloads."""
 
     name: str | None
     queue: str
@@ -690,9 +692,9 @@ class TaskOptions(TypedDict, total=False):
 
 
 class TaskDecorator(Protocol):
-    """How `@app.task` types what it decorates: a leading `ctx: Context` is not an argument of the job.
+    """The type of `@app.task`: a leading `ctx: Context` is not an argument of the job.
 
-    Anywhere else it cannot be told from one: `Concatenate` takes parameters away from the front only.
+    In any other position the type checker takes it for one: `Concatenate` removes parameters only from the front.
     """
 
     @overload

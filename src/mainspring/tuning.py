@@ -1,4 +1,4 @@
-"""What a worker sets for the process that is its own, and a long import for as long as it lasts."""
+"""Settings of the process, for a worker that has the process to itself, and for the time of a long import."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 
 SWITCH_INTERVAL = 0.0001  # seconds after which a thread that waits for the interpreter gets it
-THRESHOLDS = (50_000, 20, 20)
+THRESHOLDS = (50_000, 20, 20)  # for gc.set_threshold
 
 _lock = threading.Lock()
 _users = 0
@@ -18,7 +18,7 @@ _before = contextlib.ExitStack()
 
 @contextlib.contextmanager
 def tuned(*, collect: bool = False) -> Iterator[None]:
-    """Several may ask for it at once: the first sets all of it, and the last to end restores what was before."""
+    """Tune the process within the block. Blocks may overlap: the first applies the settings, the last restores them."""
     _begin(collect=collect)
     try:
         yield
@@ -45,9 +45,9 @@ def _end() -> None:
 
 @contextlib.contextmanager
 def quick_switches() -> Iterator[None]:
-    """Let the thread that writes get its turn while the event loop is busy.
+    """Let the thread that writes to the store run while the event loop is busy.
 
-    It needs the interpreter for microseconds between long statements, and would wait Python's usual 5 ms for each.
+    It needs the interpreter for microseconds between long statements, and would wait Python's usual 5 ms each time.
     """
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL)
@@ -59,17 +59,17 @@ def quick_switches() -> Iterator[None]:
 
 @contextlib.contextmanager
 def rare_collections(*, collect: bool) -> Iterator[None]:
-    """Look for cycles seldom, and not among what was there before.
+    """Collect garbage rarely, and skip the objects that exist already.
 
-    Jobs that wait their turn, and people on their way into a store, are thousands of objects without a cycle. Python
-    would go through them all every few hundred, and that took a seventh of a worker's time, and a quarter of an
-    import's. `collect` looks for cycles first; with many objects that takes a while.
+    Waiting jobs, and people that are being imported, are thousands of objects without a cycle. Python would scan them
+    all after every few hundred new ones. That took a seventh of a worker's time and a quarter of an import's. With
+    `collect`, garbage is collected once at the start, which takes a while if there are many objects.
     """
     before = gc.get_threshold()
     if collect:
         gc.collect()
     gc.freeze()
-    if 0 < before[0] < THRESHOLDS[0]:  # else the application has decided
+    if 0 < before[0] < THRESHOLDS[0]:  # otherwise the application has chosen its own thresholds
         gc.set_threshold(*THRESHOLDS)
     try:
         yield

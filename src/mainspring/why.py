@@ -1,7 +1,7 @@
-"""Why a job does not run: `await app.jobs.why(job_id)`. Asks the store only, so it needs nothing of the job's code.
+"""Explain why a job does not run: `await app.jobs.why(job_id)`. This reads only the store, not the job's code.
 
-`Inquiry` is what was found, `reasons_of` decides what it means: a pure function. Of several reasons the decisive one
-comes first: that which must pass before the others matter.
+`Inquiry` is what was found in the store. `reasons_of`, a pure function, decides what it means. The decisive reason
+comes first: the one that must go away before the others matter.
 """
 
 from __future__ import annotations
@@ -21,43 +21,43 @@ from mainspring.job import MAX_CRASHES, WAITING, Job, Move, Status, Step
 from mainspring.stores.protocol import EVERY_QUEUE, Halt, Stats, Store, WorkerInfo
 
 AFTER_JOB, FOR_SIGNAL, FOR_BREAKER = "job:", "signal:", "breaker:"  # what `waits_for` begins with
-QUIET = 0.2  # of the lease: workers beat far more often
+SILENT_SHARE = 0.2  # of the lease; workers send heartbeats far more often than that
 FOR_LIMITS = "limit:", "rate:", "fair:"
 
 
 class Cause(StrEnum):
     FINISHED = "finished"
     RUNNING = "running"
-    SILENT = "silent"  # it runs, but its worker gives no sign of life
-    LATER = "later"  # its time has not come
-    RETRY = "retry"  # it failed, and its next attempt is not due
-    SLEEP = "sleep"  # a durable function that sleeps
-    SIGNAL = "signal"  # it waits for one
-    JOB = "job"  # it waits for the end of another
-    LIMIT = "limit"  # no more of its kind may run now
-    BREAKER = "breaker"  # what it calls has failed too often
-    KEY = "key"  # it waits for something else to be called
-    HALTED = "halted"  # the whole system
-    PAUSED = "paused"  # its queue
-    NO_WORKER = "no worker"  # lives and takes from its queue
-    UNKNOWN_TASK = "unknown task"  # to all who take from its queue
-    SUSPECT = "suspect"  # its worker died: it runs alone
+    SILENT = "silent"  # it runs, but its worker sends no heartbeats
+    LATER = "later"  # it is not due yet
+    RETRY = "retry"  # it failed, and its next attempt is not due yet
+    SLEEP = "sleep"  # it is a durable function that sleeps
+    SIGNAL = "signal"  # it waits for a signal
+    JOB = "job"  # it waits for the end of another job
+    LIMIT = "limit"  # a limit, rate or fair share allows no more such jobs now
+    BREAKER = "breaker"  # the circuit breaker of a service that it calls is open
+    KEY = "key"  # it waits for another key to be woken
+    HALTED = "halted"  # the whole system is halted
+    PAUSED = "paused"  # its queue is paused
+    NO_WORKER = "no worker"  # no live worker takes from its queue
+    UNKNOWN_TASK = "unknown task"  # no live worker of its queue knows its task
+    SUSPECT = "suspect"  # its worker died while it ran, so it must run alone
     STUCK = "stuck"  # slots of the workers of its queue are stuck
-    TURN = "turn"  # nothing is in its way but others
+    TURN = "turn"  # it only waits for other jobs to run first
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
     cause: Cause
-    text: str  # one sentence, in plain words
+    text: str  # for people
     since: datetime | None = None
     until: datetime | None = None
-    detail: Mapping[str, Any] = field(default_factory=dict)  # names and ids in it, for programs
+    detail: Mapping[str, Any] = field(default_factory=dict)  # the names and ids in the text, for programs
 
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """`str()` of it is the reasons, a line each."""
+    """The reasons why a job does not run. `str()` returns them, one per line."""
 
     job: Job
     at: datetime
@@ -72,10 +72,10 @@ class Inquiry:
     job: Job
     now: datetime
     stats: Stats
-    other: Job | None = None  # the one that it waits for
+    other: Job | None = None  # the job that it waits for
     suspended_at: datetime | None = None
     steps: tuple[Step, ...] = ()
-    lease: float = 30.0  # seconds without a sign of life after which a worker counts as dead
+    lease: float = 30.0  # seconds without a heartbeat after which a worker counts as dead
 
 
 async def inquire(store: Store, job: Job) -> Inquiry:
@@ -93,7 +93,7 @@ def other_of(job: Job) -> str:
 
 
 async def suspended_at(store: Store, job: Job, steps: Sequence[Step]) -> datetime | None:
-    """When its last stretch ended; a job that was suspended from the start has waited since it was created."""
+    """Return when the job was last suspended. A job that was inserted as suspended has waited since its creation."""
     if job.status is not Status.SUSPENDED:
         return None
     if (
@@ -127,15 +127,15 @@ def reasons_of(inquiry: Inquiry) -> Iterator[Reason]:
 
 
 def of_its_own(inquiry: Inquiry) -> Iterator[Reason]:
-    """What the job itself waits for."""
-    if inquiry.job.run_at <= inquiry.now:  # also if it waits for something: it has waited long enough
+    """Yield what the job itself waits for."""
+    if inquiry.job.run_at <= inquiry.now:  # a wait for a key is over, too, once the job is due
         return
     of_status = {Status.SUSPENDED: suspended, Status.FAILED: retry, Status.PENDING: later}
     yield of_status[inquiry.job.status](inquiry)
 
 
 def of_its_surroundings(inquiry: Inquiry) -> Iterator[Reason]:
-    """What would be in its way were it due."""
+    """Yield what would keep the job from running if it were due."""
     for halt in sorted(inquiry.stats.halts, key=lambda halt: halt.queue is not None):
         if halt.queue in {None, inquiry.job.queue}:
             yield halted(halt, inquiry.now)
@@ -159,14 +159,14 @@ def finished(inquiry: Inquiry) -> Reason:
 
 def running(inquiry: Inquiry) -> Iterator[Reason]:
     job, now = inquiry.job, inquiry.now
-    worker = next((one for one in inquiry.stats.workers if one.id == job.worker), None)
+    worker = next((worker for worker in inquiry.stats.workers if worker.id == job.worker), None)
     text = f"It is running, on {place_of(worker, job)}, since {show_both(job.started_at, now)}"
     if job.progress is not None:
         text += f", and is {job.progress.fraction:.0%} through{f' ({job.progress.note})' if job.progress.note else ''}"
     text += f". It has done step {done!r}" if (done := last_step(inquiry)) else ""
     if job.cancel_requested:
         text += ". It was asked to stop"
-    if worker is None or not worker.alive or silence_of(worker, now) > inquiry.lease * QUIET:
+    if worker is None or not worker.alive or silence_of(worker, now) > inquiry.lease * SILENT_SHARE:
         yield silent(inquiry, worker)
     yield Reason(Cause.RUNNING, f"{text}.", since=job.started_at, detail={"worker": job.worker})
     if worker is not None and worker.stuck and job.cancel_requested:
@@ -174,13 +174,13 @@ def running(inquiry: Inquiry) -> Iterator[Reason]:
 
 
 def silent(inquiry: Inquiry, worker: WorkerInfo | None) -> Reason:
-    """Any worker takes jobs over, whatever queues it is for."""
+    """Say when the job of a silent worker is taken over. Any live worker does that, whatever queues it serves."""
     now, seen_at = inquiry.now, None if worker is None else worker.seen_at
     until = None if seen_at is None else seen_at + timedelta(seconds=inquiry.lease)
     known = "is gone" if worker is None else "is silent" if worker.alive else "counts as dead"
     text = f"Its worker {known}" if seen_at is None else f"Its worker {known}, last seen {show_both(seen_at, now)}"
-    if not any(one.alive and one.id != inquiry.job.worker for one in inquiry.stats.workers):
-        text += ", and no other is alive to take the job over: start one"
+    if not any(other.alive and other.id != inquiry.job.worker for other in inquiry.stats.workers):
+        text += ", and no other worker is alive to take the job over: start one"
     elif worker is not None and worker.alive and until is not None and until > now:
         text += f"; after {show_length(inquiry.lease)} of silence, {show_relative(until, now)}, the job is taken over"
     else:
@@ -189,7 +189,7 @@ def silent(inquiry: Inquiry, worker: WorkerInfo | None) -> Reason:
 
 
 def silence_of(worker: WorkerInfo, now: datetime) -> float:
-    """In seconds."""
+    """Return the seconds since the worker's last heartbeat."""
     return 0.0 if worker.seen_at is None else (now - worker.seen_at).total_seconds()
 
 
@@ -201,7 +201,7 @@ def later(inquiry: Inquiry) -> Reason:
     job, when = inquiry.job, show_both(inquiry.job.run_at, inquiry.now)
     if reason := job.reason or told_reason(job):
         return Reason(Cause.LATER, f"It was put off until {when}{because(reason)}.", until=job.run_at)
-    return Reason(Cause.LATER, f"It is for later: due {when}.", until=job.run_at)
+    return Reason(Cause.LATER, f"It is scheduled for later: due {when}.", until=job.run_at)
 
 
 def retry(inquiry: Inquiry) -> Reason:
@@ -237,7 +237,7 @@ def suspended(inquiry: Inquiry) -> Reason:
     if key.startswith(FOR_SIGNAL):
         name = key.removeprefix(FOR_SIGNAL)
         until = end_of_wait(inquiry, name)
-        ends = f", and not longer than until {show_both(until, inquiry.now)}" if until else ""
+        ends = f", until {show_both(until, inquiry.now)} at the latest" if until else ""
         return Reason(Cause.SIGNAL, f"It waits for signal {name!r}{for_}{ends}.{after}", since, until, {"signal": name})
     return Reason(Cause.KEY, f"It waits for {key!r}{for_}{because(job.reason)}.{after}", since, detail={"key": key})
 
@@ -272,18 +272,18 @@ def unserved(inquiry: Inquiry) -> Iterator[Reason]:
         yield Reason(Cause.NO_WORKER, f"No worker is alive to take it from queue {job.queue!r}.")
     elif not serving:
         queues = sorted({queue for worker in alive for queue in worker.queues})
-        text = f"No living worker takes from its queue {job.queue!r}; there are {len(alive)}, for {', '.join(queues)}."
+        text = f"No live worker takes from its queue {job.queue!r}; there are {len(alive)}, for {', '.join(queues)}."
         yield Reason(Cause.NO_WORKER, text, detail={"queue": job.queue, "served": queues})
     elif all(worker.tasks and job.task not in worker.tasks for worker in serving):
         text = (
             f"No live worker of its queue {job.queue!r} knows task {job.task!r}: is the code"
             " that defines it deployed, and imported by their application?"
         )
-        yield Reason(Cause.UNKNOWN_TASK, text, detail={"task": job.task, "workers": [one.id for one in serving]})
+        yield Reason(Cause.UNKNOWN_TASK, text, detail={"task": job.task, "workers": [worker.id for worker in serving]})
 
 
 def serving_workers(inquiry: Inquiry) -> list[WorkerInfo]:
-    """The living workers that take from the job's queue."""
+    """Return the live workers that take from the job's queue."""
     alive = [worker for worker in inquiry.stats.workers if worker.alive]
     return [worker for worker in alive if EVERY_QUEUE in worker.queues or inquiry.job.queue in worker.queues]
 
@@ -293,16 +293,16 @@ def all_stuck(inquiry: Inquiry) -> Iterator[Reason]:
     if serving and all(worker.stuck >= worker.concurrency for worker in serving):
         text = (
             f"All slots of the workers of its queue {inquiry.job.queue!r} are stuck: {stuck_slots(serving)}. Their jobs"
-            " were told to stop and do not end; restart the workers, whose log lines slot_stuck say where they hang."
+            " were told to stop but do not end. Restart the workers; their log lines slot_stuck say where they hang."
         )
         yield stuck(text, serving)
 
 
 def some_stuck(inquiry: Inquiry) -> Iterator[Reason]:
-    """Of a job that waits for its turn: it would come sooner if these slots were free."""
+    """Yield the stuck slots, for a job that waits for its turn: it would run sooner if they were free."""
     if workers := [worker for worker in serving_workers(inquiry) if worker.stuck]:
         text = (
-            f"Some slots are stuck and run nothing else: {stuck_slots(workers)}. Their jobs were told to stop and do"
+            f"Some slots are stuck and run nothing else: {stuck_slots(workers)}. Their jobs were told to stop but do"
             " not end; the log lines slot_stuck of the workers say where they hang."
         )
         yield stuck(text, workers)
@@ -320,7 +320,7 @@ def suspect(job: Job) -> Reason:
     times = "once" if job.crashes == 1 else f"{job.crashes} times"
     text = (
         f"Its worker died {times} while it ran, so it runs alone, when a worker of its queue is idle; after"
-        f" {MAX_CRASHES} times it is a dead letter."
+        f" {MAX_CRASHES} times it becomes a dead letter."
     )
     return Reason(Cause.SUSPECT, text, detail={"crashes": job.crashes})
 
@@ -328,9 +328,9 @@ def suspect(job: Job) -> Reason:
 def turn(inquiry: Inquiry) -> Reason:
     job, stats = inquiry.job, inquiry.stats
     due, oldest = stats.due.get(job.queue, 0), stats.oldest_due.get(job.queue)
-    text = f"Nothing is in its way: it is due since {show_both(job.run_at, inquiry.now)} and waits for its turn"
+    text = f"Nothing is in its way: it has been due since {show_both(job.run_at, inquiry.now)} and waits for its turn"
     if due > 1 and oldest is not None:
-        text += f", one of {due} in its queue, of which the oldest is due since {show_both(oldest, inquiry.now)}"
+        text += f", one of {due} in its queue; the oldest has been due since {show_both(oldest, inquiry.now)}"
     return Reason(Cause.TURN, f"{text}.", since=job.run_at, detail={"due": due, "priority": job.priority.name.lower()})
 
 
@@ -342,7 +342,7 @@ def last_step(inquiry: Inquiry) -> str:
 
 
 def end_of_wait(inquiry: Inquiry, key: str) -> datetime | None:
-    """Its own: the job's time may be an earlier one, at which it only looks by itself."""
+    """Return the end of the wait. The job's `run_at` may be earlier, because a waiting job re-checks by itself."""
     states = [json.loads(step.output or "{}") for step in inquiry.steps if kind_of(step) == "wait"]
     ends = [state.get("until") for state in states if state.get("key") == key and "signal" not in state]
     return None if not ends or ends[-1] is None else to_datetime(ends[-1])

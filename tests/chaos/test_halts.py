@@ -130,7 +130,7 @@ def test_a_stopped_worker_is_named_and_starts_nothing_when_it_goes_on(scene: Sce
         stopped.send(signal.SIGCONT)
         await scene.watch(as_it_is(result), seconds=2 * BATCH_WAIT)
         assert [late.worker.id for late in result.unconfirmed] == [stopped.who]
-        assert "no sign of life" in result.unconfirmed[0].why
+        assert "no heartbeat" in result.unconfirmed[0].why
         assert (await app.halt(wait=None)).confirmed  # now that it goes on
         assert running(scene.nursery) == 0
 

@@ -128,7 +128,7 @@ def test_jobs_that_wait_although_there_is_a_worker(shop: Shop) -> None:
     stats = Stats([], {"mail": 1}, {"mail": now - timedelta(minutes=10)}, [worker], [])
     found = check_attended(judge(stats, now, shop.url))
     assert found.severity is Severity.WARNING
-    assert found.message == "the oldest job of queue mail is due for 10 min"
+    assert found.message == "the oldest job of queue mail has been due for 10 min"
 
 
 def test_workers_that_cannot_hear(shop: Shop) -> None:
@@ -147,7 +147,7 @@ def test_stuck_slots() -> None:
     ]
     (found,) = check_slots(Stats([], {}, {}, workers, []))
     assert found.severity is Severity.WARNING
-    assert found.message == "3 of 4 slots of worker vm-1 are stuck: their jobs were told to stop and do not end"
+    assert found.message == "3 of 4 slots of worker vm-1 are stuck: their jobs were told to stop but do not end"
     assert "restart process 77 of vm" in found.advice
 
 

@@ -430,7 +430,7 @@ def test_edit(jobs: Run, shop: Shop) -> None:
     assert "urgent in queue fast" in moved.out
     assert moved.err == "no living worker takes from queue 'fast'\n"
     refused = jobs("edit", job_id, "--queue", "")
-    assert (refused.code, "'' is no name for a queue" in refused.err) == (2, True)
+    assert (refused.code, "'' is not a name for a queue" in refused.err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -541,7 +541,7 @@ def test_a_retry_from_a_step_that_is_not_there(jobs: Run, shop: Shop) -> None:
     job_id = film(shop, {"upload"})
     outcome = jobs("retry", job_id, "--from-step", "nonsense")
     assert (outcome.code, outcome.err) == (
-        3, f"mainspring: job {job_id} has no step 'nonsense' behind it; it has: prepare, render, upload\n"
+        3, f"mainspring: job {job_id} has not done a step 'nonsense'; it has done: prepare, render, upload\n"
     )  # fmt: skip
     assert shop.status(job_id) is Status.DEAD_LETTER
     outcome = jobs("retry", "--all-matching", "--from-step", "render")

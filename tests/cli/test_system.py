@@ -92,7 +92,7 @@ def test_a_pause_needs_a_queue(call: Run, shop: Shop) -> None:
     assert call("pause").code == 2
     for argv in (["pause", ""], ["pause", "", "--anyway"], ["pause", "*"], ["resume", "--queue", ""]):
         outcome = call(*argv)
-        assert (outcome.code, "is no name for a queue" in outcome.err) == (2, True)
+        assert (outcome.code, "is not a name for a queue" in outcome.err) == (2, True)
     assert shop.app.run(shop.app.halts()) == []
 
 

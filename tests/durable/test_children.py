@@ -341,7 +341,7 @@ async def eventually_children(app: Mainspring) -> list[Any]:
         (lambda ctx, render: ctx.gather([render.prepare(name="a")]), r"not a list; unpack it with \*"),
         (lambda ctx, _: ctx.step("a", str(1)), "give the function and then its arguments"),
         (lambda ctx, _: ctx.step("a", asyncio.sleep(0)), "give the function and then its arguments"),
-        (lambda ctx, _: ctx.sleep("5m"), "'5m' is no length of time"),
+        (lambda ctx, _: ctx.sleep("5m"), "'5m' is not a length of time"),
     ],
 )
 async def test_what_cannot_be_is_explained(call: Any, said: str) -> None:
@@ -355,7 +355,5 @@ async def test_tasks_are_no_prepared_jobs() -> None:
     app = Mainspring("memory://")
     render: Any = render_task(app, [])
     for call in (app.enqueue_all([render]), app.batch([render]), app.batch([], on_success=render), app.chain(render)):
-        with pytest.raises(
-            ConfigurationError, match=r"takes prepared jobs, as task.prepare\(…\) makes them, not <Task"
-        ):
+        with pytest.raises(ConfigurationError, match=r"takes prepared jobs, made with task.prepare\(…\), not <Task"):
             await call

@@ -314,7 +314,7 @@ async def test_each_stretch_has_all_attempts(quick: Kit) -> None:
 
 async def test_in_a_process_of_its_own_there_is_nothing_durable() -> None:
     app = Mainspring("memory://")
-    with pytest.raises(ConfigurationError, match="processes of their own"):
+    with pytest.raises(ConfigurationError, match="cannot run in their own process"):
 
         @app.task(isolation="process", steps=["a"])
         async def work(ctx: Context) -> None: ...

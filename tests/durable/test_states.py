@@ -192,7 +192,7 @@ async def test_a_step_that_failed_is_known_though_it_was_not_declared(kit: Kit) 
 async def test_only_from_a_step_that_is_there(quick: Kit) -> None:
     job = await film_task(quick.app, [], {"render"}).enqueue()
     await quick.time.advance(minutes=1)
-    said = "no step 'upload' behind it; it has: prepare, something else, pause, render"
+    said = "not done a step 'upload'; it has done: prepare, something else, pause, render"
     with pytest.raises(StepNotFound, match=said):
         await quick.app.jobs.retry(job.id, from_step="upload")
     with pytest.raises(JobNotFound):

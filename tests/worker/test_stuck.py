@@ -86,7 +86,7 @@ async def test_a_thread_that_ignores_its_timeout_is_shown_everywhere(
         assert "in hang_here: gate.wait()" in shown
         health = await app.health()
         assert (health.state, dict(health.stuck)) == (State.DEGRADED, {worker.id: 1})
-        told = f"1 of 4 slots of worker {worker.id} is stuck: its job was told to stop and does not end"
+        told = f"1 of 4 slots of worker {worker.id} is stuck: its job was told to stop but does not end"
         assert health.problems == (told,)
         await eventually(lambda: beats[-1].stuck == 1)
         (found,) = await ended(app, job.id)

@@ -239,7 +239,7 @@ def check_attended(health: Health) -> Finding:
         return Finding(Severity.WARNING, "lateness", f"jobs are due that no worker takes, in: {queues}", advice)
     if health.oldest_due is not None and health.at - health.oldest_due > LATE:
         length = show_length((health.at - health.oldest_due).total_seconds())
-        shown = f"the oldest job of queue {health.oldest_in} is due for {length}"
+        shown = f"the oldest job of queue {health.oldest_in} has been due for {length}"
         return Finding(Severity.WARNING, "lateness", shown, "start more workers, or raise --concurrency")
     return Finding(Severity.OK, "lateness", "no job waits long beyond its time")
 

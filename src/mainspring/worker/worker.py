@@ -26,7 +26,7 @@ from importlib.metadata import version
 from typing import Any, Self, Unpack, cast
 
 from mainspring.app import Mainspring
-from mainspring.batched import LARGEST
+from mainspring.batched import MAX_BATCH_SIZE
 from mainspring.clock import Millis, since_boot
 from mainspring.errors import ConfigurationError, StoreError, StoreUnavailable, WorkerStuck
 from mainspring.events import JobStarted, WorkerHeartbeat, WorkerStarted, WorkerStopped
@@ -305,7 +305,7 @@ class Worker:
     async def _fill_batches(self, claims: Claims) -> None:
         """Claim more due jobs to fill the batches. Then they start even if not full, as more may never come."""
         await self._admissions.settled()
-        while self._batcher.missing and len(claims.jobs) < LARGEST:  # the jobs may enqueue each other for ever
+        while self._batcher.missing and len(claims.jobs) < MAX_BATCH_SIZE:  # the jobs may enqueue each other for ever
             more = await self._claim(self._batcher.missing)
             if not more.jobs:
                 break

@@ -67,7 +67,7 @@ def test_what_is_no_limit_is_refused(app: Mainspring) -> None:
         app.task(limits=[5])(nothing)  # type: ignore[list-item]
     with pytest.raises(ConfigurationError, match="fair is Fair"):
         app.task(fair="tenant")(nothing)  # type: ignore[call-overload]
-    with pytest.raises(ConfigurationError, match="no name for a queue"):
+    with pytest.raises(ConfigurationError, match="not a name for a queue"):
         app.limit_queue("", Limit(1))
     with pytest.raises(ConfigurationError, match="'='"):
         app.task(limits=[Limit(1, name="a=b")])(nothing)

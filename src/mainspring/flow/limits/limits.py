@@ -75,7 +75,7 @@ class Limits:
 
     def of_queue(self, queue: str, limits: Iterable[Limit | Rate]) -> None:
         if queue in {"", "*"}:
-            msg = f"{queue!r} is no name for a queue"
+            msg = f"{queue!r} is not a name for a queue"
             raise ConfigurationError(msg)
         self._of_queue[queue] = self._declare(self._of_queue, queue, gates(f"queue {queue}", limits))
 
