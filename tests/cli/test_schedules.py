@@ -128,7 +128,7 @@ def test_show(schedules: Run, shop: Shop) -> None:
         "up to 5m",
     ):
         assert text in out
-    for text in ("missed ones are let go", "Coming times", "Ledger", "by ana", '"day": "monday"'):
+    for text in ("missed ones are skipped", "Coming times", "Ledger", "by ana", '"day": "monday"'):
         assert text in out
     data = schedules("show", "a", "--json").data
     assert len(data["coming"]) == 5
@@ -201,7 +201,7 @@ def test_one_that_only_the_code_knows_is_previewed(in_code: Run) -> None:
     ("argv", "said"),
     [
         ([], "say when with --rule"),
-        (["--rule", "sometimes"], "is no schedule"),
+        (["--rule", "sometimes"], "is not a schedule"),
         (["--rule", "@daily", "--zone", "Europe/Berln"], "did you mean Europe/Berlin"),
         (["--rule", "@daily", "--reader", "Mars"], "no IANA time zone"),
         (["--rule", "@daily", "--grace", "soon"], "no length of time"),

@@ -67,7 +67,7 @@ async def test_update_changes_what_is_given(app: Mainspring) -> None:
     after = await app.people.update("ana", zone="Europe/Paris", quiet=None)
     assert (after.zone, after.quiet, after.email) == ("Europe/Paris", None, ANA.email)
     assert await app.people.get("ana") == after
-    with pytest.raises(InvalidPerson, match="zone: 'Paris' is no IANA time zone; did you mean Europe/Paris"):
+    with pytest.raises(InvalidPerson, match="zone: 'Paris' is not an IANA time zone; did you mean Europe/Paris"):
         await app.people.update("ana", zone="Paris")
     with pytest.raises(InvalidPerson, match="shoe_size"):
         await app.people.update("ana", shoe_size=40)

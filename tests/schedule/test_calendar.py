@@ -95,7 +95,7 @@ def test_the_calendar_ends_with_the_year_9999() -> None:
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda: Daily("25:00"), "at: '25:00' is no time of day"),
+        (lambda: Daily("25:00"), "at: '25:00' is not a time of day"),
         (lambda: Daily("09:00+02:00"), "without an offset"),
         (lambda: Daily([]), "at least one time"),
         (
@@ -104,29 +104,29 @@ def test_the_calendar_ends_with_the_year_9999() -> None:
         ),
         (lambda: Daily("09:00", every=3), 'starting="2026-01-01"'),
         (lambda: Daily("09:00", every=0), "every: 0 is not a whole number from 1"),
-        (lambda: Daily("09:00", every=2, starting="soon"), "starting: 'soon' is no date"),
-        (lambda: Weekly("someday", "09:00"), "on: 'someday' is no day of the week"),
+        (lambda: Daily("09:00", every=2, starting="soon"), "starting: 'soon' is not a date"),
+        (lambda: Weekly("someday", "09:00"), "on: 'someday' is not a day of the week"),
         (lambda: Weekly((), "09:00"), "at least one day of the week"),
-        (lambda: Monthly(0, "09:00"), "on: 0 is no day of a month"),
+        (lambda: Monthly(0, "09:00"), "on: 0 is not a day of a month"),
         (lambda: Monthly("6th mon", "09:00"), "no month has a '6th mon'"),
-        (lambda: Monthly("2nd day", "09:00"), "is no day of a month"),
+        (lambda: Monthly("2nd day", "09:00"), "is not a day of a month"),
         (lambda: Monthly(1, "09:00", short="never"), "short: 'never' is not one of last, skip"),
         (lambda: Yearly(13, 1), "month: 13 is not a whole number from 1 to 12"),
         (lambda: Yearly(2, 30), "day: 30 is not a whole number from 1 to 29"),
         (lambda: Yearly(2, 29, feb29="feb27"), "did you mean feb28"),
         (lambda: Once("2026-12-24T18:00Z"), "has an offset"),
-        (lambda: Once("tomorrow"), "is no time"),
+        (lambda: Once("tomorrow"), "is not a time"),
         (lambda: Daily("09:00", business={"land": "GB"}), "business: .*land"),
         (
             lambda: Daily("09:00", business="GB"),  # type: ignore[arg-type]
-            "is no BusinessCalendar",
+            "is not a BusinessCalendar",
         ),
         (lambda: Daily("09:00", business=ENGLAND, adjust="nearest"), "adjust: 'nearest' is not one of"),
         (lambda: BusinessCalendar("XX"), "no holidays are known for 'XX'"),
         (lambda: BusinessCalendar("GB", "ZZ"), "no holidays are known for 'GB' 'ZZ'"),
         (lambda: BusinessCalendar(market="NOWHERE"), "no holidays are known for 'NOWHERE'"),
         (lambda: BusinessCalendar("GB", market="XNYS"), "a country .* or a market"),
-        (lambda: BusinessCalendar(weekend="mon-sun"), "no business day"),
+        (lambda: BusinessCalendar(weekend="mon-sun"), "must be a business day"),
     ],
 )
 def test_what_is_refused_and_why(make: Any, why: str) -> None:

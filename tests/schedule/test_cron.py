@@ -98,11 +98,11 @@ def test_what_matches(expression: str, wanted: list[str]) -> None:
         ("1,,2 * * * *", "the minute '' is not understood"),
         ("1-2-3 * * * *", "not understood"),
         ("٣ * * * *", "not understood"),
-        ("? * * * *", "may stand only for a day"),
+        ("? * * * *", "is allowed only for the day"),
         ("0 0 30 2 *", "never fires"),
         ("0 0 31 4,6,9,11 *", "never fires"),
         ("0 0 L-30 2 *", "never fires"),
-        ("@reboot", "no machine that could reboot"),
+        ("@reboot", "there is no reboot"),
         ("@every 5m", r"use Every\('5m'\)"),
     ],
 )  # fmt: skip

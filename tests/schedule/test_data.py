@@ -125,27 +125,27 @@ def test_little_is_needed() -> None:
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (None, "schedule: None is no JSON object"),
-        ([], "schedule: .* is no JSON object"),
+        (None, "schedule: None is not a JSON object"),
+        ([], "schedule: .* is not a JSON object"),
         ({}, "schedule: .*'rule'"),
-        ({"rule": "0 9 * * *", "zome": "UTC"}, "schedule: it has no 'zome'; .* did you mean zone"),
+        ({"rule": "0 9 * * *", "zome": "UTC"}, "schedule: 'zome' is not a field; .* did you mean zone"),
         ({"rule": "0 9 * * *", "zone": "Mars/Base"}, "Mars/Base"),
-        ({"rule": "0 9 * * *", "zone": 5}, "5 is no IANA time zone"),
+        ({"rule": "0 9 * * *", "zone": 5}, "5 is not an IANA time zone"),
         ({"rule": {"kind": "corn"}}, "kind 'corn' is not one of .* did you mean cron"),
         ({"rule": {"expression": "0 9 * * *"}}, "kind None is not one of"),
         ({"rule": {"kind": "cron"}}, "rule cron: .*'expression'"),
         ({"rule": {"kind": "cron", "expression": 5}}, "rule cron: a cron expression is text"),
-        ({"rule": {"kind": "daily", "at": "9 o'clock"}}, "schedule: rule daily: at: \"9 o'clock\" is no time of day"),
+        ({"rule": {"kind": "daily", "at": "9 o'clock"}}, "schedule: rule daily: at: \"9 o'clock\" is not a time of"),
         ({"rule": {"kind": "daily", "at": None}}, "rule daily: at: None"),
-        ({"rule": {"kind": "daily", "at": ["09:00", 5]}}, "at: 5 is no time of day"),
+        ({"rule": {"kind": "daily", "at": ["09:00", 5]}}, "at: 5 is not a time of day"),
         ({"rule": {"kind": "yearly", "month": "12", "day": 24}}, "month: '12' is not a whole number"),
-        ({"rule": {"kind": "monthly", "on": [None], "at": "09:00"}}, "on: None is no day of a month"),
+        ({"rule": {"kind": "monthly", "on": [None], "at": "09:00"}}, "on: None is not a day of a month"),
         ({"rule": {"kind": "weekly", "on": None, "at": "09:00"}}, "rule weekly: on: None"),
-        ({"rule": "0 9 * * *", "misfire": "latest"}, "misfire: 'latest' is no JSON object"),
+        ({"rule": "0 9 * * *", "misfire": "latest"}, "misfire: 'latest' is not a JSON object"),
         ({"rule": "0 9 * * *", "misfire": {"mode": "all", "max": 0}}, "misfire: misfire max: 0 is not"),
         ({"rule": "0 9 * * *", "pause": {"until": "2026-01-01T00:00Z"}}, "pause: .*'since'"),
-        ({"rule": "0 9 * * *", "start": "soon"}, "start: 'soon' is no time"),
-        ({"rule": "0 9 * * *", "jitter": []}, r"jitter: \[\] is no length"),
+        ({"rule": "0 9 * * *", "start": "soon"}, "start: 'soon' is not a time"),
+        ({"rule": "0 9 * * *", "jitter": []}, r"jitter: \[\] is not a length"),
         ({"rule": "0 9 * * *", "gap": ["shift"]}, "gap: .* is not one of"),
     ],
 )  # fmt: skip
@@ -187,7 +187,7 @@ def test_whatever_json_says_it_is_a_schedule_or_an_invalid_one(data: dict[str, A
 
 @pytest.mark.parametrize("data", [{}, {"nominal": "x"}, {"nominal": 1, "utc": 2, "offset": "3", "key": 4}])
 def test_what_is_no_occurrence(data: dict[str, Any]) -> None:
-    with pytest.raises(InvalidSchedule, match="this is no occurrence"):
+    with pytest.raises(InvalidSchedule, match="this is not an occurrence"):
         Occurrence.from_data(data)
 
 
@@ -228,15 +228,15 @@ def test_rules_as_text(text: str, rule: Rule) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "is no schedule. These are:"),
-        ("hourly", "is no schedule"),
-        ("every", "'every': interval: '' is no length"),
+        ("", "is not a schedule. The forms are:"),
+        ("hourly", "is not a schedule"),
+        ("every", "'every': interval: '' is not a length"),
         ("every 5m after lunch", "after: 'lunch' is not one of start, finish"),
-        ("daily nine", "'daily nine': at: 'nine' is no time of day"),
+        ("daily nine", "'daily nine': at: 'nine' is not a time of day"),
         ("weekly 09:00", "a day and a time are needed"),
         ("monthly 09:00", "a day and a time are needed"),
         ("yearly 24.12. 09:00", "write 12-24 for 24 December"),
-        ("once tomorrow", "is no time"),
+        ("once tomorrow", "is not a time"),
     ],
 )
 def test_text_that_is_no_rule(text: str, why: str) -> None:

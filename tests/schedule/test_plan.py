@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainspring.schedule import PACKAGED, Every, Misfire, Occurrence, Pause, Plan, Reason, Schedule, Yearly, Zones
-from mainspring.schedule.plan import MOST_COUNTED
+from mainspring.schedule.plan import MAX_COUNTED
 from tests.schedule.patience import PATIENT
 from tests.schedule.test_zones import ZONEINFO
 
@@ -143,7 +143,7 @@ def test_years_of_seconds_are_planned_in_a_moment() -> None:
     last = MONDAY + timedelta(days=3650)
     assert [fire.occurrence.utc for fire in plan.fires] == [last - timedelta(seconds=9 - one) for one in range(10)]
     (drop,) = plan.drops
-    assert (drop.count, drop.exact) == (MOST_COUNTED - 9, False)
+    assert (drop.count, drop.exact) == (MAX_COUNTED - 9, False)
     assert drop.first.utc == MONDAY + timedelta(seconds=1)
     assert drop.last.utc == last - timedelta(seconds=10)
 

@@ -157,11 +157,11 @@ def test_an_old_start_costs_nothing() -> None:
 
 def test_the_memory_of_an_expansion_is_bounded() -> None:
     rule, local = RRule("FREQ=MINUTELY", "2026-01-01T00:00"), datetime(2026, 1, 1)
-    for _ in range(module.MOST_KEPT + 100):
+    for _ in range(module.MAX_KNOWN_TIMES + 100):
         found = rule.next_from(local)
         assert found == local
         local += timedelta(minutes=1)
-    assert len(module.expansion(rule.rule, rule.start)._known) <= module.MOST_KEPT
+    assert len(module.expansion(rule.rule, rule.start)._known) <= module.MAX_KNOWN_TIMES
     assert rule.next_from(datetime(2026, 1, 1)) == datetime(2026, 1, 1)
 
 
@@ -172,7 +172,7 @@ def test_the_memory_of_an_expansion_is_bounded() -> None:
         ("every day", "it is not of the form"),
         ("FREQ=FORTNIGHTLY", "FREQ must be one of"),
         ("INTERVAL=2", "FREQ must be one of"),
-        ("FREQ=DAILY;DTSTART=20260101", "the first time is given apart"),
+        ("FREQ=DAILY;DTSTART=20260101", "give the first time separately"),
         ("FREQ=DAILY;UNTIL=20270101T000000Z", "UNTIL is local time here"),
         ("FREQ=DAILY;BYDAY=XX", "RRULE"),
         ("FREQ=DAILY;NONSENSE=1", "RRULE"),

@@ -145,7 +145,7 @@ def test_misfires_are_told_too() -> None:
     assert Misfire.latest().describe() == "the last missed one is caught up"
     assert Misfire.latest(grace="1h").describe() == "the last missed one is caught up if it is at most 1h late"
     assert Misfire.all(5).describe() == "every missed one is caught up, up to 5"
-    assert Misfire.skip().describe() == "missed ones are let go"
+    assert Misfire.skip().describe() == "missed ones are skipped"
 
 
 FIELDS = [

@@ -138,8 +138,8 @@ def test_the_changes_of_a_local_day() -> None:
         ("+02:00", "name a place"),
         ("UTC+2", "name a place"),
         ("nowhere at all", "names look like Europe/London"),
-        ("../../etc/passwd", "is no IANA time zone"),
-        (None, "is no IANA time zone"),
+        ("../../etc/passwd", "is not an IANA time zone"),
+        (None, "is not an IANA time zone"),
     ],
 )
 def test_unknown_zones_are_refused_with_a_hint(name: Any, hint: str) -> None:

@@ -1,10 +1,10 @@
-"""When things happen: rules, zones, policies, and the schedule that joins them. Pure: no I/O but the zones' own data.
+"""When things happen: rules, zones, policies, and the schedule that combines them. Pure: it only reads zone files.
 
-    rules      Cron, Every, Daily, Weekly, Monthly, Yearly, Once, RRule    what a schedule says
-    zones      local time ↔ instants, with policies for gaps and folds     where it says it
-    expand     → timeline → schedule → plan, preview                       what follows from it
+    rules      Cron, Every, Daily, Weekly, Monthly, Yearly, Once, RRule    which times a schedule names
+    zones      local time ↔ instants, with policies for gaps and folds     which instants those are
+    expand     → timeline → schedule → plan, preview                       what fires, and what is dropped
 
-docs/schedules.md tells it all.
+See docs/schedules.md.
 """
 
 from mainspring.schedule.business import BusinessCalendar

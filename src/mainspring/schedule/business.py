@@ -13,15 +13,15 @@ from mainspring.schedule.parse import WEEKDAYS, Date, Weekday, calendar_date, we
 from mainspring.schedule.rule import fill
 
 DAY = timedelta(days=1)
-LONGEST_CLOSURE = 366  # days; who is closed for longer has no next business day
+MAX_CLOSURE_DAYS = 366  # a calendar that is closed for longer has no next business day
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class BusinessCalendar:
     """BusinessCalendar("GB", "ENG"), BusinessCalendar(market="XNYS"), BusinessCalendar(closed=["2026-12-24"]).
 
-    Holidays come from the `holidays` package (`pip install 'mainspring[calendar]'`); without a country or a market only
-    weekends and the dates given count. `open` overrules everything else.
+    Holidays come from the `holidays` package (`pip install 'mainspring[calendar]'`). Without a country or a market,
+    only weekends and the dates in `closed` are closed. Dates in `open` are open in any case.
     """
 
     country: str | None  # ISO 3166, such as GB
@@ -54,10 +54,10 @@ class BusinessCalendar:
 
     def _check(self) -> None:
         if len(self.weekend) == 7:
-            msg = "weekend: a week of seven days off has no business day"
+            msg = "weekend: at least one day of the week must be a business day"
             raise InvalidSchedule(msg)
         if (self.country and self.market) or (self.subdivision and not self.country):
-            msg = "name a country (perhaps with its subdivision) or a market"
+            msg = "give either a country, optionally with a subdivision, or a market"
             raise InvalidSchedule(msg)
         _holidays(self.country, self.subdivision, self.market)
 
@@ -69,15 +69,15 @@ class BusinessCalendar:
         return day not in _holidays(self.country, self.subdivision, self.market)
 
     def next_open(self, day: date) -> date:
-        """That day, or the first business day after it."""
+        """Return that day, or the first business day after it."""
         return self._seek(day, DAY)
 
     def previous_open(self, day: date) -> date:
-        """That day, or the last business day before it."""
+        """Return that day, or the last business day before it."""
         return self._seek(day, -DAY)
 
     def _seek(self, day: date, step: timedelta) -> date:
-        for _ in range(LONGEST_CLOSURE):
+        for _ in range(MAX_CLOSURE_DAYS):
             if self.is_open(day):
                 return day
             day += step
@@ -85,7 +85,7 @@ class BusinessCalendar:
         raise InvalidSchedule(msg)
 
     def describe(self) -> str:
-        """To follow "business day"."""
+        """Return words that can follow "business day"."""
         place = f" in {self.country}" if self.country else ""
         place += f" ({self.subdivision})" if self.subdivision else ""
         return f" of {self.market}" if self.market else place
@@ -102,7 +102,7 @@ def _holidays(country: str | None, subdivision: str | None, market: str | None) 
     if not country and not market:
         return ()
     try:
-        import holidays  # noqa: PLC0415 - large, and needed by few
+        import holidays  # noqa: PLC0415 - large, and rarely needed
     except ImportError:
         msg = "holidays by country need the package `holidays`: pip install 'mainspring[calendar]'"
         raise MissingExtra(msg) from None

@@ -40,7 +40,7 @@ Times = TimeOfDay | Sequence[TimeOfDay]
 
 
 class DayRule(WallRule):
-    """Days, each with the same times. Days that are no business days can be moved or left out."""
+    """A rule that names days, each with the same times. Days that are not business days can be moved or left out."""
 
     __slots__ = ()
     at: tuple[time, ...]
@@ -49,7 +49,7 @@ class DayRule(WallRule):
 
     @abstractmethod
     def days_from(self, day: date) -> Iterator[date]:
-        """The rule's days that are not before this one, in order."""
+        """Yield the rule's days from this one on, in order."""
 
     @abstractmethod
     def describe_days(self) -> str: ...
@@ -59,9 +59,9 @@ class DayRule(WallRule):
             for day in self._adjusted_from(local.date()):
                 if day > local.date():
                     return datetime.combine(day, self.at[0])
-                left = [one for one in self.at if datetime.combine(day, one) >= local]
-                if left:
-                    return datetime.combine(day, left[0])
+                remaining = [at for at in self.at if datetime.combine(day, at) >= local]
+                if remaining:
+                    return datetime.combine(day, remaining[0])
         except OverflowError:  # the year 10,000
             pass
         return None
@@ -183,8 +183,8 @@ class Weekly(DayRule):
 class Monthly(DayRule):
     """Monthly(1, "09:00"), Monthly("last", "09:00"), Monthly("2nd tue", "09:00"), Monthly("last business day", "17:00")
 
-    Also -2 for the last day but one, several of these in a list, and every=3, starting="2026-01-01" for quarters.
-    `short` says what the 29th, 30th and 31st become in a shorter month: "last" (its last day) or "skip".
+    Use -2 for the last day but one, a list for several days, and every=3, starting="2026-01-01" for quarters. `short`
+    says when the 29th, 30th and 31st fire in shorter months: on the last day ("last") or not at all ("skip").
     """
 
     kind: ClassVar[str] = "monthly"
@@ -226,7 +226,7 @@ class Monthly(DayRule):
         while month < last + 12:
             year, number = month // 12, month % 12 + 1
             found = {spec.find(year, number, self.short == "last", business) for spec in specs}
-            yield from sorted(one for one in found if one is not None and one >= day)
+            yield from sorted(match for match in found if match is not None and match >= day)
             month += self.every
 
     def describe_days(self) -> str:
@@ -248,7 +248,7 @@ class Monthly(DayRule):
 class Yearly(DayRule):
     """Yearly(12, 24), Yearly(2, 29, "09:00", feb29="mar1"): a date of every year.
 
-    `feb29` says when 29 February is kept in other years: on the 28th, on 1 March, or not at all.
+    `feb29` says when 29 February fires in other years: on 28 February, on 1 March, or not at all.
     """
 
     kind: ClassVar[str] = "yearly"
@@ -284,8 +284,12 @@ class Yearly(DayRule):
         return {"feb28": date(year, 2, 28), "mar1": date(year, 3, 1), "skip": None}[self.feb29]
 
     def describe_days(self) -> str:
-        kept = {"feb28": " (28 February in other years)", "mar1": " (1 March in other years)", "skip": " in leap years"}
-        leap = kept[self.feb29] if (self.month, self.day) == (2, 29) else " every year"
+        other_years = {
+            "feb28": " (28 February in other years)",
+            "mar1": " (1 March in other years)",
+            "skip": " in leap years",
+        }
+        leap = other_years[self.feb29] if (self.month, self.day) == (2, 29) else " every year"
         return f"on {day_of_year(self.month, self.day)}{leap}"
 
 
@@ -322,7 +326,7 @@ def _business(business: BusinessCalendar | dict[str, Any] | None, adjust: str) -
             msg = f"business: {error}"
             raise InvalidSchedule(msg) from None
     if business is not None and not isinstance(business, BusinessCalendar):
-        msg = f"business: {business!r} is no BusinessCalendar"
+        msg = f"business: {business!r} is not a BusinessCalendar or a JSON object of its arguments"
         raise InvalidSchedule(msg)
     return {"business": business, "adjust": choice(adjust, ADJUSTS, "adjust")}
 

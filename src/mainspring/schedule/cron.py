@@ -1,4 +1,4 @@
-"""Cron. Read and matched here rather than by a library: see "Cron" in docs/schedules.md."""
+"""Cron expressions, parsed and matched without a library: "Cron" in docs/schedules.md says why."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from mainspring.schedule.cron_words import describe_cron
 from mainspring.schedule.rule import WallRule, fill
 
 SECOND = timedelta(seconds=1)
-YEARS_SEARCHED = 60  # the rarest date, a fifth Monday in February, is at most 40 years away
+YEARS_SEARCHED = 60  # the rarest date, such as a fifth Monday in February, comes within 40 years
 LENGTHS = {2: (28, 29), 4: (30,), 6: (30,), 9: (30,), 11: (30,)}  # of months; the others have 31 days
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Cron(WallRule):
-    """Five fields, or six with seconds first.
+    """A cron expression of five fields, or six with seconds first.
 
     Cron("*/5 * * * *")         every five minutes
     Cron("30 9 * * MON-FRI")    names, in any case
@@ -30,7 +30,7 @@ class Cron(WallRule):
     Cron("0 9 * * FRI#2")       the second Friday; FRIL: the last one
     Cron("@daily")              also @hourly, @weekly, @monthly, @yearly
 
-    If both days are restricted either may match; if one of them begins with a star, both must.
+    If both day fields are restricted, either may match. If one of them begins with a star, both must match.
     """
 
     kind: ClassVar[str] = "cron"
@@ -45,7 +45,7 @@ class Cron(WallRule):
 
     @property
     def continuous(self) -> bool:
-        """As Vixie's cron: if minutes or hours begin with a star, the rule follows the clock; else it names times."""
+        """As in Vixie's cron, a rule whose minutes or hours begin with a star recurs; others name times of day."""
         fields = matcher(self.expression).fields
         return fields.minute.starred or fields.hour.starred
 
@@ -60,7 +60,7 @@ class Cron(WallRule):
 
 
 class Matcher:
-    """An expression ready for use. Days are worked out per shape of month: its first weekday and its length."""
+    """A parsed expression. It caches the matching days per shape of month: its first weekday and its length."""
 
     def __init__(self, expression: str) -> None:
         self.fields = fields = read_fields(expression)
@@ -76,14 +76,14 @@ class Matcher:
         start = local if local.microsecond == 0 else local.replace(microsecond=0) + SECOND
         day = self._day_from(start.date())
         if day == start.date():
-            within = self._time_from(start.hour, start.minute, start.second)
-            if within is not None:
-                return datetime.combine(day, within)
+            at = self._time_from(start.hour, start.minute, start.second)
+            if at is not None:
+                return datetime.combine(day, at)
             day = self._day_from(day + timedelta(days=1))
         return None if day is None else datetime.combine(day, self._first)
 
     def _time_from(self, hour: int, minute: int, second: int) -> time | None:
-        """Like a counter with three wheels: what does not fit on one turns the next."""
+        """Return the first matching time of day from this one on, or None if there is none on this day."""
         seconds, minutes, hours = self._seconds, self._minutes, self._hours
         s = bisect_left(seconds, second) if hour in hours and minute in minutes else 0
         if s == len(seconds):
@@ -122,7 +122,7 @@ def matcher(expression: str) -> Matcher:
 
 
 def _days(fields: Fields, first: int, length: int) -> tuple[int, ...]:
-    """The days that match in a month whose first day is the weekday `first` (Sunday 0)."""
+    """Return the matching days of a month whose first day is the weekday `first` (Sunday is 0)."""
     by_date = _days_by_date(fields.day, first, length)
     by_weekday = _days_by_weekday(fields.weekday, first, length)
     both = fields.day.starred or fields.weekday.starred
@@ -146,7 +146,7 @@ def _days_by_weekday(values: Values, first: int, length: int) -> set[int]:
 
 
 def _nearest_workday(day: int, first: int, length: int) -> int:
-    """Monday to Friday, never in another month."""
+    """Return the day from Monday to Friday that is nearest to this one, in the same month."""
     weekday = (first + day - 1) % 7
     if weekday == 6:
         return day - 1 if day > 1 else day + 2

@@ -11,7 +11,7 @@ from mainspring.errors import InvalidSchedule
 
 MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 DAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
-MOST_DIGITS = 9  # of a number; int() refuses thousands of them with an error of its own
+MAX_DIGITS = 9  # of a number; int() raises its own error for thousands of digits
 NICKNAMES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -24,7 +24,7 @@ NICKNAMES = {
 
 
 class Field(Enum):
-    """A field's name in messages, its range, and the names its values may have (the first is that of the least)."""
+    """A field's name in messages, its range, and the names of its values, from the least value on."""
 
     SECOND = "second", 0, 59, ()
     MINUTE = "minute", 0, 59, ()
@@ -43,14 +43,14 @@ class Values:
 
     text: str
     numbers: tuple[int, ...]  # sorted; weekdays with 0 for Sunday
-    last: tuple[int, ...] = ()  # day of the month: so many days before the last one
+    last: tuple[int, ...] = ()  # day of the month: how many days before the last one
     last_workday: bool = False  # LW
     nearest: tuple[int, ...] = ()  # 15W: the workday nearest to the 15th, in the same month
     nth: tuple[tuple[int, int], ...] = ()  # (weekday, which): FRI#2; which is -1 for the last
 
     @property
     def starred(self) -> bool:
-        """As cron has it: what begins with a star does not restrict, however it goes on."""
+        """Return whether cron treats the field as unrestricted: it begins with a star, whatever follows."""
         return self.text.startswith(("*", "?"))
 
     @property
@@ -83,7 +83,7 @@ def read_fields(expression: str) -> Fields:
 def _hint(nickname: str) -> str:
     if "every" in nickname:
         return "; for a fixed interval use Every('5m')"
-    return "; a schedule belongs to no machine that could reboot" if "reboot" in nickname else ""
+    return "; a schedule does not belong to one machine, so there is no reboot" if "reboot" in nickname else ""
 
 
 def _refuse(expression: str, why: str) -> NoReturn:
@@ -145,14 +145,14 @@ class Reader:
             first, last = self._range(body)
         else:
             first = self._number(body, term)
-            last = max(first, self.most) if slash else first  # 7/2: the week has no day after its second Sunday
+            last = max(first, self.most) if slash else first  # 7/2: no day follows 7, the second Sunday
         written = (first, last) if "-" in body else (self.field.least, self.most)
         found = range(first, last + 1, self._step(step_text, term, *written) if slash else 1)
         return [day % 7 for day in found] if self.field is Field.WEEKDAY else found
 
     def _all(self, body: str) -> tuple[int, int]:
         if body == "?" and self.field not in (Field.DAY, Field.WEEKDAY):
-            self._refuse(f"'?' may stand only for a day of the month or of the week, not for the {self.field.label}")
+            self._refuse(f"'?' is allowed only for the day of the month or of the week, not for the {self.field.label}")
         return self.field.least, self.most
 
     def _range(self, body: str) -> tuple[int, int]:
@@ -165,9 +165,9 @@ class Reader:
         return first, last
 
     def _step(self, text: str, term: str, first: int, last: int) -> int:
-        """A step of 1 is allowed everywhere; a longer one must reach a second value of the range it is written for."""
+        """Return the step. Any range may have a step of 1; a longer one must reach a second value of its range."""
         label, size = self.field.label, last - first + 1
-        if not text.isascii() or not text.isdigit() or len(text) > MOST_DIGITS or int(text) == 0:
+        if not text.isascii() or not text.isdigit() or len(text) > MAX_DIGITS or int(text) == 0:
             self._refuse(f"the step of the {label} {term!r} is not a number above 0")
         if int(text) >= size and int(text) > 1:
             hint = f"; for an interval that long use Every('{text}{label[0]}')" if size in (60, 24) else ""
@@ -182,7 +182,7 @@ class Reader:
         field = self.field
         if text in field.names:
             return field.names.index(text) + field.least
-        if not text.isascii() or not text.isdigit() or len(text) > MOST_DIGITS:
+        if not text.isascii() or not text.isdigit() or len(text) > MAX_DIGITS:
             names = f" or a name such as {field.names[1]}" if field.names else ""
             self._refuse(f"the {field.label} {term!r} is not understood; use {field.least}-{field.most}{names}")
         return self._within(int(text), field.least, field.most, term)

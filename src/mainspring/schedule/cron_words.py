@@ -8,7 +8,7 @@ from mainspring.schedule.cron_fields import Fields, Values
 from mainspring.schedule.parse import FULL_WEEKDAYS, write_time
 from mainspring.schedule.words import FULL_MONTHS, ORDINALS, every, listing, ordinal, weekday_span
 
-MOST_TIMES = 8  # spelled out one by one
+MAX_LISTED_TIMES = 8
 
 
 def describe_cron(fields: Fields) -> str:
@@ -25,9 +25,9 @@ def describe_cron(fields: Fields) -> str:
 
 
 def _time(fields: Fields) -> tuple[str, bool]:
-    """And whether it names times of day, so that "every day" may follow."""
+    """Return the words, and whether they name times of day, so that "every day" may follow."""
     seconds, minutes, hours = fields.second.numbers, fields.minute.numbers, fields.hour.numbers
-    if len(seconds) * len(minutes) * len(hours) <= MOST_TIMES:
+    if len(seconds) * len(minutes) * len(hours) <= MAX_LISTED_TIMES:
         spelled = [time(h, m, s) for h in hours for m in minutes for s in seconds]
         return f"at {listing(write_time(one) for one in spelled)}", True
     if fields.hour.every:
@@ -58,7 +58,7 @@ def _minutes(minutes: Values, tail: str) -> str:
 
 
 def _steps(values: Values, unit: str) -> str | None:
-    """`every 5 minutes`, if it is that all the way round."""
+    """Return `every 5 minutes` if the values are evenly spaced around the whole hour or minute, else None."""
     numbers = values.numbers
     step = numbers[1] - numbers[0] if len(numbers) > 1 else 60
     regular = numbers == tuple(range(numbers[0], 60, step)) and len(numbers) * step == 60

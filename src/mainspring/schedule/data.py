@@ -1,4 +1,4 @@
-"""Rules and schedules as JSON, and back with errors that say what is wrong."""
+"""Reads rules and schedules from JSON data, with errors that say what is wrong."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Built = TypeVar("Built")
 
 
 def rule_from_data(data: Any) -> Rule:
-    """The rule that `Rule.to_data` wrote."""
+    """Return the rule that `Rule.to_data` wrote."""
     fields = _mapping(data, "rule")
     kind = fields.pop("kind", None)
     if kind not in KINDS:
@@ -31,11 +31,11 @@ def rule_from_data(data: Any) -> Rule:
 
 
 def build(what: str, make: Callable[..., Built], data: Any, known: Iterable[str]) -> Built:
-    """Call a constructor with what JSON holds; whatever is wrong is said with the name of the thing."""
+    """Call a constructor with the fields of a JSON object. Errors begin with `what`."""
     fields = _mapping(data, what)
     for name in fields:
         if name not in known:
-            msg = f"{what}: it has no {name!r}; it has {', '.join(known)}{did_you_mean(name, known)}"
+            msg = f"{what}: {name!r} is not a field; the fields are {', '.join(known)}{did_you_mean(name, known)}"
             raise InvalidSchedule(msg)
     try:
         return make(**fields)
@@ -50,7 +50,7 @@ def build(what: str, make: Callable[..., Built], data: Any, known: Iterable[str]
 
 
 def _plainly(error: Exception) -> str:
-    """`missing 1 required positional argument: 'at'` is worth telling, the name of a Python function is not."""
+    """Return an error's text without the name of the Python function: `missing 1 required … argument: 'at'`."""
     text = str(error)
     return text.partition("() ")[2] or text
 
@@ -58,5 +58,5 @@ def _plainly(error: Exception) -> str:
 def _mapping(data: Any, what: str) -> dict[str, Any]:
     if isinstance(data, Mapping) and all(isinstance(name, str) for name in data):
         return dict(data)
-    msg = f"{what}: {data!r} is no JSON object"
+    msg = f"{what}: {data!r} is not a JSON object"
     raise InvalidSchedule(msg)

@@ -1,7 +1,4 @@
-"""Rules read from English: what `Rule.words` writes, read back.
-
-Each reader takes a text apart with one pattern. A text that no reader knows gives None.
-"""
+"""Parses rules from English, in the form that `Rule.words` writes. Each reader has one pattern."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ FEB29 = {"28 February in other years": "feb28", "1 March in other years": "mar1"
 
 
 def read_words(text: str) -> Rule | None:
-    """The rule that these words describe; None if they are not in the form that `Rule.words` uses."""
+    """Return the rule that these words describe, or None if they are not in the form that `Rule.words` writes."""
     for pattern, make in READERS.items():
         found = re.fullmatch(pattern, text)
         if found is not None:
@@ -44,7 +41,7 @@ def read_words(text: str) -> Rule | None:
 
 
 def read_moment(text: str) -> datetime:
-    """`18:00 on 24 December 2026`, as `long_moment` writes it."""
+    """Parse `18:00 on 24 December 2026`, as `long_moment` writes it."""
     clock, _, day = text.partition(" on ")
     return local_time(f"{_date(day)}T{clock}", "at")
 
@@ -59,7 +56,7 @@ def _several(text: str) -> list[str]:
 
 
 def _options(found: dict[str, Any]) -> dict[str, Any]:
-    """What all rules about days have in common."""
+    """Return the arguments that all rules about days have in common."""
     options: dict[str, Any] = {"at": _several(found["at"])}
     if found.get("starting"):
         options |= {"starting": _date(found["starting"])}
@@ -85,11 +82,11 @@ def _weekly(found: dict[str, Any]) -> Rule:
 
 def _monthly(found: dict[str, Any]) -> Rule:
     options = _options(found) | ({"short": "skip"} if found["shorter"] and not found["clamp"] else {})
-    return Monthly([_month_day(one) for one in _several(found["on"])], **options)
+    return Monthly([_month_day(day) for day in _several(found["on"])], **options)
 
 
 def _month_day(text: str) -> int | str:
-    """`the 15th`, `the 2nd to last day`, `the 2nd Tuesday`, `the last business day`."""
+    """Parse `the 15th`, `the 2nd to last day`, `the 2nd Tuesday` or `the last business day`."""
     text = text.removeprefix("the ")
     if found := re.fullmatch(r"(\d+)\w\w to last day", text):
         return -int(found[1])

@@ -1,4 +1,4 @@
-"""Fixed intervals of real time, whatever the clocks on the wall do."""
+"""Fixed intervals of real time, which changes of local clocks do not affect."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from mainspring.schedule.rule import Rule, fill
 from mainspring.schedule.words import span_of_time
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-SHORTEST = timedelta(milliseconds=100)
+MIN_INTERVAL = timedelta(milliseconds=100)
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Every(Rule):
     """Every("90s"), Every(timedelta(hours=2), anchor=...), Every("10m", after="finish").
 
-    after="start": at the anchor and whole intervals from it, so that all processes agree, whenever they start. Without
-    an anchor that is 1970-01-01T00:00Z: `Every("1h")` fires on the hour.
-    after="finish": so long after the last run ended. The next time is known only then.
+    after="start": fires at the anchor plus whole intervals, so that all processes agree, whenever they start. The
+    default anchor is 1970-01-01T00:00Z, so `Every("1h")` fires on the hour.
+    after="finish": fires one interval after the last run has ended. The next time is known only then.
     """
 
     kind: ClassVar[str] = "every"
@@ -36,8 +36,8 @@ class Every(Rule):
             anchor=None if anchor is None else instant(anchor, "anchor"),
             after=choice(after, ("start", "finish"), "after"),
         )
-        if self.interval < SHORTEST:
-            msg = f"interval: {interval!r} is shorter than {SHORTEST.total_seconds()} s"
+        if self.interval < MIN_INTERVAL:
+            msg = f"interval: {interval!r} is shorter than the minimum of {MIN_INTERVAL.total_seconds()} s"
             raise InvalidSchedule(msg)
         if self.from_finish and self.anchor is not None:
             msg = 'anchor: an interval from the last finish has none; leave it out or use after="start"'
@@ -52,7 +52,7 @@ class Every(Rule):
         return self.after == "finish"
 
     def next_after(self, utc: datetime) -> datetime:
-        """The first instant after this one; with after="finish", this one is the finish."""
+        """Return the first instant after `utc`. With after="finish", `utc` is when the last run ended."""
         if self.from_finish:
             return utc + self.interval
         anchor = self.anchor or EPOCH

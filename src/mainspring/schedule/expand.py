@@ -1,13 +1,13 @@
-"""From wall times to instants, in the order of instants.
+"""Converts the wall times of a rule to instants, in the order of instants.
 
-Time is walked in stretches of one offset. Within such a span wall time and instants run in parallel, so the rule is
-asked once. Where two spans meet, either wall times are missing (a gap) or some come twice (a fold):
+`Walk` goes from span to span; a span is a period with one offset. Within a span, wall times and instants have the same
+order, so one call of the rule is enough. Where two spans meet, wall times are missing (a gap) or come twice (a fold):
 
-    gap shift   missing times are read with the offset before; they fall into the beginning of the new span
+    gap shift   missing times are read with the offset before the gap; they fall into the beginning of the new span
     gap skip    missing times do not occur
-    fold        which of the two spans owns the times that come twice: the first, the second, or both
+    fold        which of the two spans has the times that come twice: the first, the second, or both
 
-A rule that fires rarely is not walked for: when it names no time in a span, the walk goes on just before its next one.
+If the rule names no time in a span, the walk jumps to just before the rule's next time, so rare rules are cheap.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Walk:
     fold: Fold
 
     def next_from(self, utc: datetime) -> tuple[datetime, Instant] | None:
-        """The first nominal time and its instant that is not before this one."""
+        """Return the first nominal time whose instant is not before `utc`, and that instant."""
         floor = utc
         while floor.year < MAXYEAR:
             span = self.zone.span(floor)
@@ -38,7 +38,7 @@ class Walk:
             if found:
                 return found
             if span.after < span.offset and self.fold != "first":
-                floor = span.end  # wall times that this span has seen come again
+                floor = span.end  # the last wall times of this span come again in the next one
             elif following is None:
                 return None
             else:
@@ -46,14 +46,14 @@ class Walk:
         return None
 
     def _within(self, span: Span, floor: datetime) -> tuple[tuple[datetime, Instant] | None, datetime | None]:
-        """What the span has, and the first wall time from there on whether in it or not."""
+        """Return the span's first time from `floor` on, and the rule's first wall time, in the span or after it."""
         nominal = self.rule.next_from(self._opening(span, floor))
         regular = None
         if nominal is not None and nominal < self._closing(span):
             regular = nominal, Instant(nominal - span.offset, span.offset, fold=_pass(span, nominal))
         shifted = self._shifted(span, floor)
         if shifted and (regular is None or shifted[1].utc < regular[1].utc):
-            return shifted, nominal  # else they coincide, and the wall time that exists wins
+            return shifted, nominal  # if both are the same instant, the wall time that exists wins
         return regular, nominal
 
     def _opening(self, span: Span, floor: datetime) -> datetime:

@@ -1,4 +1,4 @@
-"""Part of each day, or of some days of the week: from 08:00 until 22:00, or over midnight."""
+"""Hours of each day, or of some days of the week: from 08:00 until 22:00, or past midnight."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ WEEK = 7  # days
 @dataclass(frozen=True, slots=True)
 class Hours:
     start: time
-    end: time  # the first moment after them; if it is before the start, on the next day
-    days: tuple[int, ...] = tuple(range(WEEK))  # on which they begin, Monday being 0
+    end: time  # excluded; if it is not after the start, it is on the next day
+    days: tuple[int, ...] = tuple(range(WEEK))  # on which the hours begin; Monday is 0
 
     def opening(self, zone: Zone, utc: datetime) -> datetime:
-        """Return that instant if it is within the hours, else the instant at which they begin next. Naive UTC.
+        """Return `utc` if it is within the hours, else the instant at which they begin next. Both are naive UTC.
 
-        If clocks skip the start or the end, it is when the clocks change: no earlier or later local time is taken for
-        it. If the start or the end comes twice, the first counts.
+        If clocks skip the start or the end, the instant of the clock change counts instead. If the start or the end
+        comes twice, the first counts.
         """
         today = (utc + zone.offset(utc)).date()
-        for ahead in range(-2, 2 * WEEK + 1):  # two weeks, as clocks may skip the hours of a day, and even a whole day
+        for ahead in range(-2, 2 * WEEK + 1):  # two weeks: clocks may skip the hours of a day, and even a whole day
             day = today + timedelta(days=ahead)
             start, end = self._instant(zone, day, self.start), self._closing(zone, day)
             if day.weekday() in self.days and utc < end and start < end:

@@ -1,4 +1,4 @@
-"""One day of a month, as `Monthly` takes it: 15, -1, "last", "2nd tue", "last fri", "1st business day"."""
+"""Parses a day of a month for `Monthly`: 15, -1, "last", "2nd tue", "last fri", "1st business day"."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SPEC = re.compile(r"(last|first|second|third|fourth|fifth|\d{1,2}(?:st|nd|rd|th)
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    written: int | str
-    which: int  # from the first, or if negative from the last
+    written: int | str  # in its normal form
+    which: int  # counted from the first or, if negative, from the last
     weekday: int | None = None
     business: bool = False
 
@@ -60,7 +60,7 @@ def month_days(on: MonthDay | Iterable[MonthDay]) -> tuple[Spec, ...]:
 
 @lru_cache(maxsize=1024)
 def _month_days(several: tuple[MonthDay, ...]) -> tuple[Spec, ...]:
-    return tuple(_read(one) for one in several)
+    return tuple(_read(day) for day in several)
 
 
 def _read(on: MonthDay) -> Spec:
@@ -71,7 +71,9 @@ def _read(on: MonthDay) -> Spec:
         return Spec(-1, -1)
     found = SPEC.fullmatch(text)
     if found is None or found[2] == "day":
-        msg = f"on: {on!r} is no day of a month; write 1 to 31, -1 or 'last', '2nd tue', 'last fri', '1st business day'"
+        msg = (
+            f"on: {on!r} is not a day of a month; write 1 to 31, -1, 'last', '2nd tue', 'last fri', '1st business day'"
+        )
         raise InvalidSchedule(msg)
     which = WHICH.get(found[1]) or int(found[1][:-2])
     name = "last" if which < 0 else ordinal(which)

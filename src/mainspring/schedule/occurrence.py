@@ -12,16 +12,18 @@ from mainspring.schedule.parse import instant, length, write_length
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    nominal: datetime  # the wall time that the rule names: naive
-    utc: datetime  # the instant: aware
+    """A wall time that a rule names, and its instant."""
+
+    nominal: datetime  # the wall time that the rule names, naive
+    utc: datetime  # the instant, aware
     offset: timedelta  # of the zone at that instant
-    key: str  # what this occurrence is known by, whatever becomes of the zone: see `Schedule.following`
-    shifted: timedelta = timedelta()  # clocks skipped the nominal time, so it was moved by this
-    fold: Literal["first", "second"] | None = None  # the nominal time comes twice, and this is which
+    key: str  # identifies it, even if the zone's rules change: see `Schedule.following`
+    shifted: timedelta = timedelta()  # how far it was moved, because clocks skip the nominal time
+    fold: Literal["first", "second"] | None = None  # which one, if the nominal time comes twice
 
     @property
     def local(self) -> datetime:
-        """What the clocks on the wall show at that instant. The nominal time, unless that was skipped."""
+        """Return the local time at that instant. It is the nominal time, unless clocks skip that."""
         return self.utc.astimezone(timezone(self.offset))
 
     def to_data(self) -> dict[str, Any]:
@@ -47,5 +49,5 @@ class Occurrence:
                 fold=data.get("fold"),
             )
         except (KeyError, TypeError, ValueError) as error:
-            msg = f"this is no occurrence: {data!r} ({error!r})"
+            msg = f"this is not an occurrence: {data!r} ({error!r})"
             raise InvalidSchedule(msg) from None

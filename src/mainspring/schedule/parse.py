@@ -1,6 +1,6 @@
-"""What people and JSON write, made into values: lengths of time, times of day, dates, choices.
+"""Parses what people and JSON write: lengths of time, times of day, dates, choices.
 
-Each function takes the value itself or its text, and says in its error what it would have taken.
+Each function accepts the value itself or its text. Its error says what would be accepted; `what` names the argument.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from mainspring.errors import InvalidSchedule
 SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 UNITS = {"second": "s", "minute": "m", "hour": "h", "day": "d", "week": "w"}
 LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|(?:second|minute|hour|day|week)s?\b|s|min|m|h|d|w)\s*")
-SPELLED = (
+WRITTEN_UNITS = (
     ("d", timedelta(days=1)),
     ("h", timedelta(hours=1)),
     ("m", timedelta(minutes=1)),
     ("s", timedelta(seconds=1)),
 )
-LONGEST = timedelta(days=36_500)
-FIRST_YEAR, END_YEAR = 2, 9999  # of times in rules
+MAX_LENGTH = timedelta(days=36_500)
+FIRST_YEAR, END_YEAR = 2, 9999  # of times in rules; the end is excluded
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 FULL_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
@@ -36,13 +36,13 @@ Weekday = int | str
 
 
 def length(value: Length, what: str) -> timedelta:
-    """A timedelta, seconds, or text such as 90s, 15m, 1h30m, 2d, 1 hour and 30 minutes."""
+    """Parse a timedelta, seconds, or text such as 90s, 15m, 1h30m, 2d, 1 hour and 30 minutes."""
     found = _length(value)
     if found is None:
-        msg = f"{what}: {value!r} is no length of time; write a timedelta, seconds, or 90s, 15m, 1h30m, 2d, 1w"
+        msg = f"{what}: {value!r} is not a length of time; write a timedelta, seconds, or 90s, 15m, 1h30m, 2d, 1w"
         raise InvalidSchedule(msg)
-    if not timedelta() <= found <= LONGEST:
-        msg = f"{what}: {value!r} is negative or longer than a hundred years"
+    if not timedelta() <= found <= MAX_LENGTH:
+        msg = f"{what}: {value!r} is not a length from 0 to 100 years"
         raise InvalidSchedule(msg)
     return found
 
@@ -65,7 +65,7 @@ def is_length(text: str) -> bool:
 
 
 def _spaced(text: str) -> str:
-    """`minute` is one minute; commas and `and` only separate."""
+    """Return the text with `1` before a unit that stands alone, and without commas and `and`."""
     text = " ".join(re.sub(r",| and ", " ", text.strip()).split())
     return f"1 {text}" if text in UNITS else text
 
@@ -76,9 +76,9 @@ def _seconds_in(unit: str) -> float:
 
 @lru_cache(maxsize=1000)
 def write_length(value: timedelta) -> str:
-    """The shortest text that `length` reads back exactly."""
+    """Return the shortest text that `length` reads back exactly."""
     parts, rest = [], value
-    for unit, size in SPELLED:
+    for unit, size in WRITTEN_UNITS:
         count, rest = divmod(rest, size)
         parts += [f"{count}{unit}"] if count else []
     if rest:
@@ -87,12 +87,12 @@ def write_length(value: timedelta) -> str:
 
 
 def times_of_day(value: TimeOfDay | Sequence[TimeOfDay], what: str = "at") -> tuple[time, ...]:
-    """One or more times of day, in order, each once."""
+    """Parse one or more times of day; return them sorted, each once."""
     several = [value] if isinstance(value, str | time) else list(_iterable(value, what))
     if not several:
         msg = f"{what}: at least one time of day is needed, such as 09:00"
         raise InvalidSchedule(msg)
-    return tuple(sorted({_time_of_day(one, what) for one in several}))
+    return tuple(sorted({_time_of_day(at, what) for at in several}))
 
 
 def _time_of_day(value: TimeOfDay, what: str) -> time:
@@ -103,9 +103,7 @@ def _time_of_day(value: TimeOfDay, what: str) -> time:
         except ValueError:
             found = ""
     if not isinstance(found, time) or found.tzinfo is not None or found.microsecond:
-        msg = (
-            f"{what}: {value!r} is no time of day; write 09:00 or 09:00:30, without an offset: the schedule has a zone"
-        )
+        msg = f"{what}: {value!r} is not a time of day; write 09:00 or 09:00:30, without an offset"
         raise InvalidSchedule(msg)
     return found.replace(fold=0)
 
@@ -120,21 +118,24 @@ def calendar_date(value: Date, what: str) -> date:
     try:
         return date.fromisoformat(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        msg = f"{what}: {value!r} is no date; write 2026-12-24"
+        msg = f"{what}: {value!r} is not a date; write 2026-12-24"
         raise InvalidSchedule(msg) from None
 
 
 def local_time(value: datetime | str, what: str) -> datetime:
-    """A wall time without an offset: which instant it is, the schedule's zone says."""
+    """Parse a wall time without an offset. The schedule's zone determines its instant."""
     moment = _moment(value, what)
     if moment.tzinfo is not None:
-        msg = f"{what}: {value!r} has an offset; write the local time alone, such as 2026-12-24T18:00, and a zone apart"
+        msg = (
+            f"{what}: {value!r} has an offset; write the local time only, such as 2026-12-24T18:00, "
+            "and give the zone separately"
+        )
         raise InvalidSchedule(msg)
     return moment.replace(microsecond=0, fold=0)
 
 
 def instant(value: datetime | str, what: str) -> datetime:
-    """A point in time, as UTC. A wall time without an offset is refused: it would depend on the machine."""
+    """Parse a point in time, as UTC. Refuse one without an offset: it would depend on the machine."""
     moment = _moment(value, what)
     if moment.tzinfo is None:
         msg = f"{what}: {value!r} has no offset; write 2026-12-24T18:00Z or use an aware datetime"
@@ -143,7 +144,7 @@ def instant(value: datetime | str, what: str) -> datetime:
 
 
 def bound(value: datetime | str, what: str) -> datetime:
-    """A point in time or, without an offset, a wall time in the schedule's zone."""
+    """Parse a point in time or, without an offset, a wall time in the schedule's zone."""
     moment = _moment(value, what)
     return moment.replace(fold=0) if moment.tzinfo is None else moment.astimezone(UTC)
 
@@ -152,20 +153,20 @@ def _moment(value: datetime | str, what: str) -> datetime:
     try:
         moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
     except (TypeError, ValueError):
-        msg = f"{what}: {shown(value)} is no time; write 2026-12-24T18:00"
+        msg = f"{what}: {shown(value)} is not a time; write 2026-12-24T18:00"
         raise InvalidSchedule(msg) from None
-    if not FIRST_YEAR <= moment.year < END_YEAR:  # near the ends of the calendar, arithmetic with zones overflows
-        msg = f"{what}: {value!r} is not a time from the year {FIRST_YEAR} on and before the year {END_YEAR}"
+    if not FIRST_YEAR <= moment.year < END_YEAR:  # near the limits of datetime, arithmetic with zones overflows
+        msg = f"{what}: {value!r} must be in the years {FIRST_YEAR} to {END_YEAR - 1}"
         raise InvalidSchedule(msg)
     return moment
 
 
 def weekdays(value: Weekday | Iterable[Weekday], what: str) -> tuple[int, ...]:
-    """Days of the week, Monday being 0: names or numbers, one or several, `mon-fri` too."""
+    """Parse days of the week (Monday is 0): one or several names or numbers, or ranges like `mon-fri`."""
     if isinstance(value, str):
         value = value.replace(",", " ").split()
     several = [value] if isinstance(value, int) else list(_iterable(value, what))
-    return tuple(sorted({day for one in several for day in _weekday_span(one, what)}))
+    return tuple(sorted({day for span in several for day in _weekday_span(span, what)}))
 
 
 def _weekday_span(value: Weekday, what: str) -> list[int]:
@@ -184,7 +185,7 @@ def weekday(value: Weekday, what: str) -> int:
         for number, full in enumerate(FULL_WEEKDAYS):
             if name in (WEEKDAYS[number], full.lower()):
                 return number
-    msg = f"{what}: {value!r} is no day of the week; write one of {', '.join(WEEKDAYS)}"
+    msg = f"{what}: {value!r} is not a day of the week; write one of {', '.join(WEEKDAYS)}"
     raise InvalidSchedule(msg)
 
 

@@ -1,4 +1,4 @@
-"""What to fire now, what to let go and why: decided from data alone, so that every process decides the same."""
+"""Decides what to fire now and what to drop, and why. Pure, so that every process decides the same."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from itertools import islice, pairwise
 
 from mainspring.schedule.occurrence import Occurrence
 from mainspring.schedule.parse import write_length
-from mainspring.schedule.policies import MOST_CAUGHT_UP, ON_TIME, Misfire, Pause
+from mainspring.schedule.policies import LATE_AFTER, MAX_CAUGHT_UP, Misfire, Pause
 from mainspring.schedule.timeline import TICK, Timeline
 
-MOST_COUNTED = MOST_CAUGHT_UP
-"""Of more missed occurrences than this only the newest are looked at; the others are told as "at least so many"."""
+MAX_COUNTED = MAX_CAUGHT_UP
+"""Of more missed occurrences than this, only the newest are examined. For the others, `Drop.exact` is False."""
 
 
 class Reason(StrEnum):
     """Why an occurrence was not fired."""
 
-    COALESCED = "coalesced"  # a newer one was fired in its place
-    TOO_LATE = "too_late"  # beyond the misfire grace
-    TOO_MANY = "too_many"  # beyond the misfire maximum
-    MISSED = "missed"  # the policy catches nothing up
+    COALESCED = "coalesced"  # a newer one was fired instead
+    TOO_LATE = "too_late"  # later than the misfire grace allows
+    TOO_MANY = "too_many"  # more than the misfire maximum
+    MISSED = "missed"  # the misfire policy is "skip"
     PAUSED = "paused"
 
 
@@ -31,36 +31,36 @@ class Reason(StrEnum):
 class Fire:
     occurrence: Occurrence
     lateness: timedelta
-    coalesced: int = 0  # so many before it are not fired, since this one is; see the plan's drops
+    coalesced: int = 0  # how many earlier ones are dropped in favour of this one; see the plan's drops
 
     @property
     def late(self) -> bool:
-        return self.lateness > ON_TIME
+        return self.lateness > LATE_AFTER
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Occurrences in a row that are not fired, for one reason."""
+    """One or more occurrences in a row that are not fired for the same reason."""
 
     reason: Reason
     why: str
     first: Occurrence
     last: Occurrence
     count: int
-    exact: bool = True  # else there are more
+    exact: bool = True  # False: there are at least `count`
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     fires: tuple[Fire, ...]  # oldest first
     drops: tuple[Drop, ...]
-    decided: Occurrence | None  # the newest of them all: where to go on from next time. None: nothing was due
+    decided: Occurrence | None  # the newest of them all, from which the next plan continues; None if nothing was due
     next: Occurrence | None  # the next to fire; None if there is none, or if it depends on when a run ends
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Occurrences of a stretch of time: the newest few, and a summary of those before."""
+    """The occurrences of a period: the newest few, and a summary of those before."""
 
     newest: list[Occurrence]
     older: tuple[Occurrence, Occurrence, int, bool] | None  # first, last, count, exact
@@ -69,7 +69,7 @@ class Batch:
 def decide(
     timeline: Timeline, misfire: Misfire, pauses: Sequence[Pause], first: Occurrence, now: datetime
 ) -> tuple[list[Fire], list[Drop]]:
-    """Everything from `first` until now, either to be fired or to be dropped."""
+    """Return which occurrences from `first` until now to fire, and which to drop."""
     fires: list[Fire] = []
     drops: list[Drop] = []
     room = misfire.max if misfire.mode == "all" else 1
@@ -82,7 +82,7 @@ def decide(
 
 
 def _with_coalesced(fires: list[Fire], drops: list[Drop]) -> list[Fire]:
-    """A pause may cut the occurrences that one fire stands for into several drops; count them all."""
+    """Set how many occurrences were coalesced into the fire. A pause may split them into several drops."""
     count = sum(drop.count for drop in drops if drop.reason is Reason.COALESCED)
     return [replace(fires[0], coalesced=count), *fires[1:]] if fires and count else fires
 
@@ -90,7 +90,7 @@ def _with_coalesced(fires: list[Fire], drops: list[Drop]) -> list[Fire]:
 def _stretches(
     misfire: Misfire, pauses: Sequence[Pause], low: datetime, now: datetime
 ) -> Iterator[tuple[Reason | None, datetime, datetime]]:
-    """The time since the first occurrence, cut where something else holds; None is for what may fire."""
+    """Yield the periods since the first occurrence, each with the reason to drop what is in it, or None to fire it."""
     high = now + TICK
     cuts = {low, high}
     for pause in pauses:
@@ -115,8 +115,8 @@ def _surplus(misfire: Misfire) -> Reason:
 
 
 def _read(timeline: Timeline, low: datetime, high: datetime, keep: int) -> Batch:
-    due = list(islice(timeline.between(low, high), MOST_COUNTED + 1))
-    if len(due) <= MOST_COUNTED:
+    due = list(islice(timeline.between(low, high), MAX_COUNTED + 1))
+    if len(due) <= MAX_COUNTED:
         older = due[: len(due) - keep] if keep < len(due) else []
         return Batch(due[len(older) :], (older[0], older[-1], len(older), True) if older else None)
     newest: list[Occurrence] = []
@@ -124,7 +124,7 @@ def _read(timeline: Timeline, low: datetime, high: datetime, keep: int) -> Batch
         latest = timeline.latest(low, newest[0].utc if newest else high)
         newest = [latest, *newest] if latest else newest
     last = timeline.latest(low, newest[0].utc if newest else high)
-    return Batch(newest, (due[0], last or due[0], MOST_COUNTED + 1 - keep, False))
+    return Batch(newest, (due[0], last or due[0], MAX_COUNTED + 1 - keep, False))
 
 
 def _drop(batch: Batch, reason: Reason, misfire: Misfire, now: datetime) -> Drop | None:

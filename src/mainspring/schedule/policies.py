@@ -1,4 +1,4 @@
-"""What a schedule does when something is in the way: downtime, a run that still goes on, a pause, a crowd."""
+"""What a schedule does after downtime, while a run still goes on, during a pause, and to spread load."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ Overlap = Literal["allow", "skip", "cancel_old"]
 OVERLAPS: tuple[Overlap, ...] = ("allow", "skip", "cancel_old")
 MISFIRES = ("latest", "all", "skip")
 
-ON_TIME = timedelta(seconds=60)
-"""Whatever fires later than this is marked late; `skip` lets it go."""
+LATE_AFTER = timedelta(seconds=60)
+"""A fire that is later than this is marked late. `Misfire.skip` drops it."""
 
-MOST_CAUGHT_UP = 1000
+MAX_CAUGHT_UP = 1000
 MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Misfire:
-    """What becomes of occurrences that were missed.
+    """What to do with occurrences that were missed.
 
-    Misfire.latest()                 the newest is fired, those before it are coalesced into it
-    Misfire.latest(grace="1d")       likewise, but nothing that is more than a day late
-    Misfire.all(max=24)              each is fired, oldest first, but only the newest 24
-    Misfire.skip()                   nothing is caught up: what is more than a minute late is let go
+    Misfire.latest()                 fire the newest; those before it are coalesced into it
+    Misfire.latest(grace="1d")       the same, but fire nothing that is more than a day late
+    Misfire.all(max=24)              fire the newest 24, oldest first
+    Misfire.skip()                   fire nothing that is more than a minute late
     """
 
     mode: Literal["latest", "all", "skip"]
-    grace: timedelta | None  # None: however late
+    grace: timedelta | None  # None: no limit
     max: int
 
     def __init__(self, mode: str = "latest", grace: Length | None = None, max: int = 100) -> None:
         if grace is None and mode == "skip":
-            grace = ON_TIME
+            grace = LATE_AFTER
         object.__setattr__(self, "mode", choice(mode, MISFIRES, "misfire"))
         object.__setattr__(self, "grace", None if grace is None else length(grace, "misfire grace"))
-        object.__setattr__(self, "max", whole(max, "misfire max", 1, MOST_CAUGHT_UP))
+        object.__setattr__(self, "max", whole(max, "misfire max", 1, MAX_CAUGHT_UP))
 
     @classmethod
     def latest(cls, grace: Length | None = None) -> Misfire:
@@ -51,14 +51,14 @@ class Misfire:
         return cls("all", grace, max)
 
     @classmethod
-    def skip(cls, grace: Length = ON_TIME) -> Misfire:
+    def skip(cls, grace: Length = LATE_AFTER) -> Misfire:
         return cls("skip", grace)
 
     def describe(self) -> str:
         within = "" if self.grace is None else f" if it is at most {write_length(self.grace)} late"
         if self.mode == "all":
             return f"every missed one is caught up{within}, up to {self.max}"
-        return {"latest": f"the last missed one is caught up{within}", "skip": "missed ones are let go"}[self.mode]
+        return {"latest": f"the last missed one is caught up{within}", "skip": "missed ones are skipped"}[self.mode]
 
     def to_data(self) -> dict[str, Any]:
         grace = {} if self.grace is None else {"grace": write_length(self.grace)}
@@ -67,7 +67,7 @@ class Misfire:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Pause:
-    """Nothing fires from the one instant until the other, or until further notice; nothing of it is caught up."""
+    """Nothing fires from `since` until `until`, or until resumed. What was due in between is not caught up."""
 
     since: datetime
     until: datetime | None
@@ -88,6 +88,6 @@ class Pause:
 
 
 def spread(most: timedelta, schedule: str, key: str) -> timedelta:
-    """From nothing up to `most`, the same in every process for one occurrence of one schedule."""
+    """Return a delay from zero up to `most` that is the same in every process for one occurrence of one schedule."""
     digest = hashlib.blake2b(f"{schedule}\n{key}".encode(), digest_size=8).digest()
     return timedelta(microseconds=(most // MICROSECOND * int.from_bytes(digest)) >> 64)

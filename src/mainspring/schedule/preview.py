@@ -1,4 +1,4 @@
-"""What a schedule will do, and what a change would do to it, before anything is saved."""
+"""Shows what a schedule will fire, and how a change would affect that, before anything is saved."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mainspring.schedule.words import span_of_time
 from mainspring.schedule.zones import DAY, PACKAGED, Transition, Zone, Zones
 
 Since = datetime | Occurrence
-"""How far a schedule has come: the newest occurrence that was decided or, if there is none, an instant."""
+"""Where a schedule continues from: the newest decided occurrence or, if there is none, an instant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Row:
     local: datetime  # in the schedule's zone
     utc: datetime
     reader: datetime  # in the reader's zone
-    notes: tuple[str, ...]  # whatever is unusual: clocks that change that day, a time that was moved or comes twice
+    notes: tuple[str, ...]  # clocks that change that day, a time that was moved or comes twice
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,13 @@ def preview(
     zones: Zones = PACKAGED,
 ) -> list[Row]:
     """Return the next fires after an instant, as `fires` finds them."""
-    zone, eyes = zones.get(schedule.zone), zones.get(reader)
+    zone, reader_zone = zones.get(schedule.zone), zones.get(reader)
     rows = []
     for found in islice(fires(schedule, after, since=since, zones=zones), count):
         changes = zone.changes_on(found.local.date())
         notes = (*(_clocks(change) for change in changes), *_fate(found))
-        rows.append(Row(found, found.utc.astimezone(zone.info), found.utc, found.utc.astimezone(eyes.info), notes))
+        utc = found.utc
+        rows.append(Row(found, utc.astimezone(zone.info), utc, utc.astimezone(reader_zone.info), notes))
     return rows
 
 
@@ -62,9 +63,9 @@ def fires(
 ) -> Iterator[Occurrence]:
     """Yield what a schedule will fire, as seen from an instant.
 
-    `since` is how far it has come, as for `Schedule.plan`: what was decided is left out, and overdue occurrences come
-    first, as far as the misfire policy catches them up. Without it only what the rule names after the instant is
-    looked at. An interval from the last finish is shown as if runs took no time.
+    `since` is where it continues from, as for `Schedule.plan`: decided occurrences are left out, and overdue ones come
+    first, as far as the misfire policy catches them up. Without `since`, only occurrences after `now` are considered.
+    An interval from the last finish is shown as if runs took no time.
     """
     now = instant(now, "after")
     plan = schedule.plan(now if since is None else since, now, zones=zones)
@@ -88,10 +89,10 @@ def compare(
     zones_before: Zones = PACKAGED,
     zones_after: Zones = PACKAGED,
 ) -> list[Change]:
-    """Return what is different between two instants if a schedule, or version of tzdata, is replaced by another.
+    """Return how the fires between two instants change if a schedule or version of tzdata is replaced by another.
 
-    Occurrences are matched by their keys, so a wall time whose instant changes has moved. With `since_before` and
-    `since_after`, which are how far each has come, what was fired already is left out and what is overdue is included.
+    Occurrences are matched by their keys, so a wall time whose instant changes counts as moved. With `since_before` and
+    `since_after`, where each continues from, fired occurrences are left out and overdue ones are included.
     """
     old = {} if before is None else _fires_until(before, low, high, since_before, zones_before)
     new = _fires_until(after, low, high, since_after, zones_after)
@@ -106,13 +107,13 @@ def _fires_until(
 ) -> dict[str, Occurrence]:
     low = instant(low, "low")
     found = fires(schedule, low if since is not None else low - TICK, since=since, zones=zones)
-    return {one.key: one for one in takewhile(lambda one: one.utc < instant(high, "high"), found)}
+    return {fire.key: fire for fire in takewhile(lambda fire: fire.utc < instant(high, "high"), found)}
 
 
 def remarks(schedule: Schedule, low: datetime, high: datetime, *, zones: Zones = PACKAGED) -> list[tuple[date, str]]:
-    """What becomes of its times on the days between two instants on which clocks change. Local days, in order."""
+    """Return what happens to the schedule's times on days when clocks change: local days, in order."""
     found: list[tuple[date, str]] = []
-    if schedule.rule.continuous:  # goes on in real time, whatever the clocks show
+    if schedule.rule.continuous:  # it recurs in real time, so clock changes do not affect it
         return found
     for change in _transitions(zones.get(schedule.zone), instant(low, "low"), instant(high, "high")):
         near = change.at.replace(tzinfo=UTC) - DAY, change.at.replace(tzinfo=UTC) + DAY

@@ -29,10 +29,10 @@ STEPS = {
     "MINUTELY": timedelta(minutes=1),
     "SECONDLY": timedelta(seconds=1),
 }
-IMPLIED = {"YEARLY": ("BYMONTH", "BYMONTHDAY"), "MONTHLY": ("BYMONTHDAY",), "WEEKLY": ("BYDAY",)}
-CHOOSES_DAYS = ("BYDAY", "BYMONTHDAY", "BYYEARDAY", "BYWEEKNO", "BYEASTER")
+IMPLIED_PARTS = {"YEARLY": ("BYMONTH", "BYMONTHDAY"), "MONTHLY": ("BYMONTHDAY",), "WEEKLY": ("BYDAY",)}
+DAY_CHOOSING_PARTS = ("BYDAY", "BYMONTHDAY", "BYYEARDAY", "BYWEEKNO", "BYEASTER")
 TIME_PARTS = ("BYHOUR", "BYMINUTE", "BYSECOND")
-MOST_KEPT = 10_000
+MAX_KNOWN_TIMES = 10_000  # that an `Expansion` keeps
 DAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 
 
@@ -40,7 +40,7 @@ DAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 class RRule(WallRule):
     """RRule("FREQ=MONTHLY;BYDAY=-1FR", start="2026-01-01T09:00"). Needs `pip install 'mainspring[calendar]'`.
 
-    `start` is the DTSTART: the first local time that can occur, and what intervals are counted from.
+    `start` is the DTSTART: the first local time that can occur. Intervals are counted from it.
     """
 
     kind: ClassVar[str] = "rrule"
@@ -51,8 +51,8 @@ class RRule(WallRule):
         text = "".join(str(rule).upper().split()).removeprefix("RRULE:").rstrip(";")
         fill(self, rule=text, start=local_time(start, "start"))
         _check(rule, text)
-        said = parts(text)
-        if not _has_position(said) or not _has_days(said, self.start) or self.next_from(self.start) is None:
+        given = parts(text)
+        if not _has_position(given) or not _has_days(given, self.start) or self.next_from(self.start) is None:
             msg = f"RRULE {rule!r}: it never occurs"
             raise InvalidSchedule(msg)
 
@@ -81,7 +81,7 @@ def _check(given: str, text: str) -> None:
     elif parts(text).get("FREQ") not in FREQUENCIES:
         why = f"FREQ must be one of {', '.join(FREQUENCIES)}"
     elif "DTSTART" in parts(text):
-        why = "the first time is given apart: start='2026-01-01T09:00'"
+        why = "give the first time separately: start='2026-01-01T09:00'"
     elif parts(text).get("UNTIL", "").endswith("Z"):
         why = "UNTIL is local time here, without the Z; or leave it out and give the schedule an end"
     elif not re.fullmatch(r"([+-]?\d{1,3}(,|$))*", parts(text).get("BYSETPOS", "1")):
@@ -96,7 +96,7 @@ def _check(given: str, text: str) -> None:
 
 
 def _has_position(said: dict[str, str]) -> bool:
-    """Return whether BYSETPOS can choose something of one day, hour or minute, which dateutil would search for ever."""
+    """Return whether BYSETPOS can match within its day, hour or minute. If not, dateutil would search for ever."""
     within = {"DAILY": TIME_PARTS, "HOURLY": TIME_PARTS[1:], "MINUTELY": TIME_PARTS[2:], "SECONDLY": ()}
     if "BYSETPOS" not in said or said["FREQ"] not in within:
         return True
@@ -107,12 +107,12 @@ def _has_position(said: dict[str, str]) -> bool:
 def _has_days(said: dict[str, str], start: datetime) -> bool:
     """Return whether any year has the days that a rule names, whatever its interval.
 
-    dateutil looks for days that never come one by one until the year 10,000. The calendar repeats itself after 400
-    years, so the last 400 have every day there is. Only in yearly and monthly rules may `-1FR` mean the last Friday of
-    the period; others ignore the number, so they are looked up as plain weekdays of a year.
+    For days that do not exist, dateutil would search until the year 10,000. The calendar repeats after 400 years, so
+    the search starts in 9600. Only yearly and monthly rules use the number in `-1FR`, the last Friday of the period.
+    Other rules ignore it, so it is removed.
     """
-    named = _with_what_the_start_implies(said, start)
-    chosen = {name: named[name] for name in ("BYMONTH", *CHOOSES_DAYS) if name in named}
+    named = _with_implied_parts(said, start)
+    chosen = {name: named[name] for name in ("BYMONTH", *DAY_CHOOSING_PARTS) if name in named}
     if not chosen:
         return True
     frequency = said["FREQ"] if said["FREQ"] == "MONTHLY" else "YEARLY"
@@ -122,33 +122,33 @@ def _has_days(said: dict[str, str], start: datetime) -> bool:
     return next(iter(_parse(days, start.replace(year=9600, month=1, day=1))), None) is not None
 
 
-def _with_what_the_start_implies(said: dict[str, str], start: datetime) -> dict[str, str]:
-    """Name the days of the start in a rule that names none, so that it means the same from another start."""
+def _with_implied_parts(said: dict[str, str], start: datetime) -> dict[str, str]:
+    """Add the days of the start to a rule that names none, so that it has the same times from another start."""
     implied = {"BYMONTH": str(start.month), "BYMONTHDAY": str(start.day), "BYDAY": DAYS[start.weekday()]}
-    if not said.keys().isdisjoint(CHOOSES_DAYS):
+    if not said.keys().isdisjoint(DAY_CHOOSING_PARTS):
         return dict(said)
-    return {**{name: implied[name] for name in IMPLIED.get(said["FREQ"], ())}, **said}
+    return {**{name: implied[name] for name in IMPLIED_PARTS.get(said["FREQ"], ())}, **said}
 
 
 class Expansion:
-    """The times of one rule, expanded as far as they were asked for.
+    """The times of one rule, expanded as far as needed.
 
-    dateutil can only count from the start, so a rule without COUNT gets a start just before the time in question,
-    whole intervals later, which expands to the same times.
+    dateutil expands from the start only, which is slow if that is long ago. So a rule without COUNT is given a later
+    start, by a whole number of intervals, just before the time in question. It has the same times from there on.
     """
 
     def __init__(self, text: str, start: datetime) -> None:
         self._parts = parts(text)
         self._start = start
         self._count = int(self._parts["COUNT"]) if "COUNT" in self._parts else None
-        named = _with_what_the_start_implies(self._parts, start)
+        named = _with_implied_parts(self._parts, start)
         self._explicit = ";".join(f"{name}={value}" for name, value in named.items() if name != "COUNT")
         self._known: list[datetime] = []
-        self._one_at_a_time = Lock()
+        self._lock = Lock()
         self._begin(start)
 
     def next_from(self, local: datetime) -> datetime | None:
-        with self._one_at_a_time:
+        with self._lock:
             return self._next_from(max(local, self._start))
 
     def _next_from(self, local: datetime) -> datetime | None:
@@ -159,8 +159,8 @@ class Expansion:
             if following is None:
                 return None
             self._known.append(following)
-            if self._count is None and len(self._known) > MOST_KEPT:
-                del self._known[: MOST_KEPT // 2]
+            if self._count is None and len(self._known) > MAX_KNOWN_TIMES:
+                del self._known[: MAX_KNOWN_TIMES // 2]
                 self._from = self._known[0]
         return self._known[bisect_left(self._known, local)]
 
@@ -168,22 +168,25 @@ class Expansion:
         return self._from <= local <= (self._known[-1] if self._known else self._from) + timedelta(days=32)
 
     def _begin(self, local: datetime) -> None:
-        """Expand from the start, or from a later time that gives the same; COUNT counts from the start."""
+        """Begin to expand just before `local`, or from the start if the rule has a COUNT."""
         moved = self._moved(local) if self._count is None else self._start
         times = _parse(self._explicit, self._first_day_of_week(moved))
-        self._times = islice((one for one in times if one >= moved), self._count)
+        self._times = islice((time for time in times if time >= moved), self._count)
         self._known = []
         self._from = moved
 
     def _first_day_of_week(self, start: datetime) -> datetime:
-        """BYSETPOS counts within whole weeks, but dateutil begins its first week on the day of the start."""
+        """Return the first day of the start's week, if the rule needs it.
+
+        BYSETPOS counts within whole weeks, but dateutil begins its first week on the day of the start.
+        """
         if self._parts["FREQ"] != "WEEKLY" or "BYSETPOS" not in self._parts:
             return start
         first = DAYS.index(self._parts.get("WKST", "MO"))
         return start - timedelta(days=(start.weekday() - first) % 7)
 
     def _moved(self, local: datetime) -> datetime:
-        """The start, so many whole intervals later that it is about two before the time in question."""
+        """Return the start moved later by whole intervals, to about two intervals before `local`."""
         frequency, interval = self._parts["FREQ"], int(self._parts.get("INTERVAL", "1"))
         if frequency in STEPS:
             step = STEPS[frequency] * interval
@@ -204,7 +207,7 @@ def expansion(text: str, start: datetime) -> Expansion:
 
 def _parse(text: str, start: datetime) -> rrule:
     try:
-        from dateutil.rrule import rrulestr  # noqa: PLC0415 - needed by few
+        from dateutil.rrule import rrulestr  # noqa: PLC0415 - rarely needed
     except ImportError:
         msg = "RRULE needs the package `python-dateutil`: pip install 'mainspring[calendar]'"
         raise MissingExtra(msg) from None

@@ -1,4 +1,4 @@
-"""What all rules have in common: they name times, describe themselves, and are data."""
+"""The base classes of all rules: a rule names times, describes itself in words, and can be written as JSON."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from mainspring.schedule.parse import write_length, write_time
 
 
 class Rule(ABC):
-    """Immutable data. What a rule is made of can be written as JSON, and its constructor takes that back."""
+    """An immutable rule. `to_data` returns its fields as JSON, which the constructor accepts."""
 
     __slots__ = ()
     kind: ClassVar[str]
 
     @property
     def continuous(self) -> bool:
-        """Whether it recurs within the day (every five minutes, each hour) rather than naming times of day.
+        """Return whether it recurs within the day (every five minutes, each hour) rather than naming times of day.
 
-        Then gap and fold do not apply: a local time that is skipped does not fire, one that comes twice fires twice.
+        Then gap and fold do not apply: a skipped local time does not fire, and one that comes twice fires twice.
         """
         return False
 
     @property
     def from_finish(self) -> bool:
-        """Its next time is known only when the last run has ended."""
+        """Return whether the next time is known only when the last run has ended."""
         return False
 
     @abstractmethod
     def words(self) -> str:
-        """In plain words, to follow "it runs"."""
+        """Return the rule in words that can follow "it runs"."""
 
     def exact(self) -> str:
-        """Everything that the rule says, in a form that can be read back: a cron expression, say."""
+        """Return the whole rule in a form that can be parsed, such as a cron expression."""
         return f"rule {json.dumps(self.to_data())}"
 
     def describe(self) -> str:
-        """In plain words that can be read back: `Schedule(rule.describe()).rule == rule`.
+        """Return the rule in words that can be parsed: `Schedule(rule.describe()).rule == rule`.
 
-        Words that do not say all of it are followed by the exact form, in parentheses.
+        If the words do not describe the rule completely, the exact form follows in parentheses.
         """
-        from mainspring.schedule.text import rule_from_text  # noqa: PLC0415 - it needs all rules, which need this one
+        from mainspring.schedule.text import rule_from_text  # noqa: PLC0415 - it imports all rules, which import this module
 
         words = self.words()
         with contextlib.suppress(InvalidSchedule):
@@ -60,13 +60,13 @@ class Rule(ABC):
 
 
 class WallRule(Rule):
-    """A rule about wall time. Which instants those are, the schedule's zone and its policies say."""
+    """A rule about wall time. The schedule's zone and its policies determine the instants."""
 
     __slots__ = ()
 
     @abstractmethod
     def next_from(self, local: datetime) -> datetime | None:
-        """The first wall time that is not before this one. All are naive."""
+        """Return the rule's first wall time that is not before `local`. Both are naive."""
 
 
 def fill(frozen: object, /, **values: object) -> None:
@@ -83,5 +83,5 @@ def _plain(value: object) -> Any:
     if isinstance(value, date | datetime):
         return value.isoformat()
     if isinstance(value, tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return value.to_data() if hasattr(value, "to_data") else value

@@ -1,4 +1,4 @@
-"""The schedule: a rule, a zone and what to do when something is in the way. Data, and the questions one can ask it."""
+"""The schedule: a rule, a zone and policies. It is data, with methods that say when it fires and what is due."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DESCRIBED = re.compile(
 
 
 class Policies(TypedDict, total=False):
-    """What a schedule says beside its rule and its zone."""
+    """The options of a schedule, besides its rule and its zone."""
 
     gap: Gap
     fold: Fold
@@ -52,8 +52,8 @@ class PoliciesInZone(Policies, total=False):
 class Schedule:
     """Schedule(Cron("0 9 * * *"), zone="Europe/London"), Schedule("every 90s"), Schedule(Yearly(12, 24), "Asia/Tokyo").
 
-    Instants that go in and come out are aware; wall times are naive. `start` is the first instant that may fire, `end`
-    the first that may not: aware, or naive for a wall time in the zone.
+    All methods take and return aware instants; wall times are naive. `start` is the first instant that may fire, `end`
+    the first that may not. They are aware, or naive for a wall time in the zone.
     """
 
     rule: Rule
@@ -66,7 +66,7 @@ class Schedule:
     start: datetime | None
     end: datetime | None
     pause: Pause | None
-    earlier: tuple[Pause, ...]  # pauses before that one, as long as something of them may be undecided
+    earlier: tuple[Pause, ...]  # past pauses that may still cover undecided occurrences
 
     def __init__(
         self,
@@ -106,44 +106,44 @@ class Schedule:
     # -- when -----------------------------------------------------------------------------------------
 
     def next_after(self, after: datetime, *, zones: Zones = PACKAGED) -> Occurrence | None:
-        """The first to fire after an instant. For an interval from the last finish, that instant is the finish."""
+        """Return the first fire after an instant. For an interval from the last finish, that instant is the finish."""
         line = self._timeline(zones)
         return self._beyond_pause(line, line.after(instant(after, "after")))
 
     def between(self, low: datetime, high: datetime, *, zones: Zones = PACKAGED) -> Iterator[Occurrence]:
-        """Those from the one instant to before the other, one by one, without those in a pause."""
+        """Yield the occurrences from `low` to before `high`, without those in a pause."""
         line = self._timeline(zones)
         for found in line.between(instant(low, "low"), instant(high, "high")):
             if not any(pause.covers(found.utc) for pause in self._pauses()):
                 yield found
 
     def following(self, last: Occurrence, *, zones: Zones = PACKAGED) -> Occurrence | None:
-        """The occurrence after one that was decided, fired or not, even if tzdata or the zone has changed since.
+        """Return the occurrence after the last decided one, even if tzdata or the zone has changed since.
 
-        If the zone still puts the last one's nominal time at the same instant: the next instant. If not, wall time
-        decides: the first nominal time after that one, wherever it now is, even in the past. So a wall time that moved
-        ahead of the clock does not fire again, and one that fell behind it is not lost. What goes by real time
-        (intervals, `*/5 * * * *`) goes by instants alone.
+        If the zone still puts the last one's nominal time at the same instant, this is the next instant. If not, it is
+        the next nominal time, wherever that now is, even in the past. So a wall time that moved into the future does
+        not fire again, and one that moved into the past is not lost. Rules that recur in real time (intervals,
+        `*/5 * * * *`) always use the next instant.
         """
         return self._timeline(zones).following(last)
 
     def occurrence_at(self, moment: datetime, *, zones: Zones = PACKAGED) -> Occurrence:
-        """That moment as an occurrence, whatever the rule says: for a run that was triggered by hand."""
+        """Return a moment as an occurrence, whatever the rule says. Used for a run that a person triggers."""
         utc = instant(moment, "moment")
         offset = zones.get(self.zone).offset(utc.replace(tzinfo=None))
         return Occurrence(utc.replace(tzinfo=None) + offset, utc, offset, f"by hand {utc.isoformat()}")
 
     def run_at(self, occurrence: Occurrence, schedule_id: str) -> datetime:
-        """When to run: the instant plus its share of the jitter, which every process finds to be the same."""
+        """Return when to run: the instant plus its part of the jitter, which is the same in every process."""
         return occurrence.utc + spread(self.jitter, schedule_id, occurrence.key)
 
     # -- what to do -----------------------------------------------------------------------------------
 
     def plan(self, since: datetime | Occurrence, now: datetime, *, zones: Zones = PACKAGED) -> Plan:
-        """Everything after `since` until now, to be fired or dropped.
+        """Return which occurrences after `since` until now to fire, and which to drop.
 
-        `since` is the newest occurrence that was decided, or an instant: that of the schedule's creation or of its last
-        change and, for an interval from the last finish, that finish.
+        `since` is the newest decided occurrence, or an instant: when the schedule was created or last changed or, for
+        an interval from the last finish, that finish.
         """
         now, line = instant(now, "now"), self._timeline(zones)
         first = line.following(since) if isinstance(since, Occurrence) else line.after(instant(since, "since"))
@@ -158,7 +158,7 @@ class Schedule:
         return Plan(tuple(fires), tuple(drops), decided, self._beyond_pause(line, line.after(now)))
 
     def _plan_of_one(self, line: Timeline, first: Occurrence, now: datetime) -> Plan | None:
-        """The plan if just one occurrence is due and nothing is in its way, as is usual; found by half the steps."""
+        """Return the plan if just one occurrence is due and fires. This is the usual case, and takes half the steps."""
         lateness, grace = now - first.utc, self.misfire.grace
         if self._pauses() or (grace is not None and lateness > grace):
             return None
@@ -167,13 +167,13 @@ class Schedule:
         return None if several else Plan((Fire(first, lateness),), (), first, second)
 
     def _plan_from_finish(self, line: Timeline, first: Occurrence, now: datetime) -> Plan:
-        """One is due, however late: if it were dropped, no run would end and there would never be a next one."""
+        """Fire the one occurrence, however late. If it were dropped, no run would end, and nothing would fire again."""
         if self.pause is not None and self.pause.covers(now):
             return Plan((), (), None, self._beyond_pause(line, first))
         return Plan((Fire(first, now - first.utc),), (), first, None)
 
     def _beyond_pause(self, line: Timeline, found: Occurrence | None) -> Occurrence | None:
-        for pause in self._pauses():  # in the order of time
+        for pause in self._pauses():  # in chronological order
             if found is None or not pause.covers(found.utc):
                 continue
             if pause.until is None:
@@ -188,7 +188,7 @@ class Schedule:
     # -- changes --------------------------------------------------------------------------------------
 
     def paused(self, since: datetime, until: datetime | None = None) -> Schedule:
-        """One that is paused already stays so from when it was; a pause that is over is kept for what it covered."""
+        """Return this, paused. A current pause keeps its start; a past one is kept for what it covered."""
         if self.pause is None:
             return dataclasses.replace(self, pause=Pause(since, until))
         if self.pause.covers(since):
@@ -197,12 +197,12 @@ class Schedule:
         return dataclasses.replace(self, pause=Pause(since, until), earlier=earlier)
 
     def decided_until(self, utc: datetime) -> Schedule:
-        """Without earlier pauses that can cover nothing any more."""
-        left = tuple(pause for pause in self.earlier if pause.until is None or pause.until > utc)
-        return self if left == self.earlier else dataclasses.replace(self, earlier=left)
+        """Return this without earlier pauses that ended by `utc`, as all they covered is decided."""
+        earlier = tuple(pause for pause in self.earlier if pause.until is None or pause.until > utc)
+        return self if earlier == self.earlier else dataclasses.replace(self, earlier=earlier)
 
     def resumed(self, at: datetime) -> Schedule:
-        """The pause ends then rather than being forgotten: what it covered is not caught up."""
+        """Return this with the pause ended at `at`. The pause is kept, so that what it covered is not caught up."""
         if self.pause is None or (self.pause.until is not None and self.pause.until <= at):
             return self
         return dataclasses.replace(self, pause=Pause(self.pause.since, max(at, self.pause.since)))
@@ -210,19 +210,20 @@ class Schedule:
     # -- words and data -------------------------------------------------------------------------------
 
     def describe(self) -> str:
-        """`at 09:00 on the last weekday of every month, Europe/London time`.
+        """Return words such as `at 09:00 on the last weekday of every month, Europe/London time`.
 
-        `Schedule(…)` and `@app.every(…)` read it back: the rule, the zone, start and end. It does not tell of policies.
+        `Schedule(…)` and `@app.every(…)` can parse them. They contain the rule, the zone, start and end, but no
+        policies.
         """
         local = any(bound is not None and bound.tzinfo is None for bound in (self.start, self.end))
-        zoneless = isinstance(self.rule, Every) and not local  # then UTC goes without saying
+        zoneless = isinstance(self.rule, Every) and not local  # then UTC need not be mentioned
         zone = f", {self.zone} time" if self.zone != "UTC" else "" if zoneless else ", UTC"
         start = "" if self.start is None else f", from {self._moment(self.start)}"
         end = "" if self.end is None else f", until {self._moment(self.end)}"
         return f"{self.rule.describe()}{zone}{start}{end}"
 
     def _moment(self, moment: datetime) -> str:
-        """ISO 8601 for what the words cannot say: fractions of a second."""
+        """Return words, or ISO 8601 for a moment with fractions of a second, which the words cannot express."""
         return moment.isoformat() if moment.microsecond else long_moment(moment) + (" UTC" if moment.tzinfo else "")
 
     def to_data(self) -> dict[str, Any]:
@@ -258,14 +259,14 @@ class Schedule:
 
 
 def _described(rule: Any, zone: str | None, start: Bound, end: Bound) -> tuple[Any, str, Bound, Bound]:
-    """A text may be one of `describe`: with a zone and bounds at its end."""
+    """Split a text that `describe` wrote into its rule, zone and bounds."""
     found = DESCRIBED.fullmatch(rule.strip()) if isinstance(rule, str) else None
     if found is None or not any(found[name] for name in ("zone", "start", "end")):
         return rule, zone or "UTC", start, end
     named = found["zone"] and found["zone"].removesuffix(" time")
-    for what, inside, beside in (("zone", named, zone), ("start", found["start"], start), ("end", found["end"], end)):
-        if inside and beside and inside != beside:
-            msg = f"{what}: {rule!r} names one already; leave {what}={beside!r} out, or take it out of the text"
+    for what, inside, given in (("zone", named, zone), ("start", found["start"], start), ("end", found["end"], end)):
+        if inside and given and inside != given:
+            msg = f"{what}: {rule!r} contains a {what} already; leave out {what}={given!r}, or remove it from the text"
             raise InvalidSchedule(msg)
     bounds = (_read_bound(found["start"]) or start, _read_bound(found["end"]) or end)
     return found["rule"], named or zone or "UTC", *bounds
@@ -297,7 +298,7 @@ def _rule(rule: object) -> Rule:
 def _pause(pause: object) -> Pause | None:
     if pause is None or isinstance(pause, Pause):
         return pause
-    msg = f"pause: {pause!r} is no Pause; use Pause(since, until)"
+    msg = f"pause: {pause!r} is not a Pause; use Pause(since, until)"
     raise InvalidSchedule(msg)
 
 
@@ -307,5 +308,5 @@ def _from_fields(rule: Any, misfire: Any = None, pause: Any = None, earlier: Any
         policies["misfire"] = build("misfire", Misfire, misfire, ["mode", "grace", "max"])
     if pause is not None:
         policies["pause"] = build("pause", Pause, pause, ["since", "until"])
-    policies["earlier"] = tuple(build("pause", Pause, one, ["since", "until"]) for one in earlier)
+    policies["earlier"] = tuple(build("pause", Pause, past, ["since", "until"]) for past in earlier)
     return Schedule(rule if isinstance(rule, str) else rule_from_data(rule), **others, **policies)

@@ -1,4 +1,4 @@
-"""A rule as one writes it on a command line or in `@app.every(...)`."""
+"""Parses a rule as text, as on the command line or in `@app.every(…)`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ FORMS = """\
 15m                      a fixed interval: 90s, 1h30m, 15 minutes
 every 90s                a fixed interval; `every 10m after finish` counts from the end of the last run
 daily 09:00,17:00        local times of each day
-weekly mon-fri 09:00     of days of the week
-monthly last fri 09:00   of a day of the month: 1, -1, last, 2nd tue, last business day
-yearly 12-24 09:00       of a date
+weekly mon-fri 09:00     local times of days of the week
+monthly last fri 09:00   local times of a day of the month: 1, -1, last, 2nd tue, last business day
+yearly 12-24 09:00       local times of a date
 once 2026-12-24T18:00    one local time
 at 09:00 every day       the words in which a schedule describes itself"""
 
@@ -31,7 +31,7 @@ EXACT = re.compile(r".* \((?P<form>(?:cron|rrule|rule) .*)\)")
 
 
 def rule_from_text(text: str) -> Rule:
-    """Cron, a word and what belongs to it, or what `Rule.describe` writes: see FORMS."""
+    """Parse a rule in one of the forms in FORMS."""
     if found := EXACT.fullmatch(text.strip()):
         text = found["form"]
     word, _, rest = text.strip().partition(" ")
@@ -51,7 +51,7 @@ def rule_from_text(text: str) -> Rule:
 
 def _cron(text: str) -> Rule:
     if len(text.split()) < 5 and not text.lstrip().startswith("@"):
-        msg = f"{text!r} is no schedule. These are:\n{FORMS}"
+        msg = f"{text!r} is not a schedule. The forms are:\n{FORMS}"
         raise InvalidSchedule(msg)
     return Cron(text)
 
@@ -95,7 +95,7 @@ def _yearly(rest: str) -> Rule:
     day, at = _split(rest, "yearly 12-24 09:00")
     month, dash, number = day.partition("-")
     if not (dash and month.isdecimal() and number.isdecimal()):
-        msg = f"{day!r} is no date of a year; write 12-24 for 24 December"
+        msg = f"{day!r} is not a date of a year; write 12-24 for 24 December"
         raise InvalidSchedule(msg)
     return Yearly(int(month), int(number), _times(at))
 
@@ -109,7 +109,7 @@ def _split(rest: str, example: str) -> tuple[str, str]:
 
 
 def _times(text: str) -> list[str]:
-    return [one.strip() for one in text.split(",")]
+    return [part.strip() for part in text.split(",")]
 
 
 READERS: dict[str, Callable[[str], Rule]] = {

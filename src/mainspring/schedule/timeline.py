@@ -1,4 +1,4 @@
-"""The occurrences of a rule in a zone, in the order of instants. Pauses and misfires are not its business."""
+"""The occurrences of a rule in a zone, in the order of instants. Pauses and misfires are handled elsewhere."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from mainspring.schedule.every import SHORTEST, Every
+from mainspring.schedule.every import MIN_INTERVAL, Every
 from mainspring.schedule.expand import Walk
 from mainspring.schedule.occurrence import Occurrence
 from mainspring.schedule.rule import Rule, WallRule
 from mainspring.schedule.zones import Fold, Gap, Instant, Zone
 
-TICK = timedelta(microseconds=1)  # the least that can lie between two instants
-LEAST_APART = SHORTEST  # and between two occurrences: wall times are whole seconds
+TICK = timedelta(microseconds=1)  # the shortest time between two instants
+MIN_DISTANCE = MIN_INTERVAL  # between two occurrences; wall times are whole seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class Timeline:
     zone: Zone
     gap: Gap
     fold: Fold
-    start: datetime | None  # the first instant that may be
-    end: datetime | None  # the first that may not
+    start: datetime | None  # the first instant that is allowed
+    end: datetime | None  # the first instant that is not allowed any more
 
     def after(self, utc: datetime) -> Occurrence | None:
         if self.start is not None and self.start > utc and not self.rule.from_finish:
@@ -41,19 +41,19 @@ class Timeline:
         return self._following_nominal(last.nominal)
 
     def between(self, low: datetime, high: datetime) -> Iterator[Occurrence]:
-        """From the one instant to before the other, one by one."""
+        """Yield the occurrences from `low` to before `high`."""
         found = self.after(low - TICK)
         while found is not None and found.utc < high:
             yield found
             found = self.after(found.utc)
 
     def latest(self, low: datetime, high: datetime) -> Occurrence | None:
-        """The last that is not before the one instant and before the other. Found by halving, not by counting."""
+        """Return the last occurrence from `low` to before `high`. A binary search: there may be millions."""
         found = self.after(low - TICK)
         if found is None or found.utc >= high:
             return None
         low = found.utc
-        while high - low > LEAST_APART:
+        while high - low > MIN_DISTANCE:
             middle = low + (high - low) // 2
             later = self.after(middle)
             if later is not None and later.utc < high:
@@ -65,7 +65,7 @@ class Timeline:
     def _next(self, utc: datetime) -> Occurrence | None:
         if isinstance(self.rule, Every):
             return self._of_interval(max(self.rule.next_after(utc), self.start or utc))
-        assert isinstance(self.rule, WallRule)  # noqa: S101 - there is no third kind
+        assert isinstance(self.rule, WallRule)  # noqa: S101 - every rule is one of the two
         gap: Gap = "skip" if self.rule.continuous else self.gap
         fold: Fold = "both" if self.rule.continuous else self.fold
         found = Walk(self.rule, self.zone, gap, fold).next_from((utc + TICK).replace(tzinfo=None))
@@ -86,12 +86,12 @@ class Timeline:
         return nominal.isoformat() + again
 
     def _still_means(self, last: Occurrence) -> bool:
-        """Whether the zone, as it is known today, puts that nominal time where it was."""
+        """Return whether the zone, by today's tzdata, still puts that nominal time at the same instant."""
         instants = self.zone.resolve(last.nominal, self.gap, self.fold)
         return any(instant.utc == last.utc.replace(tzinfo=None) for instant in instants)
 
     def _following_nominal(self, nominal: datetime) -> Occurrence | None:
-        assert isinstance(self.rule, WallRule)  # noqa: S101 - others go by instants
+        assert isinstance(self.rule, WallRule)  # noqa: S101 - the others are continuous
         found = self.rule.next_from(nominal + TICK)
         while found is not None:
             for instant in self.zone.resolve(found, self.gap, self.fold):

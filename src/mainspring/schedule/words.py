@@ -1,4 +1,4 @@
-"""English for times and dates."""
+"""Writes times and dates in English."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNITS = (("week", 604_800), ("day", 86_400), ("hour", 3600), ("minute", 60), ("s
 
 
 def listing(items: Iterable[str], conjunction: str = "and") -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Return `a`, `a and b`, or `a, b and c`."""
     several = list(items)
     if len(several) < 2:
         return "".join(several)
@@ -24,29 +24,29 @@ def listing(items: Iterable[str], conjunction: str = "and") -> str:
 
 
 def ordinal(number: int) -> str:
-    """1st, 2nd, 3rd, 11th."""
+    """Return 1st, 2nd, 3rd, 11th."""
     suffix = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{suffix}"
 
 
 def times(at: Sequence[time]) -> str:
-    return f"at {listing(write_time(one) for one in at)}"
+    return f"at {listing(write_time(time) for time in at)}"
 
 
 def weekday_span(days: Sequence[int]) -> str:
-    """Monday is 0. `Monday to Friday`, `Tuesday and Thursday`."""
+    """Return `Monday to Friday`, or `Tuesday and Thursday`. Monday is 0."""
     if len(days) > 2 and list(days) == list(range(days[0], days[0] + len(days))):
         return f"{FULL_WEEKDAYS[days[0]]} to {FULL_WEEKDAYS[days[-1]]}"
     return listing(FULL_WEEKDAYS[day] for day in days)
 
 
 def every(count: int, unit: str) -> str:
-    """`every day`, `every 3 days`."""
+    """Return `every day`, or `every 3 days`."""
     return f"every {unit}" if count == 1 else f"every {count} {unit}s"
 
 
 def span_of_time(length: timedelta) -> str:
-    """`5 minutes`, `1 hour and 30 minutes`; `minute` alone for exactly one, as in "every minute"."""
+    """Return `5 minutes` or `1 hour and 30 minutes`; for exactly one, `minute`, as in "every minute"."""
     seconds, parts = length.total_seconds(), []
     for unit, size in UNITS:
         if unit == "week" and seconds % size:

@@ -1,7 +1,7 @@
-"""Time zones: which instants a wall time is, and when clocks change.
+"""Time zones: converts wall times to instants, and finds when clocks change.
 
-Zones come from the `tzdata` package, not from the machine's own files, so that every process of one installation agrees
-and the version in use can be told. `Zones(directory)` reads another version, for a look at what it would change.
+Zones come from the `tzdata` package, not from the machine's own files, so that all processes of an installation agree
+and the version in use is known. `Zones(directory)` reads another version, to see what it would change.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ FOLDS: tuple[Fold, ...] = ("first", "second", "both")
 
 DAY = timedelta(days=1)
 SECOND = timedelta(seconds=1)
-SHADOW = timedelta(days=3)  # longer than any change of clocks, shorter than the time between two
+SHADOW = timedelta(days=3)  # longer than clocks ever move, shorter than the time between two changes
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """At this instant (naive UTC) a zone's clocks go from one offset to another."""
+    """The instant (naive UTC) at which a zone's clocks change from one offset to another."""
 
     at: datetime
     before: timedelta
@@ -53,7 +53,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of time (naive UTC, end excluded) with one offset; `before` and `after` are its neighbours' offsets."""
+    """A period (naive UTC, end excluded) with one offset; `before` and `after` are the offsets around it."""
 
     start: datetime
     end: datetime
@@ -64,16 +64,16 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """One meaning of a wall time."""
+    """An instant that a wall time stands for."""
 
     utc: datetime  # naive
-    offset: timedelta  # of the zone, then
-    shifted: timedelta = timedelta()  # how far the wall time was moved, as clocks skipped it
-    fold: Literal["first", "second"] | None = None  # the wall time comes twice, and this is which
+    offset: timedelta  # of the zone at that instant
+    shifted: timedelta = timedelta()  # how far the wall time was moved, because clocks skip it
+    fold: Literal["first", "second"] | None = None  # which one, if the wall time comes twice
 
 
 class Zone:
-    """One IANA zone. Instants are naive UTC here, wall times naive local: neither can be taken for an aware one."""
+    """One IANA zone. In this class, instants are naive UTC and wall times are naive local time."""
 
     def __init__(self, key: str, info: ZoneInfo) -> None:
         self.key = key
@@ -86,9 +86,9 @@ class Zone:
         return offset
 
     def resolve(self, local: datetime, gap: Gap = "shift", fold: Fold = "first") -> tuple[Instant, ...]:
-        """The instants that a wall time stands for: one, none (skipped in a gap) or two (both in a fold).
+        """Return the instants that a wall time stands for: one, none (skipped in a gap) or two (both in a fold).
 
-        A time in a gap is read with the offset before it, as RFC 5545 wants: 02:30 becomes 03:30.
+        A time in a gap is read with the offset before the gap, as RFC 5545 requires: 02:30 becomes 03:30.
         """
         first, second = self._offset_of(local, fold=0), self._offset_of(local, fold=1)
         if first == second:
@@ -99,7 +99,7 @@ class Zone:
         return {"first": instants[:1], "second": instants[1:], "both": instants}[fold]
 
     def first_instant(self, local: datetime) -> datetime:
-        """The same as `resolve` for who wants a shift in gaps and the first in folds: in a third of the time."""
+        """Return the same instant as `resolve` with gap="shift" and fold="first", in a third of the time."""
         return local - self._offset_of(local, fold=0)
 
     def _offset_of(self, local: datetime, fold: int) -> timedelta:
@@ -108,7 +108,7 @@ class Zone:
         return offset
 
     def span(self, utc: datetime) -> Span:
-        """The stretch around an instant. It also ends with the year, as nobody looks further at once."""
+        """Return the span around an instant. It ends with the year at the latest, as no caller needs more at once."""
         offset = self.offset(utc)
         known = self.transitions(utc.year)
         later = bisect_right(known, utc, key=lambda transition: transition.at)
@@ -124,14 +124,17 @@ class Zone:
         return this_year[-1] if this_year and this_year[-1].at <= utc else None
 
     def transitions(self, year: int) -> tuple[Transition, ...]:
-        """Those after the start of the year (UTC) up to the start of the next one, that included."""
+        """Return the clock changes after the start of the year (UTC), up to and including the start of the next one."""
         found = self._years.get(year)
         if found is None:
             found = self._years[year] = tuple(self._search(year))
         return found
 
     def _search(self, year: int) -> Iterator[Transition]:
-        """A ZoneInfo tells offsets but not when they change: look at the wall once a day, clocks change more rarely."""
+        """Find the clock changes of a year by comparing the offsets of consecutive days.
+
+        A ZoneInfo has no list of its changes. Clocks never change twice within a day, so no change is missed.
+        """
         low, high = datetime(year, 1, 1), datetime(year + 1, 1, 1)
         wall = (low - 2 * DAY).replace(tzinfo=self.info)
         before = wall.utcoffset()
@@ -145,7 +148,7 @@ class Zone:
             before = after
 
     def _pinpoint(self, near: datetime, after: timedelta) -> datetime:
-        """The second at which an offset begins, within two days or so of an instant."""
+        """Return the second at which an offset begins, within about two days of an instant."""
         low, high = near - DAY, near + 3 * DAY
         while high - low > SECOND:
             middle = (low + (high - low) // 2).replace(microsecond=0)
@@ -153,7 +156,7 @@ class Zone:
         return high
 
     def changes_on(self, day: date) -> tuple[Transition, ...]:
-        """The changes of clocks that a local day sees, at its ends or within."""
+        """Return the clock changes within a local day or at its ends."""
         low = datetime.combine(day, time()) - self._offset_of(datetime.combine(day, time()), fold=0)
         high = datetime.combine(day + DAY, time()) - self._offset_of(datetime.combine(day + DAY, time()), fold=1)
         known = (t for year in sorted({low.year, high.year}) for t in self.transitions(year))
@@ -161,7 +164,7 @@ class Zone:
 
 
 class Zones:
-    """The zones of one directory laid out as /usr/share/zoneinfo is, or of the `tzdata` package."""
+    """The zones of a directory with the layout of /usr/share/zoneinfo, or of the `tzdata` package."""
 
     def __init__(self, directory: Path | None = None) -> None:
         self._root: Traversable = directory or importlib.resources.files("tzdata").joinpath("zoneinfo")
@@ -170,7 +173,7 @@ class Zones:
 
     @property
     def version(self) -> str:
-        """Such as 2026a."""
+        """Return the version of the database, such as 2026a."""
         if self._packaged:
             return _packaged_version()
         for name in ("+VERSION", "version"):
@@ -181,7 +184,7 @@ class Zones:
 
     @contextmanager
     def reading(self, other: Zones) -> Iterator[None]:
-        """Within it, `PACKAGED` is what a program with another tzdata installed sees. For tests of upgrades."""
+        """Use the zones of `other` within this context, as if that tzdata were installed. For tests of upgrades."""
         before = self._root, self._packaged, self._known
         self._root, self._packaged, self._known = other._root, other._packaged, other._known
         try:
@@ -192,7 +195,7 @@ class Zones:
     def get(self, key: str) -> Zone:
         try:
             return self._known[key]
-        except (KeyError, TypeError):  # not known yet, or not even hashable: then it is not a name
+        except (KeyError, TypeError):  # not loaded yet; or not hashable, so not a name
             if not _is_name(key):
                 raise UnknownZone(_unknown(key)) from None
         return self._known.setdefault(key, self._load(key))
@@ -207,7 +210,7 @@ class Zones:
 
 
 def tzdata_version() -> str:
-    """The version of the IANA database in use, such as 2026a."""
+    """Return the version of the IANA database in use, such as 2026a."""
     return PACKAGED.version
 
 
@@ -218,7 +221,7 @@ def _packaged_version() -> str:
 
 @cache
 def zone_keys() -> frozenset[str]:
-    """The names of all zones."""
+    """Return the names of all zones."""
     listed = importlib.resources.files("tzdata").joinpath("zones").read_text("ascii")
     return frozenset(listed.split())
 
@@ -232,13 +235,13 @@ def _unknown(key: object) -> str:
     by_lower = {name.lower(): name for name in keys}
     tidy = str(key).strip().replace(" ", "_").lower()
     if tidy in by_lower:
-        return f"{key!r} is no IANA time zone; did you mean {by_lower[tidy]}?"
+        return f"{key!r} is not an IANA time zone; did you mean {by_lower[tidy]}?"
     cities = [name for name in keys if name.rpartition("/")[2].lower() == tidy]
     if cities:
-        return f"{key!r} is no IANA time zone; did you mean {' or '.join(cities)}?"
+        return f"{key!r} is not an IANA time zone; did you mean {' or '.join(cities)}?"
     if tidy[:1] in ("+", "-") or tidy.startswith(("utc", "gmt")):
-        return f"{key!r} is no IANA time zone; name a place, such as Europe/Paris, so that DST is right, or UTC"
-    return f"{key!r} is no IANA time zone{did_you_mean(tidy, keys) or '; names look like Europe/London'}"
+        return f"{key!r} is not an IANA time zone; name a place, such as Europe/Paris, so that DST is right, or UTC"
+    return f"{key!r} is not an IANA time zone{did_you_mean(tidy, keys) or '; names look like Europe/London'}"
 
 
 PACKAGED = Zones()
