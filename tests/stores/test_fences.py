@@ -138,7 +138,7 @@ GUARDS = [
         ("test_a_lost_claim_does_not_spoil_its_batch", "test_a_run_that_stalled_writes_nothing"),
     ),
     Guard("the fence of steps", sqlite, without(acks, "HELD", "token = job_token"), (SAVED,)),
-    Guard("jobs' ends are told", sqlite, instead(wakeups, "SOMEBODY_WAITS_FOR_AN_END", "SELECT 0"), ENDED),
+    Guard("jobs' ends are told", sqlite, instead(wakeups, "ANY_WAITER_FOR_AN_END", "SELECT 0"), ENDED),
     Guard("the fence of progress", sqlite, without(acks, "REPORT", "token = ?"), (RECLAIMED, ZOMBIE)),
     Guard("the fence of heartbeats", sqlite, without(maintenance, "LOST", "token = held.value"), (HEARD,)),
     Guard("dedupe keys", sqlite, instead(insertion, "holders", lambda *_: {}), DEDUPED),

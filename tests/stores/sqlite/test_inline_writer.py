@@ -72,7 +72,7 @@ async def test_many_jobs_are_claimed_to_the_limit(store: SqliteStore, by_writer:
     ids = await put_many(store, 30)
     held = await claim(store, 25)
     assert [one.id for one in held] == ids[:25]
-    assert by_writer == [25 - inline_writer.MOST]
+    assert by_writer == [25 - inline_writer.MAX_JOBS]
 
 
 async def test_a_gate_that_is_held_is_waited_for_by_the_writer(store: SqliteStore, by_writer: list[int]) -> None:
@@ -207,7 +207,7 @@ async def test_while_somebody_is_in_the_way_the_writer_inserts(
 async def test_while_the_writer_is_busy_it_is_asked(
     shop: Mainspring, store: SqliteStore, inserts_by_writer: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mainspring.stores.sqlite.writer.CALM", 3600.0)
+    monkeypatch.setattr("mainspring.stores.sqlite.writer.IDLE_AFTER", 3600.0)
     await put(store)
     inserts_by_writer.clear()
     await in_thread(lambda: enqueue(shop))

@@ -196,12 +196,12 @@ INTENDED = {
     ),
     "TAKE": (claims.TAKE, [BY_ROW]),
     "HELD": (_statement(acks.HELD, 16, 3), [BY_ID]),
-    "GO_ON": (_statement(acks.GO_ON, 16, 11), [BY_ROW]),
+    "RESCHEDULE": (_statement(acks.RESCHEDULE, 16, 11), [BY_ROW]),
     "ARCHIVE": (_statement(acks.ARCHIVE, 16, 10), [BY_ROW]),
     "ARCHIVE_COMPLETED": (_statement(acks.ARCHIVE_COMPLETED, 16, 5), [BY_ROW]),
     "REMOVE": (acks.REMOVE, [BY_ROW]),
     "WAITING_FOR": (_statement(wakeups.WAITING_FOR, 16, 1), [f"{CALLED} (waits_for=?)"]),
-    "SOMEBODY_WAITS_FOR_AN_END": (wakeups.SOMEBODY_WAITS_FOR_AN_END, [f"{CALLED} (waits_for>? AND waits_for<?)"]),
+    "ANY_WAITER_FOR_AN_END": (wakeups.ANY_WAITER_FOR_AN_END, [f"{CALLED} (waits_for>? AND waits_for<?)"]),
     "WAITING_FOR_ENDS": (wakeups.WAITING_FOR_ENDS, [f"{CALLED} (waits_for=?)"]),
     "WAKE": (wakeups.WAKE, [BY_ROW]),
     "OF_JOB": (durable.OF_JOB, ["mainspring_steps USING PRIMARY KEY (job_id=?)"]),
@@ -435,7 +435,7 @@ async def behind_unknown(number: int) -> dict[str, int]:
     asked = 1
     while (await store.claim("w1", [Want("default", 10)], tasks=KNOWN)).next_due is not None:
         asked += 1
-    assert asked <= number / claims.MOST_ASIDE + 2
+    assert asked <= number / claims.MAX_SET_ASIDE + 2
     await put(store, priority=3)
     assert len(await claim(store, tasks=KNOWN)) == 1  # after which claims are the writer's, where steps are counted
     await put_many(store, 5)

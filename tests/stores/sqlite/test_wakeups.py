@@ -97,7 +97,7 @@ async def test_a_suspended_job_that_comes_twice_is_counted_once(store: SqliteSto
 async def test_outputs_of_steps_count_among_the_bytes_of_a_chunk(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mainspring.stores.sqlite.transfer.MOST_BYTES", 10_000)
+    monkeypatch.setattr("mainspring.stores.sqlite.transfer.MAX_CHUNK_BYTES", 10_000)
     large = Step("large", 1, output='"' + "x" * 20_000 + '"')
     for _ in range(3):
         await end(store, await running(store), Move.SUSPEND, delay=UNTIL_WOKEN, steps=(large,))

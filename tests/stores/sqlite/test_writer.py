@@ -113,7 +113,7 @@ async def test_what_waits_goes_into_one_commit(store: SqliteStore, commits: list
 
 
 async def test_a_batch_is_not_endless(store: SqliteStore, commits: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "MOST_REQUESTS", 10)
+    monkeypatch.setattr(writer, "MAX_BATCH", 10)
     await together(store, *(put(store) for _ in range(35)))
     assert max(commits) == 10
     assert await store.count(Filter()) == 35
@@ -457,7 +457,7 @@ async def test_workers_of_the_parent_hear_on_after_a_fork(store: SqliteStore) ->
 async def test_a_child_that_was_forked_inside_a_transaction_is_refused_the_database(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fork, "PATIENCE", 0.01)
+    monkeypatch.setattr(fork, "FORK_WAIT", 0.01)
     held = await running(store)
 
     def try_it() -> None:

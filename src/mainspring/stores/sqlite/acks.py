@@ -1,6 +1,6 @@
-"""Jobs leave their workers: the fence, the archive, the next try, and progress and steps on the way.
+"""Writes of running jobs: outcomes (checked against the claim's token), progress and steps.
 
-Rows come back from SQLite as one JSON text per batch: see writer.py for why nothing is done per row.
+SQLite returns the rows of a batch as one JSON text. The docstring of writer.py explains why nothing is done per row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mainspring.stores.rules import (
     refuse_illegal,
     shorten,
 )
-from mainspring.stores.sqlite.insertion import Ready, insert_jobs, ready
+from mainspring.stores.sqlite.insertion import PreparedJob, insert_jobs, prepare
 from mainspring.stores.sqlite.steps import put_steps
 from mainspring.stores.sqlite.values import in_values
 from mainspring.stores.sqlite.wakeups import call_ends, wake_if_ended
@@ -61,7 +61,7 @@ SELECT id, task, queue, {COMPLETED}, priority, run_at, attempts + 1, max_attempt
 FROM (VALUES {{values}}) CROSS JOIN mainspring_jobs
     ON seq = column1 AND +id = column2 AND token = column3 AND status = {RUNNING}
 """
-GO_ON = """
+RESCHEDULE = """
 WITH going(
     going_seq, next_status, next_run_at, anew, is_attempt, is_crash, awaited, why, new_error_type, new_error, now
 ) AS (VALUES {values})
@@ -80,13 +80,13 @@ VALUES (:job_id, (SELECT coalesce(max(number), 0) + 1 FROM mainspring_attempts W
 
 @dataclass(slots=True)
 class Held:
-    """A running job of which the fence said yes."""
+    """A running job whose token matches the outcome's."""
 
-    number: int  # which outcome
+    number: int  # index of the outcome
     seq: int
     id: str
     queue: str
-    asked: str | None  # why it is to be cancelled, if it is
+    asked: str | None  # the reason, if a cancellation was requested
     attempts: int
     crashes: int
     worker: str
@@ -94,35 +94,46 @@ class Held:
 
 
 @dataclass(slots=True)
-class Ended:
-    """Outcomes that came together. If all of them are plain successes, their rows are made by who brings them."""
+class AckRequest:
+    """The outcomes of one `ack` call.
+
+    If all of them are plain successes, `completions` has their rows. The calling thread makes them, to save the
+    writer's time.
+    """
 
     outcomes: list[Outcome]
     completions: list[tuple[Any, ...]] | None
 
     @classmethod
-    def of(cls, outcomes: Iterable[Outcome]) -> Ended:
+    def of(cls, outcomes: Iterable[Outcome]) -> AckRequest:
         outcomes = list(outcomes)
         for outcome in outcomes:
             if outcome.move is not Move.DONE or outcome.follow_ups or outcome.steps or outcome.ref is None:
                 return cls(outcomes, None)
         return cls(
             outcomes,
-            [(one.ref[0], one.job_id, one.token, one.started_at or None, one.result) for one in outcomes],
+            [
+                (outcome.ref[0], outcome.job_id, outcome.token, outcome.started_at or None, outcome.result)
+                for outcome in outcomes
+            ],
         )
 
 
-def ack(transaction: Transaction, together: list[Ended]) -> list[list[Status | None]]:
+def ack(transaction: Transaction, requests: list[AckRequest]) -> list[list[Status | None]]:
     return [
-        [Status.COMPLETED] * len(ended.outcomes)
-        if complete(transaction, ended)
-        else settle(transaction, ended.outcomes)
-        for ended in together
+        [Status.COMPLETED] * len(request.outcomes)
+        if complete(transaction, request)
+        else settle(transaction, request.outcomes)
+        for request in requests
     ]
 
 
 def settle(transaction: Transaction, outcomes: list[Outcome]) -> list[Status | None]:
-    """The fence: only a job that runs under the outcome's very token is touched. A zombie's outcome finds none."""
+    """Write outcomes; return the new status of each job, or None if the claim was lost.
+
+    This is the fence: only jobs that run under the outcome's token are changed. So a worker that lost its claim cannot
+    finish the run of another worker.
+    """
     refuse_illegal(outcomes)
     statuses: list[Status | None] = [None] * len(outcomes)
     ended: list[tuple[Held, int, Outcome]] = []
@@ -134,22 +145,23 @@ def settle(transaction: Transaction, outcomes: list[Outcome]) -> list[Status | N
         (ended if status in FINISHED else going).append((job, CODES[status], outcome))
         if (move := recorded_as(outcome, status)) is not None:
             record_attempt(transaction, job, move, outcome)
-    go_on(transaction, going)
+    reschedule(transaction, going)
     end(transaction, ended)
     accepted = [outcome for outcome, status in zip(outcomes, statuses, strict=True) if status]
     put_steps(transaction, accepted)
-    follow_ups = ready([job for outcome in accepted for job in outcome.follow_ups])
-    insert_jobs(transaction, follow_ups)  # late, since one may want the dedupe key that its parent held
+    follow_ups = prepare([job for outcome in accepted for job in outcome.follow_ups])
+    insert_jobs(transaction, follow_ups)  # after `end`: a follow-up may need the dedupe key that its parent held
     wake_if_ended(transaction, {outcome.job_id: outcome.waits_for for outcome in accepted})
     return statuses
 
 
-def complete(transaction: Transaction, ended: Ended) -> bool:
-    """The usual case in half the time: every run succeeded and none lost its claim. Else nothing is done, and False.
+def complete(transaction: Transaction, request: AckRequest) -> bool:
+    """Write the outcomes if every run succeeded and no claim was lost; otherwise change nothing and return False.
 
-    The claim's `ref` says in which row the job is, but a row may by now be another job's: id and token decide.
+    This handles the usual case in half the time. The claim's `ref` gives the row of the job, but the row may belong to
+    another job by now: so id and token must match too.
     """
-    rows, now = ended.completions, transaction.now
+    rows, now = request.completions, transaction.now
     if rows is None:
         return False
     transaction.execute("SAVEPOINT completing")
@@ -159,7 +171,7 @@ def complete(transaction: Transaction, ended: Ended) -> bool:
         done = 0
     if done == len(rows):
         transaction.execute(REMOVE, (json.dumps([row[0] for row in rows]),))
-        for queue, number in Counter([outcome.ref[1] for outcome in ended.outcomes]).items():
+        for queue, number in Counter([outcome.ref[1] for outcome in request.outcomes]).items():
             transaction.count(queue, RUNNING, -number)
             transaction.count(queue, COMPLETED, number)
         call_ends(transaction, [row[1] for row in rows])
@@ -177,7 +189,7 @@ def held_jobs(transaction: Transaction, outcomes: Sequence[Outcome | Save]) -> I
 
 
 def first_of_each(held: Iterable[Held]) -> Iterable[Held]:
-    """Two outcomes for one claim: the first counts."""
+    """Drop repeated jobs: of two outcomes for one claim, the first counts."""
     seen: set[int] = set()
     for job in held:
         if job.seq not in seen:
@@ -185,10 +197,10 @@ def first_of_each(held: Iterable[Held]) -> Iterable[Held]:
             yield job
 
 
-def go_on(transaction: Transaction, going: Sequence[tuple[Held, int, Outcome]]) -> None:
-    """The jobs stay live: they wait for their next run."""
-    rows = [to_go_on(job, status, outcome, transaction.now) for job, status, outcome in going]
-    for chunk in in_values(GO_ON, rows):
+def reschedule(transaction: Transaction, going: Sequence[tuple[Held, int, Outcome]]) -> None:
+    """Put jobs that are not finished back: they stay live and wait for their next run."""
+    rows = [rescheduled_row(job, status, outcome, transaction.now) for job, status, outcome in going]
+    for chunk in in_values(RESCHEDULE, rows):
         transaction.execute(*chunk)
     for (queue, status), number in Counter((job.queue, status) for job, status, _ in going).items():
         transaction.count(queue, RUNNING, -number)
@@ -196,7 +208,7 @@ def go_on(transaction: Transaction, going: Sequence[tuple[Held, int, Outcome]]) 
         transaction.woken.add(queue)
 
 
-def to_go_on(job: Held, status: int, outcome: Outcome, now: Millis) -> tuple[Any, ...]:
+def rescheduled_row(job: Held, status: int, outcome: Outcome, now: Millis) -> tuple[Any, ...]:
     failure = outcome.failure
     return (
         job.seq,
@@ -209,15 +221,15 @@ def to_go_on(job: Held, status: int, outcome: Outcome, now: Millis) -> tuple[Any
         outcome.reason,
         failure.type if failure else None,
         failure.message if failure else None,
-        now,  # it was due when it was claimed, even if the clock was set back since
+        now,  # caps run_at: the job was due when claimed, and must stay due if the clock was set back since
     )
 
 
 def end(transaction: Transaction, ended: Sequence[tuple[Held, int, Outcome]]) -> None:
-    """The jobs are finished: they leave the live table for the archive."""
+    """Move finished jobs from the live table to the archive."""
     if not ended:
         return
-    archive(transaction, [to_end(job, status, outcome, transaction.now) for job, status, outcome in ended])
+    archive(transaction, [archived_row(job, status, outcome, transaction.now) for job, status, outcome in ended])
     for (queue, status), number in Counter((job.queue, status) for job, status, _ in ended).items():
         transaction.count(queue, RUNNING, -number)
         transaction.count(queue, status, number)
@@ -230,7 +242,7 @@ def archive(transaction: Transaction, rows: Sequence[Sequence[Any]]) -> None:
     transaction.execute(REMOVE, (json.dumps([row[0] for row in rows]),))
 
 
-def to_end(job: Held, status: int, outcome: Outcome, now: Millis) -> tuple[Any, ...]:
+def archived_row(job: Held, status: int, outcome: Outcome, now: Millis) -> tuple[Any, ...]:
     failure = outcome.failure
     return (
         job.seq,
@@ -267,24 +279,29 @@ def record_attempt(transaction: Transaction, job: Held, move: Move, outcome: Out
 
 
 @dataclass(slots=True)
-class Saving:
-    """Steps with the rows of the jobs that they spawn, made by the one who wants them saved."""
+class SaveRequest:
+    """Steps to save and the rows of the jobs that they spawn. The calling thread makes the rows."""
 
     save: Save
-    jobs: list[Ready]
+    jobs: list[PreparedJob]
 
 
-def saving(saves: Iterable[Save]) -> list[Saving]:
-    return [Saving(save, ready(save.jobs)) for save in saves]
+def save_requests(saves: Iterable[Save]) -> list[SaveRequest]:
+    return [SaveRequest(save, prepare(save.jobs)) for save in saves]
 
 
-def save(transaction: Transaction, new: list[Saving]) -> list[list[Inserted] | None]:
-    """The same fence as that of outcomes. A halt does not refuse the jobs: a run that has begun may end."""
-    held = {job.number for job in held_jobs(transaction, [one.save for one in new])}
-    accepted = [one for number, one in enumerate(new) if number in held]
-    put_steps(transaction, [one.save for one in accepted])
-    inserted = iter(insert_jobs(transaction, [job for one in accepted for job in one.jobs]))
-    return [list(islice(inserted, len(one.jobs))) if number in held else None for number, one in enumerate(new)]
+def save(transaction: Transaction, requests: list[SaveRequest]) -> list[list[Inserted] | None]:
+    """Write steps and insert their jobs where the claim is still held; None where it was lost.
+
+    A halt does not refuse these jobs, so that a run that has begun can finish.
+    """
+    held = {job.number for job in held_jobs(transaction, [request.save for request in requests])}
+    accepted = [request for number, request in enumerate(requests) if number in held]
+    put_steps(transaction, [request.save for request in accepted])
+    inserted = iter(insert_jobs(transaction, [job for request in accepted for job in request.jobs]))
+    return [
+        list(islice(inserted, len(request.jobs))) if number in held else None for number, request in enumerate(requests)
+    ]
 
 
 # -- progress -------------------------------------------------------------------------------------
@@ -296,5 +313,6 @@ UPDATE mainspring_jobs SET progress = ?, note = ? WHERE id = ? AND token = ? AND
 
 def report(transaction: Transaction, reports: list[ProgressReport]) -> list[bool]:
     return [
-        transaction.execute(REPORT, (one.fraction, one.note, one.job_id, one.token)).rowcount == 1 for one in reports
+        transaction.execute(REPORT, (report.fraction, report.note, report.job_id, report.token)).rowcount == 1
+        for report in reports
     ]

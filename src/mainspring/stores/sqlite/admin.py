@@ -1,4 +1,4 @@
-"""What is done to jobs by hand: cancel, retry, delete, edit, halt. Each leaves a line in the audit log."""
+"""Changes by hand: cancel, retry, delete, edit, halt. Each writes an entry into the audit log."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def carry_out(transaction: Transaction, targets: Sequence[Target], request: Chan
 
 
 def try_out(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
-    """A dry run is the real thing, taken back."""
+    """Return what the change would do: carry it out, then roll it back."""
     rehearsal = Transaction(transaction.connection, transaction.now)
     transaction.execute("SAVEPOINT rehearsal")
     try:
@@ -63,7 +63,7 @@ def try_out(transaction: Transaction, targets: Sequence[Target], request: Change
 
 
 def find_targets(transaction: Transaction, request: ChangeRequest) -> list[Target]:
-    """One more than the limit, oldest first, so that a later chunk goes on where this one ended."""
+    """Return the matching jobs, oldest first, up to one more than the limit: that one shows that a chunk follows."""
     targets: list[Target] = []
     for table in (LIVE, FINISHED):
         conditions = Conditions(request.where, table)
@@ -89,7 +89,7 @@ UPDATE mainspring_jobs SET cancel = 1, reason = ? WHERE id IN (SELECT value FROM
 
 
 def cancel(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
-    """Waiting jobs end at once. A running one is asked to: its worker hears of it and ends it."""
+    """Cancel waiting jobs at once, and ask running ones to stop: their workers are woken and end them."""
     effect = Effect(
         [target.id for target in targets if target.status != RUNNING],
         [target.id for target in targets if target.status == RUNNING],
@@ -123,7 +123,10 @@ FROM mainspring_archive WHERE id = ?
 
 
 def replay(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
-    """Run again now, with a full budget. Never beside another live job of the same dedupe key."""
+    """Make jobs run again now, with a full budget of attempts.
+
+    A job whose dedupe key is held by another live job is not replayed; it is reported as a conflict.
+    """
     effect = Effect()
     for target in targets:
         if target.table == LIVE:
@@ -170,10 +173,10 @@ def delete(transaction: Transaction, targets: Sequence[Target], request: ChangeR
 
 
 def remove_jobs(transaction: Transaction, ids: Sequence[str]) -> None:
-    """Delete jobs with all that belongs to them. Dedupe keys that outlive their job stay."""
+    """Delete jobs and all rows that belong to them, except dedupe keys that outlive their job."""
     listed = (json.dumps(ids),)
     for table in (LIVE, FINISHED):
-        transaction.execute(REMOVE_TAGS.format(table=table), listed)  # by tag: it comes first in their key
+        transaction.execute(REMOVE_TAGS.format(table=table), listed)  # by tag, the first column of the table's key
         transaction.execute(f"DELETE FROM {table} WHERE id IN (SELECT value FROM json_each(?))", listed)
     for table in BELONGINGS:
         transaction.execute(f"DELETE FROM {table} WHERE job_id IN (SELECT value FROM json_each(?))", listed)
@@ -243,11 +246,14 @@ INSERT INTO mainspring_confirmations VALUES ('', 1) ON CONFLICT DO UPDATE SET nu
 
 
 def halt(transaction: Transaction, halts: list[Halt]) -> list[Halt]:
-    """Confirmations of earlier halts are not needed any more: workers confirm the new one."""
+    """Write halts and return them with their numbers.
+
+    This deletes the confirmations of earlier halts: they are not needed any more, because workers confirm the new one.
+    """
     transaction.execute(FORGET_CONFIRMATIONS)
     written: list[Halt] = []
     for given in halts:
-        standing = next((one for one in current_halts(transaction) if one.queue == given.queue), None)
+        standing = next((halt for halt in current_halts(transaction) if halt.queue == given.queue), None)
         halt = combined(standing, replace(given, since=to_datetime(transaction.now)))
         until = None if halt.until is None else to_millis(halt.until)
         number = transaction.value(NEXT_NUMBER)

@@ -1,7 +1,7 @@
-"""Which due jobs a worker gets, and that they are its own.
+"""Claims: select due jobs and assign them to a worker.
 
-Nothing here is done per row, and the rows travel as JSON text: they become objects on the thread that asked for them
-(`Taken.claims`), while this one goes on with its next transaction.
+Nothing here is done per row. SQLite returns the rows as JSON text, and the thread that asked for the jobs makes objects
+of them (`Taken.claims`). So the writer thread can go on with its next transaction.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from mainspring.stores.sqlite.writer import Transaction
 from mainspring.stores.tables import FAILED, NEVER, PENDING, RUNNING, SUSPENDED
 
 PRIORITIES = range(4)
-ASIDE_LOOK = 1000  # jobs that one statement looks through for those of unknown tasks
-MOST_ASIDE = 4000  # jobs that one claim sets aside, about: other writers wait meanwhile
+ASIDE_LOOK = 1000  # jobs that one statement searches for unknown tasks
+MAX_SET_ASIDE = 4000  # jobs that one claim sets aside, roughly: other writers wait meanwhile
 
 LIVE = f"status < {RUNNING} AND crashes"
 ALL_WAITING = f"FROM mainspring_jobs INDEXED BY mainspring_jobs_waiting WHERE {LIVE} = 0 AND aside = 0"
@@ -45,7 +45,7 @@ HEADS_OF = f"WITH queues(name) AS (VALUES {{values}}) {HEADS}"
 
 
 def each(name: str, column: str, source: str) -> str:
-    """The distinct values of a column, by one seek each, as a part of WITH RECURSIVE; the last one is NULL."""
+    """Return SQL for WITH RECURSIVE that lists the distinct values of a column by one seek each, and then NULL."""
     return f"""{name}({column}) AS (
     SELECT min({column}) {source}
     UNION ALL
@@ -119,16 +119,16 @@ class ClaimRequest:
     wants: Sequence[Want]
     limit: int
     solo: bool
-    tasks: frozenset[str] | None  # that the worker knows; None: any
+    tasks: frozenset[str] | None  # tasks that the worker knows; None: any
     stall_grace: Millis
     patience: Millis
-    turn: int  # counts a worker's claims, for the small ones' share of starving levels
-    most_aside: int = MOST_ASIDE
+    turn: int  # number of this claim; decides when a small claim goes to a starving level, see `shares`
+    max_set_aside: int = MAX_SET_ASIDE
 
 
 @dataclass(slots=True)
 class Taken:
-    """What a claim gave, as it came from the file."""
+    """The result of a claim, with the rows as SQLite returned them."""
 
     number: int = 0
     rows: list[str] = field(default_factory=list)
@@ -136,7 +136,7 @@ class Taken:
     suspects: bool = False
     unknown: set[str] = field(default_factory=set)
     aside: int = 0  # jobs of unknown tasks that were set aside
-    unfinished: bool = False  # there are more of them
+    unfinished: bool = False  # there are more jobs to set aside
 
     def add(self, more: Taken) -> None:
         self.number += more.number
@@ -150,7 +150,7 @@ class Taken:
 
 
 def to_claim(row: Sequence[Any]) -> Claim:
-    """From the columns of CHOSEN. Its `ref` is the job's row and its queue, which do not change while it runs."""
+    """Make a claim from the columns of CHOSEN. Its `ref` is the job's row and queue: both are fixed while it runs."""
     target = None if row[13] is None else (row[13], row[14])
     tags = read_tags(row[15]) if row[15] else ()
     return Claim(*row[:13], target, tags, row[16], (row[17], row[3]))  # type: ignore[call-arg]
@@ -160,7 +160,7 @@ def claim(transaction: Transaction, requests: list[ClaimRequest]) -> list[Taken]
     return [claim_one(transaction, request) for request in requests]
 
 
-claim.last = True  # type: ignore[attr-defined]  # within one transaction: after what was inserted or released
+claim.last = True  # type: ignore[attr-defined]  # runs last in a transaction, after jobs were inserted or released
 
 
 def claim_one(transaction: Transaction, request: ClaimRequest) -> Taken:
@@ -185,25 +185,25 @@ def claim_one(transaction: Transaction, request: ClaimRequest) -> Taken:
     return taken
 
 
-# -- what is there ----------------------------------------------------------------------------------
+# -- finding jobs ----------------------------------------------------------------------------------
 
 
 def read_heads(transaction: Transaction, request: ClaimRequest, paused: set[str | None]) -> list[Head]:
-    """Of the wanted queues that are not paused, in the order of the wants."""
+    """Return the heads of the wanted queues that are not paused, in the order of the wants."""
     wants = request.wants
     if any(want.queue == EVERY_QUEUE for want in wants):
         rows = from_json(transaction.value(HEADS_OF_ALL))
     else:
         names = [(name,) for name in dict.fromkeys(want.queue for want in wants)]
         rows = [row for chunk in in_values(HEADS_OF, names) for row in from_json(transaction.value(*chunk))]
-    heads = {row[0]: row for row in rows if row[0] not in paused}  # a queue may come twice
+    heads = {row[0]: row for row in rows if row[0] not in paused}  # HEADS_OF_ALL may list a queue twice
     return [read_head(transaction, request.tasks, *row) for row in heads.values()]
 
 
 def read_head(
     transaction: Transaction, tasks: frozenset[str] | None, queue: str, has_apart: int, *heads: Millis | None
 ) -> Head:
-    """Suspects and jobs that were set aside are rare: only if a queue has any is another look worth it."""
+    """Return the head of one queue. Suspects and jobs set aside are rare: they are read only if there are any."""
     suspects: dict[str, Millis] = {}
     aside: list[tuple[str, int, Millis]] = []
     if has_apart:
@@ -216,7 +216,7 @@ def wanted_by(want: Want, heads: Iterable[Head]) -> list[Level]:
     return [level for head in heads if want.queue in {EVERY_QUEUE, head.queue} for level in head.levels]
 
 
-# -- taking it ----------------------------------------------------------------------------------------
+# -- taking jobs ----------------------------------------------------------------------------------------
 
 
 def take_waiting(transaction: Transaction, request: ClaimRequest, heads: Sequence[Head], taken: Taken) -> None:
@@ -229,13 +229,13 @@ def take_waiting(transaction: Transaction, request: ClaimRequest, heads: Sequenc
 
 
 def take_level(transaction: Transaction, request: ClaimRequest, level: Level, limit: int, taken: Taken) -> int:
-    """Take up to `limit` jobs of one level; the number of jobs. Jobs of unknown tasks at its head are set aside."""
+    """Take up to `limit` jobs of one level; return their number. Set aside jobs of unknown tasks at its head."""
     place = {"queue": level.queue, "level": level.priority, "limit": limit}
     pick = PICK
     if level.aside:
         pick, place["aside"] = PICK_WITH_ASIDE, json.dumps(level.aside)
     while (number := take(transaction, request, taken, pick, place)) is None:
-        if taken.aside >= request.most_aside:
+        if taken.aside >= request.max_set_aside:
             taken.unfinished = True
             return 0
         taken.aside += put_aside(transaction, request, level, max(limit, ASIDE_LOOK))
@@ -243,13 +243,13 @@ def take_level(transaction: Transaction, request: ClaimRequest, level: Level, li
 
 
 def put_aside(transaction: Transaction, request: ClaimRequest, level: Level, look: int) -> int:
-    """Set aside the jobs of unknown tasks among the first jobs of a level; their number. Each is moved once."""
+    """Set aside the jobs of unknown tasks among the first `look` jobs of a level; return their number."""
     given = {"queue": level.queue, "level": level.priority, "now": transaction.now, "limit": look}
     return transaction.execute(PUT_ASIDE, {**given, "tasks": json.dumps(sorted(request.tasks or ()))}).rowcount
 
 
 def take_suspect(transaction: Transaction, request: ClaimRequest, heads: Sequence[Head], taken: Taken) -> None:
-    """One, and nothing beside it."""
+    """Take a single suspect and no other job."""
     for want in request.wants:
         for head in heads:
             if want.queue in {EVERY_QUEUE, head.queue} and head.suspects and not taken.number:
@@ -258,7 +258,10 @@ def take_suspect(transaction: Transaction, request: ClaimRequest, heads: Sequenc
 
 
 def take(transaction: Transaction, request: ClaimRequest, taken: Taken, pick: str, place: dict[str, Any]) -> int | None:
-    """Take what the statement picks there; the number of jobs, or None: some are of unknown tasks, none is taken."""
+    """Take the jobs that the statement `pick` selects; return their number.
+
+    If some of them are of unknown tasks, take none and return None.
+    """
     now, queue = transaction.now, place["queue"]
     number, failed, suspended, tasks, seqs, rows = transaction.execute(pick, {**place, "now": now}).fetchone()
     if request.tasks is not None and not request.tasks.issuperset(from_json(tasks)):

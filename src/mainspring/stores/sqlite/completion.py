@@ -1,4 +1,4 @@
-"""A handler's own transaction, which ends with its job's outcome: both are committed, or neither."""
+"""`ctx.transaction()`: the handler's transaction and its job's outcome are committed together, or not at all."""
 
 from __future__ import annotations
 
@@ -45,21 +45,25 @@ inside: contextvars.ContextVar[SqliteCompletion | LentCompletion | None] = conte
 
 
 def refuse_inside() -> None:
-    """The block holds the file's one write lock: to wait for the writer thread in there would be to wait for ever.
+    """Raise if the caller is inside `ctx.transaction()`.
 
-    What was started in the block and outlives it has inherited its context, and is free again.
+    The block holds the file's only write lock. The writer thread needs that lock, so waiting for it there would never
+    end. Code that was started in the block inherits its context. Once the block has ended, such code may write again.
     """
     block = inside.get()
     if block is not None and block.begun:
         msg = (
-            "inside ctx.transaction() the database is yours alone: "
+            "inside ctx.transaction() only its own connection can write to the database: "
             "enqueue with using(connection=tx), or do this after the block"
         )
         raise ConfigurationError(msg)
 
 
 class SqliteCompletion:
-    """`with` in threads, `async with` on the loop; entering gives the sqlite3 connection. Keep the block short."""
+    """A completion on a connection of the store. Entering returns the sqlite3 connection.
+
+    Use `with` in threads and `async with` on the event loop. Keep the block short: all other writers wait for it.
+    """
 
     def __init__(
         self,
@@ -92,12 +96,12 @@ class SqliteCompletion:
         self._end(error)
 
     async def __aenter__(self) -> sqlite3.Connection:
-        """In a thread of its own: in a shared pool those who wait for the gate would keep out the one who holds it."""
+        """Begin in a new thread: in a shared pool, waiters for the write lock could block the thread that holds it."""
         refuse_inside()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="mainspring-transaction")
         try:
             connection = await asyncio.get_running_loop().run_in_executor(self._thread, self._begin)
-        except BaseException as error:  # cancelled, perhaps: the thread begins all the same, and nobody would end it
+        except BaseException as error:  # if cancelled, the thread begins all the same: end that transaction
             self._thread.submit(self._end, error)
             self._thread.shutdown(wait=False)
             raise
@@ -131,7 +135,7 @@ class SqliteCompletion:
                 connection.set_authorizer(None)
                 self._finish(connection, error)
         finally:
-            self._held.close()  # the gate opens
+            self._held.close()  # releases the write lock
             self._link.close()
 
     def _finish(self, connection: sqlite3.Connection, error: BaseException | None) -> None:
@@ -150,7 +154,7 @@ class SqliteCompletion:
 
 
 class LentCompletion:
-    """As SqliteCompletion, on the caller's own connection: entering gives what the caller gave."""
+    """A completion on the caller's own connection. Entering returns the object that the caller passed."""
 
     def __init__(
         self,
@@ -167,7 +171,7 @@ class LentCompletion:
         self._committed = committed
         self._own = own_transaction(given, BareTransaction)
         self._driver: Any = None
-        self._gate: WriteLock | None = None
+        self._write_lock: WriteLock | None = None
 
     @property
     def begun(self) -> bool:
@@ -177,7 +181,7 @@ class LentCompletion:
         refuse_inside()
         if is_aiosqlite(self._given) or is_asynchronous(self._given):
             raise TypeError(NEEDS_ASYNC_WITH)
-        self._open_gate().__enter__()
+        self._open_write_lock().__enter__()
         run_at_once(self._begin())
         self._inside = inside.set(self)
         return self._given
@@ -189,12 +193,12 @@ class LentCompletion:
         run_at_once(self._end(error))
 
     async def __aenter__(self) -> Any:
-        """Wait for the gate in a thread: the block that holds it may be waiting for this event loop."""
+        """Wait for the write lock in a thread: the block that holds it may need this event loop to finish."""
         refuse_inside()
-        gate, thread = self._open_gate(), ThreadPoolExecutor(1, thread_name_prefix="mainspring-gate")
+        write_lock, thread = self._open_write_lock(), ThreadPoolExecutor(1, thread_name_prefix="mainspring-gate")
         try:
-            await asyncio.get_running_loop().run_in_executor(thread, gate.__enter__)
-        except BaseException:  # cancelled, perhaps: the thread enters all the same, and must leave again
+            await asyncio.get_running_loop().run_in_executor(thread, write_lock.__enter__)
+        except BaseException:  # if cancelled, the thread takes the lock all the same: release it
             thread.submit(self._close)
             raise
         finally:
@@ -209,10 +213,10 @@ class LentCompletion:
         inside.reset(self._inside)
         await self._end(error)
 
-    def _open_gate(self) -> WriteLock:
+    def _open_write_lock(self) -> WriteLock:
         with self._file.errors():
-            self._gate = WriteLock(self._file.path)
-        return self._gate
+            self._write_lock = WriteLock(self._file.path)
+        return self._write_lock
 
     async def _begin(self) -> None:
         """Begin the transaction with the write lock, or undo what was begun."""
@@ -220,7 +224,7 @@ class LentCompletion:
             before = in_transaction(self._given)
             driver = await self._own.begin()
             refuse_begun(driver, before=before)
-            self._driver = driver  # from now on there is something to undo
+            self._driver = driver  # from here on, `_undo` has a transaction to roll back
             refuse_other_driver(driver, self._given)
             with self._file.errors():
                 await call(driver, self._lock)
@@ -267,10 +271,10 @@ class LentCompletion:
 
     def _close(self) -> None:
         self._driver = None
-        gate, self._gate = self._gate, None
-        if gate is not None:
-            gate.__exit__(None, None, None)
-            gate.close()
+        write_lock, self._write_lock = self._write_lock, None
+        if write_lock is not None:
+            write_lock.__exit__(None, None, None)
+            write_lock.close()
 
 
 def end_job(connection: sqlite3.Connection, clock: Clock, outcome: Callable[[], Outcome]) -> Transaction:
@@ -283,28 +287,40 @@ def end_job(connection: sqlite3.Connection, clock: Clock, outcome: Callable[[], 
 
 
 def in_transaction(given: Any) -> bool:
-    """Whether an SQLAlchemy session or connection has begun a transaction; others are asked by their own means."""
+    """Return whether an SQLAlchemy session or connection has begun a transaction.
+
+    For other libraries, `begin` of their transaction class checks it.
+    """
     return made_by("sqlalchemy", given) and hasattr(own := unscoped(given), "in_transaction") and own.in_transaction()
 
 
 def refuse_begun(driver: Any, *, before: bool) -> None:
-    """SQLAlchemy may have begun one without telling the driver: then there is nothing in it yet."""
+    """Raise if the caller's SQLAlchemy object was in a transaction before.
+
+    SQLAlchemy may have begun one without the driver's knowledge. It is still empty then, and may be used.
+    """
     if before and getattr(driver, "in_transaction", False):
         raise ConfigurationError(NOT_OUTERMOST)
 
 
 def allow_commit(connection: sqlite3.Connection) -> None:
-    with suppress(sqlite3.ProgrammingError):  # SQLAlchemy closes a connection that it could not roll back
+    with suppress(sqlite3.ProgrammingError):  # closed: SQLAlchemy does so if it could not roll back
         connection.set_authorizer(None)
 
 
 def explain_denied(error: BaseException | None) -> None:
-    """Say what to do instead, if the block has failed because it tried to commit. SQLAlchemy and Django wrap errors."""
+    """Raise an error that says what to do instead, if the block failed because it tried to commit.
+
+    SQLAlchemy and Django wrap the driver's errors.
+    """
     causes = (error, getattr(error, "orig", None), getattr(error, "__cause__", None))
     if any(getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_AUTH for cause in causes):
         raise ConfigurationError(ENDED_INSIDE) from error
 
 
 def forbid_commit(action: int, *_: object) -> int:
-    """Rows that the block committed by itself would stay when the claim turns out to be lost. Savepoints are fine."""
+    """Deny commits and rollbacks in the block, as an authorizer of sqlite3. Savepoints are allowed.
+
+    Rows that the block committed itself would stay even if the claim turns out to be lost.
+    """
     return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK

@@ -1,7 +1,7 @@
-"""A connection that follows its file, for one user at a time.
+"""Connections that follow their file. Each serves one user at a time.
 
-It is opened when needed, opened anew when the file was replaced (the old one would go on writing into a file that
-nobody sees any more), and closed while the process forks.
+A connection is opened when it is first needed, and closed while the process forks. It is opened again when the file was
+replaced: the old connection would write into a deleted file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mainspring.stores.sqlite.write_lock import WriteLock
 
 
 class FileConnection:
-    """To read."""
+    """A connection for reading."""
 
     def __init__(self, file: DatabaseFile) -> None:
         self.path = file.path
@@ -37,13 +37,13 @@ class FileConnection:
             self._disconnect()
 
     def pause(self, seconds: float) -> bool:
-        """Before a fork; False: someone is using it and does not come to an end."""
+        """Close the connection before a fork and block its use; False if its current user takes too long."""
         if not self._lock.acquire(timeout=seconds):
             return False
         self._disconnect()
         return True
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._lock.release()
 
     def _current(self) -> sqlite3.Connection:
@@ -63,40 +63,40 @@ class FileConnection:
 
 
 class WriteConnection(FileConnection):
-    """To write: whoever uses it holds the gate."""
+    """A connection for writing. It holds the write lock while it is in use."""
 
-    _gate: WriteLock | None = None
+    _write_lock: WriteLock | None = None
 
     @contextmanager
     def use(self) -> Iterator[sqlite3.Connection]:
         with super().use() as connection:
-            assert self._gate is not None  # noqa: S101 - opened together
-            with self._gate as waited:
-                if waited:  # perhaps for long
+            assert self._write_lock is not None  # noqa: S101 - opened together
+            with self._write_lock as waited:
+                if waited:  # the file may have been replaced meanwhile
                     self.file.check_identity()
                 yield connection
 
     @contextmanager
     def use_at_once(self) -> Iterator[sqlite3.Connection | None]:
-        """None: somebody else is using it, or holds the gate."""
+        """Give the connection without waiting; None if it is in use, or another connection holds the write lock."""
         if not self._lock.acquire(blocking=False):
             yield None
             return
         try:
             with self.file.errors():
                 connection = self._current()
-                assert self._gate is not None  # noqa: S101 - opened together
-                with self._gate.if_free() as entered:
+                assert self._write_lock is not None  # noqa: S101 - opened together
+                with self._write_lock.if_free() as entered:
                     yield connection if entered else None
         finally:
             self._lock.release()
 
     def _connect(self) -> sqlite3.Connection:
-        self._gate = WriteLock(self.path)
+        self._write_lock = WriteLock(self.path)
         return self.file.connect()
 
     def _disconnect(self) -> None:
         super()._disconnect()
-        if self._gate is not None:
-            self._gate.close()
-            self._gate = None
+        if self._write_lock is not None:
+            self._write_lock.close()
+            self._write_lock = None

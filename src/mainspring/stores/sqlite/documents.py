@@ -1,4 +1,4 @@
-"""What is kept beside jobs: written by version, read by key, in order, or when it comes due."""
+"""Documents: written if their version matches; read by key, in order, or when they come due."""
 
 from __future__ import annotations
 
@@ -68,38 +68,38 @@ DELETE FROM mainspring_documents WHERE (collection, grp, id) IN (
 
 
 @dataclass(slots=True)
-class Ready:
-    """A bundle with the rows of its jobs, made by the one who wants it written."""
+class PreparedBundle:
+    """A bundle and the rows of its jobs. The calling thread makes the rows, to save the writer's time."""
 
     bundle: Bundle
-    jobs: list[insertion.Ready]
+    jobs: list[insertion.PreparedJob]
 
 
-def ready(bundles: Sequence[Bundle]) -> list[Ready]:
-    """All jobs are checked together, which takes much less than a check for each bundle."""
-    jobs = iter(insertion.ready([job for bundle in bundles for job in bundle.jobs]))
-    return [Ready(bundle, [next(jobs) for _ in bundle.jobs]) for bundle in bundles]
+def prepare(bundles: Sequence[Bundle]) -> list[PreparedBundle]:
+    """Make the rows of the bundles' jobs. All jobs are checked together, which is much faster than bundle by bundle."""
+    jobs = iter(insertion.prepare([job for bundle in bundles for job in bundle.jobs]))
+    return [PreparedBundle(bundle, [next(jobs) for _ in bundle.jobs]) for bundle in bundles]
 
 
-def write(transaction: Transaction, new: list[Ready]) -> list[list[Inserted] | None]:
-    bundles = [one.bundle for one in new]
+def write(transaction: Transaction, new: list[PreparedBundle]) -> list[list[Inserted] | None]:
+    bundles = [prepared.bundle for prepared in new]
     holds = which_hold(transaction, bundles)
-    taken = [one for one, held in zip(new, holds, strict=True) if held]
-    jobs = [job for one in taken for job in one.jobs]
+    taken = [prepared for prepared, held in zip(new, holds, strict=True) if held]
+    jobs = [job for prepared in taken for job in prepared.jobs]
     inserted = insertion.insert(transaction, jobs) if jobs else []
-    writes = last_writes(one.bundle for one in taken)
-    put(transaction, [one for one in writes if one.data is not None])
-    delete(transaction, [one.key for one in writes if one.data is None])
-    for note in (one.bundle.note for one in taken if one.bundle.note is not None):
+    writes = last_writes(prepared.bundle for prepared in taken)
+    put(transaction, [write for write in writes if write.data is not None])
+    delete(transaction, [write.key for write in writes if write.data is None])
+    for note in (prepared.bundle.note for prepared in taken if prepared.bundle.note is not None):
         write_entry(transaction, note.by, note.action, note.detail, 0)
     if comes_soon(writes, transaction.now):
         transaction.documents = True
-    transaction.state_changed |= any(one.bundle.spread for one in taken)
+    transaction.state_changed |= any(prepared.bundle.spread for prepared in taken)
     return answers(bundles, holds, inserted)
 
 
 def which_hold(transaction: Transaction, bundles: Sequence[Bundle]) -> list[bool]:
-    """Say which bundles find the versions they expect. As a rule all do, and then SQLite alone compares them."""
+    """Return for each bundle whether its expected versions match. Usually all do: one query in SQLite shows that."""
     writes = [write for bundle in bundles for write in bundle.writes]
     if is_each_once(writes) and not some_unexpected(transaction, writes):
         return [True] * len(bundles)

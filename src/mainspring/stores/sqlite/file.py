@@ -1,4 +1,4 @@
-"""The database file: finding, checking, opening and migrating it, and saying plainly what is wrong with it."""
+"""The database file: check, open and migrate it, and explain its errors in plain words."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from mainspring.errors import (
 from mainspring.stores.sqlite import fork, schema
 
 Identity = tuple[int, int]
-"""Which file it is, whatever its name: device and inode."""
+"""Device and inode: they identify the file, whatever its name."""
 
 OLDEST_SQLITE = (3, 38, 0)  # STRICT tables came with 3.37, the ->> operator with 3.38
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs", "fuse.glusterfs"}
 )
 MOUNTS = Path("/proc/self/mountinfo")
-BUSY_TIMEOUT = 5.0  # seconds to wait for someone who holds the database without going through the gate
-BUSY_PAUSE = 0.005  # seconds between two tries where SQLite itself does not wait
+BUSY_TIMEOUT = 5.0  # seconds to wait for a program that holds SQLite's lock without Mainspring's write lock
+BUSY_PAUSE = 0.005  # seconds between two attempts where SQLite itself does not wait
 CHECKPOINT_PAGES = 4000  # 16 MB of write-ahead log; each checkpoint then costs less per job
 
 ERRORS: dict[int, tuple[type[StoreError], str]] = {
@@ -58,7 +58,7 @@ STALE_SNAPSHOT = (
     "your transaction has read {path}, and another program has written to it since, so SQLite does not let it write; "
     "roll back and try again, or start with BEGIN IMMEDIATE"
 )
-SYSTEM_ERRORS = {  # of what we open ourselves beside the database: said in the same words
+SYSTEM_ERRORS = {  # of files that Mainspring opens besides the database; they get the same messages
     errno.ENOSPC: sqlite3.SQLITE_FULL,
     errno.EDQUOT: sqlite3.SQLITE_FULL,
     errno.EROFS: sqlite3.SQLITE_READONLY,
@@ -70,7 +70,7 @@ SYSTEM_ERRORS = {  # of what we open ourselves beside the database: said in the 
 
 
 class DatabaseFile:
-    """One file, known by its path and, once opened, by its inode: a replaced file is another one."""
+    """The database file at a path. Its inode tells whether the file was replaced since it was opened."""
 
     def __init__(self, path: str | os.PathLike[str], *, busy_timeout: float = BUSY_TIMEOUT) -> None:
         self.path = Path(path).expanduser().absolute()
@@ -78,23 +78,23 @@ class DatabaseFile:
         self._identity: Identity | None = None
 
     def prepare(self) -> None:
-        """Check that this file can be used, and bring it to our schema."""
+        """Check that the file can be used, and migrate it to the current schema."""
         self.check_place()
         if self.path in fork.inherited:
             msg = f"{self.path} was in a transaction when this process was forked from another; fork before, or spawn"
             raise ConfigurationError(msg)
-        create = self._identity is None  # later on: a file that is gone is not made anew, or nobody would miss its jobs
+        create = self._identity is None  # only at first: an empty file in place of a lost one would hide the loss
         with fork.postponed(), self.errors(), contextlib.closing(self._open(create=create)) as connection:
             self._migrate(connection)
         self._identity = self._stat()
 
     @property
     def prepared(self) -> bool:
-        """Whether `prepare` has seen the file that is there now."""
+        """Whether `prepare` was called for the file that is there now."""
         return self._identity is not None and self._stat() == self._identity
 
     def check_place(self) -> None:
-        """Refuse an SQLite or a directory with which the file could not be used."""
+        """Raise if the version of SQLite or the directory does not suit the file."""
         if sqlite3.sqlite_version_info < OLDEST_SQLITE:
             oldest = ".".join(map(str, OLDEST_SQLITE))
             msg = f"SQLite {sqlite3.sqlite_version} is too old; Mainspring needs {oldest} or newer"
@@ -107,13 +107,13 @@ class DatabaseFile:
             raise ConfigurationError(msg)
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
-        """Run the migrations that are missing, in one transaction: processes that start together do it once."""
+        """Run the missing migrations in one transaction, so that of several starting processes only one does it."""
         cursor = connection.cursor()
         schema.refuse_unusable(cursor, self.path)
-        if cursor.execute("PRAGMA page_count").fetchone()[0] == 0:  # else it is the application's to decide
+        if cursor.execute("PRAGMA page_count").fetchone()[0] == 0:  # an existing file keeps the application's choice
             cursor.execute("PRAGMA auto_vacuum = INCREMENTAL")
         write_ahead(connection, self.busy_timeout)
-        if schema.version_of(cursor) == len(schema.MIGRATIONS):  # perhaps created in a transaction of the application
+        if schema.version_of(cursor) == len(schema.MIGRATIONS):  # the application's transaction may have created them
             return
         cursor.execute("BEGIN IMMEDIATE")
         try:
@@ -125,14 +125,14 @@ class DatabaseFile:
             raise
 
     def connect(self, *, readonly: bool = False) -> sqlite3.Connection:
-        """A connection with our settings, to the file that `prepare` saw. Only links ask for one."""
+        """Open a connection with Mainspring's settings to the existing file. Only `FileConnection`s call this."""
         connection = self._open()
         if readonly:
             connection.execute("PRAGMA query_only = ON")
         return connection
 
     def identity(self) -> Identity:
-        """Which file is there now; one that is new to us is prepared first."""
+        """Return the identity of the file that is there now; if it was replaced, prepare it first."""
         found = self._stat()
         if found is None:
             raise self._vanished()
@@ -141,7 +141,7 @@ class DatabaseFile:
         return self._identity or found
 
     def check_identity(self) -> None:
-        """Our connections would go on writing into a deleted file; nobody would ever see it."""
+        """Raise if the file was deleted or replaced: an open connection would write into a file that is lost."""
         if self._stat() != self._identity:
             raise self._vanished()
 
@@ -151,7 +151,7 @@ class DatabaseFile:
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
-        """Say the errors of sqlite3 and of the system in our own words."""
+        """Turn errors of sqlite3 and of the operating system into `StoreError`s."""
         try:
             yield
         except (sqlite3.Error, OSError) as error:
@@ -181,7 +181,7 @@ class DatabaseFile:
         try:
             for pragma in (f"wal_autocheckpoint = {CHECKPOINT_PAGES}", "cache_size = -65536", "synchronous = FULL"):
                 connection.execute(f"PRAGMA {pragma}")
-        except sqlite3.Error:  # it is no database; do not leave the file open
+        except sqlite3.Error:  # not a database: do not leave the file open
             connection.close()
             raise
         return connection
@@ -195,9 +195,10 @@ class DatabaseFile:
 
 
 def write_ahead(connection: sqlite3.Connection, patience: float) -> None:
-    """Here SQLite does not wait: it reads first, and to wait for a writer as a reader could be to wait for ever.
+    """Switch to write-ahead logging; retry for `patience` seconds while the file is locked.
 
-    So of two processes that make a file together, one would be told that it is locked.
+    SQLite's busy timeout does not apply here: SQLite holds a read lock already, and waiting could be a deadlock.
+    Without the retries, of two processes that create a file together, one would fail because the file is locked.
     """
     end = time.monotonic() + patience
     while True:
@@ -212,7 +213,7 @@ def write_ahead(connection: sqlite3.Connection, patience: float) -> None:
 
 
 def file_system(directory: Path) -> str:
-    """The type of the file system that holds a directory; "" where the system does not tell."""
+    """Return the type of the file system that holds a directory; "" if it is unknown."""
     try:
         mounts = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:

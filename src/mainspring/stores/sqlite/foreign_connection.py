@@ -1,4 +1,4 @@
-"""The caller's own connection, whatever library it comes from: jobs become part of the caller's transaction."""
+"""Use the caller's own connection, so that jobs become part of the caller's transaction."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TAKE_WRITE_LOCK = "DELETE FROM mainspring_migrations WHERE 0"
 
 
 async def run_on(given: Any, work: Callable[[sqlite3.Connection], T]) -> T:
-    """Call `work` with the sqlite3 connection below what the caller gave, in the thread to which it belongs."""
+    """Call `work` with the sqlite3 connection inside the caller's object, in the thread that the connection uses."""
     driver = await unwrap(given)
     refuse_other_driver(driver, given)
     return await call(driver, work)
@@ -44,23 +44,23 @@ def is_aiosqlite(driver: Any) -> bool:
 
 
 async def call(driver: Any, work: Callable[[sqlite3.Connection], T]) -> T:
-    """An aiosqlite connection has a thread of its own. All of `work` runs there, in one go."""
+    """Call `work` with the driver's sqlite3 connection. For aiosqlite, all of it runs in the connection's thread."""
     if isinstance(driver, sqlite3.Connection):
         return work(driver)
     if getattr(driver, "_connection", None) is None:
         msg = "the aiosqlite connection is not open; use it inside `async with aiosqlite.connect(…) as connection:`"
         raise ConfigurationError(msg)
-    await asyncio.sleep(0)  # code without an event loop cannot wait, and fails here, before anything is done
+    await asyncio.sleep(0)  # code without an event loop cannot await: it fails here, before anything is done
     result: T = await driver._execute(lambda: work(driver._conn))  # noqa: SLF001 - aiosqlite has no public way
     return result
 
 
 @contextmanager
 def lent(connection: sqlite3.Connection, file: DatabaseFile) -> Iterator[None]:
-    """Make the connection ours for a moment: everything done with it becomes part of the caller's transaction.
+    """Let the store use the caller's connection; everything in the block becomes part of the caller's transaction.
 
-    If the file has no tables of ours yet, they are created in that transaction too: a rollback leaves nothing behind.
-    To create them with another connection would be to wait for the caller, who waits for us.
+    If Mainspring's tables do not exist yet, they are created in that transaction too, and a rollback removes them.
+    Creating them on another connection would be a deadlock: that connection would wait for the caller's transaction.
     """
     refuse_other_file(connection, file)
     text_factory, connection.text_factory = connection.text_factory, str
@@ -81,15 +81,15 @@ def refuse_other_file(connection: sqlite3.Connection, file: DatabaseFile) -> Non
         raise ConfigurationError(msg)
 
 
-def is_same_file(one: str, other: os.PathLike[str]) -> bool:
+def is_same_file(first: str, second: os.PathLike[str]) -> bool:
     try:
-        return os.path.samefile(one, other)
+        return os.path.samefile(first, second)
     except FileNotFoundError:  # SQLite creates a file when it is first used
-        return os.path.realpath(one) == os.path.realpath(other)
+        return os.path.realpath(first) == os.path.realpath(second)
 
 
 def plain_cursor(connection: sqlite3.Connection) -> sqlite3.Cursor:
-    """Return a cursor that gives tuples, whatever the caller's connection is set to give."""
+    """Return a cursor that returns tuples, whatever row factory the caller's connection has."""
     cursor = sqlite3.Cursor(connection)
     cursor.row_factory = None
     return cursor
@@ -104,9 +104,9 @@ def create_tables(cursor: sqlite3.Cursor, file: DatabaseFile) -> None:
 
 @contextmanager
 def all_or_nothing(connection: sqlite3.Connection) -> Iterator[None]:
-    """Do several statements as one, with the write lock from the first on.
+    """Make all statements of the block take effect, or none; take SQLite's write lock before the first one.
 
-    With a read before the first write, SQLite would not wait for another program that is writing, but fail at once.
+    If a read came before the first write, SQLite would fail at once while another program writes, instead of waiting.
     """
     if connection.in_transaction:
         with savepoint(connection):
@@ -129,7 +129,7 @@ def savepoint(connection: sqlite3.Connection) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if connection.in_transaction:  # SQLite may have rolled back all of it, as it does when the disk is full
+        if connection.in_transaction:  # SQLite rolls back everything by itself if, for example, the disk is full
             connection.execute("ROLLBACK TO mainspring_lent")
             connection.execute("RELEASE mainspring_lent")
         raise
@@ -146,12 +146,12 @@ def take_write_lock(connection: sqlite3.Connection) -> None:
 
 
 def commits_by_itself(connection: sqlite3.Connection) -> bool:
-    """Whether each statement is a transaction of its own, unless the caller begins one."""
+    """Return whether the connection commits each statement, unless the caller begins a transaction."""
     return connection.isolation_level is None or getattr(connection, "autocommit", False) is True
 
 
 class BareTransaction:
-    """A transaction on an sqlite3 or aiosqlite connection that is ours to begin and to end."""
+    """A transaction on an sqlite3 or aiosqlite connection that Mainspring begins and ends."""
 
     def __init__(self, given: Any) -> None:
         self._given = given
@@ -174,7 +174,7 @@ def refuse_begun(connection: sqlite3.Connection) -> None:
 
 
 def always_in_transaction(connection: sqlite3.Connection) -> bool:
-    """Since Python 3.12, with `autocommit=False`."""
+    """Return whether the connection has `autocommit=False`, which Python has since 3.12."""
     return getattr(connection, "autocommit", None) is False
 
 
@@ -186,7 +186,7 @@ def undo(connection: sqlite3.Connection) -> None:
 
 
 def commit(connection: sqlite3.Connection) -> None:
-    if getattr(connection, "autocommit", None) is True:  # then commit() does nothing
+    if getattr(connection, "autocommit", None) is True:  # commit() does nothing then
         connection.execute("COMMIT")
     else:
         connection.commit()

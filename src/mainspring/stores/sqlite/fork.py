@@ -1,9 +1,9 @@
-"""No connection is open while the process forks.
+"""Close all connections while the process forks.
 
-SQLite keeps account of its locks per process, and a child gets a copy of that account without the locks. Its own
-connections would then write unguarded; and its parent, on closing, would delete the write-ahead log under it, with the
-jobs that stand in there. So before a fork each link waits for its user to finish and closes its connection, which is
-opened again when next needed. Where a transaction goes on for too long, the child may not open that database at all.
+SQLite tracks its locks per process. A forked child gets a copy of that record, but not the locks. So the child's
+connections would write without locks; and its parent, on closing, would delete the write-ahead log that the child still
+uses, with the jobs in it. So before a fork, every connection waits for its user to finish and is closed. It is opened
+again when it is next needed. If a transaction takes too long, the child may not open that database at all.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-PATIENCE = 1.0  # seconds to wait for those who use a connection
-inherited: set[Path] = set()  # files that were in use when this process was forked
+FORK_WAIT = 1.0  # seconds that a fork waits for connections in use
+inherited: set[Path] = set()  # files with a connection in use when this process was forked
 
 
 class FileConnection(Protocol):
     path: Path
 
     def pause(self, seconds: float) -> bool: ...
-    def go_on(self) -> None: ...
+    def resume(self) -> None: ...
 
 
 class Store(Protocol):
@@ -34,30 +34,33 @@ class Store(Protocol):
 
 _links: weakref.WeakSet[FileConnection] = weakref.WeakSet()
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()
-_lock = threading.Lock()  # held during a fork, and while something is opened that is no link
+_lock = threading.Lock()  # held during a fork, and while a connection is open that is not registered here
 _paused: list[FileConnection] = []
-_stuck: list[FileConnection] = []  # kept in the child for ever: to close such a connection there would harm the parent
+_stuck: list[FileConnection] = []  # the child keeps them for ever: closing them there would harm the parent
 
 
 def close_for_forks(link: FileConnection) -> None:
+    """Have the connection closed before each fork."""
     with _lock:
         _links.add(link)
 
 
 def tell_children(store: Store) -> None:
+    """Have `forget_parent` of the store called in each forked child."""
     with _lock:
         _stores.add(store)
 
 
 @contextmanager
 def postponed() -> Iterator[None]:
+    """Make forks wait until the block has ended."""
     with _lock:
         yield
 
 
 def _before() -> None:
     _lock.acquire()
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + FORK_WAIT
     for link in list(_links):
         paused = link.pause(max(0.0, end - time.monotonic()))
         (_paused if paused else _stuck).append(link)
@@ -65,19 +68,19 @@ def _before() -> None:
 
 def _after_in_parent() -> None:
     _stuck.clear()
-    _go_on()
+    _resume()
 
 
 def _after_in_child() -> None:
     inherited.update(link.path for link in _stuck)
     for store in list(_stores):
         store.forget_parent()
-    _go_on()
+    _resume()
 
 
-def _go_on() -> None:
+def _resume() -> None:
     for link in _paused:
-        link.go_on()
+        link.resume()
     _paused.clear()
     _lock.release()
 

@@ -49,7 +49,7 @@ def read_halts(connection: sqlite3.Connection, now: Millis) -> list[Halt]:
 
 
 def is_over(connection: sqlite3.Connection, halt: Halt, now: Millis) -> bool:
-    return all(one.number < halt.number for one in read_halts(connection, now))
+    return all(current.number < halt.number for current in read_halts(connection, now))
 
 
 def confirmed_by(connection: sqlite3.Connection, number: int) -> set[str]:

@@ -1,11 +1,11 @@
-"""Small writes without the detour over the writer's thread, when nobody is in the way. Else the writer does them.
+"""Small writes in the calling thread, if no other write is going on. Otherwise the writer thread does them.
 
-An idle worker that is woken waits for its first job: two changes of thread are then a fifth of the time until it
-starts. Such a claim is small, waits for no lock and no disk (it need not be durable, and checkpoints are left to
-others), so it may as well run on the event loop.
+For the first claim of an idle worker, switching to the writer thread and back takes a fifth of the time until the job
+starts. Such a claim is small, and it waits for neither a lock nor the disk: it need not be durable, and it leaves
+checkpoints to other connections. So it may run on the event loop.
 
-Who enqueues without an event loop waits for the disk anyway, and needs no others to do it for him. But only one at a
-time: those that come meanwhile share a commit of the writer's.
+A thread that enqueues without an event loop waits for the disk anyway, so it can write itself. Only one thread does so
+at a time. The others go to the writer and share one commit.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from mainspring.stores.sqlite import insertion
 from mainspring.stores.sqlite.claims import ClaimRequest, Taken, claim_one
 from mainspring.stores.sqlite.connection import WriteConnection
 from mainspring.stores.sqlite.file import DatabaseFile
-from mainspring.stores.sqlite.insertion import Ready
+from mainspring.stores.sqlite.insertion import PreparedJob
 from mainspring.stores.sqlite.writer import Transaction, roll_back
 
-MOST = 8  # jobs; more of them are worth the writer's while
-MOST_ASIDE = 100  # jobs of unknown tasks that are set aside; of more, the writer does the rest
+MAX_JOBS = 8  # per inline claim; the writer thread claims the rest
+MAX_SET_ASIDE = 100  # jobs of unknown tasks per inline claim; the writer thread sets aside the rest
 COMMON = ("busy_timeout = 0", "cache_size = -2048")
 TO_CLAIM = (*COMMON, "wal_autocheckpoint = 0", "synchronous = NORMAL")
 TO_INSERT = (*COMMON, "synchronous = FULL")
@@ -52,16 +52,19 @@ class InlineWriter:
         self._to_insert = InlineConnection(file, TO_INSERT)
 
     def claim(self, request: ClaimRequest) -> Taken | None:
-        """None: somebody is in the way, or something is wrong, which the writer will tell."""
+        """Claim a few jobs; None if another write is going on, or on an error, which the writer thread will report."""
         try:
             with self._to_claim.use_at_once() as connection:
-                few = replace(request, limit=min(request.limit, MOST), most_aside=MOST_ASIDE)
+                few = replace(request, limit=min(request.limit, MAX_JOBS), max_set_aside=MAX_SET_ASIDE)
                 return None if connection is None else self._claim(connection, few)
         except StoreError:
             return None
 
-    def insert(self, new: list[Ready]) -> list[Inserted] | None:
-        """None as well, and from any thread: ids are known, so that the writer may repeat what went wrong here."""
+    def insert(self, new: list[PreparedJob]) -> list[Inserted] | None:
+        """Insert jobs from any thread; None if another write is going on, or on an error.
+
+        The jobs have ids, so the writer thread can safely repeat an insert that failed here.
+        """
         try:
             with self._to_insert.use_at_once() as connection:
                 if connection is None:

@@ -1,4 +1,4 @@
-"""New jobs into the file, a whole batch in a few statements."""
+"""Insert new jobs: a whole batch in a few statements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mainspring.stores.sqlite.wakeups import wake_if_ended
 from mainspring.stores.sqlite.writer import Transaction
 from mainspring.stores.tables import NEVER, PENDING, SUSPENDED
 
-LONG_PAYLOAD = 1024  # characters; beyond that it goes into a table of its own
+LONG_PAYLOAD = 1024  # characters; longer payloads go into a separate table
 
 INTO = """
 INSERT INTO mainspring_jobs (id, task, queue, priority, run_at, created_at, max_attempts, timeout, keep, keep_dead,
@@ -28,7 +28,7 @@ SELECT column1, column2, column3, column4, coalesce(column5, ? + column6), ?, co
 FROM (VALUES {{values}}) WHERE NOT EXISTS (SELECT 1 FROM mainspring_archive WHERE id = column1)
 ON CONFLICT DO NOTHING
 """
-INSERT = INTO.format(columns="", values="")  # what most jobs do not have costs them nothing: 0.35 µs of 4 per column
+INSERT = INTO.format(columns="", values="")  # without rarely used columns: each would cost 0.35 of 4 µs per job
 INSERT_SUSPENDED = INTO.format(columns=", waits_for, status", values=f", column17, {SUSPENDED}")
 INSERT_PAYLOADS = "INSERT OR IGNORE INTO mainspring_payloads VALUES {values}"
 INSERT_TAGS = "INSERT OR IGNORE INTO mainspring_tags VALUES {values}"
@@ -45,25 +45,25 @@ SELECT task, dedupe_key, holder FROM (
     ) AS holder FROM (VALUES {values})
 ) WHERE holder IS NOT NULL
 """
-HOLD_LASTINGLY = "INSERT OR REPLACE INTO mainspring_dedupe (task, dedupe_key, job_id, expires_at) VALUES {values}"
+PUT_DEDUPE_KEYS = "INSERT OR REPLACE INTO mainspring_dedupe (task, dedupe_key, job_id, expires_at) VALUES {values}"
 
 
 @dataclass(slots=True)
-class Ready:
-    """A job and its row, made by the one who wants it inserted: the writer's time is everybody's."""
+class PreparedJob:
+    """A job and its row. The calling thread makes the row, to save the time of the writer thread, which all share."""
 
     job: NewJob
     row: tuple[Any, ...]
 
 
-def ready(jobs: Sequence[NewJob]) -> list[Ready]:
-    """Make the rows of new jobs; refuse those that cannot be kept."""
+def prepare(jobs: Sequence[NewJob]) -> list[PreparedJob]:
+    """Make the rows of new jobs; raise if one of them cannot be stored."""
     refuse_unkeepable(jobs)
-    return [Ready(job, to_row(job)) for job in jobs]
+    return [PreparedJob(job, to_row(job)) for job in jobs]
 
 
 def to_row(job: NewJob) -> tuple[Any, ...]:
-    """The columns of INSERT, or INSERT_SUSPENDED: when it is due and created is for the transaction to say."""
+    """Return the values for INSERT or INSERT_SUSPENDED. The transaction adds the times that depend on now."""
     target_type, target_id = job.target or (None, None)
     return (
         job.id,
@@ -86,47 +86,47 @@ def to_row(job: NewJob) -> tuple[Any, ...]:
     )
 
 
-def insert(transaction: Transaction, new: list[Ready]) -> list[Inserted]:
+def insert(transaction: Transaction, new: list[PreparedJob]) -> list[Inserted]:
     refuse_while_halted(transaction, new)
     return insert_jobs(transaction, new)
 
 
-def insert_jobs(transaction: Transaction, new: Sequence[Ready]) -> list[Inserted]:
-    """Insert jobs without a dedupe key together; those with one too, as far as no key occurs twice."""
-    plain = [one for one in new if one.job.dedupe_key is None]
+def insert_jobs(transaction: Transaction, new: Sequence[PreparedJob]) -> list[Inserted]:
+    """Insert jobs, even during a halt. Only jobs that share a dedupe key are inserted one after the other."""
+    plain = [item for item in new if item.job.dedupe_key is None]
     insert_rows(transaction, plain)
-    answers = [Inserted(one.job.id, created=True) for one in new]
-    for places in rounds_by_key([one.job for one in new]) if len(plain) < len(new) else ():
+    answers = [Inserted(item.job.id, created=True) for item in new]
+    for places in rounds_by_key([item.job for item in new]) if len(plain) < len(new) else ():
         for place, holder in insert_unique(transaction, {place: new[place] for place in places}).items():
             answers[place] = Inserted(holder, created=False)
-    if waiting := {one.job.id: one.job.waits_for for one in new if one.job.waits_for is not None}:
+    if waiting := {item.job.id: item.job.waits_for for item in new if item.job.waits_for is not None}:
         wake_if_ended(transaction, waiting)
     return answers
 
 
-def refuse_while_halted(transaction: Transaction, new: Sequence[Ready]) -> None:
+def refuse_while_halted(transaction: Transaction, new: Sequence[PreparedJob]) -> None:
     for halt in current_halts(transaction):
-        if not halt.accept and (halt.queue is None or any(one.job.queue == halt.queue for one in new)):
+        if not halt.accept and (halt.queue is None or any(item.job.queue == halt.queue for item in new)):
             what = "the system is halted" if halt.queue is None else f"queue {halt.queue!r} is paused"
             msg = f"{what} by {halt.actor} ({halt.reason or 'no reason given'}) and refuses new jobs"
             raise SystemHalted(msg)
 
 
-def insert_rows(transaction: Transaction, new: Sequence[Ready]) -> list[NewJob]:
-    """Return those that are really new."""
+def insert_rows(transaction: Transaction, new: Sequence[PreparedJob]) -> list[NewJob]:
+    """Insert jobs; return those whose ids did not exist before."""
     if not new:
         return []
-    waiting = [one for one in new if one.job.waits_for is not None]
-    at_once = [one for one in new if one.job.waits_for is None] if waiting else new
-    inserted = insert_all(transaction, INSERT, [one.row for one in at_once])
-    inserted += insert_all(transaction, INSERT_SUSPENDED, [one.row for one in waiting])
-    jobs = [one.job for one in new] if inserted == len(new) else really_new(transaction, new, inserted)
+    waiting = [item for item in new if item.job.waits_for is not None]
+    at_once = [item for item in new if item.job.waits_for is None] if waiting else new
+    inserted = insert_all(transaction, INSERT, [item.row for item in at_once])
+    inserted += insert_all(transaction, INSERT_SUSPENDED, [item.row for item in waiting])
+    jobs = [item.job for item in new] if inserted == len(new) else really_new(transaction, new, inserted)
     suspended = Counter([job.queue for job in jobs if job.waits_for is not None] if waiting else ())
     for queue, number in Counter([job.queue for job in jobs]).items():
         transaction.count(queue, PENDING, number - suspended[queue])
         transaction.count(queue, SUSPENDED, suspended[queue])
         transaction.woken.add(queue)
-    insert_beside(transaction, jobs)
+    insert_payloads_and_tags(transaction, jobs)
     return jobs
 
 
@@ -135,35 +135,37 @@ def insert_all(transaction: Transaction, statement: str, rows: Sequence[tuple[An
     return sum(transaction.execute(*chunk).rowcount for chunk in chunks)
 
 
-def really_new(transaction: Transaction, new: Sequence[Ready], inserted: int) -> list[NewJob]:
-    """Some of these ids were here already: a repeated insert, which counts once."""
-    first = {one.job.id: one.job for one in reversed(new)}
+def really_new(transaction: Transaction, new: Sequence[PreparedJob], inserted: int) -> list[NewJob]:
+    """Return the jobs that were inserted, if some ids existed already: a repeated insert counts once."""
+    first = {item.job.id: item.job for item in reversed(new)}
     newest = transaction.execute("SELECT id FROM mainspring_jobs ORDER BY seq DESC LIMIT ?", (inserted,))
     return [first[job_id] for (job_id,) in newest]
 
 
-def insert_beside(transaction: Transaction, jobs: Sequence[NewJob]) -> None:
-    """What stands in tables of its own: long payloads and tags."""
+def insert_payloads_and_tags(transaction: Transaction, jobs: Sequence[NewJob]) -> None:
+    """Insert what is kept in separate tables."""
     long = [(job.id, job.payload) for job in jobs if len(job.payload) > LONG_PAYLOAD]
     tags = [(tag, job.id) for job in jobs for tag in job.tags]
     for chunk in chain(in_values(INSERT_PAYLOADS, long), in_values(INSERT_TAGS, tags)):
         transaction.execute(*chunk)
 
 
-def insert_unique(transaction: Transaction, new: Mapping[int, Ready]) -> dict[int, str]:
-    """Insert jobs of different dedupe keys unless the key is held; return the holders for the others.
+def insert_unique(transaction: Transaction, new: Mapping[int, PreparedJob]) -> dict[int, str]:
+    """Insert jobs with different dedupe keys unless another job holds the key; return the holders of those keys.
 
-    A job whose id is known was inserted before, and is answered as it was then, whoever holds the key.
+    A job whose id exists was inserted before. The answer is the same as then, whichever job holds the key now.
     """
-    held = holders(transaction, [one.job for one in new.values()])
-    taken = {place: one.job for place, one in new.items() if (one.job.task, one.job.dedupe_key) in held}
-    hold_lastingly(transaction, insert_rows(transaction, [one for place, one in new.items() if place not in taken]))
+    held = holders(transaction, [item.job for item in new.values()])
+    taken = {place: item.job for place, item in new.items() if (item.job.task, item.job.dedupe_key) in held}
+    record_dedupe_keys(
+        transaction, insert_rows(transaction, [item for place, item in new.items() if place not in taken])
+    )
     known = known_ids(transaction, [job.id for job in taken.values()])
     return {place: held[job.task, job.dedupe_key] for place, job in taken.items() if job.id not in known}
 
 
 def holders(transaction: Transaction, jobs: Iterable[NewJob]) -> dict[tuple[str, str | None], str]:
-    """By task and dedupe key, the job that holds the key: a live one, or one whose record outlives it."""
+    """Return the job that holds each (task, dedupe key): a live one, or one whose key outlives it."""
     keys = [(job.task, job.dedupe_key) for job in jobs]
     chunks = in_values(HOLDERS, keys, transaction.now)
     return {(task, key): holder for chunk in chunks for task, key, holder in transaction.execute(*chunk)}
@@ -174,11 +176,12 @@ def known_ids(transaction: Transaction, ids: Iterable[str]) -> set[str]:
     return {job_id for chunk in chunks for (job_id,) in transaction.execute(*chunk)}
 
 
-def hold_lastingly(transaction: Transaction, jobs: Iterable[NewJob]) -> None:
+def record_dedupe_keys(transaction: Transaction, jobs: Iterable[NewJob]) -> None:
+    """Record the dedupe keys that are to outlive their jobs."""
     rows = [
         (job.task, job.dedupe_key, job.id, NEVER if job.dedupe_for == FOREVER else transaction.now + job.dedupe_for)
         for job in jobs
         if job.dedupe_for is not None
     ]
-    for chunk in in_values(HOLD_LASTINGLY, rows):
+    for chunk in in_values(PUT_DEDUPE_KEYS, rows):
         transaction.execute(*chunk)

@@ -1,8 +1,9 @@
-"""Which workers are alive, and how to wake them: two small files per worker beside the database.
+"""Find out which workers are alive, and wake them, by two small files per worker next to the database.
 
-`<database>-workers/<id>.lock` holds what the worker says of itself and is locked by it (`flock`) as long as it lives:
-the kernel frees it at death. Its modification time is the heartbeat, so that a worker which is stopped but not dead is
-noticed too, and a heartbeat never touches the database. `<id>.sock` is a datagram socket: a message wakes the worker.
+`<database>-workers/<id>.lock` describes the worker. The worker holds a lock on it (`flock`) as long as it lives; the
+kernel releases the lock when the process dies. The file's modification time is the heartbeat: it shows workers that are
+stopped but not dead, and a heartbeat never touches the database. `<id>.sock` is a datagram socket: a message to it
+wakes the worker.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ from pathlib import Path
 
 from mainspring.stores.protocol import EVERY_QUEUE, Wake, WorkerInfo
 
-LONGEST_SOCKET_PATH = 100  # the system's limit is 104 to 108 bytes
-COARSE_CLOCK = 50_000_000  # nanoseconds; file systems stamp changes with a clock that ticks every few milliseconds
+LONGEST_SOCKET_PATH = 100  # bytes; the limit of operating systems is 104 to 108
+COARSE_CLOCK = 50_000_000  # nanoseconds; file systems take timestamps from a clock that ticks every few milliseconds
 
 
 class Liveness:
-    """The directory of the workers of one database."""
+    """The directory with the files of one database's workers."""
 
     def __init__(self, database: Path) -> None:
         self.directory = Path(f"{database}-workers")
-        self._own: dict[str, int] = {}  # worker -> descriptor that holds its lock
-        self._stuck: dict[str, int] = {}  # worker -> stuck slots, as its file says
+        self._own: dict[str, int] = {}  # worker of this process -> file descriptor that holds its lock
+        self._stuck: dict[str, int] = {}  # worker -> stuck slots, as written in its file
         self._sender: socket.socket | None = None
         self._listed: tuple[int, tuple[str, ...]] = (-1, ())
         self._directory_fd = -1
 
     def join(self, info: WorkerInfo) -> socket.socket | None:
-        """Lock the worker's file and open its socket (None where the system has no room for its path)."""
+        """Lock the worker's file and return its open socket; None if the socket could not be opened."""
         self.directory.mkdir(exist_ok=True)
         if info.id in self._own:
             self._rewrite(info)
@@ -45,7 +46,7 @@ class Liveness:
         return self._listen(info.id)
 
     def _rewrite(self, info: WorkerInfo) -> None:
-        """Keep the lock: without it for a moment, another process would take the worker's jobs."""
+        """Update the worker's file without releasing the lock, else another process could take over its jobs."""
         described = describe(info)
         os.pwrite(self._own[info.id], described, 0)
         os.ftruncate(self._own[info.id], len(described))
@@ -67,11 +68,11 @@ class Liveness:
             if stuck != self._stuck.get(worker, 0):
                 os.pwrite(descriptor, show_stuck(stuck), 0)
                 self._stuck[worker] = stuck
-            now = time.time_ns()  # left to itself, the file system would stamp beats within its coarse clock alike
+            now = time.time_ns()  # the file system's own clock is coarse: quick heartbeats would look the same
             os.utime(descriptor, ns=(now, now))
 
     def dead(self, worker: str) -> bool:
-        """Whether the kernel says so: its file is gone or nobody holds the lock."""
+        """Return whether the worker is certainly dead: its file is gone, or no process holds its lock."""
         if worker in self._own:
             return False
         try:
@@ -88,7 +89,7 @@ class Liveness:
             os.close(descriptor)
 
     def heartbeat_of(self, worker: str) -> int:
-        """A number that changes with each heartbeat; 0 if there is no such worker."""
+        """Return a number that changes with each heartbeat; 0 if there is no such worker."""
         try:
             return os.stat(self._path(worker, "lock")).st_mtime_ns
         except FileNotFoundError:
@@ -96,7 +97,7 @@ class Liveness:
 
     def workers(self) -> Iterator[WorkerInfo]:
         for path in sorted(self.directory.glob("*.lock")):
-            with contextlib.suppress(OSError, ValueError, TypeError, LookupError):  # it may come or go while we read
+            with contextlib.suppress(OSError, ValueError, TypeError, LookupError):  # the file may come or go meanwhile
                 seen = datetime.fromtimestamp(path.stat().st_mtime, UTC)
                 fields = json.loads(path.read_text("utf-8"))
                 fields["started_at"] = datetime.fromisoformat(fields["started_at"])
@@ -104,16 +105,16 @@ class Liveness:
                 yield replace(info, seen_at=seen, alive=not self.dead(info.id))
 
     def sweep(self) -> None:
-        """Remove what dead workers left behind."""
+        """Remove the files of dead workers."""
         for info in self.workers():
             if not info.alive:
                 self.leave(info.id)
 
     def wake(self, wake: Wake, queues: Iterable[str] = ()) -> None:
-        """Tell every worker that cares; those that are gone or have enough unread messages are passed over.
+        """Send a wake-up to all workers; skip those that are gone or have too many unread messages.
 
-        What is told has been committed: no error of the telling may be taken for one of the write. Who is not told will
-        notice by its poll.
+        The change was committed before: so this must not raise, or callers would think that the write failed. A worker
+        that misses the message notices the change at its next poll.
         """
         with contextlib.suppress(OSError):
             self._tell("\n".join((str(wake.value), *queues)).encode())
@@ -129,7 +130,7 @@ class Liveness:
                 self._sender.sendto(message, self._address(name))
 
     def forget_parent(self) -> None:
-        """In a forked child: an inherited lock would keep its worker alive beyond its death."""
+        """Close inherited files in a forked child: an inherited lock would make a dead worker look alive."""
         for descriptor in self._own.values():
             os.close(descriptor)
         self._own.clear()
@@ -147,7 +148,7 @@ class Liveness:
             self._directory_fd = -1
 
     def _lock(self, info: WorkerInfo) -> int:
-        """A sweep may remove the file between its creation and our lock; then make it again."""
+        """Create and lock the worker's file. A sweep may remove it before it is locked; then create it again."""
         path = self._path(info.id, "lock")
         while True:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -158,7 +159,7 @@ class Liveness:
                     return descriptor
             except FileNotFoundError:
                 pass
-            except BaseException:  # no room, perhaps: the next try would wait for this one's lock for ever
+            except BaseException:  # for example a full disk; if this lock stayed, the next attempt would wait for ever
                 os.close(descriptor)
                 raise
             os.close(descriptor)
@@ -173,7 +174,7 @@ class Liveness:
         return listener
 
     def _listeners(self) -> tuple[str, ...]:
-        """The sockets in the directory, read again only when something in it changed."""
+        """Return the sockets in the directory; read it again only if it has changed."""
         try:
             changed = os.stat(self.directory).st_mtime_ns
         except FileNotFoundError:
@@ -181,7 +182,7 @@ class Liveness:
         if changed == self._listed[0]:
             return self._listed[1]
         names = tuple(name for name in os.listdir(self.directory) if name.endswith(".sock"))
-        if time.time_ns() - changed > COARSE_CLOCK:  # else the next change might bear the same time
+        if time.time_ns() - changed > COARSE_CLOCK:  # a younger timestamp might be that of the next change too
             self._listed = changed, names
         return names
 
@@ -189,7 +190,7 @@ class Liveness:
         path = str(self.directory / name)
         if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH:
             return path
-        if self._directory_fd < 0:  # a short way in, where the kernel offers one
+        if self._directory_fd < 0:  # gives a shorter path, where the kernel has /proc
             self._directory_fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         return f"/proc/self/fd/{self._directory_fd}/{name}"
 
@@ -205,21 +206,21 @@ def describe(info: WorkerInfo) -> bytes:
 
 
 def show_stuck(number: int) -> bytes:
-    """The beginning of a worker's file. It always has the same length, so that a heartbeat can overwrite it in place.
+    """Return the beginning of a worker's file. Its length is fixed, so that a heartbeat can overwrite it in place.
 
-    Rewriting the whole file would let a reader see half of it, and miss the worker.
+    If heartbeats rewrote the whole file, a reader could see half of it and miss the worker.
     """
     return f'{{"stuck": {number:6}, '.encode()
 
 
 def datagram_socket() -> socket.socket:
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    made.settimeout(0)
-    return made
+    new = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    new.settimeout(0)
+    return new
 
 
 def read_wakes(listener: socket.socket, queues: Iterable[str]) -> Wake:
-    """Empty the socket; what of it concerns a worker of these queues."""
+    """Read all messages from the socket; return the wake-ups that concern a worker of these queues."""
     wanted, heard = set(queues), Wake(0)
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Keeping house: taking over what dead workers held, removing what has expired, checking that all is well."""
+"""Maintenance: take over jobs of dead workers, delete expired data, diagnose and repair."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def timed(connection: sqlite3.Connection) -> list[Timed]:
 def take_over(transaction: Transaction, dead: list[tuple[str, Callable[[], bool]]]) -> list[list[Takeover]]:
     """Take over the jobs of dead workers; return them per worker.
 
-    With each worker comes a function that tells whether it is still dead: a process that was stopped in the middle of
-    a write holds up this transaction, and has gone on since.
+    Each worker comes with a function that returns whether it is still dead. This transaction may have waited for a
+    worker that was stopped in the middle of a write and runs again now.
     """
     return [take_from(transaction, worker) if is_dead() else [] for worker, is_dead in dead]
 
@@ -61,7 +61,7 @@ def take_from(transaction: Transaction, worker: str) -> list[Takeover]:
 
 
 def take_stalled(transaction: Transaction, stalled: list[tuple[Timed, AfterStall]]) -> list[list[Takeover]]:
-    """Take over the jobs that still run under the token that was watched."""
+    """Take over stalled jobs, if they still run under the token that was watched."""
     taken = []
     for timed, after_stall in stalled:
         rows = transaction.execute(TO_TAKE_STALLED, (timed.id, timed.token)).fetchall()
@@ -73,7 +73,7 @@ def take_stalled(transaction: Transaction, stalled: list[tuple[Timed, AfterStall
 def take(
     transaction: Transaction, jobs: Sequence[Running], outcomes: list[Outcome], cause: TakeoverCause
 ) -> list[Takeover]:
-    """By the same way as any ack: the fence, the counts and the history are one implementation."""
+    """Write the outcomes like any ack, so that fence, counts and history have only one implementation."""
     statuses = settle(transaction, outcomes)
     transaction.cancellations = transaction.cancellations or bool(jobs)
     crash, attempt = cause is TakeoverCause.CRASHED, cause is TakeoverCause.STALLED
@@ -93,7 +93,7 @@ HELD_BY = (
 
 
 def release_all(transaction: Transaction, workers: list[str]) -> list[int]:
-    """A worker that leaves in order gives back whatever it may still hold."""
+    """Release all jobs that these workers still hold; return their number per worker."""
     numbers = []
     for worker in workers:
         rows = transaction.execute(HELD_BY, (worker,)).fetchall()
@@ -117,12 +117,12 @@ SELECT EXISTS (SELECT 1 FROM mainspring_archive WHERE expires_at <= :now)
     OR EXISTS (SELECT 1 FROM mainspring_dedupe WHERE expires_at <= :now)
     OR EXISTS (SELECT 1 FROM mainspring_documents WHERE expires_at <= :now AND expires_at < 4611686018427387904)
 """
-PAGES_TO_FREE = 256  # at a time; a full VACUUM would block everyone for as long as it takes
+PAGES_TO_FREE = 256  # at a time; a full VACUUM would block all writers until it has finished
 
 
 class Prune(NamedTuple):
     now: Millis
-    limit: int  # of jobs, of keys and of documents each
+    limit: int  # for jobs, keys and documents each
 
 
 def something_expired(connection: sqlite3.Connection, now: Millis) -> bool:
@@ -159,7 +159,7 @@ TWICE = "SELECT count(*) FROM mainspring_jobs JOIN mainspring_archive USING (id)
 
 
 def diagnose(connection: sqlite3.Connection, file: DatabaseFile, liveness: Liveness) -> list[Finding]:
-    """All checks, whether they found something or not."""
+    """Return the results of all checks, the good ones too."""
     return [
         check_version(connection),
         check_journal(connection),
@@ -252,7 +252,7 @@ def check_leftovers(liveness: Liveness) -> Finding:
 
 
 def repair(transaction: Transaction, requests: list[None]) -> list[None]:
-    """Count again, and drop rows that belong to no job."""
+    """Count all jobs again, and delete rows that belong to no job."""
     transaction.execute("DELETE FROM mainspring_counts")
     transaction.execute(f"INSERT INTO mainspring_counts {REAL_COUNTS}")
     for table in PARTS:

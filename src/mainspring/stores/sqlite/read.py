@@ -1,4 +1,4 @@
-"""Looking things up. Runs on connections of its own, so that readers never wait for writers."""
+"""Queries. They run on their own connections, so that readers never wait for writers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLUMNS = {LIVE: LIVE_COLUMNS, FINISHED: FINISHED_COLUMNS}
 
 
 class Conditions:
-    """A filter as a WHERE clause for one of the two tables. Column names are ours, values are parameters."""
+    """A filter as a WHERE clause for one of the two tables. Column names are constants, values are parameters."""
 
     def __init__(self, where: Filter, table: str) -> None:
         self.terms: list[str] = []
@@ -78,11 +78,11 @@ class Conditions:
                     self.add(f"{column} {comparison} ?", to_millis(moment))
 
     def _add_payload(self, where: Filter) -> None:
-        """By the decoded names of fields: a path of SQLite's own cannot name those that JSON writes with escapes."""
+        """Compare decoded field names: SQLite's own path syntax cannot name fields that JSON writes with escapes."""
         for path, value in where.payload.items():
             steps = path.split(".")
             objects = [BODY.format(table=self._table), *(NESTED.format(outer=depth) for depth in range(len(steps) - 1))]
-            levels = ", ".join(f"json_each({one}) AS s{depth}" for depth, one in enumerate(objects))
+            levels = ", ".join(f"json_each({source}) AS s{depth}" for depth, source in enumerate(objects))
             names = " AND ".join(f"s{depth}.key = ?" for depth in range(len(steps)))
             condition, compared = equality(f"s{len(steps) - 1}", value)
             self.add(f"EXISTS (SELECT 1 FROM {levels} WHERE {names} AND {condition})", *steps, *compared)
@@ -94,7 +94,7 @@ NESTED = "CASE WHEN s{outer}.type = 'object' THEN s{outer}.value ELSE '{{}}' END
 
 
 def equality(found: str, value: Any) -> tuple[str, Sequence[Any]]:
-    """The condition that a row of json_each has this JSON value; true is not 1 there."""
+    """Return the condition that a row of json_each has this JSON value. In JSON, true is not 1."""
     if value is None or isinstance(value, bool):
         return f"{found}.type = ?", (json.dumps(value),)
     if isinstance(value, (dict, list)):
@@ -114,7 +114,7 @@ def json_of(value: Any) -> str:
 
 
 def get(connection: sqlite3.Connection, ids: Sequence[str]) -> list[Job]:
-    """In the order asked for; ids that are not there are left out. The last traceback comes along."""
+    """Return jobs with their last traceback, in the order of the ids. Unknown ids are skipped."""
     found: dict[str, Job] = {}
     for table, columns in COLUMNS.items():
         statement = f"""
@@ -127,7 +127,7 @@ def get(connection: sqlite3.Connection, ids: Sequence[str]) -> list[Job]:
 
 
 def find(connection: sqlite3.Connection, where: Filter, limit: int, cursor: str | None) -> Page:
-    """Newest first. Ids are made in the order of time, so the last id of a page is the cursor."""
+    """Return a page of matching jobs, newest first. Ids grow with time, so the last id of a page is the cursor."""
     rows: list[tuple[Any, ...]] = []
     for table in (LIVE, FINISHED):
         rows += matching_rows(connection, table, where, limit + 1, cursor)
@@ -236,7 +236,7 @@ def counts(connection: sqlite3.Connection) -> list[Counts]:
 
 
 def due(connection: sqlite3.Connection, queue: str, now: Millis) -> DueIn:
-    """What waits in a queue and is due."""
+    """Return the due jobs of a queue, in numbers."""
     given = {"queue": queue, "now": now}
     number, oldest = connection.execute(DUE, given).fetchone()
     apart = [row for statement in (SUSPECTS_DUE, ASIDE_DUE) for row in connection.execute(statement, given)]

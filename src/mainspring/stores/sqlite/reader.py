@@ -1,4 +1,4 @@
-"""Threads that read. Write-ahead logging lets them go on whatever the writer does."""
+"""Threads that read. With write-ahead logging, they never wait for the writer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ READERS = 2
 
 
 class Reader:
-    """A few threads, each with a link of its own."""
+    """A few threads, each with its own connection."""
 
     def __init__(self, file: DatabaseFile) -> None:
         self._file = file
@@ -31,7 +31,7 @@ class Reader:
     async def run(
         self, function: Callable[Concatenate[sqlite3.Connection, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """Call the function with a connection, all of it in one snapshot."""
+        """Call the function with a connection, inside one read transaction: it sees a consistent snapshot."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, lambda: self._read(function, *args, **kwargs))
 

@@ -1,4 +1,4 @@
-"""Between our objects and the rows of schema.sql."""
+"""Convert rows of the tables in schema.sql to objects."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ finished_at, nullif(expires_at, {NEVER}) AS expires_at, result, 0 AS cancel, NUL
 
 
 def to_job(row: tuple[Any, ...], traceback: str = "") -> Job:
-    """From LIVE_COLUMNS or FINISHED_COLUMNS: the tags are a JSON array there."""
+    """Make a job from a row of LIVE_COLUMNS or FINISHED_COLUMNS, where the tags are a JSON array."""
     return tables.to_job((*row[:16], read_tags(row[16]), *row[17:]), traceback)
 
 
 def read_tags(text: str | None) -> tuple[str, ...]:
-    """Return the tags of a job; none if they cannot be read, as they were written by hand."""
+    """Return the tags of a job; none if they cannot be read, because they were written by hand."""
     tags = decoded(text) if text else ()
     return tuple(map(str, tags)) if isinstance(tags, list) else ()

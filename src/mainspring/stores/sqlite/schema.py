@@ -1,7 +1,7 @@
-"""The tables: numbered migrations, each run once, in a file that the application may share with us.
+"""The tables: numbered migrations, each run once. The application may keep its own tables in the same file.
 
-All names begin with `mainspring_`. `PRAGMA user_version` and `application_id` belong to the application: the version of
-our tables is in a table of our own, as on PostgreSQL.
+All names begin with `mainspring_`. `PRAGMA user_version` and `application_id` belong to the application. So the version
+of Mainspring's tables is in the table `mainspring_migrations`, as on PostgreSQL.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mainspring.errors import ConfigurationError, StoreTooNew
 
-MIGRATIONS = ("schema.sql",)  # number N brings our tables from version N to N + 1
+MIGRATIONS = ("schema.sql",)  # number N brings the tables from version N to N + 1
 TABLES = tuple(
     f"mainspring_{name}"
     for name in (
@@ -22,7 +22,7 @@ TABLES = tuple(
 )  # fmt: skip
 MIGRATIONS_TABLE = "mainspring_migrations"
 CREATE_MIGRATIONS = """
-CREATE TABLE IF NOT EXISTS mainspring_migrations ( -- Which changes of these tables were made, and when.
+CREATE TABLE IF NOT EXISTS mainspring_migrations ( -- The migrations of these tables that were run.
     version INTEGER NOT NULL PRIMARY KEY,
     name    TEXT    NOT NULL,
     at      INTEGER NOT NULL DEFAULT (unixepoch() * 1000)
@@ -34,7 +34,7 @@ RECORD_MIGRATION = "INSERT INTO mainspring_migrations (version, name) VALUES (?,
 
 
 def version_of(cursor: sqlite3.Cursor) -> int:
-    """Return the version of our tables; 0 if the file has none of them."""
+    """Return the version of Mainspring's tables; 0 if the file has none of them."""
     if not has_migrations(cursor):
         return 0
     version: int = cursor.execute(VERSION).fetchone()[0]
@@ -42,12 +42,12 @@ def version_of(cursor: sqlite3.Cursor) -> int:
 
 
 def has_migrations(cursor: sqlite3.Cursor) -> bool:
-    """Whether the file has our table of migrations, and not just one of the same name."""
+    """Return whether the file has Mainspring's table of migrations, not another program's table of that name."""
     return bool(cursor.execute(HAS_MIGRATIONS).fetchone()[0])
 
 
 def refuse_unusable(cursor: sqlite3.Cursor, path: Path) -> None:
-    """Refuse tables of a newer Mainspring, and tables of another program under our names."""
+    """Raise if the tables are of a newer Mainspring, or another program has tables with Mainspring's names."""
     version = version_of(cursor)
     if version > len(MIGRATIONS):
         msg = f"{path} has schema version {version}, this program knows {len(MIGRATIONS)}; upgrade Mainspring"
@@ -60,7 +60,7 @@ def refuse_foreign(cursor: sqlite3.Cursor, path: Path) -> None:
     marks = ", ".join("?" * len(TABLES))
     found = cursor.execute(f"SELECT name FROM sqlite_master WHERE name IN ({marks})", TABLES).fetchall()
     taken = [name for (name,) in found if name != MIGRATIONS_TABLE or not has_migrations(cursor)]
-    if taken and version_of(cursor) == 0:  # else another process has just created them: they are ours
+    if taken and version_of(cursor) == 0:  # otherwise another Mainspring process has just created them
         msg = (
             f"{path} has tables of another program that Mainspring needs ({', '.join(taken)}); rename them, or use "
             "another file for jobs: names that begin with mainspring_ are reserved"
@@ -69,7 +69,7 @@ def refuse_foreign(cursor: sqlite3.Cursor, path: Path) -> None:
 
 
 def migrate(cursor: sqlite3.Cursor) -> None:
-    """Run the migrations that the file is missing, inside the transaction that the caller has begun."""
+    """Run the missing migrations, inside the transaction that the caller has begun."""
     cursor.execute(CREATE_MIGRATIONS)
     for number in range(version_of(cursor), len(MIGRATIONS)):
         run_script(cursor, resources.files(__package__).joinpath(MIGRATIONS[number]).read_text("utf-8"))

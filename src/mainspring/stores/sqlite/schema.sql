@@ -1,12 +1,12 @@
 -- Mainspring on SQLite, schema version 1.
 --
--- Every name begins with `mainspring_`: the application's own tables may be in the same file. Live jobs are in
--- `mainspring_jobs`, finished ones in `mainspring_archive`: a claim never meets history. Times are milliseconds since
+-- Every name begins with `mainspring_`, because the application's own tables may be in the same file. Live jobs are in
+-- `mainspring_jobs`, finished ones in `mainspring_archive`: so claims never read history. Times are milliseconds since
 -- 1970 UTC. `status` is 0 pending, 1 failed (waits for its retry), 2 suspended, 3 running, 4 completed, 5 dead letter,
--- 6 cancelled. To look around by hand, use the view `mainspring_all_jobs`.
+-- 6 cancelled. To explore the file by hand, use the view `mainspring_all_jobs`.
 
 CREATE TABLE mainspring_jobs (
-    seq           INTEGER PRIMARY KEY,     -- breaks ties of run_at; never leaves this file
+    seq           INTEGER PRIMARY KEY,     -- breaks ties of run_at; used only in this file
     id            TEXT    NOT NULL UNIQUE, -- UUIDv7, made by the client
     task          TEXT    NOT NULL,
     queue         TEXT    NOT NULL,
@@ -19,35 +19,35 @@ CREATE TABLE mainspring_jobs (
     token         INTEGER NOT NULL DEFAULT 0, -- the fence: grows with each claim, never shrinks
     worker        TEXT,
     claimed_at    INTEGER NOT NULL DEFAULT 0,
-    deadline      INTEGER NOT NULL DEFAULT 0, -- claimed_at, timeout and grace: a run that lasts so long is stalled
+    deadline      INTEGER NOT NULL DEFAULT 0, -- claimed_at + timeout + grace: a run that lasts longer is stalled
     timeout       INTEGER NOT NULL DEFAULT 0, -- 0: none
     created_at    INTEGER NOT NULL,
     keep          INTEGER NOT NULL,        -- how long it stays readable once completed or cancelled
     keep_dead     INTEGER NOT NULL,        -- the same for a dead letter
-    cancel        INTEGER NOT NULL DEFAULT 0, -- 1: it runs and was asked to stop
-    aside         INTEGER NOT NULL DEFAULT 0, -- 1: a worker that does not know the task has passed over the job
+    cancel        INTEGER NOT NULL DEFAULT 0, -- 1: it is running and was asked to stop
+    aside         INTEGER NOT NULL DEFAULT 0, -- 1: a worker that does not know the task has skipped the job
     dedupe_key    TEXT,
     target_type   TEXT,
     target_id     TEXT,
     tags          TEXT,                    -- JSON array
     options       TEXT,                    -- JSON, for the worker: the job's own retry policy and isolation
-    waits_for     TEXT,                    -- while suspended: until this key is called, or run_at
+    waits_for     TEXT,                    -- while suspended: it waits until this key is woken, or until run_at
     reason        TEXT    NOT NULL DEFAULT '',
     progress      REAL,
     note          TEXT,
     error_type    TEXT,                    -- of the last failure
     error         TEXT,
-    payload       TEXT                     -- NULL: it is long and is in `mainspring_payloads`
+    payload       TEXT                     -- NULL: it is long, and stored in `mainspring_payloads`
 ) STRICT;
 
--- The claim seeks each priority level of a queue in the first index. The other two are nearly always empty: they have
--- their jobs by task, so that a claim reads only those of tasks that its worker knows.
+-- A claim seeks each priority of a queue in the first index. The other two indexes are nearly always empty. They are
+-- ordered by task, so that a claim reads only jobs of tasks that its worker knows.
 CREATE INDEX mainspring_jobs_waiting ON mainspring_jobs (queue, priority, run_at)
     WHERE status < 3 AND crashes = 0 AND aside = 0;
 CREATE INDEX mainspring_jobs_suspect ON mainspring_jobs (queue, task, run_at) WHERE status < 3 AND crashes > 0;
 CREATE INDEX mainspring_jobs_aside ON mainspring_jobs (queue, task, priority, run_at)
     WHERE status < 3 AND crashes = 0 AND aside = 1;
--- Who waits for what. A key that begins with 'job:' is called when that job has ended.
+-- Jobs by the key that they wait for. A key that begins with 'job:' is woken when that job has ended.
 CREATE INDEX mainspring_jobs_called ON mainspring_jobs (waits_for, priority, id) WHERE status = 2 AND waits_for IS NOT NULL;
 CREATE INDEX mainspring_jobs_running ON mainspring_jobs (worker, deadline) WHERE status = 3;
 CREATE UNIQUE INDEX mainspring_jobs_dedupe ON mainspring_jobs (task, dedupe_key) WHERE dedupe_key IS NOT NULL;
@@ -91,7 +91,7 @@ CREATE INDEX mainspring_archive_failed ON mainspring_archive (status, id) WHERE 
 CREATE INDEX mainspring_archive_dedupe ON mainspring_archive (dedupe_key) WHERE dedupe_key IS NOT NULL;
 CREATE INDEX mainspring_archive_target ON mainspring_archive (target_type, target_id) WHERE target_type IS NOT NULL;
 
--- Long payloads: neither a claim nor the move into the archive copies them.
+-- Long payloads. They are stored apart, so that neither a claim nor the move into the archive copies them.
 CREATE TABLE mainspring_payloads (
     job_id        TEXT    NOT NULL PRIMARY KEY,
     body          TEXT    NOT NULL
@@ -103,7 +103,7 @@ CREATE TABLE mainspring_tags (
     PRIMARY KEY (tag, job_id)
 ) STRICT, WITHOUT ROWID;
 
--- Runs that did not simply succeed; the successful one is in the archive's own row.
+-- All runs but the successful one, which is in the job's row in the archive.
 CREATE TABLE mainspring_attempts (
     job_id        TEXT    NOT NULL,
     number        INTEGER NOT NULL,
@@ -117,7 +117,7 @@ CREATE TABLE mainspring_attempts (
     PRIMARY KEY (job_id, number)
 ) STRICT, WITHOUT ROWID;
 
--- What durable functions have behind them.
+-- The finished steps of durable functions.
 CREATE TABLE mainspring_steps (
     job_id        TEXT    NOT NULL,
     name          TEXT    NOT NULL,
@@ -140,7 +140,7 @@ CREATE TABLE mainspring_dedupe (
 
 CREATE INDEX mainspring_dedupe_expiry ON mainspring_dedupe (expires_at);
 
--- How many jobs each queue has in each status, kept by every write.
+-- The number of jobs per queue and status, updated by every write.
 CREATE TABLE mainspring_counts (
     queue         TEXT    NOT NULL,
     status        INTEGER NOT NULL,
@@ -159,15 +159,15 @@ CREATE TABLE mainspring_halts (
     number        INTEGER NOT NULL DEFAULT 0 -- grows with each halt; workers confirm it
 ) STRICT, WITHOUT ROWID;
 
--- Workers that start nothing that the halt of this number, or an earlier one, stops. Emptied by each halt.
+-- Workers that no longer start jobs stopped by the halt with this number, or by an earlier one. Each halt empties it.
 CREATE TABLE mainspring_confirmations (
-    worker        TEXT    NOT NULL PRIMARY KEY, -- '' is not a worker: its number is that of the last halt
+    worker        TEXT    NOT NULL PRIMARY KEY, -- '' is not a worker: its row has the number of the last halt
     number        INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- What was done by hand, and to which jobs.
+-- The audit log: changes by hand, and the jobs that they changed.
 CREATE TABLE mainspring_audit (
-    operation     TEXT    NOT NULL,        -- its chunks add up in one row
+    operation     TEXT    NOT NULL,        -- all chunks of an operation share one row
     action        TEXT    NOT NULL,
     at            INTEGER NOT NULL,
     actor         TEXT    NOT NULL,
@@ -186,12 +186,12 @@ CREATE TABLE mainspring_audit_jobs (
     PRIMARY KEY (job_id, operation, action)
 ) STRICT, WITHOUT ROWID;
 
--- What is kept beside jobs: schedules, people, … as JSON.
+-- Data besides jobs (schedules, people, …) as JSON.
 CREATE TABLE mainspring_documents (
     collection    TEXT    NOT NULL,
     grp           TEXT    NOT NULL,        -- within the collection; may be empty
     id            TEXT    NOT NULL,
-    version       TEXT    NOT NULL,        -- another one after each write
+    version       TEXT    NOT NULL,        -- changes with each write
     due_at        INTEGER NOT NULL,        -- 2^62: never
     expires_at    INTEGER NOT NULL,
     data          TEXT    NOT NULL,

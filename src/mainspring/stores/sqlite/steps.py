@@ -1,4 +1,4 @@
-"""What durable functions have behind them."""
+"""The finished steps of durable functions."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ DELETE FROM mainspring_steps WHERE job_id IN (SELECT value FROM json_each(?))
 
 def put_steps(transaction: Transaction, of: Iterable[Outcome | Save]) -> None:
     rows = [
-        (one.job_id, step.name, step.number, step.kind, step.output, step.started_at, step.finished_at)
-        for one in of
-        for step in one.steps
+        (item.job_id, step.name, step.number, step.kind, step.output, step.started_at, step.finished_at)
+        for item in of
+        for step in item.steps
     ]
     for chunk in in_values(PUT, rows):
         transaction.execute(*chunk)
 
 
 def forget_steps(transaction: Transaction, ids: Sequence[str], first: str) -> None:
-    """That one and those after it, of jobs that have it."""
+    """Delete the step `first` and all later ones from the jobs that have this step."""
     transaction.execute(FORGET, (json.dumps(ids), first))
 
 

@@ -1,4 +1,4 @@
-"""The store of one SQLite file: which thread does what, and who is told afterwards."""
+"""The SQLite store: decides which thread does what, and which workers are woken afterwards."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ from mainspring.stores.sqlite.timekeeper import Timekeeper
 from mainspring.stores.sqlite.writer import Operation, Transaction, Writer
 from mainspring.stores.tables import ChangeRequest, Timed
 
-FOREIGN_WRITE_POLL = 0.25  # seconds; a commit by a connection that is not ours sends no wake-up
+FOREIGN_WRITE_POLL = 0.25  # seconds; a commit by the application's own connection sends no wake-up
 
-QUOTED = str.maketrans({"%": "%25", "?": "%3F", "#": "%23"})  # what would end the path in a URL
+QUOTED = str.maketrans({"%": "%25", "?": "%3F", "#": "%23"})  # characters that would end the path in a URL
 
 
 class SqliteStore:
-    """Jobs in one file, for any number of processes of one machine."""
+    """A store in one SQLite file, for any number of processes on one machine."""
 
     transactional = True
 
@@ -96,11 +96,11 @@ class SqliteStore:
         self._threads: _Threads | None = None
         self._opening = threading.Lock()
         self._listeners: dict[str, _Listener] = {}
-        self._seen: dict[str, tuple[int, float]] = {}  # worker -> its last heartbeat and when this process first saw it
+        self._seen: dict[str, tuple[int, float]] = {}  # worker -> last heartbeat, and when this process first saw it
         self._watched: dict[tuple[str, int], float] = {}  # claim with a timeout -> when this process first saw it
-        self._dead: set[str] = set()  # workers whose last sign of life is too long ago
+        self._dead: set[str] = set()  # workers that `reap` found dead
         self._turn = 0
-        self._idle = True  # the last claim gave nothing
+        self._idle = True  # the last claim found no job
         fork.tell_children(self)
 
     # -- opening ------------------------------------------------------------------------------
@@ -109,17 +109,17 @@ class SqliteStore:
         self._open()
 
     def _open(self) -> _Threads:
-        with self._opening:  # threads that enqueue without an event loop may be the first, and several
+        with self._opening:  # several threads without an event loop may enqueue, and so open it, at once
             if self._threads is None:
                 self.file.prepare()
                 self._timekeeper.begin()
                 writer = Writer(self.file, self.clock, self._committed)
-                quick = inline_writer.InlineWriter(self.file, self.clock, self._committed)
-                self._threads = _Threads(writer, Reader(self.file), quick)
+                inline = inline_writer.InlineWriter(self.file, self.clock, self._committed)
+                self._threads = _Threads(writer, Reader(self.file), inline)
             return self._threads
 
     def forget_parent(self) -> None:
-        """In a forked child: threads do not survive a fork, and the workers that joined are the parent's."""
+        """Reset the store in a forked child: its threads did not survive the fork, and its workers are the parent's."""
         self._threads = None
         self._opening = threading.Lock()
         self._listeners = {}
@@ -130,7 +130,7 @@ class SqliteStore:
             self._stop_listening(worker)
         threads, self._threads = self._threads, None
         if threads is not None:
-            await in_a_thread(threads.stop)
+            await run_in_own_thread(threads.stop)
         self.liveness.close()
 
     def _write(self, operation: Operation, items: list[Any], *, durable: bool = True) -> asyncio.Future[list[Any]]:
@@ -142,22 +142,22 @@ class SqliteStore:
             queues = () if transaction.cancellations or "*" in transaction.woken else transaction.woken
             self.liveness.wake(wake, queues)
 
-    # -- a job's way --------------------------------------------------------------------------
+    # -- the life of a job --------------------------------------------------------------------------
 
     async def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Inserted]:
-        new = insertion.ready(jobs)
+        new = insertion.prepare(jobs)
         if connection is not None:
-            return await run_on(connection, lambda own: self._insert_on(own, new))
+            return await run_on(connection, lambda driver: self._insert_on(driver, new))
         return await self._write(insertion.insert, new)
 
     def insert_now(self, jobs: Sequence[NewJob]) -> list[Inserted] | None:
-        """While the writer is busy, it is quicker to share its next commit with others."""
+        """Insert in the calling thread, or return None while the writer is busy: to share its next commit is faster."""
         refuse_inside()
         threads = self._open()
-        return None if threads.writer.busy else threads.inline_writer.insert(insertion.ready(jobs))
+        return None if threads.writer.busy else threads.inline_writer.insert(insertion.prepare(jobs))
 
-    def _insert_on(self, connection: sqlite3.Connection, new: list[insertion.Ready]) -> list[Inserted]:
-        """Insert in the caller's transaction and thread. The workers' poll notices its commit."""
+    def _insert_on(self, connection: sqlite3.Connection, new: list[insertion.PreparedJob]) -> list[Inserted]:
+        """Insert in the caller's transaction and thread. Workers notice its commit by `_notice_foreign_writes`."""
         with lent(connection, self.file):
             transaction = Transaction(connection, self.clock.now())
             inserted = insertion.insert(transaction, new)
@@ -180,8 +180,8 @@ class SqliteStore:
         taken = self._open().inline_writer.claim(request) if self._idle else None
         if taken is None or (taken.unfinished and not taken.number):
             [taken] = await self._write(claims.claim, [request], durable=False)
-        elif taken.number == inline_writer.MOST < most:
-            with suppress(StoreError):  # those we have must not be lost by it
+        elif taken.number == inline_writer.MAX_JOBS < most:
+            with suppress(StoreError):  # an error must not lose the jobs claimed inline
                 taken.add(
                     *await self._write(claims.claim, [replace(request, limit=most - taken.number)], durable=False)
                 )
@@ -189,7 +189,7 @@ class SqliteStore:
         return taken.claims()
 
     async def ack(self, outcomes: Sequence[Outcome]) -> list[Status | None]:
-        statuses: list[list[Status | None]] = await self._write(acks.ack, [acks.Ended.of(outcomes)])
+        statuses: list[list[Status | None]] = await self._write(acks.ack, [acks.AckRequest.of(outcomes)])
         return statuses[0]
 
     async def report(self, reports: Sequence[ProgressReport]) -> set[str]:
@@ -197,7 +197,7 @@ class SqliteStore:
         return {report.job_id for report, good in zip(reports, accepted, strict=True) if good}
 
     async def save(self, saves: Sequence[Save]) -> list[list[Inserted] | None]:
-        return await self._write(acks.save, acks.saving(saves))
+        return await self._write(acks.save, acks.save_requests(saves))
 
     async def wake(self, keys: Mapping[str, int]) -> dict[str, int]:
         refuse_negative(keys)
@@ -224,15 +224,15 @@ class SqliteStore:
             loop.add_reader(listener, lambda: wake(read_wakes(listener, worker.queues)))
 
     async def _notice_foreign_writes(self, wake: Callable[[Wake], None]) -> None:
-        """`data_version` changes with each commit of another connection, whoever made it."""
+        """Wake the worker after commits that send no wake-up: `data_version` changes with each commit elsewhere."""
         link = FileConnection(self.file)
         last: tuple[sqlite3.Connection, int] | None = None
         try:
             while True:
                 seen = None
-                with suppress(StoreError), link.use() as connection:  # the writer reports it; look again later
+                with suppress(StoreError), link.use() as connection:  # the writer reports it; try again later
                     seen = connection, connection.execute("PRAGMA data_version").fetchone()[0]
-                if seen != last:  # a connection that was opened anew counts from its own start
+                if seen != last:  # numbers of a reopened connection cannot be compared with earlier ones
                     last = seen
                     wake(Wake.JOBS | Wake.DOCUMENTS)
                 await asyncio.sleep(FOREIGN_WRITE_POLL)
@@ -260,7 +260,7 @@ class SqliteStore:
     async def reap(self, after_stall: AfterStall = retry_at_once) -> Reaped:
         began = self.clock.monotonic()
         holders, stalled = await self._open().reader.run(self._look_for_claims)
-        if self.clock.monotonic() - began > self.lease / 2:  # this process was stopped: perhaps the others were too
+        if self.clock.monotonic() - began > self.lease / 2:  # this process was stopped, perhaps the others too
             self._seen.clear()
         known = {info.id for info in self.liveness.workers()}.union(holders)
         self._seen = {worker: seen for worker, seen in self._seen.items() if worker in known}
@@ -271,20 +271,26 @@ class SqliteStore:
         taken += (
             await self._write(maintenance.take_stalled, [(timed, after_stall) for timed in stalled]) if stalled else []
         )
-        return Reaped([one for takeovers in taken for one in takeovers], frozenset(self._dead - before))
+        return Reaped([takeover for takeovers in taken for takeover in takeovers], frozenset(self._dead - before))
 
     def _look_for_claims(self, connection: sqlite3.Connection) -> tuple[list[str], list[Timed]]:
-        """Who holds jobs, and which of the jobs are stalled."""
+        """Return the workers that hold jobs, and the stalled jobs."""
         return maintenance.holders(connection), self._overdue(maintenance.timed(connection))
 
     def _overdue(self, timed: Sequence[Timed]) -> list[Timed]:
-        """By our own monotonic clock since we first saw them: a wall clock that is set overruns no healthy job."""
+        """Return the claims that have lasted too long since this process first saw them.
+
+        Time is taken from the monotonic clock: a change of the wall clock must not make healthy jobs look stalled.
+        """
         now, before = self.clock.monotonic(), self._watched
-        self._watched = {(one.id, one.token): before.get((one.id, one.token), now) for one in timed}
-        return [one for one in timed if now - self._watched[one.id, one.token] >= one.longest / 1000]
+        self._watched = {(claim.id, claim.token): before.get((claim.id, claim.token), now) for claim in timed}
+        return [claim for claim in timed if now - self._watched[claim.id, claim.token] >= claim.longest / 1000]
 
     def _gone(self, worker: str) -> bool:
-        """The kernel says so, or its heartbeat has not changed for a lease of our own monotonic time."""
+        """Return whether the worker is dead: its lock is free, or its heartbeat has not changed for `lease` seconds.
+
+        The seconds are those of this process's monotonic clock.
+        """
         if self.liveness.dead(worker):
             return True
         heartbeat, now = self.liveness.heartbeat_of(worker), self.clock.monotonic()
@@ -295,7 +301,7 @@ class SqliteStore:
         return now - seen[1] >= self.lease
 
     def _death_of(self, worker: str) -> Callable[[], bool]:
-        """Return a function that tells, from any thread, whether the worker has given no sign of life since now."""
+        """Return a function that checks, from any thread, whether the worker has sent no heartbeat since now."""
         liveness, heartbeat = self.liveness, self.liveness.heartbeat_of(worker)
         return lambda: liveness.dead(worker) or liveness.heartbeat_of(worker) == heartbeat
 
@@ -303,7 +309,7 @@ class SqliteStore:
         return self._timekeeper.keep(doubted_until)
 
     async def prune(self, limit: int = 1000) -> int:
-        """By the time that it is now, and not when the writer comes to it: by then a leap may be believed."""
+        """Delete what has expired by now. The writer may run later, when a jump of the clock may have been accepted."""
         now = self.clock.now()
         if not may_delete(self.clock) or not await self._open().reader.run(maintenance.something_expired, now):
             return 0
@@ -343,7 +349,7 @@ class SqliteStore:
     async def unconfirmed(self, halt: Halt) -> list[WorkerInfo]:
         late = await self._open().reader.run(self._unconfirmed, halt)
         if late:
-            self.liveness.wake(Wake.HALTS)  # a socket full of unread wake-ups takes no more, and dropped the first one
+            self.liveness.wake(Wake.HALTS)  # the first wake-up was lost if the worker's socket was full
         return late
 
     def _unconfirmed(self, connection: sqlite3.Connection, halt: Halt) -> list[WorkerInfo]:
@@ -361,11 +367,11 @@ class SqliteStore:
         due = [read.due(connection, counts.queue, now) for counts in queues]
         return Stats(
             queues=queues,
-            due={one.queue: one.number for one in due},
-            oldest_due={one.queue: to_datetime(one.oldest) for one in due if one.oldest is not None},
+            due={line.queue: line.number for line in due},
+            oldest_due={line.queue: to_datetime(line.oldest) for line in due if line.oldest is not None},
             workers=self._living(),
             halts=read_halts(connection, now),
-            due_tasks=[task for one in due for task in one.tasks],
+            due_tasks=[task for line in due for task in line.tasks],
         )
 
     def _living(self) -> list[WorkerInfo]:
@@ -377,7 +383,7 @@ class SqliteStore:
     async def repair(self) -> None:
         await self._write(maintenance.repair, [None])
 
-    # -- by hand ------------------------------------------------------------------------------
+    # -- changes by hand ------------------------------------------------------------------------------
 
     async def change(
         self,
@@ -406,10 +412,10 @@ class SqliteStore:
         resumed: list[bool] = await self._write(admin.resume, [(by, queue)])
         return resumed[0]
 
-    # -- beside jobs --------------------------------------------------------------------------
+    # -- documents --------------------------------------------------------------------------
 
     async def write(self, bundles: Sequence[Bundle]) -> list[list[Inserted] | None]:
-        return await self._write(documents.write, documents.ready(bundles))
+        return await self._write(documents.write, documents.prepare(bundles))
 
     async def documents(self, keys: Sequence[Key]) -> list[Document]:
         return await self._open().reader.run(documents.read, keys, self.clock.now())
@@ -440,8 +446,8 @@ class SqliteStore:
         return await self._open().reader.run(transfer.under_way)
 
 
-async def in_a_thread(work: Callable[[], None]) -> None:
-    """In one of its own: handlers may have used up those of the event loop, and hang in them for ever."""
+async def run_in_own_thread(work: Callable[[], None]) -> None:
+    """Run work in a new thread: hanging handlers may occupy all threads of the event loop for ever."""
     thread = ThreadPoolExecutor(1, thread_name_prefix="mainspring-closing")
     try:
         await asyncio.get_running_loop().run_in_executor(thread, work)
@@ -471,7 +477,7 @@ class _Listener:
 
     def stop(self) -> None:
         if self.socket is not None:
-            with suppress(RuntimeError):  # its loop may be closed
+            with suppress(RuntimeError):  # the loop may be closed
                 self.loop.remove_reader(self.socket)
             self.socket.close()
         if not self.loop.is_closed():

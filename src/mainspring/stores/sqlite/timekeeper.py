@@ -1,9 +1,9 @@
-"""What time it is, as the processes of one machine agree: one small file beside the database.
+"""Lets the processes of one machine agree on the time, by one small file next to the database.
 
-`<database>-workers/clock` says how far the wall clock is from the time since the machine was started, as workers last
-believed it. A process that starts while the clock is wrong finds out by it, and processes that see a jump at different
-moments believe it at the same one. The time since the start means something only on the same machine, until it is
-started again; `machine` says which that was.
+`<database>-workers/clock` holds the last trusted difference between the wall clock and the time since the machine was
+started. From it, a process that starts while the wall clock is wrong notices that; and processes that see a jump of the
+clock at different moments start to trust it at the same moment. The time since the start is meaningful only on the same
+machine and until its next restart: `machine` identifies both.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from pathlib import Path
 
 from mainspring.clock import Clock, Millis, Reckoning, SteadyClock
 
-READ_EVERY = 1.0  # seconds, while a jump is not believed yet
+READ_EVERY = 1.0  # seconds, while a jump of the clock is not trusted yet
 NAME = "clock"
 
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    machine: str  # empty: it could not be told
+    machine: str  # empty: unknown
     at: Millis  # wall clock
     offset: Millis
     looked: Millis
-    doubted_until: Millis = 0  # until when retention deletes nothing; `looked` and this are elapsed time
+    doubted_until: Millis = 0  # until when retention deletes nothing; like `looked`, elapsed time
 
 
 class Timekeeper:
-    """Of one store."""
+    """Reads and writes the clock file of one store."""
 
     def __init__(self, directory: Path, clock: Clock) -> None:
         self._path = directory / NAME
@@ -40,12 +40,12 @@ class Timekeeper:
             clock.witness = self._offset
 
     def begin(self) -> None:
-        """Go by what the other processes of this machine believe."""
+        """Start with the time that the other processes of this machine trust."""
         if isinstance(self._clock, SteadyClock) and (agreed := self._agreed()) is not None:
             self._clock.start_from(Reckoning(agreed.offset, agreed.looked))
 
     def keep(self, doubted_until: Millis) -> tuple[Millis | None, Millis]:
-        """See `Timekeeping`."""
+        """Record the time and return what was recorded before, see `Timekeeping.keep_time`."""
         before, clock, machine = self._read(), self._clock, this_machine()
         doubt = before.doubted_until if before is not None and machine and before.machine == machine else 0
         if isinstance(clock, SteadyClock) and clock.departure is None:
@@ -71,7 +71,10 @@ class Timekeeper:
         return None
 
     def _write(self, agreed: Agreed) -> None:
-        """At once, so that nobody reads half of it. A disk that is full, or a directory that is gone, is no matter."""
+        """Replace the file atomically, so that no process reads half of it.
+
+        Errors are ignored, for example a full disk or a missing directory: the file is only a help.
+        """
         new = self._path.with_name(f"{NAME}.{os.getpid()}")
         with contextlib.suppress(OSError):
             new.write_text(json.dumps(asdict(agreed)), "utf-8")
@@ -79,7 +82,7 @@ class Timekeeper:
 
 
 def this_machine() -> str:
-    """Since it was last started, and with the clocks that this process sees. Empty: there is no telling."""
+    """Return an id of this machine since its last start, and of the clocks that this process sees; "" if unknown."""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
         return f"{boot} {os.readlink('/proc/self/ns/time')}"

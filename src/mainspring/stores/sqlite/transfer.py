@@ -1,4 +1,4 @@
-"""Records out of the file, and into it: what `mainspring copy` moves from store to store."""
+"""Read and insert the records that `mainspring copy` moves from store to store."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from mainspring.stores.tables import (
     to_record,
 )
 
-MOST_BYTES = 8 * 2**20  # in one chunk: a store of long payloads must not fill the memory
+MAX_CHUNK_BYTES = 8 * 2**20  # so that a store with long payloads does not fill the memory
 TAGS = JOB.index("tags")
-MOST_ROWS = 512  # in one statement: SQLite takes 32,766 parameters
+MAX_STATEMENT_ROWS = 512  # SQLite allows 32,766 parameters per statement
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class LoadRequest:
 
 
 class Place(Protocol):
-    """Where records of one kind are kept."""
+    """The tables that hold the records of one kind."""
 
     def chunk(self, connection: sqlite3.Connection, after: str | None, limit: int, now: Millis) -> Chunk: ...
     def find(self, connection: sqlite3.Connection, keys: Sequence[str], now: Millis) -> list[Record]: ...
@@ -73,7 +73,10 @@ def sizes(connection: sqlite3.Connection) -> dict[Kind, int]:
 
 
 def under_way(connection: sqlite3.Connection) -> int:
-    """Transactions of callers hold the file's write lock: none of them is open once a halt is written."""
+    """Return the number of running jobs.
+
+    Open transactions of callers need no count: they hold the file's write lock, so none is open once a halt is written.
+    """
     number: int = connection.execute(f"SELECT count(*) FROM mainspring_jobs WHERE status = {RUNNING}").fetchone()[0]
     return number
 
@@ -161,9 +164,10 @@ class Jobs:
             in_the_way |= holders(transaction, new)
             new = [record for record in new if record["id"] not in in_the_way]
         to_row = live_row if live else finished_row
-        put_rows(transaction, PUT_LIVE if live else PUT_FINISHED, [to_row(one, request.stall_grace) for one in new])
+        rows = [to_row(record, request.stall_grace) for record in new]
+        put_rows(transaction, PUT_LIVE if live else PUT_FINISHED, rows)
         put_belongings(transaction, new)
-        for (queue, status), number in Counter((one["queue"], one["status"]) for one in new).items():
+        for (queue, status), number in Counter((record["queue"], record["status"]) for record in new).items():
             transaction.count(queue, CODES[Status(status)], number)
             if live:
                 transaction.woken.add(queue)
@@ -171,11 +175,11 @@ class Jobs:
 
 
 def up_to(rows: Iterable[tuple[Any, ...]], limit: int) -> tuple[list[tuple[Any, ...]], bool]:
-    """The first rows, at least one, as many as fit into a chunk; and whether there are more."""
+    """Return the first rows, as many as fit into a chunk (at least one), and whether there are more."""
     taken: list[tuple[Any, ...]] = []
     size = 0
     for row in rows:
-        if len(taken) == limit or size > MOST_BYTES:
+        if len(taken) == limit or size > MAX_CHUNK_BYTES:
             return taken, True
         taken.append(row)
         size += sum(len(value) for value in row if isinstance(value, str))
@@ -183,6 +187,7 @@ def up_to(rows: Iterable[tuple[Any, ...]], limit: int) -> tuple[list[tuple[Any, 
 
 
 def complete(connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> list[Record]:
+    """Make the records of jobs: add their runs, steps and audit entries to their rows."""
     ids = json.dumps([row[0] for row in rows])
     runs = grouped(connection.execute(RUNS, (ids,)))
     by_hand = grouped(connection.execute(BY_HAND, (ids,)))
@@ -197,18 +202,21 @@ def by_number(steps: str) -> list[list[Any]]:
 
 
 def with_tags(row: Sequence[Any]) -> Sequence[Any]:
-    """A JSON array in the table."""
+    """Decode the tags of a row, which are a JSON array in the table."""
     return (*row[:TAGS], list(read_tags(row[TAGS])), *row[TAGS + 1 :]) if row[TAGS] else row
 
 
 def holders(transaction: Transaction, records: Sequence[Record]) -> dict[str, str]:
-    wanted = [(one["id"], one["task"], one["dedupe_key"]) for one in records if one["dedupe_key"] is not None]
+    """Return the live job that holds the dedupe key of each record (record's key -> job's id)."""
+    wanted = [
+        (record["id"], record["task"], record["dedupe_key"]) for record in records if record["dedupe_key"] is not None
+    ]
     return {key: holder for chunk in in_values(HOLDERS, wanted) for key, holder in transaction.execute(*chunk)}
 
 
 def put_rows(transaction: Transaction, statement: str, rows: Sequence[Sequence[Any]]) -> None:
-    for start in range(0, len(rows), MOST_ROWS):
-        for chunk in in_values(statement, rows[start : start + MOST_ROWS]):
+    for start in range(0, len(rows), MAX_STATEMENT_ROWS):
+        for chunk in in_values(statement, rows[start : start + MAX_STATEMENT_ROWS]):
             transaction.execute(*chunk)
 
 
@@ -216,7 +224,7 @@ SHARED_FIELDS = itemgetter(*SHARED)
 
 
 def shared_row(record: Record) -> tuple[Any, ...]:
-    """Ends with what the table has in a form of its own."""
+    """Return the values of IN_BOTH. The last three have another form in the table than in the record."""
     return (
         *SHARED_FIELDS(record),
         CODES[Status(record["status"])],
@@ -236,12 +244,12 @@ def finished_row(record: Record, _: Millis) -> tuple[Any, ...]:
 
 
 def put_belongings(transaction: Transaction, records: Sequence[Record]) -> None:
-    """What stands in tables of its own."""
-    long = [(one["id"], one["payload"]) for one in records if len(one["payload"]) > LONG_PAYLOAD]
-    tags = [(tag, one["id"]) for one in records for tag in one["tags"]]
-    runs = [(one["id"], *run) for one in records for run in one["runs"]]
-    steps = [(one["id"], *step) for one in records for step in one["steps"]]
-    by_hand = [(one["id"], *operation) for one in records for operation in one["by_hand"]]
+    """Insert the parts of jobs that are kept in separate tables."""
+    long = [(record["id"], record["payload"]) for record in records if len(record["payload"]) > LONG_PAYLOAD]
+    tags = [(tag, record["id"]) for record in records for tag in record["tags"]]
+    runs = [(record["id"], *run) for record in records for run in record["runs"]]
+    steps = [(record["id"], *step) for record in records for step in record["steps"]]
+    by_hand = [(record["id"], *operation) for record in records for operation in record["by_hand"]]
     for chunk in chain(
         in_values(INSERT_PAYLOADS, long), in_values(INSERT_TAGS, tags), in_values(PUT_RUNS, runs),
         in_values(PUT_STEPS, steps), in_values(PUT_BY_HAND, by_hand),
@@ -249,7 +257,7 @@ def put_belongings(transaction: Transaction, records: Sequence[Record]) -> None:
         transaction.execute(*chunk)
 
 
-# -- what is a row of one table --------------------------------------------------------------------------
+# -- records that are a row of one table --------------------------------------------------------------------------
 
 Convert = Callable[[Any], Any]
 
@@ -259,11 +267,11 @@ class Table:
     name: str
     key: tuple[str, ...]
     columns: tuple[str, ...]
-    owner: str  # the column that says whose it is
-    ours: str = "1"  # which rows are records
-    over: str = "0"  # which rows count no more
-    read: Mapping[str, Convert] = field(default_factory=dict)  # from a column to a record
-    write: Mapping[str, Convert] = field(default_factory=dict)
+    owner: str  # column to report if the row is in the way of a record
+    ours: str = "1"  # condition: the row is a record
+    over: str = "0"  # condition: the row has expired
+    read: Mapping[str, Convert] = field(default_factory=dict)  # conversions from a column to a record
+    write: Mapping[str, Convert] = field(default_factory=dict)  # and from a record to a column
 
     def chunk(self, connection: sqlite3.Connection, after: str | None, limit: int, now: Millis) -> Chunk:
         names, marks = ", ".join(self.key), ", ".join("?" * len(self.key))

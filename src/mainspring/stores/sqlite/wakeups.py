@@ -1,4 +1,4 @@
-"""Suspended jobs become due because what they wait for has happened."""
+"""Wake suspended jobs when the event that they wait for has happened."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from mainspring.stores.sqlite.values import in_values
 from mainspring.stores.sqlite.writer import Transaction
 from mainspring.stores.tables import PENDING, SUSPENDED
 
-BEYOND = ENDS.replace(":", ";")  # the keys of all jobs' ends sort between ENDS and this
+AFTER_ENDS = ENDS.replace(":", ";")  # the keys of all jobs' ends sort between ENDS and this
 
-WHO_WAITS = f"FROM mainspring_jobs INDEXED BY mainspring_jobs_called WHERE status = {SUSPENDED}"
+WAITERS = f"FROM mainspring_jobs INDEXED BY mainspring_jobs_called WHERE status = {SUSPENDED}"
 WAITING_FOR = f"""
 SELECT json_group_array(json_array(column1, json((
     SELECT json_group_array(json_array(seq, queue)) FROM (
-        SELECT seq, queue {WHO_WAITS} AND waits_for = column1 ORDER BY priority, id LIMIT ?)))))
+        SELECT seq, queue {WAITERS} AND waits_for = column1 ORDER BY priority, id LIMIT ?)))))
 FROM (VALUES {{values}})
 """
-SOMEBODY_WAITS_FOR_AN_END = f"SELECT EXISTS (SELECT 1 {WHO_WAITS} AND waits_for >= '{ENDS}' AND waits_for < '{BEYOND}')"
+ANY_WAITER_FOR_AN_END = f"SELECT EXISTS (SELECT 1 {WAITERS} AND waits_for >= '{ENDS}' AND waits_for < '{AFTER_ENDS}')"
 WAITING_FOR_ENDS = f"""
 SELECT json_group_array(json_array(seq, queue)) FROM json_each(?)
 CROSS JOIN mainspring_jobs INDEXED BY mainspring_jobs_called ON waits_for = '{ENDS}' || value AND status = {SUSPENDED}
 """
-NOTHING_TO_WAIT_FOR = f"""
+WAITING_FOR_ENDED = f"""
 SELECT json_group_array(json_array(waiter.seq, waiter.queue)) FROM json_each(?)
 CROSS JOIN mainspring_jobs AS waiter ON waiter.id = value AND waiter.status = {SUSPENDED}
 WHERE NOT EXISTS (
@@ -46,14 +46,17 @@ def wake(transaction: Transaction, requests: list[Mapping[str, int]]) -> list[di
 
 
 def take(woken: dict[str, int], key: str, number: int) -> int:
-    """Of what two called for together, the first to come gets what is there."""
+    """Return how many of the woken jobs of a key count for one request; the first request is served first."""
     taken = min(number, woken[key])
     woken[key] -= taken
     return taken
 
 
 def wake_up_to(transaction: Transaction, wanted: Mapping[str, int]) -> dict[str, int]:
-    """One statement for all keys of which as many jobs are wanted: SQLite knows no limit that differs by row."""
+    """Wake up to `n` jobs for each key; return the number woken per key.
+
+    There is one statement for each different number, because SQLite has no LIMIT that differs by row.
+    """
     keys_by_number: defaultdict[int, list[tuple[str]]] = defaultdict(list)
     for key, number in wanted.items():
         keys_by_number[number].append((key,))
@@ -66,23 +69,23 @@ def wake_up_to(transaction: Transaction, wanted: Mapping[str, int]) -> dict[str,
 
 
 def call_ends(transaction: Transaction, ids: Sequence[str]) -> None:
-    """These jobs are finished, or gone. Most of the time nobody waits for the end of any job: one seek shows it."""
-    if ids and transaction.value(SOMEBODY_WAITS_FOR_AN_END):
+    """Wake the jobs that wait for the end of these jobs. Usually there are none for any job: one seek shows that."""
+    if ids and transaction.value(ANY_WAITER_FOR_AN_END):
         make_due(transaction, json.loads(transaction.value(WAITING_FOR_ENDS, (json.dumps(ids),))))
 
 
 def wake_if_ended(transaction: Transaction, waits: Mapping[str, str | None]) -> None:
-    """Of jobs suspended by this transaction (job -> waits_for), make due those whose awaited job is not live.
+    """Make due those of the jobs suspended by this transaction (job -> waits_for) whose awaited job is not live.
 
-    The check is part of the commit, so a process that dies right after it leaves no job waiting for a past event.
+    The check is part of the commit. So no job waits for a past event, even if the process dies right after the commit.
     """
     ids = [job_id for job_id, waits_for in waits.items() if is_end(waits_for)]
     if ids:
-        make_due(transaction, json.loads(transaction.value(NOTHING_TO_WAIT_FOR, (json.dumps(ids),))))
+        make_due(transaction, json.loads(transaction.value(WAITING_FOR_ENDED, (json.dumps(ids),))))
 
 
 def make_due(transaction: Transaction, rows: Iterable[tuple[int, str]]) -> None:
-    """Suspended jobs, each by its row and queue."""
+    """Make suspended jobs due now; `rows` are their (seq, queue)."""
     found = list(rows)
     if not found:
         return

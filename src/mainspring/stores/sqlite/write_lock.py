@@ -1,7 +1,7 @@
-"""A fair queue in front of the database's one write lock.
+"""A fair lock in front of SQLite's write lock.
 
-SQLite's own waiting (`busy_timeout`) polls and starves: of two busy writers one gets nearly everything. A blocking
-`flock` on a file of its own is served by the kernel in order. It is released when the process dies.
+SQLite's own waiting (`busy_timeout`) polls and is unfair: of two busy writers, one gets nearly all the time. With a
+blocking `flock` on a separate file, the kernel serves processes in order. It releases the lock when the process dies.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from types import TracebackType
 
 
 class WriteLock:
-    """Held around each write transaction. One per connection: a flock belongs to the open file."""
+    """Held during each write transaction. Each connection has its own, because a flock belongs to the open file."""
 
     def __init__(self, database: Path) -> None:
         self._file = os.open(f"{database}-gate", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def __enter__(self) -> bool:
-        """Whether we had to wait."""
+        """Take the lock; return whether it had to wait."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -36,7 +36,7 @@ class WriteLock:
 
     @contextmanager
     def if_free(self) -> Iterator[bool]:
-        """Whether we are in; nobody waits."""
+        """Take the lock without waiting; give whether it was free."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,12 +1,12 @@
-"""One thread per process writes: it drains whatever waits into one transaction.
+"""The writer: one thread per process writes, and commits all waiting requests in one transaction.
 
-That is group commit without a timer. While a commit is on its way to the disk the next requests pile up, and the more
-there are, the less each one costs.
+This is group commit without a timer. While a commit goes to the disk, the next requests queue up. The more there are,
+the less each one costs.
 
-Python lets another thread run whenever SQLite takes a step, and a busy one gives the interpreter back only after 5 ms.
-A statement per row would pay that per row (measured: 140 jobs/s instead of 60,000 beside a busy loop). So requests of
-one kind are merged, and every operation works on its whole batch in a few statements (see insertion.py,
-claims.py, acks.py).
+Python may switch threads at every step of SQLite, and a busy thread returns the interpreter only after 5 ms. With one
+statement per row, each row would cost that (measured next to a busy loop: 140 jobs/s instead of 60,000). So requests of
+one kind are merged, and every operation handles its whole batch in a few statements (see insertion.py, claims.py,
+acks.py).
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from mainspring.stores.sqlite.values import in_values
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Operation = Callable[["Transaction", list[Any]], list[Any]]
-"""Works on a whole batch of items and returns one result for each."""
+"""Handles a whole batch of items and returns one result for each."""
 
-CALM = 0.01  # seconds after which a writer that has nothing to do is not busy
-MOST_REQUESTS = 2000  # in one transaction, so that nobody waits for ever
-STOP_LOOK = 0.2  # seconds between looks whether a writer that is to end waits in vain
+IDLE_AFTER = 0.01  # seconds without a request after which the writer no longer counts as busy
+MAX_BATCH = 2000  # requests in one transaction, so that none waits too long
+STOP_CHECK_INTERVAL = 0.2  # seconds between checks whether a stopping writer is waiting in vain
 
 
 class Transaction:
-    """What operations see: a connection inside a write transaction, and what to do about it after the commit."""
+    """A connection inside a write transaction, and what has to be done after the commit."""
 
     def __init__(self, connection: sqlite3.Connection, now: Millis) -> None:
         self.connection = connection
@@ -49,15 +49,15 @@ class Transaction:
         self.counts: defaultdict[tuple[str, int], int] = defaultdict(int)  # (queue, status) -> change
         self.woken: set[str] = set()  # queues that may have something due
         self.cancellations = False
-        self.documents = False  # some come due soon
+        self.documents = False  # documents come due soon
         self.pages_to_free = 0
         self.halts: list[Halt] | None = None  # read once per transaction
         self.halts_changed = False
-        self.state_changed = False  # that workers keep in memory
+        self.state_changed = False  # documents changed that workers keep in memory
 
     def execute(self, statement: str, parameters: Sequence[Any] | dict[str, Any] = ()) -> sqlite3.Cursor:
         cursor = self.connection.cursor()
-        cursor.row_factory = None  # the caller's own connection may have one
+        cursor.row_factory = None  # the caller's own connection may have a row factory
         return cursor.execute(statement, parameters)
 
     def value(self, statement: str, parameters: Sequence[Any] | dict[str, Any] = ()) -> Any:
@@ -100,7 +100,7 @@ class Request:
 
 
 class Writer:
-    """The thread and its link. `committed` is called after each commit, before anyone is answered."""
+    """The writer thread and its connection. It calls `committed` after each commit, before it answers requests."""
 
     def __init__(self, file: DatabaseFile, clock: Clock, committed: Callable[[Transaction], None]) -> None:
         self._file = file
@@ -116,25 +116,25 @@ class Writer:
 
     @property
     def busy(self) -> bool:
-        """Writes, or will soon do so again for those whom it has just answered."""
+        """Whether it is writing, or has just answered requests, whose callers will probably write again soon."""
         return time.monotonic() < self._busy_until
 
     def run(self, operation: Operation, items: list[Any], *, durable: bool = True) -> asyncio.Future[list[Any]]:
-        """Have the operation done; the future is, when it is committed (and, if durable, on the disk)."""
+        """Queue an operation; the future resolves when it is committed (and, if `durable`, on the disk)."""
         future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         self._inbox.put(Request(operation, items, durable, future))
         return future
 
     def stop(self) -> None:
-        """Finish what was asked for, then end.
+        """Finish the queued requests, then end the thread.
 
-        A process that is stopped in the middle of a commit keeps the file locked. If every caller has given up by then,
-        do not wait for that lock: the thread ends when it gets it, or with this process.
+        Another process that was stopped in the middle of a commit keeps the file locked. If all callers have given up
+        meanwhile, do not wait for that lock: the thread ends when it gets the lock, or with this process.
         """
         self._inbox.put(None)
-        self._thread.join(STOP_LOOK)
+        self._thread.join(STOP_CHECK_INTERVAL)
         while self._thread.is_alive() and not self._is_given_up():
-            self._thread.join(STOP_LOOK)
+            self._thread.join(STOP_CHECK_INTERVAL)
         if not self._thread.is_alive():
             self._refuse_the_rest()
 
@@ -151,13 +151,13 @@ class Writer:
                 self._writing = batch
                 self._write(batch)
                 self._writing = ()
-                self._busy_until = time.monotonic() + CALM
+                self._busy_until = time.monotonic() + IDLE_AFTER
                 answer(batch)
         self._link.close()
         self._refuse_the_rest()
 
     def _refuse_the_rest(self) -> None:
-        """Who asks when it is too late must not wait for ever."""
+        """Answer requests that came too late with an error, so that their callers do not wait for ever."""
         while not self._inbox.empty():
             if (request := self._inbox.get()) is not None:
                 fail([request], StoreError("the store was closed"))
@@ -168,7 +168,7 @@ class Writer:
         request = self._inbox.get()
         while request is not None:
             batch.append(request)
-            if len(batch) == MOST_REQUESTS:
+            if len(batch) == MAX_BATCH:
                 return True, batch
             try:
                 request = self._inbox.get_nowait()
@@ -177,10 +177,10 @@ class Writer:
         return False, batch
 
     def _write(self, batch: list[Request]) -> None:
-        """Write a batch; if that fails, each request of it again by itself, so that only the bad one fails."""
+        """Write a batch; if that fails, write its requests one by one, so that only the bad one fails."""
         try:
             self._commit(batch, merged(batch))
-        except Exception as error:  # noqa: BLE001 - whatever went wrong belongs to those who asked
+        except Exception as error:  # noqa: BLE001 - every error is passed to the callers
             if len(batch) == 1 or concerns_all(error):
                 fail(batch, error)
             else:
@@ -209,14 +209,17 @@ class Writer:
         self._committed(transaction)
 
     def _set_synchronous(self, connection: sqlite3.Connection, mode: str) -> None:
-        """A claim alone need not reach the disk: the power cut that loses it ends its worker too."""
+        """Set when commits reach the disk. Mere claims need not: a power cut that loses them ends their workers too."""
         if self._synchronous != (connection, mode):
             connection.execute(f"PRAGMA synchronous = {mode}")
             self._synchronous = connection, mode
 
 
 def merged(batch: list[Request]) -> Callable[[Transaction], None]:
-    """All requests of one operation in one go; operations in the order of their first request, claims last."""
+    """Return a function that runs each operation once, for all its requests together.
+
+    Operations run in the order of their first requests; claims run last.
+    """
 
     def work(transaction: Transaction) -> None:
         if len(batch) == 1:
@@ -243,12 +246,13 @@ def run_group(transaction: Transaction, operation: Operation, requests: list[Req
 
 
 def one_by_one(transaction: Transaction, batch: list[Request], explain: Callable[[sqlite3.Error], StoreError]) -> None:
+    """Run each request in its own savepoint, so that one that fails does not affect the others."""
     for request in batch:
         before = dict(transaction.counts)
         transaction.execute("SAVEPOINT request")
         try:
             request.results = request.operation(transaction, request.items)
-        except Exception as error:  # noqa: BLE001 - told to the one who asked
+        except Exception as error:  # noqa: BLE001 - passed to the caller
             transaction.execute("ROLLBACK TO request")
             transaction.counts.clear()
             transaction.counts.update(before)
@@ -257,20 +261,21 @@ def one_by_one(transaction: Transaction, batch: list[Request], explain: Callable
 
 
 def concerns_all(error: Exception) -> bool:
-    """A full, locked or broken database fails every request alike; any other error is of one request's making."""
+    """Return whether the error affects all requests: a full, locked or broken database. Others are of one request."""
     return isinstance(error, StoreError) and type(error) is not StoreError
 
 
 def roll_back(connection: sqlite3.Connection) -> None:
-    """SQLite may have rolled back by itself already, as it does when the disk is full."""
+    """Roll back, unless SQLite has done so already, for example because the disk is full."""
     if connection.in_transaction:
         connection.execute("ROLLBACK")
 
 
 def free_pages(connection: sqlite3.Connection, number: int) -> None:
-    """Shrink the file. Only `executescript` does it to the end: per page there is a row, and `execute` takes the first.
+    """Shrink the file by up to `number` pages.
 
-    It would commit too, so it comes after the commit; if it fails, the batch is written all the same.
+    The pragma returns a row per page, and `execute` would stop at the first one; `executescript` runs it to the end.
+    But `executescript` also commits, so this must be called after the commit. If it fails, the batch is still written.
     """
     if number:
         with suppress(sqlite3.Error):
@@ -283,12 +288,12 @@ def fail(batch: list[Request], error: BaseException) -> None:
 
 
 def answer(batch: list[Request]) -> None:
-    """One call per event loop, however many wait on it: waking a loop is what costs."""
+    """Resolve the futures of a batch, with only one call per event loop: waking a loop is expensive."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Request]] = {}
     for request in batch:
         by_loop.setdefault(request.future.get_loop(), []).append(request)
     for loop, requests in by_loop.items():
-        with suppress(RuntimeError):  # it is closed: nobody waits there any more
+        with suppress(RuntimeError):  # the loop is closed, so no caller waits there
             loop.call_soon_threadsafe(resolve, requests)
 
 
