@@ -1,7 +1,7 @@
 -- Mainspring on PostgreSQL, schema version 1.
 --
--- Live jobs are in `jobs`, finished ones in `archive`: a claim never meets history. Times are milliseconds since
--- 1970 UTC, by this server's clock. To look around by hand, use the view `all_jobs`.
+-- Live jobs are in `jobs`, finished ones in `archive`, so a claim never reads history. Times are milliseconds since
+-- 1970 UTC, by this server's clock. To look at jobs yourself, use the view `all_jobs`.
 
 CREATE TABLE {schema}.jobs (
     id            uuid     NOT NULL PRIMARY KEY,
@@ -37,8 +37,8 @@ CREATE TABLE {schema}.jobs (
     payload       text     NOT NULL,
     waits_for     text COLLATE "C"
 ) WITH (
-    fillfactor = 70,                          -- room for the row as it is claimed, beside the row as it was
-    autovacuum_vacuum_scale_factor = 0.0,     -- a queue is dead rows for the most part: vacuum by number, not by share
+    fillfactor = 70,                          -- room in the page for the claimed version of a row, next to the old one
+    autovacuum_vacuum_scale_factor = 0.0,     -- most rows of a queue are dead: vacuum by their number, not by share
     autovacuum_vacuum_threshold = 2000,
     autovacuum_vacuum_insert_scale_factor = 0.0,
     autovacuum_vacuum_insert_threshold = 20000,
@@ -80,8 +80,8 @@ COMMENT ON INDEX {schema}.jobs_aside IS
 COMMENT ON COLUMN {schema}.jobs.aside IS
     'a worker that does not know the task has passed over the job: workers that know it find it in jobs_aside';
 
--- A partition per day on which its jobs expire: retention drops whole tables. Day 0 has what is kept for less than a
--- day, which is deleted row by row; the last one what is kept for ever. The others are made when first needed.
+-- One partition per day on which jobs expire, so retention drops whole tables. Day 0 has jobs kept for less than a day,
+-- which are deleted row by row. The last partition has jobs kept for ever. The others are created when first needed.
 CREATE TABLE {schema}.archive (
     id            uuid     NOT NULL,
     task          text     NOT NULL,
@@ -178,8 +178,8 @@ CREATE TABLE {schema}.dedupe (
 CREATE INDEX dedupe_expiry ON {schema}.dedupe (expires_at);
 COMMENT ON TABLE {schema}.dedupe IS 'Dedupe keys that outlive their job.';
 
--- A row of one counter would make every transaction of a queue wait for the last one. So each adds a row of its own,
--- and the workers fold them together now and then.
+-- A single row per counter would make each transaction of a queue wait for the one before. So every transaction adds a
+-- row of its own, and the workers add the rows up now and then.
 CREATE TABLE {schema}.counts (
     queue         text     NOT NULL,
     status        smallint NOT NULL,
@@ -207,8 +207,8 @@ CREATE TABLE {schema}.confirmations (
 );
 COMMENT ON TABLE {schema}.confirmations IS 'Workers that start nothing that the halt of this number, or an earlier one, stops. Emptied by each halt.';
 
--- The value of a payload; NULL for what jsonb cannot be: NUL characters, and whatever was written by hand and is no
--- JSON. One such row must not keep a filter from finding others.
+-- Returns a payload as jsonb, or NULL if that is impossible: it contains NUL characters, or was written by hand and is
+-- not JSON. One such row must not keep a filter from finding others.
 CREATE FUNCTION {schema}.as_json(body text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
 BEGIN
     RETURN body::jsonb;
@@ -218,7 +218,7 @@ END $$;
 
 CREATE FUNCTION {schema}.takes_new(queues text[], at bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    PERFORM pg_advisory_xact_lock_shared(hashtextextended('{schema} halts', 0)); -- then look: with a snapshot from after it
+    PERFORM pg_advisory_xact_lock_shared(hashtextextended('{schema} halts', 0)); -- lock first: the query below then has a newer snapshot
     RETURN NOT EXISTS (
         SELECT 1 FROM {schema}.halts WHERE NOT accept AND (until IS NULL OR until > at) AND queue = ANY(queues));
 END $$;
@@ -283,8 +283,8 @@ COMMENT ON COLUMN {schema}.documents.grp IS 'its group within the collection; ma
 COMMENT ON COLUMN {schema}.documents.version IS 'another one after each write: who writes says which one he has seen';
 COMMENT ON COLUMN {schema}.documents.due_at IS 'something is to be done with it then (ms since 1970 UTC); 2^62: never';
 
--- One new job, unless it is here already or is refused: new says how many. If it is a transaction by itself, it commits, and
--- then notifies, if a worker sleeps: after the commit, so that whoever goes to sleep meanwhile sees the job.
+-- Inserts one job, unless it is in the tables already or is refused. `new` is the number of inserted jobs. If `alone`, it
+-- commits, and then notifies if a worker is idle. The order matters: a worker that becomes idle meanwhile sees the job.
 CREATE PROCEDURE {schema}.enqueue(
     id_ uuid, task_ text, queue_ text, priority_ smallint, run_at_ bigint, delay_ bigint, max_attempts_ integer,
     timeout_ bigint, keep_ bigint, keep_dead_ bigint, payload_ text, dedupe_key_ text, target_type_ text, target_id_ text,
@@ -312,7 +312,7 @@ BEGIN
             BEGIN
                 PERFORM set_config('synchronous_commit', 'off', true), pg_notify(channel, message);
             EXCEPTION WHEN OTHERS THEN
-                NULL; -- the job is here; who is not told of it will notice by polling
+                NULL; -- the job is inserted; a worker that is not notified finds it by polling
             END;
         END IF;
     END IF;
@@ -332,7 +332,7 @@ SELECT id, task, queue, (ARRAY['completed', 'dead_letter', 'cancelled'])[status 
 FROM {schema}.archive;
 COMMENT ON VIEW {schema}.all_jobs IS 'Every job, live or finished, with names and times that people read.';
 
--- Of the jobs of a queue that are kept by task: when the first ones are due. STABLE, so that it sees what its caller sees.
+-- Shows when the first suspects and set-aside jobs of a queue are due, by task. STABLE: it sees what its caller sees.
 CREATE FUNCTION {schema}.look_apart(queue_ text) RETURNS json LANGUAGE plpgsql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
 SET jit = off
@@ -372,14 +372,14 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION {schema}.look_apart IS 'When the first suspects, and the first jobs that were set aside, are due, by task.';
 
--- Where the first waiting jobs of queues are (NULL: of all queues), per priority; and those that are kept by task, if there are
--- any: suspects, and jobs that were set aside. since has, for each queue, four bounds: the caller knows of no job before them.
--- One statement reads both kinds: between two of them, a job that is being set aside could be missed in both places.
+-- Shows where the first waiting jobs of the queues are (NULL: of all queues), per priority. Also shows suspects and
+-- set-aside jobs by task, if there are any. `since` has four bounds per queue: the caller knows of no job before them.
+-- One statement reads both kinds. Between two statements, a job that is being set aside could be missed in both places.
 CREATE FUNCTION {schema}.look(queues text[], since bigint[]) RETURNS TABLE (
     queue_ text, apart json, urgent bigint, high bigint, normal bigint, low bigint
 ) LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
-SET jit = off -- before PostgreSQL 18 what is off counts as very dear, and what is dear is compiled first
+SET jit = off -- before PostgreSQL 18 disabled plans count as very expensive, and expensive plans are JIT-compiled
 AS $$
 BEGIN
     FOR i IN 1 .. coalesce(cardinality(queues), 2147483647) LOOP
@@ -423,14 +423,20 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION {schema}.look IS 'Since when, or from when, the first waiting jobs of queues are due.';
 
--- The claim: due jobs of the levels given, in that order, at most room of them in all, and of each want at most its rooms.
--- Without priorities it looks where jobs wait, and takes some if only one level has any that are due, so that there is nothing
--- to decide: then queues and since are those of `look`, and a first row, which is no job, shows what it saw and what stands
--- still. It seeks each level in jobs_waiting and never sorts, whatever ANALYZE last saw: hence the settings. since is where the
--- caller saw the level's first job: rows before it that a long transaction keeps from being vacuumed are not passed over.
--- Of tasks that are not among those given (NULL: any), no job is taken: a row without an id tells of each such task.
--- The lock is shared by all who claim; who halts takes it alone, and so knows that nothing starts afterwards. Rows are
--- locked against all but those who are about to wait for the job's end (waiting.py): these are no reason to skip it.
+-- Claims due jobs of the given levels, in that order: at most `room` in all, and at most `rooms` for each want.
+--
+-- Without priorities it looks where jobs wait, and takes some if only one level has due jobs, so that there is nothing
+-- to decide. Then `queues` and `since` are those of `look`, and the first row, which is not a job, shows what it saw and
+-- what is halted.
+--
+-- The settings make it seek each level in jobs_waiting and never sort, whatever ANALYZE saw last. `since` is where the
+-- caller saw the level's first job. So the claim does not pass over older dead rows that a long transaction keeps from
+-- being vacuumed.
+--
+-- It takes no job of a task that is not given (NULL: any). A row without an id names each such task.
+--
+-- All claims share the lock. A halt takes it exclusively, so nothing starts after it. Jobs are locked FOR NO KEY UPDATE:
+-- a transaction that is about to wait for the job's end (wakeups.py) does not conflict, and the job is not skipped.
 CREATE FUNCTION {schema}.take(
     worker_ text, claim_ bigint, queues text[], priorities smallint[], since bigint[], most integer[], wants integer[],
     rooms integer[], room integer, tasks jsonb, at bigint, stall_grace bigint
@@ -440,7 +446,7 @@ CREATE FUNCTION {schema}.take(
     target_type_ text, target_id_ text, tags_ text[], options_ text
 ) LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
-SET jit = off -- before PostgreSQL 18 what is off counts as very dear, and what is dear is compiled first
+SET jit = off -- before PostgreSQL 18 disabled plans count as very expensive, and expensive plans are JIT-compiled
 AS $$
 DECLARE
     heads json;
@@ -562,8 +568,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- As take, if some of the jobs were set aside: lines has, for each level, the tasks of which there are such jobs. Both kinds
--- are taken in one order. A level at whose beginning there are jobs of tasks not given is left: these go aside first.
+-- The same as take, for levels of which some jobs were set aside: `lines` has the tasks of those jobs for each level. Both
+-- kinds are taken in one order. It skips a level that begins with jobs of tasks not given: those are set aside first.
 CREATE FUNCTION {schema}.take_mixed(
     worker_ text, claim_ bigint, queues text[], priorities smallint[], lines jsonb, most integer[], wants integer[],
     rooms integer[], room integer, tasks jsonb, at bigint, stall_grace bigint
@@ -617,8 +623,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Sets aside the jobs of tasks not given among the first due jobs of each level, until it has moved most of them: each job is
--- moved once, and from then on costs no claim anything. It locks only those: others may claim the rest meanwhile.
+-- Sets aside the jobs of tasks not given, among the first due jobs of each level, until it has moved `most` of them. Each
+-- job is moved once, and later claims never read it. Only these jobs are locked, so other workers can claim the rest.
 CREATE FUNCTION {schema}.put_aside(
     queues text[], priorities smallint[], tasks jsonb, look integer, most integer, at bigint
 ) RETURNS integer LANGUAGE plpgsql
@@ -659,9 +665,9 @@ COMMENT ON FUNCTION {schema}.take_mixed IS 'Claims due jobs, also such as were s
 COMMENT ON FUNCTION {schema}.put_aside IS 'Sets aside due jobs of tasks that a worker does not know, for workers that do.';
 COMMENT ON FUNCTION {schema}.take_suspect IS 'Claims one job whose worker has died before: such a job runs alone.';
 
--- Of the jobs that wait for a key so many become due (NULL: all), for each of several keys: by priority, then the oldest.
--- First those that nobody has locked, so that several who call need not wait for each other. If these are too few it waits
--- for the others: who has them locked may let them be, and nobody would call again.
+-- Makes due up to the given number of jobs (NULL: all) that wait for each key: by priority, then the oldest.
+-- It takes unlocked jobs first, so that concurrent calls do not wait for each other. If these are too few, it waits for
+-- the locked ones: the transaction that holds them may leave them as they are, and there might be no other call.
 CREATE FUNCTION {schema}.wake(keys text[], numbers integer[], at bigint)
 RETURNS TABLE (key_ text, queue_ text, woken_ bigint) LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
@@ -703,9 +709,9 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION {schema}.wake IS 'Makes due what waits for keys: of each so many.';
 
--- Those who wait for the end of jobs that have just ended become due; their queues. In the same transaction as the end, and
--- after it, see also waiting.py. If there are none, that is one look into an index: it is asked for all keys at once, and in
--- its own order, since a planner who takes the table to be empty would rather read any other index from end to end.
+-- Makes due the jobs that wait for the end of these jobs, and returns their queues. It runs in the transaction that ended
+-- them, after that; see wakeups.py. If no job waits, it is one lookup in an index. That query asks for all keys at once
+-- and in the index's order: a planner that believes the table is empty would otherwise read another index to its end.
 CREATE FUNCTION {schema}.wake_for_ends(ids uuid[], at bigint) RETURNS text[] LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on SET enable_sort = off
 SET plan_cache_mode = force_generic_plan SET jit = off
@@ -724,10 +730,12 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION {schema}.wake_for_ends IS 'Makes due who waits for the end of these jobs.';
 
--- Runs that simply succeeded: their jobs move to the archive. The fence: only a job that runs under the very token is touched.
--- Sought by their ids and by nothing else, also by a plan that was made when the table was empty (so no nested loop, whose outer side could
--- be the table) or when nothing ran (so the sum, which hides the index of running jobs).
--- accepted: NULL if all were; else those that were, each as its id and token. woken: queues in which somebody waited for them.
+-- Moves the jobs of runs that simply succeeded to the archive. This is the fence: only a job that runs under exactly the
+-- given token is touched. Every plan must find the jobs by their ids. So nested loops are off: a plan made while the table
+-- was empty could make the table the outer side. And `status + 0` hides the index of running jobs, which a plan made while
+-- nothing ran would use.
+-- accepted: NULL if all were accepted, otherwise the id and token of those that were. woken: queues of jobs that waited
+-- for these ends.
 CREATE FUNCTION {schema}.complete(
     ids uuid[], tokens bigint[], began_at bigint[], results text[], at bigint, OUT accepted text[], OUT woken text[]
 ) LANGUAGE plpgsql
@@ -764,9 +772,9 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION {schema}.complete IS 'Ends runs that simply succeeded.';
 
--- Every other way for a run to end: `held` is the fence and locks the jobs, always in the order of their ids; what becomes of
--- each is decided by who asks, who then calls the functions below for the jobs that it holds. Plans are pinned as those of
--- `complete` are, for the same reasons.
+-- All other ways to end a run. `held` is the fence: it locks the jobs, always in the order of their ids. The caller then
+-- decides what happens to each job, and calls the functions below for the jobs that it holds. The plans are fixed in the
+-- same way as in `complete`, for the same reasons.
 CREATE FUNCTION {schema}.held(ids uuid[], tokens bigint[]) RETURNS TABLE (
     id_ text, token_ bigint, queue_ text, cancel_ boolean, crashes_ integer, worker_ text, claimed_at_ bigint
 ) LANGUAGE plpgsql
