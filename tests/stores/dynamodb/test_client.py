@@ -127,7 +127,7 @@ def test_what_may_pass_is_tried_again(status: int, code: str, kind: str) -> None
     setback = explain(status, code, {"message": "…"})
     assert isinstance(setback, Setback)
     assert setback.kind == kind
-    assert isinstance(setback.told_as, StoreUnavailable)
+    assert isinstance(setback.final_error, StoreUnavailable)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_transaction_that_met_a_condition_and_a_conflict_met_a_condition() -> 
     assert cancelled.item(1) == {"n": {"N": "1"}}
     busy = explain(400, "TransactionCanceledException", {"CancellationReasons": [{"Code": "ThrottlingError"}]})
     assert isinstance(busy, Setback)
-    assert isinstance(busy.told_as, StoreBusy)
+    assert isinstance(busy.final_error, StoreBusy)
 
 
 # -- values -------------------------------------------------------------------------------------------------

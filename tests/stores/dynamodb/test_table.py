@@ -16,9 +16,9 @@ from mainspring.stores.dynamodb.client import Item
 from mainspring.stores.dynamodb.counts import Counts, sum_up
 from mainspring.stores.dynamodb.items import dedupe_key, key, stamp, target_key, unstamp
 from mainspring.stores.dynamodb.local_workers import LONGEST_POLL, SHORTEST_POLL
-from mainspring.stores.dynamodb.schema import MOST_SHARDS
+from mainspring.stores.dynamodb.schema import MAX_SHARDS
 from mainspring.stores.dynamodb.shares import owned
-from mainspring.stores.dynamodb.table import MOST_AT_ONCE, Refused, together
+from mainspring.stores.dynamodb.table import MAX_PARALLEL, Refused, together
 from mainspring.stores.protocol import Filter
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance.scene import claim, claim_one, end, join, look, new_job, put, put_many, running
@@ -240,7 +240,7 @@ def test_every_shard_has_one_owner_and_few_move_when_a_process_goes() -> None:
 
 
 def test_who_knows_of_nobody_else_looks_after_all() -> None:
-    assert all(owned(shard, "me", ()) for shard in range(MOST_SHARDS))
+    assert all(owned(shard, "me", ()) for shard in range(MAX_SHARDS))
 
 
 @slow
@@ -355,16 +355,16 @@ async def test_who_is_cancelled_before_all_calls_began_leaves_none_behind() -> N
 
     async def call(number: int) -> None:
         begun.append(number)
-        if len(begun) == MOST_AT_ONCE:
+        if len(begun) == MAX_PARALLEL:
             no_room.set()
         try:
             await asyncio.Event().wait()
         finally:
             ended.append(number)
 
-    calls = asyncio.create_task(together([call(number) for number in range(MOST_AT_ONCE + 5)]))
+    calls = asyncio.create_task(together([call(number) for number in range(MAX_PARALLEL + 5)]))
     await no_room.wait()
     calls.cancel()
     with pytest.raises(asyncio.CancelledError):
         await calls
-    assert ended == begun == list(range(MOST_AT_ONCE))  # and a call that is never awaited fails the test
+    assert ended == begun == list(range(MAX_PARALLEL))  # and a call that is never awaited fails the test

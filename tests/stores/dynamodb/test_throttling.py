@@ -10,7 +10,7 @@ from mainspring import Mainspring
 from mainspring.events import StoreThrottled, ThrottlingOver
 from mainspring.health import State
 from mainspring.job import Move, Status
-from mainspring.stores.dynamodb.throttling import QUIET, Throttling
+from mainspring.stores.dynamodb.throttling import QUIET_PERIOD, Throttling
 from mainspring.stores.protocol import Measured
 from mainspring.testing.conformance.scene import claim, end, join, new_job, outcome, put_many, running
 from tests.dynamodb import FreshStore
@@ -39,7 +39,7 @@ def test_its_beginning_and_its_end_are_told_once(caplog: pytest.LogCaptureFixtur
         throttling.passed()
         assert throttling.now
     assert len(fields_of(caplog, "dynamodb_throttled")) == 1
-    seconds.now += QUIET - 1
+    seconds.now += QUIET_PERIOD - 1
     throttling.passed()
     throttling.passed()
     assert not throttling.now
@@ -113,7 +113,7 @@ async def test_a_worker_that_is_throttled_says_so_and_when_it_is_over(
         assert health.state is State.DEGRADED
         assert "throttles this process: 2 of" in health.problems[0]
         assert health.measures["throttled"] == 2
-        seconds.now += QUIET
+        seconds.now += QUIET_PERIOD
         await eventually(lambda: len(events) == 2)
         assert (await app.health()).state is State.OK
     assert [type(event) for event in events] == [StoreThrottled, ThrottlingOver]

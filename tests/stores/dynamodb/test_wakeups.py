@@ -384,7 +384,7 @@ async def test_a_chunk_ends_where_its_steps_are_too_much(store: FreshStore, monk
     await store.insert([new_job() for _ in range(40)])
     held = await claim(store, 40)
     await store.save([Save(one.id, one.token, (Step("large", 1, output='"' + "x" * 100 + '"'),)) for one in held])
-    monkeypatch.setattr(transfer, "MOST_BYTES", 3_000)
+    monkeypatch.setattr(transfer, "MAX_CHUNK_BYTES", 3_000)
     first = await store.dump(Kind.LIVE)
     rest = await store.dump(Kind.LIVE, after=first.cursor)
     assert (len(first.records), len(rest.records), rest.cursor) == (32, 8, None)

@@ -1,4 +1,4 @@
-"""Jobs in Amazon DynamoDB: `store.py` says what is asked of whom, `items.py` what is kept under which key."""
+"""Store jobs in Amazon DynamoDB. `store.py` maps the store's methods to modules; `items.py` lists the keys."""
 
 from mainspring.stores.dynamodb.schema import Plan
 from mainspring.stores.dynamodb.store import DynamoStore

@@ -1,7 +1,7 @@
-"""How runs end. Every write is fenced: it changes the job only while it runs under the outcome's very token.
+"""End runs. Every write is fenced: it changes the job only while the job runs under exactly the outcome's token.
 
-A run that simply ended is one write. One that is kept in the history, brings follow-ups or steps, waits for a key, or
-whose end is waited for, is a transaction.
+A run that simply ended is one write. The outcome is a transaction if it adds to the history, brings follow-ups or
+steps, or waits for a key, or if another job waits for this job's end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from mainspring.log import get_log
 from mainspring.stores.dynamodb import steps, wakeups
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.counts import day_of
-from mainspring.stores.dynamodb.insertion import LARGEST_ITEM, Newcomers, forget_key, named_among, write_down
+from mainspring.stores.dynamodb.insertion import (
+    MAX_ITEM_BYTES,
+    PendingInserts,
+    forget_key,
+    named_among,
+    register_queues,
+)
 from mainspring.stores.dynamodb.items import (
     STATUSES,
     WORDS,
@@ -59,21 +65,21 @@ from mainspring.stores.tables import NEVER
 
 log = get_log("mainspring.dynamodb")
 
-TRIES = 20
-MARKS = ("cancel_requested", "awaited", "steps")  # that others may have put on a job since it was claimed
-LONGEST_ERROR = 4_096  # characters of a message
-HISTORY_BEYOND: Millis = 30 * 86_400_000  # that a line of history is kept for, beyond what its job would be
+MAX_TRIES = 20
+MARKS = ("cancel_requested", "awaited", "steps")  # attributes that others may have set since the job was claimed
+MAX_ERROR_CHARS = 4_096  # of a message
+HISTORY_MARGIN: Millis = 30 * 86_400_000  # an attempt is kept longer than its job by this
 
 
 @dataclass(slots=True)
 class Ending:
-    """What an outcome makes of a job."""
+    """What an outcome changes."""
 
     status: Status
     changes: dict[str, Any]
     attempt: Row | None
-    call: wakeups.Call | None = None  # to those who wait for the job's end
-    more: list[Action] = field(default_factory=list)  # what goes into the same transaction
+    call: wakeups.Call | None = None  # wakes the jobs that wait for this job's end
+    more: list[Action] = field(default_factory=list)  # other writes of the same transaction
 
 
 async def ack(table: Table, outcomes: Sequence[Outcome]) -> list[Status | None]:
@@ -82,7 +88,7 @@ async def ack(table: Table, outcomes: Sequence[Outcome]) -> list[Status | None]:
     for number, outcome in enumerate(outcomes):
         by_job.setdefault(outcome.job_id, []).append(number)
     await wakeups.mark(table, frozenset[str]().union(*map(named_by, outcomes)))
-    statuses = told_before(table, outcomes)
+    statuses = take_unanswered(table, outcomes)
     alone = [numbers[0] for numbers in by_job.values() if len(numbers) == 1 and numbers[0] not in statuses]
     plain = {number: outcomes[number] for number in alone if is_plain(outcomes[number])}
 
@@ -103,21 +109,27 @@ async def ack(table: Table, outcomes: Sequence[Outcome]) -> list[Status | None]:
 
 
 def remember(table: Table, outcomes: Sequence[Outcome], statuses: Mapping[int, Status | None]) -> None:
-    """One of a batch failed, so all will be repeated: those that were written are no lost claims then."""
+    """Remember the outcomes that were written, because the batch failed and all of it will be repeated.
+
+    Without this, the repetition would report them as lost claims.
+    """
     written = {number: status for number, status in statuses.items() if status is not None}
-    table.untold |= {(outcomes[number].job_id, outcomes[number].token): status for number, status in written.items()}
+    table.unanswered |= {
+        (outcomes[number].job_id, outcomes[number].token): status for number, status in written.items()
+    }
 
 
-def told_before(table: Table, outcomes: Sequence[Outcome]) -> dict[int, Status | None]:
+def take_unanswered(table: Table, outcomes: Sequence[Outcome]) -> dict[int, Status | None]:
+    """Return the statuses of outcomes that an earlier, failed batch has written."""
     found: dict[int, Status | None] = {}
     for number, outcome in enumerate(outcomes):
-        if (status := table.untold.pop((outcome.job_id, outcome.token), None)) is not None:
+        if (status := table.unanswered.pop((outcome.job_id, outcome.token), None)) is not None:
             found[number] = status
     return found
 
 
 def is_plain(outcome: Outcome) -> bool:
-    """One write, of which all is known."""
+    """Return whether one write is enough and the job's item is known."""
     if not isinstance(outcome.ref, dict) or outcome.ref["token"] != outcome.token:
         return False
     simple = outcome.move in {Move.DONE, Move.SNOOZE, Move.RELEASE, Move.SUSPEND}
@@ -126,7 +138,7 @@ def is_plain(outcome: Outcome) -> bool:
 
 
 async def ack_plain(table: Table, outcomes: Mapping[int, Outcome]) -> dict[int, Status | None]:
-    """In batches; of those that were not as expected nothing is said, they are looked at one by one."""
+    """Write plain outcomes in batches. Leave out jobs that are not as expected: the caller acks them one by one."""
     if len(outcomes) < 2:
         return {}
     mark = new_id()
@@ -153,26 +165,26 @@ async def ack_plain(table: Table, outcomes: Mapping[int, Outcome]) -> dict[int, 
 
 
 def is_ours(refused: Refused, mark: str) -> bool:
-    """Our own write, met when it was repeated after its answer got lost."""
+    """Return whether this ack has written the job: a write that was repeated after its answer got lost."""
     return str(unpack(refused.item or {}).get("acked")).startswith(mark)
 
 
 def named_by(outcome: Outcome) -> frozenset[str]:
-    """The jobs whose end is waited for, by this one or by its follow-ups."""
+    """Return the jobs whose end is waited for, by this job or by its follow-ups."""
     own = wakeups.named_by(outcome.waits_for)
     return named_among(outcome.follow_ups) | ({own} if own else frozenset())
 
 
 async def take_over(table: Table, outcome: Outcome) -> Status | None:
-    """An end that is not its worker's own. The two must not know each other's writes for theirs."""
+    """End a run in place of its worker. Neither must take the other's write for its own, so it shares no doubts."""
     return await ack_one(table, outcome, {})
 
 
 async def ack_one(table: Table, outcome: Outcome, doubts: Doubts) -> Status | None:
-    """The new status, or None: the claim was lost."""
+    """Write one outcome; return the new status, or None if the claim was lost."""
     mark = new_id()
-    newcomers = Newcomers(table, outcome.follow_ups, named_by(outcome))
-    await write_down(table, {job.queue for job in outcome.follow_ups})
+    inserts = PendingInserts(table, outcome.follow_ups, named_by(outcome))
+    await register_queues(table, {job.queue for job in outcome.follow_ups})
     lighter = await steps.save_beforehand(table, outcome)
     if lighter is None:
         return written_before(await table.get(table.job_key(outcome.job_id)), outcome, doubts, mark)
@@ -180,12 +192,12 @@ async def ack_one(table: Table, outcome: Outcome, doubts: Doubts) -> Status | No
     row: Row | None = outcome.ref if isinstance(outcome.ref, dict) else None
     if row is None or row["token"] != outcome.token:
         row = await table.get(table.job_key(outcome.job_id))
-    for _ in range(TRIES):
+    for _ in range(MAX_TRIES):
         if row is None or row["token"] != outcome.token or status_of(row) is not Status.RUNNING:
             return written_before(row, outcome, doubts, mark)
         ending = decide(table, row, outcome, mark)
         try:
-            await write(table, row, ending, newcomers)
+            await write(table, row, ending, inserts)
         except ConditionFailed as failed:
             row = unpack(failed.item) if failed.item else None
         except Cancelled as cancelled:
@@ -194,12 +206,12 @@ async def ack_one(table: Table, outcome: Outcome, doubts: Doubts) -> Status | No
                 row = unpack(item) if item else None
             else:
                 ends = outcome.job_id if ending.status in FINISHED else None
-                await newcomers.learn(cancelled, ends=ends)
+                await inserts.learn(cancelled, ends=ends)
         except StoreUnavailable:
             doubts.setdefault((outcome.job_id, outcome.token), set()).add(mark)
             raise
         else:
-            newcomers.have_come()
+            inserts.after_write()
             await afterwards(table, row, ending)
             return ending.status
     msg = f"job {outcome.job_id} changed too often to be acked"
@@ -207,7 +219,7 @@ async def ack_one(table: Table, outcome: Outcome, doubts: Doubts) -> Status | No
 
 
 def written_before(row: Row | None, outcome: Outcome, doubts: Doubts, mark: str) -> Status | None:
-    """An outcome that had arrived when its answer got lost is no lost claim."""
+    """Return the status if the outcome was written and only its answer got lost; None if the claim was lost."""
     marks = doubts.pop((outcome.job_id, outcome.token), set()) | {mark}
     acked, _, word = (row or {}).get("acked", "").partition("#")
     return STATUSES[word] if acked in marks else None
@@ -245,14 +257,14 @@ def decide(table: Table, row: Row, outcome: Outcome, mark: str) -> Ending:
     ending.more = steps.puts(row["SK"], outcome.steps)
     if status in FINISHED:
         ending.call = wakeups.call_for(row)
-        ending.more += leavings(row | {"steps": changes.get("steps", row.get("steps"))}, ending)
+        ending.more += actions_after_end(row | {"steps": changes.get("steps", row.get("steps"))}, ending)
     elif changes.get("waits_for") is not None:
         ending.more.append(wakeups.waiter(row | changes))
     return ending
 
 
-def leavings(row: Row, ending: Ending) -> list[Action]:
-    """What is left to be done after a job's end, written down with it: whoever dies on the way is stood in for."""
+def actions_after_end(row: Row, ending: Ending) -> list[Action]:
+    """Write down, with the job's end, what is left to do after it. If this process dies, another one does it."""
     call = [] if ending.call is None else [ending.call.action()]
     return call + steps.note_of_end(row, ending.changes.get("expires_at"))
 
@@ -269,7 +281,7 @@ def finish(row: Row, status: Status, now: Millis) -> dict[str, Any]:
 
 def due_again(row: Row, outcome: Outcome, now: Millis) -> str:
     if keeps_its_time(outcome):
-        return min(str(row["scheduled_for"]), stamp(now))  # due when claimed, even if the clock was set back since
+        return min(str(row["scheduled_for"]), stamp(now))  # it was due when claimed, even if the clock was set back
     return stamp(next_time(outcome, now))
 
 
@@ -278,18 +290,18 @@ def failure_of(outcome: Outcome) -> dict[str, Any]:
         return {}
     return {
         "error_type": outcome.failure.type,
-        "last_error": outcome.failure.message[:LONGEST_ERROR],
+        "last_error": outcome.failure.message[:MAX_ERROR_CHARS],
         "traceback": shorten(outcome.failure.traceback) or None,
     }
 
 
 def fitted(row: Row, changes: dict[str, Any]) -> dict[str, Any]:
-    """A result that does not fit is left out, and the job says so: the work was done."""
+    """Leave out a result that does not fit, and say so in the job: its work was done."""
     length = len(changes["result"] or changes["result_zlib"] or "")
-    if not length or size(pack(row | changes)) <= LARGEST_ITEM - 1024:
+    if not length or size(pack(row | changes)) <= MAX_ITEM_BYTES - 1024:
         return changes
     log.warning("result_left_out", job_id=row["SK"], task=row["job_type"], bytes=length)
-    words = f"its result of {length // 1024} KB does not fit into an item of DynamoDB and was not kept"
+    words = f"its result of {length // 1024} KB does not fit into an item of DynamoDB and was not stored"
     return changes | text("result", None) | {"reason": words}
 
 
@@ -305,7 +317,7 @@ def attempt_of(row: Row, outcome: Outcome, status: Status, now: Millis) -> Row |
         "started_at": stamp(outcome.started_at or unstamp(row["started_at"])),
         "completed_at": stamp(outcome.finished_at or now),
         "move": move.value,
-        "ttl": ttl(next_time(outcome, now) + kept + HISTORY_BEYOND),
+        "ttl": ttl(next_time(outcome, now) + kept + HISTORY_MARGIN),
         **failure_of(outcome),
     }
 
@@ -314,18 +326,18 @@ def attempt_of(row: Row, outcome: Outcome, status: Status, now: Millis) -> Row |
 
 
 def fence(row: Row, ending: Ending) -> list[Condition]:
-    """Only while it runs under this token; and with a cancel asked for, or not, as we decided by.
+    """Return the conditions: the job runs under this token, and its marks are those that the decision used.
 
-    An end has to know of those who wait for it and of the steps that it leaves.
+    A write that finishes the job must also know of jobs that wait for its end, and of the steps that it leaves.
     """
     marks = MARKS if ending.status in FINISHED else MARKS[:1]
     as_decided = [exists(mark) if row.get(mark) else absent(mark) for mark in marks]
     return [equals("token", row["token"]), equals("status", WORDS[Status.RUNNING]), *as_decided]
 
 
-async def write(table: Table, row: Row, ending: Ending, newcomers: Newcomers) -> None:
+async def write(table: Table, row: Row, ending: Ending, inserts: PendingInserts) -> None:
     change = update(table.job_key(row["SK"]), ending.changes, only_if=fence(row, ending))
-    actions: list[Action] = [("Update", change), *newcomers.actions(1), *ending.more]
+    actions: list[Action] = [("Update", change), *inserts.actions(1), *ending.more]
     if ending.attempt is not None:
         actions.append(("Put", put(ending.attempt)))
     if len(actions) == 1:
@@ -338,7 +350,7 @@ async def write(table: Table, row: Row, ending: Ending, newcomers: Newcomers) ->
 
 
 async def afterwards(table: Table, row: Row, ending: Ending) -> None:
-    """What need not be in the same write: counts, wake-ups, and a key that nobody needs."""
+    """Do what need not be part of the write: count, wake workers and waiting jobs, and delete an unused key."""
     table.counts.add(row["queue"], Status.RUNNING, -1)
     table.counts.add(row["queue"], ending.status, 1, day_of(ending.status, ending.changes.get("expires_at")))
     table.held.get(row.get("locked_by", ""), {}).pop(row["SK"], None)
@@ -354,15 +366,15 @@ async def afterwards(table: Table, row: Row, ending: Ending) -> None:
 
 
 async def report(table: Table, reports: Sequence[ProgressReport]) -> set[str]:
-    accepted = await together([report_one(table, one) for one in reports])
-    return {one.job_id for one, good in zip(reports, accepted, strict=True) if good}
+    accepted = await together([report_one(table, progress) for progress in reports])
+    return {progress.job_id for progress, good in zip(reports, accepted, strict=True) if good}
 
 
-async def report_one(table: Table, one: ProgressReport) -> bool:
-    changes: Mapping[str, Any] = {"progress": one.fraction, "note": one.note or None}
-    held = [equals("token", one.token), equals("status", WORDS[Status.RUNNING])]
+async def report_one(table: Table, progress: ProgressReport) -> bool:
+    changes: Mapping[str, Any] = {"progress": progress.fraction, "note": progress.note or None}
+    held = [equals("token", progress.token), equals("status", WORDS[Status.RUNNING])]
     try:
-        await table.update(update(table.job_key(one.job_id), changes, only_if=held))
+        await table.update(update(table.job_key(progress.job_id), changes, only_if=held))
     except ConditionFailed:
         return False
     return True

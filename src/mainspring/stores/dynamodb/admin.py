@@ -1,4 +1,4 @@
-"""What is done to jobs by hand: cancel, retry, delete, edit, halt. Each leaves a line in the audit log."""
+"""Manual operations on jobs: cancel, retry, delete, edit, halt. Each writes an entry in the audit log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,15 @@ from mainspring.stores.dynamodb import halts, steps, wakeups
 from mainspring.stores.dynamodb.acks import finish
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.counts import day_of
-from mainspring.stores.dynamodb.insertion import KEPT, as_found, checked, forget_key, is_live, new_key, write_down
+from mainspring.stores.dynamodb.insertion import (
+    KEPT_ATTRIBUTES,
+    as_found,
+    checked,
+    forget_key,
+    is_live,
+    new_key,
+    register_queues,
+)
 from mainspring.stores.dynamodb.items import (
     WORDS,
     dedupe_key,
@@ -36,9 +44,9 @@ from mainspring.stores.protocol import Action, By, Changed, Edit, Halt, Wake
 from mainspring.stores.rules import combined
 from mainspring.stores.tables import ALLOWED, ChangeRequest, Effect
 
-LINES_KEPT = 400 * 86_400_000  # of what was done to a job
-TRIES = 20
-MOST_STEPS = 90  # that are removed at once
+LINE_RETENTION: Millis = 400 * 86_400_000  # of an operation in a job's history
+MAX_TRIES = 20
+MAX_STEPS_REMOVED = 90  # in one transaction
 
 
 async def change(table: Table, request: ChangeRequest) -> Changed:
@@ -56,7 +64,7 @@ async def change(table: Table, request: ChangeRequest) -> Changed:
 
 
 async def carry_out(table: Table, targets: Sequence[Row], request: ChangeRequest) -> Effect:
-    """Those with a dedupe key one after the other, since one may be in the way of the next."""
+    """Change the jobs. Those with a dedupe key are replayed one after the other: one may conflict with the next."""
     effect = Effect()
     await together([carry_out_one(table, row, request, effect) for row in targets if not may_conflict(row, request)])
     for row in targets:
@@ -91,9 +99,9 @@ async def try_out(table: Table, targets: Sequence[Row], request: ChangeRequest) 
 
 
 async def carry_out_one(table: Table, row: Row, request: ChangeRequest, effect: Effect) -> None:
-    """Under the condition that the job is as we saw it; if it moved on meanwhile, by what it is now."""
+    """Change a job if it is still as it was read. If it has changed meanwhile, decide again from its new state."""
     current: Row | None = row
-    for _ in range(TRIES):
+    for _ in range(MAX_TRIES):
         if current is None or status_of(current) not in ALLOWED[request.action]:
             return
         try:
@@ -107,7 +115,7 @@ async def carry_out_one(table: Table, row: Row, request: ChangeRequest, effect: 
 
 
 def unchanged(row: Row) -> list[Condition]:
-    """Each claim, end of a run and change by hand shows in one of these, and so does who waits for its end."""
+    """Return conditions that fail after any claim, end of a run or manual change, or if another job began to wait."""
     same = [
         equals("status", row["status"]),
         equals("token", row["token"]),
@@ -119,7 +127,7 @@ def unchanged(row: Row) -> list[Condition]:
 
 
 def line(table: Table, row: Row, request: ChangeRequest) -> list[Write]:
-    """For the job's own timeline."""
+    """Return an entry for the job's own timeline."""
     if not request.by.audited:
         return []
     now = table.clock.now()
@@ -131,7 +139,7 @@ def line(table: Table, row: Row, request: ChangeRequest) -> list[Write]:
         "actor": request.by.actor,
         "action": request.action.value,
         "reason": request.by.reason or None,
-        "ttl": ttl(now + LINES_KEPT),
+        "ttl": ttl(now + LINE_RETENTION),
     }
     return [("Put", put(words))]
 
@@ -147,7 +155,7 @@ def count_move(table: Table, row: Row, status: Status | None, expires_at: str | 
 
 
 async def cancel(table: Table, row: Row, request: ChangeRequest, effect: Effect) -> None:
-    """Waiting jobs end at once. A running one is asked to: its worker hears of it and ends it."""
+    """Cancel a waiting job at once. Ask a running one to stop: its worker is notified and ends it."""
     changes: dict[str, Any] = {"reason": request.by.reason or None}
     if status_of(row) is Status.RUNNING:
         changes["cancel_requested"] = True
@@ -165,17 +173,17 @@ async def cancel(table: Table, row: Row, request: ChangeRequest, effect: Effect)
     await write(table, row, changes, request, *left_by(call, steps.note_of_end(row, changes["expires_at"])))
     count_move(table, row, status, changes["expires_at"])
     await forget_key(table, row)
-    await part_with(table, row, call)
+    await finish_waits(table, row, call)
     effect.changed.append(row["SK"])
 
 
 def left_by(call: wakeups.Call | None, note: Sequence[Write]) -> list[Write]:
-    """What is left to be done after a job's end, in the same transaction: see acks.py."""
+    """Return what is left to do after a job's end, for the same transaction; see acks.py."""
     return [*([] if call is None else [call.action()]), *note]
 
 
-async def part_with(table: Table, row: Row, call: wakeups.Call | None) -> None:
-    """It waits for nothing any more, and nobody for its end."""
+async def finish_waits(table: Table, row: Row, call: wakeups.Call | None) -> None:
+    """Delete the waiter of a job that has ended, and wake the jobs that waited for its end."""
     if "waits_for" in row:
         await wakeups.forget(table, [wakeups.waiter_key(row)])
     if call is not None:
@@ -196,7 +204,7 @@ CLEARED = (
 
 
 async def replay(table: Table, row: Row, request: ChangeRequest, effect: Effect) -> None:
-    """Run again now, with a full budget. Never beside another live job of the same dedupe key."""
+    """Make a job due now, with a full budget. Skip it if another live job holds its dedupe key."""
     changes: dict[str, Any] = dict.fromkeys(CLEARED)
     changes |= {
         "status": WORDS[Status.PENDING],
@@ -222,23 +230,26 @@ async def replay(table: Table, row: Row, request: ChangeRequest, effect: Effect)
 
 
 async def forget_steps(table: Table, row: Row, name: str) -> list[Write]:
-    """From this one on, for the transaction that replays the job; of very many the last ones before it."""
+    """Delete a step and all later ones.
+
+    Return the deletes for the transaction that replays the job. If there are very many, the last steps go before it.
+    """
     gone = await steps.those_from(table, row["SK"], name)
-    while len(gone) > MOST_STEPS:
+    while len(gone) > MAX_STEPS_REMOVED:
         still = update(table.job_key(row["SK"]), {"steps": True}, only_if=unchanged(row))
-        await table.transact(("Update", still), *gone[:MOST_STEPS])
-        gone = gone[MOST_STEPS:]
+        await table.transact(("Update", still), *gone[:MAX_STEPS_REMOVED])
+        gone = gone[MAX_STEPS_REMOVED:]
     return gone
 
 
 def take_key(row: Row, found: Row | None, version: str) -> Write:
-    """Back from one that is finished or gone; for how long it is kept, and for whom, stays as it was."""
-    kept = {name: (found or {}).get(name) for name in KEPT}
+    """Take the key from a job that is finished or gone. How long it is kept, and for which job, does not change."""
+    kept = {name: (found or {}).get(name) for name in KEPT_ATTRIBUTES}
     return "Put", put({**new_key(row, version), **kept}, [as_found(found)])
 
 
 async def holder_of(table: Table, row: Row) -> str | None:
-    """The live job that has this one's key."""
+    """Return the live job that holds this job's dedupe key."""
     found = await table.get(dedupe_key(row["job_type"], row["dedupe_key"]))
     if found is None or not await is_live(table, found["job_sk"]):
         return None
@@ -260,25 +271,25 @@ async def remove(table: Table, row: Row, request: ChangeRequest, effect: Effect)
         await table.delete(gone)
     count_move(table, row, None)
     await forget_belongings(table, row)
-    await part_with(table, row, call)
+    await finish_waits(table, row, call)
     effect.changed.append(row["SK"])
 
 
 async def free_key(table: Table, row: Row) -> list[Write]:
-    """Free the key that is kept beyond this job's life; another job may hold the same key while it is live."""
+    """Free the key that outlives this job. Another live job may hold the same key; that one keeps it."""
     found = None if "dedupe_key" not in row else await table.get(dedupe_key(row["job_type"], row["dedupe_key"]))
     if found is None or found.get("kept_job") != row["SK"]:
         return []
     where, same = key(found["PK"], found["SK"]), [equals("version", found["version"])]
     if found["job_sk"] == row["SK"]:
         return [("Delete", delete(where, same))]
-    return [("Update", update(where, dict.fromkeys(KEPT), only_if=same))]
+    return [("Update", update(where, dict.fromkeys(KEPT_ATTRIBUTES), only_if=same))]
 
 
 async def forget_belongings(table: Table, row: Row) -> None:
     await forget_key(table, row)
     lines = await table.rows(history(row["SK"]))
-    await table.delete_many([key(one["PK"], one["SK"]) for one in lines])
+    await table.delete_many([key(entry["PK"], entry["SK"]) for entry in lines])
 
 
 # -- edit -----------------------------------------------------------------------------------------------
@@ -298,7 +309,7 @@ async def edit_job(table: Table, row: Row, request: ChangeRequest, effect: Effec
     after = row | changes
     checked(pack(after))
     changes |= place_waiting(after, table.shards)
-    await write_down(table, {after["queue"]})
+    await register_queues(table, {after["queue"]})
     await write(table, row, changes, request)
     table.counts.add(row["queue"], status_of(row), -1)
     table.counts.add(after["queue"], status_of(row), 1)
@@ -311,10 +322,10 @@ EFFECTS = {Action.CANCEL: cancel, Action.REPLAY: replay, Action.DELETE: remove, 
 # -- halt -----------------------------------------------------------------------------------------------
 
 
-async def halt(table: Table, one: Halt) -> Halt:
-    standing = next((other for other in await halts.standing(table) if other.queue == one.queue), None)
-    written = await halts.write(table, combined(standing, one))
-    await write_entry(table, By(one.actor, one.reason), action_of_halt(one), detail_of_halt(one), 0)
+async def halt(table: Table, wanted: Halt) -> Halt:
+    standing = next((other for other in await halts.standing(table) if other.queue == wanted.queue), None)
+    written = await halts.write(table, combined(standing, wanted))
+    await write_entry(table, By(wanted.actor, wanted.reason), action_of_halt(wanted), detail_of_halt(wanted), 0)
     table.local_workers.tell_all(Wake.HALTS)
     return written
 
@@ -339,7 +350,7 @@ async def write_audit(table: Table, request: ChangeRequest, number: int) -> None
 
 
 async def write_entry(table: Table, by: By, action: str, detail: Mapping[str, Any], number: int) -> None:
-    """The chunks of one operation make one entry, under the time of the first: a second item remembers which."""
+    """Write one entry for all chunks of an operation, under the time of the first. A second item remembers which."""
     now = table.clock.now()
     place = entry_place(by, action, now)
     try:
@@ -350,7 +361,7 @@ async def write_entry(table: Table, by: By, action: str, detail: Mapping[str, An
 
 
 def note_actions(note: Note, now: Millis) -> list[Write]:
-    """Such an entry as part of a transaction; the first of them fails if it is there."""
+    """Return the writes of an audit entry for a transaction. The first one fails if the entry exists already."""
     place = entry_place(note.by, note.action, now)
     entry = {**unpack(key("audit", place)), **entry_words(note.by, note.action, note.detail, place), "count": 0}
     return [("Put", remember_entry(note.by, note.action, place, now)), ("Put", put(entry))]
@@ -362,7 +373,7 @@ def entry_place(by: By, action: str, now: Millis) -> str:
 
 def remember_entry(by: By, action: str, place: str, now: Millis) -> dict[str, Any]:
     known = unpack(key(f"operation#{by.operation}", action))
-    return put({**known, "entry": place, "ttl": ttl(now + LINES_KEPT)}, [absent("PK")])
+    return put({**known, "entry": place, "ttl": ttl(now + LINE_RETENTION)}, [absent("PK")])
 
 
 def entry_words(by: By, action: str, detail: Mapping[str, Any], place: str) -> Row:

@@ -1,7 +1,7 @@
-"""Which due jobs a worker gets, and that they are its own.
+"""Choose the due jobs that a worker gets, and claim them for it.
 
-The index says what waits; it may be a moment behind. What decides is the write: it takes a job only from the very place
-at which the index showed it. A claim is known by a number of its own, so that one whose answer got lost is found again.
+The index shows what waits, but it may lag. The write decides: it takes a job only from the exact place at which the
+index showed it. Each claim has a number of its own, so that a claim whose answer got lost can be recognised.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from mainspring.stores.protocol import EVERY_QUEUE, Claims, Halt, Want
 from mainspring.stores.rules import Level, earliest, ends, knows, shares
 
 PRIORITIES = 4
-ROUNDS = 20  # of looking again after others were quicker
-SOON: Millis = 20  # then others have finished claiming what was due and not to be had
-ASIDE_AT_ONCE = 100  # jobs of unknown tasks that are read from one place before they are set aside
-MOST_ASIDE = 1000  # jobs that one claim sets aside, about
-LOOK_EVERYWHERE = 4  # every so many claims: what is urgent in others' shards must not wait for them
+MAX_ROUNDS = 20  # of looking again because other workers were faster
+CONTENDED_RETRY: Millis = 20  # after this time other workers have finished claiming due jobs that this one did not get
+ASIDE_BATCH = 100  # jobs of unknown tasks that are read from one place before they are set aside
+MAX_ASIDE = 1000  # jobs, about, that one claim sets aside
+ALL_SHARDS_EVERY = 4  # claims; urgent jobs in shards of other processes must not wait for those
 
 
 @dataclass(slots=True)
@@ -51,18 +51,18 @@ class Request:
     wants: Sequence[Want]
     limit: int
     solo: bool
-    tasks: frozenset[str] | None  # that the worker knows; None: any
+    tasks: frozenset[str] | None  # those that the worker knows; None: any
     turn: int  # counts the claims
-    processes: frozenset[str] = frozenset()  # that share the queues
+    processes: frozenset[str] = frozenset()  # those that share the queues
     number: str = field(default_factory=new_id)
-    tried: set[str] = field(default_factory=set)  # jobs that may be ours, should no answer come
-    aside: set[str] = field(default_factory=set)  # jobs that were set aside; the index may still show them in the line
-    unknown: set[str] = field(default_factory=set)  # tasks of jobs that are due and left to others
+    tried: set[str] = field(default_factory=set)  # jobs that this claim may have taken, if no answer comes
+    aside: set[str] = field(default_factory=set)  # jobs set aside; the index may still show them in the queue
+    unknown: set[str] = field(default_factory=set)  # unknown tasks of which jobs are due
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A partition of the index, and the queue whose jobs it has."""
+    """A partition of the index, and the queue whose jobs are in it."""
 
     queue: str
     name: str
@@ -83,28 +83,28 @@ class Entry:
 
 @dataclass(slots=True)
 class Shelf:
-    """What waits in a queue: due by priority, and when the next are."""
+    """What waits in a queue: due jobs by priority, and when the next ones are due."""
 
     queue: str
     due: dict[int, list[Entry]]
     later: list[Millis] = field(default_factory=list)
-    strange: list[Entry] = field(default_factory=list)  # due, of unknown tasks, and not set aside yet
+    unknown_entries: list[Entry] = field(default_factory=list)  # due, of unknown tasks, and not set aside yet
 
 
 @dataclass(slots=True)
 class Apart:
-    """What a queue has apart from its line, of known tasks."""
+    """The jobs of a queue that are kept by task: suspects and jobs that were set aside. Only known tasks."""
 
     queue: str
     suspects: list[Entry] = field(default_factory=list)  # due
     aside: list[Entry] = field(default_factory=list)  # due
     later_suspects: list[Millis] = field(default_factory=list)
     later: list[Millis] = field(default_factory=list)
-    unknown: set[str] = field(default_factory=set)  # other tasks, of which jobs are due
+    unknown: set[str] = field(default_factory=set)  # unknown tasks of which jobs are due
 
 
 async def claim(table: Table, request: Request) -> Claims:
-    standing = await halts.standing(table, consistent=False)  # what counts is what `confirm` reads
+    standing = await halts.standing(table, consistent=False)  # only a hint: `confirm` reads them consistently
     if any(halt.queue is None for halt in standing):
         return Claims([], next_due=earliest(ends(standing, {None})))
     paused = {halt.queue for halt in standing}
@@ -126,7 +126,7 @@ async def claim(table: Table, request: Request) -> Claims:
     if not request.solo:
         later += [moment for apart in aparts for moment in apart.later]
         later += [moment for shelf in shelves for moment in shelf.later]
-    missed = [now + SOON for shelf in shelves if shelf.due or shelf.strange]
+    missed = [now + CONTENDED_RETRY for shelf in shelves if shelf.due or shelf.unknown_entries]
     wanted = {want.queue for want in request.wants}
     return Claims([], earliest([*later, *missed, *ends(standing, wanted)]), due_suspect, unknown)
 
@@ -144,13 +144,13 @@ async def wanted_queues(table: Table, wants: Sequence[Want]) -> list[str]:
 async def read_shelf(
     table: Table, queue: str, places: Iterable[str], most: int, tasks: frozenset[str] | None = None
 ) -> Shelf:
-    """Up to `most` due entries of each priority from each place, and when the first of those for later is due."""
+    """Read up to `most` due entries of each priority from each place, and when the next entries are due."""
     now = table.clock.now()
     shelf = Shelf(queue, {})
     looks = [read_place(table, place, most, tasks, now) for place in (Place(queue, name) for name in places)]
-    for entries, later, strange in await together(looks):
+    for entries, later, unknown_entries in await together(looks):
         shelf.later += later
-        shelf.strange += strange
+        shelf.unknown_entries += unknown_entries
         add_due(shelf, entries)
     return shelf
 
@@ -166,23 +166,23 @@ def add_due(shelf: Shelf, entries: Iterable[Entry]) -> None:
 async def read_place(
     table: Table, place: Place, most: int, tasks: frozenset[str] | None, now: Millis
 ) -> tuple[list[Entry], list[Millis], list[Entry]]:
-    """Seek each priority: what waits for later, however much it is, is stepped over."""
+    """Seek each priority, so that jobs for later are skipped, however many there are."""
     due: list[Entry] = []
     later: list[Millis] = []
-    strange: list[Entry] = []
+    unknown_entries: list[Entry] = []
     number: Counter[int] = Counter()
     priority = 0
     while priority < PRIORITIES:
         from_there = Condition("{name} >= {value}", "rank", str(priority))
         pages = table.query(equals("place", place.name), from_there, index=PLACES, limit=most + 1)
-        priority = PRIORITIES  # unless we stop before the end
+        priority = PRIORITIES  # changed below if this loop stops before the end
         while pages.more and priority == PRIORITIES:
             for row in await pages.next():
                 entry = to_entry(place, row["rank"], row)
                 if entry.due > now:
                     later.append(entry.due)
-                elif not knows(tasks, entry.task) and len(strange) < ASIDE_AT_ONCE:
-                    strange.append(entry)
+                elif not knows(tasks, entry.task) and len(unknown_entries) < ASIDE_BATCH:
+                    unknown_entries.append(entry)
                     continue
                 elif knows(tasks, entry.task) and number[entry.priority] < most:
                     due.append(entry)
@@ -190,24 +190,24 @@ async def read_place(
                     continue
                 priority = entry.priority + 1
                 break
-    return due, later, strange
+    return due, later, unknown_entries
 
 
 def to_entry(place: Place, rank: str, row: Row) -> Entry:
-    """`rank` is what stands in the row's, after the line that it may be in."""
+    """Convert an index row. `rank` is the row's rank without the kind and task that may precede it."""
     priority, due, job_id = rank.split("#", 2)
     return Entry(job_id, place.queue, int(priority), unstamp(due), place.name, row["rank"], row["job_type"])
 
 
 async def read_apart(table: Table, queue: str, tasks: frozenset[str] | None, most: int) -> Apart:
-    """Up to `most` due entries of each kind, task and priority. Seek each: unknown tasks and later jobs are no cost."""
+    """Read up to `most` due entries of each kind, task and priority. Unknown tasks and later jobs are skipped."""
     now, place, apart = table.clock.now(), Place(queue, apart_place(queue)), Apart(queue)
     number: Counter[str] = Counter()
     position: str | None = ""
     while position is not None:
         beyond = [Condition("{name} > {value}", "rank", position)] if position else []
         pages = table.query(equals("place", place.name), *beyond, index=PLACES, limit=most + 1)
-        position = None  # unless we stop before the end
+        position = None  # changed below if this loop stops before the end
         while pages.more and position is None:
             for row in await pages.next():
                 kind, line, rank = row["rank"].split("#", 2)
@@ -215,13 +215,13 @@ async def read_apart(table: Table, queue: str, tasks: frozenset[str] | None, mos
                 level = f"{kind}#{line}#{entry.priority}#"
                 number[level] += 1
                 if number[level] > most or not sort_in(apart, kind, entry, tasks, now):
-                    position = f"{level}~"  # behind its last one
+                    position = f"{level}~"  # after the level's last entry
                     break
     return apart
 
 
 def sort_in(apart: Apart, kind: str, entry: Entry, tasks: frozenset[str] | None, now: Millis) -> bool:
-    """Whether the next of the same kind, task and priority matters too."""
+    """Add an entry; return whether the next one of the same kind, task and priority matters too."""
     is_suspect = kind == SUSPECT
     if not knows(tasks, entry.task):
         if entry.due <= now:
@@ -238,11 +238,11 @@ def sort_in(apart: Apart, kind: str, entry: Entry, tasks: frozenset[str] | None,
 
 
 async def take_waiting(table: Table, request: Request, aparts: Sequence[Apart]) -> tuple[list[Row], list[Shelf]]:
-    """From the shards that are ours first, from all when that is not enough."""
+    """Take jobs from the shards that this process serves first, and from all shards if that is not enough."""
     everywhere = range(table.shards)
-    room = [want.limit for want in request.wants]  # what is left of it, want by want
+    room = [want.limit for want in request.wants]  # remaining room of each want
     ours = [shard for shard in everywhere if owned(shard, table.process, request.processes)]
-    if request.turn % LOOK_EVERYWHERE and len(ours) < table.shards:
+    if request.turn % ALL_SHARDS_EVERY and len(ours) < table.shards:
         rows, _ = await take_from(table, request, aparts, ours, room, limit=request.limit)
         if len(rows) >= request.limit:
             return rows, []
@@ -260,15 +260,15 @@ async def take_from(
     *,
     limit: int,
 ) -> tuple[list[Row], list[Shelf]]:
-    """Again after others were quicker, or after jobs of unknown tasks were set aside, unless there is nothing more."""
+    """Take jobs. Look again if other workers were faster, or if jobs of unknown tasks were set aside."""
     taken: list[Row] = []
     shelves: list[Shelf] = []
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ROUNDS):
         most = min(limit - len(taken), sum(room))
         if most <= 0:
             break
         shelves = await together([look_at(table, request, apart, shards, most) for apart in aparts])
-        again = await put_aside(table, request, [entry for shelf in shelves for entry in shelf.strange])
+        again = await put_aside(table, request, [entry for shelf in shelves for entry in shelf.unknown_entries])
         for index, want in enumerate(request.wants):
             mine = [shelf for shelf in shelves if want.queue in {EVERY_QUEUE, shelf.queue}]
             chosen = choose(table, request, mine, min(room[index], limit - len(taken)))
@@ -278,26 +278,26 @@ async def take_from(
             again = again or len(rows) < len(chosen)
         if not again:
             break
-    left = [shelf for shelf in shelves if shelf.due or shelf.strange]
+    left = [shelf for shelf in shelves if shelf.due or shelf.unknown_entries]
     return taken, shelves if not taken else left
 
 
 async def look_at(table: Table, request: Request, apart: Apart, shards: Iterable[int], most: int) -> Shelf:
-    """What is due in a queue's line, and in it what was set aside."""
+    """Read the due jobs of a queue, and sort the set-aside jobs in."""
     places = [waiting_place(apart.queue, shard) for shard in shards]
     shelf = await read_shelf(table, apart.queue, places, most, request.tasks)
-    shelf.strange = [entry for entry in shelf.strange if entry.id not in request.aside]
+    shelf.unknown_entries = [entry for entry in shelf.unknown_entries if entry.id not in request.aside]
     add_due(shelf, apart.aside)
     return shelf
 
 
-async def put_aside(table: Table, request: Request, strange: Sequence[Entry]) -> bool:
-    """Set aside jobs of unknown tasks, each once, for workers that know them; whether a look for more is worth it."""
-    request.unknown.update(entry.task for entry in strange)
-    if not strange or len(request.aside) >= MOST_ASIDE:
+async def put_aside(table: Table, request: Request, unknown_entries: Sequence[Entry]) -> bool:
+    """Set aside jobs of unknown tasks, each once, for workers that know them; return whether to look for more."""
+    request.unknown.update(entry.task for entry in unknown_entries)
+    if not unknown_entries or len(request.aside) >= MAX_ASIDE:
         return False
-    request.aside.update(entry.id for entry in strange)
-    await table.update_many([aside(table, entry) for entry in strange])
+    request.aside.update(entry.id for entry in unknown_entries)
+    await table.update_many([aside(table, entry) for entry in unknown_entries])
     return True
 
 
@@ -308,10 +308,10 @@ def aside(table: Table, entry: Entry) -> Change:
 
 
 def choose(table: Table, request: Request, shelves: Sequence[Shelf], room: int) -> list[Entry]:
-    """In the order in which they are to be given out. What was tried is gone, though the index may still have it.
+    """Return the entries to take, in order. Jobs that were tried are gone, though the index may still show them.
 
-    While a job moves, the index may show it at two places. It is tried at one of them: of two tries at once, the one
-    that is refused could take the other's success for its own, and the job would be given out twice.
+    While a job moves, the index may show it at two places. Only one of them is tried. If both were, the refused try
+    could take the other's success for its own, and the job would be handed out twice.
     """
     if room <= 0:
         return []
@@ -333,7 +333,7 @@ def choose(table: Table, request: Request, shelves: Sequence[Shelf], room: int) 
 
 
 def merged(plan: Sequence[tuple[Level, int]]) -> list[tuple[list[Level], int]]:
-    """Neighbours of one priority are one line: a star takes by due time across its queues."""
+    """Merge neighbours of one priority, so that a worker of every queue takes their jobs by due time."""
     lines: list[tuple[list[Level], int]] = []
     for level, most in plan:
         if lines and lines[-1][1] == most and lines[-1][0][-1].priority == level.priority:
@@ -344,7 +344,7 @@ def merged(plan: Sequence[tuple[Level, int]]) -> list[tuple[list[Level], int]]:
 
 
 async def take(table: Table, request: Request, chosen: Sequence[Entry]) -> list[Row]:
-    """Those that were to be had."""
+    """Claim the chosen jobs and return those that were still free."""
     now = table.clock.now()
     asked = [asked_for(table, request, entry, now) for entry in chosen]
     request.tried.update(entry.id for entry in chosen)
@@ -377,7 +377,7 @@ def asked_for(table: Table, request: Request, entry: Entry, now: Millis) -> Chan
 
 
 def row_after(change: Change, before: Row | Refused, request: Request) -> Row | None:
-    """The job as it is now that it is ours; None: it was not to be had."""
+    """Return the job as this claim has changed it, or None if it was not free any more."""
     if isinstance(before, Refused):
         return ours(before.item and unpack(before.item), request.number)
     row = {**before, **change.changes, "token": before["token"] + 1, "was": before["status"]}
@@ -385,29 +385,32 @@ def row_after(change: Change, before: Row | Refused, request: Request) -> Row | 
 
 
 def ours(row: Row | None, number: str) -> Row | None:
-    """Our own write, met when it was repeated after its answer got lost."""
+    """Return the job if this claim has taken it: a write that was repeated after its answer got lost."""
     if not row or row.get("claim") != number or status_of(row) is not Status.RUNNING:
         return None
     return row | {"was": WORDS[Status.FAILED if row["attempts"] else Status.PENDING]}
 
 
 async def take_suspect(table: Table, request: Request, aparts: Sequence[Apart]) -> list[Row]:
-    """One, and nothing beside it."""
+    """Take one suspect and nothing else."""
     if request.limit < 1:
         return []
     for want in request.wants:
-        due = [entry for one in aparts if want.queue in {EVERY_QUEUE, one.queue} for entry in one.suspects]
-        for entry in sorted(due, key=lambda one: (one.priority, one.due, one.id)):
+        due = [entry for apart in aparts if want.queue in {EVERY_QUEUE, apart.queue} for entry in apart.suspects]
+        for entry in sorted(due, key=lambda suspect: (suspect.priority, suspect.due, suspect.id)):
             if rows := await take(table, request, [entry]):
                 return rows
     return []
 
 
-# -- giving out -----------------------------------------------------------------------------------------
+# -- handing out ----------------------------------------------------------------------------------------
 
 
 async def confirm(table: Table, request: Request, rows: Sequence[Row]) -> list[Row]:
-    """What was taken is given out only if, after it was taken, nothing was halted and nobody took us for dead."""
+    """Return the taken jobs that may start; release the others.
+
+    A job may start if, after it was taken, it was not halted and the worker was not declared dead.
+    """
     if not rows:
         return []
     read = await table.get_many([halts.ours(table), worker_key(request.worker)])
@@ -434,6 +437,6 @@ async def give_back(table: Table, rows: Iterable[Row]) -> None:
 
 
 async def find_lost(table: Table, ids: Sequence[str], numbers: set[str]) -> list[Row]:
-    """Of claims that were never answered: what they have taken all the same. Nobody runs it."""
+    """Return jobs that were taken by claims which were never answered. No worker runs them."""
     rows = await table.get_many([table.job_key(job_id) for job_id in ids])
     return [row for row in rows if row.get("claim") in numbers and status_of(row) is Status.RUNNING]

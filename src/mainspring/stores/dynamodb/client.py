@@ -1,15 +1,15 @@
-"""Signed calls of DynamoDB's API: tried again while that can help, within a budget, and counted.
+"""Signed calls of DynamoDB's API. They are retried while that can help, within a budget, and counted.
 
 What a caller sees:
 
-    ConditionFailed      a condition of a write did not hold; brings the item as it is
-    Cancelled            a condition of a transaction did not hold; brings a reason per action
-    StoreBusy            throttled, or in conflict with others, for longer than the budget
-    StoreUnavailable     not reached, or no answer: what was asked for may have been done all the same
-    StoreError           will not pass by itself
+    ConditionFailed      a condition of a write did not hold; has the current item
+    Cancelled            a condition of a transaction did not hold; has a reason per action
+    StoreBusy            throttled, or in conflict with other writes, for longer than the budget
+    StoreUnavailable     no connection or no answer; the request may have taken effect all the same
+    StoreError           retrying will not help
 
-A write that is tried again after a lost answer can meet its own effect as a `ConditionFailed`. Callers know theirs by
-what they wrote (see `claims`, `endings`); transactions carry a token by which the service knows them.
+A write that is retried after a lost answer can meet its own effect as a `ConditionFailed`. Callers recognise their own
+writes by what they wrote (see `claims` and `acks`). Transactions carry a token by which the service recognises them.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from mainspring.stores.dynamodb.throttling import Throttling
 
 log = get_log("mainspring.dynamodb")
 
-BUDGET = 15.0  # seconds for one call with all its tries
+BUDGET = 15.0  # seconds for one call with all its retries
 TIMEOUT = 5.0  # seconds for one try
-FIRST_PAUSE, LONGEST_PAUSE = 0.025, 1.0
-LARGE = 2**20  # bytes of a request that would hold up the event loop if they were sent at once
-TELL_EVERY = 10.0  # seconds between two log lines about setbacks
+FIRST_PAUSE, LONGEST_PAUSE = 0.025, 1.0  # seconds
+LARGE_REQUEST = 2**20  # bytes; sending more at once would block the event loop
+LOG_EVERY = 10.0  # seconds between two log lines about setbacks
 
 THROTTLED = frozenset(
     {
@@ -49,14 +49,14 @@ THROTTLED = frozenset(
         "ThrottlingError", "RequestLimitExceeded", "LimitExceededException",
     }
 )  # fmt: skip
-IN_THE_WAY = frozenset({"TransactionConflictException", "TransactionConflict", "TransactionInProgressException"})
+CONFLICTS = frozenset({"TransactionConflictException", "TransactionConflict", "TransactionInProgressException"})
 STALE_KEYS = frozenset({"ExpiredTokenException", "UnrecognizedClientException", "InvalidSignatureException"})
 
-Item = dict[str, Any]  # attribute values as the API has them
+Item = dict[str, Any]  # attribute values in the API's form
 
 
 class TableMissing(StoreError):
-    """The table is not there."""
+    """The table does not exist."""
 
 
 class ConditionFailed(Exception):
@@ -79,10 +79,10 @@ class Cancelled(Exception):
 
 @dataclass(slots=True)
 class Setback(Exception):
-    """A try that failed, with what to say if it was the last."""
+    """A try that failed, and the error to raise if it was the last one."""
 
     kind: str
-    told_as: StoreError
+    final_error: StoreError
 
 
 class Client:
@@ -98,9 +98,9 @@ class Client:
         self._budget = budget
         self.tally: Counter[str] = Counter()  # calls, and setbacks by kind: throttled, conflict, server, network
         self.throttling = Throttling()
-        self.waited = 0.0  # seconds, before calls that were tried again
-        self.units: Counter[str] | None = None  # set it to sum up consumed capacity
-        self._told_at = -TELL_EVERY
+        self.waited = 0.0  # seconds of pauses before retries
+        self.units: Counter[str] | None = None  # set it to a Counter to sum up the consumed capacity
+        self._logged_at = -LOG_EVERY
 
     async def close(self) -> None:
         await self._sessions.close()
@@ -116,10 +116,10 @@ class Client:
             try:
                 answer = await self._try(operation, body)
             except Setback as setback:
-                wait = random.uniform(0, pause)  # noqa: S311 - full jitter: those that met are spread out
+                wait = random.uniform(0, pause)  # noqa: S311 - full jitter: spreads out calls that conflicted
                 self._note(operation, setback)
                 if time.monotonic() + wait > ends:
-                    raise setback.told_as from setback.__cause__
+                    raise setback.final_error from setback.__cause__
                 await self.back_off(wait)
                 pause = min(pause * 2, LONGEST_PAUSE)
             else:
@@ -133,13 +133,13 @@ class Client:
         await asyncio.sleep(seconds)
 
     def left_over(self, operation: str, number: int) -> None:
-        """The service took only a part of a batch: it throttles."""
+        """Record that the service throttled: it processed only a part of a batch."""
         self.tally["throttled"] += 1
         self.tally["unprocessed"] += number
         self.throttling.met(operation, f"{number} items of a batch were left over")
 
     def measures(self) -> dict[str, float]:
-        """Of this process, since it began; see docs/dynamodb.md."""
+        """Return the numbers of this process since it started; see docs/dynamodb.md."""
         counted = {
             "calls": "calls", "throttled": "throttled", "unprocessed": "unprocessed", "conflicts": "conflict",
             "server_errors": "server", "unanswered": "network",
@@ -150,12 +150,12 @@ class Client:
     def _note(self, operation: str, setback: Setback) -> None:
         self.tally[setback.kind] += 1
         if setback.kind == "throttled":
-            self.throttling.met(operation, str(setback.told_as))
+            self.throttling.met(operation, str(setback.final_error))
             return
-        if setback.kind == "conflict" or time.monotonic() - self._told_at < TELL_EVERY:
+        if setback.kind == "conflict" or time.monotonic() - self._logged_at < LOG_EVERY:
             return
-        self._told_at = time.monotonic()
-        log.warning("dynamodb_setback", kind=setback.kind, operation=operation, error=str(setback.told_as),
+        self._logged_at = time.monotonic()
+        log.warning("dynamodb_setback", kind=setback.kind, operation=operation, error=str(setback.final_error),
                     so_far=self.tally[setback.kind])  # fmt: skip
 
     async def _try(self, operation: str, body: bytes) -> dict[str, Any]:
@@ -167,26 +167,28 @@ class Client:
         code = str(problem.get("__type", "")).rpartition("#")[2]
         if code in STALE_KEYS and "Expired" in code:
             await self._credentials.keys(renew=True)
-            raise Setback(kind="expired", told_as=StoreUnavailable(f"AWS credentials have expired: {words(problem)}"))
+            raise Setback(
+                kind="expired", final_error=StoreUnavailable(f"AWS credentials have expired: {words(problem)}")
+            )
         raise explain(status, code, problem)
 
     async def _send(self, operation: str, body: bytes) -> tuple[int, bytes]:
         keys = await self._credentials.keys()
         headers = self._signer.headers(keys, f"DynamoDB_20120810.{operation}", body, datetime.now(UTC))
-        data = body if len(body) <= LARGE else io.BytesIO(body)  # which aiohttp sends bit by bit
+        data = body if len(body) <= LARGE_REQUEST else io.BytesIO(body)  # aiohttp sends a stream in small parts
         try:
             async with self._sessions.mine().post(self.endpoint, data=data, headers=headers) as response:
                 return response.status, await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             reason = str(error) or type(error).__name__
-            told = StoreUnavailable(f"DynamoDB at {self.endpoint} gave no answer: {reason}")
-            raise Setback(kind="network", told_as=told) from error
+            final = StoreUnavailable(f"DynamoDB at {self.endpoint} gave no answer: {reason}")
+            raise Setback(kind="network", final_error=final) from error
 
     def _add_up(self, operation: str, answer: Mapping[str, Any]) -> None:
         assert self.units is not None  # noqa: S101 - for the type checker
         given = answer.get("ConsumedCapacity") or []
-        for one in given if isinstance(given, list) else [given]:
-            self.units["write" if COSTS[operation] else "read"] += float(one.get("CapacityUnits", 0))  # type: ignore[assignment]
+        for used in given if isinstance(given, list) else [given]:
+            self.units["write" if COSTS[operation] else "read"] += float(used.get("CapacityUnits", 0))  # type: ignore[assignment]
 
 
 COSTS = {  # operation: whether it writes
@@ -205,10 +207,10 @@ def explain(status: int, code: str, problem: Mapping[str, Any]) -> Exception:
 
 
 def explain_setback(status: int, codes: Collection[str], problem: Mapping[str, Any]) -> Setback | None:
-    """What may pass."""
+    """Return a setback if a retry may help."""
     if not THROTTLED.isdisjoint(codes):
         return Setback("throttled", StoreBusy(f"DynamoDB throttles: {words(problem)}"))
-    if not IN_THE_WAY.isdisjoint(codes):
+    if not CONFLICTS.isdisjoint(codes):
         return Setback("conflict", StoreBusy(f"other transactions were in the way: {words(problem)}"))
     if status >= 500:
         return Setback("server", StoreUnavailable(f"DynamoDB answered {status}: {words(problem)}"))
@@ -217,14 +219,14 @@ def explain_setback(status: int, codes: Collection[str], problem: Mapping[str, A
 
 def explain_error(status: int, code: str, problem: Mapping[str, Any]) -> StoreError:
     if code == "ResourceNotFoundException":
-        return TableMissing(f"the table is not there; run `mainspring migrate` ({words(problem)})")
+        return TableMissing(f"the table does not exist; run `mainspring migrate` ({words(problem)})")
     if code in {"AccessDeniedException", "UnrecognizedClientException", "MissingAuthenticationTokenException"}:
         return StoreReadOnly(f"these AWS credentials may not do that: {words(problem)}")
     return StoreError(f"{code or status}: {words(problem)}")
 
 
 def explain_cancelled(problem: Mapping[str, Any]) -> Exception:
-    """A condition that failed is an answer; anything else that cancelled it may pass."""
+    """Explain a cancelled transaction. A failed condition is an answer; any other reason may pass."""
     reasons = problem.get("CancellationReasons") or []
     codes = [str(reason.get("Code") or "None") for reason in reasons]
     if "ConditionalCheckFailed" in codes:
@@ -247,6 +249,6 @@ def words(problem: Mapping[str, Any]) -> str:
 def checked_endpoint(endpoint: str) -> str:
     parts = urlsplit(endpoint)
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/") or parts.query:
-        msg = f"{endpoint!r} is no endpoint; write endpoint=https://host or endpoint=http://host:port"
+        msg = f"{endpoint!r} is not an endpoint; write endpoint=https://host or endpoint=http://host:port"
         raise ConfigurationError(msg)
     return f"{parts.scheme}://{parts.netloc}/"

@@ -1,9 +1,9 @@
-"""How many jobs a queue has in each status: counted beside the writes, so an estimate.
+"""Count the jobs of a queue by status. The counts are not part of the jobs' writes, so they are an estimate.
 
-Changes are added up in memory and written about once a second, beside the work, into one of several partitions, so that
-none is written by all. A process that is killed takes up to a second of changes with it; `mainspring doctor --repair`
-counts anew.
-Finished jobs are counted under the day on which they expire: that day's count goes with them, without another write.
+Changes are added up in memory. About once a second a background task writes them into one of several partitions, so
+that no partition gets all the writes. A process that is killed loses up to a second of changes;
+`mainspring doctor --repair` counts anew.
+Finished jobs are counted under the day on which they expire. That day's count expires with them, without another write.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from mainspring.job import FINISHED, Status
 SLOTS = 4
 FLUSH_EVERY = 1.0  # seconds
 DAY: Millis = 86_400_000
-LIVE_DAY = "live"  # for what has no day of expiry
+LIVE_DAY = "live"  # for jobs that do not expire
 
-Tally = dict[tuple[str, str], Counter[str]]  # (queue, day) -> how many more of each status
+Tally = dict[tuple[str, str], Counter[str]]  # (queue, day) -> change of each status
 
 
 class Counts:
@@ -37,7 +37,7 @@ class Counts:
         return bool(self._pending) and time.monotonic() - self._flushed_at >= FLUSH_EVERY
 
     def take(self) -> Tally:
-        """What is to be written now; put it back with `restore` if that fails."""
+        """Return the changes to write now. If writing fails, put them back with `restore`."""
         self._flushed_at = time.monotonic()
         taken, self._pending = self._pending, defaultdict(Counter)
         clean = {place: Counter({name: n for name, n in numbers.items() if n}) for place, numbers in taken.items()}
@@ -53,7 +53,7 @@ def day_of(status: Status, expires_at: str | None) -> str:
 
 
 def sum_up(rows: Iterable[Mapping[str, object]], today: str | None) -> dict[str, Counter[Status]]:
-    """Per queue; without the days before `today`, whose jobs are gone."""
+    """Add up the counts per queue, without days before `today`, whose jobs are gone."""
     total: defaultdict[str, Counter[Status]] = defaultdict(Counter)
     for row in rows:
         queue, day = str(row["SK"]).rsplit("#", 1)

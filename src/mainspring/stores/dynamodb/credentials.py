@@ -1,4 +1,4 @@
-"""Where keys, region and endpoint come from: as every AWS SDK finds them, and never on the event loop's time."""
+"""Find keys, region and endpoint as every AWS SDK does, without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import botocore.session  # type: ignore[import-untyped]
 from mainspring.errors import ConfigurationError, StoreUnavailable
 from mainspring.stores.dynamodb.signing import Keys
 
-LOOK_EVERY = 60.0  # seconds; botocore renews what ends within a quarter of an hour
+LOOK_EVERY = 60.0  # seconds; botocore renews credentials that expire within 15 minutes
 DOMAINS = {
     "aws-cn": "amazonaws.com.cn",
     "aws-eusc": "amazonaws.eu",
@@ -28,7 +28,7 @@ NO_KEYS = (
 
 
 class Credentials:
-    """Environment, profile, SSO, container or instance: whatever botocore finds, renewed in time by a thread."""
+    """Credentials from the environment, a profile, SSO, the container or the instance. A thread renews them in time."""
 
     def __init__(self, profile: str | None = None) -> None:
         self._session = botocore.session.Session(profile=profile)
@@ -38,7 +38,7 @@ class Credentials:
         self._renewing = threading.Lock()
 
     async def keys(self, *, renew: bool = False) -> Keys:
-        """At once if there are some; those that end soon are renewed beside the work that still uses them."""
+        """Return the keys, at once if they are known. Those that expire soon are renewed in the background."""
         if self._keys is None or renew:
             self._keys = await asyncio.to_thread(self._look, renew=renew)
         elif time.monotonic() >= self._look_at:
@@ -51,7 +51,7 @@ class Credentials:
             try:
                 self._keys = self._look()
             except (ConfigurationError, StoreUnavailable):
-                self._look_at = 0.0  # the old ones may still do; the next call looks again
+                self._look_at = 0.0  # the old keys may still be valid; the next call tries again
             finally:
                 self._renewing.release()
 
@@ -65,7 +65,7 @@ class Credentials:
         except botocore.exceptions.ProfileNotFound as error:
             raise ConfigurationError(str(error)) from error
         except botocore.exceptions.BotoCoreError as error:
-            msg = f"AWS credentials cannot be had now: {error}"
+            msg = f"cannot get AWS credentials now: {error}"
             raise StoreUnavailable(msg) from error
         self._look_at = time.monotonic() + LOOK_EVERY
         return Keys(frozen.access_key, frozen.secret_key, frozen.token)
@@ -86,6 +86,6 @@ class Credentials:
             return named
         try:
             partition = self._session.get_partition_for_region(region)
-        except botocore.exceptions.BotoCoreError:  # newer than botocore, and most likely of the largest partition
+        except botocore.exceptions.BotoCoreError:  # a region newer than botocore, most likely in the largest partition
             partition = "aws"
         return f"https://dynamodb.{region}.{DOMAINS.get(partition, 'amazonaws.com')}"

@@ -1,8 +1,8 @@
-"""Documents: what is kept beside jobs. A bundle is one transaction; each document is an item of its collection.
+"""Documents other than jobs. A bundle is one transaction; each document is an item of its collection.
 
-PK=doc#<collection>, SK=<group>NUL<id>          in the order of their characters' numbers
-places: place=due#<collection>, rank=<due>#<SK>  those that come due
-PK=collections, SK=<collection>                  which there have been
+PK=doc#<collection>, SK=<group>NUL<id>            sorted by code point
+places: place=due#<collection>, rank=<due>#<SK>   documents that come due
+PK=collections, SK=<collection>                   all collections that have been used
 """
 
 from __future__ import annotations
@@ -29,13 +29,20 @@ from mainspring.stores.dynamodb import halts, wakeups
 from mainspring.stores.dynamodb.admin import note_actions
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed, Item
 from mainspring.stores.dynamodb.filters import unexpired
-from mainspring.stores.dynamodb.insertion import LARGEST_ITEM, TRIES, Newcomers, holder_of, named_among, write_down
+from mainspring.stores.dynamodb.insertion import (
+    MAX_ITEM_BYTES,
+    MAX_TRIES,
+    PendingInserts,
+    holder_of,
+    named_among,
+    register_queues,
+)
 from mainspring.stores.dynamodb.items import PLACES, dedupe_key, key, stamp, text, text_of, ttl, unstamp
 from mainspring.stores.dynamodb.table import TRANSACTION, Action, Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, delete, equals, pack, put, put_item, size
 from mainspring.stores.protocol import Wake
 
-BETWEEN = "\0"  # before every other character: so groups keep their order
+SEPARATOR = "\0"  # sorts before every other character, so groups keep their order
 
 # -- as items -------------------------------------------------------------------------------------------
 
@@ -49,11 +56,11 @@ def due_place(collection: str) -> str:
 
 
 def item_key(one: Key) -> Item:
-    return key(partition(one.collection), f"{one.group}{BETWEEN}{one.id}")
+    return key(partition(one.collection), f"{one.group}{SEPARATOR}{one.id}")
 
 
 def to_item(write: Write) -> Item:
-    sort = f"{write.key.group}{BETWEEN}{write.key.id}"
+    sort = f"{write.key.group}{SEPARATOR}{write.key.id}"
     row: Row = {
         "PK": partition(write.key.collection),
         "SK": sort,
@@ -65,14 +72,14 @@ def to_item(write: Write) -> Item:
     if write.due_at is not None:
         row |= {"place": due_place(write.key.collection), "rank": f"{stamp(write.due_at)}#{sort}"}
     item = pack(row)
-    if (needed := size(item)) > LARGEST_ITEM:
-        msg = f"document {write.key} would take {needed // 1024} KB; DynamoDB keeps up to {LARGEST_ITEM // 1024} KB"
+    if (needed := size(item)) > MAX_ITEM_BYTES:
+        msg = f"document {write.key} would take {needed // 1024} KB; DynamoDB keeps up to {MAX_ITEM_BYTES // 1024} KB"
         raise StoreError(msg)
     return item
 
 
 def to_document(row: Row) -> Document:
-    group, _, name = row["SK"].partition(BETWEEN)
+    group, _, name = row["SK"].partition(SEPARATOR)
     return Document(
         key=Key(row["PK"].removeprefix("doc#"), group, name),
         data=text_of("data", row) or "",
@@ -90,15 +97,15 @@ def is_alive(row: Row, now: Millis) -> bool:
 
 
 async def write(table: Table, bundles: Sequence[Bundle]) -> list[list[Inserted] | None]:
-    """Bundles that touch a document in common go one after the other."""
+    """Write bundles. Those that share a document or a dedupe key are written one after the other."""
     now = table.clock.now()
     jobs = list(chain.from_iterable(bundle.jobs for bundle in bundles))
     if jobs:
         halts.refuse(await halts.standing(table), {job.queue for job in jobs})
     attempts = [Attempt(table, bundle, now) for bundle in bundles]
-    await write_down(table, {job.queue for job in jobs})
+    await register_queues(table, {job.queue for job in jobs})
     await wakeups.mark(table, named_among(jobs))
-    await write_down_collections(table, {one.key.collection for bundle in bundles for one in bundle.writes})
+    await register_collections(table, {write.key.collection for bundle in bundles for write in bundle.writes})
 
     async def in_turn(numbers: list[int]) -> dict[int, list[Inserted] | None]:
         return {number: await attempts[number].run() for number in numbers}
@@ -115,8 +122,8 @@ async def write(table: Table, bundles: Sequence[Bundle]) -> list[list[Inserted] 
 
 
 def apart(bundles: Sequence[Bundle]) -> list[list[int]]:
-    """Groups of bundles that have no document and no dedupe key in common with those of another group."""
-    joined = list(range(len(bundles)))  # each bundle with an earlier one, or with itself
+    """Group the bundles so that no two groups share a document or a dedupe key."""
+    joined = list(range(len(bundles)))  # each bundle points to an earlier one of its group, or to itself
 
     def first_of(number: int) -> int:
         while joined[number] != number:
@@ -136,14 +143,14 @@ def apart(bundles: Sequence[Bundle]) -> list[list[int]]:
     return list(groups.values())
 
 
-async def write_down_collections(table: Table, collections: set[str]) -> None:
+async def register_collections(table: Table, collections: set[str]) -> None:
     for name in collections - table.collections:
         await table.put(put({"PK": "collections", "SK": name}))
         table.collections.add(name)
 
 
 def to_action(one: Write, now: Millis) -> Action:
-    """With the version that is expected; a document that has expired is not there."""
+    """Return the write with a condition for the expected version. An expired document counts as absent."""
     expected: list[Condition] = []
     if one.expected == ABSENT:
         expired = "(attribute_not_exists({name}) OR expires_at <= {value})"
@@ -156,7 +163,7 @@ def to_action(one: Write, now: Millis) -> Action:
 
 
 class Attempt:
-    """To write one bundle."""
+    """One bundle to write."""
 
     def __init__(self, table: Table, bundle: Bundle, now: Millis) -> None:
         self._table = table
@@ -164,10 +171,10 @@ class Attempt:
         self._now = now
         self._documents: list[Action] = [to_action(one, now) for one in bundle.writes]
         self._note: list[Action] = [] if bundle.note is None else note_actions(bundle.note, now)
-        self._newcomers = Newcomers(table, bundle.jobs, named_among(bundle.jobs))
+        self._inserts = PendingInserts(table, bundle.jobs, named_among(bundle.jobs))
 
     async def run(self) -> list[Inserted] | None:
-        for _ in range(TRIES):
+        for _ in range(MAX_TRIES):
             try:
                 await self._write()
             except ConditionFailed:
@@ -175,18 +182,18 @@ class Attempt:
             except Cancelled as cancelled:
                 if any(cancelled.failed(number) for number in range(len(self._documents))):
                     return await self._answer_again() if await self._is_there() else None
-                await self._newcomers.learn(cancelled)
-                if self._note and cancelled.failed(len(self._documents)):  # it is in the audit log
+                await self._inserts.learn(cancelled)
+                if self._note and cancelled.failed(len(self._documents)):  # it is in the audit log already
                     self._note = []
             else:
-                self._newcomers.have_come()
-                return self._newcomers.answers()
+                self._inserts.after_write()
+                return self._inserts.answers()
         msg = "dedupe keys of a bundle's jobs changed hands too often; try again"
         raise StoreBusy(msg)
 
     async def _write(self) -> None:
         before = [*self._documents, *self._note]
-        actions = [*before, *self._newcomers.actions(len(before))]
+        actions = [*before, *self._inserts.actions(len(before))]
         if len(actions) > TRANSACTION:
             msg = f"a bundle of {len(actions)} items: DynamoDB writes at most {TRANSACTION} at once; make it smaller"
             raise StoreError(msg)
@@ -197,12 +204,12 @@ class Attempt:
             await self._table.transact(*actions)
 
     async def _is_there(self) -> bool:
-        """It was written before, and only the answer got lost."""
+        """Return whether the bundle was written before and only the answer got lost."""
         found = await documents(self._table, [one.key for one in self._bundle.writes])
         return is_there(self._bundle, {one.key: one.version for one in found})
 
     async def _answer_again(self) -> list[Inserted]:
-        """As it was answered the first time: what is not there was refused for its key."""
+        """Answer as the first time: a job that does not exist was refused because of its dedupe key."""
         jobs = self._bundle.jobs
         here = {row["SK"] for row in await self._table.get_many([self._table.job_key(job.id) for job in jobs], ["SK"])}
         answers: list[Inserted] = []
@@ -227,7 +234,7 @@ async def documents(table: Table, keys: Sequence[Key]) -> list[Document]:
 async def browse(table: Table, listing: Listing) -> list[Document]:
     bounds = []
     if listing.group is not None:
-        bounds = [Condition("begins_with({name}, {value})", "SK", f"{listing.group}{BETWEEN}")]
+        bounds = [Condition("begins_with({name}, {value})", "SK", f"{listing.group}{SEPARATOR}")]
     pages = table.query(
         equals("PK", partition(listing.collection)),
         *bounds,

@@ -1,4 +1,4 @@
-"""Which jobs a filter means: what the service can compare, and what is left for us."""
+"""Split a filter into conditions for the service and a rest that Python checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mainspring.stores.rules import carries
 
 
 def conditions(where: Filter) -> tuple[list[Condition], Filter]:
-    """For the service; and what of the filter is left."""
+    """Return the conditions for the service, and the rest of the filter."""
     found: list[Condition] = []
     met: dict[str, Any] = {}
     singles = (("statuses", "status"), ("queues", "queue"), ("tasks", "job_type"))

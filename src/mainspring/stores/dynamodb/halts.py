@@ -1,11 +1,12 @@
-"""Halting the whole system, or one queue.
+"""Halt the whole system, or pause one queue.
 
-All halts are attributes of one item. A claim takes its jobs and then reads that item, consistently, before it gives any
-of them out: what has been halted by then goes back unrun. So nothing starts after `halt` has returned, for one read per
-claim; a check inside each write would be a transaction per job at twice the price, and a conflict on one item for all.
+All halts are attributes of one item. A claim takes its jobs, then reads that item consistently, and only then returns
+jobs to the worker. Jobs that are halted by then are released without having run. So nothing starts after `halt` has
+returned, and the cost is one read per claim. A check inside each write would need a transaction per job, at twice the
+price, and all of them would conflict on one item.
 
-Every claim and every enqueue of all processes reads it, and a partition gives 3,000 reads a second. So there are
-copies, written in one transaction, and each process reads its own.
+Every claim and every enqueue of all processes reads this item, and a partition serves 3,000 reads a second. So there
+are copies, written in one transaction, and each process reads one of them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from mainspring.stores.protocol import Halt, WorkerInfo
 from mainspring.stores.rules import serves
 
 COPIES = 16
-ALL, ONE = "halt", "pause#"  # attributes: the system's, and a queue's
+ALL, ONE = "halt", "pause#"  # attribute of the whole system, and prefix of the attribute of a queue
 NUMBER = "number"  # attribute: how many halts there have been
 
 
@@ -36,17 +37,17 @@ def copy_of(number: int) -> Item:
 
 
 def ours(table: Table) -> Item:
-    """The copy that this process reads."""
+    """Return the key of the copy that this process reads."""
     return copy_of(crc32(table.process.encode()))
 
 
 async def standing(table: Table, *, consistent: bool = True) -> list[Halt]:
-    """Those that are not over."""
+    """Return the halts that are in force."""
     return still_standing(await table.get(ours(table), consistent=consistent), table.clock.now())
 
 
 def still_standing(row: Row | None, now: Millis) -> list[Halt]:
-    """Each has the number of the last halt: it is read together with them."""
+    """Return the halts that are in force. Each has the number of the last halt, which is in the same item."""
     row = row or {}
     names = [name for name in row if name == ALL or name.startswith(ONE)]
     found = [to_halt(name, row[name], row.get(NUMBER, 0)) for name in names]
@@ -84,7 +85,7 @@ async def write(table: Table, halt: Halt) -> Halt:
 
 
 async def remove(table: Table, queue: str | None) -> bool:
-    """Whether there was one that stood."""
+    """Remove a halt or pause; return whether it was in force."""
     found = any(halt.queue == queue for halt in await standing(table))
     await write_all(table, {attribute_of(queue): None})
     return found
@@ -95,7 +96,7 @@ async def write_all(table: Table, changes: Mapping[str, Any], add: Mapping[str, 
 
 
 async def unconfirmed(table: Table, halt: Halt) -> list[WorkerInfo]:
-    if all(one.number < halt.number for one in await standing(table)):
+    if all(current.number < halt.number for current in await standing(table)):
         return []
     rows = [row for row in await workers.present(table) if row.get(workers.CONFIRMED, 0) < halt.number]
     return [info for info in map(workers.to_info, rows) if serves(info, halt)]

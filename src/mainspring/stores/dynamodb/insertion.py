@@ -1,8 +1,9 @@
-"""How jobs come in, and who holds a dedupe key.
+"""Insert jobs, and decide which job holds a dedupe key.
 
-A key is an item of its own that names its job, written with the job in one transaction. That it goes when the job ends
-is a courtesy: who finds a key looks at the job it names, and takes the key over if that job is finished or gone. Each
-change of holder gives it a new `version`, so that of two who found the same state one comes second.
+A key is an item of its own that names its job. It is written with the job in one transaction. It is usually deleted
+when the job ends, but nothing depends on that: code that finds a key checks the job it names, and takes the key over if
+that job is finished or gone. Each change of holder gives the key a new `version`. So if two processes found the same
+state, only one of them can write.
 """
 
 from __future__ import annotations
@@ -33,26 +34,28 @@ from mainspring.stores.dynamodb.values import (
 )
 from mainspring.stores.rules import first_status
 
-LARGEST_ITEM = 400 * 1024  # the service's limit
-LARGEST_JOB = 350 * 1024  # ours, so that a traceback and the names of those who ran it still fit
-TRIES = 20
+MAX_ITEM_BYTES = 400 * 1024  # the service's limit
+MAX_JOB_BYTES = 350 * 1024  # less than an item, to leave space for a traceback and the names of workers
+MAX_TRIES = 20
 KEPT_FOR_EVER = "forever"
-KEPT = ("kept_until", "kept_job", "place", "rank")  # of a key that outlives its job
+KEPT_ATTRIBUTES = ("kept_until", "kept_job", "place", "rank")  # of a key that outlives its job
 KEPT_PLACE = "kept"
-KEPT_RANK = 500  # characters: a sort key has at most 1 KB
+MAX_RANK_CHARS = 500  # a sort key has at most 1 KB
 
 
 async def insert(table: Table, jobs: Sequence[NewJob]) -> list[Inserted]:
-    """All are checked before the first is written. Those with one dedupe key go one after the other."""
+    """Insert jobs. All are checked before the first is written. Jobs with one dedupe key go one after the other."""
     now = table.clock.now()
     awaited = named_among(jobs)
-    keyed = {number: Newcomers(table, [job], awaited) for number, job in enumerate(jobs) if job.dedupe_key is not None}
+    keyed = {
+        number: PendingInserts(table, [job], awaited) for number, job in enumerate(jobs) if job.dedupe_key is not None
+    }
     waiters = {job.id: job for job in jobs if job.dedupe_key is None and job.waits_for is not None}
-    parties = [Newcomers(table, part, awaited) for part in chunks(list(waiters.values()), room_for_job)]
+    parties = [PendingInserts(table, part, awaited) for part in chunks(list(waiters.values()), room_for_job)]
     items = {job.id: to_item(table, job, now, awaited) for job in jobs if is_one_item(job)}
     queues = {job.queue for job in jobs}
     halts.refuse(await halts.standing(table), queues)
-    await write_down(table, queues)
+    await register_queues(table, queues)
     await wakeups.mark(table, awaited)
     groups: dict[tuple[str, str | None], list[int]] = {}
     for number in keyed:
@@ -61,10 +64,10 @@ async def insert(table: Table, jobs: Sequence[NewJob]) -> list[Inserted]:
 
     async def insert_group(numbers: list[int]) -> None:
         for number in numbers:
-            (answers[number],) = await bring_in(table, keyed[number])
+            (answers[number],) = await insert_together(table, keyed[number])
 
     await together([insert_group(numbers) for numbers in groups.values()])
-    await together([bring_in(table, party) for party in parties])
+    await together([insert_together(table, party) for party in parties])
     await insert_plain(table, list({job.id: job for job in jobs if is_one_item(job)}.values()), items)
     await wakeups.wake_if_ended(table, awaited)
     table.local_workers.call(queues)
@@ -76,7 +79,7 @@ def is_one_item(job: NewJob) -> bool:
 
 
 def named_among(jobs: Iterable[NewJob]) -> frozenset[str]:
-    """The jobs whose end these wait for."""
+    """Return the jobs whose end these jobs wait for."""
     return frozenset(named for job in jobs if (named := wakeups.named_by(job.waits_for)))
 
 
@@ -86,61 +89,61 @@ def to_item(table: Table, job: NewJob, now: Millis, awaited: Collection[str] = (
 
 def checked(item: Item) -> Item:
     bytes_needed = size(item)
-    if bytes_needed > LARGEST_JOB:
+    if bytes_needed > MAX_JOB_BYTES:
         msg = (
             f"job {item['SK']['S']} would take {bytes_needed // 1024} KB; in DynamoDB a job may have up to "
-            f"{LARGEST_JOB // 1024} KB. Keep what is large elsewhere and let the payload say where"
+            f"{MAX_JOB_BYTES // 1024} KB. Store large data elsewhere and put its location into the payload"
         )
         raise StoreError(msg)
     return item
 
 
-async def write_down(table: Table, queues: set[str]) -> None:
-    """So that who wants any queue knows which ones there are."""
+async def register_queues(table: Table, queues: set[str]) -> None:
+    """Record new queues, so that workers that serve every queue know them."""
     for queue in queues - table.queues:
         await table.put(put({"PK": "queues", "SK": queue}))
         table.queues.add(queue)
 
 
 async def insert_plain(table: Table, jobs: Sequence[NewJob], items: Mapping[str, Item]) -> None:
-    """One that is there already is the same insert, repeated."""
+    """Insert jobs that are one item each. An item that exists already is a repeated insert."""
     for job, new in zip(jobs, await table.insert_many([items[job.id] for job in jobs]), strict=True):
         if new:
             table.counts.add(job.queue, Status.PENDING, 1)
 
 
-async def bring_in(table: Table, newcomers: Newcomers) -> list[Inserted]:
-    """In one transaction, without those that are there already."""
-    for _ in range(TRIES):
-        if not (actions := newcomers.actions(0)):
-            return newcomers.answers()
+async def insert_together(table: Table, inserts: PendingInserts) -> list[Inserted]:
+    """Insert jobs in one transaction, without those that exist already."""
+    for _ in range(MAX_TRIES):
+        if not (actions := inserts.actions(0)):
+            return inserts.answers()
         try:
             await table.transact(*actions)
         except Cancelled as cancelled:
-            await newcomers.learn(cancelled)
+            await inserts.learn(cancelled)
         else:
-            newcomers.have_come()
-            return newcomers.answers()
-    msg = f"dedupe key {newcomers.jobs[0].dedupe_key!r} changed hands too often; try again"
+            inserts.after_write()
+            return inserts.answers()
+    msg = f"dedupe key {inserts.jobs[0].dedupe_key!r} changed hands too often; try again"
     raise StoreBusy(msg)
 
 
-class Newcomers:
-    """Jobs that come in with one transaction, beside other writes perhaps: each with its key and what it waits for."""
+class PendingInserts:
+    """Jobs to insert in one transaction, perhaps with other writes: each with its dedupe key and its waiter."""
 
     def __init__(self, table: Table, jobs: Sequence[NewJob], awaited: Collection[str] = ()) -> None:
-        """`awaited`: those whose end is waited for, by each other or by who brings them."""
+        """`awaited`: jobs whose end is waited for, by each other or by the job that inserts them."""
         self._table = table
         self._now = table.clock.now()
         self.jobs = list(jobs)
         self._items = [to_item(table, job, self._now, awaited) for job in jobs]
         self._twins = twins_of(jobs)
-        self._answers: dict[int, Inserted] = {}  # of those that are not to be put in
-        self._keys: dict[int, Row] = {}  # the state of their dedupe keys
-        self._put: dict[int, int] = {}  # job -> the number of its first action
+        self._answers: dict[int, Inserted] = {}  # for jobs that are not to be inserted
+        self._keys: dict[int, Row] = {}  # the state of the jobs' dedupe keys
+        self._put: dict[int, int] = {}  # job -> the number of its first action in the transaction
 
     def actions(self, first: int) -> list[Action]:
-        """The first of them has that number in the transaction."""
+        """Return the writes. `first` is the number of the first one in the transaction."""
         new = [number for number in range(len(self.jobs)) if number not in self._answers | self._twins]
         actions: list[Action] = []
         self._put = {}
@@ -160,9 +163,9 @@ class Newcomers:
         return actions
 
     async def learn(self, cancelled: Cancelled, *, ends: str | None = None) -> None:
-        """From a transaction that failed: who is there already, and who has which key.
+        """Learn from a failed transaction which jobs exist already, and which jobs hold the keys.
 
-        A key that is held by the job which `ends` in the same transaction is free.
+        A key held by the job that `ends` in the same transaction is free.
         """
         for number, place in self._put.items():
             job = self.jobs[number]
@@ -181,8 +184,8 @@ class Newcomers:
         else:
             self._keys[number] = found
 
-    def have_come(self) -> None:
-        """What need not be in the same write."""
+    def after_write(self) -> None:
+        """Count the jobs and wake workers: this need not be part of the transaction."""
         for number in self._put:
             self._table.counts.add(self.jobs[number].queue, first_status(self.jobs[number]), 1)
         self._table.local_workers.call(self.jobs[number].queue for number in self._put)
@@ -199,7 +202,7 @@ class Newcomers:
 
 
 def twins_of(jobs: Sequence[NewJob]) -> dict[int, int]:
-    """Of those with one id, or one key, only the first is put in."""
+    """Map jobs to an earlier one with the same id or dedupe key: only the first is inserted."""
     first: dict[tuple[str, ...], int] = {}
     twins: dict[int, int] = {}
     for number, job in enumerate(jobs):
@@ -213,7 +216,7 @@ def twins_of(jobs: Sequence[NewJob]) -> dict[int, int]:
 
 
 def put_key(job: NewJob, row: Row, found: Row | None, now: Millis) -> Action:
-    """The job's key, where it is as it was found."""
+    """Write the job's key, on condition that it is still as it was found."""
     words = new_key(row, job.id)
     if job.dedupe_for is not None:
         until = KEPT_FOR_EVER if job.dedupe_for == FOREVER else stamp(now + job.dedupe_for)
@@ -222,7 +225,7 @@ def put_key(job: NewJob, row: Row, found: Row | None, now: Millis) -> Action:
 
 
 def new_key(row: Row, version: str) -> Row:
-    """That is held by a job for as long as it is live."""
+    """Return a key that a job holds for as long as it is live."""
     return {
         **unpack(dedupe_key(row["job_type"], row["dedupe_key"])),
         "job_type": row["job_type"],
@@ -234,8 +237,8 @@ def new_key(row: Row, version: str) -> Row:
 
 
 def kept_as(key: Row, job_id: str, until: str) -> Row:
-    """Beyond the life of a job; such keys have a place in the index, so that they can be listed."""
-    return {"kept_until": until, "kept_job": job_id, "place": KEPT_PLACE, "rank": key["PK"][:KEPT_RANK]}
+    """Return the attributes of a key that outlives its job. They put the key into the index, to be listed."""
+    return {"kept_until": until, "kept_job": job_id, "place": KEPT_PLACE, "rank": key["PK"][:MAX_RANK_CHARS]}
 
 
 def as_found(found: Row | None) -> Condition:
@@ -243,7 +246,7 @@ def as_found(found: Row | None) -> Condition:
 
 
 async def holder_of(table: Table, found: Row, now: Millis) -> str | None:
-    """The job that holds a key: because it is live, or because the key is kept for longer."""
+    """Return the job that holds a key: because it is live, or because the key outlives it."""
     kept = str(found["kept_job"]) if is_kept(found, now) else None
     if kept == found["job_sk"] or not await is_live(table, found["job_sk"]):
         return kept
@@ -261,21 +264,21 @@ async def is_live(table: Table, job_id: str) -> bool:
 
 
 async def forget_key(table: Table, row: Row) -> None:
-    """Its job is finished: only to save the room. Fails silently, as nothing depends on it.
+    """Delete the key of a finished job. This only saves space, so failures are ignored.
 
-    Under its version: who brought the job back meanwhile has given the key another.
+    The delete names the key's version: if the job was replayed meanwhile, its key has another one.
     """
     name = row.get("dedupe_key")
     if name is None:
         return
     where = dedupe_key(row["job_type"], name)
-    ours = equals("version", row.get("dedupe_version", row["SK"]))
+    same_version = equals("version", row.get("dedupe_version", row["SK"]))
     try:
-        await table.delete(delete(where, [ours, absent("kept_until")]))
+        await table.delete(delete(where, [same_version, absent("kept_until")]))
     except ConditionFailed as failed:
         until = unpack(failed.item or {}).get("kept_until", KEPT_FOR_EVER)
         if until != KEPT_FOR_EVER:
             with suppress(ConditionFailed, StoreError):
-                await table.update(update(where, {"ttl": ttl(unstamp(until))}, only_if=[ours]))
+                await table.update(update(where, {"ttl": ttl(unstamp(until))}, only_if=[same_version]))
     except StoreError:
         return

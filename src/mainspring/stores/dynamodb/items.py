@@ -1,31 +1,32 @@
-"""What is kept under which key, and how a job's item is read and written.
+"""The keys of all items, and how a job's item is read and written.
 
-One table, keys PK and SK, and two sparse indexes of keys: `places` (place, rank) and `targets` (target, SK).
+There is one table with the keys PK and SK, and two sparse indexes: `places` (place, rank) and `targets` (target, SK).
 
     a job by its id                 GetItem PK=job#<shard>, SK=<id>; the shard is a hash of the id
     all jobs in the order of age    Query each PK=job#<shard>, merged by id
-    what is due in a queue          places: place=wait#<queue>#<shard>, rank=<priority>#<scheduled_for>#<id>;
-        or sleeps                       one that only waits to be woken has no place
-    suspects of a queue, and what   places: place=apart#<queue>,
-        was set aside in it             rank=<suspect or aside>#<task>#<priority>#<scheduled_for>#<id>
-    what a worker runs              places: place=run#<worker>, rank=<id>
-    dead, cancelled                 places: place=<status>#<shard>, rank=<id>
-    jobs about a thing              targets: target=<type>#<id>
-    who holds a dedupe key          GetItem PK=key#<task>#<key>, SK=key
+    jobs that wait in a queue       places: place=wait#<queue>#<shard>, rank=<priority>#<scheduled_for>#<id>;
+                                        a job that only waits to be woken has no place
+    suspects and set-aside jobs     places: place=apart#<queue>,
+        of a queue                      rank=<suspect or aside>#<task>#<priority>#<scheduled_for>#<id>
+    jobs that a worker runs         places: place=run#<worker>, rank=<id>
+    dead letters, cancelled jobs    places: place=<status>#<shard>, rank=<id>
+    jobs about a target             targets: target=<type>#<id>
+    the holder of a dedupe key      GetItem PK=key#<task>#<key>, SK=key
     a job's runs, its steps, and    Query PK=history#<id>, SK=run#<token>, step#<name> or
-        what was done to it by hand     hand#<moment>#<operation>
-    who waits for a key             Query PK=waits#<key>, SK=<priority>#<id>#<token>
-    ends that were not called yet   Query each PK=calls#<part>, SK=<id>
-    whose steps are to be removed   places: place=over#<part>, rank=<moment>#<id>
+        manual operations on it         hand#<moment>#<operation>
+    jobs that wait for a key        Query PK=waits#<key>, SK=<priority>#<id>#<token>
+    ends that are still to call     Query each PK=calls#<part>, SK=<id>
+    jobs whose steps are to be      places: place=over#<part>, rank=<moment>#<id>
+        removed
     halts and pauses                GetItem PK=halts#<copy>, SK=halts: an attribute each
     workers                         Query each PK=workers#<part>, SK=<worker>
-    queues that there have been     Query PK=queues, SK=<queue>
+    all queues ever used            Query PK=queues, SK=<queue>
     counts                          Query each PK=counts#<slot>, SK=<queue>#<day of expiry>
     the audit log, newest first     Query PK=audit, SK=<moment>#<operation>#<action>
     version and number of shards    GetItem PK=system, SK=table
 
-A job is one item. A claim and the end of a run change that item alone, under a condition, and the service moves its
-entry in `places` along: no job can be in the queue and not exist, or the other way round.
+A job is one item. A claim and the end of a run change only that item, under a condition, and the service moves its
+entry in `places` along. So no job can be in a queue without existing, or be due without being in its queue.
 """
 
 from __future__ import annotations
@@ -55,22 +56,22 @@ from mainspring.stores.rules import decoded, first_status, first_time
 from mainspring.stores.tables import NEVER
 
 PLACES, TARGETS = "places", "targets"  # the indexes
-LONG = 16 * 1024  # characters of a payload or result from which on it is compressed
-LONGEST_NAME = 1500  # bytes of a dedupe key or target that are kept as they are in a key
-LONGEST_TASK = 800  # bytes of a task's name in a rank
-SUSPECT, ASIDE = "suspect", "aside"  # what is kept apart from the queue's line
+COMPRESS_FROM = 16 * 1024  # characters; longer payloads and results are compressed
+MAX_NAME_BYTES = 1500  # of a dedupe key or target in a key; longer names are hashed
+MAX_TASK_BYTES = 800  # of a task's name in a rank; longer names are hashed
+SUSPECT, ASIDE = "suspect", "aside"  # kinds of jobs that are kept apart from the others of their queue
 
 WORDS = {status: "in_progress" if status is Status.RUNNING else status.value for status in Status}
-"""What a status is called in the table."""
+"""The status as it is stored in the table."""
 STATUSES = {word: status for status, word in WORDS.items()}
 LISTED = frozenset({Status.DEAD_LETTER, Status.CANCELLED})
-"""Rare, and asked for: these have a place in the index of their own."""
+"""Rare statuses that users ask for. Jobs in them have a place of their own in the index."""
 
 # -- times ----------------------------------------------------------------------------------------------
 
 
 def stamp(moment: Millis) -> str:
-    """UTC as ISO 8601 with milliseconds: readable, and in the order of time as text."""
+    """Return UTC as ISO 8601 with milliseconds: readable, and sorted as text it is sorted by time."""
     return f"{to_datetime(moment).isoformat(timespec='milliseconds')[:-6]}Z"
 
 
@@ -83,7 +84,7 @@ def moment_of(text: str | None) -> datetime | None:
 
 
 def ttl(moment: Millis | None) -> int | None:
-    """For the service: whole seconds, and not before the time is over."""
+    """Return the time for the service's expiry: whole seconds, rounded up, so that nothing expires early."""
     return None if moment is None or moment >= NEVER else -(-moment // 1000)
 
 
@@ -111,12 +112,12 @@ def history(job_id: str) -> str:
 
 
 def joined(first: str, second: str) -> str:
-    """Two names as one that no other two make."""
+    """Join two names into one that no other two names produce."""
     return short(f"{first.replace('%', '%25').replace('#', '%23')}#{second}")
 
 
-def short(name: str, longest: int = LONGEST_NAME) -> str:
-    """A long one by its hash, since a key has at most 2 KB, and a sort key 1 KB."""
+def short(name: str, longest: int = MAX_NAME_BYTES) -> str:
+    """Replace a long name by its hash, because a partition key has at most 2 KB and a sort key 1 KB."""
     return name if len(name.encode()) <= longest else f"sha256#{sha256(name.encode()).hexdigest()}"
 
 
@@ -133,7 +134,7 @@ def waiting_place(queue: str, shard: int) -> str:
 
 
 def apart_place(queue: str) -> str:
-    """Of jobs that are found by their task: suspects, and those that a worker passed over as it does not know it."""
+    """Return the place of jobs that are found by their task: suspects, and jobs that were set aside."""
     return f"apart#{queue}"
 
 
@@ -150,13 +151,13 @@ def rank_of(priority: int, scheduled_for: str, job_id: str) -> str:
 
 
 def line_of(kind: str, task: str) -> str:
-    """How the ranks of one kind and task begin, within `apart_place`. A sort key has at most 1 KB."""
+    """Return how the ranks of one kind and task begin in `apart_place`. A sort key has at most 1 KB."""
     name = task.replace("%", "%25").replace("#", "%23")
-    return f"{kind}#{name if len(name.encode()) <= LONGEST_TASK else sha256(name.encode()).hexdigest()}"
+    return f"{kind}#{name if len(name.encode()) <= MAX_TASK_BYTES else sha256(name.encode()).hexdigest()}"
 
 
 def place_waiting(row: Row, shards: int) -> dict[str, str]:
-    """Where a job waits: suspects apart from the others."""
+    """Return where a job waits. Suspects wait apart from the others."""
     rank = rank_of(row["priority"], row["scheduled_for"], row["SK"])
     if row.get("crashes", 0) > 0:
         return {"place": apart_place(row["queue"]), "rank": f"{line_of(SUSPECT, row['job_type'])}#{rank}"}
@@ -164,7 +165,10 @@ def place_waiting(row: Row, shards: int) -> dict[str, str]:
 
 
 def place_of(row: Row, status: Status, shards: int) -> dict[str, str | None]:
-    """Where the index has a job that does not run: none for one that is completed, or only waits to be woken."""
+    """Return a job's place in the index while it does not run.
+
+    Completed jobs, and jobs that only wait to be woken, have none.
+    """
     if status in CLAIMABLE and row["scheduled_for"] < stamp(UNTIL_WOKEN):
         return {**place_waiting(row, shards)}
     if status in LISTED:
@@ -176,8 +180,8 @@ def place_of(row: Row, status: Status, shards: int) -> dict[str, str | None]:
 
 
 def text(name: str, value: str | None) -> dict[str, str | bytes | None]:
-    """A payload or result; a long one is packed, since the service charges by the kilobyte."""
-    if value is None or len(value) < LONG:
+    """Return the attributes of a payload or result. Long ones are compressed: the service charges by the kilobyte."""
+    if value is None or len(value) < COMPRESS_FROM:
         return {name: value, f"{name}_zlib": None}
     return {name: None, f"{name}_zlib": compress(value.encode())}
 

@@ -1,4 +1,4 @@
-"""The workers of this process: woken at once by what happens here, and by a poll for what happens elsewhere."""
+"""Wake the workers of this process: at once for changes made here, and by a poll for changes made elsewhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mainspring.stores.protocol import EVERY_QUEUE, Wake, WorkerInfo
 
-SHORTEST_POLL, LONGEST_POLL = 0.02, 2.0  # seconds; each fruitless look doubles the pause
+SHORTEST_POLL, LONGEST_POLL = 0.02, 2.0  # seconds; the pause doubles each time nothing is found
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class Member:
     timer: asyncio.TimerHandle | None = None
 
     def tell(self, what: Wake) -> None:
-        with suppress(RuntimeError):  # its loop is closed: nobody there to be woken
+        with suppress(RuntimeError):  # its loop is closed, so there is no worker to wake
             self.loop.call_soon_threadsafe(self.wake, what)
 
     def stop(self) -> None:
@@ -48,7 +48,7 @@ class LocalWorkers:
             member.stop()
 
     def call(self, queues: Iterable[str]) -> None:
-        """Something may be due in them, now or sooner than was thought."""
+        """Wake the workers that serve these queues: jobs may be due there now, or sooner than expected."""
         called = set(queues)
         for member in self.members.values():
             served = member.info.queues
@@ -57,17 +57,17 @@ class LocalWorkers:
                 member.tell(Wake.JOBS)
 
     def tell_all(self, what: Wake) -> None:
-        """Of what happened in this process. Workers of other processes notice it when they next look."""
+        """Wake all workers of this process. Workers of other processes notice a change at their next poll."""
         for member in self.members.values():
             member.tell(what)
 
     def warn(self, worker: str) -> None:
-        """A claim of it was taken away, or is to be cancelled."""
+        """Wake a worker because a job that it runs was taken over or is to be cancelled."""
         if worker in self.members:
             self.members[worker].tell(Wake.CANCELLATIONS)
 
     def after_claim(self, worker: str, *, fruitful: bool) -> None:
-        """Look again soon after there was something, and ever more seldom while there is nothing."""
+        """Schedule the next poll: soon after jobs were found, and more and more rarely while there are none."""
         member = self.members.get(worker)
         if member is None or member.loop is not asyncio.get_running_loop():
             return

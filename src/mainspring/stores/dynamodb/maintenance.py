@@ -1,4 +1,4 @@
-"""Keeping house: taking over what dead workers held, removing what has expired, checking that all is well."""
+"""Maintain the table: take over the jobs of dead workers, remove what has expired, and check the table."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from mainspring.stores.protocol import AfterStall, Finding, Reaped, Severity, Ta
 from mainspring.stores.tables import Running, stall
 
 SWEEP_EVERY = 600.0  # seconds
-BURIED_FOR = 600.0  # seconds for which we look whether the index still brings up something of a dead worker
+BURIED_WATCH = 600.0  # seconds during which the index may still show a late claim of a dead worker
 
 
 @dataclass(slots=True)
 class Watch:
-    """What this process has seen of the others, timed by its own monotonic clock."""
+    """What this process has seen of other workers, timed by its own monotonic clock."""
 
     beats: dict[str, tuple[str, float]] = field(default_factory=dict)  # worker -> its beat, and since when it is that
-    runs: dict[tuple[str, int], float] = field(default_factory=dict)  # (job, token) -> since when it runs
-    buried: dict[str, float] = field(default_factory=dict)
+    runs: dict[tuple[str, int], float] = field(default_factory=dict)  # (job, token) -> since when it has been seen
+    buried: dict[str, float] = field(default_factory=dict)  # dead worker -> since when it has been seen
     processes: frozenset[str] = frozenset()  # those with a worker that is not dead
-    calls: set[wakeups.Call] = field(default_factory=set)  # that were left to be made when we last looked
+    calls: set[wakeups.Call] = field(default_factory=set)  # calls that were still to be made at the last look
 
     def silent(self, row: Row, now: float, lease: float) -> bool:
-        """Its beat has not changed for a lease."""
+        """Return whether the worker's beat has not changed for a lease."""
         seen = self.beats.get(row["SK"])
         if seen is None or seen[0] != row["beat"]:
             self.beats[row["SK"]] = row["beat"], now
@@ -64,14 +64,14 @@ async def reap(table: Table, watch: Watch, after_stall: AfterStall) -> Reaped:
 
 
 async def make_calls(table: Table, watch: Watch) -> None:
-    """Those that were left to be made when we last looked, too: who ended the jobs has had that long to make them."""
+    """Make calls that were left at the last look, too: the processes that ended the jobs had time to make them."""
     left = await wakeups.left_to_make(table)
     await wakeups.make_all(table, left & watch.calls)
     watch.calls = left
 
 
 async def look(table: Table, watch: Watch) -> list[Row]:
-    """While the service does not answer nobody can give a sign of life: then silence counts from anew."""
+    """Read the workers. While the service does not answer, no worker can send a heartbeat, so silence counts anew."""
     began = table.clock.monotonic()
     try:
         rows = await workers.listing(table)
@@ -90,13 +90,13 @@ def forget_the_absent(watch: Watch, rows: Sequence[Row]) -> None:
 
 
 def still_watched(watch: Watch, buried: Sequence[str], now: float) -> list[str]:
-    """The index may bring up a claim of a dead worker late."""
+    """Return dead workers of which the index may still show a late claim."""
     watch.buried = {worker: watch.buried.get(worker, now) for worker in buried}
-    return [worker for worker in buried if now - watch.buried[worker] < BURIED_FOR]
+    return [worker for worker in buried if now - watch.buried[worker] < BURIED_WATCH]
 
 
 async def held_by(table: Table, worker: str) -> list[Row]:
-    """What it runs, by the table itself and not only by the index."""
+    """Return the jobs that a worker runs, checked in the table itself and not only in the index."""
     entries = await what_runs(table, worker)
     rows = await table.get_many([table.job_key(entry["SK"]) for entry in entries])
     return sorted(
@@ -115,7 +115,7 @@ async def take_from_dead(table: Table, worker: str) -> list[Takeover]:
 
 
 async def take_stalled(table: Table, watch: Watch, living: Sequence[str], after_stall: AfterStall) -> list[Takeover]:
-    """Of the workers that this process looks after: runs that were seen to last for longer than they may."""
+    """Take over runs that last too long, of the workers that this process watches."""
     now = table.clock.monotonic()
     ours = [worker for worker in living if owned(worker, table.process, watch.processes)]
     entries = [entry for found in await together([what_runs(table, one) for one in ours]) for entry in found]
@@ -139,7 +139,7 @@ def to_running(row: Row) -> Running:
 
 
 async def take_over(table: Table, row: Row, outcome: Outcome, cause: TakeoverCause) -> Takeover | None:
-    """By the same way as any ack: the fence, the counts and the history are one implementation."""
+    """Write the outcome like any ack, so that the fence, the counts and the history have one implementation."""
     status = await acks.take_over(table, outcome)
     if status is None:
         return None
@@ -156,7 +156,7 @@ async def take_over(table: Table, row: Row, outcome: Outcome, cause: TakeoverCau
 
 
 async def prune(table: Table, limit: int) -> int:
-    """Jobs only in a table whose service does not delete them: it reads all there is."""
+    """Remove what has expired. Jobs are removed only if the service does not do it: that reads the whole table."""
     now = table.clock.now()
     if not may_delete(table.clock):
         return 0
@@ -174,7 +174,7 @@ async def prune(table: Table, limit: int) -> int:
 
 
 async def sweep(table: Table, limit: int) -> int:
-    """Now and then: what is left of jobs that are gone. It is little, and nobody looks at it."""
+    """Remove, every few minutes, what is left of jobs that are gone. It is little, and nothing reads it."""
     now = table.clock.monotonic()
     if table.swept_at is not None and now - table.swept_at < SWEEP_EVERY:
         return 0
@@ -185,7 +185,7 @@ async def sweep(table: Table, limit: int) -> int:
 
 
 async def prune_one(table: Table, row: Row) -> bool:
-    """Unless somebody has brought it back meanwhile."""
+    """Delete an expired job, unless it was replayed meanwhile."""
     same = [equals("expires_at", row["expires_at"]), equals("token", row["token"])]
     try:
         await table.delete(delete(table.job_key(row["SK"]), same))
@@ -216,15 +216,15 @@ async def check_expiry(table: Table) -> Iterable[Finding]:
     try:
         on = await schema.expires(table)
     except StoreError as error:
-        return [Finding(Severity.WARNING, "expiry", f"cannot be seen: {error}")]
+        return [Finding(Severity.WARNING, "expiry", f"cannot be read: {error}")]
     if on or table.prunes:
-        return [Finding(Severity.OK, "expiry", "by the service" if on else "by our workers")]
+        return [Finding(Severity.OK, "expiry", "by the service" if on else "by the workers")]
     advice = "run `mainspring migrate`, or write prune=on into the URL"
     return [Finding(Severity.WARNING, "expiry", "nothing deletes jobs whose retention is over", advice)]
 
 
 async def repair(table: Table) -> None:
-    """Count anew. Jobs that move meanwhile may be counted wrongly: it is best done while little happens."""
+    """Count the jobs anew. Jobs that move meanwhile may be counted wrongly, so do it while little happens."""
     fresh = Counts()
     for shard in range(table.shards):
         pages = table.query(equals("PK", bucket(shard)), consistent=True)

@@ -1,4 +1,4 @@
-"""Looking things up. Jobs by id come from the table, consistently; lists by status or target from the indexes."""
+"""Read jobs, history and statistics. Jobs by id come from the table, consistently; lists come from the indexes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from mainspring.stores.tables import DueIn, due_in, timeline_of
 
 
 def is_over(table: Table, row: Row) -> bool:
-    """Expired, and only not yet deleted by the service, which takes its time."""
+    """Return whether the job has expired, and only the service has not deleted it yet."""
     return not table.prunes and "expires_at" in row and row["expires_at"] <= stamp(table.clock.now())
 
 
@@ -54,7 +54,7 @@ async def get(table: Table, ids: Sequence[str]) -> list[Job]:
 
 
 async def find(table: Table, where: Filter, limit: int, cursor: str | None) -> Page:
-    """Newest first. Ids are made in the order of time, so the last id of a page is the cursor."""
+    """Return matching jobs, newest first. Ids are in order of time, so the last id of a page is the cursor."""
     walk = await Walk.start(table, where, newest_first=True, beyond=cursor, hint=limit)
     rows = await walk.take(limit + 1)
     page = [to_job(row) for row in rows[:limit]]
@@ -76,7 +76,7 @@ async def count(table: Table, where: Filter) -> int:
 
 
 class Walk:
-    """The matching jobs in the order of their ids, read only as far as they are asked for."""
+    """Iterate over the matching jobs in the order of their ids, and read only as far as needed."""
 
     def __init__(self, table: Table, where: Filter, streams: list[Stream], *, newest_first: bool, keys: bool) -> None:
         self._table = table
@@ -92,7 +92,7 @@ class Walk:
         return cls(table, where, streams, newest_first=newest_first, keys=keys)
 
     async def take(self, number: int | None) -> list[Row]:
-        """The next so many; None: all."""
+        """Return the next `number` jobs, or all if it is None."""
         found: list[Row] = []
         while number is None or len(found) < number:
             rows = await self._next(max(25, (number or 100) - len(found)) if self._keys else 1)
@@ -118,7 +118,7 @@ class Walk:
 
 
 class Stream:
-    """One partition, page by page; or rows that are there already."""
+    """Read one partition page by page, or hold rows that were read already."""
 
     def __init__(self, pages: Pages | None, rows: Sequence[Row] = ()) -> None:
         self._pages = pages
@@ -132,7 +132,7 @@ class Stream:
 async def streams_for(
     table: Table, where: Filter, *, newest_first: bool, beyond: str | None, hint: int
 ) -> tuple[list[Stream], bool]:
-    """The narrowest way to the jobs, and whether it brings keys only."""
+    """Return the cheapest way to read the jobs, and whether it returns keys only."""
 
     def bounds(name: str) -> list[Condition]:
         sign = "<" if newest_first else ">"
@@ -177,7 +177,7 @@ async def streams_for(
 
 
 async def what_runs(table: Table, worker: str) -> list[Row]:
-    """What a worker has claimed, as the index knows it."""
+    """Return the jobs that a worker has claimed, as the index shows them."""
     return await table.query(equals("place", running_place(worker)), index=PLACES).rest()
 
 
@@ -190,7 +190,7 @@ async def attempts(table: Table, job_id: str) -> list[Attempt]:
 
 
 async def attempts_of(table: Table, row: Row) -> list[Attempt]:
-    """Runs that did not simply succeed are written down; of one that did, the job's own item says all."""
+    """Return the runs of a job. Only runs that did not simply succeed have an item; the job's item has the other."""
     begins = Condition("begins_with({name}, {value})", "SK", "run#")
     runs = await table.rows(history(row["SK"]), begins)
     if status_of(row) is Status.COMPLETED:
@@ -223,7 +223,7 @@ async def audit(table: Table, limit: int) -> list[AuditEntry]:
     ]
 
 
-# -- the whole ------------------------------------------------------------------------------------------
+# -- statistics -----------------------------------------------------------------------------------------
 
 
 async def stats(table: Table) -> Stats:

@@ -1,4 +1,4 @@
-"""What fits into one transaction."""
+"""Split writes into parts that fit into one transaction."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from mainspring.stores.dynamodb.table import TRANSACTION
 
 T = TypeVar("T")
 
-BYTES_AT_ONCE = 3 * 2**20  # of one transaction; the service takes 4 MB
-AT_ONCE = TRANSACTION - 1  # items of one transaction, beside the mark on the job that brings them
+MAX_BYTES = 3 * 2**20  # of one transaction; the service accepts 4 MB
+MAX_ITEMS = TRANSACTION - 1  # of one transaction, without the update of the job that writes them
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What something takes of a transaction."""
+    """What something takes up in a transaction."""
 
     items: int = 0
     bytes: int = 0
@@ -26,11 +26,11 @@ class Room:
         return Room(self.items + other.items, self.bytes + other.bytes)
 
     def fits(self) -> bool:
-        return self.items <= AT_ONCE and self.bytes <= BYTES_AT_ONCE
+        return self.items <= MAX_ITEMS and self.bytes <= MAX_BYTES
 
 
 def room_for_job(job: NewJob) -> Room:
-    """With its key, and its entry under what it waits for."""
+    """Count the job, its dedupe key, and the item under the key that it waits for."""
     return Room(1 + (job.dedupe_key is not None) + (job.waits_for is not None), len(job.payload.encode()))
 
 

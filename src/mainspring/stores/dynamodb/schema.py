@@ -1,4 +1,4 @@
-"""The table itself: made by `mainspring migrate`, or by others from the template that it prints."""
+"""The table itself: created by `mainspring migrate`, or by other tools from the template that it prints."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from mainspring.stores.dynamodb.values import absent, put, unpack
 
 VERSION = 1
 DEFAULT_SHARDS = 16
-MOST_SHARDS = 999
-READY_WITHIN = 120.0  # seconds
+MAX_SHARDS = 999
+READY_TIMEOUT = 120.0  # seconds
 ABOUT = key("system", "table")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How the table is to be made."""
+    """How to create the table."""
 
     read_units: int | None = None  # provisioned, for the table and each index; None: on demand
     write_units: int | None = None
-    recovery: bool = False  # to any point of the last 35 days
-    expiry: bool = True  # the service deletes what has expired
+    recovery: bool = False  # point-in-time recovery for the last 35 days
+    expiry: bool = True  # the service deletes expired items
 
 
 def definition(name: str, plan: Plan) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def schema_of(partition: str, sort: str) -> list[dict[str, str]]:
     return [{"AttributeName": partition, "KeyType": "HASH"}, {"AttributeName": sort, "KeyType": "RANGE"}]
 
 
-# -- making it ------------------------------------------------------------------------------------------
+# -- creating it ----------------------------------------------------------------------------------------
 
 
 async def describe(client: Client, name: str) -> dict[str, Any] | None:
@@ -74,7 +74,7 @@ async def describe(client: Client, name: str) -> dict[str, Any] | None:
 
 
 async def migrate(table: Table, plan: Plan, shards: int) -> list[str]:
-    """Make what is missing; the names of what was done."""
+    """Create what is missing and return the names of what was done."""
     done: list[str] = []
     found = await describe(table.client, table.name)
     if found is None:
@@ -96,17 +96,17 @@ async def migrate(table: Table, plan: Plan, shards: int) -> list[str]:
 
 
 async def wait_until_active(table: Table) -> None:
-    for _ in range(round(READY_WITHIN)):
+    for _ in range(round(READY_TIMEOUT)):
         found = await describe(table.client, table.name)
         if found is not None and found["TableStatus"] == "ACTIVE":
             states = {one.get("IndexStatus", "ACTIVE") for one in found.get("GlobalSecondaryIndexes", ())}
             if states == {"ACTIVE"}:
                 return
             if not states:
-                msg = f"{table.name!r} is a table without our indexes; use another name"
+                msg = f"table {table.name!r} does not have Mainspring's indexes; use another name"
                 raise ConfigurationError(msg)
         await asyncio.sleep(1.0)
-    msg = f"table {table.name} is still being made; try again in a minute"
+    msg = f"table {table.name} is still being created; try again in a minute"
     raise StoreUnavailable(msg)
 
 
@@ -121,7 +121,7 @@ async def recoverable(table: Table) -> bool:
     return bool(state.get("PointInTimeRecoveryStatus") == "ENABLED")
 
 
-# -- what it says of itself -------------------------------------------------------------------------------
+# -- the item that describes it ---------------------------------------------------------------------------
 
 
 async def about(table: Table) -> dict[str, Any] | None:
@@ -133,17 +133,17 @@ async def about(table: Table) -> dict[str, Any] | None:
 
 
 async def introduce(table: Table, shards: int) -> dict[str, Any]:
-    """The number of shards is the table's for good: it says where each job is."""
+    """Write the table's version and number of shards. That number never changes: it says where each job is."""
     words = {"PK": "system", "SK": "table", "version": VERSION, "shards": shards}
     try:
         await table.put(put(words, [absent("PK")]))
-    except ConditionFailed as failed:  # another program was quicker
+    except ConditionFailed as failed:  # another program was faster
         return unpack(failed.item or {})
     return words
 
 
 async def shards_of(table: Table, wanted: int | None) -> int:
-    """As the table says; a new one is told."""
+    """Return the table's number of shards. A new table gets the number that is wanted."""
     found = await about(table)
     if found is None:
         found = await introduce(table, wanted or DEFAULT_SHARDS)
@@ -157,7 +157,7 @@ async def shards_of(table: Table, wanted: int | None) -> int:
     return shards
 
 
-# -- for those who may not make tables --------------------------------------------------------------------
+# -- templates for users that may not create tables -------------------------------------------------------
 
 
 def cloudformation(name: str, plan: Plan) -> str:
@@ -170,7 +170,7 @@ def cloudformation(name: str, plan: Plan) -> str:
 
 
 def terraform(name: str, plan: Plan) -> str:
-    """In Terraform's JSON syntax: save it as mainspring.tf.json."""
+    """Return Terraform's JSON syntax: save it as mainspring.tf.json."""
     made = definition(name, plan)
     units: dict[str, int] = {}
     if plan.read_units and plan.write_units:

@@ -1,4 +1,4 @@
-"""HTTP connections: a pool per event loop, since they belong to the loop that opened them."""
+"""HTTP connections: a pool per event loop, because a connection belongs to the loop that opened it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import aiohttp
 
-MOST = 64  # connections per loop; who needs one more waits
-KEPT = 60.0  # seconds that an idle one is kept
+MAX_CONNECTIONS = 64  # per event loop; a caller that needs another one waits
+IDLE_TIMEOUT = 60.0  # seconds after which an idle connection is closed
 
 
 class Sessions:
@@ -21,9 +21,9 @@ class Sessions:
         loop = asyncio.get_running_loop()
         session = self._by_loop.get(loop)
         if session is None:
-            self._drop_those_of_ended_loops()
+            self._drop_ended_loops()
             session = self._by_loop[loop] = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=MOST, keepalive_timeout=KEPT),
+                connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=IDLE_TIMEOUT),
                 timeout=self._timeout,
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -34,15 +34,15 @@ class Sessions:
         here = self._by_loop.pop(asyncio.get_running_loop(), None)
         if here is not None:
             await here.close()
-        self._drop_those_of_ended_loops()
+        self._drop_ended_loops()
 
-    def _drop_those_of_ended_loops(self) -> None:
+    def _drop_ended_loops(self) -> None:
         for loop in [loop for loop in list(self._by_loop) if loop.is_closed()]:
             abandon(self._by_loop.pop(loop))
 
 
 def abandon(session: aiohttp.ClientSession) -> None:
-    """Its loop has ended without closing it, as that of a thread does: only the sockets are left to be closed."""
+    """Close the sockets of a session whose loop has ended without closing it, as the loop of a thread does."""
     connector = session.connector
     if connector is None or connector.closed:
         return
@@ -54,4 +54,4 @@ def abandon(session: aiohttp.ClientSession) -> None:
     waiting.clear()
     session.detach()
     with contextlib.suppress(Exception):
-        connector._closed = True  # noqa: SLF001 - close() would ask the ended loop
+        connector._closed = True  # noqa: SLF001 - close() would use the ended loop

@@ -1,6 +1,6 @@
-"""Which process looks after which shard: rendezvous hashing, so that a process that comes or goes moves few of them.
+"""Which process serves which shard: rendezvous hashing, so that a process that joins or leaves moves few shards.
 
-It only keeps processes out of each other's way. What makes a claim safe is its conditional write.
+This only keeps processes from competing for the same jobs. Conditional writes make a claim safe.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from zlib import crc32
 
 
 def owned(shard: int | str, process: str, processes: Collection[str]) -> bool:
-    """Whether it is ours; all is, for one who knows of nobody else."""
+    """Return whether the process serves the shard. A process that knows of no others serves all."""
     if process not in processes:
         return True
-    return max(processes, key=lambda one: (crc32(f"{one}/{shard}".encode()), one)) == process
+    return max(processes, key=lambda name: (crc32(f"{name}/{shard}".encode()), name)) == process

@@ -1,4 +1,7 @@
-"""AWS Signature Version 4 for DynamoDB's one kind of request, a POST to "/": botocore's signs all kinds, at a price."""
+"""AWS Signature Version 4 for the only kind of request that DynamoDB needs, a POST to "/".
+
+botocore can sign every kind of request, but is slower.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ CONTENT_TYPE = "application/x-amz-json-1.0"
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """What a request is signed with."""
+    """The credentials that sign a request."""
 
     access: str
     secret: str
@@ -23,10 +26,10 @@ class Signer:
     def __init__(self, region: str, host: str) -> None:
         self._region = region
         self._host = host
-        self._derived: tuple[str, str, bytes] = ("", "", b"")  # of which day and secret, and the key made of them
+        self._derived: tuple[str, str, bytes] = ("", "", b"")  # day, secret, and the signing key derived from them
 
     def headers(self, keys: Keys, target: str, body: bytes, at: datetime) -> dict[str, str]:
-        """All that a request needs beside its body."""
+        """Return all headers of a request."""
         moment = at.strftime("%Y%m%dT%H%M%SZ")
         headers = {"content-type": CONTENT_TYPE, "host": self._host, "x-amz-date": moment}
         if keys.session:
@@ -44,7 +47,7 @@ class Signer:
         return headers
 
     def _key(self, secret: str, day: str) -> bytes:
-        """The same for a whole day."""
+        """Return the signing key, which is the same for a whole day."""
         if self._derived[:2] == (day, secret):
             return self._derived[2]
         key = f"AWS4{secret}".encode()

@@ -1,8 +1,8 @@
-"""Steps of durable functions: an item each, beside the job's history.
+"""Steps of durable functions: one item each, next to the job's history.
 
-They are written in one transaction with a mark on the job, which is refused to who lost the claim. They have no expiry
-of their own, as their job may live for years. The write that ends a job with that mark leaves a note of when its
-retention is over, and `sweep` removes the steps after that.
+They are written in one transaction with a mark on the job. The service refuses that transaction to a worker that lost
+the claim. Steps have no expiry of their own, because their job may live for years. The write that ends a marked job
+leaves a note of when its retention ends, and `sweep` removes the steps after that.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from mainspring.errors import StoreBusy, StoreError
 from mainspring.job import Inserted, Outcome, Save, Status, Step
 from mainspring.stores.dynamodb import wakeups
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed, Item
-from mainspring.stores.dynamodb.insertion import LARGEST_ITEM, TRIES, Newcomers, named_among, write_down
+from mainspring.stores.dynamodb.insertion import MAX_ITEM_BYTES, MAX_TRIES, PendingInserts, named_among, register_queues
 from mainspring.stores.dynamodb.items import PLACES, WORDS, history, key, short, stamp, text, text_of, unstamp
 from mainspring.stores.dynamodb.room import Room, chunks, room_for_job, room_for_step
 from mainspring.stores.dynamodb.table import Action, Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, delete, equals, pack, put, put_item, size, update
 
-LONGEST_STEP = 900  # bytes of a name that are kept as they are in a sort key
-BESIDE_STEPS = 6  # items of an outcome that are not its steps or follow-ups
-PARTS = 4
-SLACK: Millis = 86_400_000  # between the end of a job's retention and that of its steps: clocks differ
+MAX_NAME_BYTES = 900  # of a step in a sort key; longer names are hashed
+OTHER_ITEMS = 6  # items of an outcome that are neither steps nor follow-ups
+PARTS = 4  # partitions of the notes
+CLOCK_SLACK: Millis = 86_400_000  # steps are kept longer than their job by this, because clocks differ
 
 # -- as items -------------------------------------------------------------------------------------------
 
@@ -33,7 +33,7 @@ SLACK: Millis = 86_400_000  # between the end of a job's retention and that of i
 def to_item(job_id: str, step: Step) -> Item:
     row = {
         "PK": history(job_id),
-        "SK": f"step#{short(step.name, LONGEST_STEP)}",
+        "SK": f"step#{short(step.name, MAX_NAME_BYTES)}",
         "name": step.name,
         "number": step.number,
         "kind": step.kind,
@@ -42,10 +42,10 @@ def to_item(job_id: str, step: Step) -> Item:
         "completed_at": stamp(step.finished_at),
     }
     item = pack(row)
-    if (needed := size(item)) > LARGEST_ITEM:
+    if (needed := size(item)) > MAX_ITEM_BYTES:
         msg = (
             f"step {step.name!r} of job {job_id} would take {needed // 1024} KB; in DynamoDB a step may have up to "
-            f"{LARGEST_ITEM // 1024} KB. Keep what is large elsewhere and let the step return where"
+            f"{MAX_ITEM_BYTES // 1024} KB. Store large data elsewhere and let the step return its location"
         )
         raise StoreError(msg)
     return item
@@ -70,13 +70,13 @@ def in_order(lines: Iterable[Row]) -> list[Step]:
 
 
 async def save(table: Table, saves: Sequence[Save]) -> list[list[Inserted] | None]:
-    """Those of one job one after the other. All are checked before the first is written."""
-    for one in saves:
-        Newcomers(table, one.jobs)
-        puts(one.job_id, one.steps)
+    """Save steps and insert jobs; those of one job one after the other. All are checked before the first is written."""
+    for whole in saves:
+        PendingInserts(table, whole.jobs)
+        puts(whole.job_id, whole.steps)
     by_job: dict[str, list[int]] = {}
-    for number, one in enumerate(saves):
-        by_job.setdefault(one.job_id, []).append(number)
+    for number, whole in enumerate(saves):
+        by_job.setdefault(whole.job_id, []).append(number)
     answers: dict[int, list[Inserted] | None] = {}
 
     async def in_turn(numbers: list[int]) -> None:
@@ -88,8 +88,8 @@ async def save(table: Table, saves: Sequence[Save]) -> list[list[Inserted] | Non
 
 
 async def save_whole(table: Table, one: Save) -> list[Inserted] | None:
-    """In one transaction, if it fits into one. Else in several, each fenced, and the steps last."""
-    await write_down(table, {job.queue for job in one.jobs})
+    """Save in one transaction if it fits. Otherwise use several, each fenced, with the steps last."""
+    await register_queues(table, {job.queue for job in one.jobs})
     awaited = named_among(one.jobs)
     await wakeups.mark(table, awaited)
     answers: list[Inserted] = []
@@ -110,21 +110,21 @@ def parts_of(one: Save) -> list[Save]:
 
 
 async def save_part(table: Table, one: Save, awaited: frozenset[str]) -> list[Inserted] | None:
-    newcomers = Newcomers(table, one.jobs, awaited)
-    for _ in range(TRIES):
+    inserts = PendingInserts(table, one.jobs, awaited)
+    for _ in range(MAX_TRIES):
         held = [equals("token", one.token), equals("status", WORDS[Status.RUNNING])]
         fenced: Action = ("Update", update(table.job_key(one.job_id), {"steps": True}, only_if=held))
         try:
-            await table.transact(fenced, *newcomers.actions(1), *puts(one.job_id, one.steps))
+            await table.transact(fenced, *inserts.actions(1), *puts(one.job_id, one.steps))
         except Cancelled as cancelled:
             if cancelled.failed(0):
                 return None
-            await newcomers.learn(cancelled)
+            await inserts.learn(cancelled)
         else:
             if isinstance(one.ref, dict):
-                one.ref["steps"] = True  # so that the end of the run need not be told
-            newcomers.have_come()
-            return newcomers.answers()
+                one.ref["steps"] = True  # then the write that ends the run knows of the mark
+            inserts.after_write()
+            return inserts.answers()
     msg = f"dedupe keys of jobs that {one.job_id} spawns changed hands too often; try again"
     raise StoreBusy(msg)
 
@@ -134,30 +134,30 @@ def puts(job_id: str, steps: Iterable[Step]) -> list[Action]:
 
 
 async def save_beforehand(table: Table, outcome: Outcome) -> Outcome | None:
-    """Steps that are too many to be written with the outcome; None: the claim was lost."""
-    beside = [Room(BESIDE_STEPS, len((outcome.result or "").encode())), *map(room_for_job, outcome.follow_ups)]
+    """Save steps that are too many to write with the outcome; return the rest, or None if the claim was lost."""
+    beside = [Room(OTHER_ITEMS, len((outcome.result or "").encode())), *map(room_for_job, outcome.follow_ups)]
     if not outcome.steps or sum(map(room_for_step, outcome.steps), start=sum(beside, start=Room())).fits():
         return outcome
     one = Save(outcome.job_id, outcome.token, outcome.steps, ref=outcome.ref)
     return None if await save_whole(table, one) is None else replace(outcome, steps=())
 
 
-# -- by hand ----------------------------------------------------------------------------------------------
+# -- manual operations ------------------------------------------------------------------------------------
 
 
 async def those_from(table: Table, job_id: str, name: str) -> list[Action]:
-    """Removing a step and those after it, the last ones first."""
+    """Return deletes for a step and all later ones, the last ones first."""
     steps = await read(table, job_id)
     first = next((step.number for step in steps if step.name == name), None)
     gone = [step for step in reversed(steps) if first is not None and step.number >= first]
-    return [("Delete", delete(key(history(job_id), f"step#{short(step.name, LONGEST_STEP)}"))) for step in gone]
+    return [("Delete", delete(key(history(job_id), f"step#{short(step.name, MAX_NAME_BYTES)}"))) for step in gone]
 
 
 # -- retention --------------------------------------------------------------------------------------------
 
 
 def note(row: Row, over_at: Millis | None) -> list[Action]:
-    """For the transaction that ends or deletes a job: when the steps may go."""
+    """Return a note of when the steps may be removed, for the transaction that ends or deletes the job."""
     if not row.get("steps") or over_at is None:
         return []
     place = f"over#{crc32(row['SK'].encode()) % PARTS}"
@@ -166,11 +166,11 @@ def note(row: Row, over_at: Millis | None) -> list[Action]:
 
 
 def note_of_end(row: Row, expires_at: str | None) -> list[Action]:
-    return note(row, None if expires_at is None else unstamp(expires_at) + SLACK)
+    return note(row, None if expires_at is None else unstamp(expires_at) + CLOCK_SLACK)
 
 
 async def sweep(table: Table, limit: int) -> int:
-    """Of how many jobs the steps were removed."""
+    """Remove steps of jobs whose retention has ended; return the number of jobs."""
     over = Condition("{name} < {value}", "rank", stamp(table.clock.now()))
     swept = 0
     for part in range(PARTS):
@@ -182,7 +182,7 @@ async def sweep(table: Table, limit: int) -> int:
 
 
 async def sweep_one(table: Table, noted: Row) -> bool:
-    """Not if the job was replayed since: its next end leaves another note."""
+    """Remove the steps of one job, unless it was replayed since. Then its next end leaves another note."""
     job_id = noted["rank"].partition("#")[2]
     job = await table.get(table.job_key(job_id))
     gone = job is None or is_over(table, job)
@@ -197,5 +197,5 @@ async def sweep_one(table: Table, noted: Row) -> bool:
 
 
 def is_over(table: Table, row: Row) -> bool:
-    """For long enough that nobody brings it back any more; the service deletes it when it likes."""
-    return "expires_at" in row and unstamp(row["expires_at"]) + SLACK <= table.clock.now()
+    """Return whether the job expired so long ago that it cannot be replayed. The service may delete it much later."""
+    return "expires_at" in row and unstamp(row["expires_at"]) + CLOCK_SLACK <= table.clock.now()

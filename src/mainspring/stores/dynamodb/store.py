@@ -1,4 +1,4 @@
-"""The store of one DynamoDB table: what each method of the contract asks of which module."""
+"""The store in one DynamoDB table: each method of the protocol, and the module that implements it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from mainspring.stores.dynamodb import (
     workers,
 )
 from mainspring.stores.dynamodb.client import Client, TableMissing
-from mainspring.stores.dynamodb.schema import MOST_SHARDS, Plan
+from mainspring.stores.dynamodb.schema import MAX_SHARDS, Plan
 from mainspring.stores.dynamodb.table import Table
 from mainspring.stores.protocol import (
     Action,
@@ -70,7 +70,7 @@ from mainspring.stores.tables import ChangeRequest
 T = TypeVar("T")
 log = get_log("mainspring.dynamodb")
 
-DOUBT = 120.0  # seconds for which what we got no answer to may still take effect
+LATE_WRITE = 120.0  # seconds for which a write that got no answer may still take effect
 NO_TRANSACTIONS = "DynamoDB has no transaction that your code and a job could share; use sqlite:// or postgresql://"
 
 
@@ -96,8 +96,8 @@ class DynamoStore:
         plan: Plan | None = None,
         client: Client | None = None,
     ) -> None:
-        if shards is not None and not 1 <= shards <= MOST_SHARDS:
-            msg = f"shards must be from 1 to {MOST_SHARDS}, not {shards}"
+        if shards is not None and not 1 <= shards <= MAX_SHARDS:
+            msg = f"shards must be from 1 to {MAX_SHARDS}, not {shards}"
             raise ConfigurationError(msg)
         self.clock: Clock = clock or SteadyClock()
         self.lease = lease
@@ -132,7 +132,7 @@ class DynamoStore:
         self._is_open = False
 
     async def version(self) -> int:
-        """Of the table; 0: there is none, or it is not ours yet."""
+        """Return the table's version, or 0 if the table does not exist or Mainspring has not set it up."""
         try:
             found = await schema.about(self.table)
         except TableMissing:
@@ -140,12 +140,12 @@ class DynamoStore:
         return 0 if found is None else int(found["version"])
 
     async def migrate(self) -> list[str]:
-        """Make the table; the names of what was done."""
+        """Create the table and return the names of what was done."""
         return await schema.migrate(self.table, self.plan, self._wanted_shards or schema.DEFAULT_SHARDS)
 
     def plan_table(self, *, read_units: int | None, write_units: int | None, recovery: bool) -> None:
         if (read_units is None) != (write_units is None):
-            msg = "provisioned units are given for reads and for writes, or for neither (paid by request)"
+            msg = "give provisioned units for reads and for writes, or for neither (then AWS bills each request)"
             raise ConfigurationError(msg)
         self.plan = replace(self.plan, read_units=read_units, write_units=write_units, recovery=recovery)
 
@@ -153,12 +153,12 @@ class DynamoStore:
         return schema.TEMPLATES[form](self.table.name, self.plan)
 
     async def _do(self, operation: Awaitable[T]) -> T:
-        """What changes something: its counts are written down now and then."""
+        """Run an operation that changes jobs, and write its counts from time to time."""
         result = await operation
         self.table.settle()
         return result
 
-    # -- a job's way --------------------------------------------------------------------------
+    # -- jobs ---------------------------------------------------------------------------------
 
     async def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Inserted]:
         if connection is not None:
@@ -182,7 +182,7 @@ class DynamoStore:
         request = claims.Request(worker, wants, most, solo, tasks, self._turn, self._watch.processes)
         try:
             found = await claims.claim(self.table, request)
-        except BaseException:  # what was taken on the way is given back later; also if we were cancelled
+        except BaseException:  # jobs that it took are released later; also if this task was cancelled
             lost = self._lost.setdefault(worker, {})
             lost.update(dict.fromkeys(((job_id, request.number) for job_id in request.tried), self.clock.monotonic()))
             raise
@@ -191,7 +191,7 @@ class DynamoStore:
         return found
 
     async def _give_back_lost(self, worker: str) -> None:
-        """More than once: a write that was on its way may still arrive."""
+        """Release jobs of lost claims. This is repeated for a while, because a late write may still arrive."""
         lost = self._lost.get(worker)
         if not lost:
             return
@@ -200,9 +200,9 @@ class DynamoStore:
         if rows:
             log.warning("lost_claims_given_back", worker=worker, jobs=len(rows))
             await claims.give_back(self.table, rows)
-        before = self.clock.monotonic() - DOUBT
-        for one in [one for one, since in lost.items() if since < before]:
-            del lost[one]
+        before = self.clock.monotonic() - LATE_WRITE
+        for claim in [claim for claim, since in lost.items() if since < before]:
+            del lost[claim]
 
     async def ack(self, outcomes: Sequence[Outcome]) -> list[Status | None]:
         await self.open()
@@ -238,7 +238,7 @@ class DynamoStore:
         self.table.local_workers.join(worker, wake)
 
     async def leave(self, worker: str) -> None:
-        """A worker that leaves in order gives back whatever it may still hold: nobody crashed."""
+        """Remove a worker that shuts down, and release the jobs that it may still hold. It did not crash."""
         await self.open()
         self.table.local_workers.leave(worker)
         await self._give_back_lost(worker)
@@ -303,19 +303,19 @@ class DynamoStore:
     async def unconfirmed(self, halt: Halt) -> list[WorkerInfo]:
         await self.open()
         late = await halts.unconfirmed(self.table, halt)
-        return [info for info in map(self._judged, late) if info.alive]
+        return [info for info in map(self._with_liveness, late) if info.alive]
 
     async def stats(self) -> Stats:
         await self.open()
         stats = await read.stats(self.table)
-        stats.workers[:] = [self._judged(info) for info in stats.workers]
+        stats.workers[:] = [self._with_liveness(info) for info in stats.workers]
         return replace(stats, measures=self.measures())
 
     def measures(self) -> Mapping[str, float]:
         return self.client.measures()
 
-    def _judged(self, info: WorkerInfo) -> WorkerInfo:
-        """Who only looks has watched no heartbeats, and can but believe the clock that timed the last one."""
+    def _with_liveness(self, info: WorkerInfo) -> WorkerInfo:
+        """Say whether a worker is alive. A process that watched no heartbeats goes by the wall clock instead."""
         if info.seen_at is None or info.id in self._watch.beats:
             return info
         return replace(info, alive=self.clock.now() - to_millis(info.seen_at) < self.lease * 1000)
@@ -328,7 +328,7 @@ class DynamoStore:
         await self.open()
         await maintenance.repair(self.table)
 
-    # -- by hand ------------------------------------------------------------------------------
+    # -- manual operations --------------------------------------------------------------------
 
     async def change(
         self,
@@ -354,7 +354,7 @@ class DynamoStore:
         await self.open()
         return await admin.resume(self.table, by, queue)
 
-    # -- beside jobs --------------------------------------------------------------------------
+    # -- documents ----------------------------------------------------------------------------
 
     async def write(self, bundles: Sequence[Bundle]) -> list[list[Inserted] | None]:
         refuse_unkeepable(job for bundle in bundles for job in bundle.jobs)

@@ -1,4 +1,4 @@
-"""One table as the other modules see it: typed reads and writes, the clock, and who is told afterwards."""
+"""The table as other modules use it: typed reads and writes, the clock, and the workers to wake."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ from mainspring.stores.dynamodb.values import (
 
 log = get_log("mainspring.dynamodb")
 
-Action = tuple[str, Mapping[str, Any]]  # of a transaction: its kind and the request
+Action = tuple[str, Mapping[str, Any]]  # one write of a transaction: its kind and the request
 Doubts = dict[tuple[str, int], set[str]]  # (job, token) -> marks of acks that were never answered
 
-MOST_AT_ONCE = 32  # calls under way for one operation
-BATCH_GET, BATCH_WRITE, TRANSACTION = 100, 25, 100  # what the service takes in one call
+MAX_PARALLEL = 32  # calls at the same time for one operation
+BATCH_GET, BATCH_WRITE, TRANSACTION = 100, 25, 100  # items that the service accepts in one call
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A write of a batch whose condition did not hold; the item as it is."""
+    """A write of a batch whose condition did not hold, and the item as it is."""
 
     item: Item | None
 
 
 class Pages:
-    """The answers to one query, fetched as they are asked for."""
+    """The pages of one query, fetched when they are asked for."""
 
     def __init__(self, table: Table, request: dict[str, Any]) -> None:
         self._table = table
@@ -57,7 +57,7 @@ class Pages:
         self.counted = 0
 
     async def next(self) -> list[Row]:
-        """The next page; empty ones are possible before the last."""
+        """Return the next page. Pages before the last one may be empty."""
         page = await self._table.call("Query", self._request)
         self.counted += page.get("Count", 0)
         last = page.get("LastEvaluatedKey")
@@ -80,15 +80,15 @@ class Table:
     lease: float
     stall_grace: Millis
     patience: Millis
-    prunes: bool  # we delete what has expired; else the service does, and reads pass over it
-    process: str = field(default_factory=new_id)  # this store object, among all that use the table
+    prunes: bool  # the workers delete expired jobs; otherwise the service does, and reads skip expired ones
+    process: str = field(default_factory=new_id)  # identifies this store object among all that use the table
     shards: int = 0  # known once it is open
-    queues: set[str] = field(default_factory=set)  # those that are known to be written down
-    collections: set[str] = field(default_factory=set)  # likewise
-    held: dict[str, dict[str, int]] = field(default_factory=dict)  # worker of this process -> what it was given
+    queues: set[str] = field(default_factory=set)  # queues that are known to be registered
+    collections: set[str] = field(default_factory=set)  # collections that are known to be registered
+    held: dict[str, dict[str, int]] = field(default_factory=dict)  # worker of this process -> its jobs and their tokens
     doubts: Doubts = field(default_factory=dict)
-    untold: dict[tuple[str, int], Status] = field(default_factory=dict)  # acks that were written, but not answered
-    swept_at: float | None = None  # when we last looked for what is left of jobs that are gone
+    unanswered: dict[tuple[str, int], Status] = field(default_factory=dict)  # acks that were written, but not answered
+    swept_at: float | None = None  # monotonic time of the last sweep of what is left of deleted jobs
     counts: Counts = field(default_factory=Counts)
     chores: set[asyncio.Task[None]] = field(default_factory=set)
     local_workers: LocalWorkers = field(default_factory=LocalWorkers)
@@ -106,7 +106,7 @@ class Table:
         return unpack(answer["Item"]) if "Item" in answer else None
 
     async def get_many(self, keys: Sequence[Item], attributes: Sequence[str] = ()) -> list[Row]:
-        """Those that are there, in no order."""
+        """Return the items that exist, in no particular order."""
         unique = list({(key["PK"]["S"], key["SK"]["S"]): key for key in keys}.values())
         parts = [unique[start : start + BATCH_GET] for start in range(0, len(unique), BATCH_GET)]
         found = await together([self._get_part(part, attributes) for part in parts])
@@ -142,7 +142,7 @@ class Table:
         count: bool = False,
         after: Item | None = None,
     ) -> Pages:
-        """Page by page; `limit` is that of one page."""
+        """Return the pages of a query. `limit` is that of one page."""
         expressions = Expressions()
         request: dict[str, Any] = {"KeyConditionExpression": expressions.all_of([partition, *bounds])}
         if only:
@@ -162,11 +162,11 @@ class Table:
         return Pages(self, request | expressions.given())
 
     async def rows(self, partition: str, *bounds: Condition, **options: Any) -> list[Row]:
-        """All of one partition of the table itself."""
+        """Return all rows of one partition of the table itself."""
         return await self.query(equals("PK", partition), *bounds, consistent=True, **options).rest()
 
     async def first(self, pages: Pages, number: int) -> list[Row]:
-        """Up to that many rows."""
+        """Return up to `number` rows."""
         rows: list[Row] = []
         while pages.more and len(rows) < number:
             rows += await pages.next()
@@ -178,12 +178,15 @@ class Table:
         await self.call("PutItem", request)
 
     async def update(self, request: Mapping[str, Any], *, then: str = "NONE") -> Row:
-        """`then`: which state of the item is wanted back."""
+        """Update an item. `then` says which state of it is returned."""
         answer = await self.call("UpdateItem", {**request, "ReturnValues": then})
         return unpack(answer.get("Attributes") or {})
 
     async def update_many(self, changes: Sequence[Change]) -> list[Row | Refused]:
-        """Each for itself: the items as they were, or why not. The service refuses batches that name one item twice."""
+        """Update items independently; return each as it was before, or why its update was refused.
+
+        The service rejects batches that name one item twice, so such updates are sent alone.
+        """
         once = list({str(change.key): number for number, change in reversed(list(enumerate(changes)))}.values())[::-1]
         again = sorted(set(range(len(changes))).difference(once))
         parts = [once[start : start + BATCH_WRITE] for start in range(0, len(once), BATCH_WRITE)]
@@ -208,10 +211,10 @@ class Table:
         if error["Code"] == "ConditionalCheckFailed":
             return Refused(error.get("Item"))
         self._note(error)
-        return await self._update_alone(change)  # throttled, or in conflict: a single call knows how to wait
+        return await self._update_alone(change)  # throttled or in conflict: a single call waits and retries
 
     def _note(self, error: Mapping[str, Any]) -> None:
-        """Of one statement of a batch, which is tried again alone."""
+        """Count a throttled statement of a batch; it is tried again alone."""
         if error["Code"] in THROTTLED:
             self.client.left_over("BatchExecuteStatement", 1)
 
@@ -222,7 +225,7 @@ class Table:
             return Refused(failed.item)
 
     async def insert_many(self, items: Sequence[Item]) -> list[bool]:
-        """Which of them were not there before."""
+        """Insert items; return for each whether it is new."""
         parts = [items[start : start + BATCH_WRITE] for start in range(0, len(items), BATCH_WRITE)]
         done = await together([self._insert_part(part) for part in parts])
         return [new for part in done for new in part]
@@ -274,7 +277,7 @@ class Table:
         return longer
 
     async def write_counts(self) -> None:
-        """They are estimates: what cannot be written now is written later, or not at all."""
+        """Write the counts. They are estimates: what cannot be written now is written later, or never."""
         tally = self.counts.take()
         for (queue, day), numbers in list(tally.items()):
             where = key(f"counts#{self.counts.slot}", f"{queue}#{day}")
@@ -290,27 +293,27 @@ class Table:
             del tally[queue, day]
 
     async def read_counts(self) -> list[Row]:
-        """With all that this process has to add."""
+        """Return the counts, with all changes of this process."""
         await self.finish()
         await self.write_counts()
         parts = await together([self.rows(f"counts#{slot}") for slot in range(SLOTS)])
         return [row for rows in parts for row in rows]
 
     def settle(self) -> None:
-        """After an operation; nobody waits for it."""
+        """Write the counts in the background if it is time. Call it after each operation."""
         if self.counts.due():
             chore = asyncio.get_running_loop().create_task(self.write_counts())
             self.chores.add(chore)
             chore.add_done_callback(self.chores.discard)
 
     async def finish(self) -> None:
-        """What was begun beside the work, as far as it is this loop's."""
+        """Wait for background tasks of this event loop."""
         here = asyncio.get_running_loop()
         mine = [chore for chore in list(self.chores) if chore.get_loop() is here]
         await asyncio.gather(*mine, return_exceptions=True)
 
     async def transact(self, *actions: Action) -> None:
-        """All or nothing. The token makes a repetition after a lost answer harmless."""
+        """Write all or nothing. The token makes a repetition after a lost answer harmless."""
         items = [{kind: {"TableName": self.name, **request}} for kind, request in actions]
         await self.client.call("TransactWriteItems", {"TransactItems": items, "ClientRequestToken": new_id()})
 
@@ -319,20 +322,23 @@ T = TypeVar("T")
 
 
 async def together(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Side by side, but not more than a server or a pool of connections likes; the first failure waits for the rest."""
-    room = asyncio.Semaphore(MOST_AT_ONCE)
+    """Run coroutines in parallel, but not more than the server and the pool can take.
 
-    async def one(work: Coroutine[Any, Any, T]) -> T:
+    If some fail, wait for the others, and then raise the first error.
+    """
+    room = asyncio.Semaphore(MAX_PARALLEL)
+
+    async def run(work: Coroutine[Any, Any, T]) -> T:
         async with room:
             return await work
 
     if len(works) == 1:
         return [await works[0]]
     try:
-        results = await asyncio.gather(*map(one, works), return_exceptions=True)
+        results = await asyncio.gather(*map(run, works), return_exceptions=True)
     finally:
         for work in works:
-            work.close()  # when we are cancelled some have not begun, and Python would warn of each
+            work.close()  # if cancelled, some have not begun, and Python would warn about each
     done: list[T] = []
     for result in results:
         if isinstance(result, BaseException):

@@ -1,4 +1,4 @@
-"""Whether the service throttles this process: told once when it begins, and once when it is over."""
+"""Track whether the service throttles this process. Log it once when it begins and once when it ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mainspring.log import get_log
 
 log = get_log("mainspring.dynamodb")
 
-QUIET = 10.0  # seconds without a refusal after which it is over
+QUIET_PERIOD = 10.0  # seconds without a refusal after which throttling has ended
 
 
 class Throttling:
@@ -20,7 +20,7 @@ class Throttling:
         self.now = False
 
     def met(self, operation: str, words: str) -> None:
-        """A call, or a part of one, was refused."""
+        """Record that a call, or a part of one, was throttled."""
         self._last = self._monotonic()
         self._refused += 1
         if not self.now:
@@ -28,8 +28,8 @@ class Throttling:
             log.warning("dynamodb_throttled", operation=operation, error=words)
 
     def passed(self) -> None:
-        """A call got through."""
-        if self.now and self._monotonic() - self._last >= QUIET:
+        """Record that a call succeeded."""
+        if self.now and self._monotonic() - self._last >= QUIET_PERIOD:
             self.now = False
             lasted = round(self._last - self._began, 3)
             log.info("dynamodb_throttling_over", lasted=lasted, refused=self._refused)

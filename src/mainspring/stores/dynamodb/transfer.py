@@ -1,7 +1,7 @@
-"""Records out of the table, and into it: what `mainspring copy` moves from store to store.
+"""Read records from the table and write them: what `mainspring copy` moves between stores.
 
-A batch is loaded record by record, each whole or not at all: DynamoDB writes no more than a hundred items at once.
-Should one of them fail, the batch is loaded again, and what is there by then stays as it is.
+A batch is loaded record by record, each whole or not at all, because DynamoDB writes at most a hundred items at once.
+If one record fails, the whole batch is loaded again, and records that exist by then stay as they are.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from mainspring.ids import new_id
 from mainspring.job import FINISHED, Status, Step, end_of
 from mainspring.stores.documents import ABSENT, Document, Key, Listing, Write
 from mainspring.stores.dynamodb import documents, halts, read, steps, wakeups, workers
-from mainspring.stores.dynamodb.admin import LINES_KEPT
+from mainspring.stores.dynamodb.admin import LINE_RETENTION
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.counts import day_of, sum_up
 from mainspring.stores.dynamodb.insertion import (
-    KEPT,
+    KEPT_ATTRIBUTES,
     KEPT_FOR_EVER,
     KEPT_PLACE,
-    TRIES,
+    MAX_TRIES,
     as_found,
     checked,
     is_kept,
     is_live,
     kept_as,
     new_key,
-    write_down,
+    register_queues,
 )
 from mainspring.stores.dynamodb.items import (
     PLACES,
@@ -67,10 +67,10 @@ from mainspring.stores.records import (
     split_key,
 )
 
-READ_AT_ONCE = 32  # jobs whose history is read side by side
-MOST_BYTES = 8 * 2**20  # in one chunk: a table of long payloads must not fill the memory
+HISTORY_BATCH = 32  # jobs whose history is read in parallel
+MAX_CHUNK_BYTES = 8 * 2**20  # a table with long payloads must not fill the memory
 
-# -- out ------------------------------------------------------------------------------------------------
+# -- reading --------------------------------------------------------------------------------------------
 
 
 async def dump(table: Table, kind: Kind, after: str | None, limit: int) -> Chunk:
@@ -81,7 +81,7 @@ async def dump(table: Table, kind: Kind, after: str | None, limit: int) -> Chunk
     if kind is Kind.DOCUMENTS:
         return await dump_documents(table, after, limit)
     records = await (pauses if kind is Kind.PAUSES else kept_keys)(table)
-    left = sorted((one for one in records if after is None or one["key"] > after), key=lambda one: str(one["key"]))
+    left = sorted((record for record in records if after is None or record["key"] > after), key=lambda r: str(r["key"]))
     return Chunk(left[:limit], left[limit - 1]["key"] if limit < len(left) else None)
 
 
@@ -90,8 +90,8 @@ async def look_up(table: Table, kind: Kind, keys: Sequence[str]) -> list[Record]
         rows = await read.rows_of(table, keys)
         return await job_records(table, [row for row in rows.values() if kind_of(status_of(row)) is kind])
     if kind is Kind.AUDIT:
-        known = await table.get_many([pointer(*split_key(one)) for one in keys])
-        return [audit_record(row) for row in await table.get_many([key("audit", one["entry"]) for one in known])]
+        known = await table.get_many([pointer(*split_key(name)) for name in keys])
+        return [audit_record(row) for row in await table.get_many([key("audit", row["entry"]) for row in known])]
     if kind is Kind.DOCUMENTS:
         return [
             document_record(one) for one in await documents.documents(table, [Key(*split_key(one)) for one in keys])
@@ -101,11 +101,11 @@ async def look_up(table: Table, kind: Kind, keys: Sequence[str]) -> list[Record]
 
 
 async def dump_jobs(table: Table, kind: Kind, after: str | None, limit: int) -> Chunk:
-    """Shard by shard, in each by id. Ends that nobody lived to call are called first: calls are no records."""
+    """Read jobs by shard and id. Calls are not records, so those that were left over are made first."""
     if kind is Kind.LIVE and after is None:
         await wakeups.make_all(table, await wakeups.left_to_make(table, consistent=True))
     first = 0 if after is None else shard_of(after, table.shards)
-    chunk = Filling(limit)
+    chunk = ChunkRows(limit)
     for shard in range(first, table.shards):
         beyond = [Condition("{name} > {value}", "SK", after)] if after is not None and shard == first else []
         pages = table.query(equals("PK", bucket(shard)), *beyond, consistent=True)
@@ -119,20 +119,20 @@ async def dump_jobs(table: Table, kind: Kind, after: str | None, limit: int) -> 
 
 
 async def records_within_bounds(table: Table, rows: Sequence[Row]) -> list[Record]:
-    """Until their steps are too much: how large those are is known only when they have been read."""
+    """Read records until their steps are too large. Their size is known only after they have been read."""
     records: list[Record] = []
     outputs = 0
-    for start in range(0, len(rows), READ_AT_ONCE):
-        if outputs > MOST_BYTES:
+    for start in range(0, len(rows), HISTORY_BATCH):
+        if outputs > MAX_CHUNK_BYTES:
             break
-        part = await job_records(table, rows[start : start + READ_AT_ONCE])
+        part = await job_records(table, rows[start : start + HISTORY_BATCH])
         outputs += sum(len(step[STEP.index("output")] or "") for record in part for step in record["steps"])
         records += part
     return records
 
 
-class Filling:
-    """Rows for one chunk, until one more would be too many or too much."""
+class ChunkRows:
+    """Rows for one chunk, until another row would exceed the limit or the size."""
 
     def __init__(self, limit: int) -> None:
         self.rows: list[Row] = []
@@ -142,7 +142,9 @@ class Filling:
 
     def add(self, row: Row) -> None:
         self._bytes += len(payload_of(row)) + len(text_of("result", row) or "")
-        self.is_full = self.is_full or len(self.rows) == self._limit or (bool(self.rows) and self._bytes > MOST_BYTES)
+        self.is_full = (
+            self.is_full or len(self.rows) == self._limit or (bool(self.rows) and self._bytes > MAX_CHUNK_BYTES)
+        )
         if not self.is_full:
             self.rows.append(row)
 
@@ -204,7 +206,7 @@ def audit_record(row: Row) -> Record:
 
 
 async def dump_documents(table: Table, after: str | None, limit: int) -> Chunk:
-    """Collection by collection, in each by group and id; few at once, as each may be large."""
+    """Read documents by collection, group and id; few at once, because each may be large."""
     limit = min(limit, 100)
     last = None if after is None else Key(*split_key(after))
     found: list[Document] = []
@@ -214,7 +216,7 @@ async def dump_documents(table: Table, after: str | None, limit: int) -> Chunk:
             found += await documents.browse(table, Listing(name, after=seen, limit=limit + 1 - len(found)))
         if len(found) > limit:
             break
-    records = [document_record(one) for one in found[:limit]]
+    records = [document_record(document) for document in found[:limit]]
     return Chunk(records, records[-1]["key"] if len(found) > limit else None)
 
 
@@ -256,7 +258,7 @@ async def kept_keys(table: Table) -> list[Record]:
     ]
 
 
-# -- in -------------------------------------------------------------------------------------------------
+# -- writing --------------------------------------------------------------------------------------------
 
 
 async def load(table: Table, kind: Kind, records: Sequence[Record]) -> dict[str, str]:
@@ -269,21 +271,21 @@ async def load(table: Table, kind: Kind, records: Sequence[Record]) -> dict[str,
         Kind.DOCUMENTS: load_document,
     }[kind]
     in_the_way = [(record["key"], await load_one(table, record)) for record in records]
-    return {name: who for name, who in in_the_way if who is not None}
+    return {name: holder for name, holder in in_the_way if holder is not None}
 
 
 async def load_jobs(table: Table, records: Sequence[Record]) -> dict[str, str]:
-    here = {row["SK"] for row in await table.get_many([table.job_key(one["id"]) for one in records], ["SK"])}
+    here = {row["SK"] for row in await table.get_many([table.job_key(record["id"]) for record in records], ["SK"])}
     new = [record for record in records if record["id"] not in here]
     rows = [checked_row(table, record) for record in new]
-    await write_down(table, {record["queue"] for record in new})
+    await register_queues(table, {record["queue"] for record in new})
     lines = await lines_by_hand(table, new)
-    await note_who_waits(table, rows)
+    await load_waiters(table, rows)
     holders = await together([load_job(table, record, row, lines) for record, row in zip(new, rows, strict=True)])
     for runner in {str(row["locked_by"]) for row in rows if status_of(row) is Status.RUNNING}:
         await workers.expect(table, runner)
     table.local_workers.call({row["queue"] for row in rows})
-    met = {record["id"]: who for record, who in zip(new, holders, strict=True) if who is not None}
+    met = {record["id"]: holder for record, holder in zip(new, holders, strict=True) if holder is not None}
     return {job_id: job_id for job_id in here} | met
 
 
@@ -340,10 +342,10 @@ SAME = (
 
 
 async def load_job(table: Table, record: Record, row: Row, lines: Mapping[tuple[str, str], Row]) -> str | None:
-    """Its past first, so that no job is there without it. Who is in the way, if someone is."""
+    """Load a job; return the job that is in the way, if any. History goes first, so no job exists without it."""
     status = status_of(row)
     keyed = "dedupe_key" in row and status not in FINISHED
-    for _ in range(TRIES):
+    for _ in range(MAX_TRIES):
         found = await table.get(dedupe_key(row["job_type"], row["dedupe_key"])) if keyed else None
         if found is not None and found["job_sk"] != row["SK"] and await is_live(table, found["job_sk"]):
             return str(found["job_sk"])
@@ -352,7 +354,7 @@ async def load_job(table: Table, record: Record, row: Row, lines: Mapping[tuple[
         if keyed:
             version = new_id()
             actions[0] = ("Put", put_item(pack(row | {"dedupe_version": version}), [absent("PK")]))
-            kept = {name: (found or {}).get(name) for name in KEPT}
+            kept = {name: (found or {}).get(name) for name in KEPT_ATTRIBUTES}
             actions.append(("Put", put({**new_key(row, version), **kept}, [as_found(found)])))
         try:
             await table.transact(*actions)
@@ -366,33 +368,34 @@ async def load_job(table: Table, record: Record, row: Row, lines: Mapping[tuple[
 
 
 def relations(row: Row) -> list[Action]:
-    """What goes in with a job: what it waits for, and how long its steps are kept."""
+    """Return what is written with a job: its waiter, and the note of how long its steps are kept."""
     waits = [wakeups.waiter(row)] if "waits_for" in row else []
     return waits + steps.note_of_end(row, row.get("expires_at"))
 
 
-async def note_who_waits(table: Table, rows: Sequence[Row]) -> None:
-    """One that waits for another's end may come in before that other, or after it, or beside it.
+async def load_waiters(table: Table, rows: Sequence[Row]) -> None:
+    """Write the waiters of jobs, and mark jobs whose end is waited for.
 
-    So its item under the key goes in first of all, and again with the job itself, should a call have removed it as
-    void; and each live job looks whether somebody waits for its end.
+    A job that waits for another's end may be loaded before that job, after it, or together with it. So its waiter is
+    written before any job. It is written again with the job itself, because a call may have deleted it as void. And
+    each live job checks whether another job waits for its end.
     """
     waiters = [wakeups.waiter(row) for row in rows if "waits_for" in row]
     await together([table.put(request) for _, request in waiters])
     await wakeups.mark(table, {named for row in rows if (named := wakeups.named_by(row.get("waits_for")))})
     live = [row for row in rows if status_of(row) not in FINISHED]
-    awaited = await together([wakeups.somebody_waits(table, end_of(row["SK"])) for row in live])
+    awaited = await together([wakeups.has_waiters(table, end_of(row["SK"])) for row in live])
     for row, waited_for in zip(live, awaited, strict=True):
         if waited_for:
             row["awaited"] = True
 
 
 async def load_past(table: Table, record: Record, lines: Mapping[tuple[str, str], Row]) -> None:
-    beyond = ttl(table.clock.now() + LINES_KEPT)
+    beyond = ttl(table.clock.now() + LINE_RETENTION)
     for number, worker, began, ended, move, error_type, error, traceback in record["runs"]:
         words = {
             "PK": history(record["id"]),
-            "SK": f"run#{number:012d}",  # no later run has so low a token
+            "SK": f"run#{number:012d}",  # later runs have higher tokens
             "locked_by": worker or None,
             "started_at": stamp(began),
             "completed_at": stamp(ended),
@@ -422,10 +425,10 @@ async def load_past(table: Table, record: Record, lines: Mapping[tuple[str, str]
 
 
 async def lines_by_hand(table: Table, records: Sequence[Record]) -> dict[tuple[str, str], Row]:
-    """The entries of the audit log that these jobs point at."""
+    """Return the entries of the audit log that these jobs refer to."""
     operations = {(operation, action) for record in records for operation, action in record["by_hand"]}
-    known = await table.get_many([pointer(*one) for one in operations])
-    rows = await table.get_many([key("audit", one["entry"]) for one in known])
+    known = await table.get_many([pointer(*operation) for operation in operations])
+    rows = await table.get_many([key("audit", row["entry"]) for row in known])
     return {(row["operation"], row["action"]): row for row in rows}
 
 
@@ -468,7 +471,7 @@ async def load_key(table: Table, record: Record) -> str | None:
     now = table.clock.now()
     where = dedupe_key(record["task"], record["dedupe_key"])
     until = KEPT_FOR_EVER if record["expires_at"] is None else stamp(record["expires_at"])
-    for _ in range(TRIES):
+    for _ in range(MAX_TRIES):
         found = await table.get(where)
         if found is not None and is_kept(found, now):
             return str(found["kept_job"])
@@ -489,7 +492,7 @@ async def load_key(table: Table, record: Record) -> str | None:
 async def load_document(table: Table, record: Record) -> str | None:
     where = Key(record["collection"], record["grp"], record["id"])
     same = {name: record[name] for name in ("data", "version", "due_at", "expires_at")}
-    await documents.write_down_collections(table, {where.collection})
+    await documents.register_collections(table, {where.collection})
     _, request = documents.to_action(Write(where, **same, expected=ABSENT), table.clock.now())
     try:
         await table.put(request)
@@ -498,7 +501,7 @@ async def load_document(table: Table, record: Record) -> str | None:
     return None
 
 
-# -- how many -------------------------------------------------------------------------------------------
+# -- sizes ----------------------------------------------------------------------------------------------
 
 
 async def sizes(table: Table) -> dict[Kind, int]:

@@ -1,4 +1,4 @@
-"""Python values as attribute values and back, and the expressions of a write."""
+"""Convert Python values to DynamoDB's attribute values and back, and build the expressions of a write."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 from mainspring.stores.dynamodb.client import Item
 
-Row = dict[str, Any]  # an item in Python's own types
+Row = dict[str, Any]  # an item as Python values
 
 
 def pack(values: Mapping[str, Any]) -> Item:
-    """What is None is left out."""
+    """Convert a row to an item. Values that are None are left out."""
     return {name: attribute(value) for name, value in values.items() if value is not None}
 
 
@@ -28,7 +28,7 @@ def attribute(value: Any) -> dict[str, Any]:
         return {"B": b64encode(value).decode()}
     if isinstance(value, Mapping):
         return {"M": pack(value)}
-    return {"L": [attribute(one) for one in value]}
+    return {"L": [attribute(element) for element in value]}
 
 
 def unpack(item: Mapping[str, Mapping[str, Any]]) -> Row:
@@ -45,12 +45,12 @@ def plain(value: Mapping[str, Any]) -> Any:
         case "M":
             return unpack(inner)
         case "L":
-            return [plain(one) for one in inner]
+            return [plain(element) for element in inner]
     return inner
 
 
 def size(item: Mapping[str, Mapping[str, Any]]) -> int:
-    """In bytes, as the service counts them: names and values."""
+    """Return the size in bytes as the service counts it: names and values."""
     return sum(len(name.encode()) + value_size(value) for name, value in item.items())
 
 
@@ -66,7 +66,7 @@ def value_size(value: Mapping[str, Any]) -> int:
         case "M":
             return 3 + size(inner) + len(inner)
         case "L":
-            return 3 + sum(value_size(one) + 1 for one in inner)
+            return 3 + sum(value_size(element) + 1 for element in inner)
     return 1
 
 
@@ -78,7 +78,7 @@ class Condition:
     template: str
     name: str
     value: Any = None
-    in_batch: str = ""  # the same in PartiQL
+    in_batch: str = ""  # the same condition in PartiQL
 
 
 def equals(name: str, value: Any) -> Condition:
@@ -90,7 +90,7 @@ def exists(name: str) -> Condition:
 
 
 def higher(name: str, value: int) -> Condition:
-    """The value is higher than what is there, if anything is."""
+    """The stored value is lower, or there is none."""
     return Condition("(attribute_not_exists({name}) OR {name} < {value})", name, value)
 
 
@@ -100,7 +100,7 @@ def absent(name: str) -> Condition:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An update that can travel alone or in a batch, which is PartiQL: the API's only one with conditions."""
+    """An update that can be sent alone or in a batch. A batch is PartiQL, the only batch of the API with conditions."""
 
     key: Item
     changes: Mapping[str, Any]
@@ -111,15 +111,15 @@ class Change:
         return update(self.key, self.changes, add=self.add, only_if=self.only_if)
 
     def in_batch(self, table: str) -> dict[str, Any]:
-        """Names are ours, values are parameters."""
+        """Return a PartiQL statement. Names are fixed; values are parameters."""
         sets = [(name, value) for name, value in self.changes.items() if value is not None]
         adds = list((self.add or {}).items())
         parts = [f'SET "{name}" = ?' for name, _ in sets]
         parts += [f'SET "{name}" = "{name}" + ?' for name, _ in adds]
         parts += [f'REMOVE "{name}"' for name, value in self.changes.items() if value is None]
-        conditions = ['"PK" = ?', '"SK" = ?', *(one.in_batch.format(name=one.name) for one in self.only_if)]
+        conditions = ['"PK" = ?', '"SK" = ?', *(check.in_batch.format(name=check.name) for check in self.only_if)]
         given = [value for _, value in sets + adds]
-        compared = [one.value for one in self.only_if if "?" in one.in_batch]
+        compared = [check.value for check in self.only_if if "?" in check.in_batch]
         return {
             "Statement": f'UPDATE "{table}" {" ".join(parts)} WHERE {" AND ".join(conditions)} RETURNING ALL OLD *',
             "Parameters": [
@@ -130,13 +130,13 @@ class Change:
 
 
 def insert_in_batch(table: str, item: Item) -> dict[str, Any]:
-    """Refused, as a duplicate, if there is one with its keys."""
+    """Return a PartiQL insert. The service rejects it as a duplicate if the key exists."""
     names = ", ".join(f"'{name}': ?" for name in item)
     return {"Statement": f'INSERT INTO "{table}" VALUE {{{names}}}', "Parameters": list(item.values())}
 
 
 class Expressions:
-    """Names and values as placeholders: half of our attributes are words that the service reserves."""
+    """Replace names and values by placeholders: half of the attribute names are reserved words of the service."""
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
@@ -153,14 +153,15 @@ class Expressions:
 
     def all_of(self, conditions: Iterable[Condition]) -> str:
         return " AND ".join(
-            one.template.format(
-                name=self.name(one.name), value="" if "{value}" not in one.template else self.value(one.value)
+            condition.template.format(
+                name=self.name(condition.name),
+                value="" if "{value}" not in condition.template else self.value(condition.value),
             )
-            for one in conditions
+            for condition in conditions
         )
 
     def change(self, changes: Mapping[str, Any], add: Mapping[str, float]) -> str:
-        """SET, and REMOVE what is None, and ADD."""
+        """Return an update expression: SET values, REMOVE those that are None, and ADD numbers."""
         sets = [f"{self.name(name)} = {self.value(value)}" for name, value in changes.items() if value is not None]
         removes = [self.name(name) for name, value in changes.items() if value is None]
         adds = [f"{self.name(name)} {self.value(number)}" for name, number in add.items()]

@@ -1,13 +1,13 @@
-"""Who waits for a key to be called, and how they are woken.
+"""Jobs that wait for a key to be called, and how they are woken.
 
-Each who waits has an item under the key, in the table itself, since an index may lag. It is written with the
-suspension in one transaction and names its token, so that a job that suspends again has another. The job's own item
-decides: who is no longer suspended under that token is not woken, and the item that brought him up is void, for good.
+Each waiting job has an item under the key, its waiter. It is in the table itself, because an index may lag. It is
+written in one transaction with the suspension and names the job's token, so a job that suspends again has another
+waiter. The job's own item decides: if the job is no longer suspended under that token, the waiter is void for good.
 
-Who waits for a job's end marks that job (`awaited`) before he begins to, for good; one who dies then has only made
-that end dearer. The write that ends a job is refused if it does not know of the mark; with it, it leaves a call behind
-in its own transaction. Should the process die before it has called, whoever keeps house does it. So jobs that nobody
-waits for pay nothing, and no call is lost.
+A job that waits for another job's end marks that job (`awaited`) before it begins to wait. The mark stays. If the
+process dies then, the mark only makes that end cost more. The write that ends a job is refused if it does not know of
+the mark. If it does, it also writes a call, in the same transaction. If the process dies before it has made the call,
+maintenance makes it later. So jobs that no job waits for pay nothing, and no call is lost.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from mainspring.stores.dynamodb.items import WORDS, key, place_waiting, short, s
 from mainspring.stores.dynamodb.table import Action, Refused, Table, together
 from mainspring.stores.dynamodb.values import Change, Row, delete, equals, exists, put, unpack, update
 
-PARTS = 4  # partitions of what is left to be called
-EVERYBODY = 2**31
-BEYOND: Millis = 30 * 86_400_000  # that the item of one who has a time is kept after it
-MARGIN = 25  # more are read than are to be woken: others may be quicker
-LARGEST_PAGE = 1000
+PARTS = 4  # partitions of calls that are still to be made
+ALL_WAITERS = 2**31
+WAITER_RETENTION: Millis = 30 * 86_400_000  # how long the waiter of a job with a due time is kept after that time
+READ_MARGIN = 25  # waiters read beyond those to be woken, because other processes may wake some first
+MAX_PAGE = 1000  # waiters read at once
 
-# -- who waits ------------------------------------------------------------------------------------------
+# -- waiters --------------------------------------------------------------------------------------------
 
 
 def partition(name: str) -> str:
@@ -40,27 +40,27 @@ def partition(name: str) -> str:
 
 
 def waiter_key(row: Row) -> Item:
-    """Of a suspended job: by priority, then the oldest."""
+    """Return the key of a suspended job's waiter. Waiters are sorted by priority, then by age."""
     return key(partition(row["waits_for"]), f"{row['priority']}#{row['SK']}#{row['token']:012d}")
 
 
 def waiter(row: Row) -> Action:
-    """All that is needed to wake it. One that runs at its time in any case need not stay for ever."""
+    """Write a job's waiter, with all that is needed to wake the job. It expires if the job has a due time as well."""
     timed = row["scheduled_for"] < stamp(UNTIL_WOKEN)
-    until = ttl(unstamp(row["scheduled_for"]) + BEYOND) if timed else None
+    until = ttl(unstamp(row["scheduled_for"]) + WAITER_RETENTION) if timed else None
     words = {"queue": row["queue"], "ttl": until}
-    if row["crashes"]:  # it will wait among the suspects, who are found by their task
+    if row["crashes"]:  # it will wait among the suspects, which are found by their task
         words |= {"crashes": row["crashes"], "job_type": row["job_type"]}
     return "Put", put(unpack(waiter_key(row)) | words)
 
 
 async def forget(table: Table, waiters: Iterable[Item]) -> None:
-    """They are void: only to save the room."""
+    """Delete void waiters. This only saves space."""
     with suppress(StoreError):
         await table.delete_many(waiters)
 
 
-async def somebody_waits(table: Table, name: str) -> bool:
+async def has_waiters(table: Table, name: str) -> bool:
     return bool(await table.first(table.query(equals("PK", partition(name)), consistent=True, limit=1), 1))
 
 
@@ -68,14 +68,14 @@ async def somebody_waits(table: Table, name: str) -> bool:
 
 
 async def wake(table: Table, keys: Mapping[str, int]) -> dict[str, int]:
-    """Who asks again because no answer came may wake more than he asked for: none too few."""
+    """Wake jobs and return their number per key. A repeated call may wake more jobs than asked for, never fewer."""
     numbers = await together([wake_some(table, name, number) for name, number in keys.items()])
     return dict(zip(keys, numbers, strict=True))
 
 
 async def wake_some(table: Table, name: str, number: int) -> int:
     call = new_id()
-    pages = table.query(equals("PK", partition(name)), consistent=True, limit=min(number + MARGIN, LARGEST_PAGE))
+    pages = table.query(equals("PK", partition(name)), consistent=True, limit=min(number + READ_MARGIN, MAX_PAGE))
     found: list[Row] = []
     woken = 0
     while woken < number and (found or pages.more):
@@ -87,13 +87,16 @@ async def wake_some(table: Table, name: str, number: int) -> int:
 
 
 async def wake_these(table: Table, name: str, waiters: Sequence[Row], call: str) -> int:
-    """How many of them still waited. A write that was repeated after its answer got lost is known by its mark."""
-    changes = [woken(table, name, one, call) for one in waiters]
+    """Wake the jobs of these waiters and return how many still waited.
+
+    The mark `woken` recognises a write that was repeated after its answer got lost.
+    """
+    changes = [woken(table, name, waiting, call) for waiting in waiters]
     results = await table.update_many(changes)
-    await forget(table, [key(one["PK"], one["SK"]) for one in waiters])
+    await forget(table, [key(waiting["PK"], waiting["SK"]) for waiting in waiters])
     queues = [
-        one["queue"]
-        for one, change, result in zip(waiters, changes, results, strict=True)
+        waiting["queue"]
+        for waiting, change, result in zip(waiters, changes, results, strict=True)
         if not isinstance(result, Refused) or unpack(result.item or {}).get("woken") == change.changes["woken"]
     ]
     for queue in queues:
@@ -103,12 +106,15 @@ async def wake_these(table: Table, name: str, waiters: Sequence[Row], call: str)
     return len(queues)
 
 
-def woken(table: Table, name: str, one: Row, call: str) -> Change:
-    """Its mark has the token too: an item that is void must not take what the one after it did for its own."""
-    priority, _, rest = one["SK"].partition("#")
+def woken(table: Table, name: str, waiting: Row, call: str) -> Change:
+    """Return the update that wakes a waiter's job.
+
+    The mark also has the token, so that a void waiter does not take the write of its successor for its own.
+    """
+    priority, _, rest = waiting["SK"].partition("#")
     job_id, _, token = rest.rpartition("#")
     now = stamp(table.clock.now())
-    job = {**one, "SK": job_id, "priority": int(priority), "scheduled_for": now}
+    job = {**waiting, "SK": job_id, "priority": int(priority), "scheduled_for": now}
     changes = {
         "status": WORDS[Status.PENDING],
         "scheduled_for": now,
@@ -124,37 +130,37 @@ def woken(table: Table, name: str, one: Row, call: str) -> Change:
 
 
 def named_by(waits_for: str | None) -> str | None:
-    """The job whose end is waited for."""
+    """Return the id of the job whose end is waited for, if any."""
     return awaited_job(waits_for) if is_end(waits_for) else None
 
 
 async def mark(table: Table, ids: Iterable[str]) -> None:
-    """Jobs whose end will be waited for; finished ones too, as they may be replayed.
+    """Mark jobs whose end will be waited for; finished ones too, because they may be replayed.
 
-    Not in the transaction of who waits: many who wait for one job would be in each other's way.
+    This is not part of the waiting jobs' transactions: many jobs that wait for one job would conflict.
     """
     await together([mark_one(table, job_id) for job_id in ids])
 
 
 async def mark_one(table: Table, job_id: str) -> None:
-    with suppress(ConditionFailed):  # it is not there
+    with suppress(ConditionFailed):  # the job does not exist
         await table.update(update(table.job_key(job_id), {"awaited": True}, only_if=[exists("PK")]))
 
 
 async def wake_if_ended(table: Table, ids: Collection[str]) -> None:
-    """Of these awaited jobs, wake the waiters of those that are not live: they ended before the wait was written.
+    """Wake the waiters of those awaited jobs that are not live: they ended before the wait was written.
 
-    This is not part of the write that suspended the waiters. If the process dies in between, they look by themselves
-    after a minute.
+    This is not part of the write that suspended the waiting jobs. If the process dies in between, they check by
+    themselves after a minute.
     """
     rows = await table.get_many([table.job_key(job_id) for job_id in ids], ("SK", "status")) if ids else []
     live = {row["SK"] for row in rows if status_of(row) not in FINISHED}
-    await wake(table, {end_of(job_id): EVERYBODY for job_id in ids if job_id not in live})
+    await wake(table, {end_of(job_id): ALL_WAITERS for job_id in ids if job_id not in live})
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """That is due because a job has ended. A later end of the same job is another call."""
+    """A call that is due because a job has ended. A later end of the same job is another call."""
 
     job_id: str
     number: str = field(default_factory=new_id)
@@ -167,9 +173,9 @@ class Call:
         return "Put", put({**unpack(self.key), "number": self.number})
 
     async def make(self, table: Table) -> None:
-        """Whatever stops it, it is made later by whoever keeps house."""
+        """Wake the waiters. If that fails, maintenance makes the call later."""
         with suppress(StoreError, ConditionFailed):
-            await wake_some(table, end_of(self.job_id), EVERYBODY)
+            await wake_some(table, end_of(self.job_id), ALL_WAITERS)
             await table.delete(delete(self.key, [equals("number", self.number)]))
 
 
@@ -178,13 +184,13 @@ def part_of(job_id: str) -> str:
 
 
 def call_for(row: Row) -> Call | None:
-    """If somebody waits for the end of this job."""
+    """Return a call if another job waits for the end of this one."""
     return Call(row["SK"]) if row.get("awaited") else None
 
 
 async def left_to_make(table: Table, *, consistent: bool = False) -> set[Call]:
     parts = [table.query(equals("PK", f"calls#{number}"), consistent=consistent) for number in range(PARTS)]
-    return {Call(row["SK"], row["number"]) for rows in await together([one.rest() for one in parts]) for row in rows}
+    return {Call(row["SK"], row["number"]) for rows in await together([part.rest() for part in parts]) for row in rows}
 
 
 async def make_all(table: Table, calls: Iterable[Call]) -> None:

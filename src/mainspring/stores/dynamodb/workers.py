@@ -1,4 +1,4 @@
-"""Workers: an item each, whose `beat` changes with every sign of life. Others time how long it stays the same."""
+"""Workers: one item each. Its `beat` changes with every heartbeat. Other workers time how long it stays the same."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mainspring.stores.dynamodb.table import Table, together
 from mainspring.stores.dynamodb.values import Row, absent, delete, equals, exists, higher, put, unpack, update
 from mainspring.stores.protocol import Pulse, WorkerInfo
 
-REMEMBERED: Millis = 86_400_000  # how long the item of a worker stays that is not heard of any more
+WORKER_RETENTION: Millis = 86_400_000  # how long the item of a worker stays after its last heartbeat
 PARTITIONS = 4  # every claim reads its worker's item
 CONFIRMED = "confirmed"  # attribute: the number of the last halt that the worker has confirmed
 SEEN = ("SK", "token", "status", "cancel_requested", "reason")
@@ -42,35 +42,38 @@ async def join(table: Table, worker: WorkerInfo) -> None:
 
 
 async def sign_of_life(table: Table, worker: str, more: Mapping[str, object] | None = None) -> Row:
-    """The item as it is then."""
+    """Write a heartbeat and return the item."""
     now = table.clock.now()
     changes = {
         "beat": new_id(),
         "seen_at": stamp(now),
         "process": table.process,
         "buried": None,
-        "ttl": ttl(now + REMEMBERED),
+        "ttl": ttl(now + WORKER_RETENTION),
         **(more or {}),
     }
     return await table.update(update(worker_key(worker), changes), then="ALL_NEW")
 
 
 async def revive(table: Table, worker: str) -> None:
-    """It works, though it has no item or one that says it is dead: without one nobody would notice its death."""
+    """Write a heartbeat for a worker whose item is missing or says that it is dead.
+
+    Without an item, other workers would not notice the worker's death.
+    """
     row = await sign_of_life(table, worker)
     if "info" not in row and worker in table.local_workers.members:
         await join(table, table.local_workers.members[worker].info)
 
 
 async def expect(table: Table, worker: str) -> None:
-    """Jobs came in that it runs elsewhere: unless it shows up here, it is taken for dead after a lease."""
+    """Expect a heartbeat of a worker whose running jobs were copied here. Without one, it is dead after a lease."""
     now = table.clock.now()
     words = {
         **unpack(worker_key(worker)),
         "beat": new_id(),
         "seen_at": stamp(now),
         "process": "",
-        "ttl": ttl(now + REMEMBERED),
+        "ttl": ttl(now + WORKER_RETENTION),
     }
     with suppress(ConditionFailed):
         await table.put(put(words, [absent("PK")]))
@@ -81,7 +84,7 @@ async def forget(table: Table, worker: str) -> None:
 
 
 async def bury(table: Table, worker: str, beat: str) -> bool:
-    """From now on none of its claims is confirmed before it comes back. False if it gave a sign of life meanwhile."""
+    """Mark a worker as dead; return False if it has sent a heartbeat meanwhile. Its claims fail until it comes back."""
     same = [exists("PK"), equals("beat", beat)]
     try:
         await table.update(update(worker_key(worker), {"buried": True}, only_if=same))
@@ -92,10 +95,10 @@ async def bury(table: Table, worker: str, beat: str) -> bool:
 
 async def pulse(table: Table, held: Mapping[str, int]) -> Pulse:
     rows = await table.get_many([table.job_key(job_id) for job_id in held], SEEN)
-    ours = {row["SK"]: row for row in rows if row["token"] == held[row["SK"]] and status_of(row) is Status.RUNNING}
+    running = {row["SK"]: row for row in rows if row["token"] == held[row["SK"]] and status_of(row) is Status.RUNNING}
     return Pulse(
-        lost=frozenset(held.keys() - ours.keys()),
-        cancelled={job_id: row.get("reason", "") for job_id, row in ours.items() if row.get("cancel_requested")},
+        lost=frozenset(held.keys() - running.keys()),
+        cancelled={job_id: row.get("reason", "") for job_id, row in running.items() if row.get("cancel_requested")},
     )
 
 
@@ -105,12 +108,12 @@ async def listing(table: Table) -> list[Row]:
 
 
 async def present(table: Table) -> list[Row]:
-    """Those that have not been found dead."""
+    """Return the workers that are not marked as dead."""
     return [row for row in await listing(table) if "info" in row and "buried" not in row]
 
 
 async def confirm(table: Table, worker: str, number: int) -> None:
-    """Of a halt. A worker without an item is not listed, and nothing waits for it."""
+    """Confirm a halt. A worker without an item is not listed, so nothing waits for its confirmation."""
     with suppress(ConditionFailed):
         await table.update(
             update(worker_key(worker), {CONFIRMED: number}, only_if=[exists("info"), higher(CONFIRMED, number)])
