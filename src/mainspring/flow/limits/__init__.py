@@ -1,14 +1,16 @@
-"""How many jobs run at once, and how many start in a time: of a task, a queue, or a key, across all workers.
+"""Limits how many jobs run at once and how many start in a period: of a task, a queue or a key, across all workers.
 
-limit      what a program declares
-slots      the state of a limit: who holds its places; bucket: of a rate; turns: of a key of a fair task
-admission  who may start of those who ask, and who is called of those who wait
-crew       how many jobs of one key are out of the line
-kept       states as documents
-desk       decides and writes: by compare-and-set, many at a time
-standby    refused jobs that wait in their worker for a moment
-guard      what claimed jobs pass; timer: turns of those that wait, and what got lost with a process
-limits     `app.limits`
+limit        what a program declares
+slots        the state of a `Limit`: which jobs hold its slots; bucket: of a `Rate`; turns: of one key of a `Fair` task
+decisions    which of the jobs that ask may start, and how many of those that wait are woken
+fair_share   how many jobs of one fair key may be ready or running
+storage      states as documents
+token_cache  tokens of a rate that a process has taken in advance
+coordinator  decides and writes, by compare-and-set, many requests at a time
+standby      refused jobs that wait in their worker for a moment
+guard        the check that claimed jobs pass
+timer        wakes jobs that wait, and repairs what a process that died left behind
+limits       `app.limits`
 """
 
 from mainspring.flow.limits.limit import Fair, Limit, Rate

@@ -1,4 +1,4 @@
-"""The state of a `Rate`: a bucket into which tokens drip, one for each start. Pure."""
+"""The state of a `Rate`: a bucket into which tokens drip. Each start takes a token. The code here does no I/O."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ from typing import Any
 
 from mainspring.clock import SKEW, Millis
 
-TURN: Millis = 50  # at least so long between two calls to jobs that wait: each call costs a read, a write and a claim
-ROOM: Millis = 100  # what drips in this time has room in the bucket even if the burst is less: it can be drawn ahead
-LATE: Millis = 150  # a token waits so long, beyond the burst, for the job that was called to be claimed
-CALL_LASTS: Millis = 2_000  # a called job that has not asked for its token by then is not coming
-EXPIRY_SLACK: Millis = 60_000
+TURN: Millis = 50  # shortest time between two wake-ups of waiting jobs, as each costs a read, a write and a claim
+ROOM: Millis = 100  # the bucket holds what drips in this time even if the burst is less, so it can be taken in advance
+LATE: Millis = 150  # while jobs wait, the bucket holds what drips in this time beyond the burst: see `capacity`
+CALL_LASTS: Millis = 2_000  # a woken job that has not taken its token by then is not expected any more
+EXPIRY_SLACK: Millis = 60_000  # for so long after it is full, the document of a bucket is kept
 
 
 @dataclass(slots=True)
 class Bucket:
+    """The tokens of a rate, and how many waiting jobs were woken for them."""
+
     drip: float  # tokens per millisecond
     burst: int
     tokens: float
-    at: Millis  # filled up to then
-    waiting: bool = False  # jobs may be suspended until they are called
-    called: int = 0  # of those, who may come now; while any wait, nobody else may start
+    at: Millis  # when the tokens were last counted
+    waiting: bool = False  # jobs may be suspended until they are woken
+    called: int = 0  # jobs that were woken and may take a token; while jobs wait, no others may start
     called_at: Millis = 0
 
     @classmethod
@@ -46,16 +48,16 @@ class Bucket:
 
     @property
     def capacity(self) -> float:
-        """Tokens beyond this are lost.
+        """Return how many tokens the bucket can hold; more are lost.
 
-        While jobs wait, a token stays unused for the time that calling and claiming a job takes. It must not be lost
-        meanwhile, or a rate with a small burst would never be reached. Nothing is drawn ahead then, so that both ways
-        no more than burst + rate x 0.2 s can start at once (docs/flow.md).
+        While jobs wait, a token stays unused for the time that waking and claiming a job takes. It must not be lost
+        meanwhile, or a rate with a small burst would never be reached. No tokens are taken in advance then. So in both
+        cases no more than burst + rate x 0.2 s can start at once (docs/flow.md).
         """
         return self.burst + self.drip * LATE if self.waiting else max(self.burst, self.drip * ROOM)
 
     def fill(self, now: Millis) -> None:
-        """Add what has dripped. A process whose clock is a little behind the last one's adds nothing."""
+        """Add the tokens that have dripped. A process whose clock is slightly behind the last one's adds nothing."""
         if self.at - now > SKEW:
             self.at = now
         dripped = max(0, now - self.at) * self.drip
@@ -78,7 +80,7 @@ class Bucket:
         self.called = max(0, self.called - 1)
 
     def draw(self, most: int) -> int:
-        """Tokens for starts to come; none while others wait."""
+        """Take up to `most` tokens for coming starts; none while jobs wait."""
         drawn = 0 if self.waiting else min(int(self.tokens), most)
         self.tokens -= drawn
         return drawn
@@ -87,7 +89,7 @@ class Bucket:
         self.tokens = min(self.capacity, self.tokens + number)
 
     def call(self, now: Millis) -> int:
-        """How many of those that wait may be called."""
+        """Return how many waiting jobs may be woken, and count them as woken."""
         number = max(0, int(self.tokens) - self.called)
         if number:
             self.called += number
@@ -95,9 +97,9 @@ class Bucket:
         return number
 
     def due_at(self, now: Millis, before: Millis | None) -> Millis | None:
-        """When to call the next of the jobs that wait. Never later than planned before, whatever was planned then.
+        """Return when to wake the next of the waiting jobs. It is never later than was planned before.
 
-        Not later than the called jobs are given up either: one may have been lost with its worker.
+        It is also not later than the moment at which woken jobs are given up: their worker may have died.
         """
         if not self.waiting:
             return None
@@ -108,7 +110,7 @@ class Bucket:
         return due if before is None else min(before, due)
 
     def expires_at(self, now: Millis) -> Millis | None:
-        """A bucket that is full is as good as none."""
+        """Return when the document may be deleted: a full bucket is the same as none."""
         if self.waiting:
             return None
         return now + ceil((self.capacity - self.tokens) / self.drip) + EXPIRY_SLACK

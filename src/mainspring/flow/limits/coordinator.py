@@ -1,7 +1,7 @@
-"""Where jobs get their places: decided by pure functions, written by compare-and-set.
+"""Gives jobs their slots and tokens: pure functions decide, compare-and-set writes.
 
-All that is wished for at one time is decided in one round: one read (none, if we know the documents and nobody else has
-written since), one write, one call to those that wait.
+All requests of one moment are decided in one round: one read (none if the documents are known and no other process has
+written since), one write, and one wake-up of the jobs that wait.
 """
 
 from __future__ import annotations
@@ -44,31 +44,33 @@ log = get_log("mainspring.limits")
 
 MOST_DOCUMENTS = 50  # in one bundle
 MOST_CASES = 200  # in one write
-MOST_KNOWN = 10_000  # documents that we remember
-TRIES = 50
-PAUSE = 0.004  # seconds, times the number of the try, times a die
-CALL_ALL_EVERY = 10.0  # seconds
-LOOK_EVERY = 1.0  # seconds between looks at the holders of one limit that is full
+MOST_KNOWN = 10_000  # documents kept in memory
+TRIES = 50  # of a round, before it gives up
+PAUSE = 0.004  # seconds; multiplied by the number of the try and a random factor below 1
+CALL_ALL_EVERY = 10.0  # seconds after which all free slots of a limit are offered again, as a wake-up may be lost
+LOOK_EVERY = 1.0  # seconds between two checks whether the holders of a full limit still run
 
 
 class Request(NamedTuple):
+    """What one caller of `settle` wants, and the answer it waits for."""
+
     wishes: Sequence[Wish]
     answer: asyncio.Future[Decision]
 
 
 @dataclass(slots=True, eq=False)
 class Case:
-    """Wishes that are decided together, and how far they have come."""
+    """Requests that are decided together, and the result."""
 
     wishes: list[Wish]
     decision: Decision
-    states: Mapping[Key, State]  # after it
+    states: Mapping[Key, State]  # after the decision
     writes: tuple[Write, ...]
-    drawn: Mapping[Key, int]  # tokens in advance
+    drawn: Mapping[Key, int]  # tokens taken in advance
 
 
 class LimitCoordinator:
-    """Of one event loop."""
+    """Decides all requests of one process; belongs to one event loop."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -76,20 +78,20 @@ class LimitCoordinator:
         self._crew = FairShare()
         self._requests: list[Request] = []
         self._round: asyncio.Task[None] | None = None
-        self._known: dict[Key, Document] = {}  # as we last read or wrote them
+        self._known: dict[Key, Document] = {}  # as this process last read or wrote them
         self._token_caches: dict[Key, TokenCache] = {}
         self._drawing: set[Key] = set()
         self._left_over: dict[Key, list[Portion]] = {}  # tokens that go back with the next write
-        self._returning: set[Key] = set()  # a look at what is unused is planned
-        self._nobody: dict[Key, Millis] = {}  # the note upon which nobody was found in the line
-        self._looked: dict[Key, float] = {}  # when, at the holders
-        self._called: dict[Key, float] = {}
+        self._returning: set[Key] = set()  # a check for unused tokens is planned
+        self._nobody: dict[Key, Millis] = {}  # the `noted_at` of the state in which no job was found waiting
+        self._looked: dict[Key, float] = {}  # when the holders were last checked
+        self._called: dict[Key, float] = {}  # when jobs were last woken
         self._gone: dict[Key, set[tuple[str, int]]] = {}  # holders that do not run any more
-        self._owed: Counter[Key] = Counter()  # calls that did not get through
+        self._owed: Counter[Key] = Counter()  # jobs still to be woken
         self._random = random.Random()  # noqa: S311 - pauses
 
     def admit_at_once(self, tickets: Sequence[Ticket], number: int) -> int:
-        """Of so many jobs with these tickets, how many need only tokens, and we have drawn them already."""
+        """Return how many of so many jobs with these tickets can start with tokens that were taken in advance."""
         now = self._time()
         token_caches = [(ticket, self._token_caches.get(ticket.document)) for ticket in tickets]
         number = min(
@@ -103,20 +105,20 @@ class LimitCoordinator:
         return number
 
     def _draw(self, ticket: Ticket, token_cache: TokenCache) -> None:
-        """Draw more in the background. Jobs that find the purse empty meanwhile wait for a draw of their own."""
+        """Take more tokens in the background. Jobs that find none meanwhile take their own by `draw`."""
         if ticket.document not in self._drawing:
             self._drawing.add(ticket.document)
             self._request([Prefetch((ticket,), token_cache.used)])
 
     async def draw(self, wanted: Mapping[tuple[Ticket, ...], int]) -> None:
-        """Draw a token for each of these jobs, as far as there are any, and some more for jobs to come."""
+        """Take a token for each of these jobs, as far as there are any, and some more for coming jobs."""
         await self.settle([Prefetch((ticket,), number) for tickets, number in wanted.items() for ticket in tickets])
 
     async def settle(self, wishes: Sequence[Wish]) -> Decision:
-        """Grant what can be granted; the answer may speak of others' wishes too.
+        """Grant what can be granted. The answer may contain the requests of other callers, too.
 
-        Raises StoreError if the store does not answer: then nobody knows, and who was granted a place by that will be
-        found not to use it.
+        Raise StoreError if the store does not answer. Then the outcome is unknown; if a slot was granted, a later check
+        finds that no run uses it.
         """
         return await asyncio.shield(self._request(wishes).answer)
 
@@ -129,7 +131,7 @@ class LimitCoordinator:
         return request
 
     async def settled(self) -> None:
-        """Nothing is under way any more."""
+        """Wait until no request is under way."""
         if self._round is not None:
             await asyncio.wait([self._round])
 
@@ -158,19 +160,20 @@ class LimitCoordinator:
         return decision
 
     async def _decide_cases(self, left: list[list[Wish]], decision: Decision) -> None:
-        looks = any(isinstance(wish, Wait) for wishes in left for wish in wishes)  # again, after they were suspended
+        # jobs were suspended: look at the current state, not at a remembered one
+        looks = any(isinstance(wish, Wait) for wishes in left for wish in wishes)
         for number in range(1, TRIES + 1):
             left = await self._try(left, decision, trusted=not looks and number == 1)
             if not left:
                 return
             await asyncio.sleep(self._random.random() * PAUSE * number if number > 1 else 0)
-        msg = f"{TRIES} times another process was quicker to change a limit"
+        msg = f"another process changed the limit first, {TRIES} times in a row"
         raise StoreUnavailable(msg)
 
     async def _try(self, left: list[list[Wish]], decision: Decision, *, trusted: bool) -> list[list[Wish]]:
-        """What is left to decide. Only a refusal must know how things stand now: a write finds out by itself."""
+        """Return what is left to decide. Only a refusal needs the current state: a write detects an outdated one."""
         tickets = {ticket.document: ticket for wishes in left for wish in wishes for ticket in wish.tickets}
-        self._forget_if_many()  # not later: what is not known is read, or it would be taken for absent
+        self._forget_if_many()  # before reading: what is not known when deciding would be taken for absent
         await self._read([key for key in tickets if not trusted or key not in self._known])
         if any(isinstance(ticket.gate.limit, Fair) for ticket in tickets.values()):
             await self._crew.look(self.store)
@@ -206,14 +209,17 @@ class LimitCoordinator:
     def _state(self, ticket: Ticket, now: Millis) -> State:
         known, limit = self._known.get(ticket.document), ticket.gate.limit
         width = self._crew.width(ticket.gate.name, limit, ticket.key, self._time()) if isinstance(limit, Fair) else 0
-        data = None if known is None else read_object(known.data) or None  # one that cannot be read is written anew
+        data = None if known is None else read_object(known.data) or None  # an unreadable document is replaced
         state = state_of(ticket, data, now, width)
         if isinstance(state, Bucket):
             state.put_back(returnable(self._left_over.get(ticket.document, ()), self._time()))
         return state
 
     def _empty_purses(self, left: Iterable[Iterable[Wish]]) -> None:
-        """What we do not need goes back; nobody may take meanwhile what is being decided upon."""
+        """Move stale tokens, and all tokens of limits that jobs ask for, out of the caches.
+
+        They go back to the bucket with the next write. No job may use them while requests for them are being decided.
+        """
         for wish in (wish for wishes in left for wish in wishes if isinstance(wish, (Acquire, Prefetch))):
             for key in (ticket.document for ticket in wish.tickets):
                 if (token_cache := self._token_caches.get(key)) is not None:
@@ -224,7 +230,7 @@ class LimitCoordinator:
         return self.store.clock.monotonic()
 
     def _call_more(self, decision: Decision, states: Mapping[Key, State], freed: Mapping[Key, int]) -> None:
-        """For the places of the dead; and now and then for all that are empty, as a call may have been lost."""
+        """Wake jobs for the slots of dead runs and, now and then, for all free slots, as a wake-up may be lost."""
         for key, state in states.items():
             if isinstance(state, Slots) and not isinstance(state, Turns) and state.waiting and state.room:
                 if self._time() - self._called.get(key, 0) > CALL_ALL_EVERY:
@@ -233,7 +239,7 @@ class LimitCoordinator:
                     decision.calls[key] = min(state.room, decision.calls[key] + number)
 
     async def _look_for_gone(self, refused: Sequence[Case]) -> set[Key]:
-        """Places that are in the way, and held by runs that are no more."""
+        """Find holders that do not run any more; return the limits that they block."""
         now, holders = self._time(), dict[Key, set[tuple[str, int]]]()
         for case in refused:
             for key in {ticket.document for ticket in case.decision.refused.values()}:
@@ -253,13 +259,13 @@ class LimitCoordinator:
         self._known |= {document.key: document for document in await self.store.documents(list(keys))}
 
     def _forget_if_many(self) -> None:
-        """Memory is for those that are in use; what is in no purse can be drawn again."""
+        """Limit the memory used. Tokens that are forgotten can be taken again."""
         if len(self._known) > MOST_KNOWN:
             for memory in (self._known, self._looked, self._called, self._gone, self._token_caches, self._nobody):
                 memory.clear()
 
     async def _write(self, made: Sequence[Case]) -> set[Case]:
-        """Those that must be decided again, since others were quicker."""
+        """Write the cases; return those that must be decided again, because other processes were quicker."""
         asked = [case for case in made if case.writes]
         answers = await self.store.write([Bundle(case.writes) for case in asked]) if asked else []
         return {case for case, answer in zip(asked, answers, strict=True) if answer is None}
@@ -276,7 +282,7 @@ class LimitCoordinator:
         self._owed.update({key: number for key, number in case.decision.calls.items() if number})
 
     def _plan_return(self, key: Key, case: Case) -> None:
-        """Tokens that nothing here needs go back while they still can: other processes may be short of them."""
+        """Plan to return tokens that this process does not use, while that is possible: others may need them."""
         if case.drawn[key] and key not in self._returning:
             self._returning.add(key)
             ticket = next(ticket for wish in case.wishes for ticket in wish.tickets if ticket.document == key)
@@ -295,10 +301,10 @@ class LimitCoordinator:
             self._returning.add(key)
             asyncio.get_running_loop().call_later(USABLE / 4, self._return, ticket)
 
-    # -- calling those that wait ----------------------------------------------------------------
+    # -- waking jobs that wait --------------------------------------------------------------------
 
     async def _call(self) -> None:
-        """If the store does not answer, with the next round; and if there is none, the timer finds the empty places."""
+        """Wake jobs. If the store does not answer, the next round retries; without one, the timer finds free slots."""
         if not self._owed:
             return
         calls, now = dict(self._owed), self.store.clock.now()
@@ -314,7 +320,7 @@ class LimitCoordinator:
             self._remember_that_nobody_came(key, document)
 
     def _remember_that_nobody_came(self, key: Key, document: Document | None) -> None:
-        """Who lines up leaves another note, and whoever sees that calls again."""
+        """Remember that no job waits, until another process notes in the document that one does."""
         state = state_in(self._known[key])
         if isinstance(state, Turns):
             self._nobody[key] = state.noted_at
@@ -328,13 +334,13 @@ class LimitCoordinator:
 
 
 def seen(answer: asyncio.Future[Decision]) -> None:
-    """Also if who asked has been cancelled since."""
+    """Fetch the exception, so that asyncio does not warn about it if the caller was cancelled meanwhile."""
     if not answer.cancelled():
         answer.exception()
 
 
 def draw_ahead(states: Mapping[Key, State], taken: Counter[Key], wishes: Iterable[Wish]) -> dict[Key, int]:
-    """Some more than were needed, for the jobs that come next."""
+    """Take some more tokens than were needed, for the jobs that come next; return the numbers."""
     buckets = {key: state for key, state in states.items() if isinstance(state, Bucket)}
     if not buckets:
         return {}

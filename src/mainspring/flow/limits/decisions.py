@@ -1,4 +1,4 @@
-"""Who may start, of those who ask; and who is called, of those who wait. Pure."""
+"""Decides which of the jobs that ask may start, and how many of those that wait are woken. It does no I/O."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ class Release:
     job_id: str
     token: int
     tickets: tuple[Ticket, ...]
-    called: bool = False  # it did not ask for its turn: it had it when it was claimed
-    spare: int = 0  # how many more to call, who wait where it ran until a place is free
+    called: bool = False  # it did not ask for its turn of a fair key, as it had it when it was claimed
+    spare: int = 0  # how many more jobs to wake, so that they wait in this worker for the next free slots
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Jobs were suspended until this limit calls them."""
+    """Jobs were suspended until this limit wakes them."""
 
     tickets: tuple[Ticket]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Admit:
-    """So many jobs of a fair task are about to be inserted: some as ready, the others in the line of their key."""
+    """So many jobs of a fair task are about to be inserted: some as ready, the others suspended until woken."""
 
     tickets: tuple[Ticket]
     number: int
@@ -54,7 +54,7 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Refund:
-    """So many of those that should have been ready were not inserted."""
+    """So many jobs that were counted as ready were not inserted."""
 
     tickets: tuple[Ticket]
     number: int
@@ -62,7 +62,7 @@ class Refund:
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """Tokens for the jobs that come next."""
+    """Tokens to take in advance, for the jobs that come next."""
 
     tickets: tuple[Ticket]
     number: int
@@ -74,12 +74,14 @@ FIRST_COME = {kind: place for place, kind in enumerate((Release, Acquire, Wait, 
 
 @dataclass(slots=True)
 class Decision:
+    """What the requests get, and which jobs to wake."""
+
     admitted: list[Acquire] = field(default_factory=list)
-    refused: dict[tuple[str, int], Ticket] = field(default_factory=dict)  # job and token -> what was in its way
-    taken: Counter[Key] = field(default_factory=Counter)  # of each limit
-    calls: Counter[Key] = field(default_factory=Counter)  # who wait for it: how many to call
-    spare: Counter[Key] = field(default_factory=Counter)  # to call beside those, if any are called
-    ready: dict[Admit, int] = field(default_factory=dict)  # how many of them need not line up
+    refused: dict[tuple[str, int], Ticket] = field(default_factory=dict)  # job and token -> the limit that blocks it
+    taken: Counter[Key] = field(default_factory=Counter)  # slots or tokens taken, per limit
+    calls: Counter[Key] = field(default_factory=Counter)  # waiting jobs to wake, per limit
+    spare: Counter[Key] = field(default_factory=Counter)  # more to wake, where any are woken
+    ready: dict[Admit, int] = field(default_factory=dict)  # how many of the jobs may be inserted as ready
 
     def add(self, other: Decision) -> None:
         self.admitted += other.admitted
@@ -88,9 +90,9 @@ class Decision:
 
 
 def decide(wishes: Iterable[Wish], states: Mapping[Key, State], now: Millis) -> Decision:
-    """All that a job needs or nothing of it. Changes the states."""
+    """Decide the requests and change the states. A job gets all that it needs, or nothing."""
     decision = Decision()
-    for wish in sorted(wishes, key=lambda one: FIRST_COME[type(one)]):
+    for wish in sorted(wishes, key=lambda wish: FIRST_COME[type(wish)]):
         match wish:
             case Release():
                 let_go(wish, states, decision)
@@ -111,7 +113,7 @@ def decide(wishes: Iterable[Wish], states: Mapping[Key, State], now: Millis) -> 
 
 
 def call_next(decision: Decision, states: Mapping[Key, State], now: Millis, *, known: Mapping[Key, Millis]) -> None:
-    """Of each key as many as it has room for; not if nobody was there when it was last called, and none came since."""
+    """Wake as many jobs of each key as it has room for. Skip keys where none waited last time and none came since."""
     for key, state in states.items():
         if isinstance(state, Turns) and state.waiting and known.get(key) != state.noted_at:
             decision.calls[key] = state.call(state.room, now)
@@ -128,7 +130,7 @@ def let_go(leave: Release, states: Mapping[Key, State], decision: Decision) -> N
 
 
 def admit(ask: Acquire, states: Mapping[Key, State], decision: Decision) -> None:
-    obstacle = next((one for one in ask.tickets if not states[one.document].has_room_for(ask.job_id)), None)
+    obstacle = next((ticket for ticket in ask.tickets if not states[ticket.document].has_room_for(ask.job_id)), None)
     if obstacle is not None:
         decision.refused[ask.job_id, ask.token] = obstacle
         pass_on(ask, states, decision)
@@ -140,7 +142,7 @@ def admit(ask: Acquire, states: Mapping[Key, State], decision: Decision) -> None
 
 
 def pass_on(ask: Acquire, states: Mapping[Key, State], decision: Decision) -> None:
-    """Perhaps it was called by a limit that has a place for it, while another has none: then it is another's turn."""
+    """Wake another job for the free slots of a refused one: it may have been woken for a slot that it cannot use."""
     for ticket in ask.tickets:
         state = states[ticket.document]
         if isinstance(state, Slots) and not isinstance(state, Turns) and state.waiting and state.room:
@@ -153,12 +155,12 @@ def line_up(key: Key, states: Mapping[Key, State], decision: Decision, now: Mill
         state.note(now)
         return
     state.waiting = True
-    if isinstance(state, Slots) and state.room:  # a place has become free before they were seen to wait
+    if isinstance(state, Slots) and state.room:  # a slot became free before this process noted that jobs wait
         decision.calls[key] += state.room
 
 
 def let_in(enter: Admit, states: Mapping[Key, State], decision: Decision, now: Millis) -> None:
-    """Nobody overtakes those of his own key that are in the line."""
+    """Decide how many jobs are inserted as ready. No job overtakes those of its own key that wait."""
     key = enter.tickets[0].document
     state = states[key]
     if isinstance(state, Turns):
@@ -174,7 +176,7 @@ def forget(absent: Refund, states: Mapping[Key, State], now: Millis) -> None:
 
 
 def state_of(ticket: Ticket, data: Mapping[str, Any] | None, now: Millis, width: int = 1) -> State:
-    """As it is kept, with the numbers that this program declares."""
+    """Return the stored state, with the numbers that this program declares."""
     limit = ticket.gate.limit
     if isinstance(limit, Fair):
         turns = Turns(width) if data is None else Turns.from_data(data)
@@ -193,12 +195,12 @@ def state_of(ticket: Ticket, data: Mapping[str, Any] | None, now: Millis, width:
 
 
 def cases(wishes: Iterable[Wish], most: int) -> list[list[Wish]]:
-    """Those that have a limit in common belong together; each case is decided and written on its own.
+    """Group requests that have a limit in common; each group is decided and written by itself.
 
-    One of more than `most` documents is cut: then its parts are written one after the other.
+    A group of more than `most` documents is split, and its parts are written one after the other.
     """
     made: list[tuple[set[Key], list[Wish]]] = []
-    home: dict[Key, int] = {}  # in which case a document is
+    home: dict[Key, int] = {}  # the index of the group that a document belongs to
     for wish in wishes:
         keys = [ticket.document for ticket in wish.tickets]
         near = {home[key] for key in keys if key in home}

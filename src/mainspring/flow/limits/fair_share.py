@@ -1,4 +1,4 @@
-"""How many jobs of one key may be out of the line: so many that all workers are busy, shared by the busy keys."""
+"""Decides how many jobs of one key may be ready or running: enough for all workers, shared by the busy keys."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections import defaultdict
 from mainspring.flow.limits.limit import Fair
 from mainspring.stores.protocol import EVERY_QUEUE, Store, WorkerInfo
 
-LOOK_EVERY = 10.0  # seconds between looks at who works,
-LOOK_SOON = 0.5  # while nobody does
-BUSY_FOR = 5.0  # seconds after which a key that nobody asked about is not busy any more
-MOST_KEYS = 1000  # that are told apart: beyond that each has a width of one anyway
+LOOK_EVERY = 10.0  # seconds between two looks at the workers,
+LOOK_SOON = 0.5  # and while there are none
+BUSY_FOR = 5.0  # seconds after its last request in which a key counts as busy
+MOST_KEYS = 1000  # keys that are counted: with more, each has a width of one anyway
 
 
 class FairShare:
-    """Twice the slots of all workers: one half runs, the other is next. So another's job waits for two at most."""
+    """Shares twice the slots of all workers: half run, half are next. So another key's job waits for two at most."""
 
     def __init__(self) -> None:
         self._workers: list[WorkerInfo] = []
-        self._slots: dict[str, int] = {}  # that serve a queue
+        self._slots: dict[str, int] = {}  # queue -> slots of the workers that serve it
         self._looked_at = float("-inf")
-        self._busy: defaultdict[str, dict[str, float]] = defaultdict(dict)  # name -> key -> when last
+        self._busy: defaultdict[str, dict[str, float]] = defaultdict(dict)  # name -> key -> time of its last request
 
     async def look(self, store: Store) -> None:
         if store.clock.monotonic() - self._looked_at > (LOOK_EVERY if self._workers else LOOK_SOON):
@@ -41,7 +41,7 @@ class FairShare:
     def _busy_keys(self, name: str, key: str, now: float) -> int:
         busy = self._busy[name]
         busy.pop(key, None)
-        busy[key] = now  # the last one is the one asked about last
+        busy[key] = now  # at the end: the dict is ordered by time
         while next(iter(busy.values())) < now - BUSY_FOR or len(busy) > MOST_KEYS:
             del busy[next(iter(busy))]
         return len(busy)

@@ -24,25 +24,24 @@ from mainspring.job import UNTIL_WOKEN, Claim, Failure, Move, NewJob
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
 
-Asking = tuple[
-    Claim, Acquire, Release
-]  # a job that wants to start, what it asks for, and what it gives back at its end
+# a job that wants to start, what it asks for, and what it gives back when it ends
+Asking = tuple[Claim, Acquire, Release]
 
 
 class LimitGuard:
+    """Asks the coordinator of the running event loop for what claimed jobs need."""
+
     option = "limits"
 
     def __init__(self, app: Mainspring) -> None:
         self._app = app
         self._desks: WeakKeyDictionary[asyncio.AbstractEventLoop, LimitCoordinator] = WeakKeyDictionary()
-        self._latest: tuple[Callable[[], object], LimitCoordinator | None] = (
-            (lambda: None),
-            None,
-        )  # the loop that asked last
-        self._inside: dict[tuple[str, int], tuple[Release, float]] = {}  # what to say of runs when they end; since when
+        # the loop that asked last
+        self._latest: tuple[Callable[[], object], LimitCoordinator | None] = ((lambda: None), None)
+        self._inside: dict[tuple[str, int], tuple[Release, float]] = {}  # run -> what it gives back, and its start
 
     async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
-        """What a job needs is found out now and not when it was enqueued: by the limits and the payload of today."""
+        """Find out now what each job needs, by today's limits and payload, not by those of its enqueue."""
         del now
         coordinator, asks, refusals = self._coordinator(), list[Asking](), dict[str, Refusal]()
         for job in jobs:
@@ -63,7 +62,7 @@ class LimitGuard:
     async def _spend_tokens(self, coordinator: LimitCoordinator, asks: Sequence[Asking]) -> list[Asking]:
         """Let in jobs that need only tokens, as far as there are any; return the others.
 
-        Tokens for all of them are drawn at once: to ask for each job by itself costs about as much as to run it.
+        The tokens for all of them are taken at once: asking for each job by itself costs about as much as running it.
         """
         wanted = Counter(ask.tickets for _, ask, _ in asks if all(map(can_be_drawn, ask.tickets)))
         granted = Counter({tickets: coordinator.admit_at_once(tickets, number) for tickets, number in wanted.items()})
@@ -106,12 +105,12 @@ class LimitGuard:
         return self._app.store.clock.monotonic()
 
     async def _line_up(self, ticket: Ticket) -> bool:
-        """They are suspended now. How many of them may go on at once is called right here: not all, so never True."""
+        """Note that suspended jobs wait. Never return True: this itself wakes as many of them as may go on."""
         await self._coordinator().settle([Wait((ticket,))])
         return False
 
     async def enter(self, groups: Mapping[Ticket, list[NewJob]]) -> None:
-        """Jobs of fair tasks are about to be inserted: those that are not ready at once line up."""
+        """Decide which jobs of fair tasks are inserted as ready; the others wait for their turn."""
         wishes = {ticket: Admit((ticket,), len(jobs)) for ticket, jobs in groups.items()}
         decision = await self._coordinator().settle(list(wishes.values()))
         for ticket, jobs in groups.items():
@@ -120,7 +119,10 @@ class LimitGuard:
                 job.waits_for = ticket.call
 
     async def entered(self, lined_up: Iterable[Ticket], absent: Mapping[Ticket, int]) -> None:
-        """They are in line: who looked before that may have found nobody. Some should be ready, and are not there."""
+        """Note that jobs wait, now that they are inserted: a process that looked before may have found none.
+
+        `absent` are jobs that were counted as ready and were not inserted.
+        """
         missing = [Refund((ticket,), number) for ticket, number in absent.items() if number]
         wishes: list[Wish] = [*(Wait((ticket,)) for ticket in lined_up), *missing]
         if wishes:
@@ -133,7 +135,7 @@ class LimitGuard:
             await self._hand_over(leaves)
 
     async def _hand_over(self, leaves: Sequence[Release]) -> None:
-        """Who waits here for one of their places gets it by the same write."""
+        """Give slots back. Jobs that wait here for one of them get it by the same write."""
         coordinator = self._coordinator()
         heirs = coordinator.standbys.heirs(leaves)
         wishes = [with_spare(leave, coordinator.standbys) for leave in leaves]
@@ -157,7 +159,7 @@ class LimitGuard:
             await coordinator.settle(late)
 
     def _coordinator(self) -> LimitCoordinator:
-        """Of this event loop: neither a fork nor a test's other store takes over what was drawn here."""
+        """Return the coordinator of this event loop. A fork, or a test's other store, must not use what it took."""
         loop = asyncio.get_running_loop()
         home, coordinator = self._latest
         if home() is not loop:
@@ -169,28 +171,28 @@ class LimitGuard:
 
 
 def can_be_drawn(ticket: Ticket) -> bool:
-    """Whether it is for a rate, and one of which at least a token drips while drawn tokens are good."""
+    """Return whether it is for a rate that gains at least one token while tokens taken in advance are valid."""
     return isinstance(ticket.gate.limit, Rate) and most_drawn(ticket.gate.limit.per_milli) > 0
 
 
 def mark(jobs: Iterable[NewJob], key: str) -> None:
-    """They are counted among their key's: when they are claimed it is their turn, and they need not ask for it."""
+    """Note in the jobs that they are counted for their key: when they are claimed, they need not ask for their turn."""
     for job in jobs:
         job.options = json.dumps({**json.loads(job.options or "{}"), LimitGuard.option: key})
 
 
 def wishes_of(job: Guarded, tickets: tuple[Ticket, ...]) -> tuple[Acquire, Release]:
-    """A job that was claimed before has lost its turn, or may have: a run that ended gives it to another."""
+    """Return what the job asks for and gives back. If it was claimed before, its turn may have gone to another job."""
     run = job.claim.id, job.claim.token
     fresh = job.option is not None and job.claim.token == 1
-    turn = [one for one in tickets if fresh and isinstance(one.gate.limit, Fair) and one.key == job.option]
-    asked = tuple(one for one in tickets if one not in turn)
-    places = (one for one in asked if not isinstance(one.gate.limit, Rate))
+    turn = [ticket for ticket in tickets if fresh and isinstance(ticket.gate.limit, Fair) and ticket.key == job.option]
+    asked = tuple(ticket for ticket in tickets if ticket not in turn)
+    places = (ticket for ticket in asked if not isinstance(ticket.gate.limit, Rate))
     return Acquire(*run, asked), Release(*run, (*turn, *places), called=bool(turn))
 
 
 def with_spare(leave: Release, standbys: Standbys) -> Release:
-    """Where runs are short, some are called to wait here for the next places."""
+    """Where runs are short, ask to wake some more jobs, which wait here for the next free slots."""
     spare = max((standbys.lacking(ticket.document) for ticket in limits_of(leave)), default=0)
     return replace(leave, spare=spare) if spare else leave
 
@@ -209,5 +211,5 @@ def blocked(claim: Claim, by: Ticket, look_again: LookAgain, soon: asyncio.Futur
 
 
 def hopeless(claim: Claim, error: InvalidPayload) -> Refusal:
-    """Its key function knew a key when the job was enqueued; the code or the payload has changed since."""
+    """Refuse a job whose key function now raises. It worked at the enqueue; the code or the payload has changed."""
     return refuse(claim, Move.DEAD, failure=Failure(type(error).__name__, str(error)), reason=str(error))

@@ -1,4 +1,4 @@
-"""What a program declares: how many jobs may run at once, and how many may start in a time."""
+"""What a program declares: how many jobs may run at once, and how many may start in a period."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ COLLECTION = "limits"
 LONGEST_KEY = 200  # characters
 
 KeyFunction = Callable[[Any], str | int]
-"""From a job's payload (its model, or an object with its arguments as attributes) to whose job it is."""
+"""Maps a job's payload (its model, or an object with its arguments as attributes) to the key it counts for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """So many jobs run at once, whatever worker they are in: of a task or queue or, with a key, of each key."""
+    """At most `size` jobs run at once, in all workers together: of a task or queue or, with a `key`, of each key."""
 
     size: int
     key: KeyFunction | None = None
-    name: str | None = None  # limits of one name are one limit, shared by all who declare it
+    name: str | None = None  # all limits of one name are one limit, shared by the tasks and queues that declare it
 
     def __post_init__(self) -> None:
         check_number("Limit", "size", self.size)
@@ -39,11 +39,11 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many jobs start per so long, and after a pause up to `burst` at once."""
+    """At most `count` jobs start per period and, after a pause, up to `burst` at once."""
 
     count: int
     per: timedelta | float = 1.0  # seconds
-    burst: int | None = None  # `count` if it is not given
+    burst: int | None = None  # default: `count`
     key: KeyFunction | None = None
     name: str | None = None
 
@@ -51,7 +51,7 @@ class Rate:
         check_number("Rate", "count", self.count)
         per: Any = self.per
         if isinstance(per, bool) or not isinstance(per, (int, float, timedelta)) or duration(per) < 1:
-            msg = f"Rate(per={self.per!r}): a length of time of at least a millisecond, in seconds or as a timedelta"
+            msg = f"Rate(per={self.per!r}): give a length of time of at least 1 ms, in seconds or as a timedelta"
             raise ConfigurationError(msg)
         if self.burst is not None:
             check_number("Rate", "burst", self.burst)
@@ -65,7 +65,7 @@ class Rate:
 
     @property
     def most(self) -> int:
-        """At once."""
+        """Return how many jobs may start at once."""
         return self.count if self.burst is None else self.burst
 
     def __str__(self) -> str:
@@ -75,12 +75,12 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Fair:
-    """Keys take turns: who has many jobs does not keep others waiting. `width` jobs of one key are ready or run."""
+    """Keys take turns, so that one with many jobs does not delay the others. `width` jobs of a key are ready or run."""
 
     key: KeyFunction
-    width: int | None = None  # None: by the workers there are
+    width: int | None = None  # None: depends on the number of workers
     name: str | None = None
-    queue: str = "default"  # whose workers count; the task's
+    queue: str = "default"  # the task's queue, whose workers count
 
     def __post_init__(self) -> None:
         if self.width is not None:
@@ -100,7 +100,7 @@ AnyLimit = Limit | Rate | Fair
 
 def check_number(owner: str, field: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        msg = f"{owner}({field}={value!r}): it is a whole number of at least 1; to stop a queue, pause it"
+        msg = f"{owner}({field}={value!r}): give a whole number of at least 1; to stop a queue, pause it"
         raise ConfigurationError(msg)
 
 
@@ -111,28 +111,28 @@ def check_common(limit: Limit | Rate) -> None:
         raise ConfigurationError(msg)
     name: Any = limit.name
     if name is not None and (not isinstance(name, str) or not name):
-        msg = f"{owner}(name={limit.name!r}): a name is a text that is not empty"
+        msg = f"{owner}(name={limit.name!r}): a name is a string that is not empty"
         raise ConfigurationError(msg)
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A declared limit under its full name: what several processes mean when they speak of the same."""
+    """A declared limit under its full name, by which all processes know it."""
 
     name: str
     limit: AnyLimit
 
     def ticket(self, view: Callable[[], Any], task: str) -> Ticket:
-        """For a job with this payload. Raises InvalidPayload if the key function has no key for it."""
+        """Return the ticket for a job with this payload. Raise InvalidPayload if the key function has no key for it."""
         return Ticket(self, "" if self.limit.key is None else key_of(self.limit.key, view(), task))
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """What a job needs to start: a place in one limit, for one key."""
+    """What a job needs to start: a slot or token of one limit, for one key."""
 
     gate: Gate
-    key: str  # empty: the limit has no keys
+    key: str  # empty if the limit has no keys
     document: Key = field(init=False)
 
     def __post_init__(self) -> None:
@@ -149,7 +149,7 @@ class Ticket:
 
 
 def call_of(document: Key) -> str:
-    """What jobs that are blocked by it wait for."""
+    """Return the key that jobs blocked by this limit wait for."""
     return f"{document.group}={document.id}" if document.id else document.group
 
 
@@ -161,15 +161,15 @@ def key_of(function: Callable[[Any], Any], payload: Any, task: str) -> str:
         raise InvalidPayload(msg) from error
     text = shown(key) if isinstance(key, int) and not isinstance(key, bool) else key
     if problem := problem_of(text, "the key", LONGEST_KEY):
-        wanted = f"a key is a number or a text of 1 to {LONGEST_KEY} characters"
+        wanted = f"a key is a number or a string of 1 to {LONGEST_KEY} characters"
         msg = f"task {task!r}: the key function of its limit gave {shown(key)}; {wanted} ({problem})"
         raise InvalidPayload(msg)
     return str(text)
 
 
 def gates(owner: str, limits: Iterable[AnyLimit]) -> tuple[Gate, ...]:
-    """The limits of one task or queue, each under its name."""
-    made = tuple(Gate(limit.name or owner, limit) for limit in [checked(owner, one) for one in limits])
+    """Return the limits of one task or queue, each under its name."""
+    made = tuple(Gate(limit.name or owner, limit) for limit in [checked(owner, limit) for limit in limits])
     for problem in clashes(owner, made):
         raise ConfigurationError(problem)
     return made

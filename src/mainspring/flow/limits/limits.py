@@ -1,4 +1,4 @@
-"""The limits of an application, and how they stand: `app.limits`."""
+"""The limits of an application and their current state: `app.limits`."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from mainspring.stores.protocol import Filter
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
 
-PAGE = 500
-CLOCK_SKEW: Millis = 5_000  # a job may be due now although its time, by the store's clock, is a little ahead
-MOST_OUT = 20_000  # jobs of a fair task that are looked through
+PAGE = 500  # documents per read
+CLOCK_SKEW: Millis = 5_000  # a job may be due now although its time, by the store's clock, is slightly ahead
+MOST_OUT = 20_000  # ready or running jobs of a fair task; if there are more, they are not counted by key
 
 
 @dataclass(frozen=True, slots=True)
 class LimitState:
-    """How one limit stands, or one key of it."""
+    """The state of one limit, or of one key of it."""
 
     kind: str  # limit, rate or fair
     name: str
-    key: str  # empty: the limit has no keys
+    key: str  # empty if the limit has no keys
     call: str  # the `waits_for` of jobs that it blocks
     waiting: bool  # whether jobs may wait for it
-    size: int  # a limit's places; of a rate what can start at once
-    jobs: tuple[str, ...] = ()  # who holds the places
-    tokens: float | None = None  # a rate's
-    per_second: float | None = None
-    called: int = 0  # of a key of a fair task: how many more are ready or run
+    size: int  # a limit's slots; a rate's burst
+    jobs: tuple[str, ...] = ()  # the jobs that hold its slots
+    tokens: float | None = None  # only of a rate
+    per_second: float | None = None  # only of a rate
+    called: int = 0  # only of a fair key: how many more jobs are ready or running
 
     @property
     def used(self) -> int:
@@ -51,13 +51,15 @@ class LimitState:
 
 
 class Limits:
+    """All limits of an application: `app.limits`."""
+
     def __init__(self, app: Mainspring) -> None:
         self._app = app
         self._of_task: dict[str, tuple[Gate, ...]] = {}
         self._of_queue: dict[str, tuple[Gate, ...]] = {}
         self._fair: dict[str, tuple[Gate, ...]] = {}
-        self._whole: dict[tuple[str, str], tuple[Ticket, ...]] = {}  # of tasks in queues; none: not so simple
-        self.keyed = False  # whether any of them has keys
+        self._whole: dict[tuple[str, str], tuple[Ticket, ...]] = {}  # by task and queue; empty if not only plain rates
+        self.keyed = False  # whether any limit has keys
 
     # -- declaring ------------------------------------------------------------------------------
 
@@ -65,7 +67,7 @@ class Limits:
         self._of_task[task] = (*self._declare(self._of_task, task, gates(task, limits)), *self._fair.get(task, ()))
 
     def of_fair_task(self, task: str, fair: Fair, queue: str) -> None:
-        """Beside its limits: first they are ready in turn, then the limits let them start."""
+        """Make a task fair, besides its limits: its jobs become ready in turn, then the limits let them start."""
         others = [gate for gate in self._of_task.get(task, ()) if not isinstance(gate.limit, Fair)]
         if not isinstance(fair, Fair):
             msg = f"task {task!r}: fair is Fair(key=lambda p: p.tenant), not {fair!r}"
@@ -75,12 +77,12 @@ class Limits:
 
     def of_queue(self, queue: str, limits: Iterable[Limit | Rate]) -> None:
         if queue in {"", "*"}:
-            msg = f"{queue!r} is not a name for a queue"
+            msg = f"{queue!r} is not a name for a queue; give the name of a single queue"
             raise ConfigurationError(msg)
         self._of_queue[queue] = self._declare(self._of_queue, queue, gates(f"queue {queue}", limits))
 
     def _declare(self, owners: Mapping[str, tuple[Gate, ...]], owner: str, made: tuple[Gate, ...]) -> tuple[Gate, ...]:
-        kept = {name: own for name, own in owners.items() if name != owner}  # it may declare itself again
+        kept = {name: own for name, own in owners.items() if name != owner}  # an owner may declare its limits again
         others = [kept, self._of_queue if owners is self._of_task else self._of_task]
         for other in (gate for own in others for gates_ in own.values() for gate in gates_):
             for gate in made:
@@ -90,7 +92,7 @@ class Limits:
                     raise ConfigurationError(msg)
         self._whole.clear()
         self.keyed = self.keyed or any(gate.limit.key is not None for gate in made)
-        self._guard  # noqa: B018 - from now on jobs must pass it
+        self._guard  # noqa: B018 - creates the guard: from now on jobs must pass it
         return made
 
     @cached_property
@@ -102,7 +104,7 @@ class Limits:
     # -- enqueuing fairly -----------------------------------------------------------------------
 
     async def insert(self, jobs: list[NewJob]) -> list[Inserted]:
-        """Of fair tasks only what is next is ready. Jobs for later pass the guard when their time has come."""
+        """Insert jobs; of fair tasks, only the next ones are ready. Jobs for later pass the guard when they are due."""
         groups: dict[Ticket, list[NewJob]] = {}
         for job in jobs:
             if job.task in self._fair and job.run_at is None and not job.delay and job.waits_for is None:
@@ -111,8 +113,8 @@ class Limits:
         there: set[str] = set()
         try:
             inserted = await self._app.store.insert(jobs)
-            there = {one.id for one in inserted if one.created}
-        finally:  # a duplicate, or a system that takes no jobs
+            there = {job.id for job in inserted if job.created}
+        finally:  # some may be missing: duplicates, or all of them if the system accepts no jobs
             lined_up = [ticket for ticket, own in groups.items() if own[-1].waits_for is not None]
             ready = {ticket: [job for job in own if job.waits_for is None] for ticket, own in groups.items()}
             absent = {ticket: sum(job.id not in there for job in own) for ticket, own in ready.items()}
@@ -127,16 +129,16 @@ class Limits:
         return gate.ticket(lambda: self._app.tasks[task].payload.view(payload), task)
 
     def is_fair(self, name: str) -> bool:
-        """Whether this program declares a fair task with a limit of this name."""
+        """Return whether this program declares a fair task with a limit of this name."""
         return any(gate.name == name for gates_ in self._fair.values() for gate in gates_)
 
     async def jobs_out(self, name: str, now: Millis) -> Counter[str] | None:
-        """Count the jobs of a fair task that are ready or run, by key. None: there are too many to look through."""
+        """Count the ready or running jobs of a fair task by key. Return None if there are too many to look through."""
         tasks = tuple(task for task, gates_ in self._fair.items() if name in {gate.name for gate in gates_})
         ready = Filter(statuses=(Status.PENDING,), tasks=tasks or (name,), due_before=to_datetime(now + CLOCK_SKEW))
         running = Filter(statuses=(Status.RUNNING,), tasks=tasks or (name,))
         found: dict[str, str] = {}
-        for where in (ready, running):  # in this order: what is claimed in between is seen, perhaps twice
+        for where in (ready, running):  # in this order, a job claimed in between is seen twice rather than missed
             if await self._app.store.count(where) > (MOST_OUT if tasks else 0):
                 return None
             found |= {job_id: key async for job_id, key in self._keys(where)}
@@ -153,7 +155,7 @@ class Limits:
         return claim.task in self._of_task or claim.queue in self._of_queue
 
     def _pass_at_once(self, claims: Sequence[Claim]) -> list[Claim]:
-        """Those that did not. What has only rates, and no keys, needs no more than a token from the purse."""
+        """Return the jobs that did not pass. One with only rates and no keys passes if the cache has tokens."""
         kinds: dict[tuple[str, str], list[Claim]] = {}
         for claim in claims:
             kinds.setdefault((claim.task, claim.queue), []).append(claim)
@@ -173,14 +175,14 @@ class Limits:
         return tickets
 
     def tickets(self, claim: Claim) -> tuple[Ticket, ...]:
-        """None for a job whose payload its task does not take: it will not get as far as to start."""
+        """Return what a job needs; nothing if its task does not accept its payload, as it will not start."""
         try:
             return self._whole.get((claim.task, claim.queue)) or self._tickets(claim.task, claim.queue, claim.payload)
         except BadPayload:
             return ()
 
     def check(self, task: str, queue: str, payload: str) -> None:
-        """Raises InvalidPayload if a key function has no key for it: who enqueues must hear of it, not the worker."""
+        """Raise InvalidPayload if a key function has no key for the payload, so that the enqueue fails, not the job."""
         self._tickets(task, queue, payload)
 
     def _tickets(self, task: str, queue: str, payload: str) -> tuple[Ticket, ...]:
@@ -196,22 +198,22 @@ class Limits:
     # -- looking --------------------------------------------------------------------------------
 
     async def list(self, name: str | None = None) -> list[LimitState]:
-        """All that are in use, or those of one name, by name and key."""
+        """Return all limits that are in use, or those of one name, by name and key."""
         found: list[LimitState] = []
         after = None
         while page := await self._app.store.browse(Listing(COLLECTION, None, after, PAGE)):
             after = page[-1].key[1:]
             found += [shown(key, state) for key, state in states_in(page).items()]
-        return [one for one in found if name in (None, one.name)]
+        return [state for state in found if name in (None, state.name)]
 
     async def get(self, name: str, key: str = "", *, kind: str = Limit.kind) -> LimitState | None:
-        """None: not in use now."""
+        """Return the state of a limit; None if it is not in use now."""
         documents = await self._app.store.documents([Key(COLLECTION, f"{kind}:{name}", key)])
         return next((shown(key, state) for key, state in states_in(documents).items()), None)
 
 
 class BadPayload(InvalidPayload):
-    """Not the key function's fault."""
+    """The task does not accept the payload; the key function is not at fault."""
 
 
 def is_same(one: Gate, other: Gate) -> bool:

@@ -1,4 +1,4 @@
-"""The state of a `Limit`: who holds its places. Pure."""
+"""The state of a `Limit`: which jobs hold its slots. The code here does no I/O."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from typing import Any
 
 from mainspring.clock import Millis
 
-LOOK_EVERY: Millis = 20_000  # so long may a place stay empty, or held by the dead, if nobody tells
-RENEW: Millis = 16_000  # of that; what comes due sooner than that rouses all workers
-KEEP: Millis = 3_600_000  # how long an unused limit is shown
+LOOK_EVERY: Millis = 20_000  # for so long, a slot may stay free or held by a dead run until the timer checks it
+RENEW: Millis = 16_000  # a check planned nearer than this is planned anew: writing a near one would wake all workers
+KEEP: Millis = 3_600_000  # for so long, an unused limit is still shown
 
 
 @dataclass(slots=True)
 class Slots:
+    """The holders of a limit's slots."""
+
     size: int
     holders: dict[str, int] = field(default_factory=dict)  # job -> the token under which it runs
-    waiting: bool = False  # jobs may be suspended until they are called
+    waiting: bool = False  # jobs may be suspended until they are woken
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Slots:
@@ -31,7 +33,7 @@ class Slots:
 
     @property
     def idle(self) -> bool:
-        """As good as if there were none; but limits are shown for a while."""
+        """Return whether the document can be deleted. It is kept, as limits are shown for a while."""
         return False
 
     @property
@@ -39,14 +41,14 @@ class Slots:
         return max(0, self.size - len(self.holders))
 
     def has_room_for(self, job_id: str) -> bool:
-        """Also for a job whose last run has not been struck out yet: it has that run's place."""
+        """Return whether the job may start. If its last run is still listed as a holder, it takes over that slot."""
         return job_id in self.holders or self.room > 0
 
     def take(self, job_id: str, token: int) -> None:
         self.holders[job_id] = token
 
     def leave(self, job_id: str, token: int) -> bool:
-        """Whether a place is free by that. A run that lost its claim cannot give up the place of the next one."""
+        """Release a slot; return whether it was held. A run that lost its claim cannot release its successor's slot."""
         if self.holders.get(job_id) != token:
             return False
         del self.holders[job_id]
@@ -56,10 +58,10 @@ class Slots:
         return sum(self.leave(job_id, token) for job_id, token in gone)
 
     def due_at(self, now: Millis, before: Millis | None) -> Millis | None:
-        """When to look whether all is right. Not put off at each change, and not so near that it rouses others."""
+        """Return when to check the limit: as planned before, unless a check so near would wake all workers."""
         if not self.holders and not self.waiting:
             return None
-        is_near = before is not None and now + RENEW < before <= now + LOOK_EVERY  # beyond that: by a wrong clock
+        is_near = before is not None and now + RENEW < before <= now + LOOK_EVERY  # later: planned by a wrong clock
         return before if is_near else now + LOOK_EVERY
 
     def expires_at(self, now: Millis) -> Millis | None:

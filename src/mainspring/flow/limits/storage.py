@@ -1,4 +1,4 @@
-"""How the states of limits are kept: as documents, in the collection "limits"."""
+"""Reads and writes the states of limits as documents, in the collection "limits"."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Write
 from mainspring.stores.protocol import Store
 
 RATES, FAIR = f"{Rate.kind}:", f"{Fair.kind}:"
-TRIES = 5
+TRIES = 5  # to note that fewer jobs were woken than planned
 
 
 def state_in(document: Document) -> State:
@@ -29,7 +29,7 @@ def state_in(document: Document) -> State:
 
 
 def states_in(documents: Iterable[Document]) -> dict[Key, State]:
-    """The states of all that can be read: one that was written by hand must not stop the timers of all others."""
+    """Return the states that can be read: a document that was written by hand must not stop the timer of all others."""
     states: dict[Key, State] = {}
     for document in documents:
         with contextlib.suppress(ValueError, TypeError, LookupError):
@@ -38,7 +38,7 @@ def states_in(documents: Iterable[Document]) -> dict[Key, State]:
 
 
 def write_of(key: Key, state: State, before: Document | None, now: Millis, *, anew: bool = False) -> Write:
-    """`anew`: what was due has been done."""
+    """Return the write of a state. With `anew`, the work that was due has been done, and a new time is planned."""
     expected = ABSENT if before is None else before.version
     if state.idle:
         return Write(key, None, expected)
@@ -61,7 +61,7 @@ def written(write: Write) -> Document | None:
 
 
 async def gone(store: Store, holders: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
-    """Who does not run under that token any more. They never will again, so it can be believed at any time."""
+    """Return the holders that do not run under their token any more. They never will again, so this stays true."""
     asked = set(holders)
     jobs = await store.get(sorted({job_id for job_id, _ in asked})) if asked else []
     return asked - {(job.id, job.token) for job in jobs if job.status is Status.RUNNING}
@@ -70,17 +70,17 @@ async def gone(store: Store, holders: Iterable[tuple[str, int]]) -> set[tuple[st
 async def call(
     store: Store, calls: Mapping[Key, int], documents: Mapping[Key, Document], now: Millis
 ) -> dict[Key, Document | None]:
-    """Wake so many of those that are blocked; where fewer are left, nobody waits any more.
+    """Wake so many jobs blocked by each limit. If fewer are found, note that none waits any more.
 
-    That is noted only if the document is still as it was when it was decided to call: somebody may line up at this
-    moment. He looks once more after that, and finds either the free place or a document that has changed. The answer
-    are the documents for which fewer came, as they are now; None: it is gone, or another has written it.
+    That is noted only if the document is unchanged since the decision to wake: a job may start to wait at this moment.
+    It checks once more after it is suspended, and finds either the free slot or a document that has changed. Return the
+    documents for which fewer were found, as they are now; None for one that is gone or that another process wrote.
     """
     woken: Counter[str] = Counter(await store.wake({call_of(key): number for key, number in calls.items()}))
     missing = {key: number - woken[call_of(key)] for key, number in calls.items()}
     before = {key: documents[key] for key, number in missing.items() if number > 0 and key in documents}
     after = await note_missing(store, list(before.values()), missing, now)
-    for _ in range(TRIES):  # nobody else knows that these calls went to nobody
+    for _ in range(TRIES):  # no other process knows that fewer jobs were woken than are counted
         lost = [key for key in before if key not in after and key.group.startswith(FAIR)]
         if not lost:
             break
@@ -91,7 +91,7 @@ async def call(
 async def note_missing(
     store: Store, documents: Sequence[Document], missing: Mapping[Key, int], now: Millis
 ) -> dict[Key, Document | None]:
-    """Those that could be written."""
+    """Write how many jobs were not found; return the documents for which that succeeded."""
     writes = [nobody_left(document, missing[document.key], now) for document in documents]
     answers = await store.write([Bundle((write,)) for write in writes]) if writes else []
     return {write.key: written(write) for write, answer in zip(writes, answers, strict=True) if answer is not None}

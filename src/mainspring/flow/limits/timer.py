@@ -1,7 +1,7 @@
-"""Looks at limits: wakes jobs whose turn it is, and finds what got lost with a worker that died.
+"""Checks limits: wakes jobs whose turn it is, and repairs what a worker that died left behind.
 
-A dead worker may leave behind: places held by runs that are gone; jobs of a fair key that are counted as ready or
-running and are not; a free place for which no job was woken; jobs that it suspended without noting in the limit's
+A dead worker may leave behind: slots held by runs that are gone; jobs that are counted for a fair key as ready or
+running and are not; a free slot for which no job was woken; jobs that it suspended without noting in the limit's
 document that jobs wait. The last would wait for ever, since a limit that nothing waits for does not come due.
 """
 
@@ -25,23 +25,25 @@ from mainspring.timers import CHUNK, fire_planned, leave_to_newer
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
 
-LOOK_EVERY: Millis = 5_000  # at the jobs that are out of the line
-ON_THE_WAY = 0.1  # seconds between the end of a job and the start of the next one of its key, at most, as a rule
-UNCHANGED: Millis = 600_000  # a limit that was empty for so long has refused no job lately
-PAGE = 200  # documents
-TRIES = 10
+LOOK_EVERY: Millis = 5_000  # between two counts of the ready and running jobs of a fair task
+ON_THE_WAY = 0.1  # seconds; usually the next job of a fair key starts within this time after the last one has ended
+UNCHANGED: Millis = 600_000  # a limit that was empty for so long has not refused a job lately
+PAGE = 200  # documents per read
+TRIES = 10  # to repair documents that other processes change at the same time
 
 
 class LimitTimer:
+    """The timer of the collection "limits"."""
+
     collection = COLLECTION
     chunk = CHUNK
 
     def __init__(self, app: Mainspring) -> None:
         self._app = app
-        self._out: dict[str, tuple[Millis, Counter[str] | None]] = {}  # when we looked which jobs are out of the line
+        self._out: dict[str, tuple[Millis, Counter[str] | None]] = {}  # group -> time and result of the last count
 
     async def fire(self, documents: Sequence[Document], now: Millis) -> Millis | None:
-        """Look at limits that have come due. Doubts about fair tasks are for programs that know them to clear."""
+        """Check limits that have come due. A doubt about a fair task is left to programs that know this task."""
         states = states_in(documents)
         strange = [document for document in documents if document.key not in states]
         again = [await leave_to_newer(self._app, strange, now)] if strange else []
@@ -65,12 +67,12 @@ class LimitTimer:
         await self._wake_next(documents, states, now)
 
     async def _clear_doubts(self, states: Mapping[Key, State], now: Millis) -> None:
-        """Look after jobs that lined up in fair keys: the process that enqueued them may have died before calling them.
+        """Check jobs that wait in fair keys: the process that enqueued them may have died before waking them.
 
-        It may also have died after it was counted that jobs are ready, and before they were. A key of which nothing is
-        ready or runs is looked at twice: a job may have ended this moment, and the next one is on its way.
+        It may also have died after it counted jobs as ready, and before it inserted them. A key without ready or
+        running jobs is checked twice: a job may have ended at this moment, and the next one is about to be woken.
         """
-        doubtful = {key: one for key, one in states.items() if isinstance(one, Turns) and one.is_doubtful(now)}
+        doubtful = {key: turns for key, turns in states.items() if isinstance(turns, Turns) and turns.is_doubtful(now)}
         still = await self._none_out([key for key, state in doubtful.items() if state.called])
         if still:
             await asyncio.sleep(ON_THE_WAY)
@@ -79,7 +81,7 @@ class LimitTimer:
             state.clear_doubt(none_out=key in still)
 
     async def _none_out(self, keys: Collection[Key]) -> set[Key]:
-        """The fair keys of which no job is ready or runs, as far as this process can tell."""
+        """Return the fair keys of which no job is ready or running, as far as this process can tell."""
         now = self._app.store.clock.now()
         names = {key.group.removeprefix(FAIR) for key in keys}
         out = {
@@ -88,13 +90,13 @@ class LimitTimer:
         return {key for key in keys if (found := out.get(key.group)) is not None and not found[key.id]}
 
     async def recover(self) -> None:
-        """A worker died: look at every limit that it may have left in a wrong state."""
+        """Check every limit that a worker which died may have left in a wrong state."""
         await self._look_at_all(recount=True)
 
     async def refresh(self) -> None:
         """Look for jobs that wait unnoticed, in case the worker that should have recovered died as well.
 
-        Fair keys are not counted anew: while all is well, a count may be ahead of the jobs that are about to be woken.
+        Fair keys are not counted again: in normal operation, a count may be ahead of jobs that are about to be woken.
         """
         await self._look_at_all(recount=False)
 
@@ -109,22 +111,23 @@ class LimitTimer:
             await self._recover(page, recount=recount)
 
     async def _recover(self, documents: Sequence[Document], *, recount: bool) -> None:
-        for _ in range(TRIES):  # others may change them at the same time
+        for _ in range(TRIES):  # other processes may change them at the same time
             now = self._app.store.clock.now()
             found = states_in(documents)
-            doubtful = [one for one in documents if one.key in found and may_be_wrong(one, found[one.key], now)]
+            known = (document for document in documents if document.key in found)
+            doubtful = [document for document in known if may_be_wrong(document, found[document.key], now)]
             if not doubtful:
                 return
             states = {document.key: found[document.key] for document in doubtful}
             if recount:
                 await self._recount(states, now)
             for state in states.values():
-                state.waiting = True  # if no job waits after all, the call finds none, and notes that
+                state.waiting = True  # if no job waits after all, `call` notes that
             accepted = await self._wake_next(doubtful, states, now)
             documents = await self._app.store.documents([key for key in states if key not in accepted])
 
     async def _recount(self, states: Mapping[Key, State], now: Millis) -> None:
-        """Count for fair keys the jobs that are really ready or running."""
+        """Count again, for fair keys, the jobs that are really ready or running."""
         turns = {key: state for key, state in states.items() if isinstance(state, Turns) and state.called}
         out = {group: await self._out_now(group, now) for group in {key.group for key in turns}}
         for key, state in turns.items():
@@ -132,8 +135,8 @@ class LimitTimer:
                 state.called = min(state.called, max(0, found[key.id] - len(state.holders)))
 
     async def _wake_next(self, documents: Sequence[Document], states: Mapping[Key, State], now: Millis) -> set[Key]:
-        """Free the places of runs that are gone and wake jobs for all free places; returns the limits written."""
-        holders = {one for state in states.values() if isinstance(state, Slots) for one in state.holders.items()}
+        """Free the slots of runs that are gone and wake jobs for all free slots; return the limits written."""
+        holders = {holder for state in states.values() if isinstance(state, Slots) for holder in state.holders.items()}
         dead = await gone(self._app.store, holders)
         calls: dict[Key, int] = {}
         writes: list[Write] = []
@@ -149,12 +152,12 @@ class LimitTimer:
         return {write.key for write in accepted}
 
     async def _busy(self, keys: Collection[Key], now: Millis) -> set[Key]:
-        """The fair keys of which jobs are ready or run: those that were woken may be among them, and end yet."""
+        """Return the fair keys of which jobs are ready or running: these may be the woken ones, which will end."""
         out = {group: await self._out_lately(group, now) for group in {key.group for key in keys}}
         return {key for key in keys if (found := out[key.group]) is None or found[key.id]}
 
     async def _out_lately(self, group: str, now: Millis) -> Counter[str] | None:
-        """One look for many documents. In that time nothing changes for those whose calls are as old as these."""
+        """Count once for many documents. Within LOOK_EVERY, nothing changes for keys whose wake-ups are this old."""
         looked_at, found = self._out.get(group, (-LOOK_EVERY, None))
         if not 0 <= now - looked_at < LOOK_EVERY:
             found = await self._out_now(group, now)
@@ -166,10 +169,10 @@ class LimitTimer:
 
 
 def may_be_wrong(document: Document, state: State, now: Millis) -> bool:
-    """Whether a worker that died in the last minutes may have left this limit in a wrong state.
+    """Return whether a worker that died in the last minutes may have left this limit in a wrong state.
 
-    A limit refuses jobs only while it is full. This spares the documents of many keys that are kept for an hour only
-    to be shown.
+    A limit refuses jobs only while it is full. So the documents of many keys, which are kept for an hour only to be
+    shown, need no repair.
     """
     if isinstance(state, (Bucket, Turns)) or state.holders or state.waiting or document.expires_at is None:
         return True

@@ -1,4 +1,4 @@
-"""Tokens of a rate that a process has drawn ahead. Pure."""
+"""Tokens of a rate that a process has taken in advance. The code here does no I/O."""
 
 from __future__ import annotations
 
@@ -6,22 +6,26 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-LEASE = 0.1  # seconds: within this time a token drawn ahead starts a job or goes back to its bucket, or it is lost
-USABLE = 0.08  # seconds of that in which it may start a job; the rest is for the way back
-AHEAD = 32  # tokens that are drawn for each that was needed; but no more than drip during the lease
+LEASE = 0.1  # seconds in which a token starts a job or goes back to its bucket; later it is lost
+USABLE = 0.08  # seconds of these in which it may start a job; the rest is for the way back
+AHEAD = 32  # tokens taken for each one that was needed; but no more than drip during the lease
 
 
 @dataclass(slots=True)
 class Portion:
+    """Tokens that were taken together."""
+
     tokens: int
     drawn_at: float  # by the process's monotonic clock
 
 
 @dataclass(slots=True)
 class TokenCache:
+    """The tokens of one rate that this process holds."""
+
     portions: deque[Portion] = field(default_factory=deque)  # the oldest first
-    used: int = 0  # since the last was drawn
-    stale: list[Portion] = field(default_factory=list)  # not used in time
+    used: int = 0  # tokens used since the last portion was taken
+    stale: list[Portion] = field(default_factory=list)  # portions that were not used in time
 
     def tokens(self, now: float) -> int:
         while self.portions and self.portions[0].drawn_at + USABLE < now:
@@ -29,7 +33,7 @@ class TokenCache:
         return sum(portion.tokens for portion in self.portions)
 
     def take(self, number: int) -> None:
-        """No more than there are."""
+        """Use tokens. The caller must not ask for more than `tokens` returns."""
         self.used += number
         for portion in self.portions:
             taken = min(number, portion.tokens)
@@ -42,7 +46,7 @@ class TokenCache:
             self.portions.append(Portion(tokens, now))
 
     def is_low(self, now: float) -> bool:
-        """Time to draw, so that it does not run out: half of the time is over, or half of the tokens are used up."""
+        """Return whether to take more now: half of the time is over, or half of the tokens are used."""
         newest = self.portions[-1].drawn_at if self.portions else now - USABLE
         return now - newest > USABLE / 2 or self.tokens(now) < self.used
 
@@ -57,14 +61,14 @@ class TokenCache:
 
 
 def most_drawn(drip: float) -> int:
-    """Return how many tokens may be drawn at a time; `drip` is how many the bucket gains per millisecond."""
+    """Return how many tokens may be taken at a time; `drip` is how many the bucket gains per millisecond."""
     return int(drip * LEASE * 1000)
 
 
 def returnable(portions: Iterable[Portion], now: float) -> int:
-    """Tokens that may go back into the bucket.
+    """Return how many tokens may go back into the bucket.
 
-    Not after the lease: meanwhile the bucket may have been full, and what then dripped beside it was lost. Tokens that
-    came back later would let more jobs start than the rate allows.
+    None may after the lease: the bucket may have been full meanwhile, and tokens that dripped then were lost. Tokens
+    that come back later would let more jobs start than the rate allows.
     """
     return sum(portion.tokens for portion in portions if portion.drawn_at + LEASE >= now)

@@ -1,4 +1,4 @@
-"""The state of one key of a fair task: how many of its jobs are out of the line. Pure."""
+"""The state of one key of a fair task: how many of its jobs are ready or running. The code here does no I/O."""
 
 from __future__ import annotations
 
@@ -9,29 +9,28 @@ from typing import Any
 from mainspring.clock import Millis
 from mainspring.flow.limits.slots import Slots
 
-UNANSWERED: Millis = 30_000  # if nothing of a key is ready or runs, calls are lost after that
-FRESH: Millis = (
-    20_000  # so long turns are passed on without a word; less than UNANSWERED, so that what is older stands still
-)
-DOUBT: Millis = 1_000  # so long after jobs line up it is checked that they, or others of their key, are called
-TOGETHER: Millis = 500  # such checks of many keys come due at the same times
-IN_LINE: Millis = 60_000  # so long after a note that jobs line up it is believed: they may be on their way
+UNANSWERED: Millis = 30_000  # if no job of a key is ready or running for so long, woken jobs are counted as lost
+# For so long, turns are passed on without a write. Less than UNANSWERED, so that a `called_at` older than that means
+# that no turns are passed on any more.
+FRESH: Millis = 20_000
+DOUBT: Millis = 1_000  # so long after jobs start to wait, the timer checks that they, or others of their key, are woken
+TOGETHER: Millis = 500  # these checks are rounded up to multiples of this, so that those of many keys come due together
+IN_LINE: Millis = 60_000  # so long after jobs were announced to wait, they are expected even if none is found
 
 
 @dataclass(slots=True)
 class Turns(Slots):
-    """Out are those that were let out and have not ended, ready or running: there are no more of one key than that.
+    """Counts the jobs of one key that may be ready or running. Together they use up the key's width.
 
-    Holders are only those that nobody had let out, as their time came by itself: retries, jobs for later.
+    `called` counts the jobs that were inserted as ready or woken, and have not ended. `holders` are the jobs that
+    became due by themselves: retries, and jobs enqueued for later.
     """
 
     called: int = 0
     called_at: Millis = 0
-    noted_at: Millis = 0  # when somebody last said that jobs line up
-    doubted_at: Millis = (
-        0  # since when jobs may be in line that no process will call, as theirs died; 0: there are none
-    )
-    short: bool = False  # more have left than were counted: what we know of the count is old, or it was wrong
+    noted_at: Millis = 0  # when a process last announced that jobs wait
+    doubted_at: Millis = 0  # since when jobs may wait that no process will wake, as theirs died; 0: there are none
+    short: bool = False  # more jobs have left than were counted: the known count is outdated, or was wrong
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Turns:
@@ -58,7 +57,7 @@ class Turns(Slots):
             self._count_off(1)
 
     def call(self, number: int, now: Millis) -> int:
-        """So many of them, or as many as there is room for."""
+        """Count up to `number` jobs as woken, as far as there is room; return how many."""
         number = min(number, self.room)
         if number:
             self.called += number
@@ -66,7 +65,7 @@ class Turns(Slots):
         return number
 
     def nobody_came(self, number: int, now: Millis) -> None:
-        """They were called, and there were fewer in the line."""
+        """Correct the count: so many jobs were to be woken, but were not found waiting."""
         self._count_off(number)
         if now - self.noted_at > IN_LINE:
             self.waiting = False
@@ -76,31 +75,31 @@ class Turns(Slots):
         self.called = max(0, self.called - number)
 
     def note(self, now: Millis) -> None:
-        """Jobs line up, or are about to. Whether they are called is checked soon: their process may die before that."""
+        """Announce that jobs wait, or are about to. Plan a check that they are woken: their process may die first."""
         self.waiting = True
-        self.noted_at = max(now, self.noted_at + 1)  # each note is another one
+        self.noted_at = max(now, self.noted_at + 1)  # each announcement has another number
         self.doubted_at = self.doubted_at or now
 
     def is_doubtful(self, now: Millis) -> bool:
-        """Whether the check is due."""
+        """Return whether the check is due."""
         return self.doubted_at > 0 and not 0 <= now - self.doubted_at < DOUBT
 
     def clear_doubt(self, *, none_out: bool) -> None:
-        """Do the check. If no job of the key is ready or runs, those that are counted are not there, or asleep."""
+        """Do the check. If no job of the key is ready or running, the counted jobs do not exist, or are suspended."""
         if none_out and not self.holders:
             self.called = 0
         if self.room:
-            self.noted_at += 1  # processes that found the line empty before must look at it again
+            self.noted_at += 1  # processes that found no waiting job before must look again
         self.doubted_at = 0
 
     def give_up_calls(self, now: Millis) -> None:
-        if not self.holders and abs(now - self.called_at) > UNANSWERED:  # far ahead: by a clock that was wrong
+        if not self.holders and abs(now - self.called_at) > UNANSWERED:  # far in the future: written by a wrong clock
             self.called = 0
 
     def differs(self, before: Mapping[str, Any]) -> bool:
-        """Not if as many were called as have left, and that has been seen to happen: nobody else need know.
+        """Return whether to write. If as many jobs were woken as have left, the count is the same: skip the write.
 
-        If the count fell short, it only looks as if it were the same; whoever writes finds out how things stand.
+        If the count fell short, it only looks the same, as it is outdated. Then the write finds out the true count.
         """
         if self.short:
             return True
