@@ -111,7 +111,7 @@ async def test_a_timer_that_is_always_busy_does_not_hold_the_others_up() -> None
     ],
 )
 async def test_timers_take_turns(monkeypatch: pytest.MonkeyPatch, turn: float, order: list[str]) -> None:
-    monkeypatch.setattr("mainspring.timers.TURN", turn)
+    monkeypatch.setattr("mainspring.timers.TURN_SECONDS", turn)
     clock = ManualClock()
     app, heard = Mainspring(MemoryStore(clock=clock)), list[str]()
     timers = Timers(app)

@@ -18,7 +18,7 @@ from mainspring.clock import Millis
 from mainspring.job import Claim, Move, Outcome
 from mainspring.json_text import read_object
 
-STAND_BY = 0.5  # seconds that a refused job may wait in its worker, in case the guard lets it pass after all
+HANDOVER_WAIT = 0.5  # seconds that a refused job may wait in its worker, in case the guard lets it pass after all
 PassAtOnce = Callable[[Sequence[Claim]], list[Claim]]
 LookAgain = Callable[[], Awaitable[bool]]
 """Returns whether what a job waits for has happened by now. Asked again after the job was suspended, see `Store`."""
@@ -47,9 +47,9 @@ class Refusal:
 
     outcome: Outcome
     look_again: LookAgain | None = None
-    soon: asyncio.Future[bool] | None = None  # becomes True if the job may start after all, within STAND_BY
+    soon: asyncio.Future[bool] | None = None  # becomes True if the job may start after all, within HANDOVER_WAIT
 
-    def call_off(self) -> bool:
+    def cancel_wait(self) -> bool:
         """Stop waiting; return whether the job had already been let in. If so, its guard must be told when it ends."""
         if self.soon is None or self.soon.cancel():
             return False
@@ -129,7 +129,7 @@ class Guards:
             await self._ask_each(claims, now, refused)
         except BaseException:
             for refusal in refused.values():
-                refusal.call_off()
+                refusal.cancel_wait()
             raise
         return refused
 
@@ -189,7 +189,7 @@ class Guards:
 
 def final(refusal: Refusal) -> Refusal:
     """Make a refusal final, before it is granted after all: other guards would have to be asked again."""
-    refusal.call_off()
+    refusal.cancel_wait()
     return replace(refusal, soon=None)
 
 

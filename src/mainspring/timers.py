@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 log = get_log("mainspring.timers")
 
 CHUNK = 200  # documents to fire at a time, for most timers
-TURN = 0.1  # seconds that a timer may fire while other timers wait for their turn
-PATIENCE: Millis = 5_000  # until the next try, while the system is halted and accepts no new jobs
+TURN_SECONDS = 0.1  # a timer may fire for so long while other timers wait for their turn
+HALTED_RETRY: Millis = 5_000  # until the next try, while the system is halted and accepts no new jobs
 LOOK_AGAIN: Millis = 1_000  # until the next look, if the clock went back during this one
 NEWER_FIRST: Millis = 20_000  # for so long, documents this version cannot read are left to workers of newer versions
-LATER: Millis = 60_000  # if no such worker has fired them by then, they are put off by this
+UNREADABLE_DELAY: Millis = 60_000  # if no such worker has fired them by then, they are put off by this
 
 
 class Timer(Protocol):
@@ -59,7 +59,7 @@ async def leave_to_newer(
         return None
     chances = {document.key: (document.due_at or now) + NEWER_FIRST for document in documents}
     over = [document for document in documents if chances[document.key] <= now or len(documents) == chunk]
-    writes = [Write(document.key, document.data, expected=document.version, due_at=now + LATER) for document in over]
+    writes = [Write(each.key, each.data, expected=each.version, due_at=now + UNREADABLE_DELAY) for each in over]
     if writes:
         await app.store.write([Bundle((write,)) for write in writes])
     return min((chances[document.key] for document in documents if document not in over), default=None)
@@ -124,7 +124,7 @@ class Timers:
 
     async def _take_turn(self, timer: Timer) -> Step:
         """Fire one chunk of due documents after another, as long as the turn lasts and the chunks are full."""
-        until = time.monotonic() + TURN
+        until = time.monotonic() + TURN_SECONDS
         while True:
             step = await self._step(timer)
             if not (step.fired and step.full) or time.monotonic() >= until:
@@ -142,7 +142,7 @@ class Timers:
             if not self._refused:
                 log.warning("timers_wait", collection=timer.collection, reason=str(error))
             self._refused = True
-            return Step(fired=False, next_at=due.now + PATIENCE)
+            return Step(fired=False, next_at=due.now + HALTED_RETRY)
         self._refused = False
         next_at = again if due.next_at is None else min(again or due.next_at, due.next_at)
         return Step(fired=again is None, full=len(due.documents) == timer.chunk, next_at=next_at)

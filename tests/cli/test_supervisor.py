@@ -13,7 +13,7 @@ from mainspring.cli.exits import Exit
 from mainspring.cli.supervisor import describe
 from mainspring.ids import new_id
 from mainspring.job import NewJob, Status
-from mainspring.worker.worker import SAME_WISH
+from mainspring.worker.worker import SAME_SIGNAL_WITHIN
 from tests.cli.conftest import Shop, Start, Started
 from tests.cli.test_worker import APP
 from tests.cli.waiting import alive, wait_until
@@ -98,7 +98,7 @@ def test_a_second_signal_is_passed_on(pair: Started, shop: Shop) -> None:
     wait_until(lambda: shop.status(job_id) is Status.RUNNING)
     pair.process.send_signal(signal.SIGTERM)
     pair.wait_for("worker_stopping", 2)
-    time.sleep(2 * SAME_WISH)  # sooner it would be taken for the same wish
+    time.sleep(2 * SAME_SIGNAL_WITHIN)  # sooner it would be taken for the same wish
     pair.process.send_signal(signal.SIGTERM)
     assert pair.process.wait() == 0
     assert shop.status(job_id) is Status.PENDING

@@ -13,7 +13,7 @@ from mainspring.errors import IllegalMove, StoreBusy, StoreCorrupt, StoreError, 
 from mainspring.job import Move, Outcome, Status
 from mainspring.stores.protocol import Store
 from mainspring.worker import acks as acks_module
-from mainspring.worker.acks import ENOUGH, LARGE, Acks, patience_with
+from mainspring.worker.acks import FULL_BATCH, LARGE_RESULT, Acks, patience_with
 from mainspring.worker.outage import Outage
 from mainspring.worker.run import Run
 from tests.worker.working import claim_of, ended, eventually, new_app, working
@@ -101,9 +101,9 @@ async def test_an_urgent_one_takes_the_others_along() -> None:
 
 async def test_enough_is_enough() -> None:
     async with scene() as it:
-        for number in range(ENOUGH):
+        for number in range(FULL_BATCH):
             it.add(str(number))
-        await eventually(lambda: len(it.confirmed) == ENOUGH)
+        await eventually(lambda: len(it.confirmed) == FULL_BATCH)
 
 
 async def test_without_a_delay_each_is_written_as_it_comes() -> None:
@@ -128,8 +128,8 @@ async def test_large_results_hold_up_no_others() -> None:
     async with scene() as it:
         it.store.large_gate.clear()
         it.add("small")
-        it.add("large", result="x" * (LARGE + 1))
-        it.add("another", result="x" * (LARGE + 1))
+        it.add("large", result="x" * (LARGE_RESULT + 1))
+        it.add("another", result="x" * (LARGE_RESULT + 1))
         await eventually(lambda: it.store.tries)
         it.add("next", urgent=True)
         await eventually(lambda: len(it.confirmed) == 2)
@@ -258,4 +258,4 @@ async def test_batched_tasks_are_written_together() -> None:
         await ended(app, *[job.id for job in jobs])
     assert sum(batches) == 300
     assert len(batches) < 30
-    assert max(batches) <= acks_module.ENOUGH
+    assert max(batches) <= acks_module.FULL_BATCH

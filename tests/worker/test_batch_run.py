@@ -518,7 +518,7 @@ async def test_events_and_acks_are_per_job() -> None:
 
 @pytest.mark.slow
 async def test_a_batch_that_finds_no_slot_is_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.worker.worker.STALE", 0.05)
+    monkeypatch.setattr("mainspring.worker.worker.MAX_BUFFER_WAIT", 0.05)
     app, go, started = new_app(), asyncio.Event(), asyncio.Event()
 
     @app.task()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.stores.protocol import EVERY_QUEUE, Want
-from mainspring.worker.claiming import AHEAD, Prefetch, SoloTurns, wants
+from mainspring.worker.claiming import PREFETCH_SECONDS, Prefetch, SoloTurns, wants
 from mainspring.worker.settings import Subscription
 
 NAMES = "abcdef"
@@ -109,13 +109,13 @@ def test_nothing_is_claimed_ahead_before_anything_is_known() -> None:
 def test_quick_jobs_are_claimed_ahead_for_a_moment() -> None:
     prefetch = Prefetch(1000)
     measured(prefetch, 10_000, 2)
-    assert prefetch.ahead == pytest.approx(10_000 * AHEAD, rel=0.1)
+    assert prefetch.ahead == pytest.approx(10_000 * PREFETCH_SECONDS, rel=0.1)
 
 
 def test_what_was_measured_first_counts_at_once() -> None:
     prefetch = Prefetch(2000)
     measured(prefetch, 10_000, 0.06)
-    assert prefetch.ahead == pytest.approx(10_000 * AHEAD, rel=0.25)
+    assert prefetch.ahead == pytest.approx(10_000 * PREFETCH_SECONDS, rel=0.25)
 
 
 def test_it_adapts_when_jobs_become_slow() -> None:
@@ -194,7 +194,7 @@ def test_after_a_turn_the_others_have_four_times_as_long() -> None:
 
 
 def test_suspects_that_have_waited_for_long_get_half_of_the_time() -> None:
-    turns, now = busy(), NOW + SoloTurns.OLD + 1
+    turns, now = busy(), NOW + SoloTurns.OLD_AFTER + 1
     turns.ended(now, now + 2, alone=True)
     assert turns.due_in(now + 2, idle=False) == pytest.approx(2)
 
@@ -205,9 +205,9 @@ def test_turns_wait_longer_while_the_worker_is_never_idle() -> None:
         patience.append(turns.patience)
         turns.ended(NOW, NOW + turns.patience, alone=False)
     assert patience[:4] == pytest.approx([0.05, 0.1, 0.2, 0.4])
-    assert patience[-1] == SoloTurns.LONGEST
+    assert patience[-1] == SoloTurns.LONGEST_PATIENCE
     turns.noticed(False, NOW)
-    assert turns.patience == SoloTurns.FIRST
+    assert turns.patience == SoloTurns.FIRST_PATIENCE
 
 
 def test_a_worker_that_runs_a_long_job_does_not_stop_claiming_although_nothing_new_comes() -> None:

@@ -79,7 +79,7 @@ async def test_it_can_be_stopped_at_any_moment_and_poked_after_that() -> None:
 
 async def test_a_store_that_says_nothing_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a server that was stopped: the connection stands, and nobody answers."""
-    monkeypatch.setattr(heartbeat_module, "SILENCE", 0.01)
+    monkeypatch.setattr(heartbeat_module, "SILENCE_TIMEOUT", 0.01)
     noticed: list[StoreError | None] = []
     store = FakeStore()
     store.answers.clear()

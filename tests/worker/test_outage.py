@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mainspring.errors import StoreError, StoreFull, StoreUnavailable, StoreVanished
-from mainspring.worker.outage import FIRST_REMINDER, LONGEST, Outage
+from mainspring.worker.outage import FIRST_REMINDER, LONGEST_REMINDER, Outage
 from tests.worker.working import fields_of
 
 
@@ -47,8 +47,8 @@ def test_it_is_told_of_at_growing_intervals(outage: Outage, watch: Watch, log: p
         outage.failed("claim", StoreUnavailable())
     moments = [gone_for for _, gone_for in warnings(log)]
     pauses = [later - earlier for earlier, later in itertools.pairwise(moments)]
-    assert pauses == [min(FIRST_REMINDER * 2**n, LONGEST) for n in range(len(pauses))]
-    assert pauses[-1] == LONGEST
+    assert pauses == [min(FIRST_REMINDER * 2**n, LONGEST_REMINDER) for n in range(len(pauses))]
+    assert pauses[-1] == LONGEST_REMINDER
 
 
 def test_of_several_loops_the_first_is_told_of(outage: Outage, log: pytest.LogCaptureFixture) -> None:

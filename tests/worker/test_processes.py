@@ -184,7 +184,7 @@ async def test_a_child_that_dies_is_a_crash_and_the_third_is_the_last(app: Mains
 async def test_a_timeout_ends_the_process(
     app: Mainspring, tmp_path: Path, deaf: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mainspring.worker.processes.LAST_WORDS", 0.1)
+    monkeypatch.setattr("mainspring.worker.processes.TERMINATE_TIMEOUT", 0.1)
     async with working(app, processes=1):
         await (await children.pid.enqueue()).result(15)  # a child that is up: the timeout is the handler's own
         job = await children.hangs.using(timeout=0.3).enqueue(note=str(tmp_path / "pid"), deaf=deaf)
@@ -225,7 +225,7 @@ async def test_jobs_that_wait_too_long_for_a_child_are_handed_back(
     app: Mainspring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To the store they look as if they ran: with a timeout they would count as stalled."""
-    monkeypatch.setattr(worker_module, "STALE", 0.05)
+    monkeypatch.setattr(worker_module, "MAX_BUFFER_WAIT", 0.05)
     released = record(app, JobReleased)
     async with working(app, processes=1) as worker:
         running = await children.hangs.enqueue(note=str(tmp_path / "pid"))

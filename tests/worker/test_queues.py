@@ -186,7 +186,7 @@ async def test_quick_jobs_are_claimed_ahead_and_slow_ones_are_not(app: Mainsprin
 async def test_what_was_claimed_ahead_and_does_not_start_is_handed_back(
     app: Mainspring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "STALE", 0.05)
+    monkeypatch.setattr(worker_module, "MAX_BUFFER_WAIT", 0.05)
     events, gate = record(app, JobReleased), asyncio.Event()
 
     @app.task()

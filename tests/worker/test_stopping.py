@@ -38,7 +38,7 @@ def app() -> Mainspring:
 
 @pytest.fixture
 def short_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, "LAST_WORDS", 0.2)
+    monkeypatch.setattr(worker_module, "STOP_TIMEOUT", 0.2)
     monkeypatch.setattr(slots, "CANCEL_TIMEOUT", 0.1)
 
 
@@ -108,7 +108,7 @@ async def test_signals(app: Mainspring, number: int, monkeypatch: pytest.MonkeyP
     async def work() -> None:
         await asyncio.sleep(3600)
 
-    monkeypatch.setattr(worker_module, "SAME_WISH", 3600.0)  # however long this machine takes between the two
+    monkeypatch.setattr(worker_module, "SAME_SIGNAL_WITHIN", 3600.0)  # however long this machine takes between the two
     worker = Worker(app, **{**QUICK, "grace": 3600})
     running = asyncio.create_task(worker._run())
     job = await work.enqueue()
@@ -118,7 +118,7 @@ async def test_signals(app: Mainspring, number: int, monkeypatch: pytest.MonkeyP
     os.kill(os.getpid(), number)  # the same wish, told to the process and to its group
     await asyncio.sleep(0.05)
     assert not running.done()
-    monkeypatch.setattr(worker_module, "SAME_WISH", 0.0)
+    monkeypatch.setattr(worker_module, "SAME_SIGNAL_WITHIN", 0.0)
     os.kill(os.getpid(), number)
     assert await asyncio.wait_for(running, DEADLINE) == 0
     worker._be_patient()  # as `run` is when all has ended in order; else this process would end
@@ -337,7 +337,7 @@ LEAVING = """
 import asyncio, os, signal, sys, threading, time
 from mainspring import Mainspring
 from mainspring.worker import Worker, slots, worker
-worker.LAST_WORDS = slots.LAST_WORDS = 0.2
+worker.STOP_TIMEOUT = slots.CANCEL_TIMEOUT = 0.2
 app = Mainspring("memory://")
 
 @app.task()

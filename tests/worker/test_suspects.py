@@ -37,7 +37,7 @@ async def test_nothing_runs_beside_a_suspect_and_all_get_their_turn(
     app: Mainspring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claiming.SoloTurns, "HOLD_BACK", 0.02)
-    monkeypatch.setattr(claiming.SoloTurns, "LENGTH", 0.0)  # one suspect per turn
+    monkeypatch.setattr(claiming.SoloTurns, "TURN_LENGTH", 0.0)  # one suspect per turn
     now: set[str] = set()
     beside: list[set[str]] = []
     ran: list[str] = []
@@ -109,7 +109,7 @@ async def test_a_long_job_does_not_keep_others_from_running_while_a_suspect_wait
         app.store._rows[suspect.id].crashes = 1  # type: ignore[attr-defined]
         app.store._lines.join(app.store._rows[suspect.id])  # type: ignore[attr-defined]
         await app.resume("fragile")
-        await eventually(lambda: worker._solo.patience > claiming.SoloTurns.FIRST)  # a turn in vain
+        await eventually(lambda: worker._solo.patience > claiming.SoloTurns.FIRST_PATIENCE)  # a turn in vain
         for _ in range(3):
             assert await (await short.enqueue()).result(10) == "done"
         assert (await suspect.get()).status is Status.PENDING

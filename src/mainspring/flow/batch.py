@@ -38,9 +38,9 @@ OPTION = "members_of"  # an option of the job that waits for the members
 BATCHES, MEMBERS = "batches", "batch_members"  # collections
 CHUNK = 1000  # ids in a document
 COMING_IN: Millis = 3_600_000  # for so long, members that are not in the store may still be inserted
-LATER: Millis = 10_000  # until the next check whether they have been
+COMING_IN_RECHECK: Millis = 10_000  # until the next check whether they have been
 ENDS = (Status.COMPLETED, Status.DEAD_LETTER, Status.CANCELLED)  # in the order of a Tally's fields
-KEPT: Millis = 30 * 86_400_000  # documents are kept so long after a batch has finished, or if its jobs never come in
+BATCH_RETENTION: Millis = 30 * 86_400_000  # after a batch has finished, or if its jobs never come in
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Batches:
     def _documents(self, batch: str, ids: Sequence[str], *, is_in: bool) -> Sequence[Write]:
         """Return the writes of the batch's documents. They expire until the jobs are in: this process may die first."""
         now = self._app.store.clock.now()
-        expires_at = None if is_in else now + KEPT
+        expires_at = None if is_in else now + BATCH_RETENTION
         starts = range(0, len(ids), CHUNK)
         chunks = [Chunk(tuple(dict.fromkeys(ids[start : start + CHUNK]))) for start in starts]
         head = Head(sum(len(chunk.ids) for chunk in chunks), now, is_in=is_in)
@@ -269,7 +269,7 @@ class Batches:
         return progress.to_data()
 
     async def _forget_later(self, progress: BatchProgress) -> None:
-        at, batch = self._app.store.clock.now() + KEPT, progress.id
+        at, batch = self._app.store.clock.now() + BATCH_RETENTION, progress.id
         head = replace(await self._head(batch), is_in=True, ended=progress.tally)
         chunks = [Write(chunk.key, chunk.data, chunk.version, expires_at=at) for chunk in await self._chunks(batch)]
         await self._write([*chunks, head.write(batch, at)])
@@ -366,7 +366,7 @@ class BatchGuard:
             return refuse(claim, Move.CANCEL, reason="its batch is not known any more")
         if soon:
             reason = "jobs of its batch are still coming in"
-            return refuse(claim, Move.SUSPEND, delay=LATER, blocked=True, reason=reason)
+            return refuse(claim, Move.SUSPEND, delay=COMING_IN_RECHECK, blocked=True, reason=reason)
         return None if awaited is None else dependencies.wait_for(claim, awaited)
 
     async def ended(self, jobs: Sequence[Guarded]) -> None:

@@ -39,12 +39,12 @@ T = TypeVar("T")
 
 COLLECTION = "breakers"
 OPTION = "breaker"
-FRESH: Millis = 1_000  # for so long, a process trusts what it has read
-ASK_AGAIN: Millis = 1_000  # until a refused job asks again, while probes are under way
-BY_HAND: Millis = 600_000  # until a job checks again by itself whether an operator has closed the breaker
+FRESH_FOR: Millis = 1_000  # for so long, a process trusts what it has read
+PROBING_DELAY: Millis = 1_000  # until a refused job asks again, while probes are under way
+BY_HAND_RECHECK: Millis = 600_000  # until a job checks again by itself whether an operator has closed the breaker
 SPACING: Millis = 20  # between jobs that come back, so that they do not all start at once
-WIDEST: Millis = 600_000  # the longest time over which they are spread
-EVERYBODY = 1_000_000  # jobs to wake: more than ever wait
+MAX_SPREAD: Millis = 600_000  # the longest time over which they are spread
+ALL_WAITING = 1_000_000  # jobs to wake: more than ever wait
 LONGEST_NAME = 200
 
 
@@ -136,7 +136,7 @@ class View:
     def defer(self) -> Millis:
         with self.lock:
             self.deferred += 1
-            return min(self.deferred * SPACING, WIDEST) + random.randrange(SPACING)  # noqa: S311 - spreads load
+            return min(self.deferred * SPACING, MAX_SPREAD) + random.randrange(SPACING)  # noqa: S311 - spreads load
 
 
 class Breakers:
@@ -383,21 +383,21 @@ class Breakers:
             self._app.bus.emit(BreakerHalfOpened(breaker=name))
         else:
             self._app.bus.emit(BreakerClosed(breaker=name, reason=after.reason))
-            await self._app.store.wake({key_of(name): EVERYBODY})
+            await self._app.store.wake({key_of(name): ALL_WAITING})
 
 
 DEFAULT = Breaker()
 
 
 def is_fresh(view: View, now: Millis) -> bool:
-    return 0 <= now - view.read_at < FRESH
+    return 0 <= now - view.read_at < FRESH_FOR
 
 
 def wait_of(current: Circuit, now: Millis) -> Millis:
     """Return for how long, at least, a refused call cannot go through."""
     if current.phase is Phase.OPEN:
-        return BY_HAND if current.until is None else max(0, current.until - now)
-    return ASK_AGAIN
+        return BY_HAND_RECHECK if current.until is None else max(0, current.until - now)
+    return PROBING_DELAY
 
 
 def reason_of(name: str) -> str:

@@ -19,7 +19,7 @@ from mainspring.errors import ConfigurationError
 SLICES = 10  # per window
 PROBE_LEASE: Millis = 60_000  # after that, a probe without an answer no longer blocks others
 SLOWEST_PROBE: Millis = 86_400_000  # a probe's answer still counts until this long after its lease
-MOST_DOUBLINGS = 20
+MAX_DOUBLINGS = 20
 
 
 class Phase(StrEnum):
@@ -49,7 +49,7 @@ class Breaker:
         return moment - moment % length
 
     def open_length(self, times: int) -> Millis:
-        doubled = duration(self.open_for) << min(max(times - 1, 0), MOST_DOUBLINGS)
+        doubled = duration(self.open_for) << min(max(times - 1, 0), MAX_DOUBLINGS)
         return min(doubled, max(duration(self.longest), duration(self.open_for)))
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 COLLECTION = "newest"
 OPTION = "newest"
-KEPT: Millis = 30 * 86_400_000  # for so long after its job is due, a document is kept
+KEY_RETENTION: Millis = 30 * 86_400_000  # for so long after its job is due, a document is kept
 LONGEST_KEY = names.LONGEST_KEY
 BY = By("mainspring", audited=False)
 
@@ -130,8 +130,8 @@ class Seat:
 
     async def _is_still(self, found: Document, job: NewJob, now: Millis) -> bool:
         """Return whether the changed job is still the newest: if not, it may give way, and our change with it."""
-        if found.expires_at is not None and found.expires_at - now < KEPT // 2:
-            again = Write(self._place, found.data, expected=found.version, expires_at=due(job, now) + KEPT)
+        if found.expires_at is not None and found.expires_at - now < KEY_RETENTION // 2:
+            again = Write(self._place, found.data, expected=found.version, expires_at=due(job, now) + KEY_RETENTION)
             return (await self._app.store.write([Bundle((again,))]))[0] is not None
         current = await self._look()
         return current is not None and current.version == found.version
@@ -145,7 +145,7 @@ class Seat:
         """Insert the job as the newest; return None if another process was quicker."""
         expected = ABSENT if found is None else found.version
         data = Newest(job.id, now).to_json()
-        write = Write(self._place, data, expected=expected, expires_at=due(job, now) + KEPT)
+        write = Write(self._place, data, expected=expected, expires_at=due(job, now) + KEY_RETENTION)
         (inserted,) = await self._app.store.write([Bundle((write,), (job,))])
         if inserted is None:
             return None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 OPTION = "deliver"
 PUT_OFF = "put_off"  # an option that says why the job is later, for those who ask
-LATER: Millis = 60_000  # until the next try, when a worker of a newer version may take the job
+NEWER_VERSION_DELAY: Millis = 60_000  # until the next try, when a worker of a newer version may take the job
 
 
 def option_of(job: NewJob) -> Any:
@@ -183,7 +183,7 @@ class DeliveryGuard:
         for (_, claim), hours in zip(windows, local, strict=True):
             if isinstance(hours, InvalidPerson):
                 reason = f"left to a worker of a newer version: {hours}"
-                refused[claim.id] = refuse(claim, Move.SNOOZE, delay=LATER, reason=reason)
+                refused[claim.id] = refuse(claim, Move.SNOOZE, delay=NEWER_VERSION_DELAY, reason=reason)
             elif hours is not None and (opening := hours.opening(now)) > now:
                 refused[claim.id] = put_off(claim, opening, now, hours)
         return refused

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mainspring.app import Mainspring
 
 OPTION = "after"
-MOST = 1000  # jobs that one job can wait for
+MAX_AFTER = 1000  # jobs that one job can wait for
 FIRST_LOOK: Millis = 60_000  # the first time that a job checks by itself, if it was not woken
 LONGEST_LOOK: Millis = 3_600_000  # the longest time between two such checks
 
@@ -59,8 +59,8 @@ def problem_of(after: Any, on_failed: Any) -> str | None:
     for job in after:
         if not isinstance(job if isinstance(job, str) else getattr(job, "id", None), str):
             return f"after is a list of jobs (handles or ids), but {job!r} is not one"
-    if len(ids_of(after)) > MOST:
-        return f"a job can wait for up to {MOST} others, not {len(ids_of(after))}; for more use app.batch(…)"
+    if len(ids_of(after)) > MAX_AFTER:
+        return f"a job can wait for up to {MAX_AFTER} others, not {len(ids_of(after))}; for more use app.batch(…)"
     return None
 
 

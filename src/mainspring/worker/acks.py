@@ -24,8 +24,8 @@ log = get_log("mainspring.worker")
 
 Confirmed = Callable[[list[tuple[Run, Outcome]], Sequence[Status | None]], None]
 UNWRITABLE = "how its run ended could not be written"
-ENOUGH = 500  # outcomes; when so many are collected, they are written without waiting for more
-LARGE = 262_144  # characters; a longer result is written by itself, in parallel to the others
+FULL_BATCH = 500  # outcomes; when so many are collected, they are written without waiting for more
+LARGE_RESULT = 262_144  # characters; a longer result is written by itself, in parallel to the others
 
 
 class Acks:
@@ -51,14 +51,14 @@ class Acks:
         self._progressed = asyncio.Event()
 
     def add(self, run: Run, outcome: Outcome, *, urgent: bool = False) -> None:
-        if self._large is not None and outcome.result is not None and len(outcome.result) > LARGE:
+        if self._large is not None and outcome.result is not None and len(outcome.result) > LARGE_RESULT:
             self._large.add(run, outcome, urgent=True)
             return
         waiting = self._waiting
         waiting.append((run, outcome))
         if len(waiting) == 1:
             self._some.set()
-        if urgent or len(waiting) == ENOUGH:
+        if urgent or len(waiting) == FULL_BATCH:
             self._urgent.set()
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from mainspring.app import Mainspring
-from mainspring.guards import STAND_BY, Refusal
+from mainspring.guards import HANDOVER_WAIT, Refusal
 from mainspring.log import get_log
 from mainspring.worker.after_ack import AfterAck
 from mainspring.worker.run import Run
@@ -21,7 +21,7 @@ class Admissions:
     def __init__(
         self,
         app: Mainspring,
-        aftermath: AfterAck,
+        after_ack: AfterAck,
         *,
         let_in: Callable[[list[Run]], None],
         turn_away: Callable[[Run, Refusal], None],
@@ -29,7 +29,7 @@ class Admissions:
         may_wait: Callable[[], bool],
     ) -> None:
         self._app = app
-        self._after_ack = aftermath
+        self._after_ack = after_ack
         self._let_in = let_in
         self._refuse = turn_away
         self._hand_back = hand_back
@@ -66,7 +66,7 @@ class Admissions:
             refusal = refusals.get(run.claim.id)
             if run.ended:  # cancelled, lost or handed back meanwhile, perhaps before its guards had let it pass
                 if refusal is not None:
-                    refusal.call_off()
+                    refusal.cancel_wait()
                 self._after_ack.ended(run.claim)
             elif refusal is None:
                 passed.append(run)
@@ -80,10 +80,10 @@ class Admissions:
         """Wait shortly for a pending grant. The run takes no slot meanwhile, so the worker can claim others."""
         self.standing_by += 1
         try:
-            await asyncio.wait([soon], timeout=STAND_BY)
+            await asyncio.wait([soon], timeout=HANDOVER_WAIT)
         finally:
             self.standing_by -= 1
-            granted = refusal.call_off()
+            granted = refusal.cancel_wait()
         if run.ended:
             if granted:
                 self._after_ack.ended(run.claim)
@@ -94,7 +94,7 @@ class Admissions:
 
     def _turn_away(self, run: Run, refusal: Refusal) -> None:
         """Refuse the run, unless it was granted in the meantime. It cannot wait here for a later grant."""
-        if refusal.call_off():
+        if refusal.cancel_wait():
             self._let_in([run])
         else:
             self._refuse(run, refusal)

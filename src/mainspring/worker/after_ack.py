@@ -13,7 +13,7 @@ from mainspring.durable.cancel_children import cancel_children
 from mainspring.guards import Ending, LookAgain
 from mainspring.job import Claim
 
-EVERYBODY = 1_000_000  # jobs to wake per key: more than ever wait
+ALL_WAITING = 1_000_000  # jobs to wake per key: more than ever wait
 
 
 class AfterAck:
@@ -68,7 +68,7 @@ class AfterAck:
                 await self._guards.ended([claim for claim, _ in ended], endings)
                 ended = []
                 if happened := await all_that_happened(suspended):
-                    await self._store.wake(dict.fromkeys(happened, EVERYBODY))
+                    await self._store.wake(dict.fromkeys(happened, ALL_WAITING))
                 suspended = {}
                 await cancel_children(self._app, cancelled, "mainspring")
             except BaseException:

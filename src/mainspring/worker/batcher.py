@@ -41,7 +41,7 @@ class PendingBatch:
         """Post the full batches, and set a timer for when the first of the other jobs has waited long enough."""
         while (self._posted + 1) * self.size <= len(self.waiting):
             self._post_one()
-        self._call_off()
+        self._cancel_timer()
         rest = self._posted * self.size
         if rest < len(self.waiting):
             loop = asyncio.get_running_loop()
@@ -53,7 +53,7 @@ class PendingBatch:
 
     def flush(self) -> None:
         """Post all waiting jobs, even if they do not fill a batch."""
-        self._call_off()
+        self._cancel_timer()
         while self._posted * self.size < len(self.waiting):
             self._post_one()
 
@@ -68,7 +68,7 @@ class PendingBatch:
         self._posted += 1
         self._post(self)
 
-    def _call_off(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -89,20 +89,20 @@ class Batcher:
 
     def discard(self, run: Run) -> bool:
         """Remove a run. Return False if it does not wait here."""
-        gathering = self._by_kind.get(kind_of(run))
-        if gathering is None or run not in gathering.waiting:
+        pending = self._by_kind.get(kind_of(run))
+        if pending is None or run not in pending.waiting:
             return False
-        gathering.waiting.remove(run)
+        pending.waiting.remove(run)
         return True
 
     def settle(self) -> None:
-        for gathering in self._by_kind.values():
-            if gathering.waiting:
-                gathering.settle()
+        for pending in self._by_kind.values():
+            if pending.waiting:
+                pending.settle()
 
     def flush(self) -> None:
-        for gathering in self._by_kind.values():
-            gathering.flush()
+        for pending in self._by_kind.values():
+            pending.flush()
 
     def claimed(self, runs: Sequence[Run], of: int) -> None:
         """Learn from a claim what the next one may bring: `runs` are its batched jobs, `of` the number of all."""
@@ -118,36 +118,36 @@ class Batcher:
         If only a share of the last claim was batched, only that share of the number is returned. Otherwise the worker
         would claim too many other jobs.
         """
-        return math.ceil(self._share * sum(gathering.lacks for gathering in self._seen))
+        return math.ceil(self._share * sum(pending.lacks for pending in self._seen))
 
     @property
     def missing(self) -> int:
         """Return how many jobs would fill the batches that have begun, if all due jobs belonged to them."""
-        return sum(gathering.lacks for gathering in self._by_kind.values() if len(gathering.waiting) % gathering.size)
+        return sum(pending.lacks for pending in self._by_kind.values() if len(pending.waiting) % pending.size)
 
     def __len__(self) -> int:
-        return sum(len(gathering.waiting) for gathering in self._by_kind.values())
+        return sum(len(pending.waiting) for pending in self._by_kind.values())
 
     @property
     def waiting(self) -> list[Run]:
-        return [run for gathering in self._by_kind.values() for run in gathering.waiting]
+        return [run for pending in self._by_kind.values() for run in pending.waiting]
 
     def stale(self, before: float) -> list[Run]:
         """Return the runs that could have started before this moment if a slot had been free."""
         return [
             run
-            for gathering in self._by_kind.values()
-            for run in gathering.waiting
-            if run.claimed_at + gathering.wait < before
+            for pending in self._by_kind.values()
+            for run in pending.waiting
+            if run.claimed_at + pending.wait < before
         ]
 
     def _of(self, run: Run) -> PendingBatch:
         kind = kind_of(run)
-        if (gathering := self._by_kind.get(kind)) is None:
+        if (pending := self._by_kind.get(kind)) is None:
             batch = run.task.batch
             assert batch is not None  # noqa: S101 - only runs of batched tasks are added
-            gathering = self._by_kind[kind] = PendingBatch(batch, self._post)
-        return gathering
+            pending = self._by_kind[kind] = PendingBatch(batch, self._post)
+        return pending
 
 
 def kind_of(run: Run) -> Kind:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from mainspring.stores.protocol import EVERY_QUEUE, Want
 from mainspring.worker.settings import Subscription
 
-AHEAD = 0.1  # seconds of work to claim in advance, at the rate at which jobs finish: a few round trips of a claim
-MEASURED = 0.05  # seconds; the shortest time over which the rate is measured
+PREFETCH_SECONDS = 0.1  # of work to claim in advance, at the rate at which jobs finish: a few round trips of a claim
+MIN_MEASURED_SECONDS = 0.05  # the shortest time over which the rate is measured
 SMOOTHING = 0.5  # weight of the newest measurement, from 0 to 1
 
 
@@ -33,11 +33,11 @@ class Prefetch:
             self._since = now
         self._finished += number
         elapsed = now - self._since
-        if elapsed >= MEASURED:
+        if elapsed >= MIN_MEASURED_SECONDS:
             rate = self._finished / elapsed
             self._rate += (rate - self._rate) * (SMOOTHING if self._rate else 1)
             self._finished, self._since = 0, now
-            self.ahead = min(self._most, int(self._rate * AHEAD))
+            self.ahead = min(self._most, int(self._rate * PREFETCH_SECONDS))
 
 
 class SoloTurns:
@@ -50,14 +50,14 @@ class SoloTurns:
     """
 
     HOLD_BACK = 0.5  # seconds before the first turn of a busy worker
-    QUIET = 1.0  # seconds without other jobs after which an idle worker does not hold back
-    LENGTH = 0.05  # seconds; within them, a turn may start further suspects
-    FIRST, LONGEST = 0.05, 30.0  # seconds a turn waits for running jobs to end: at first, and at most (it doubles)
-    OTHERS = 4.0  # after a turn, the other jobs run undisturbed for this many times its length
-    OLD, OTHERS_THEN = 60.0, 1.0  # if suspects have waited for so many seconds, they get half of the time
+    QUIET_FOR = 1.0  # seconds without other jobs after which an idle worker does not hold back
+    TURN_LENGTH = 0.05  # seconds; within them, a turn may start further suspects
+    FIRST_PATIENCE, LONGEST_PATIENCE = 0.05, 30.0  # seconds a turn waits for running jobs; it doubles
+    OTHERS_FACTOR = 4.0  # after a turn, the other jobs run undisturbed for this many times its length
+    OLD_AFTER, OTHERS_FACTOR_THEN = 60.0, 1.0  # if suspects have waited for so many seconds, they get half of the time
 
     def __init__(self) -> None:
-        self.patience = self.FIRST
+        self.patience = self.FIRST_PATIENCE
         self._since: float | None = None  # when suspects were noticed; None: there are none
         self._next = 0.0  # when the next turn begins
         self._busy_at = float("-inf")  # when other jobs were last claimed
@@ -65,7 +65,7 @@ class SoloTurns:
     def noticed(self, suspects: bool, now: float) -> None:  # noqa: FBT001 - the claim's answer, passed on
         """Note whether suspects are due."""
         if not suspects:
-            self._since, self.patience = None, self.FIRST
+            self._since, self.patience = None, self.FIRST_PATIENCE
         elif self._since is None:
             self._since, self._next = now, now + self.HOLD_BACK
 
@@ -76,15 +76,15 @@ class SoloTurns:
         """Return the seconds until the suspects' next turn; None if there are no suspects."""
         if self._since is None:
             return None
-        begins = min(self._next, self._busy_at + self.QUIET) if idle else self._next
+        begins = min(self._next, self._busy_at + self.QUIET_FOR) if idle else self._next
         return max(0.0, begins - now)
 
     def ended(self, began: float, now: float, *, alone: bool) -> None:
         """Note that a turn is over. `alone` says whether the worker became idle in time."""
-        is_old = self._since is not None and now - self._since > self.OLD
-        self._next = now + (now - began) * (self.OTHERS_THEN if is_old else self.OTHERS)
+        is_old = self._since is not None and now - self._since > self.OLD_AFTER
+        self._next = now + (now - began) * (self.OTHERS_FACTOR_THEN if is_old else self.OTHERS_FACTOR)
         if not alone:
-            self.patience = min(2 * self.patience, self.LONGEST)
+            self.patience = min(2 * self.patience, self.LONGEST_PATIENCE)
 
 
 def wants(

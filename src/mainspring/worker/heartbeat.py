@@ -17,7 +17,7 @@ from mainspring.worker.outage import Outage
 log = get_log("mainspring.worker")
 
 CONFIRMED_WITHIN = 2.0  # seconds to wait for the answer to a heartbeat before a job starts
-SILENCE = 10.0  # seconds; a store that has neither answered nor failed by then is reported as away
+SILENCE_TIMEOUT = 10.0  # seconds; a store that has neither answered nor failed by then is reported as away
 
 
 class Heartbeat:
@@ -103,8 +103,8 @@ class Heartbeat:
             self._poked.clear()
 
     async def _beat_once(self) -> None:
-        silence = StoreUnavailable(f"no answer for {SILENCE:g} s")
-        impatience = asyncio.get_running_loop().call_later(SILENCE, self._outage.failed, "heartbeat", silence)
+        silence = StoreUnavailable(f"no answer for {SILENCE_TIMEOUT:g} s")
+        impatience = asyncio.get_running_loop().call_later(SILENCE_TIMEOUT, self._outage.failed, "heartbeat", silence)
         sent_at = since_boot()
         try:
             held = self._held()

@@ -27,15 +27,15 @@ class Maintenance:
     def __init__(
         self,
         app: Mainspring,
-        announce: Reporter,
-        aftermath: AfterAck,
+        reporter: Reporter,
+        after_ack: AfterAck,
         stopping: asyncio.Event,
         beaten_at: Callable[[], float],
     ) -> None:
         self._app = app
         self._store = app.store
-        self._reporter = announce
-        self._after_ack = aftermath
+        self._reporter = reporter
+        self._after_ack = after_ack
         self._stopping = stopping
         self._loop = asyncio.get_running_loop()
         self._beaten_at = beaten_at  # when our own heartbeat last got through, by the monotonic clock

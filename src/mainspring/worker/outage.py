@@ -11,7 +11,7 @@ from mainspring.log import get_log
 
 log = get_log("mainspring.worker")
 
-FIRST_REMINDER, LONGEST = 10.0, 600.0  # seconds between two warnings about the same outage: at first, and at most
+FIRST_REMINDER, LONGEST_REMINDER = 10.0, 600.0  # seconds between two warnings about an outage; it doubles
 
 
 class Outage:
@@ -60,7 +60,7 @@ class Outage:
             log.warning("store_unavailable", **told)
             self._told.add(type(error))
             self._remind_at = now + self._pause
-            self._pause = min(2 * self._pause, LONGEST)
+            self._pause = min(2 * self._pause, LONGEST_REMINDER)
 
     def worked(self, loop: str) -> None:
         if loop not in self._failing:  # nearly always

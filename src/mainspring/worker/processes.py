@@ -28,7 +28,7 @@ WISHES: dict[str, Callable[[str, float], Wish]] = {
     "Cancel": lambda reason, _: Cancel(reason),
     "Discard": lambda reason, _: Discard(reason),
 }
-LAST_WORDS = 2.0  # seconds between asking a child to end and killing it
+TERMINATE_TIMEOUT = 2.0  # seconds between asking a child to end and killing it
 
 
 class Child:
@@ -67,7 +67,7 @@ class Child:
         self._doomed = True
         self._process.terminate()
         with contextlib.suppress(RuntimeError):  # there is no loop any more
-            asyncio.get_running_loop().call_later(LAST_WORDS, self._kill)
+            asyncio.get_running_loop().call_later(TERMINATE_TIMEOUT, self._kill)
 
     def close(self) -> None:
         self._kill()

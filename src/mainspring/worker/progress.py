@@ -10,15 +10,15 @@ from mainspring.stores.protocol import Store
 from mainspring.worker.reporter import Reporter
 from mainspring.worker.run import Run
 
-PAUSE = 0.1  # seconds between two writes; of several reports of a job, only the last is written
+WRITE_PAUSE = 0.1  # seconds between two writes; of several reports of a job, only the last is written
 
 
 class Progress:
     """The progress reports of one worker; belongs to one event loop."""
 
-    def __init__(self, store: Store, announce: Reporter, held: Mapping[str, Run]) -> None:
+    def __init__(self, store: Store, reporter: Reporter, held: Mapping[str, Run]) -> None:
         self._store = store
-        self._reporter = announce
+        self._reporter = reporter
         self._held = held
         self._loop = asyncio.get_running_loop()
         self._reports: dict[str, ProgressReport] = {}
@@ -41,7 +41,7 @@ class Progress:
         """Do one turn of a supervised loop."""
         await self._some.wait()
         await self.write()
-        await asyncio.sleep(PAUSE)
+        await asyncio.sleep(WRITE_PAUSE)
 
     async def write(self) -> None:
         """Write all reports; when this returns, everything reported before is written."""

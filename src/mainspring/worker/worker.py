@@ -64,11 +64,11 @@ EXIT_ABANDONED = 1  # exit code if a handler did not end and was left behind
 EXIT_STUCK = 5  # exit code if the worker stopped because its slots are stuck: start it again
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LONGEST_SLEEP = 10.0  # seconds between claims when nothing is due and nothing wakes the worker
-STALE = 2.0  # seconds that a claimed job may wait for a free slot before the worker hands it back for others
+MAX_BUFFER_WAIT = 2.0  # seconds that a claimed job may wait for a free slot before the worker hands it back for others
 REFRESH_EVERY = 600.0  # seconds between checks whether schedules are as the code and tzdata say
-SAME_WISH = 0.1  # seconds; two signals closer together count as one
-LAST_WORDS = 3.0  # seconds that stopped handlers have to end, after the grace
-LAST_WRITES = 3.0  # seconds that the store has to take their outcomes, after that
+SAME_SIGNAL_WITHIN = 0.1  # seconds; two signals closer together count as one
+STOP_TIMEOUT = 3.0  # seconds that stopped handlers have to end, after the grace
+WRITE_TIMEOUT = 3.0  # seconds that the store has to take their outcomes, after that
 
 
 class Worker:
@@ -130,7 +130,7 @@ class Worker:
                     for number in STOP_SIGNALS:  # another signal must not kill the process now, in its orderly end
                         runner.get_loop().remove_signal_handler(number)
                         signal.signal(number, signal.SIG_IGN)
-                    self._end_within(LAST_WORDS)
+                    self._end_within(STOP_TIMEOUT)
         finally:
             self._be_patient()
             for number, handler in before.items():
@@ -168,11 +168,11 @@ class Worker:
     def _on_signal(self) -> None:
         """Stop. Two signals in quick succession count as one: `timeout` and terminals signal process and group."""
         now = self._loop.time()
-        if now - self._signalled_at > SAME_WISH:
+        if now - self._signalled_at > SAME_SIGNAL_WITHIN:
             self._signalled_at = now
             self.stop()
             if self._stop_now.is_set():
-                self._end_within(3 * LAST_WORDS)  # a store that never answers must not keep the process alive
+                self._end_within(3 * STOP_TIMEOUT)  # a store that never answers must not keep the process alive
 
     def stop(self) -> None:
         """Claim no more and let running ones finish. A second call stops at once. Unfinished jobs are handed back."""
@@ -479,7 +479,7 @@ class Worker:
         try:
             more = alone = await self._alone(self._solo.patience)
             while more:
-                more = await self._run_suspect() and self._loop.time() - began < SoloTurns.LENGTH
+                more = await self._run_suspect() and self._loop.time() - began < SoloTurns.TURN_LENGTH
         finally:
             self._solo.ended(began, self._loop.time(), alone=alone)
 
@@ -609,8 +609,8 @@ class Worker:
         else:
             self._batcher.add(run)
 
-    def _post(self, gathering: PendingBatch) -> None:
-        self._buffer.append(gathering)
+    def _post(self, pending: PendingBatch) -> None:
+        self._buffer.append(pending)
         self._slot_pool.feed()
 
     def _let_in(self, runs: list[Run]) -> None:
@@ -891,7 +891,7 @@ class Worker:
 
     def _hand_back_stale(self) -> None:
         """Hand back jobs that were claimed ahead and cannot start soon: another worker may be able to run them."""
-        before = self._loop.time() - STALE
+        before = self._loop.time() - MAX_BUFFER_WAIT
         singly = (run for run in self._buffer if isinstance(run, Run))
         waiting = [*singly, *(run for run in self._held.values() if run.waits_for_child)]
         for run in [*(run for run in waiting if run.claimed_at < before), *self._batcher.stale(before)]:
@@ -944,11 +944,11 @@ class Worker:
         for run in list(self._held.values()):
             self._end(run, Stop.SHUTDOWN)
         if self._held:
-            await self._wait_idle(LAST_WORDS)
+            await self._wait_idle(STOP_TIMEOUT)
         for run in [*self._held.values(), *self._detached]:
             self._abandon(run)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WRITES):
+            async with asyncio.timeout(WRITE_TIMEOUT):
                 await self._acks.flush()
                 await self._after_ack.settle()
                 await self.app.guards.settled()

@@ -55,8 +55,8 @@ def starts(folder: Path) -> list[int]:
     return [at for (at,) in START.iter_unpack(path.read_bytes())] if path.exists() else []
 
 
-def work(folder: str, who: str, fresh: int = breakers.FRESH, **worker: Any) -> int:
+def work(folder: str, who: str, fresh: int = breakers.FRESH_FOR, **worker: Any) -> int:
     """`fresh`: for how many milliseconds it goes by what it has read of a breaker, if nothing wakes it."""
-    breakers.FRESH = fresh
+    breakers.FRESH_FOR = fresh
     logs.set_up("info", as_json=True, final=True)
     return Worker(make_app(folder), id=who, **worker).run()

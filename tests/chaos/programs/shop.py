@@ -8,5 +8,5 @@ from mainspring.worker import worker as worker_module
 from tests.chaos.programs.tasks import Shop
 from tests.chaos.waiting import DEADLINE
 
-worker_module.LAST_WORDS = worker_module.LAST_WRITES = DEADLINE  # as in work.py
+worker_module.STOP_TIMEOUT = worker_module.WRITE_TIMEOUT = DEADLINE  # as in work.py
 app = Shop(os.environ["CHAOS_FOLDER"], f"worker-{os.getpid()}").app

@@ -27,7 +27,7 @@ def run(
     shop: Shop, last_words: float = DEADLINE, last_writes: float = DEADLINE, log_level: str = "info", **worker: Any
 ) -> int:
     """As patient at its end as the test: a machine that has other things to do is no reason to leave in disorder."""
-    worker_module.LAST_WORDS, worker_module.LAST_WRITES = last_words, last_writes
+    worker_module.STOP_TIMEOUT, worker_module.WRITE_TIMEOUT = last_words, last_writes
     logs.set_up(log_level, as_json=True, final=True)
     return Worker(shop.app, id=shop.who, **worker).run()
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.clock import SKEW, Millis
-from mainspring.flow.limits.bucket import CALL_LASTS, LATE, TURN, Bucket
+from mainspring.flow.limits.bucket import WAITING_ROOM, WAKE_EVERY, WOKEN_FOR, Bucket
 from mainspring.flow.limits.token_cache import LEASE, TokenCache, returnable
 
 SLACK: Millis = 200  # as docs/flow.md has it: burst + rate x (window + 0.2 s)
@@ -57,7 +57,7 @@ def test_a_clock_that_went_back_stops_nothing() -> None:
     assert (bucket.call(hour), bucket.due_at(hour, None)) == (1, hour + 100)
     bucket.fill(0)  # the called job went another way
     assert bucket.called == 0
-    assert bucket.due_at(0, hour + 100) == TURN
+    assert bucket.due_at(0, hour + 100) == WAKE_EVERY
     bucket.take("a", 1)
     bucket.fill(100)
     assert bucket.call(100) == 1
@@ -70,9 +70,9 @@ def test_while_others_wait_only_who_was_called_may_start() -> None:
     assert (bucket.call(0), bucket.call(0), bucket.room) == (5, 0, 5)
     bucket.take("a", 1)
     assert (bucket.room, bucket.called) == (4, 4)
-    bucket.fill(CALL_LASTS + 1)  # they do not come
+    bucket.fill(WOKEN_FOR + 1)  # they do not come
     assert (bucket.called, bucket.room) == (0, 0)
-    assert bucket.call(CALL_LASTS + 1) == 5 + int(0.01 * LATE)
+    assert bucket.call(WOKEN_FOR + 1) == 5 + int(0.01 * WAITING_ROOM)
 
 
 def test_their_next_turn_is_when_there_is_a_token() -> None:
@@ -80,17 +80,17 @@ def test_their_next_turn_is_when_there_is_a_token() -> None:
     for bucket in (slow, quick):
         bucket.draw(100)
         bucket.waiting = True
-    assert (slow.due_at(0, None), quick.due_at(0, None)) == (60_000, TURN)
-    quick.fill(TURN)
+    assert (slow.due_at(0, None), quick.due_at(0, None)) == (60_000, WAKE_EVERY)
+    quick.fill(WAKE_EVERY)
     assert quick.room == 0
-    assert quick.call(TURN) == 10 * TURN  # what drips between two turns is not lost, however small the burst
+    assert quick.call(WAKE_EVERY) == 10 * WAKE_EVERY  # what drips in between is not lost, however small the burst
 
 
 def test_a_turn_is_taken_before_the_next_token_if_a_called_job_may_be_lost() -> None:
     bucket = Bucket.full(1 / 60_000, 2, 0)
     bucket.waiting = True
     assert bucket.call(0) == 2
-    assert bucket.due_at(0, None) == CALL_LASTS + 1
+    assert bucket.due_at(0, None) == WOKEN_FOR + 1
 
 
 def test_an_unused_bucket_is_forgotten_when_it_is_full() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mainspring import Limit
-from mainspring.flow.limits import coordinator as desk_module
+from mainspring.flow.limits import coordinator as coordinator_module
 from mainspring.flow.limits.coordinator import LimitCoordinator
 from mainspring.flow.limits.decisions import Acquire, Release
 from mainspring.flow.limits.limit import Gate, Ticket
@@ -18,7 +18,7 @@ FEW = 10
 
 async def test_who_forgets_reads_again_before_it_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a run that leaves would seem to hold nothing, and who waits for its place would not be called."""
-    monkeypatch.setattr(desk_module, "MOST_KNOWN", FEW)
+    monkeypatch.setattr(coordinator_module, "MAX_KNOWN", FEW)
     store = MemoryStore()
     coordinator = LimitCoordinator(store)
     places = [Ticket(Gate("work", Limit(1)), str(number)) for number in range(FEW + 2)]

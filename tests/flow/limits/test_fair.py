@@ -14,7 +14,7 @@ import pytest
 from mainspring import Context, Fair, Limit, Mainspring, Rate, Retry
 from mainspring.errors import ConfigurationError, Discard, InvalidPayload, StoreError, SystemHalted
 from mainspring.flow.limits.fair_share import FairShare
-from mainspring.flow.limits.turns import FRESH, IN_LINE, UNANSWERED, Turns
+from mainspring.flow.limits.turns import EXPECTED_FOR, LOST_AFTER, UNWRITTEN_FOR, Turns
 from mainspring.job import Status
 from mainspring.stores.documents import Bundle
 from mainspring.stores.memory import MemoryStore
@@ -256,7 +256,7 @@ async def test_calls_are_lost_only_if_nothing_of_the_key_is_ready() -> None:
     async with manual(app) as kit:
         first, *_ = await work.enqueue_many([{"who": "a"}] * 3)
         await work.enqueue(who="b")
-        kit.clock.advance(UNANSWERED / 1000 + 1)
+        kit.clock.advance(LOST_AFTER / 1000 + 1)
         await app.timers.run_due()
         assert await statuses(app) == {Status.PENDING: 2, Status.SUSPENDED: 2}  # nobody works: they may come yet
         await app.jobs.cancel(first.id)  # the call is lost with it
@@ -286,7 +286,7 @@ async def test_a_process_that_dies_before_it_calls_the_next_does_not_stop_the_li
             await kit.drain()
         assert ran == ["a"]
         await work.enqueue(who="b")
-        kit.clock.advance(UNANSWERED / 1000 + 21)
+        kit.clock.advance(LOST_AFTER / 1000 + 21)
         await app.timers.run_due()  # while others' jobs are ready
         assert await statuses(app) == {Status.COMPLETED: 1, Status.PENDING: 2, Status.SUSPENDED: 1}
         await kit.drain()
@@ -316,10 +316,10 @@ async def test_a_count_that_was_not_confirmed_for_long_is_written_again() -> Non
     turns = Turns(1, waiting=True, called=1, called_at=0)
     before = turns.to_data()
     turns.depart("job", 1, called=True)
-    assert turns.call(1, FRESH - 1) == 1
+    assert turns.call(1, UNWRITTEN_FOR - 1) == 1
     assert not turns.differs(before)
     turns.depart("job", 1, called=True)
-    assert turns.call(1, FRESH) == 1
+    assert turns.call(1, UNWRITTEN_FOR) == 1
     assert turns.differs(before)
 
 
@@ -364,11 +364,11 @@ async def test_a_call_to_nobody_is_taken_back() -> None:
     assert (turns.call(5, 0), turns.room) == (3, 0)
     turns.nobody_came(2, 1)
     assert (turns.room, turns.waiting) == (2, True)  # they may be on their way
-    turns.nobody_came(0, IN_LINE + 2)
+    turns.nobody_came(0, EXPECTED_FOR + 2)
     assert not turns.waiting
-    turns.give_up_calls(UNANSWERED)
+    turns.give_up_calls(LOST_AFTER)
     assert turns.called == 1
-    turns.give_up_calls(UNANSWERED + 1)
+    turns.give_up_calls(LOST_AFTER + 1)
     assert turns.called == 0
 
 

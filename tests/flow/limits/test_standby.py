@@ -10,7 +10,7 @@ import pytest
 from mainspring import Limit, Mainspring
 from mainspring.flow.limits.decisions import Acquire, Decision, Release, Wish
 from mainspring.flow.limits.limit import Gate, Rate, Ticket
-from mainspring.flow.limits.standby import MOST, QUICK, Standbys
+from mainspring.flow.limits.standby import MAX_STANDBYS, QUICK_SECONDS, Standbys
 from mainspring.guards import Guarded
 from mainspring.job import Status
 from mainspring.stores.protocol import Want, WorkerInfo
@@ -35,7 +35,7 @@ def busy(lasted: float) -> Standbys:
 
 async def test_it_is_worth_to_wait_only_for_short_runs_of_this_process() -> None:
     assert Standbys().wait(PLACE, *wishes("a")) is None
-    assert busy(QUICK).wait(PLACE, *wishes("a")) is None
+    assert busy(QUICK_SECONDS).wait(PLACE, *wishes("a")) is None
     standbys = busy(0.01)
     assert standbys.wait(Ticket(Gate("work", Rate(1)), ""), *wishes("a")) is None
     assert standbys.wait(PLACE, *wishes("a")) is not None
@@ -45,7 +45,7 @@ async def test_it_is_worth_to_wait_only_for_short_runs_of_this_process() -> None
 
 async def test_so_many_wait_and_no_more() -> None:
     standbys = busy(0.01)
-    waiting = [standbys.wait(PLACE, *wishes(str(number))) for number in range(MOST + 1)]
+    waiting = [standbys.wait(PLACE, *wishes(str(number))) for number in range(MAX_STANDBYS + 1)]
     assert waiting[-1] is None
     assert waiting[0] is not None
     waiting[0].cancel()
@@ -54,7 +54,7 @@ async def test_so_many_wait_and_no_more() -> None:
 
 async def test_who_went_away_is_forgotten_however_long_the_run_lasts_for_which_they_waited() -> None:
     standbys = busy(0.01)
-    for number in range(10 * MOST):
+    for number in range(10 * MAX_STANDBYS):
         soon = standbys.wait(PLACE, *wishes(str(number)))
         assert soon is not None
         soon.cancel()
@@ -85,7 +85,7 @@ async def test_nobody_waits_for_a_place_that_none_of_ours_holds() -> None:
 
 @pytest.mark.slow
 async def test_short_jobs_hand_over_without_being_called(new_app: NewApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.flow.limits.standby.QUICK", 60.0)  # a busy machine takes its time for them
+    monkeypatch.setattr("mainspring.flow.limits.standby.QUICK_SECONDS", 60.0)  # a busy machine takes its time for them
     monkeypatch.setattr("mainspring.worker.admission.STAND_BY", 60.0)
     app, called = new_app(), list[int]()
     inside, most, jobs = 0, 0, 24

@@ -11,8 +11,8 @@ from mainspring import Fair, Limit, Mainspring, Rate
 from mainspring.flow.limits.bucket import Bucket
 from mainspring.flow.limits.decisions import State
 from mainspring.flow.limits.limit import COLLECTION
-from mainspring.flow.limits.slots import KEEP, Slots
-from mainspring.flow.limits.timer import UNCHANGED, LimitTimer, may_be_wrong
+from mainspring.flow.limits.slots import UNUSED_RETENTION, Slots
+from mainspring.flow.limits.timer import EMPTY_FOR, LimitTimer, may_be_wrong
 from mainspring.flow.limits.turns import Turns
 from mainspring.ids import new_id
 from mainspring.job import UNTIL_WOKEN, NewJob, Status
@@ -137,15 +137,15 @@ async def test_limits_are_recovered_although_others_change_them(monkeypatch: pyt
 @pytest.mark.parametrize(
     ("state", "age", "expected"),
     [
-        (Slots(1), UNCHANGED - 1, True),
-        (Slots(1), UNCHANGED, False),
-        (Slots(1, {"job": 1}), UNCHANGED, True),
-        (Slots(1, {}, waiting=True), UNCHANGED, True),
-        (Bucket.full(0.001, 1, 0), UNCHANGED, True),
+        (Slots(1), EMPTY_FOR - 1, True),
+        (Slots(1), EMPTY_FOR, False),
+        (Slots(1, {"job": 1}), EMPTY_FOR, True),
+        (Slots(1, {}, waiting=True), EMPTY_FOR, True),
+        (Bucket.full(0.001, 1, 0), EMPTY_FOR, True),
     ],
 )
 def test_only_limits_that_were_empty_for_minutes_are_passed_over(state: State, age: int, expected: bool) -> None:
     group = "rate:work" if isinstance(state, Bucket) else "limit:work"
     document = Document(Key(COLLECTION, group, ""), json.dumps(state.to_data()), "v", None, state.expires_at(0))
-    assert document.expires_at in (None, KEEP) or isinstance(state, Bucket)
+    assert document.expires_at in (None, UNUSED_RETENTION) or isinstance(state, Bucket)
     assert may_be_wrong(document, state, age) is expected

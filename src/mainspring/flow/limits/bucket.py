@@ -9,10 +9,10 @@ from typing import Any
 
 from mainspring.clock import SKEW, Millis
 
-TURN: Millis = 50  # shortest time between two wake-ups of waiting jobs, as each costs a read, a write and a claim
-ROOM: Millis = 100  # the bucket holds what drips in this time even if the burst is less, so it can be taken in advance
-LATE: Millis = 150  # while jobs wait, the bucket holds what drips in this time beyond the burst: see `capacity`
-CALL_LASTS: Millis = 2_000  # a woken job that has not taken its token by then is not expected any more
+WAKE_EVERY: Millis = 50  # shortest time between two wake-ups of waiting jobs, as each costs a read, a write and a claim
+AHEAD_ROOM: Millis = 100  # holds what drips in this time even if the burst is less, to be taken in advance
+WAITING_ROOM: Millis = 150  # while jobs wait, the bucket holds what drips in this time beyond the burst: see `capacity`
+WOKEN_FOR: Millis = 2_000  # a woken job that has not taken its token by then is not expected any more
 EXPIRY_SLACK: Millis = 60_000  # for so long after it is full, the document of a bucket is kept
 
 
@@ -54,7 +54,7 @@ class Bucket:
         meanwhile, or a rate with a small burst would never be reached. No tokens are taken in advance then. So in both
         cases no more than burst + rate x 0.2 s can start at once (docs/flow.md).
         """
-        return self.burst + self.drip * LATE if self.waiting else max(self.burst, self.drip * ROOM)
+        return self.burst + self.drip * WAITING_ROOM if self.waiting else max(self.burst, self.drip * AHEAD_ROOM)
 
     def fill(self, now: Millis) -> None:
         """Add the tokens that have dripped. A process whose clock is slightly behind the last one's adds nothing."""
@@ -63,7 +63,7 @@ class Bucket:
         dripped = max(0, now - self.at) * self.drip
         self.tokens = min(self.capacity, self.tokens + dripped)
         self.at = max(self.at, now)
-        if not -SKEW <= now - self.called_at <= CALL_LASTS:
+        if not -SKEW <= now - self.called_at <= WOKEN_FOR:
             self.called = 0
 
     @property
@@ -104,9 +104,9 @@ class Bucket:
         if not self.waiting:
             return None
         missing = max(0.0, 1 - (self.tokens - self.called))
-        due = now + max(TURN, ceil(missing / self.drip))
+        due = now + max(WAKE_EVERY, ceil(missing / self.drip))
         if self.called:
-            due = min(due, max(now, self.called_at) + CALL_LASTS + 1)
+            due = min(due, max(now, self.called_at) + WOKEN_FOR + 1)
         return due if before is None else min(before, due)
 
     def expires_at(self, now: Millis) -> Millis | None:

@@ -33,7 +33,7 @@ from mainspring.flow.limits.limit import Fair, Ticket
 from mainspring.flow.limits.slots import Slots
 from mainspring.flow.limits.standby import Standbys
 from mainspring.flow.limits.storage import call, gone, state_in, write_of, written
-from mainspring.flow.limits.token_cache import AHEAD, USABLE, Portion, TokenCache, most_drawn, returnable
+from mainspring.flow.limits.token_cache import TOKENS_AHEAD, USABLE_FOR, Portion, TokenCache, most_drawn, returnable
 from mainspring.flow.limits.turns import Turns
 from mainspring.json_text import read_object
 from mainspring.log import get_log
@@ -42,13 +42,13 @@ from mainspring.stores.protocol import Store
 
 log = get_log("mainspring.limits")
 
-MOST_DOCUMENTS = 50  # in one bundle
-MOST_CASES = 200  # in one write
-MOST_KNOWN = 10_000  # documents kept in memory
-TRIES = 50  # of a round, before it gives up
-PAUSE = 0.004  # seconds; multiplied by the number of the try and a random factor below 1
-CALL_ALL_EVERY = 10.0  # seconds after which all free slots of a limit are offered again, as a wake-up may be lost
-LOOK_EVERY = 1.0  # seconds between two checks whether the holders of a full limit still run
+MAX_DOCUMENTS = 50  # in one bundle
+MAX_CASES = 200  # in one write
+MAX_KNOWN = 10_000  # documents kept in memory
+MAX_TRIES = 50  # of a round, before it gives up
+RETRY_PAUSE = 0.004  # seconds; multiplied by the number of the try and a random factor below 1
+WAKE_ALL_EVERY = 10.0  # seconds after which all free slots of a limit are offered again, as a wake-up may be lost
+CHECK_HOLDERS_EVERY = 1.0  # seconds between two checks whether the holders of a full limit still run
 
 
 class Request(NamedTuple):
@@ -75,7 +75,7 @@ class LimitCoordinator:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.standbys = Standbys()
-        self._crew = FairShare()
+        self._fair_share = FairShare()
         self._requests: list[Request] = []
         self._round: asyncio.Task[None] | None = None
         self._known: dict[Key, Document] = {}  # as this process last read or wrote them
@@ -83,7 +83,7 @@ class LimitCoordinator:
         self._drawing: set[Key] = set()
         self._left_over: dict[Key, list[Portion]] = {}  # tokens that go back with the next write
         self._returning: set[Key] = set()  # a check for unused tokens is planned
-        self._nobody: dict[Key, Millis] = {}  # the `noted_at` of the state in which no job was found waiting
+        self._none_waits: dict[Key, Millis] = {}  # the `noted_at` of the state in which no job was found waiting
         self._looked: dict[Key, float] = {}  # when the holders were last checked
         self._called: dict[Key, float] = {}  # when jobs were last woken
         self._gone: dict[Key, set[tuple[str, int]]] = {}  # holders that do not run any more
@@ -154,20 +154,20 @@ class LimitCoordinator:
     # -- one round ------------------------------------------------------------------------------
 
     async def _decide(self, wishes: list[Wish]) -> Decision:
-        decision, made = Decision(), cases(wishes, MOST_DOCUMENTS)
-        for begin in range(0, len(made), MOST_CASES):
-            await self._decide_cases(made[begin : begin + MOST_CASES], decision)
+        decision, made = Decision(), cases(wishes, MAX_DOCUMENTS)
+        for begin in range(0, len(made), MAX_CASES):
+            await self._decide_cases(made[begin : begin + MAX_CASES], decision)
         return decision
 
     async def _decide_cases(self, left: list[list[Wish]], decision: Decision) -> None:
         # jobs were suspended: look at the current state, not at a remembered one
         looks = any(isinstance(wish, Wait) for wishes in left for wish in wishes)
-        for number in range(1, TRIES + 1):
+        for number in range(1, MAX_TRIES + 1):
             left = await self._try(left, decision, trusted=not looks and number == 1)
             if not left:
                 return
-            await asyncio.sleep(self._random.random() * PAUSE * number if number > 1 else 0)
-        msg = f"another process changed the limit first, {TRIES} times in a row"
+            await asyncio.sleep(self._random.random() * RETRY_PAUSE * number if number > 1 else 0)
+        msg = f"another process changed the limit first, {MAX_TRIES} times in a row"
         raise StoreUnavailable(msg)
 
     async def _try(self, left: list[list[Wish]], decision: Decision, *, trusted: bool) -> list[list[Wish]]:
@@ -176,8 +176,8 @@ class LimitCoordinator:
         self._forget_if_many()  # before reading: what is not known when deciding would be taken for absent
         await self._read([key for key in tickets if not trusted or key not in self._known])
         if any(isinstance(ticket.gate.limit, Fair) for ticket in tickets.values()):
-            await self._crew.look(self.store)
-        self._empty_purses(left)
+            await self._fair_share.look(self.store)
+        self._empty_caches(left)
         now = self.store.clock.now()
         made = [self._case(wishes, tickets, now) for wishes in left]
         refused = [case for case in made if case.decision.refused]
@@ -197,7 +197,7 @@ class LimitCoordinator:
         freed = {key: self._drop_gone(key, state) for key, state in states.items() if key in self._gone}
         decision = decide(wishes, states, now)
         self._call_more(decision, states, freed)
-        call_next(decision, states, now, known=self._nobody)
+        call_next(decision, states, now, known=self._none_waits)
         drawn = draw_ahead(states, decision.taken, wishes)
         changed = [(key, state) for key, state in states.items() if state.differs(before[key])]
         writes = tuple(write_of(key, state, self._known.get(key), now) for key, state in changed)
@@ -208,14 +208,16 @@ class LimitCoordinator:
 
     def _state(self, ticket: Ticket, now: Millis) -> State:
         known, limit = self._known.get(ticket.document), ticket.gate.limit
-        width = self._crew.width(ticket.gate.name, limit, ticket.key, self._time()) if isinstance(limit, Fair) else 0
+        width = (
+            self._fair_share.width(ticket.gate.name, limit, ticket.key, self._time()) if isinstance(limit, Fair) else 0
+        )
         data = None if known is None else read_object(known.data) or None  # an unreadable document is replaced
         state = state_of(ticket, data, now, width)
         if isinstance(state, Bucket):
             state.put_back(returnable(self._left_over.get(ticket.document, ()), self._time()))
         return state
 
-    def _empty_purses(self, left: Iterable[Iterable[Wish]]) -> None:
+    def _empty_caches(self, left: Iterable[Iterable[Wish]]) -> None:
         """Move stale tokens, and all tokens of limits that jobs ask for, out of the caches.
 
         They go back to the bucket with the next write. No job may use them while requests for them are being decided.
@@ -233,7 +235,7 @@ class LimitCoordinator:
         """Wake jobs for the slots of dead runs and, now and then, for all free slots, as a wake-up may be lost."""
         for key, state in states.items():
             if isinstance(state, Slots) and not isinstance(state, Turns) and state.waiting and state.room:
-                if self._time() - self._called.get(key, 0) > CALL_ALL_EVERY:
+                if self._time() - self._called.get(key, 0) > WAKE_ALL_EVERY:
                     decision.calls[key] = state.room
                 elif number := freed.get(key, 0):
                     decision.calls[key] = min(state.room, decision.calls[key] + number)
@@ -244,7 +246,7 @@ class LimitCoordinator:
         for case in refused:
             for key in {ticket.document for ticket in case.decision.refused.values()}:
                 state = case.states[key]
-                if isinstance(state, Slots) and now - self._looked.get(key, 0) > LOOK_EVERY:
+                if isinstance(state, Slots) and now - self._looked.get(key, 0) > CHECK_HOLDERS_EVERY:
                     self._looked[key] = now
                     holders[key] = set(state.holders.items())
         dead = await gone(self.store, set().union(*holders.values())) if holders else set()
@@ -260,8 +262,8 @@ class LimitCoordinator:
 
     def _forget_if_many(self) -> None:
         """Limit the memory used. Tokens that are forgotten can be taken again."""
-        if len(self._known) > MOST_KNOWN:
-            for memory in (self._known, self._looked, self._called, self._gone, self._token_caches, self._nobody):
+        if len(self._known) > MAX_KNOWN:
+            for memory in (self._known, self._looked, self._called, self._gone, self._token_caches, self._none_waits):
                 memory.clear()
 
     async def _write(self, made: Sequence[Case]) -> set[Case]:
@@ -286,7 +288,7 @@ class LimitCoordinator:
         if case.drawn[key] and key not in self._returning:
             self._returning.add(key)
             ticket = next(ticket for wish in case.wishes for ticket in wish.tickets if ticket.document == key)
-            asyncio.get_running_loop().call_later(USABLE, self._return, ticket)
+            asyncio.get_running_loop().call_later(USABLE_FOR, self._return, ticket)
 
     def _return(self, ticket: Ticket) -> None:
         key = ticket.document
@@ -299,7 +301,7 @@ class LimitCoordinator:
             self._request([Prefetch((ticket,), 0)])
         elif left:
             self._returning.add(key)
-            asyncio.get_running_loop().call_later(USABLE / 4, self._return, ticket)
+            asyncio.get_running_loop().call_later(USABLE_FOR / 4, self._return, ticket)
 
     # -- waking jobs that wait --------------------------------------------------------------------
 
@@ -317,13 +319,13 @@ class LimitCoordinator:
             log.warning("call_failed", limits=len(calls), error=str(error))
             return
         for key, document in missed.items():
-            self._remember_that_nobody_came(key, document)
+            self._remember_none_waits(key, document)
 
-    def _remember_that_nobody_came(self, key: Key, document: Document | None) -> None:
+    def _remember_none_waits(self, key: Key, document: Document | None) -> None:
         """Remember that no job waits, until another process notes in the document that one does."""
         state = state_in(self._known[key])
         if isinstance(state, Turns):
-            self._nobody[key] = state.noted_at
+            self._none_waits[key] = state.noted_at
         self._know(key, document)
 
     def _know(self, key: Key, document: Document | None) -> None:
@@ -347,4 +349,6 @@ def draw_ahead(states: Mapping[Key, State], taken: Counter[Key], wishes: Iterabl
     wanted = Counter(taken)
     for draw in (wish for wish in wishes if isinstance(wish, Prefetch)):
         wanted[draw.tickets[0].document] += draw.number
-    return {key: bucket.draw(min(wanted[key] * AHEAD, most_drawn(bucket.drip))) for key, bucket in buckets.items()}
+    return {
+        key: bucket.draw(min(wanted[key] * TOKENS_AHEAD, most_drawn(bucket.drip))) for key, bucket in buckets.items()
+    }

@@ -10,7 +10,7 @@ from mainspring.stores.protocol import EVERY_QUEUE, Store, WorkerInfo
 LOOK_EVERY = 10.0  # seconds between two looks at the workers,
 LOOK_SOON = 0.5  # and while there are none
 BUSY_FOR = 5.0  # seconds after its last request in which a key counts as busy
-MOST_KEYS = 1000  # keys that are counted: with more, each has a width of one anyway
+MAX_KEYS = 1000  # keys that are counted: with more, each has a width of one anyway
 
 
 class FairShare:
@@ -42,7 +42,7 @@ class FairShare:
         busy = self._busy[name]
         busy.pop(key, None)
         busy[key] = now  # at the end: the dict is ordered by time
-        while next(iter(busy.values())) < now - BUSY_FOR or len(busy) > MOST_KEYS:
+        while next(iter(busy.values())) < now - BUSY_FOR or len(busy) > MAX_KEYS:
             del busy[next(iter(busy))]
         return len(busy)
 

@@ -35,7 +35,7 @@ class LimitGuard:
 
     def __init__(self, app: Mainspring) -> None:
         self._app = app
-        self._desks: WeakKeyDictionary[asyncio.AbstractEventLoop, LimitCoordinator] = WeakKeyDictionary()
+        self._coordinators: WeakKeyDictionary[asyncio.AbstractEventLoop, LimitCoordinator] = WeakKeyDictionary()
         # the loop that asked last
         self._latest: tuple[Callable[[], object], LimitCoordinator | None] = ((lambda: None), None)
         self._inside: dict[tuple[str, int], tuple[Release, float]] = {}  # run -> what it gives back, and its start
@@ -163,9 +163,9 @@ class LimitGuard:
         loop = asyncio.get_running_loop()
         home, coordinator = self._latest
         if home() is not loop:
-            coordinator = self._desks.get(loop)
+            coordinator = self._coordinators.get(loop)
         if coordinator is None or coordinator.store is not self._app.store:
-            coordinator = self._desks[loop] = LimitCoordinator(self._app.store)
+            coordinator = self._coordinators[loop] = LimitCoordinator(self._app.store)
         self._latest = ref(loop), coordinator
         return coordinator
 

@@ -25,9 +25,9 @@ from mainspring.stores.protocol import Filter
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
 
-PAGE = 500  # documents per read
+PAGE_SIZE = 500  # documents per read
 CLOCK_SKEW: Millis = 5_000  # a job may be due now although its time, by the store's clock, is slightly ahead
-MOST_OUT = 20_000  # ready or running jobs of a fair task; if there are more, they are not counted by key
+MAX_OUT = 20_000  # ready or running jobs of a fair task; if there are more, they are not counted by key
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Limits:
         running = Filter(statuses=(Status.RUNNING,), tasks=tasks or (name,))
         found: dict[str, str] = {}
         for where in (ready, running):  # in this order, a job claimed in between is seen twice rather than missed
-            if await self._app.store.count(where) > (MOST_OUT if tasks else 0):
+            if await self._app.store.count(where) > (MAX_OUT if tasks else 0):
                 return None
             found |= {job_id: key async for job_id, key in self._keys(where)}
         return Counter(found.values())
@@ -201,7 +201,7 @@ class Limits:
         """Return all limits that are in use, or those of one name, by name and key."""
         found: list[LimitState] = []
         after = None
-        while page := await self._app.store.browse(Listing(COLLECTION, None, after, PAGE)):
+        while page := await self._app.store.browse(Listing(COLLECTION, None, after, PAGE_SIZE)):
             after = page[-1].key[1:]
             found += [shown(key, state) for key, state in states_in(page).items()]
         return [state for state in found if name in (None, state.name)]

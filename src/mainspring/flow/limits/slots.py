@@ -8,9 +8,9 @@ from typing import Any
 
 from mainspring.clock import Millis
 
-LOOK_EVERY: Millis = 20_000  # for so long, a slot may stay free or held by a dead run until the timer checks it
-RENEW: Millis = 16_000  # a check planned nearer than this is planned anew: writing a near one would wake all workers
-KEEP: Millis = 3_600_000  # for so long, an unused limit is still shown
+CHECK_EVERY: Millis = 20_000  # for so long, a slot may stay free or held by a dead run until the timer checks it
+RENEW_WITHIN: Millis = 16_000  # a check planned nearer than this is moved: a near one would wake all workers
+UNUSED_RETENTION: Millis = 3_600_000  # for so long, an unused limit is still shown
 
 
 @dataclass(slots=True)
@@ -61,8 +61,9 @@ class Slots:
         """Return when to check the limit: as planned before, unless a check so near would wake all workers."""
         if not self.holders and not self.waiting:
             return None
-        is_near = before is not None and now + RENEW < before <= now + LOOK_EVERY  # later: planned by a wrong clock
-        return before if is_near else now + LOOK_EVERY
+        # if it is later than that, a wrong clock has planned it
+        is_near = before is not None and now + RENEW_WITHIN < before <= now + CHECK_EVERY
+        return before if is_near else now + CHECK_EVERY
 
     def expires_at(self, now: Millis) -> Millis | None:
-        return None if self.holders or self.waiting else now + KEEP
+        return None if self.holders or self.waiting else now + UNUSED_RETENTION

@@ -16,9 +16,9 @@ from mainspring.flow.limits.decisions import Acquire, Release
 from mainspring.flow.limits.limit import Limit, Ticket
 from mainspring.stores.documents import Key
 
-MOST = 8  # jobs that wait for one limit in one process
-QUICK = 0.1  # seconds; waiting is worth it if runs take less
-MOST_KNOWN = 10_000  # limits that are known to have quick runs
+MAX_STANDBYS = 8  # jobs that wait for one limit in one process
+QUICK_SECONDS = 0.1  # waiting is worth it if runs take less
+MAX_KNOWN = 10_000  # limits that are known to have quick runs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,10 +46,10 @@ class Standbys:
         self._inside.update(ticket.document for ticket in limits_of(leave))
 
     def left(self, leave: Release, lasted: float) -> None:
-        if len(self._quick) > MOST_KNOWN:
+        if len(self._quick) > MAX_KNOWN:
             self._quick.clear()
         for ticket in limits_of(leave):
-            (self._quick.add if lasted < QUICK else self._quick.discard)(ticket.document)
+            (self._quick.add if lasted < QUICK_SECONDS else self._quick.discard)(ticket.document)
             self._inside[ticket.document] -= 1
             if self._inside[ticket.document] <= 0:
                 del self._inside[ticket.document]
@@ -67,7 +67,7 @@ class Standbys:
         """Return how many more jobs could wait here."""
         if key not in self._quick or not self._inside[key]:
             return 0
-        return max(0, MOST - sum(not standby.soon.done() for standby in self._waiting.get(key, ())))
+        return max(0, MAX_STANDBYS - sum(not standby.soon.done() for standby in self._waiting.get(key, ())))
 
     def heirs(self, leaves: Iterable[Release]) -> list[Standby]:
         """Return, for each slot that becomes free, the job that has waited longest here."""

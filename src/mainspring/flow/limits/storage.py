@@ -18,7 +18,7 @@ from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Write
 from mainspring.stores.protocol import Store
 
 RATES, FAIR = f"{Rate.kind}:", f"{Fair.kind}:"
-TRIES = 5  # to note that fewer jobs were woken than planned
+MAX_TRIES = 5  # to note that fewer jobs were woken than planned
 
 
 def state_in(document: Document) -> State:
@@ -80,7 +80,7 @@ async def call(
     missing = {key: number - woken[call_of(key)] for key, number in calls.items()}
     before = {key: documents[key] for key, number in missing.items() if number > 0 and key in documents}
     after = await note_missing(store, list(before.values()), missing, now)
-    for _ in range(TRIES):  # no other process knows that fewer jobs were woken than are counted
+    for _ in range(MAX_TRIES):  # no other process knows that fewer jobs were woken than are counted
         lost = [key for key in before if key not in after and key.group.startswith(FAIR)]
         if not lost:
             break

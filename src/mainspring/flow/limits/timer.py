@@ -16,20 +16,20 @@ from mainspring.clock import Millis
 from mainspring.flow.limits.bucket import Bucket
 from mainspring.flow.limits.decisions import State
 from mainspring.flow.limits.limit import COLLECTION
-from mainspring.flow.limits.slots import KEEP, Slots
+from mainspring.flow.limits.slots import UNUSED_RETENTION, Slots
 from mainspring.flow.limits.storage import FAIR, call, gone, states_in, write_of, written
-from mainspring.flow.limits.turns import DOUBT, UNANSWERED, Turns
+from mainspring.flow.limits.turns import CHECK_AFTER, LOST_AFTER, Turns
 from mainspring.stores.documents import Bundle, Document, Key, Listing, Write
 from mainspring.timers import CHUNK, fire_planned, leave_to_newer
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
 
-LOOK_EVERY: Millis = 5_000  # between two counts of the ready and running jobs of a fair task
+COUNT_EVERY: Millis = 5_000  # between two counts of the ready and running jobs of a fair task
 ON_THE_WAY = 0.1  # seconds; usually the next job of a fair key starts within this time after the last one has ended
-UNCHANGED: Millis = 600_000  # a limit that was empty for so long has not refused a job lately
-PAGE = 200  # documents per read
-TRIES = 10  # to repair documents that other processes change at the same time
+EMPTY_FOR: Millis = 600_000  # a limit that was empty for so long has not refused a job lately
+PAGE_SIZE = 200  # documents per read
+MAX_TRIES = 10  # to repair documents that other processes change at the same time
 
 
 class LimitTimer:
@@ -50,12 +50,12 @@ class LimitTimer:
         others = {key for key, state in states.items() if self._is_for_others(key, state, now)}
         if 0 < len(others) < CHUNK:  # else limits that come due later would wait behind them
             states = {key: state for key, state in states.items() if key not in others}
-            again.append(now + DOUBT)
+            again.append(now + CHECK_AFTER)
         await self._look([document for document in documents if document.key in states], states, now)
         return min((moment for moment in again if moment is not None), default=None)
 
     def _is_for_others(self, key: Key, state: State, now: Millis) -> bool:
-        is_new = isinstance(state, Turns) and state.is_doubtful(now) and now - state.doubted_at < LOOK_EVERY
+        is_new = isinstance(state, Turns) and state.is_doubtful(now) and now - state.doubted_at < COUNT_EVERY
         return is_new and not self._app.limits.is_fair(key.group.removeprefix(FAIR))
 
     async def _look(self, documents: Sequence[Document], states: Mapping[Key, State], now: Millis) -> None:
@@ -106,12 +106,12 @@ class LimitTimer:
 
     async def _look_at_all(self, *, recount: bool) -> None:
         after = None
-        while page := await self._app.store.browse(Listing(COLLECTION, None, after, PAGE)):
+        while page := await self._app.store.browse(Listing(COLLECTION, None, after, PAGE_SIZE)):
             after = page[-1].key[1:]
             await self._recover(page, recount=recount)
 
     async def _recover(self, documents: Sequence[Document], *, recount: bool) -> None:
-        for _ in range(TRIES):  # other processes may change them at the same time
+        for _ in range(MAX_TRIES):  # other processes may change them at the same time
             now = self._app.store.clock.now()
             found = states_in(documents)
             known = (document for document in documents if document.key in found)
@@ -157,9 +157,9 @@ class LimitTimer:
         return {key for key in keys if (found := out[key.group]) is None or found[key.id]}
 
     async def _out_lately(self, group: str, now: Millis) -> Counter[str] | None:
-        """Count once for many documents. Within LOOK_EVERY, nothing changes for keys whose wake-ups are this old."""
-        looked_at, found = self._out.get(group, (-LOOK_EVERY, None))
-        if not 0 <= now - looked_at < LOOK_EVERY:
+        """Count once for many documents. Within COUNT_EVERY, nothing changes for keys whose wake-ups are this old."""
+        looked_at, found = self._out.get(group, (-COUNT_EVERY, None))
+        if not 0 <= now - looked_at < COUNT_EVERY:
             found = await self._out_now(group, now)
             self._out[group] = now, found
         return found
@@ -176,11 +176,11 @@ def may_be_wrong(document: Document, state: State, now: Millis) -> bool:
     """
     if isinstance(state, (Bucket, Turns)) or state.holders or state.waiting or document.expires_at is None:
         return True
-    return now - (document.expires_at - KEEP) < UNCHANGED
+    return now - (document.expires_at - UNUSED_RETENTION) < EMPTY_FOR
 
 
 def has_stale_calls(state: State, now: Millis) -> bool:
-    return isinstance(state, Turns) and state.called > 0 and abs(now - state.called_at) > UNANSWERED
+    return isinstance(state, Turns) and state.called > 0 and abs(now - state.called_at) > LOST_AFTER
 
 
 def next_turn(bucket: Bucket, now: Millis) -> int:

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 LEASE = 0.1  # seconds in which a token starts a job or goes back to its bucket; later it is lost
-USABLE = 0.08  # seconds of these in which it may start a job; the rest is for the way back
-AHEAD = 32  # tokens taken for each one that was needed; but no more than drip during the lease
+USABLE_FOR = 0.08  # seconds of these in which it may start a job; the rest is for the way back
+TOKENS_AHEAD = 32  # tokens taken for each one that was needed; but no more than drip during the lease
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class TokenCache:
     stale: list[Portion] = field(default_factory=list)  # portions that were not used in time
 
     def tokens(self, now: float) -> int:
-        while self.portions and self.portions[0].drawn_at + USABLE < now:
+        while self.portions and self.portions[0].drawn_at + USABLE_FOR < now:
             self.stale.append(self.portions.popleft())
         return sum(portion.tokens for portion in self.portions)
 
@@ -47,8 +47,8 @@ class TokenCache:
 
     def is_low(self, now: float) -> bool:
         """Return whether to take more now: half of the time is over, or half of the tokens are used."""
-        newest = self.portions[-1].drawn_at if self.portions else now - USABLE
-        return now - newest > USABLE / 2 or self.tokens(now) < self.used
+        newest = self.portions[-1].drawn_at if self.portions else now - USABLE_FOR
+        return now - newest > USABLE_FOR / 2 or self.tokens(now) < self.used
 
     def empty(self) -> list[Portion]:
         left, self.stale = [*self.stale, *self.portions], []

@@ -9,13 +9,13 @@ from typing import Any
 from mainspring.clock import Millis
 from mainspring.flow.limits.slots import Slots
 
-UNANSWERED: Millis = 30_000  # if no job of a key is ready or running for so long, woken jobs are counted as lost
-# For so long, turns are passed on without a write. Less than UNANSWERED, so that a `called_at` older than that means
+LOST_AFTER: Millis = 30_000  # if no job of a key is ready or running for so long, woken jobs are counted as lost
+# For so long, turns are passed on without a write. Less than LOST_AFTER, so that a `called_at` older than that means
 # that no turns are passed on any more.
-FRESH: Millis = 20_000
-DOUBT: Millis = 1_000  # so long after jobs start to wait, the timer checks that they, or others of their key, are woken
-TOGETHER: Millis = 500  # these checks are rounded up to multiples of this, so that those of many keys come due together
-IN_LINE: Millis = 60_000  # so long after jobs were announced to wait, they are expected even if none is found
+UNWRITTEN_FOR: Millis = 20_000
+CHECK_AFTER: Millis = 1_000  # after jobs start to wait; then the timer checks that jobs of their key are woken
+CHECK_STEP: Millis = 500  # these checks are rounded up to multiples of this, so that many come due together
+EXPECTED_FOR: Millis = 60_000  # so long after jobs were announced to wait, they are expected even if none is found
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class Turns(Slots):
     def nobody_came(self, number: int, now: Millis) -> None:
         """Correct the count: so many jobs were to be woken, but were not found waiting."""
         self._count_off(number)
-        if now - self.noted_at > IN_LINE:
+        if now - self.noted_at > EXPECTED_FOR:
             self.waiting = False
 
     def _count_off(self, number: int) -> None:
@@ -82,7 +82,7 @@ class Turns(Slots):
 
     def is_doubtful(self, now: Millis) -> bool:
         """Return whether the check is due."""
-        return self.doubted_at > 0 and not 0 <= now - self.doubted_at < DOUBT
+        return self.doubted_at > 0 and not 0 <= now - self.doubted_at < CHECK_AFTER
 
     def clear_doubt(self, *, none_out: bool) -> None:
         """Do the check. If no job of the key is ready or running, the counted jobs do not exist, or are suspended."""
@@ -93,7 +93,7 @@ class Turns(Slots):
         self.doubted_at = 0
 
     def give_up_calls(self, now: Millis) -> None:
-        if not self.holders and abs(now - self.called_at) > UNANSWERED:  # far in the future: written by a wrong clock
+        if not self.holders and abs(now - self.called_at) > LOST_AFTER:  # far in the future: written by a wrong clock
             self.called = 0
 
     def differs(self, before: Mapping[str, Any]) -> bool:
@@ -104,7 +104,7 @@ class Turns(Slots):
         if self.short:
             return True
         data = self.to_data()
-        if self.called_at - before["called_at"] < FRESH:
+        if self.called_at - before["called_at"] < UNWRITTEN_FOR:
             data["called_at"] = before["called_at"]
         return data != before
 
@@ -114,10 +114,10 @@ class Turns(Slots):
 
     def due_at(self, now: Millis, before: Millis | None) -> Millis | None:
         if self.doubted_at:
-            check = min(self.doubted_at, now) + DOUBT
-            return check + -check % TOGETHER
+            check = min(self.doubted_at, now) + CHECK_AFTER
+            return check + -check % CHECK_STEP
         due = Slots.due_at(self, now, before)
-        return due if due is not None or not self.called else now + UNANSWERED + 1
+        return due if due is not None or not self.called else now + LOST_AFTER + 1
 
     def expires_at(self, now: Millis) -> Millis | None:
         return None if self.called else Slots.expires_at(self, now)
