@@ -53,7 +53,7 @@ def test_durations_are_seconds_or_timedeltas(length: timedelta | float, millis: 
 
 @pytest.mark.parametrize("length", ["5m", None, float("nan"), float("inf")])
 def test_what_is_no_length_of_time_is_refused(length: Any) -> None:
-    with pytest.raises(ConfigurationError, match="no length of time; give a timedelta, or a number of seconds"):
+    with pytest.raises(ConfigurationError, match="not a length of time; give a timedelta, or a number of seconds"):
         duration(length)
 
 

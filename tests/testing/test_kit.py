@@ -131,7 +131,7 @@ async def test_errors_can_be_raised_by_the_drain() -> None:
 async def test_a_job_that_goes_round_in_circles_is_found_out() -> None:
     async with testing.manual(app) as kit:
         await endless.enqueue()
-        with pytest.raises(RuntimeError, match="100 runs, and still something is due"):
+        with pytest.raises(RuntimeError, match="100 runs, and jobs are still due"):
             await kit.drain(limit=100)
 
 

@@ -104,7 +104,7 @@ def test_the_failure_reads_well(kit: Kit) -> None:
     )
 
 
-def test_the_likest_of_many_is_shown_first() -> None:
+def test_the_closest_match_is_shown_first() -> None:
     with manual(app) as kit:
         inspect.enqueue_many_sync({"room": number} for number in range(30))
         with pytest.raises(AssertionError) as caught:

@@ -1,1 +1,1 @@
-"""A job run once more in this very process, for whoever wants to see why it failed: nothing of it is written."""
+"""Run a job again in this process, to see why it failed. Nothing is written to the store."""

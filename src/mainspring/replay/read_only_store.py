@@ -1,4 +1,4 @@
-"""A store that can only be looked at. What a handler would write is told, and not done."""
+"""A store that can only be read. What a handler would write is reported and not written."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ READS = frozenset({
 
 
 class ReadOnlyStore:
-    """Stands in for an application's own store; `would` hears of the jobs that would have been enqueued."""
+    """Replaces an application's store; calls `would` for each job that would have been enqueued."""
 
     def __init__(self, store: Store, steps: Mapping[str, list[Step]], would: Callable[[str, NewJob], None]) -> None:
         self._store = store
-        self._steps = steps  # of jobs whose record is not used as it is
+        self._steps = steps  # by job, instead of the steps in the store
         self._would = would
         self._pretended: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
         if name in READS:
             return getattr(self._store, name)
-        msg = f"a local replay writes nothing, and so store.{name}() cannot be done here"
+        msg = f"a local replay writes nothing, so store.{name}() cannot be called here"
         raise ConfigurationError(msg)
 
     async def steps(self, job_id: str) -> list[Step]:
@@ -38,7 +38,7 @@ class ReadOnlyStore:
 
     async def get(self, ids: Sequence[str]) -> list[Job]:
         if missing := self._pretended.intersection(ids):
-            msg = f"it asks for {len(missing)} of the jobs above, which were not enqueued"
+            msg = f"it reads {len(missing)} of the jobs above, which were not enqueued"
             raise Unrecorded(msg)
         return await self._store.get(ids)
 
@@ -66,7 +66,7 @@ class ReadOnlyStore:
 
 
 class RolledBack:
-    """A transaction whose end is undone, whatever it was."""
+    """A transaction that is always rolled back."""
 
     def __init__(self, completion: Completion, said: Callable[[str], None]) -> None:
         self._completion = completion
@@ -90,4 +90,4 @@ class RolledBack:
 
 
 class Undone(Exception):
-    """Tells a transaction to roll back."""
+    """Makes a transaction roll back."""

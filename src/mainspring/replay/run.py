@@ -1,7 +1,7 @@
-"""Running a finished or failed job here, with its payload and what it has recorded.
+"""Run a finished or failed job in this process, with its payload and its recorded steps.
 
-Steps that are recorded give what they gave; sleeps are over at once; waits get the signal that they got. Whatever is
-not recorded is asked for before it is done, or ends the replay.
+Recorded steps return their recorded output, sleeps end at once, and waits return the signal that they got. Before a
+step that is not recorded runs, the listener is asked; if it refuses, the replay stops.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ SIGNAL_KEY = "signal:"
 
 @dataclass(slots=True)
 class Replayed:
-    """How it ended here. Neither result nor error: it was `stopped`, and that says why."""
+    """How the replay ended. If it did not run to its end, `stopped` says why."""
 
     result: Any = None
     error: BaseException | None = None
     stopped: str = ""
-    jobs: list[tuple[str, NewJob]] = field(default_factory=list)  # what would have become of which job
-    steps: list[str] = field(default_factory=list)  # that were really run
+    jobs: list[tuple[str, NewJob]] = field(default_factory=list)  # each job and what would have been done with it
+    steps: list[str] = field(default_factory=list)  # the steps that were really run
 
 
 class Listener:
-    """Who watches: is told of what happens, and asked whether a step may be run."""
+    """Gets reports of what happens in a replay, and decides whether a step may run."""
 
     def said(self, text: str) -> None:
-        """Something was passed over."""
+        """Report something that was answered from the record or skipped."""
 
     def may_run(self, step: str) -> bool:
         del step
         return False
 
     def would(self, what: str, job: NewJob) -> None:
-        """A job would have been enqueued, spawned, or enqueued to follow."""
+        """Report a job that would have been enqueued, spawned, or enqueued as a follow-up."""
 
 
 class Replay:
-    """One job, found and checked; `run` may be called from code without an event loop."""
+    """The replay of one job, which was found and checked. Call `run` from code without an event loop."""
 
     def __init__(self, app: Mainspring, claim: Claim, steps: Sequence[Step], listener: Listener) -> None:
         self._app = app
@@ -79,12 +79,15 @@ class Replay:
     async def find(cls, app: Mainspring, job_id: str, listener: Listener, *, from_step: str | None = None) -> Replay:
         job = await app.jobs.get(job_id)
         if job.status not in REPLAYED:
-            msg = f"job {job_id} is {job.status}: it is a worker's to run; those that failed or finished are replayed"
+            msg = f"job {job_id} is {job.status}: a worker will run it; only failed and finished jobs can be replayed"
             raise IllegalMove(msg)
         record = await record_of(app.store, job)
         steps = [Step(*fields) for fields in record["steps"]]
         return cls(
-            app, claim_of(record), kept(steps, from_step, restartable(await app.jobs.steps(job_id)), job_id), listener
+            app,
+            claim_of(record),
+            steps_before(steps, from_step, restartable(await app.jobs.steps(job_id)), job_id),
+            listener,
         )
 
     @property
@@ -94,19 +97,19 @@ class Replay:
     # -- here -----------------------------------------------------------------------------------------
 
     def run(self) -> Replayed:
-        """In this thread, so that a debugger finds what it looks for: coroutines on a loop of their own."""
-        with self._looking_only():
+        """Run the handler in this thread, so that a debugger works; a coroutine runs on its own loop."""
+        with self._read_only():
             try:
                 self._replayed.result = asyncio.run(self._call_async()) if self.task.is_async else self._call_here()
             except Unrecorded as end:
                 self._replayed.stopped = str(end)
-            except BaseException as error:  # noqa: BLE001 - the very thing that was looked for
+            except BaseException as error:  # noqa: BLE001 - the replay exists to show this error
                 self._replayed.error = error
         return self._replayed
 
     @contextlib.contextmanager
-    def _looking_only(self) -> Iterator[None]:
-        """What the handler does with its application goes to a store that writes nothing, and nobody hears of it."""
+    def _read_only(self) -> Iterator[None]:
+        """Give the application a store that writes nothing and an event bus without subscribers."""
         app = self._app
         store, bus = app.store, app.bus
         app.store = cast("Store", ReadOnlyStore(store, {self._claim.id: self._steps}, self._would))
@@ -145,7 +148,7 @@ class Replay:
         )
 
     def _transact(self, connection: Any) -> Completion:
-        """The end is undone, but what comes before locks rows, or all of a SQLite file: so it is asked for."""
+        """Return a transaction that is rolled back; ask first, because it locks rows, or a whole SQLite file."""
         if not self._listener.may_run("ctx.transaction()"):
             msg = "it begins ctx.transaction(), which would lock rows until it is rolled back"
             raise Unrecorded(msg)
@@ -164,7 +167,7 @@ class Replay:
         return partial(function, *args, **kwargs)
 
     def _ended(self, context: Context, value: Any) -> Any:
-        """What its result would be, as it would be stored."""
+        """Return the result as it would be stored."""
         if isinstance(self.task, BatchTask):
             value = self._of_batch(value)
         if context.effects.result is not UNSET:
@@ -189,7 +192,7 @@ class Replay:
 
 
 class LocalRun(DurableRun):
-    """What a durable function asks for, answered from the record."""
+    """A run that answers a durable function's calls from its record."""
 
     def __init__(
         self, app: Mainspring, claim: Claim, listener: Listener, run: list[str], declared: Sequence[str]
@@ -222,7 +225,7 @@ class LocalRun(DurableRun):
         return asked
 
     async def suspend(self, wait: Wait) -> Any:
-        """A sleep is over; a wait that has an end is over without its signal."""
+        """End a sleep at once, and end a wait that has a timeout as if its signal had not come in time."""
         if wait.key is None:
             self._listener.said("sleeps: passed over")
         elif wait.key.startswith(SIGNAL_KEY) and wait.step and json.loads(wait.step.output or "{}").get("until"):
@@ -241,16 +244,16 @@ async def nothing() -> None:
 
 
 async def record_of(store: Store, job: Job) -> Record:
-    """All of the job, its options included, as it is handed over from store to store."""
+    """Return the job's whole record with its options, in the form in which stores are copied."""
     found = await store.look_up(kind_of(job.status), [job.id])
     if not found:
-        msg = f"job {job.id} was there, and is gone"
+        msg = f"job {job.id} was deleted just now"
         raise JobNotFound(msg)
     return found[0]
 
 
 def claim_of(record: Record) -> Claim:
-    """As its last run got it; the token is one that nobody has."""
+    """Return the claim that the job's last run had, with a token that no run ever had."""
     values = {
         name: record[name]
         for name in (
@@ -264,13 +267,13 @@ def claim_of(record: Record) -> Claim:
     return Claim(**values, attempts=attempts, token=token, target=target, tags=tuple(record["tags"]))
 
 
-def kept(steps: list[Step], from_step: str | None, known: Sequence[str], job_id: str) -> list[Step]:
-    """The recorded steps without `from_step` and those after it. The step that failed is not recorded."""
+def steps_before(steps: list[Step], from_step: str | None, known: Sequence[str], job_id: str) -> list[Step]:
+    """Return the recorded steps before `from_step`, or all of them. The step that failed is not recorded."""
     if from_step is None:
         return steps
     if from_step not in known:
         listed = ", ".join(map(repr, known)) or "none"
-        msg = f"job {job_id} has no step {from_step!r} behind it; it has: {listed}"
+        msg = f"job {job_id} has not done a step {from_step!r}; it has done: {listed}"
         raise ConfigurationError(msg)
     first = next((step.number for step in steps if step.name == from_step), len(steps) + 1)
     return [step for step in steps if step.number < first]

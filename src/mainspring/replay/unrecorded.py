@@ -1,7 +1,7 @@
-"""What a replay must not do."""
+"""The exception that stops a replay."""
 
 from __future__ import annotations
 
 
 class Unrecorded(BaseException):
-    """Ends a replay at something that is not recorded, and that it must not do. `except Exception` lets it through."""
+    """Stops a replay at something that is not recorded and must not be done. `except Exception` does not catch it."""

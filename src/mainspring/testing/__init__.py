@@ -1,8 +1,8 @@
-"""Testing an application that enqueues jobs, and stores.
+"""Tools for testing applications that enqueue jobs, and for testing stores.
 
 from mainspring import testing
 
-with testing.manual(app) as kit:            jobs are recorded, and run when you say so, on virtual time
+with testing.manual(app) as kit:            jobs are recorded; they run on virtual time, when you say so
     sign_up("ana")
     testing.assert_enqueued(app, welcome, args={"guest": "ana"})
     kit.drain_sync()                        await kit.drain() in coroutines

@@ -1,4 +1,4 @@
-"""Time that stands still until a test moves it."""
+"""A clock that stands still until a test moves it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ManualClock:
     def __init__(self, start: datetime = START) -> None:
         self._wall = to_millis(start)
         self._elapsed: Millis = 0
-        self._lock = threading.Lock()  # for those who move it; reading one number needs none
+        self._lock = threading.Lock()  # for moving the clock; reading one number needs no lock
 
     def now(self) -> Millis:
         return self._wall
@@ -25,16 +25,16 @@ class ManualClock:
         return self._elapsed / 1000
 
     def advance(self, seconds: timedelta | float) -> None:
-        """Let that much time pass, on both clocks."""
+        """Let this much time pass, on the wall clock and the monotonic clock."""
         length = duration(seconds)
         if length < 0:
-            msg = "time does not run backwards; to set the wall clock back, use shift()"
+            msg = "time cannot go back; to set the wall clock back, use shift()"
             raise ValueError(msg)
         with self._lock:
             self._wall += length
             self._elapsed += length
 
     def shift(self, seconds: timedelta | float) -> None:
-        """Set the wall clock forward or back, as an operator or NTP would: no time passes."""
+        """Set the wall clock forward or back, as an operator or NTP would. The monotonic clock does not change."""
         with self._lock:
             self._wall += duration(seconds)

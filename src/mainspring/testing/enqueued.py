@@ -1,4 +1,4 @@
-"""Was this job enqueued? If not, the failure says what was instead, and how it differs."""
+"""Assertions about enqueued jobs. A failure shows what was enqueued instead, and how it differs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mainspring.task import Task
 from mainspring.testing.apart import run_apart
 from mainspring.testing.kit import Kit, enqueued
 
-MOST_SHOWN = 20
+MAX_SHOWN_JOBS = 20
 TOLERANCE = timedelta(seconds=1)
 
 AnyTask = Task[..., Any, Any]
@@ -39,10 +39,11 @@ def assert_enqueued(
     tags: Iterable[str] = (),
     target: tuple[str, str] | None = None,
 ) -> list[Job]:
-    """At least one job (or exactly `count`) like this was enqueued, whatever became of it since; returns those jobs.
+    """Fail unless at least one job (or exactly `count`) like this was enqueued; return the jobs that match.
 
-    `args` need not name all arguments: those given must be equal, within nested objects too. `run_at` may be off by
-    `tolerance`. `tags` must be among the job's. Works in coroutines as it does elsewhere.
+    It does not matter whether the jobs have run since. `args` need not name all arguments: those given must be equal,
+    in nested objects too. `run_at` may be off by `tolerance`. `tags` must be among the job's tags. You can call this
+    in coroutines and in plain functions.
     """
     __tracebackhide__ = True
     wanted = Wanted(task, args, queue, priority, run_at, tolerance, dedupe_key, tuple(tags), target)
@@ -70,7 +71,7 @@ def refute_enqueued(
     tags: Iterable[str] = (),
     target: tuple[str, str] | None = None,
 ) -> None:
-    """No job like this was enqueued; without any field, none at all."""
+    """Fail if a job like this was enqueued; without any field, if any job was enqueued."""
     __tracebackhide__ = True
     wanted = Wanted(task, args, queue, priority, run_at, tolerance, dedupe_key, tuple(tags), target)
     if found := [job for job in all_jobs(source) if wanted.fits(job)]:
@@ -84,7 +85,7 @@ def all_jobs(source: Mainspring | Kit) -> list[Job]:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a job should be like. None and () are not looked at."""
+    """What a job should be like. Fields that are None or () are not compared."""
 
     task: AnyTask | str | None
     args: Args | None
@@ -104,7 +105,7 @@ class Wanted:
         return not any(self.differences(job))
 
     def differences(self, job: Job) -> Iterator[str]:
-        """In words."""
+        """Yield in words how the job differs."""
         if self.name not in (None, job.task):
             yield "another task"
         elif self.args is not None:
@@ -131,7 +132,7 @@ class Wanted:
 
 
 def missing(wanted: Any, found: Any, path: str = "") -> Iterator[str]:
-    """Where the found JSON is not what is wanted; what it has in addition is no difference."""
+    """Yield where the found JSON differs from the wanted one. Additional fields are not a difference."""
     if isinstance(wanted, dict) and isinstance(found, dict):
         for name, value in wanted.items():
             inner = f"{path}.{name}" if path else name
@@ -147,20 +148,20 @@ def missing(wanted: Any, found: Any, path: str = "") -> Iterator[str]:
 
 
 def listing(jobs: list[Job], wanted: Wanted | None = None) -> str:
-    """The likest first, each with what is different about it."""
+    """List the jobs, closest match first, each with its differences."""
     if not jobs:
         return "nothing was enqueued at all"
     differences = {job.id: list(wanted.differences(job)) if wanted else [] for job in jobs}
-    likest = sorted(jobs, key=lambda job: len(differences[job.id]))
-    lines = [": ".join(["  " + describe(job), *filter(None, [", ".join(differences[job.id])])]) for job in likest]
-    more = [f"  and {len(lines) - MOST_SHOWN} more"] if len(lines) > MOST_SHOWN else []
-    return "\n".join(["enqueued:", *lines[:MOST_SHOWN], *more])
+    closest = sorted(jobs, key=lambda job: len(differences[job.id]))
+    lines = [": ".join(["  " + describe(job), *filter(None, [", ".join(differences[job.id])])]) for job in closest]
+    more = [f"  and {len(lines) - MAX_SHOWN_JOBS} more"] if len(lines) > MAX_SHOWN_JOBS else []
+    return "\n".join(["enqueued:", *lines[:MAX_SHOWN_JOBS], *more])
 
 
 def describe(job: Job) -> str:
     due = job.run_at.isoformat(timespec="seconds")
-    beside = "".join(f" {name}={value!r}" for name in ("dedupe_key", "target", "tags") if (value := getattr(job, name)))
-    return f"{call(job.task, job.payload)} queue={job.queue!r} priority={shown(job.priority)} run_at={due}{beside}"
+    more = "".join(f" {name}={value!r}" for name in ("dedupe_key", "target", "tags") if (value := getattr(job, name)))
+    return f"{call(job.task, job.payload)} queue={job.queue!r} priority={shown(job.priority)} run_at={due}{more}"
 
 
 def call(name: str, args: Any, *, rest: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""An application under test: another store, another clock, and jobs that run when the test says so."""
+"""An application under test: with another store, another clock, and jobs that run when the test says so."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mainspring.stores.protocol import Filter, Store
 from mainspring.task import Task
 from mainspring.testing.apart import in_thread, run_apart
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.recorder import MOST_RUNS, Ran, Recorder, raise_failures, run_all
+from mainspring.testing.recorder import MAX_RUNS, Ran, Recorder, raise_failures, run_all
 from mainspring.testing.store import KitStore
 from mainspring.testing.time import VirtualTime
 from mainspring.testing.waiting import Waiting
@@ -25,25 +25,25 @@ Insert = Callable[[list[NewJob], Any], Coroutine[Any, Any, list[Inserted]]]
 
 
 def manual(app: Mainspring, *, start: datetime | None = None, store: str | None = None, schedules: bool = True) -> Kit:
-    """Within `with testing.manual(app) as kit:` (or `async with`) what the application enqueues is only recorded.
+    """Record what the application enqueues in a `with testing.manual(app) as kit:` (or `async with`) block.
 
-    `start` is the virtual time at which the block begins; the real one unless given. `store` is the URL of a store to
-    use instead of one in memory, for code with transactions of its own: `f"sqlite:///{tmp_path}/jobs.db"`. With
-    `schedules=False` the schedules that the code declares do not fire when time passes.
+    Jobs run only when you call the kit. `start` is the virtual time at which the block begins; the default is the real
+    time. `store` is the URL of a store to use instead of one in memory, for code with its own transactions:
+    `f"sqlite:///{tmp_path}/jobs.db"`. With `schedules=False` declared schedules do not fire when time passes.
     """
     return Kit(app, start=start, store=store, schedules=schedules)
 
 
 def inline(app: Mainspring, *, start: datetime | None = None) -> Kit:
-    """The same, but a job that is due runs while it is enqueued, and what its handler raises comes out there.
+    """Run each due job as soon as it is enqueued, within the enqueue, which raises what the handler raises.
 
-    Jobs for later are only recorded. They run when their time comes (`await kit.time.advance(hours=1)`).
+    Jobs for later are only recorded. They run when virtual time reaches them (`await kit.time.advance(hours=1)`).
     """
     return InlineKit(app, start=start)
 
 
 class Kit:
-    """What `manual` and `inline` give."""
+    """The test kit that `manual` and `inline` return."""
 
     def __init__(
         self,
@@ -95,11 +95,11 @@ class Kit:
 
     # -- running ------------------------------------------------------------------------------
 
-    async def drain(self, *, raise_errors: bool = False, limit: int = MOST_RUNS) -> list[Ran]:
-        """Run what is due now and what becomes due by it, one job after the other; returns the runs in their order.
+    async def drain(self, *, raise_errors: bool = False, limit: int = MAX_RUNS) -> list[Ran]:
+        """Run the due jobs, and those that become due by them, one after the other; return the runs in order.
 
-        A job that fails waits for its retry, as it would anywhere; with raise_errors what its handler raised is raised
-        when all is done. More runs than `limit` are taken for a job that goes round in circles.
+        A job that fails waits for its retry, as usual. With `raise_errors`, the errors of handlers are raised at the
+        end. More than `limit` runs raise RuntimeError, because a job probably enqueues itself for ever.
         """
         recorder = self._recorder()
         async with recorder.draining() as run_due:
@@ -108,8 +108,8 @@ class Kit:
             raise_failures(recorder.ran)
         return recorder.ran
 
-    def drain_sync(self, *, raise_errors: bool = False, limit: int = MOST_RUNS) -> list[Ran]:
-        """The same in a test that is no coroutine."""
+    def drain_sync(self, *, raise_errors: bool = False, limit: int = MAX_RUNS) -> list[Ran]:
+        """Do what `drain` does, in a test that is not a coroutine."""
         return run_apart(self.drain(raise_errors=raise_errors, limit=limit))
 
     def _recorder(self) -> Recorder:
@@ -118,7 +118,7 @@ class Kit:
     # -- looking ------------------------------------------------------------------------------
 
     def jobs(self, task: Task[..., Any, Any] | str | None = None, *, status: Status | str | None = None) -> list[Job]:
-        """All jobs of this block, or those of a task or in a status, in the order in which they were enqueued."""
+        """Return all jobs of this block, or those of a task or in a status, in the order of their enqueues."""
         where = Filter(
             tasks=() if task is None else (task if isinstance(task, str) else task.name,),
             statuses=() if status is None else (Status(status),),
@@ -127,7 +127,7 @@ class Kit:
 
 
 class InlineKit(Kit):
-    """Runs jobs as they are enqueued."""
+    """A kit that runs jobs as they are enqueued."""
 
     store: KitStore
 
@@ -138,8 +138,8 @@ class InlineKit(Kit):
 
     async def _insert(self, jobs: list[NewJob], connection: Any = None) -> list[Inserted]:
         inserted = await Mainspring.insert(self.app, jobs, connection)
-        work = self._run([one.id for one in inserted if one.created])
-        if self.app.portal.here():  # its handlers may need the portal themselves
+        work = self._run([job.id for job in inserted if job.created])
+        if self.app.portal.here():  # the handlers may need the portal themselves
             await asyncio.wrap_future(in_thread(work))
         else:
             await work
@@ -155,5 +155,5 @@ class InlineKit(Kit):
 
 
 async def enqueued(app: Mainspring, where: Filter) -> list[Job]:
-    """Oldest first."""
+    """Return the jobs that match, oldest first."""
     return [job async for job in app.jobs.all(where)][::-1]

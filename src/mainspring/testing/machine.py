@@ -1,4 +1,4 @@
-"""Random histories for a store, checked step by step against a model that fits on a page.
+"""Run random histories on a store, and check each step against a small model.
 
     from hypothesis import settings
     from mainspring.testing.machine import store_machine
@@ -6,14 +6,14 @@
     TestMyStoreHistories = store_machine(lambda clock: MyStore("my://…", clock=clock)).TestCase
     TestMyStoreHistories.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 
-Each history needs an empty store that takes its time from the clock it is given. What holds after each step:
+Each history needs an empty store that uses the given clock. After each step, the machine checks that:
 
 - no job is lost, and none appears from nowhere;
-- no job is in two hands at once, and its token only ever grows;
-- each job has the status that `TRANSITIONS` leads to, and the attempts and crashes that its history makes;
+- no job is claimed by two workers at once, and its token only grows;
+- each job has the status that `TRANSITIONS` leads to, and the attempts and crashes that follow from its history;
 - a job is a dead letter exactly if its attempts are used up or it crashed three times;
-- the statistics count what is there;
-- who waits for a key, or for another job's end, waits until then and no longer;
+- the statistics count what is in the store;
+- a job that waits for a key, or for another job's end, waits until then and no longer;
 - a worker that lost its claim can write nothing.
 """
 
@@ -63,7 +63,7 @@ YIELDS_TO_CANCEL = frozenset({Move.RETRY, Move.SNOOZE, Move.RELEASE, Move.SUSPEN
 
 wanted = st.sampled_from(["a", "b", "*", "*"])
 workers = st.sampled_from([0, 1])
-any_of = st.integers(0, 20)  # which of the candidates there are at that moment
+any_of = st.integers(0, 20)  # which of the current candidates, modulo their number
 delays = st.sampled_from([0, 0, 5_000, 40_000])
 specs = st.fixed_dictionaries(
     {
@@ -75,7 +75,7 @@ specs = st.fixed_dictionaries(
         "dedupe_key": st.sampled_from([None, None, "k1", "k2"]),
     }
 )
-STEPS: dict[str, tuple[int, tuple[st.SearchStrategy[Any], ...]]] = {  # method: how often, and its arguments
+STEPS: dict[str, tuple[int, tuple[st.SearchStrategy[Any], ...]]] = {  # method: its weight and its arguments
     "enqueue": (2, (st.lists(specs, min_size=1, max_size=3),)),
     "claim": (3, (workers, wanted, st.integers(1, 5))),
     "claim_suspect": (2, (workers, wanted)),
@@ -103,7 +103,10 @@ steps = st.sampled_from([name for name, (weight, _) in STEPS.items() for _ in ra
 
 
 def store_machine(make_store: Callable[[ManualClock], Store], die: Die = by_silence) -> type[StoreMachine]:
-    """A state machine for one kind of store; `make_store` gives an unopened one, `die` kills one of its workers."""
+    """Return a state machine for one kind of store.
+
+    `make_store` returns a store that is not open yet. `die` kills one of its workers.
+    """
     return type("StoreMachine", (StoreMachine,), {"make_store": staticmethod(make_store), "die": staticmethod(die)})
 
 
@@ -129,7 +132,7 @@ class ModelJob:
         self.status = TRANSITIONS[self.status][move]
 
     def end(self, move: Move, delay: Millis, now: Millis, waits_for: str | None = None) -> None:
-        """A run ends. A cancel that was asked for is not lost, and the last crash is the end."""
+        """End a run. A requested cancel takes effect, and the last allowed crash makes the job a dead letter."""
         self.attempts += move in COUNTED
         cancelled = self.cancel_requested and move in YIELDS_TO_CANCEL
         self.crashes += move is Move.CRASH and not cancelled
@@ -190,13 +193,13 @@ class Model:
             job.run_at = now
         return len(called)
 
-    def wake_who_waits_for(self, job: ModelJob, now: Millis) -> None:
-        """It is finished, or gone."""
+    def wake_waiters_of(self, job: ModelJob, now: Millis) -> None:
+        """Wake the jobs that wait for this job's end, if it has finished or is gone."""
         if job.status in FINISHED or job.spec.id not in self.jobs:
             self.wake(end_of(job.spec.id), len(self.jobs), now)
 
     def wake_if_awaited_has_ended(self, job: ModelJob, now: Millis) -> None:
-        """A job that was suspended until the end of a job that is not live is due at once."""
+        """Wake a suspended job at once if the job that it waits for has already ended."""
         if job.status is Status.SUSPENDED and is_end(job.waits_for):
             awaited = self.jobs.get(awaited_job(job.waits_for))
             if awaited is None or awaited.status in FINISHED:
@@ -210,7 +213,7 @@ class Model:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Use `store_machine`, which says of which store."""
+    """The state machine. Call `store_machine` to make one for your store."""
 
     make_store: Callable[[ManualClock], Store]
     die: Die
@@ -237,7 +240,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(step=steps)
     def step(self, step: tuple[Any, ...]) -> None:
-        """One rule for all: Hypothesis leaves out whole rules at random, and few histories would come to anything."""
+        """Run any step. All steps are one rule: Hypothesis disables rules at random, and few histories would go far."""
         name, *arguments = step
         getattr(self, name)(*arguments)
 
@@ -245,7 +248,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize(batch=st.lists(specs, min_size=4, max_size=8))
     def begin(self, batch: list[dict[str, Any]]) -> None:
-        """Enough to work on: most histories that start with an empty store never come to anything."""
+        """Enqueue enough jobs to work on: most histories that start with an empty store never go far."""
         self.enqueue(batch)
         self.keep_busy()
 
@@ -274,7 +277,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.take(claims.jobs, self.workers[worker])
 
     def keep_busy(self) -> None:
-        """Workers do not wait to be asked. Each has two hands, and one that is idle takes a suspect."""
+        """Let each worker fill its two slots, as real workers do. An idle worker takes a suspect."""
         for number, worker in enumerate(self.workers):
             if (busy := self.busy(worker)) < 2:
                 self.claim(number, "*", 2 - busy)
@@ -300,7 +303,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.end(which, Move.DONE)
 
     def fail(self, which: int, delay: Millis) -> None:
-        """As a worker decides it: another attempt if there is one left."""
+        """Fail a run, with another attempt if one is left, as a worker would decide."""
         self.end(which, Move.RETRY, delay)
 
     def snooze(self, which: int, delay: Millis) -> None:
@@ -320,7 +323,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.keep_busy()
 
     def save(self, which: int) -> None:
-        """One more step behind it."""
+        """Record one more step of a job."""
         for held in self.held[which % len(self.held) :][:1] if self.held else ():
             job = self.model.jobs[held.id]
             job.steps += 1
@@ -339,13 +342,13 @@ class StoreMachine(RuleBasedStateMachine):
         outcome = Outcome(held.id, held.token, move, delay=delay, ref=held.ref, waits_for=waits_for)
         (status,) = self.run(self.store.ack([outcome]))
         assert status is job.status
-        self.model.wake_who_waits_for(job, self.clock.now())
+        self.model.wake_waiters_of(job, self.clock.now())
         self.model.wake_if_awaited_has_ended(job, self.clock.now())
         self.lost.append(held)
         self.keep_busy()
 
     def stale_ack(self, which: int, move: Move) -> None:
-        """A zombie: its job was taken over, handed back or ended. Preferably one whose job another runs by now."""
+        """Let a worker that lost its claim ack and save; prefer one whose job another worker runs by now."""
         replaced = [lost for lost in self.lost if any(held.id == lost.id for held in self.held)]
         if zombies := replaced or self.lost:
             zombie = zombies[which % len(zombies)]
@@ -375,8 +378,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.keep_busy()
 
     def tick(self, seconds: int) -> None:
-        """Time passes with everyone alive: long enough, perhaps, for what has a timeout to stall."""
-        assert self.run(self.store.reap()).takeovers == []  # what is seen now is watched from now on
+        """Let time pass while all workers are alive, perhaps long enough for jobs with a timeout to stall."""
+        assert self.run(self.store.reap()).takeovers == []  # the store watches what it sees here from now on
         self.clock.advance(seconds)
         for worker in self.workers:
             self.run(self.store.heartbeat(worker, {}))
@@ -400,7 +403,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert job.worker == victim
             move = Move.CRASH
         job.end(move, 0, self.clock.now())
-        self.model.wake_who_waits_for(job, self.clock.now())
+        self.model.wake_waiters_of(job, self.clock.now())
         assert (takeover.status, takeover.worker) == (job.status, job.worker)
 
     # -- by hand ------------------------------------------------------------------------------
@@ -416,7 +419,7 @@ class StoreMachine(RuleBasedStateMachine):
                 if ids:
                     job.apply(Move.CANCEL)
                     job.date(self.clock.now())
-                    self.model.wake_who_waits_for(job, self.clock.now())
+                    self.model.wake_waiters_of(job, self.clock.now())
 
     def replay(self, which: int) -> None:
         for job in self.pick(which):
@@ -435,10 +438,10 @@ class StoreMachine(RuleBasedStateMachine):
             assert bool(ids) is (job.status is not Status.RUNNING)
             if ids:
                 del self.model.jobs[job.spec.id]
-                self.model.wake_who_waits_for(job, self.clock.now())
+                self.model.wake_waiters_of(job, self.clock.now())
 
     def pick(self, which: int) -> list[ModelJob]:
-        """One job, if there are any."""
+        """Return a list of one job, or an empty list if there are none."""
         jobs = list(self.model.jobs.values())
         return [jobs[which % len(jobs)]] if jobs else []
 

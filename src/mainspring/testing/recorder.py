@@ -1,4 +1,4 @@
-"""A worker that runs one job after the other and remembers what it ran."""
+"""A worker that runs one job after the other and records the runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mainspring.worker.batcher import PendingBatch
 from mainspring.worker.run import Run
 
 FAILURES = frozenset({Status.FAILED, Status.DEAD_LETTER})
-MOST_RUNS = 10_000  # at one moment
+MAX_RUNS = 10_000  # at one moment of virtual time
 numbers = count(1)
 
 
@@ -29,7 +29,7 @@ class Ran:
     """One run of a job."""
 
     job: Job  # as it was right after this run
-    error: BaseException | None = field(default=None, compare=False)  # why it failed: what the handler raised
+    error: BaseException | None = field(default=None, compare=False)  # what the handler raised, if the run failed
 
     @property
     def task(self) -> str:
@@ -45,14 +45,14 @@ class Ran:
 
 
 class Recorder(Worker):
-    """One slot: with several, the order of what happens would be chance."""
+    """A worker with one slot: with several slots, the order of the runs would be random."""
 
     def __init__(self, app: Mainspring, waiting: Waiting | None = None, *, schedules: bool = True) -> None:
         super().__init__(app, concurrency=1, prefetch=0, ack_delay=0.0, processes=1, id=f"test-{next(numbers)}")
         self.ran: list[Ran] = []
-        self._reconciled = not schedules  # then what the code declares never reaches the store
+        self._reconciled = not schedules  # True keeps declared schedules out of the store
         self._waiting = waiting or Waiting()
-        self.followed: Callable[[list[str]], None] = lambda _ids: None  # hears the ids of jobs that follow a run
+        self.followed: Callable[[list[str]], None] = lambda _ids: None  # called with the ids of jobs that follow a run
         self._errors: dict[str, BaseException] = {}
         self._finished: list[str] = []
 
@@ -64,7 +64,7 @@ class Recorder(Worker):
 
     async def _step(self, run_due: Callable[[], Awaitable[Claims]]) -> Claims:
         claims = await run_due()
-        await self.app.bus.flush()  # what its subscribers do belongs to the same step
+        await self.app.bus.flush()  # what event subscribers do belongs to the same step
         await self._remember()
         return claims
 
@@ -82,9 +82,9 @@ class Recorder(Worker):
         raised = self._errors.pop(job.id, None)
         if job.status not in FAILURES:
             return None
-        if raised is None or isinstance(raised, asyncio.CancelledError):  # not the handler's doing: say a timeout
-            told = f"{job.failure.type}: {job.failure.message}" if job.failure else job.reason
-            return JobFailed(told, job_id=job.id, status=job.status, failure=job.failure)
+        if raised is None or isinstance(raised, asyncio.CancelledError):  # not raised by the handler, e.g. a timeout
+            message = f"{job.failure.type}: {job.failure.message}" if job.failure else job.reason
+            return JobFailed(message, job_id=job.id, status=job.status, failure=job.failure)
         return raised
 
     def _raised(self, run: Run, error: BaseException) -> Outcome | None:
@@ -95,23 +95,23 @@ class Recorder(Worker):
         self._finished.append(run.claim.id)
         if outcome is not None:
             spawned = run.durable.spawned if run.durable is not None else []
-            again = [run.claim.id] if outcome.move is Move.SUSPEND else []  # if its children are all it waits for
+            again = [run.claim.id] if outcome.move is Move.SUSPEND else []  # it may only wait for its children
             self.followed([*(job.id for job in outcome.follow_ups), *spawned, *again])
         super()._finish(run, outcome)
 
 
-async def run_all(run_due: Callable[[], Awaitable[Claims]], limit: int = MOST_RUNS) -> Claims:
-    """Until nothing is due; gives the last, empty claims, which know what is due next."""
+async def run_all(run_due: Callable[[], Awaitable[Claims]], limit: int = MAX_RUNS) -> Claims:
+    """Run jobs until nothing is due; return the last, empty claims, which say when the next job is due."""
     for _ in range(limit + 1):
         claims = await run_due()
         if not claims.jobs:
             return claims
-    msg = f"{limit} runs, and still something is due: does a job enqueue or snooze itself for ever? If not, raise limit"
+    msg = f"{limit} runs, and jobs are still due: does a job enqueue or snooze itself for ever? If not, raise limit"
     raise RuntimeError(msg)
 
 
 def raise_failures(ran: list[Ran]) -> None:
-    """One error as it is, several as a group."""
+    """Raise the errors of the runs: a single error as it is, several as a group."""
     errors = [run.error for run in ran if run.error is not None]
     if len(errors) == 1:
         raise errors[0]

@@ -1,4 +1,4 @@
-"""The store of a kit: one in memory, from which a worker can also be given certain jobs and no others."""
+"""The store of a test kit: an in-memory store that can restrict a worker to certain jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mainspring.stores.memory import MemoryStore
 from mainspring.stores.protocol import Claims, Completion, Want
 
 NO_TRANSACTIONS = (
-    "a test's jobs are kept in memory, where there are no transactions; test code that has its own with "
+    "the test kit keeps jobs in memory, where there are no transactions; to test code with its own transactions, use "
     'testing.manual(app, store="sqlite:///…")'
 )
 
@@ -24,7 +24,7 @@ class KitStore(MemoryStore):
         self._assigned: dict[str, deque[str]] = {}
 
     def assign(self, worker: str, ids: Iterable[str]) -> None:
-        """From now on the worker gets these jobs and those assigned later, as far as they are due, in this order."""
+        """Let the worker claim only assigned jobs from now on: these and later ones, in this order, if they are due."""
         self._assigned.setdefault(worker, deque()).extend(ids)
 
     async def claim(

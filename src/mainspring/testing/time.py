@@ -1,4 +1,4 @@
-"""Virtual time: a year passes in a moment, and nothing that is due in it is missed."""
+"""Virtual time for tests: a year passes in a moment, and every job that is due in it runs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from datetime import datetime, timedelta
 from mainspring.clock import Millis, duration, to_datetime, to_millis
 from mainspring.testing.apart import run_apart
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.recorder import MOST_RUNS, Ran, Recorder, raise_failures, run_all
+from mainspring.testing.recorder import MAX_RUNS, Ran, Recorder, raise_failures, run_all
 
 
 class VirtualTime:
-    """The time of a kit, `kit.time`. It passes only when told to.
+    """The time of a kit, `kit.time`. It passes only when you advance it.
 
-    `app.now()` and whatever the store decides go by it; `datetime.now()` and `asyncio.sleep()` do not.
+    `app.now()` and the store use it; `datetime.now()` and `asyncio.sleep()` do not.
     """
 
     def __init__(self, clock: ManualClock, recorder: Callable[[], Recorder]) -> None:
@@ -34,14 +34,14 @@ class VirtualTime:
         minutes: float = 0,
         seconds: float = 0,
         raise_errors: bool = False,
-        limit: int = MOST_RUNS,
+        limit: int = MAX_RUNS,
     ) -> list[Ran]:
-        """Go from each due time to the next and run what is due then; see `Kit.drain` for the rest."""
+        """Go from each due time to the next and run the jobs due then. The options are those of `Kit.drain`."""
         named = timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)
         until = self._clock.now() + duration(length) + duration(named)
         return await self._pass_until(until, raising=raise_errors, limit=limit)
 
-    async def advance_to(self, moment: datetime, *, raise_errors: bool = False, limit: int = MOST_RUNS) -> list[Ran]:
+    async def advance_to(self, moment: datetime, *, raise_errors: bool = False, limit: int = MAX_RUNS) -> list[Ran]:
         return await self._pass_until(to_millis(moment), raising=raise_errors, limit=limit)
 
     def advance_sync(
@@ -54,7 +54,7 @@ class VirtualTime:
         minutes: float = 0,
         seconds: float = 0,
         raise_errors: bool = False,
-        limit: int = MOST_RUNS,
+        limit: int = MAX_RUNS,
     ) -> list[Ran]:
         work = self.advance(
             length, weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds, raise_errors=raise_errors,

@@ -1,4 +1,4 @@
-"""Waiting for a job in a test: nothing runs by itself there, so that most waits would never end."""
+"""Refuse to wait for a job in a test: nothing runs by itself there, so most waits would never end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ in_handler: ContextVar[bool] = ContextVar("in_handler", default=False)
 
 
 class Waiting:
-    """Knows whether the kit runs jobs at this moment; refuses waits that only the caller itself could end."""
+    """Knows whether the kit runs jobs at this moment, and refuses waits that only the caller itself could end."""
 
     def __init__(self) -> None:
         self._drains = 0
@@ -35,14 +35,14 @@ class Waiting:
             in_handler.reset(token)
 
     def refuse(self, job: Job) -> None:
-        """Called with a job that has not finished, before `result()` waits for it."""
+        """Raise an error if waiting for this unfinished job would never end. `result()` calls this before it waits."""
         which = f"job {job.id} of task {job.task!r} is {job.status}"
         if in_handler.get():
-            msg = f"{which}, and under mainspring.testing one job runs at a time: a handler cannot wait for another job"
+            msg = f"{which}, but under mainspring.testing one job runs at a time: a handler cannot wait for another job"
             raise UnsupportedCall(msg)
         if not self._drains:
             msg = (
-                f"{which}, and under mainspring.testing nothing runs by itself: run what is due with kit.drain(), or"
-                " what is due later with kit.time.advance(…), before you ask for the result"
+                f"{which}, but under mainspring.testing nothing runs by itself: run due jobs with kit.drain(), or"
+                " later jobs with kit.time.advance(…), before you ask for the result"
             )
             raise ConfigurationError(msg)
