@@ -22,7 +22,7 @@ DYNAMODB_SETTINGS = ("region", "endpoint", "profile", "shards", "migrate", "prun
 
 
 def store_of(given: str | Store, clock: Clock | None = None) -> Store:
-    """Return the store for what a program passed: a URL, or a store object."""
+    """Return the store that a program passed as a URL, or as a store object."""
     if isinstance(given, str):
         return connect(given, clock)
     if not hasattr(given, "claim"):

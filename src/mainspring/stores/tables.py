@@ -198,7 +198,7 @@ SELECT id, '{{archive}}' FROM {{archive}} WHERE status NOT BETWEEN {COMPLETED} A
 
 
 def odd_rows(rows: Sequence[tuple[Any, str]]) -> Finding:
-    """Return what `mainspring doctor` says about such rows; each is given as a job's id and its table."""
+    """Return what `mainspring doctor` says about such rows, given as (job id, table)."""
     if not rows:
         return Finding(Severity.OK, "rows", "each job has a valid status and priority")
     job_id, table = rows[0]

@@ -96,7 +96,11 @@ class SqliteCompletion:
         self._end(error)
 
     async def __aenter__(self) -> sqlite3.Connection:
-        """Begin in a new thread: in a shared pool, waiters for the write lock could block the thread that holds it."""
+        """Begin in a new thread.
+
+        In a shared pool, blocks that wait for the write lock could occupy all threads. The block that holds the lock
+        would then have no thread in which to end.
+        """
         refuse_inside()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="mainspring-transaction")
         try:

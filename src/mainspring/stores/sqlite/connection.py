@@ -78,7 +78,7 @@ class WriteConnection(FileConnection):
 
     @contextmanager
     def use_at_once(self) -> Iterator[sqlite3.Connection | None]:
-        """Give the connection without waiting; None if it is in use, or another connection holds the write lock."""
+        """Yield the connection without waiting; None if it is in use, or another connection holds the write lock."""
         if not self._lock.acquire(blocking=False):
             yield None
             return

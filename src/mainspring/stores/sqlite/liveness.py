@@ -182,7 +182,7 @@ class Liveness:
         if changed == self._listed[0]:
             return self._listed[1]
         names = tuple(name for name in os.listdir(self.directory) if name.endswith(".sock"))
-        if time.time_ns() - changed > COARSE_CLOCK:  # a younger timestamp might be that of the next change too
+        if time.time_ns() - changed > COARSE_CLOCK:  # otherwise the next change may get the same timestamp
             self._listed = changed, names
         return names
 

@@ -268,8 +268,8 @@ class Table:
     key: tuple[str, ...]
     columns: tuple[str, ...]
     owner: str  # column to report if the row is in the way of a record
-    ours: str = "1"  # condition: the row is a record
-    over: str = "0"  # condition: the row has expired
+    is_record: str = "1"  # condition: the row is a record
+    is_expired: str = "0"  # condition: the row has expired
     read: Mapping[str, Convert] = field(default_factory=dict)  # conversions from a column to a record
     write: Mapping[str, Convert] = field(default_factory=dict)  # and from a record to a column
 
@@ -277,7 +277,8 @@ class Table:
         names, marks = ", ".join(self.key), ", ".join("?" * len(self.key))
         condition = f"({names}) > ({marks})" if after is not None else "1"
         statement = f"""SELECT {", ".join(self.columns)} FROM {self.name}
-                        WHERE {condition} AND {self.ours} AND NOT coalesce({self.over}, 0) ORDER BY {names} LIMIT ?"""
+                        WHERE {condition} AND {self.is_record} AND NOT coalesce({self.is_expired}, 0)
+                        ORDER BY {names} LIMIT ?"""
         parts = [] if after is None else split_key(after)
         statement = statement.replace("{now}", str(now))
         rows, more = up_to(connection.execute(statement, (*parts, limit + 1)), limit)
@@ -287,7 +288,7 @@ class Table:
     def find(self, connection: sqlite3.Connection, keys: Sequence[str], now: Millis) -> list[Record]:
         names = " AND ".join(f"{name} = column{number}" for number, name in enumerate(self.key, 1))
         template = f"""SELECT {", ".join(self.columns)} FROM (VALUES {{values}}) CROSS JOIN {self.name} ON {names}
-                       WHERE NOT coalesce({self.over.replace("{now}", str(now))}, 0)"""
+                       WHERE NOT coalesce({self.is_expired.replace("{now}", str(now))}, 0)"""
         return [
             self._record(row)
             for chunk in in_values(template, [split_key(key) for key in keys])
@@ -295,8 +296,8 @@ class Table:
         ]
 
     def put(self, transaction: Transaction, request: LoadRequest) -> dict[str, str]:
-        over = self.over.replace("{now}", str(transaction.now))
-        transaction.execute(f"DELETE FROM {self.name} WHERE {over}")
+        is_expired = self.is_expired.replace("{now}", str(transaction.now))
+        transaction.execute(f"DELETE FROM {self.name} WHERE {is_expired}")
         here = self.find(transaction.connection, [record["key"] for record in request.records], transaction.now)
         in_the_way = {record["key"]: str(record[self.owner]) for record in here}
         new = [self._row(record) for record in request.records if record["key"] not in in_the_way]
@@ -331,11 +332,11 @@ PLACES: Mapping[Kind, Place] = {
         read={"accept": bool}, write={"accept": int},
     ),
     Kind.KEYS: Table(
-        "mainspring_dedupe", ("task", "dedupe_key"), KEY, "job_id", over="expires_at <= {now}",
+        "mainspring_dedupe", ("task", "dedupe_key"), KEY, "job_id", is_expired="expires_at <= {now}",
         read={"expires_at": none_if_never}, write={"expires_at": or_never},
     ),
     Kind.DOCUMENTS: Table(
-        "mainspring_documents", ("collection", "grp", "id"), DOCUMENT, "version", over="expires_at <= {now}",
+        "mainspring_documents", ("collection", "grp", "id"), DOCUMENT, "version", is_expired="expires_at <= {now}",
         read={"due_at": none_if_never, "expires_at": none_if_never}, write={"due_at": or_never, "expires_at": or_never},
     ),
     Kind.LIVE: Jobs(LIVE_RECORD, "1", tuple(range(PENDING, COMPLETED))),

@@ -1,7 +1,8 @@
 """A fair lock in front of SQLite's write lock.
 
 SQLite's own waiting (`busy_timeout`) polls and is unfair: of two busy writers, one gets nearly all the time. With a
-blocking `flock` on a separate file, the kernel serves processes in order. It releases the lock when the process dies.
+blocking `flock` on the file `<database>-gate`, the kernel serves processes in order. It releases the lock when the
+process dies.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class WriteLock:
 
     @contextmanager
     def if_free(self) -> Iterator[bool]:
-        """Take the lock without waiting; give whether it was free."""
+        """Take the lock without waiting; yield whether it was free."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
