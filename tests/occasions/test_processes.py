@@ -221,7 +221,7 @@ async def test_a_burst_is_one_line_of_the_log(clock: ManualClock, caplog: pytest
 @pytest.mark.slow
 async def test_many_of_one_kind_do_not_hold_up_another(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is due is done in turns."""
-    monkeypatch.setattr(timers, "TURN", 0)
+    monkeypatch.setattr(timers, "TURN_SECONDS", 0)
     app = Mainspring(MemoryStore(clock=clock))
     app.occasion("birthday")(greet)
     app.occasion("name-day", name="celebrate")(greet)
