@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 log = get_log("mainspring.timers")
 
 CHUNK = 200  # documents to fire at a time, for most timers
-TURN_SECONDS = 0.1  # a timer may fire for so long while other timers wait for their turn
+TURN_SECONDS = 0.1  # how long a timer may fire while other timers wait for their turn
 HALTED_RETRY: Millis = 5_000  # until the next try, while the system is halted and accepts no new jobs
 LOOK_AGAIN: Millis = 1_000  # until the next look, if the clock went back during this one
-NEWER_FIRST: Millis = 20_000  # for so long, documents this version cannot read are left to workers of newer versions
+NEWER_FIRST: Millis = 20_000  # how long documents that this version cannot read are left to newer workers
 UNREADABLE_DELAY: Millis = 60_000  # if no such worker has fired them by then, they are put off by this
 
 

@@ -37,7 +37,7 @@ TASK = "mainspring.batch"
 OPTION = "members_of"  # an option of the job that waits for the members
 BATCHES, MEMBERS = "batches", "batch_members"  # collections
 CHUNK = 1000  # ids in a document
-COMING_IN: Millis = 3_600_000  # for so long, members that are not in the store may still be inserted
+COMING_IN: Millis = 3_600_000  # how long members that are not in the store may still be inserted
 COMING_IN_RECHECK: Millis = 10_000  # until the next check whether they have been
 ENDS = (Status.COMPLETED, Status.DEAD_LETTER, Status.CANCELLED)  # in the order of a Tally's fields
 BATCH_RETENTION: Millis = 30 * 86_400_000  # after a batch has finished, or if its jobs never come in
@@ -245,7 +245,7 @@ class Batches:
         return next((job_id for job_id in reversed(ids) if job_id in live), None)
 
     async def _sure_head(self, batch: str) -> Head:
-        """Return the head. If its jobs are not in after so long, they never will be: mark the batch as lost."""
+        """Return the head. If its jobs are not in after COMING_IN, they never will be: mark it as lost."""
         head, now = await self._head(batch), self._app.store.clock.now()
         if head.is_in or head.is_lost or now - head.at <= COMING_IN:
             return head

@@ -70,6 +70,8 @@ class Found:
 
 
 class BatchState(StrEnum):
+    """Where a batch is in its life."""
+
     COMING_IN = "coming in"  # its jobs are being inserted
     RUNNING = "running"  # some jobs have not finished
     FINISHED = "finished"

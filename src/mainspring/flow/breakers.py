@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 COLLECTION = "breakers"
 OPTION = "breaker"
-FRESH_FOR: Millis = 1_000  # for so long, a process trusts what it has read
+FRESH_FOR: Millis = 1_000  # how long a process trusts what it has read
 PROBING_DELAY: Millis = 1_000  # until a refused job asks again, while probes are under way
 BY_HAND_RECHECK: Millis = 600_000  # until a job checks again by itself whether an operator has closed the breaker
 SPACING: Millis = 20  # between jobs that come back, so that they do not all start at once

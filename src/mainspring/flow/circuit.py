@@ -23,6 +23,8 @@ MAX_DOUBLINGS = 20
 
 
 class Phase(StrEnum):
+    """The phase of a circuit breaker."""
+
     CLOSED = "closed"  # calls go through
     OPEN = "open"  # no calls go through
     HALF_OPEN = "half_open"  # some calls go through, as probes
@@ -148,7 +150,7 @@ def opened(circuit: Circuit, breaker: Breaker, now: Millis, reason: str) -> Circ
 
 
 def ask(circuit: Circuit, who: Iterable[str], breaker: Breaker, now: Millis) -> tuple[Circuit, frozenset[str]]:
-    """Return who may go through now; if half open, they go as probes."""
+    """Return the circuit and which callers may go through now; if it is half open, they are probes."""
     phase = circuit.phase_at(now)
     if phase is Phase.CLOSED:
         return circuit, frozenset(who)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 COLLECTION = "newest"
 OPTION = "newest"
-KEY_RETENTION: Millis = 30 * 86_400_000  # for so long after its job is due, a document is kept
+KEY_RETENTION: Millis = 30 * 86_400_000  # how long a document is kept after its job is due
 LONGEST_KEY = names.LONGEST_KEY
 BY = By("mainspring", audited=False)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mainspring.schedule.zones import Zone
 
 OPTION = "deliver"
-PUT_OFF = "put_off"  # an option that says why the job is later, for those who ask
+PUT_OFF = "put_off"  # an option that says why the job is later than asked for
 NEWER_VERSION_DELAY: Millis = 60_000  # until the next try, when a worker of a newer version may take the job
 
 
@@ -50,7 +50,7 @@ class Window:
 
     @staticmethod
     def of_person(who: str | Callable[[Any], str]) -> PersonWindow:
-        """Deliver outside the quiet hours of a person of `app.people`: give an id or, on a task, a function of it."""
+        """Deliver outside a person's quiet hours. Give an id or, on a task, a function of the payload."""
         return PersonWindow(who)
 
     def local(self) -> LocalHours:

@@ -139,7 +139,7 @@ class Dependencies:
         return {job_id: refusal for job_id, refusal in refusals.items() if refusal is not None}
 
     def _refusal(self, job: Guarded, found: Mapping[str, Job]) -> Refusal | None:
-        """Return None if all the others have finished, or are gone by now."""
+        """Return why the job may not start; None if all the others have finished, or are gone by now."""
         others = [found[job_id] for job_id in job.option["jobs"] if job_id in found]
         failed = next((other for other in others if other.finished and other.status is not Status.COMPLETED), None)
         if failed is not None and job.option["on_failed"] == "cancel":

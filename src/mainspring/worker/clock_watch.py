@@ -76,7 +76,7 @@ class ClockWatch:
             self._held = 0
 
     def _jump(self, *, peek: bool = False) -> Millis:
-        """Return by how much the time we go by has jumped since the last look; 0 if it has not."""
+        """Return by how much the time that jobs go by has jumped since the last look; 0 if it has not."""
         offset = self._effective_offset()
         if offset is None:
             return 0
@@ -109,7 +109,7 @@ class ClockWatch:
         return int(elapsed_by(self._clock) * 1000)
 
     def _effective_offset(self) -> Millis | None:
-        """Return None if this process was stopped while it read the two clocks, so that they cannot be compared."""
+        """Return the time minus the elapsed time; None if the process was stopped in between, which spoils it."""
         before, now, after = self._elapsed(), self._clock.now(), self._elapsed()
         return now - before if after - before < SKEW else None
 

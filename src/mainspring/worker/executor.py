@@ -26,7 +26,7 @@ from mainspring.worker.threads import HeldBack, Threads
 
 
 class Executor:
-    """Calls the handlers of one worker; belongs to one event loop."""
+    """Calls the handlers of one worker; belongs to one event loop. `Threads` and `Processes` know no store."""
 
     def __init__(
         self, app: Mainspring, worker: str, progress: Progress, *, processes: int, may_start: Callable[[Run], bool]
@@ -139,7 +139,7 @@ class Executor:
         return self._in_thread([run], partial(run.in_its_thread, function))
 
     async def _await(self, run: Run, work: Coroutine[Any, Any, Any]) -> Any:
-        """Await a coroutine that a plain function returned, as a wrapper around an async function does."""
+        """Await a coroutine that a plain function returned, as wrappers of async ones do. It can be cancelled."""
         if run.stop is not None:
             work.close()
             raise asyncio.CancelledError

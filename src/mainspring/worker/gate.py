@@ -123,7 +123,7 @@ class Gate:
             log.info("worker_resumed", worker=self._worker)
 
     async def _confirm(self, number: int) -> None:
-        """Confirm that the worker obeys the halt. Nothing starts any more, so a slow hand-back need not be awaited."""
+        """Confirm that the worker obeys the halt. Nothing starts any more, so do not wait long for the hand-back."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_WITHIN):
                 await self._settled()

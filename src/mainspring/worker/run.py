@@ -81,7 +81,10 @@ class Run:
 
     @property
     def threaded(self) -> bool:
-        """Return whether the handler can only be told to stop, as it runs in a thread of this process."""
+        """Return whether the handler can only be told to stop, as it runs in a thread.
+
+        A job that still waits for a child process does not count: it can be stopped.
+        """
         return not self.task.is_async and not self.isolated
 
     @property

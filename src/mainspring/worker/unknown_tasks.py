@@ -20,7 +20,8 @@ class UnknownTasks:
     """A claim says which due tasks its worker does not know. This finds out whether another worker knows them.
 
     Each task is reported once, until a worker knows it or its jobs are gone. During a rolling deployment old workers
-    meet new tasks all the time: they look now and then, and report nothing while a new worker is alive.
+    meet new tasks all the time: they look now and then, and report nothing while a new worker is alive. Belongs to one
+    event loop.
     """
 
     def __init__(self, app: Mainspring, worker: str, outage: Outage) -> None:

@@ -175,7 +175,7 @@ class Worker:
                 self._end_within(3 * STOP_TIMEOUT)  # a store that never answers must not keep the process alive
 
     def stop(self) -> None:
-        """Claim no more and let running ones finish. A second call stops at once. Unfinished jobs are handed back."""
+        """Claim no more jobs and let running ones end. A second call stops at once. Unfinished jobs are handed back."""
         if self._told_to_stop:
             self._stop_now.set()
         self._told_to_stop = True
@@ -890,7 +890,10 @@ class Worker:
         await asyncio.sleep(self.settings.upkeep)
 
     def _hand_back_stale(self) -> None:
-        """Hand back jobs that were claimed ahead and cannot start soon: another worker may be able to run them."""
+        """Hand back jobs that were claimed ahead and cannot start soon, so that other workers can run them.
+
+        To the store, they look as if they ran.
+        """
         before = self._loop.time() - MAX_BUFFER_WAIT
         singly = (run for run in self._buffer if isinstance(run, Run))
         waiting = [*singly, *(run for run in self._held.values() if run.waits_for_child)]

@@ -13,7 +13,7 @@ WAKE_EVERY: Millis = 50  # shortest time between two wake-ups of waiting jobs, a
 AHEAD_ROOM: Millis = 100  # holds what drips in this time even if the burst is less, to be taken in advance
 WAITING_ROOM: Millis = 150  # while jobs wait, the bucket holds what drips in this time beyond the burst: see `capacity`
 WOKEN_FOR: Millis = 2_000  # a woken job that has not taken its token by then is not expected any more
-EXPIRY_SLACK: Millis = 60_000  # for so long after it is full, the document of a bucket is kept
+EXPIRY_SLACK: Millis = 60_000  # how long the document of a bucket is kept after it is full
 
 
 @dataclass(slots=True)

@@ -211,5 +211,5 @@ def blocked(claim: Claim, by: Ticket, look_again: LookAgain, soon: asyncio.Futur
 
 
 def hopeless(claim: Claim, error: InvalidPayload) -> Refusal:
-    """Refuse a job whose key function now raises. It worked at the enqueue; the code or the payload has changed."""
+    """Refuse a job that has no key any more. It had one at its enqueue; the code or the payload has changed since."""
     return refuse(claim, Move.DEAD, failure=Failure(type(error).__name__, str(error)), reason=str(error))

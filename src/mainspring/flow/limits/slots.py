@@ -8,9 +8,9 @@ from typing import Any
 
 from mainspring.clock import Millis
 
-CHECK_EVERY: Millis = 20_000  # for so long, a slot may stay free or held by a dead run until the timer checks it
+CHECK_EVERY: Millis = 20_000  # how long a slot may stay free, or held by a dead run, until the timer checks it
 RENEW_WITHIN: Millis = 16_000  # a check planned nearer than this is moved: a near one would wake all workers
-UNUSED_RETENTION: Millis = 3_600_000  # for so long, an unused limit is still shown
+UNUSED_RETENTION: Millis = 3_600_000  # how long an unused limit is still shown
 
 
 @dataclass(slots=True)

@@ -9,13 +9,13 @@ from typing import Any
 from mainspring.clock import Millis
 from mainspring.flow.limits.slots import Slots
 
-LOST_AFTER: Millis = 30_000  # if no job of a key is ready or running for so long, woken jobs are counted as lost
-# For so long, turns are passed on without a write. Less than LOST_AFTER, so that a `called_at` older than that means
+LOST_AFTER: Millis = 30_000  # if no job of a key is ready or running this long after a wake-up, it was lost
+# How long turns are passed on without a write. Less than LOST_AFTER, so that a `called_at` older than that means
 # that no turns are passed on any more.
 UNWRITTEN_FOR: Millis = 20_000
 CHECK_AFTER: Millis = 1_000  # after jobs start to wait; then the timer checks that jobs of their key are woken
 CHECK_STEP: Millis = 500  # these checks are rounded up to multiples of this, so that many come due together
-EXPECTED_FOR: Millis = 60_000  # so long after jobs were announced to wait, they are expected even if none is found
+EXPECTED_FOR: Millis = 60_000  # how long announced jobs are expected to wait, even if none is found
 
 
 @dataclass(slots=True)
