@@ -225,7 +225,7 @@ def test_region_and_endpoint_are_found_as_the_sdks_find_them(monkeypatch: pytest
         ("dynamodb://jobs?region=x&shards=many", "whole number"),
         ("dynamodb://jobs?region=x&shards=0", "from 1 to"),
         ("dynamodb://jobs?region=x&lease=soon", "number of seconds"),
-        ("dynamodb://jobs?region=x&endpoint=nowhere", "no endpoint"),
+        ("dynamodb://jobs?region=x&endpoint=nowhere", "is not an endpoint"),
         ("dynamodb://jobs?region=x&prune=maybe", "on or off"),
         ("dynamodb://jobs", "no AWS region"),
     ],

@@ -220,5 +220,5 @@ async def test_each_loop_has_connections_of_its_own() -> None:
 
 def test_no_endpoint_is_guessed_from_nonsense() -> None:
     for nonsense in ("localhost:8000", "ftp://host", "http://", "http://host/path"):
-        with pytest.raises(ConfigurationError, match="no endpoint"):
+        with pytest.raises(ConfigurationError, match="is not an endpoint"):
             Client(REGION, nonsense)

@@ -76,7 +76,7 @@ async def test_a_wrong_password_and_the_likes(guest: str) -> None:
         for user, password, told in [
             (guest, "wr0ng", "correct the user or the password"),
             (guest, "", "give one: in the URL, as PGPASSWORD"),
-            (f"{guest}_rejected", "", "pg_hba.conf on the server must let us in"),
+            (f"{guest}_rejected", "", "pg_hba.conf on the server must allow this connection"),
             (f"{guest}_group", "", "create the user, or correct its name"),
             (f"{guest}_nobody", "", "create the user, or correct its name"),
         ]:

@@ -126,7 +126,10 @@ async def test_a_standby_alone_says_what_it_is(primary: Server, standby: Server,
     with pytest.raises(StoreReadOnly, match=r"is it a standby\?: .*; with several hosts, write target_session_attrs"):
         await put(alone)
     (finding,) = [one for one in await alone.diagnose() if one.check == "replication"]
-    assert (finding.severity, finding.message) == (Severity.ERROR, "this server is a standby, and takes no writes")
+    assert (finding.severity, finding.message) == (
+        Severity.ERROR,
+        "this server is a standby, and does not accept writes",
+    )
     await alone.close()
     waiting = PostgresStore(url_of(standby), schema_name=schema)
     with pytest.raises(StoreUnavailable):  # it may be promoted any moment

@@ -264,7 +264,7 @@ def decide(table: Table, row: Row, outcome: Outcome, mark: str) -> Ending:
 
 
 def actions_after_end(row: Row, ending: Ending) -> list[Action]:
-    """Write down, with the job's end, what is left to do after it. If this process dies, another one does it."""
+    """Return writes that record what is left to do after the job's end. If this process dies, another one does it."""
     call = [] if ending.call is None else [ending.call.action()]
     return call + steps.note_of_end(row, ending.changes.get("expires_at"))
 

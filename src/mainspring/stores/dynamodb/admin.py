@@ -243,7 +243,7 @@ async def forget_steps(table: Table, row: Row, name: str) -> list[Write]:
 
 
 def take_key(row: Row, found: Row | None, version: str) -> Write:
-    """Take the key from a job that is finished or gone. How long it is kept, and for which job, does not change."""
+    """Return the write that takes the key from a finished or deleted job. How long it is kept, and for which, stays."""
     kept = {name: (found or {}).get(name) for name in KEPT_ATTRIBUTES}
     return "Put", put({**new_key(row, version), **kept}, [as_found(found)])
 

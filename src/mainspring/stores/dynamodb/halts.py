@@ -71,7 +71,7 @@ def to_halt(name: str, value: Mapping[str, Any], number: int) -> Halt:
 
 
 async def write(table: Table, halt: Halt) -> Halt:
-    """Return the halt with its number, or that of a later halt: workers that confirm that one have seen both."""
+    """Write a halt; return it with its number, or that of a later halt: workers that confirm that one saw both."""
     value = {
         "actor": halt.actor,
         "reason": halt.reason,

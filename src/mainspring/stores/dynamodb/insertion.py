@@ -216,7 +216,7 @@ def twins_of(jobs: Sequence[NewJob]) -> dict[int, int]:
 
 
 def put_key(job: NewJob, row: Row, found: Row | None, now: Millis) -> Action:
-    """Write the job's key, on condition that it is still as it was found."""
+    """Return the write of the job's key, on condition that the key is still as it was found."""
     words = new_key(row, job.id)
     if job.dedupe_for is not None:
         until = KEPT_FOR_EVER if job.dedupe_for == FOREVER else stamp(now + job.dedupe_for)

@@ -64,7 +64,7 @@ async def reap(table: Table, watch: Watch, after_stall: AfterStall) -> Reaped:
 
 
 async def make_calls(table: Table, watch: Watch) -> None:
-    """Make calls that were left at the last look, too: the processes that ended the jobs had time to make them."""
+    """Make calls that were left over at the last look already. Until then the process that ended the job makes them."""
     left = await wakeups.left_to_make(table)
     await wakeups.make_all(table, left & watch.calls)
     watch.calls = left

@@ -90,7 +90,7 @@ def exists(name: str) -> Condition:
 
 
 def higher(name: str, value: int) -> Condition:
-    """The stored value is lower, or there is none."""
+    """Require that the stored value is lower, or that there is none."""
     return Condition("(attribute_not_exists({name}) OR {name} < {value})", name, value)
 
 

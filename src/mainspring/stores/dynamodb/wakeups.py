@@ -45,7 +45,7 @@ def waiter_key(row: Row) -> Item:
 
 
 def waiter(row: Row) -> Action:
-    """Write a job's waiter, with all that is needed to wake the job. It expires if the job has a due time as well."""
+    """Return the write of a job's waiter, with all that waking needs. It expires if the job has a due time."""
     timed = row["scheduled_for"] < stamp(UNTIL_WOKEN)
     until = ttl(unstamp(row["scheduled_for"]) + WAITER_RETENTION) if timed else None
     words = {"queue": row["queue"], "ttl": until}

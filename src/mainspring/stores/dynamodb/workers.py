@@ -84,7 +84,10 @@ async def forget(table: Table, worker: str) -> None:
 
 
 async def bury(table: Table, worker: str, beat: str) -> bool:
-    """Mark a worker as dead; return False if it has sent a heartbeat meanwhile. Its claims fail until it comes back."""
+    """Mark a worker as dead; return False if it sent a heartbeat meanwhile.
+
+    None of its claims is confirmed until it comes back.
+    """
     same = [exists("PK"), equals("beat", beat)]
     try:
         await table.update(update(worker_key(worker), {"buried": True}, only_if=same))

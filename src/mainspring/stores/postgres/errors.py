@@ -17,7 +17,7 @@ KINDS: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError], str, str],
     (
         (errors.ReadOnlySqlTransaction,),
         StoreReadOnly,
-        "the database takes no writes; is it a standby?",
+        "the database does not accept writes; is it a standby?",
         "with several hosts, write target_session_attrs=read-write",
     ),
     (
@@ -42,7 +42,7 @@ KINDS: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError], str, str],
     (
         (errors.UndefinedTable, errors.UndefinedFunction, errors.InvalidSchemaName),
         StoreError,
-        "our tables are not there, or not up to date; run `mainspring migrate`",
+        "Mainspring's tables do not exist, or are not up to date; run `mainspring migrate`",
         "",
     ),
     (
@@ -62,13 +62,13 @@ PERMANENT = (
     (r'role "[^"]*" does not exist|not permitted to log in', "create the user, or correct its name in the URL"),
     (
         r"(ident|peer|gssapi|ldap|pam|certificate|radius) authentication failed",
-        "pg_hba.conf decides who may log in how",
+        "pg_hba.conf decides which users may log in, and how",
     ),
-    (r"no pg_hba\.conf entry|pg_hba\.conf rejects", "pg_hba.conf on the server must let us in"),
+    (r"no pg_hba\.conf entry|pg_hba\.conf rejects", "pg_hba.conf on the server must allow this connection"),
     (r"permission denied for database", "GRANT CONNECT ON DATABASE … TO this user"),
     (r"does not support SSL|certificate verify failed|root certificate file", "correct sslmode and sslrootcert"),
     (r"invalid (sslmode|target_session_attrs|channel_binding|gssencmode) value", "correct it in the URL"),
-    (r"unsupported startup parameter", "the pooler takes no such setting: leave it out of the URL"),
+    (r"unsupported startup parameter", "the pooler does not accept this setting: leave it out of the URL"),
 )
 TEMPORARY = (
     (
@@ -119,16 +119,16 @@ def explain(error: psycopg.Error) -> StoreError:
         if isinstance(error, kinds):
             return told_as(f"{message}: {words}{f'; {advice}' if advice else ''}")
     if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
-        return explain_absence(str(error), words)
+        return explain_failed_connection(str(error), words)
     return StoreError(words)
 
 
-def explain_absence(message: str, words: str) -> StoreError:
+def explain_failed_connection(message: str, words: str) -> StoreError:
     """Explain a failed connection attempt. With several hosts, one that may come back is reason enough to wait."""
     tries = [line for line in message.splitlines() if line.startswith("- host:")] or [message]
     found = [advice_on(attempt, PERMANENT) for attempt in tries]
     if all(found):
-        return StoreRefused(f"the database does not let us in: {words}; {found[0]}")
+        return StoreRefused(f"the database does not accept these connection settings: {words}; {found[0]}")
     advice = advice_on(message, TEMPORARY)
     return StoreUnavailable(f"the database cannot be reached: {words}{f'; {advice}' if advice else ''}")
 

@@ -59,7 +59,7 @@ async def tell_with_commit(transaction: Transaction) -> None:
 async def tell(transaction: Transaction) -> None:
     """Notify other workers of what a committed transaction means for them."""
     schema = transaction.dialect.schema
-    if transaction.wakes_the_busy:
+    if transaction.wakes_busy_workers:
         await tell_with_commit(transaction)
     elif transaction.woken:
         everyone = EVERY_QUEUE in transaction.woken

@@ -106,7 +106,7 @@ TO_TAKE_STALLED = f"""
 ORDER BY jobs.id FOR NO KEY UPDATE SKIP LOCKED
 """
 MISSED_BEATS = 1.5  # heartbeats that a worker without a listening session may be late with before it counts as dead
-MIN_CONFIRMATION = 0.75  # seconds for a heartbeat that is on its way: its connection may have been cut as well
+MIN_CONFIRMATION = 0.75  # seconds to wait for a heartbeat on its way: its connection may have been cut as well
 LOCK_IS_FREE = f"CASE WHEN lock_server = {SERVER_START} THEN pg_try_advisory_xact_lock_shared(lock) ELSE false END"
 LOOK = f"""
 SELECT (SELECT json_agg(json_build_array(id, beat, {LOCK_IS_FREE}, {{now}} - seen_at,

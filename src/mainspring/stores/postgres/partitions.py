@@ -24,7 +24,7 @@ TODAY = f"SELECT {{now}} / {DAY}"
 
 
 async def make(transaction: Transaction, days: set[int]) -> None:
-    """Create and attach the partitions for these days. A day's partition is dropped on that day.
+    """Create and attach the partitions that are dropped on these days. Their jobs expire on the day before.
 
     The table is created first and attached afterwards. Creating it directly as a partition would wait until nothing
     reads the archive (a dump takes hours), and every other transaction would then wait behind this one.

@@ -134,7 +134,7 @@ async def give_back(mine: LoopConnections, connection: Connection) -> None:
 
 
 def is_alive(connection: Connection) -> bool:
-    """Return whether the server still holds an idle connection. Its socket is readable if the server closed it."""
+    """Return whether an idle connection is usable. A server that hung up has written to its socket, or closed it."""
     socket = select.poll()  # select() knows only the first 1024 files of a process
     socket.register(connection.fileno(), select.POLLIN)
     return not socket.poll(0)

@@ -52,7 +52,7 @@ async def checked(transaction: Transaction, name: str, check: Check) -> Finding:
         return ok(name, f"not visible to this user: {error.diag.message_primary}")
 
 
-# -- how we are connected, and what a commit is worth ----------------------------------------------------
+# -- connection and durability ---------------------------------------------------------------------------
 
 USED = """
 SELECT count(*), current_setting('max_connections')::integer FROM pg_stat_activity WHERE usesysid IS NOT NULL
@@ -106,7 +106,7 @@ async def check_replication(transaction: Transaction) -> Finding:
     is_standby, names, standbys = (await transaction.rows(STANDBYS))[0]
     if is_standby:
         advice = "point the URL at the primary; with several hosts write target_session_attrs=read-write"
-        return Finding(Severity.ERROR, "replication", "this server is a standby, and takes no writes", advice)
+        return Finding(Severity.ERROR, "replication", "this server is a standby, and does not accept writes", advice)
     if names and not standbys:
         shown = f"every commit waits for a standby (synchronous_standby_names = {names}), and none is connected"
         return Finding(Severity.ERROR, "replication", shown, "start the standby, or clear synchronous_standby_names")

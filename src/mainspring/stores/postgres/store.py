@@ -522,7 +522,10 @@ class PostgresStore:
         return sight
 
     def _overdue(self, timed: Sequence[Timed]) -> list[Timed]:
-        """Return jobs past their deadline, by this process's monotonic clock: setting a wall clock stalls no job."""
+        """Return jobs that run for too long.
+
+        The time is measured by this process's monotonic clock, so that setting a wall clock ends no healthy job.
+        """
         now, before = self.clock.monotonic(), self._watched
         self._watched = {(job.id, job.token): before.get((job.id, job.token), now) for job in timed}
         return [job for job in timed if now - self._watched[job.id, job.token] >= job.longest / 1000]

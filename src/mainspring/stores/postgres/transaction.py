@@ -92,7 +92,7 @@ class Transaction:
         return wake | Wake.DOCUMENTS if self.documents else wake
 
     @property
-    def wakes_the_busy(self) -> bool:
+    def wakes_busy_workers(self) -> bool:
         """Whether busy workers must be notified as well as idle ones."""
         return self.cancellations or self.documents or self.halts_changed or self.state_changed
 

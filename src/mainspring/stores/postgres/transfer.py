@@ -303,7 +303,7 @@ class Table:
     name: str
     key: tuple[str, ...]
     columns: Mapping[str, str]  # name -> type
-    owner: str  # the column that tells who a row in the way belongs to
+    owner: str  # the column that `put` returns of a row that is in the way
     ours: str = "true"  # condition for rows that are records
     over: str = "false"  # condition for rows that have expired
     read: Mapping[str, Convert] = field(default_factory=dict)  # from a column's value to a record's
