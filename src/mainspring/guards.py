@@ -47,13 +47,13 @@ class Refusal:
 
     outcome: Outcome
     look_again: LookAgain | None = None
-    soon: asyncio.Future[bool] | None = None  # becomes True if the job may start after all, within HANDOVER_WAIT
+    pending: asyncio.Future[bool] | None = None  # becomes True if the job may start after all, within HANDOVER_WAIT
 
     def cancel_wait(self) -> bool:
         """Stop waiting; return whether the job had already been let in. If so, its guard must be told when it ends."""
-        if self.soon is None or self.soon.cancel():
+        if self.pending is None or self.pending.cancel():
             return False
-        return not self.soon.cancelled() and self.soon.result()
+        return not self.pending.cancelled() and self.pending.result()
 
 
 class Guard(Protocol):
@@ -190,7 +190,7 @@ class Guards:
 def final(refusal: Refusal) -> Refusal:
     """Make a refusal final, before it is granted after all: other guards would have to be asked again."""
     refusal.cancel_wait()
-    return replace(refusal, soon=None)
+    return replace(refusal, pending=None)
 
 
 def nobody(claim: Claim) -> bool:
@@ -203,8 +203,8 @@ def refuse(
     move: Move,
     *,
     look_again: LookAgain | None = None,
-    soon: asyncio.Future[bool] | None = None,
+    pending: asyncio.Future[bool] | None = None,
     **fields: Any,
 ) -> Refusal:
     """Make a refusal. `move` is SNOOZE (with a delay), SUSPEND (with waits_for) or CANCEL, with a reason."""
-    return Refusal(Outcome(claim.id, claim.token, move, ref=claim.ref, **fields), look_again, soon)
+    return Refusal(Outcome(claim.id, claim.token, move, ref=claim.ref, **fields), look_again, pending)

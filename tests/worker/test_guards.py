@@ -76,11 +76,11 @@ class Hesitant(Doorman):
 
     def __init__(self, option: str = "door") -> None:
         super().__init__(option)
-        self.soon: dict[str, asyncio.Future[bool]] = {}
+        self.pending: dict[str, asyncio.Future[bool]] = {}
 
     def say(self, job: Guarded) -> Refusal:
-        self.soon[job.claim.id] = soon = asyncio.get_running_loop().create_future()
-        return refuse(job.claim, Move.SUSPEND, delay=UNTIL_WOKEN, waits_for="door", soon=soon)
+        self.pending[job.claim.id] = pending = asyncio.get_running_loop().create_future()
+        return refuse(job.claim, Move.SUSPEND, delay=UNTIL_WOKEN, waits_for="door", pending=pending)
 
 
 async def test_who_passes_runs_and_who_does_not_burns_no_attempt(app: Mainspring) -> None:
@@ -185,7 +185,7 @@ async def test_who_needs_others_too_does_not_wait_and_that_is_said_before_they_a
 
     class Curious(Doorman):
         async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
-            assert [one.cancelled() for one in first.soon.values()] == [True]
+            assert [one.cancelled() for one in first.pending.values()] == [True]
             return await super().admit(jobs, now)
 
     first, second = Hesitant(), Curious("gate")
@@ -207,7 +207,7 @@ async def test_if_another_cannot_tell_nobody_goes_on_waiting(app: Mainspring) ->
     await put(app, 2, '{"gate": "in"}')
     with pytest.raises(StoreUnavailable):
         await app.guards.admit((await claimed(app)), 0)
-    assert [one.cancelled() for one in first.soon.values()] == [True]
+    assert [one.cancelled() for one in first.pending.values()] == [True]
 
 
 async def claimed(app: Mainspring) -> list[Claim]:
@@ -219,7 +219,7 @@ async def test_who_passed_after_all_when_he_could_not_wait_runs_and_leaves(app: 
     class Quick(Hesitant):
         def say(self, job: Guarded) -> Refusal:
             refusal = super().say(job)
-            self.soon[job.claim.id].set_result(True)
+            self.pending[job.claim.id].set_result(True)
             return refusal
 
     door = Quick()
@@ -247,4 +247,4 @@ async def test_who_was_cancelled_while_his_guards_were_asked_keeps_no_place_in_t
         await app.jobs.cancel(job)
         await ended(app, job)
         answer.set()
-        await eventually(lambda: [one.cancelled() for one in door.soon.values()] == [True])
+        await eventually(lambda: [one.cancelled() for one in door.pending.values()] == [True])

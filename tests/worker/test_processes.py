@@ -28,7 +28,7 @@ from mainspring.job import Failure, Job, Status
 from mainspring.stores.memory import MemoryStore
 from mainspring.worker import child
 from mainspring.worker import worker as worker_module
-from mainspring.worker.processes import Child, told_error
+from mainspring.worker.processes import Child, error_from
 from tests.worker import children
 from tests.worker.working import claim_of, ended, eventually, reached, record, working
 
@@ -287,7 +287,7 @@ def answer(error: BaseException) -> dict[str, Any]:
     ],
 )
 def test_told_errors_are_of_the_nearest_known_kind(error: BaseException, kind: type[BaseException]) -> None:
-    told = told_error(answer(error))
+    told = error_from(answer(error))
     assert type(told) is kind
     assert told.mainspring_failure == Failure(type(error).__name__, str(error), "there")  # type: ignore[attr-defined]
 
@@ -295,7 +295,7 @@ def test_told_errors_are_of_the_nearest_known_kind(error: BaseException, kind: t
 def test_a_kind_that_is_not_known_here_is_its_parent() -> None:
     data = answer(OSError("gone"))
     data["kinds"].insert(0, ("some.library", "ConnectionError"))  # named like a built-in, but none
-    assert type(told_error(data)) is OSError
+    assert type(error_from(data)) is OSError
 
 
 class Pipe:

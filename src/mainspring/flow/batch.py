@@ -144,8 +144,8 @@ class Batches:
         heads = {document.key.id: Head.read(document) for document in found[:limit]}
         waiting = {job.id: job for job in await self._app.store.get([one for one in heads if not heads[one].ended])}
         now = self._app.store.clock.now()
-        told = [head.summary(batch, waiting.get(batch), now) for batch, head in heads.items()]
-        return BatchPage(told, told[-1].id if len(found) > limit else None)
+        batches = [head.summary(batch, waiting.get(batch), now) for batch, head in heads.items()]
+        return BatchPage(batches, batches[-1].id if len(found) > limit else None)
 
     async def _head(self, batch: str) -> Head:
         found = await self._app.store.documents([Key(BATCHES, "", batch)])
@@ -262,9 +262,9 @@ class Batches:
         on_finished: dict[str, Any] | None,
     ) -> dict[str, Any]:
         progress = await self.progress(ctx.job_id)
-        for told in (on_success if progress.succeeded else on_failure, on_finished):
-            if told is not None:
-                ctx.follow_up(from_data(told, progress))
+        for follow_up in (on_success if progress.succeeded else on_failure, on_finished):
+            if follow_up is not None:
+                ctx.follow_up(from_data(follow_up, progress))
         await self._forget_later(progress)
         return progress.to_data()
 

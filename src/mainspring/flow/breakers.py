@@ -336,11 +336,11 @@ class Breakers:
             if view.syncing and view.circuit is not None:
                 return view.circuit
             view.syncing = True
-        told = view.take() if view.has_errors() else []
+        taken = view.take() if view.has_errors() else []
         try:
-            return await self._change(name, lambda before, at: self._merged(name, before, told, at))
+            return await self._change(name, lambda before, at: self._merged(name, before, taken, at))
         except BaseException:
-            view.put_back(told)
+            view.put_back(taken)
             raise
         finally:
             view.syncing = False

@@ -162,8 +162,8 @@ def move(job: NewJob, hours: LocalHours, now: Millis) -> NewJob:
     opening = hours.opening(due)
     if opening == due:
         return job
-    told = {PUT_OFF: {"until": opening, "reason": reason_of(opening, hours)}}
-    options = json.dumps({**json.loads(job.options or "{}"), **told})
+    mark = {PUT_OFF: {"until": opening, "reason": reason_of(opening, hours)}}
+    options = json.dumps({**json.loads(job.options or "{}"), **mark})
     return replace(job, run_at=opening, delay=0, options=options)
 
 
@@ -221,5 +221,5 @@ def reason_of(opening: Millis, hours: LocalHours) -> str:
 
 def told_reason(job: Job) -> str:
     """Return why it was put off when it was enqueued; empty if its time was changed since."""
-    told = job.options.get(PUT_OFF)
-    return str(told["reason"]) if told is not None and told["until"] == to_millis(job.run_at) else ""
+    mark = job.options.get(PUT_OFF)
+    return str(mark["reason"]) if mark is not None and mark["until"] == to_millis(job.run_at) else ""

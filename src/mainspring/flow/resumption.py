@@ -26,9 +26,9 @@ async def touched_by_hand(store: Store, claim: Claim) -> bool:
 
     The timeline names a retry by hand like a run that failed, so those in the history of runs are subtracted.
     """
-    told = Counter(entry.what for entry in await store.timeline(claim.id))
+    entries = Counter(entry.what for entry in await store.timeline(claim.id))
     history = [] if is_first(claim) else await store.attempts(claim.id)
-    return told[Action.EDIT] > 0 or told[Action.REPLAY] > sum(run.move is Move.RETRY for run in history)
+    return entries[Action.EDIT] > 0 or entries[Action.REPLAY] > sum(run.move is Move.RETRY for run in history)
 
 
 def is_first(claim: Claim) -> bool:

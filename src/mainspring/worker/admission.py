@@ -70,17 +70,17 @@ class Admissions:
                 self._after_ack.ended(run.claim)
             elif refusal is None:
                 passed.append(run)
-            elif refusal.soon is not None and self._may_wait():
-                self._start(self._stand_by(run, refusal, refusal.soon))
+            elif refusal.pending is not None and self._may_wait():
+                self._start(self._stand_by(run, refusal, refusal.pending))
             else:
                 self._turn_away(run, refusal)
         self._let_in(passed)
 
-    async def _stand_by(self, run: Run, refusal: Refusal, soon: asyncio.Future[bool]) -> None:
+    async def _stand_by(self, run: Run, refusal: Refusal, pending: asyncio.Future[bool]) -> None:
         """Wait shortly for a pending grant. The run takes no slot meanwhile, so the worker can claim others."""
         self.standing_by += 1
         try:
-            await asyncio.wait([soon], timeout=HANDOVER_WAIT)
+            await asyncio.wait([pending], timeout=HANDOVER_WAIT)
         finally:
             self.standing_by -= 1
             granted = refusal.cancel_wait()

@@ -48,16 +48,16 @@ class Outage:
             self._failing.add(loop)
             self._failures += 1
             self._reached_at = None
-            told = {
+            fields = {
                 "worker": self._worker,
                 "loop": loop,
                 "error": f"{type(error).__name__}: {error}",
                 "gone_for": round(now - self._since, 3),
             }
             if type(error) in self._told and now < self._remind_at:
-                log.debug("store_unavailable", **told)
+                log.debug("store_unavailable", **fields)
                 return
-            log.warning("store_unavailable", **told)
+            log.warning("store_unavailable", **fields)
             self._told.add(type(error))
             self._remind_at = now + self._pause
             self._pause = min(2 * self._pause, LONGEST_REMINDER)

@@ -172,9 +172,9 @@ def end(run: Run, move: Move, now: Millis, *, reason: str = "", **rest: Any) -> 
 
 def failure_of(error: BaseException) -> Failure:
     """Describe an exception. One that came from a child process brings its own description along."""
-    told = told_with(error)
-    if told is not None:
-        return told
+    failure = attached_failure(error)
+    if failure is not None:
+        return failure
     trace = trace_of(error) if error.__traceback__ else ""
     return as_failure(type(error).__name__, message_of(error), trace)
 
@@ -184,13 +184,13 @@ def as_failure(kind: str, message: str, trace: str) -> Failure:
     return Failure(storable(kind, LONGEST_MESSAGE), storable(message, LONGEST_MESSAGE), storable(trace))
 
 
-def told_with(error: BaseException) -> Failure | None:
+def attached_failure(error: BaseException) -> Failure | None:
     """Return the description attached to the exception, if any. Some exceptions raise on any attribute access."""
     try:
-        told: Failure | None = getattr(error, "mainspring_failure", None)
+        failure: Failure | None = getattr(error, "mainspring_failure", None)
     except Exception:  # noqa: BLE001
         return None
-    return told if isinstance(told, Failure) else None
+    return failure if isinstance(failure, Failure) else None
 
 
 def trace_of(error: BaseException) -> str:

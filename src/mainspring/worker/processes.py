@@ -167,22 +167,22 @@ class Processes:
         if "wish" in answer:
             raise WISHES[answer["wish"]](answer["reason"], answer["delay"])
         if "error" in answer:
-            raise told_error(answer)
+            raise error_from(answer)
         for fields in answer["follow_ups"]:
             target = tuple(fields["target"]) if fields["target"] else None
             context.follow_up(NewJob(**{**fields, "target": target, "tags": tuple(fields["tags"])}))
         return Dumped(answer["result"])
 
 
-def told_error(answer: dict[str, Any]) -> Exception:
+def error_from(answer: dict[str, Any]) -> Exception:
     """Return an exception of the nearest class of the child's exception that exists here, so that retry rules apply."""
     kind = next((known for known in map(find_kind, answer["kinds"]) if known is not None), Exception)
     try:
         error = kind.__new__(kind, answer["message"])  # not __init__: it may need arguments that we do not have
     except TypeError:
         error = Exception(answer["message"])
-    told = outcomes.as_failure(answer["error"], answer["message"], answer["traceback"])
-    error.mainspring_failure = told  # type: ignore[attr-defined]
+    failure = outcomes.as_failure(answer["error"], answer["message"], answer["traceback"])
+    error.mainspring_failure = failure  # type: ignore[attr-defined]
     return error
 
 

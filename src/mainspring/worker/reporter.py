@@ -71,8 +71,8 @@ class Reporter:
     def lost_result(self, run: Run, outcome: Outcome) -> None:
         """Warn about a value returned after `ctx.transaction()`: its commit has completed the job without it."""
         if run.context is not None and run.context.effects.result is UNSET and outcome.result is not None:
-            told = "returned after ctx.transaction() had completed the job; call ctx.set_result(…) inside the block"
-            log.warning("result_not_stored", job_id=run.claim.id, task=run.claim.task, error=told)
+            error = "returned after ctx.transaction() had completed the job; call ctx.set_result(…) inside the block"
+            log.warning("result_not_stored", job_id=run.claim.id, task=run.claim.task, error=error)
 
     def _goes_on(self, run: Run, outcome: Outcome, fields: dict[str, Any], duration: float) -> None:
         about, delay = self._about(run.claim), outcome.delay / 1000
@@ -102,20 +102,20 @@ class Reporter:
         log.debug("job_suspended", **fields, duration=duration, until=until, waits_for=outcome.waits_for)
         if self._bus.wants(JobSuspended):
             about = self._about(run.claim)
-            told = JobSuspended(**about, until=until, waits_for=outcome.waits_for, reason=outcome.reason)
-            self._bus.emit(told)
+            event = JobSuspended(**about, until=until, waits_for=outcome.waits_for, reason=outcome.reason)
+            self._bus.emit(event)
 
     def taken_over(self, takeover: Takeover) -> None:
         """Report a claim that this worker took over from another."""
         fields = {"job_id": takeover.job_id, "task": takeover.task, "worker": takeover.worker}
-        told = {**fields, "attempt": takeover.attempts, "cause": takeover.cause, "error": error_of(takeover.failure)}
-        log.warning("job_taken_over", **told, status=takeover.status, by=self._worker)
+        logged = {**fields, "attempt": takeover.attempts, "cause": takeover.cause, "error": error_of(takeover.failure)}
+        log.warning("job_taken_over", **logged, status=takeover.status, by=self._worker)
         about: dict[str, Any] = {**fields, "queue": takeover.queue, "attempt": takeover.attempts}
         stalled = takeover.cause is TakeoverCause.STALLED
         if stalled:
             self._bus.emit(JobStalled(**about, failure=takeover.failure))
         if takeover.status is Status.DEAD_LETTER:
-            log.error("job_dead_lettered", **told)
+            log.error("job_dead_lettered", **logged)
             self._bus.emit(JobDeadLettered(**about, failure=takeover.failure))
         elif takeover.status is Status.CANCELLED:
             self._bus.emit(JobCancelled(job_id=takeover.job_id, task=takeover.task, queue=takeover.queue))

@@ -72,12 +72,12 @@ class StuckSlots:
 
 def overdue(running: Collection[Run], grace: float, now: float) -> list[Run]:
     """Return the runs of all slots in which every run was told to stop at least `grace` seconds ago."""
-    told = {run for run in running if run.told_at is not None and now - run.told_at >= grace}
-    told -= {run for run in told if run.stop is Stop.SHUTDOWN}
-    if not told:  # nearly always
+    late = {run for run in running if run.told_at is not None and now - run.told_at >= grace}
+    late -= {run for run in late if run.stop is Stop.SHUTDOWN}
+    if not late:  # nearly always
         return []
-    in_use = {run.slot for run in running if run not in told}
-    return [run for run in told if run.slot not in in_use]
+    in_use = {run.slot for run in running if run not in late}
+    return [run for run in late if run.slot not in in_use]
 
 
 def one_per_slot(runs: Iterable[Run]) -> Iterable[Run]:

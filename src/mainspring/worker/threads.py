@@ -69,8 +69,8 @@ def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None
         return
     # a future does not accept StopIteration, and GeneratorExit would end the coroutine that awaits it
     if isinstance(error, (StopIteration, GeneratorExit)):
-        told = RuntimeError(f"handler raised {type(error).__name__}: {error}")
-        error = told.with_traceback(error.__traceback__)
+        replacement = RuntimeError(f"handler raised {type(error).__name__}: {error}")
+        error = replacement.with_traceback(error.__traceback__)
     if error is not None:
         future.set_exception(error)
     else:

@@ -742,8 +742,8 @@ class Worker:
 
     def _raised(self, run: Run, error: BaseException) -> Outcome | None:
         if run.context is not None and run.context.effects.committed:
-            told = f"{type(error).__name__}: {outcomes.message_of(error)}"
-            log.warning("raised_after_commit", job_id=run.claim.id, task=run.claim.task, error=told)
+            shown = f"{type(error).__name__}: {outcomes.message_of(error)}"
+            log.warning("raised_after_commit", job_id=run.claim.id, task=run.claim.task, error=shown)
         if run.guarded:
             run.error = TimeoutError() if run.stop is Stop.TIMEOUT else error
         try:

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from mainspring import Limit, Rate
-from mainspring.flow.limits.decisions import Acquire, Decision, Release, State, Wait, Wish, cases, decide, state_of
+from mainspring.flow.limits.decisions import (
+    Acquire,
+    Decision,
+    LimitRequest,
+    Release,
+    State,
+    Wait,
+    cases,
+    decide,
+    state_of,
+)
 from mainspring.flow.limits.limit import Gate, Ticket
 from mainspring.flow.limits.slots import Slots
 from mainspring.stores.documents import Key
@@ -20,7 +30,7 @@ class Office:
     def __init__(self, *tickets: Ticket) -> None:
         self.states: dict[Key, State] = {ticket.document: state_of(ticket, None, 0) for ticket in tickets}
 
-    def __call__(self, *wishes: Wish) -> Decision:
+    def __call__(self, *wishes: LimitRequest) -> Decision:
         return decide(wishes, self.states, 0)
 
     def holders(self, ticket: Ticket) -> set[str]:
@@ -92,7 +102,7 @@ def test_rates_and_limits_together() -> None:
 
 
 def test_what_has_no_limit_in_common_is_decided_apart() -> None:
-    wishes: list[Wish] = [
+    wishes: list[LimitRequest] = [
         Acquire("a", 1, (ACME,)),
         Acquire("b", 1, (BOB,)),
         Acquire("c", 1, (QUICK, BOB)),

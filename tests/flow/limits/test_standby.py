@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from mainspring import Limit, Mainspring
-from mainspring.flow.limits.decisions import Acquire, Decision, Release, Wish
+from mainspring.flow.limits.decisions import Acquire, Decision, LimitRequest, Release
 from mainspring.flow.limits.limit import Gate, Rate, Ticket
 from mainspring.flow.limits.standby import MAX_STANDBYS, QUICK_SECONDS, Standbys
 from mainspring.guards import Guarded
@@ -55,9 +55,9 @@ async def test_so_many_wait_and_no_more() -> None:
 async def test_who_went_away_is_forgotten_however_long_the_run_lasts_for_which_they_waited() -> None:
     standbys = busy(0.01)
     for number in range(10 * MAX_STANDBYS):
-        soon = standbys.wait(PLACE, *wishes(str(number)))
-        assert soon is not None
-        soon.cancel()
+        pending = standbys.wait(PLACE, *wishes(str(number)))
+        assert pending is not None
+        pending.cancel()
     assert len(standbys._waiting[PLACE.document]) == 1
 
 
@@ -74,13 +74,13 @@ async def test_who_waits_longest_inherits_and_who_went_away_does_not() -> None:
 
 async def test_nobody_waits_for_a_place_that_none_of_ours_holds() -> None:
     standbys = busy(0.01)
-    soon = standbys.wait(PLACE, *wishes("a"))
-    assert soon is not None
+    pending = standbys.wait(PLACE, *wishes("a"))
+    assert pending is not None
     standbys.dismiss([wishes("first")[1]])
-    assert not soon.done()
+    assert not pending.done()
     standbys.left(wishes("second")[1], 0.01)
     standbys.dismiss([wishes("second")[1]])
-    assert soon.result() is False
+    assert pending.result() is False
 
 
 @pytest.mark.slow
@@ -133,9 +133,9 @@ async def test_a_place_that_came_too_late_is_given_back() -> None:
     coordinator = guard._coordinator()
     settle = coordinator.settle
 
-    async def slow(wishes: Sequence[Wish]) -> Decision:
-        assert refusal.soon is not None
-        refusal.soon.cancel()
+    async def slow(wishes: Sequence[LimitRequest]) -> Decision:
+        assert refusal.pending is not None
+        refusal.pending.cancel()
         return await settle(wishes)
 
     coordinator.settle = slow  # type: ignore[method-assign]

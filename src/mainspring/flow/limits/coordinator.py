@@ -19,10 +19,10 @@ from mainspring.flow.limits.bucket import Bucket
 from mainspring.flow.limits.decisions import (
     Acquire,
     Decision,
+    LimitRequest,
     Prefetch,
     State,
     Wait,
-    Wish,
     call_next,
     cases,
     decide,
@@ -54,7 +54,7 @@ CHECK_HOLDERS_EVERY = 1.0  # seconds between two checks whether the holders of a
 class Request(NamedTuple):
     """What one caller of `settle` wants, and the answer it waits for."""
 
-    wishes: Sequence[Wish]
+    wishes: Sequence[LimitRequest]
     answer: asyncio.Future[Decision]
 
 
@@ -62,7 +62,7 @@ class Request(NamedTuple):
 class Case:
     """Requests that are decided together, and the result."""
 
-    wishes: list[Wish]
+    wishes: list[LimitRequest]
     decision: Decision
     states: Mapping[Key, State]  # after the decision
     writes: tuple[Write, ...]
@@ -114,7 +114,7 @@ class LimitCoordinator:
         """Take a token for each of these jobs, as far as there are any, and some more for coming jobs."""
         await self.settle([Prefetch((ticket,), number) for tickets, number in wanted.items() for ticket in tickets])
 
-    async def settle(self, wishes: Sequence[Wish]) -> Decision:
+    async def settle(self, wishes: Sequence[LimitRequest]) -> Decision:
         """Grant what can be granted. The answer may contain the requests of other callers, too.
 
         Raise StoreError if the store does not answer. Then the outcome is unknown; if a slot was granted, a later check
@@ -122,7 +122,7 @@ class LimitCoordinator:
         """
         return await asyncio.shield(self._request(wishes).answer)
 
-    def _request(self, wishes: Sequence[Wish]) -> Request:
+    def _request(self, wishes: Sequence[LimitRequest]) -> Request:
         request = Request(wishes, asyncio.get_running_loop().create_future())
         request.answer.add_done_callback(seen)
         self._requests.append(request)
@@ -153,13 +153,13 @@ class LimitCoordinator:
 
     # -- one round ------------------------------------------------------------------------------
 
-    async def _decide(self, wishes: list[Wish]) -> Decision:
+    async def _decide(self, wishes: list[LimitRequest]) -> Decision:
         decision, made = Decision(), cases(wishes, MAX_DOCUMENTS)
         for begin in range(0, len(made), MAX_CASES):
             await self._decide_cases(made[begin : begin + MAX_CASES], decision)
         return decision
 
-    async def _decide_cases(self, left: list[list[Wish]], decision: Decision) -> None:
+    async def _decide_cases(self, left: list[list[LimitRequest]], decision: Decision) -> None:
         # jobs were suspended: look at the current state, not at a remembered one
         looks = any(isinstance(wish, Wait) for wishes in left for wish in wishes)
         for number in range(1, MAX_TRIES + 1):
@@ -170,7 +170,9 @@ class LimitCoordinator:
         msg = f"another process changed the limit first, {MAX_TRIES} times in a row"
         raise StoreUnavailable(msg)
 
-    async def _try(self, left: list[list[Wish]], decision: Decision, *, trusted: bool) -> list[list[Wish]]:
+    async def _try(
+        self, left: list[list[LimitRequest]], decision: Decision, *, trusted: bool
+    ) -> list[list[LimitRequest]]:
         """Return what is left to decide. Only a refusal needs the current state: a write detects an outdated one."""
         tickets = {ticket.document: ticket for wishes in left for wish in wishes for ticket in wish.tickets}
         self._forget_if_many()  # before reading: what is not known when deciding would be taken for absent
@@ -190,7 +192,7 @@ class LimitCoordinator:
                 self._accept(case, decision)
         return [case.wishes for case in (*doubted, *again)]
 
-    def _case(self, wishes: list[Wish], tickets: Mapping[Key, Ticket], now: Millis) -> Case:
+    def _case(self, wishes: list[LimitRequest], tickets: Mapping[Key, Ticket], now: Millis) -> Case:
         own = {ticket.document for wish in wishes for ticket in wish.tickets}
         states = {key: self._state(tickets[key], now) for key in own}
         before = {key: state.to_data() for key, state in states.items()}
@@ -217,7 +219,7 @@ class LimitCoordinator:
             state.put_back(returnable(self._left_over.get(ticket.document, ()), self._time()))
         return state
 
-    def _empty_caches(self, left: Iterable[Iterable[Wish]]) -> None:
+    def _empty_caches(self, left: Iterable[Iterable[LimitRequest]]) -> None:
         """Move stale tokens, and all tokens of limits that jobs ask for, out of the caches.
 
         They go back to the bucket with the next write. No job may use them while requests for them are being decided.
@@ -341,7 +343,7 @@ def seen(answer: asyncio.Future[Decision]) -> None:
         answer.exception()
 
 
-def draw_ahead(states: Mapping[Key, State], taken: Counter[Key], wishes: Iterable[Wish]) -> dict[Key, int]:
+def draw_ahead(states: Mapping[Key, State], taken: Counter[Key], wishes: Iterable[LimitRequest]) -> dict[Key, int]:
     """Take some more tokens than were needed, for the jobs that come next; return the numbers."""
     buckets = {key: state for key, state in states.items() if isinstance(state, Bucket)}
     if not buckets:

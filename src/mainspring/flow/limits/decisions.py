@@ -68,7 +68,7 @@ class Prefetch:
     number: int
 
 
-Wish = Acquire | Release | Wait | Admit | Refund | Prefetch
+LimitRequest = Acquire | Release | Wait | Admit | Refund | Prefetch
 FIRST_COME = {kind: place for place, kind in enumerate((Release, Acquire, Wait, Refund, Admit, Prefetch))}
 
 
@@ -89,7 +89,7 @@ class Decision:
         self.ready |= other.ready
 
 
-def decide(wishes: Iterable[Wish], states: Mapping[Key, State], now: Millis) -> Decision:
+def decide(wishes: Iterable[LimitRequest], states: Mapping[Key, State], now: Millis) -> Decision:
     """Decide the requests and change the states. A job gets all that it needs, or nothing."""
     decision = Decision()
     for wish in sorted(wishes, key=lambda wish: FIRST_COME[type(wish)]):
@@ -194,12 +194,12 @@ def state_of(ticket: Ticket, data: Mapping[str, Any] | None, now: Millis, width:
     return slots
 
 
-def cases(wishes: Iterable[Wish], most: int) -> list[list[Wish]]:
+def cases(wishes: Iterable[LimitRequest], most: int) -> list[list[LimitRequest]]:
     """Group requests that have a limit in common; each group is decided and written by itself.
 
     A group of more than `most` documents is split, and its parts are written one after the other.
     """
-    made: list[tuple[set[Key], list[Wish]]] = []
+    made: list[tuple[set[Key], list[LimitRequest]]] = []
     home: dict[Key, int] = {}  # the index of the group that a document belongs to
     for wish in wishes:
         keys = [ticket.document for ticket in wish.tickets]

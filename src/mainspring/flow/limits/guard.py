@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary, ref
 from mainspring.clock import Millis
 from mainspring.errors import InvalidPayload
 from mainspring.flow.limits.coordinator import LimitCoordinator
-from mainspring.flow.limits.decisions import Acquire, Admit, Refund, Release, Wait, Wish
+from mainspring.flow.limits.decisions import Acquire, Admit, LimitRequest, Refund, Release, Wait
 from mainspring.flow.limits.limit import Fair, Rate, Ticket
 from mainspring.flow.limits.standby import Standbys, limits_of
 from mainspring.flow.limits.token_cache import most_drawn
@@ -124,7 +124,7 @@ class LimitGuard:
         `absent` are jobs that were counted as ready and were not inserted.
         """
         missing = [Refund((ticket,), number) for ticket, number in absent.items() if number]
-        wishes: list[Wish] = [*(Wait((ticket,)) for ticket in lined_up), *missing]
+        wishes: list[LimitRequest] = [*(Wait((ticket,)) for ticket in lined_up), *missing]
         if wishes:
             await self._coordinator().settle(wishes)
 
@@ -150,12 +150,12 @@ class LimitGuard:
                 coordinator.standbys.left(leave, self._time() - gone[1])
         granted = [heir for heir in heirs if (heir.ask.job_id, heir.ask.token) not in decision.refused]
         for heir in granted:
-            if not heir.soon.cancelled():
+            if not heir.pending.cancelled():
                 self._let_in(heir.leave)
         for heir in heirs:
             heir.answer(granted=heir in granted)
         coordinator.standbys.dismiss(leaves)
-        if late := [heir.leave for heir in granted if heir.soon.cancelled()]:
+        if late := [heir.leave for heir in granted if heir.pending.cancelled()]:
             await coordinator.settle(late)
 
     def _coordinator(self) -> LimitCoordinator:
@@ -197,12 +197,12 @@ def with_spare(leave: Release, standbys: Standbys) -> Release:
     return replace(leave, spare=spare) if spare else leave
 
 
-def blocked(claim: Claim, by: Ticket, look_again: LookAgain, soon: asyncio.Future[bool] | None) -> Refusal:
+def blocked(claim: Claim, by: Ticket, look_again: LookAgain, pending: asyncio.Future[bool] | None) -> Refusal:
     return refuse(
         claim,
         Move.SUSPEND,
         look_again=look_again,
-        soon=soon,
+        pending=pending,
         waits_for=by.call,
         delay=UNTIL_WOKEN,
         blocked=True,

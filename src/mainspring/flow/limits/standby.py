@@ -27,11 +27,11 @@ class Standby:
 
     ask: Acquire
     leave: Release  # what it gives back when it has run
-    soon: asyncio.Future[bool]  # cancelled when the job stops waiting
+    pending: asyncio.Future[bool]  # cancelled when the job stops waiting
 
     def answer(self, *, granted: bool) -> None:
-        if not self.soon.done():
-            self.soon.set_result(granted)
+        if not self.pending.done():
+            self.pending.set_result(granted)
 
 
 class Standbys:
@@ -59,15 +59,15 @@ class Standbys:
         if not isinstance(obstacle.gate.limit, Limit) or not self.lacking(obstacle.document):
             return None
         standby = Standby(ask, leave, asyncio.get_running_loop().create_future())
-        others = (other for other in self._waiting.get(obstacle.document, ()) if not other.soon.done())
+        others = (other for other in self._waiting.get(obstacle.document, ()) if not other.pending.done())
         self._waiting[obstacle.document] = deque([*others, standby])  # drops those that have stopped waiting
-        return standby.soon
+        return standby.pending
 
     def lacking(self, key: Key) -> int:
         """Return how many more jobs could wait here."""
         if key not in self._quick or not self._inside[key]:
             return 0
-        return max(0, MAX_STANDBYS - sum(not standby.soon.done() for standby in self._waiting.get(key, ())))
+        return max(0, MAX_STANDBYS - sum(not standby.pending.done() for standby in self._waiting.get(key, ())))
 
     def heirs(self, leaves: Iterable[Release]) -> list[Standby]:
         """Return, for each slot that becomes free, the job that has waited longest here."""
@@ -83,7 +83,7 @@ class Standbys:
     def _next(self, key: Key) -> Standby | None:
         waiting = self._waiting.get(key)
         while waiting:
-            if not (standby := waiting.popleft()).soon.done():
+            if not (standby := waiting.popleft()).pending.done():
                 return standby
         self._waiting.pop(key, None)
         return None
