@@ -24,7 +24,7 @@ from mainspring.errors import SystemHalted
 from mainspring.events import OccasionSent
 from mainspring.job import Inserted
 from mainspring.occasions.plan import Plan
-from mainspring.occasions.timer import CHUNK, LEFT_TO_OTHERS, PART, OccasionTimer
+from mainspring.occasions.timer import CHUNK, PLANS_PER_WRITE, YIELD_TO_OTHERS, OccasionTimer
 from mainspring.schedule import tzdata_version
 from mainspring.stores.documents import Bundle, Key, Listing, Write
 from mainspring.stores.memory import MemoryStore
@@ -161,20 +161,20 @@ async def test_on_dynamodb(clock: ManualClock) -> None:
 
 async def test_who_comes_second_leaves_a_burst_to_the_first(make: Make, clock: ManualClock) -> None:
     async with applications(make, 2, lambda app: app.occasion("birthday")(greet)) as (one, other):
-        await one.people.put_many(a_person(number) for number in range(PART + 10))
+        await one.people.put_many(a_person(number) for number in range(PLANS_PER_WRITE + 10))
         clock.advance(timedelta(days=1))
         timers = [OccasionTimer(app, "birthday", app.tasks["greet"]) for app in (one, other)]
         due = await one.store.due("occasions.birthday", CHUNK)
-        assert len(due.documents) == PART + 10
+        assert len(due.documents) == PLANS_PER_WRITE + 10
         answers = [await timer.fire(due.documents, due.now) for timer in timers]
-        assert answers == [None, due.now + LEFT_TO_OTHERS]
+        assert answers == [None, due.now + YIELD_TO_OTHERS]
         assert max((await keys(one)).values()) == 1
-        assert await one.jobs.count() == PART + 10
+        assert await one.jobs.count() == PLANS_PER_WRITE + 10
 
 
 async def test_a_halt_in_the_middle_of_a_burst_loses_nothing(make: Make, clock: ManualClock) -> None:
     async with applications(make, 1, lambda app: app.occasion("birthday")(greet)) as (app,):
-        people = PART * 2
+        people = PLANS_PER_WRITE * 2
         await app.people.put_many(a_person(number) for number in range(people))
         clock.advance(timedelta(days=1))
         write, calls = app.store.write, 0

@@ -80,7 +80,7 @@ async def test_pages_follow_each_other(
     app: Mainspring, wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(people, "PAGE", 7)
-    monkeypatch.setattr(people, "LOOKED_AT", 21)
+    monkeypatch.setattr(people, "MAX_SCANNED", 21)
     for person in (ANA, BOB, CAT):
         await app.people.delete(person.id)
     day = Occasion(kind="birthday", date="06-15")
@@ -102,7 +102,7 @@ async def test_pages_follow_each_other(
 
 async def test_a_page_looks_at_so_many_people_and_no_more(app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(people, "PAGE", 1)
-    monkeypatch.setattr(people, "LOOKED_AT", 2)
+    monkeypatch.setattr(people, "MAX_SCANNED", 2)
     first = await app.people.find(name="leeds")
     assert (first.people, first.cursor) == ([], "bob")
     second = await app.people.find(name="leeds", cursor=first.cursor)

@@ -1,4 +1,4 @@
-"""What is to be written when a plan is due. Pure: every process finds the same, and one of them gets it written."""
+"""Decides what to write when a plan is due. Pure: every process decides the same, and only one write succeeds."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mainspring.occasions.plan import Plan
 from mainspring.schedule import tzdata_version
 from mainspring.stores.documents import Bundle
 
-MakeJob = Callable[[Plan, datetime], NewJob]  # for what the plan has next
+MakeJob = Callable[[Plan, datetime], NewJob]  # makes the job for the plan's next message
 
 
 @dataclass(slots=True)
 class Firing:
-    after: Plan  # as it is once this is written
+    after: Plan  # the plan after this write
     jobs: tuple[NewJob, ...]  # one or none
     entries: tuple[Entry, ...]
 
@@ -28,19 +28,19 @@ class Firing:
 
 
 def fire(plan: Plan, now: datetime, make_job: MakeJob) -> Firing:
-    """Of several years that were missed, those that are too late are skipped one by one."""
+    """Decide what to do with a plan that is due. If several years were missed, skip those that are too late."""
     if plan.tzdata < tzdata_version():
         plan = plan.derived()
     jobs: list[NewJob] = []
     entries: list[Entry] = []
-    while (one := plan.next) is not None and one.due <= now:
-        if now - one.due > plan.times.grace_length:
-            entries.append(ledger.too_late(plan, one, now))
+    while (upcoming := plan.next) is not None and upcoming.due <= now:
+        if now - upcoming.due > plan.times.grace_length:
+            entries.append(ledger.too_late(plan, upcoming, now))
             plan = plan.beyond()
-        elif (clear := plan.times.clear(now)) > now:
-            plan = replace(plan, next=one._replace(due=clear))
+        elif (clear := plan.times.after_quiet(now)) > now:
+            plan = replace(plan, next=upcoming._replace(due=clear))
         else:
             jobs.append(make_job(plan, now))
-            entries.append(ledger.sent(plan, one, jobs[-1].id, now))
+            entries.append(ledger.sent(plan, upcoming, jobs[-1].id, now))
             plan = plan.beyond(sent=True)
     return Firing(plan, tuple(jobs), tuple(entries))

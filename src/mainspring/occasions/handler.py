@@ -1,4 +1,4 @@
-"""From a job to the user's function: who it is about is read when it runs, so a change before that is known to it."""
+"""Calls your handler of an occasion. The person is read when the job runs, so the handler gets the latest data."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 
 log = get_log("mainspring.occasions")
 
-LATER = timedelta(minutes=1)  # a worker of a newer version may be there then, and get the job
+UNREADABLE_RETRY_DELAY = timedelta(minutes=1)  # until then, a worker of a newer version may start and claim the job
 Looked = Person | InvalidPerson | None
 PAYLOAD: dict[str, type] = {"person": str, "kind": str, "on": date, "due": datetime, "lateness": float}
-ASKS: dict[type, str] = {Person: "person", Occasion: "occasion", Context: "ctx"}
+INJECTED: dict[type, str] = {Person: "person", Occasion: "occasion", Context: "ctx"}
 
 
 def task_function(app: Mainspring, function: Callable[..., Any], names: Mapping[str, Any]) -> Callable[..., Any]:
-    """What the task of an occasion's handler runs."""
+    """Return the function that the task of an occasion's handler runs."""
     wants = arguments_of(function, names)
     lookups: Lookups[Looked] = Lookups(app.people.look_up)
 
-    def given(found: Looked, told: dict[str, Any]) -> dict[str, Any]:
-        ctx = told.pop("ctx", None)
-        person, occasion = current(found, **told)
+    def arguments(found: Looked, payload: dict[str, Any]) -> dict[str, Any]:
+        ctx = payload.pop("ctx", None)
+        person, occasion = current(found, **payload)
         values = {"person": person, "occasion": occasion, "ctx": ctx}
         return {name: values[what] for name, what in wants.items()}
 
-    async def on_loop(**told: Any) -> Any:
-        return await function(**given(await lookups.get(told["person"]), told))
+    async def on_loop(**payload: Any) -> Any:
+        return await function(**arguments(await lookups.get(payload["person"]), payload))
 
-    def in_thread(**told: Any) -> Any:
-        return function(**given(app.run(lookups.get(told["person"])), told))
+    def in_thread(**payload: Any) -> Any:
+        return function(**arguments(app.run(lookups.get(payload["person"])), payload))
 
     chosen = on_loop if inspect.iscoroutinefunction(function) else in_thread
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):
@@ -49,7 +49,7 @@ def task_function(app: Mainspring, function: Callable[..., Any], names: Mapping[
 
 
 def with_arguments(function: Callable[..., Any], arguments: Mapping[str, type]) -> Callable[..., Any]:
-    """Declare what a function is called with. A context is made only for handlers that ask for one: it takes time."""
+    """Declare the arguments of a function. A context is made only for handlers that need one, as that takes time."""
     parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in arguments]
     function.__annotations__ = dict(arguments)
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -57,13 +57,13 @@ def with_arguments(function: Callable[..., Any], arguments: Mapping[str, type]) 
 
 
 def current(found: Looked, *, person: str, kind: str, on: date, due: datetime, lateness: float) -> Any:
-    """The person as they are now, and the occasion on the day that the job is for."""
+    """Return the person as stored now, and the occasion with the day that the job is for."""
     if found is None:
         msg = f"there is no person {person!r} any more"
         raise Cancel(msg)
     if isinstance(found, InvalidPerson):
         log.warning("person_unreadable", person=person, error=str(found))
-        raise Snooze(LATER, f"left to a worker of a newer version: {found}")
+        raise Snooze(UNREADABLE_RETRY_DELAY, f"left to a worker of a newer version: {found}")
     occasion = found.occasion(kind)
     if occasion is None:
         msg = f"person {person!r} has no {kind} any more"
@@ -73,7 +73,7 @@ def current(found: Looked, *, person: str, kind: str, on: date, due: datetime, l
 
 
 def arguments_of(function: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, str]:
-    """Which of its parameters wants what: by annotation, or without one by name."""
+    """Return what to pass for each parameter of a handler, by its annotation or, without one, by its name."""
     try:
         hints = get_type_hints(function, localns=dict(names))
     except NameError as error:
@@ -81,12 +81,12 @@ def arguments_of(function: Callable[..., Any], names: Mapping[str, Any]) -> dict
         raise ConfigurationError(msg) from error
     wants: dict[str, str] = {}
     for name, parameter in inspect.signature(function).parameters.items():
-        what = ASKS.get(hints[name]) if name in hints else (name if name in ASKS.values() else None)
+        what = INJECTED.get(hints[name]) if name in hints else (name if name in INJECTED.values() else None)
         if what is not None:
             wants[name] = what
         elif parameter.default is parameter.empty:
             msg = (
-                f"handler {function.__name__!r}: nothing is known for its argument {name!r}; it can ask for "
+                f"handler {function.__name__!r}: its argument {name!r} is unknown; the arguments can be "
                 "person: Person, occasion: Occasion, ctx: Context"
             )
             raise ConfigurationError(msg)

@@ -1,4 +1,4 @@
-"""Which kinds of occasions a store has plans of, and by which tzdata they were all planned at least."""
+"""Records which kinds of occasions a store has plans for, and the oldest tzdata that those plans were made with."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from mainspring.stores.documents import ABSENT, Bundle, Key, Listing, Write
 from mainspring.stores.protocol import Store
 
 COLLECTION = "occasion_kinds"
-MOST = 1000
+MAX_KINDS = 1000  # that are read
 
 
 async def known(store: Store) -> list[str]:
-    return [one.key.id for one in await store.browse(Listing(COLLECTION, "", None, MOST))]
+    return [document.key.id for document in await store.browse(Listing(COLLECTION, "", None, MAX_KINDS))]
 
 
 async def note(store: Store, kind: str) -> None:
-    """Before the first plan of a kind is written."""
+    """Record a kind. Call this before the first plan of the kind is written."""
     data = json.dumps({"tzdata": tzdata_version()})
     await store.write([Bundle((Write(_key(kind), data, expected=ABSENT),))])
 
@@ -28,7 +28,10 @@ async def tzdata_of(store: Store, kind: str) -> str | None:
 
 
 async def mark(store: Store, kind: str, tzdata: str) -> None:
-    """If another is quicker, he does the same. Fields that only newer versions know are kept."""
+    """Record that all plans of a kind use this tzdata. If another process is faster, it writes the same.
+
+    Fields that only newer versions know are kept.
+    """
     for found in await store.documents([_key(kind)]):
         data = json.dumps({**json.loads(found.data), "tzdata": tzdata})
         await store.write([Bundle((Write(_key(kind), data, expected=found.version),))])

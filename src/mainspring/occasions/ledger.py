@@ -1,4 +1,4 @@
-"""What became of each occasion: sent, or skipped and why."""
+"""The ledger of occasions: for each date, whether a message was sent, or why it was skipped."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from mainspring.schedule.parse import write_length
 from mainspring.stores.documents import Document, Key, Write
 
 COLLECTION = "occasion_ledger"
-KEPT = timedelta(days=800)
-ON_TIME = timedelta(minutes=1)
+LEDGER_RETENTION = timedelta(days=800)
+LATE_AFTER = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
 REPEATED = "repeated"
-EARLIER = frozenset({"too_late", "passed"})  # reasons that a change may still overrule
+OVERRULABLE_REASONS = frozenset({"too_late", "passed"})  # a later change may still send a message for that date
 
 
 class Became(StrEnum):
-    SENT = "sent"  # its job was made
+    SENT = "sent"  # its job was inserted
     SKIPPED = "skipped"
 
 
 @dataclass(slots=True)
 class Entry:
-    """Treat it as immutable; see `Write` for why it is not frozen."""
+    """What became of one occasion. Treat it as immutable; `Write` says why it is not frozen."""
 
     became: Became
     kind: str
     on: date  # the local date
-    utc: datetime  # its time on that date
+    utc: datetime  # the instant of its time on that date
     at: datetime  # when this was decided
-    reason: str = ""  # of what was skipped: too_late, passed, repeated
-    why: str = ""
+    reason: str = ""  # why it was skipped: too_late, passed, repeated
+    why: str = ""  # the same in words
     job_id: str | None = None
     lateness: float = 0.0  # seconds
 
     @property
     def late(self) -> bool:
-        return self.lateness > ON_TIME.total_seconds()
+        return self.lateness > LATE_AFTER.total_seconds()
 
     def write(self, person: str) -> Write:
-        """Without what is empty."""
+        """Return the write, without empty fields."""
         data: dict[str, Any] = {
             "became": self.became, "kind": self.kind, "on": self.on, "utc": self.utc, "at": self.at,
             "job_id": self.job_id, "lateness": self.lateness,
@@ -55,30 +55,32 @@ class Entry:
         if self.reason:
             data |= {"reason": self.reason, "why": self.why}
         key = Key(COLLECTION, person, self._name)
-        return Write(key, to_json(data).decode(), expires_at=_kept_until(self.at))
+        return Write(key, to_json(data).decode(), expires_at=_expiry(self.at))
 
     @property
     def _name(self) -> str:
-        """What an entry is kept under, in the order of time.
+        """Return the id of the entry. Ids sort by time.
 
-        One message at most is made for each date, so there is one entry about it. A date that was skipped before, and
-        sent after a change, has an entry for each.
+        At most one message is sent for each date, so a date has one entry. If it was skipped first, and sent after a
+        change, it has an entry for each.
         """
-        before = f"{self.at.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ} " if self.reason in EARLIER else ""
+        before = f"{self.at.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ} " if self.reason in OVERRULABLE_REASONS else ""
         return f"{self.on} {before}{self.kind}"
 
     @classmethod
     def from_document(cls, document: Document) -> Entry:
         stored: dict[str, Any] = from_json(document.data)
-        data = {name: stored[name] for name in cls.__slots__ if name in stored}  # a newer version may say more
+        data = {
+            name: stored[name] for name in cls.__slots__ if name in stored
+        }  # a newer version may have written more fields
         moments = {name: datetime.fromisoformat(data[name]) for name in ("utc", "at")}
         return cls(**{**data, **moments, "on": date.fromisoformat(data["on"]), "became": Became(data["became"])})
 
 
 @lru_cache(maxsize=16)
-def _kept_until(decided: datetime) -> Millis:
-    """Remembered, as all of a burst are decided at one time."""
-    return to_millis(decided + KEPT)
+def _expiry(decided: datetime) -> Millis:
+    """Return when an entry expires. Cached, because all entries of a burst have the same time."""
+    return to_millis(decided + LEDGER_RETENTION)
 
 
 def sent(plan: Plan, one: Next, job_id: str, now: datetime) -> Entry:
@@ -93,7 +95,7 @@ def too_late(plan: Plan, one: Next, now: datetime) -> Entry:
 
 
 def passed_over(before: Plan | None, after: Plan, now: datetime) -> list[Entry]:
-    """What was still to be sent and no longer is, since the date was changed to one that has passed."""
+    """Return an entry for a message that will not be sent because its date was changed to one that has passed."""
     if before is None or before.next is None or after.gone:
         return []
     moment = after.times.in_year(before.next.on.year)

@@ -1,7 +1,6 @@
-"""Reads the people that jobs are about: all that are asked for at the same time in one read.
+"""Combines the reads of many jobs that run at once: each job reads its person when it runs.
 
-Each job reads its person when it runs. In a burst thousands of jobs run at once, and a read for each of them would take
-most of their time.
+In a burst thousands of jobs run at once. A separate read for each of them would take most of their time.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ Waiting = list[tuple[str, "asyncio.Future[T]"]]
 
 
 class Lookups(threading.local, Generic[T]):
-    """While one read is under way, requests gather for the next. Each thread has its own event loop, and its own reads.
+    """While one read is in progress, requests are collected for the next. Each thread has its own loop and reads.
 
-    A read begins after all of its requests: whatever was written before a request is seen.
+    A read begins after all of its requests, so it sees everything that was written before a request.
     """
 
     def __init__(self, read: Read[T]) -> None:
@@ -34,7 +33,7 @@ class Lookups(threading.local, Generic[T]):
         loop = asyncio.get_running_loop()
         if self._reader is None or self._reader.get_loop() is not loop:
             self._waiting = []
-            # in a context of its own, not in that of the first job
+            # in a new context, not in that of the first job
             self._reader = loop.create_task(self._read_all(), context=contextvars.Context())
         future: asyncio.Future[T] = loop.create_future()
         self._waiting.append((id, future))
@@ -50,19 +49,19 @@ class Lookups(threading.local, Generic[T]):
 
     async def _answer(self, batch: Waiting[T]) -> None:
         try:
-            found = await self._read(list({who for who, _ in batch}))
-        except Exception as error:  # noqa: BLE001 - it is told to those who asked
+            found = await self._read(list({person_id for person_id, _ in batch}))
+        except Exception as error:  # noqa: BLE001 - each request gets the error
             for _, future in batch:
                 if not future.done():
                     future.set_exception(error)
         else:
             given: set[str] = set()
-            for who, future in batch:
+            for person_id, future in batch:
                 if not future.done():  # else its job was cancelled
-                    future.set_result(_copy(found[who]) if who in given else found[who])
-                given.add(who)
+                    future.set_result(_copy(found[person_id]) if person_id in given else found[person_id])
+                given.add(person_id)
 
 
 def _copy(value: T) -> T:
-    """So that no handler sees what another one does to its attributes."""
+    """Return a copy, so that handlers do not see each other's changes to attributes."""
     return value.model_copy(deep=True) if isinstance(value, BaseModel) else value

@@ -1,4 +1,4 @@
-"""Occasions: `app.occasions`. Who handles which kind, what is coming, and what became of it."""
+"""`app.occasions`: the handlers of each kind, the coming messages, and the ledger."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ WEEK = timedelta(days=7)
 
 @dataclass(frozen=True, slots=True)
 class Upcoming:
+    """A message that will be sent."""
+
     person: str
     kind: str
     on: date  # the local date that it is for
-    due: datetime  # when it will be sent: UTC
+    due: datetime  # when it will be sent, in UTC
     zone: str
 
     @property
     def local(self) -> datetime:
-        """What the person's clocks show then."""
+        """Return `due` in the person's local time."""
         return self.due.astimezone(PACKAGED.get(self.zone).info)
 
 
@@ -47,7 +49,7 @@ class Occasions:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Those with a handler here."""
+        """Return the kinds that have a handler in this application."""
         return tuple(self._timers)
 
     def handle(
@@ -55,11 +57,13 @@ class Occasions:
     ) -> None:
         """See `app.occasion`."""
         if not re.fullmatch(KIND, kind):
-            msg = f"{kind!r} is no kind of occasion; use letters, digits, - and _"
+            msg = f"{kind!r} is not a kind of occasion; use letters, digits, - and _"
             raise ConfigurationError(msg)
         known = self._timers.get(kind)
-        if known is not None and _place(known.task.function) != _place(function):  # else a module is loaded again
-            msg = f"{kind!r} is handled by {known.task.name!r} already; one function handles a kind"
+        if known is not None and _place(known.task.function) != _place(
+            function
+        ):  # the same: the module is loaded again
+            msg = f"{kind!r} is handled by {known.task.name!r} already; a kind can have only one handler"
             raise ConfigurationError(msg)
         task = make(task_function(self._app, function, names))
         task.keys_are_unique = True
@@ -72,23 +76,23 @@ class Occasions:
     async def upcoming(
         self, ahead: timedelta = WEEK, *, kind: str | None = None, limit: int = 100
     ) -> Sequence[Upcoming]:
-        """What is to be sent until then, soonest first; also what is due and was not sent yet."""
+        """Return what will be sent within `ahead`, soonest first, including what is overdue."""
         wanted = [kind] if kind is not None else await kinds.known(self._app.store)
         found: list[Upcoming] = []
-        for one in wanted:
-            due = await self._app.store.due(collection_of(one), limit, ahead=duration(ahead))
+        for name in wanted:
+            due = await self._app.store.due(collection_of(name), limit, ahead=duration(ahead))
             found += [_upcoming(plan) for plan in _readable(due.documents)]
         return sorted(found, key=lambda one: (one.due, one.person, one.kind))[:limit]
 
     async def next(self, person: str) -> Sequence[Upcoming]:
-        """Of one person, whenever it is."""
+        """Return the next message of each occasion of one person, soonest first."""
         found = await self._app.people.get(person)
-        keys = [Key(collection_of(one.kind), "", person) for one in found.occasions]
+        keys = [Key(collection_of(occasion.kind), "", person) for occasion in found.occasions]
         plans = _readable(await self._app.store.documents(keys))
         return sorted((_upcoming(plan) for plan in plans if plan.next is not None), key=lambda one: one.due)
 
     async def ledger(self, person: str, *, limit: int = 100, before: date | None = None) -> Sequence[Entry]:
-        """What became of a person's occasions, newest first."""
+        """Return what became of a person's occasions, newest first."""
         seen = None if before is None else (person, str(before))
         listing = Listing(ledger.COLLECTION, person, seen, limit, backwards=True)
         return [Entry.from_document(document) for document in await self._app.store.browse(listing)]
@@ -99,12 +103,12 @@ def _place(function: Callable[..., Any]) -> tuple[str, str]:
 
 
 def _readable(documents: Iterable[Document]) -> Iterator[Plan]:
-    """Without those of newer versions, which look after them."""
+    """Yield the plans that this version can read. Newer versions handle the others."""
     for document in documents:
         with suppress(InvalidPerson):
             yield Plan.from_document(document)
 
 
 def _upcoming(plan: Plan) -> Upcoming:
-    assert plan.next is not None  # noqa: S101 - else it would not come due
+    assert plan.next is not None  # noqa: S101 - a plan without one is never due
     return Upcoming(plan.person, plan.kind, plan.next.on, plan.next.due, plan.times.zone)

@@ -1,4 +1,4 @@
-"""People: `app.people`. A person and the plans of all their occasions are written together, or not at all."""
+"""`app.people`: create, change, delete and find people. A person and all their plans are one write."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from mainspring.app import Mainspring
 
 COLLECTION = PEOPLE
-TRIES = 20  # of a change that others were quicker with
+MAX_TRIES = 20  # of a change while other processes change the same person
 CHUNK = 1024  # people per write; SQLite writes a power of two of them in the fewest statements
 PAGE = 500
-LOOKED_AT = 10_000  # people, for a page of a search
+MAX_SCANNED = 10_000  # people per page of a search
 
-Change = Callable[[Person | None], Person | None]  # from what is known to what shall be; None: nobody
+Change = Callable[[Person | None], Person | None]  # from the stored person to the new one; None: no such person
 Changes = Sequence[tuple[str, Change]]  # by the person's id
 Candidate = tuple[str, Person | InvalidPerson | None]
 
@@ -49,7 +49,9 @@ class Became(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    person: Person | InvalidPerson | None  # invalid: written by a newer version, and only such ones can read it
+    """A person as read from the store."""
+
+    person: Person | InvalidPerson | None  # invalid: only newer versions can read it
     version: str
     others: Mapping[str, Any] = field(default_factory=dict)  # fields of the document that only newer versions know
 
@@ -62,33 +64,33 @@ class Stored:
         return cls(person, document.version, others)
 
 
-NOBODY = Stored(None, ABSENT)
+NO_PERSON = Stored(None, ABSENT)
 
 
-class Ahead(NamedTuple):
-    """A chunk of changes that is being written."""
+class PendingChunk(NamedTuple):
+    """A chunk of changes that is being written, and its answers."""
 
     ids: set[str]
     answers: asyncio.Task[list[Became | InvalidPerson]]
 
 
 @dataclass(slots=True)
-class Wanted:
-    """What a change makes of a person as read."""
+class WantedChange:
+    """The result of a change to a person as read from the store."""
 
     id: str
     known: Stored
     new: Person | InvalidPerson | None
     changes_something: bool = field(init=False)
-    kinds: set[str] = field(init=False)  # of the occasions before and after, if something changes
+    kinds: set[str] = field(init=False)  # of all occasions before and after, if something changes
 
     def __post_init__(self) -> None:
         self.changes_something = not isinstance(self.new, InvalidPerson) and self.new != self.known.person
         both = (self.known.person, self.new) if self.changes_something else ()
-        self.kinds = {one.kind for person in both if isinstance(person, Person) for one in person.occasions}
+        self.kinds = {occasion.kind for person in both if isinstance(person, Person) for occasion in person.occasions}
 
     @classmethod
-    def of(cls, id: str, change: Change, known: Stored) -> Wanted:
+    def of(cls, id: str, change: Change, known: Stored) -> WantedChange:
         if isinstance(known.person, InvalidPerson):
             return cls(id, known, known.person)
         try:
@@ -108,7 +110,7 @@ class Wanted:
 
 
 class People:
-    """Who there is. A change of zone, date or send time moves what is planned, in the same write."""
+    """The people of an application. A change of zone, date or send time moves the plans in the same write."""
 
     def __init__(self, app: Mainspring) -> None:
         self._app = app
@@ -117,46 +119,46 @@ class People:
     # -- changing -------------------------------------------------------------------------------------
 
     async def put(self, person: Person) -> Person:
-        """Make a person, or replace what is known of them."""
+        """Create or replace a person."""
         await self.put_many([person])
         return person
 
     async def put_many(self, people: Iterable[Person]) -> list[Became]:
-        """Each of them whole, in writes of hundreds. If it is interrupted, those that were written stay."""
+        """Create or replace many people, in chunks. If this is interrupted, the people written so far stay."""
         changes = ((person.id, _becomes(person)) for person in people)
         async with aclosing(self._apply_all(changes)) as chunks:
-            return [_good(answer) async for answers in chunks for answer in answers]
+            return [_raise_if_invalid(answer) async for answers in chunks for answer in answers]
 
     async def update(self, id: str, **changes: Any) -> Person:
-        """`await app.people.update("p1", zone="America/Los_Angeles")`: the fields given, and no others."""
+        """Change only the given fields: `await app.people.update("p1", zone="America/Los_Angeles")`."""
         return await self._change(id, lambda person: person.with_changes(**changes))
 
     async def put_occasion(self, id: str, occasion: Occasion) -> Person:
         """Add an occasion, or replace the one of the same kind."""
 
         def change(person: Person) -> Person:
-            others = [one for one in person.occasions if one.kind != occasion.kind]
+            others = [other for other in person.occasions if other.kind != occasion.kind]
             return person.with_changes(occasions=[*others, occasion])
 
         return await self._change(id, change)
 
     async def remove_occasion(self, id: str, kind: str) -> Person:
-        """Nothing is sent for it any more; a job that waits ends as cancelled."""
+        """Remove an occasion. Nothing is sent for it any more; its waiting job is cancelled when it runs."""
         return await self._change(
             id, lambda person: person.with_changes(occasions=[one for one in person.occasions if one.kind != kind])
         )
 
     async def delete(self, id: str, *, reason: str = "", actor: str | None = None) -> None:
-        """Nothing is sent any more: plans go with the person, and jobs that wait are cancelled.
+        """Delete a person and their plans, and cancel their waiting jobs.
 
-        Whoever dies in between leaves jobs that find nobody, and end as cancelled too.
+        If this process dies before it has cancelled the jobs, they are cancelled when they run and find no person.
         """
-        who = actor or whoami()
-        (became,) = await self.apply([(id, lambda _known: None)], by=By(who, reason))
-        if _good(became) is Became.UNCHANGED:
+        by = By(actor or whoami(), reason)
+        (became,) = await self.apply([(id, lambda _known: None)], by=by)
+        if _raise_if_invalid(became) is Became.UNCHANGED:
             raise _not_found(id)
         where = Filter(target_type="person", target_id=id)
-        await self._app.jobs.cancel_where(where, reason=reason or "the person was deleted", actor=who)
+        await self._app.jobs.cancel_where(where, reason=reason or "the person was deleted", actor=by.actor)
 
     async def _change(self, id: str, change: Callable[[Person], Person]) -> Person:
         changed: list[Person] = []
@@ -168,37 +170,37 @@ class People:
             return changed[-1]
 
         (answer,) = await self.apply([(id, checked)])
-        _good(answer)
+        _raise_if_invalid(answer)
         return changed[-1]
 
-    # -- the one write --------------------------------------------------------------------------------
+    # -- writing --------------------------------------------------------------------------------------
 
     async def _apply_all(
         self, changes: Iterable[tuple[str, Change]], *, dry_run: bool = False
     ) -> AsyncGenerator[list[Became | InvalidPerson], None]:
-        """Any number of changes, in chunks; yield the answers of each chunk.
+        """Apply any number of changes, in chunks; yield the answers of each chunk.
 
-        While the store writes a chunk, the next one is prepared, unless both have a person in common: changes of one
-        person take effect in the order given.
+        While the store writes a chunk, the next one is prepared. If both contain the same person, the next one waits,
+        so that changes of one person take effect in the order given.
         """
-        left, tuning, many = iter(changes), ExitStack(), False
-        ahead: Ahead | None = None
+        remaining, tuning, many = iter(changes), ExitStack(), False
+        ahead: PendingChunk | None = None
         try:
-            while chunk := list(islice(left, CHUNK)):
+            while chunk := list(islice(remaining, CHUNK)):
                 if ahead is not None and not many:
                     many = True
                     tuning.enter_context(tuned())
-                ids = {who for who, _ in chunk}
+                ids = {person_id for person_id, _ in chunk}
                 if ahead is not None and not ids.isdisjoint(ahead.ids):
                     yield await ahead.answers
                     ahead = None
-                before, ahead = ahead, Ahead(ids, asyncio.create_task(self.apply(chunk, dry_run=dry_run)))
+                before, ahead = ahead, PendingChunk(ids, asyncio.create_task(self.apply(chunk, dry_run=dry_run)))
                 if before is not None:
                     yield await before.answers
             if ahead is not None:
                 yield await ahead.answers
         except Exception:
-            if ahead is not None:  # what came before the error is written
+            if ahead is not None:  # finish writing what came before the error
                 await asyncio.wait([ahead.answers])
             raise
         finally:
@@ -209,38 +211,40 @@ class People:
     async def apply(
         self, changes: Changes, *, dry_run: bool = False, by: By | None = None
     ) -> list[Became | InvalidPerson]:
-        """Each change on what is known when it is written: if others were quicker, it is made anew.
+        """Apply each change to the person as stored. If another process changes the person meanwhile, repeat it.
 
-        Changes of one person take effect in the order given. One that cannot be is answered with the error. Deletions
-        by somebody are noted in the audit log.
+        Changes of one person take effect in the order given. The answer to an invalid change is its error. With `by`,
+        deletions are recorded in the audit log.
         """
         answers: dict[int, Became | InvalidPerson] = {}
-        left = list(range(len(changes)))
-        for _ in range(TRIES + len(changes)):
-            if not left:
+        remaining = list(range(len(changes)))
+        for _ in range(MAX_TRIES + len(changes)):
+            if not remaining:
                 return [answers[number] for number in range(len(changes))]
-            batch = _first_of_each(left, changes)
+            batch = _first_of_each(remaining, changes)
             wanted, plans = await self._want([changes[number] for number in batch])
             written = set(batch) if dry_run else {batch[place] for place in await self._write(wanted, plans, by)}
-            answers |= {number: one.became for number, one in zip(batch, wanted, strict=True) if number in written}
-            left = [number for number in left if number not in answers]
-        msg = f"others changed person {changes[left[0]][0]!r} again and again while this tried to; try again"
+            answers |= {
+                number: change.became for number, change in zip(batch, wanted, strict=True) if number in written
+            }
+            remaining = [number for number in remaining if number not in answers]
+        msg = f"other processes changed person {changes[remaining[0]][0]!r} during each attempt to change it; try again"
         raise StoreBusy(msg)
 
-    async def _want(self, changes: Changes) -> tuple[list[Wanted], Mapping[Key, Plan]]:
-        """And the plans that may have to move. Who has one that cannot be read here is left to newer versions."""
-        known = await self._read([who for who, _ in changes])
-        wanted = [Wanted.of(who, change, known[who]) for who, change in changes]
+    async def _want(self, changes: Changes) -> tuple[list[WantedChange], Mapping[Key, Plan]]:
+        """Return the changes, and the plans that they may affect. An unreadable plan makes a change invalid."""
+        known = await self._read([person_id for person_id, _ in changes])
+        wanted = [WantedChange.of(person_id, change, known[person_id]) for person_id, change in changes]
         plans, problems = await self._plans(wanted)
         if problems:
-            wanted = [Wanted(one.id, one.known, problems.get(one.id, one.new)) for one in wanted]
+            wanted = [WantedChange(change.id, change.known, problems.get(change.id, change.new)) for change in wanted]
         return wanted, plans
 
-    async def _write(self, wanted: Sequence[Wanted], plans: Mapping[Key, Plan], by: By | None) -> set[int]:
-        """The places of those that are done; of the others, somebody was quicker."""
-        await self._note({kind for one in wanted for kind in one.kinds})
+    async def _write(self, wanted: Sequence[WantedChange], plans: Mapping[Key, Plan], by: By | None) -> set[int]:
+        """Write the changes; return the indexes of those that are done. Another process changed the other people."""
+        await self._note({kind for change in wanted for kind in change.kinds})
         now = self._app.now()
-        places = [place for place, one in enumerate(wanted) if one.changes_something]
+        places = [place for place, change in enumerate(wanted) if change.changes_something]
         bundles = [_bundle(wanted[place], plans, now, by) for place in places]
         answers = await self._app.store.write(bundles) if bundles else []
         refused = {place for place, answer in zip(places, answers, strict=True) if answer is None}
@@ -248,31 +252,31 @@ class People:
 
     async def _read(self, ids: Iterable[str]) -> dict[str, Stored]:
         wanted = list(ids)
-        found = await self._app.store.documents([_key(who) for who in wanted if is_id(who)])
-        there = {one.key.id: Stored.of(one) for one in found}
-        return {who: there.get(who, NOBODY) for who in wanted}
+        found = await self._app.store.documents([_key(person_id) for person_id in wanted if is_id(person_id)])
+        there = {document.key.id: Stored.of(document) for document in found}
+        return {person_id: there.get(person_id, NO_PERSON) for person_id in wanted}
 
-    async def _plans(self, wanted: Sequence[Wanted]) -> tuple[Mapping[Key, Plan], Mapping[str, InvalidPerson]]:
-        """And, by person, what is wrong with those that cannot be read."""
-        keys = [Key(collection_of(kind), "", one.id) for one in wanted for kind in one.kinds]
+    async def _plans(self, wanted: Sequence[WantedChange]) -> tuple[Mapping[Key, Plan], Mapping[str, InvalidPerson]]:
+        """Return the plans of these people by key, and the errors of unreadable plans by person."""
+        keys = [Key(collection_of(kind), "", change.id) for change in wanted for kind in change.kinds]
         plans: dict[Key, Plan] = {}
         problems: dict[str, InvalidPerson] = {}
-        for one in await self._app.store.documents(keys) if keys else []:
+        for document in await self._app.store.documents(keys) if keys else []:
             try:
-                plans[one.key] = Plan.from_document(one)
+                plans[document.key] = Plan.from_document(document)
             except InvalidPerson as error:
-                problems[one.key.id] = error
+                problems[document.key.id] = error
         return plans, problems
 
     async def _note(self, found: set[str]) -> None:
         store, noted = self._noted
-        if store is not self._app.store:  # tests put another in its place
+        if store is not self._app.store:  # a test has replaced the store
             self._noted = self._app.store, noted = self._app.store, set()
         for kind in found - noted:
             await kinds.note(self._app.store, kind)
             noted.add(kind)
 
-    # -- looking --------------------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------------
 
     async def get(self, id: str) -> Person:
         found = await self.get_or_none(id)
@@ -297,25 +301,26 @@ class People:
         limit: int = 50,
         cursor: str | None = None,
     ) -> Found:
-        """Who fits all that is given, by id: `find(name="an", attributes={"team": "blue"})`. Case does not matter.
+        """Return the people that match all filters, by id: `find(name="an", attributes={"team": "blue"})`.
 
-        By e-mail address, or by the kind of an occasion, this looks at those who have it. Else it looks at everybody,
-        up to 10,000 people per page: such a page may hold few or none although there are more. Go on while there is a
-        cursor. Whoever only a newer version can read is passed over; `Found.unreadable` names them.
+        Case is ignored. A search by e-mail address or by the kind of an occasion reads only people who have it. Any
+        other search reads everybody, up to 10,000 people per page, so a page may contain few or no people although
+        there are more. Continue while there is a cursor. People that only a newer version can read are left out;
+        `Found.unreadable` names them.
         """
         zone = None if zone is None else PACKAGED.get(zone).key
         search = Search(email, name, zone, kind, attributes or {})
         people: list[Person] = []
         unreadable: dict[str, str] = {}
-        for _ in range(LOOKED_AT // PAGE):
+        for _ in range(MAX_SCANNED // PAGE):
             page = await self._candidates(search, cursor, limit if search.is_for_all else PAGE)
-            for who, person in page:
+            for person_id, person in page:
                 if isinstance(person, InvalidPerson):
-                    unreadable[who] = str(person)
+                    unreadable[person_id] = str(person)
                 elif person is not None and search.fits(person):
                     people.append(person)
                 if len(people) == limit:
-                    return Found(people, who, unreadable)
+                    return Found(people, person_id, unreadable)
             if not page:
                 return Found(people, None, unreadable)
             cursor = page[-1][0]
@@ -327,23 +332,24 @@ class People:
             return await self._page(after, count)
         seen = None if after is None else (group, after)
         page = await self._app.store.browse(Listing(collection, group, seen, count))
-        return [(who, stored.person) for who, stored in (await self._read([one.key.id for one in page])).items()]
+        found = await self._read([document.key.id for document in page])
+        return [(person_id, stored.person) for person_id, stored in found.items()]
 
     async def _page(self, after: str | None, count: int) -> Sequence[Candidate]:
         seen = None if after is None else ("", after)
         page = await self._app.store.browse(Listing(COLLECTION, "", seen, count))
-        return [(one.key.id, Stored.of(one).person) for one in page]
+        return [(document.key.id, Stored.of(document).person) for document in page]
 
     async def get_many(self, ids: Iterable[str]) -> Sequence[Person]:
-        """Those of them that there are."""
-        return [one for one in (await self.look_up(ids)).values() if isinstance(one, Person)]
+        """Return the people with these ids, without those that do not exist or cannot be read."""
+        return [person for person in (await self.look_up(ids)).values() if isinstance(person, Person)]
 
     async def look_up(self, ids: Iterable[str]) -> Mapping[str, Person | InvalidPerson | None]:
-        """By id. An InvalidPerson, which is returned and not raised, is one that only a newer version can read."""
-        return {who: stored.person for who, stored in (await self._read(ids)).items()}
+        """Return people by id. An InvalidPerson is returned, not raised, for one that only a newer version can read."""
+        return {person_id: stored.person for person_id, stored in (await self._read(ids)).items()}
 
     async def list(self, *, limit: int = 100, after: str | None = None) -> list[Person]:
-        """In the order of their ids, those after that one. Whoever only a newer version can read is left out."""
+        """Return people in the order of their ids. Those that only a newer version can read are left out."""
         people: list[Person] = []
         while len(people) < limit and (page := await self._page(after, limit - len(people))):
             people += [person for _, person in page if isinstance(person, Person)]
@@ -351,7 +357,7 @@ class People:
         return people
 
     async def all(self, where: Callable[[Person], bool] = lambda _person: True) -> AsyncIterator[Person]:
-        """One by one. This reads every person, a page at a time."""
+        """Yield the people for which `where` is true. This reads every person, a page at a time."""
         seen: str | None = None
         while page := await self.list(limit=PAGE, after=seen):
             for person in filter(where, page):
@@ -368,26 +374,26 @@ class People:
         dry_run: bool = False,
         on_progress: Callable[[int], None] = lambda _lines: None,
     ) -> Report:
-        """Put the people of a CSV file; docs/occasions.md says which columns there are, and `columns` renames them.
+        """Put the people of a CSV file. docs/occasions.md lists the columns; `columns` renames yours to them.
 
-        Rows that cannot be are reported, and the others imported. Importing a file again changes what is different.
-        `on_progress` hears how many lines of the file are dealt with.
+        Invalid rows are reported, and the others are imported. Importing a file again changes only what is different.
+        `on_progress` is called with the number of the last line that is done.
         """
         report = Report()
         rows, again = tee(read_rows(path, columns or {}, self._app.occasions.kinds, report))
         changes = ((row.id, row.change) for row in rows)
         async with aclosing(self._apply_all(changes, dry_run=dry_run)) as chunks:
             async for answers in chunks:
-                dealt_with = list(islice(again, len(answers)))
+                done = list(islice(again, len(answers)))
                 report.count(answers)
-                report.problems += _problems(dealt_with, answers)
-                on_progress(dealt_with[-1].line)
+                report.problems += _problems(done, answers)
+                on_progress(done[-1].line)
         report.problems.sort()
         return report
 
 
-def _bundle(one: Wanted, plans: Mapping[Key, Plan], now: datetime, by: By | None) -> Bundle:
-    """The person's version guards them all: whoever adds or removes an occasion writes the person too."""
+def _bundle(one: WantedChange, plans: Mapping[Key, Plan], now: datetime, by: By | None) -> Bundle:
+    """Return the writes of one change. The person's version fences them all: each change writes the person too."""
     person = one.new if isinstance(one.new, Person) else None
     data = None if person is None else person.to_json(one.known.others)
     known_as = one.known.person if isinstance(one.known.person, Person) else None
@@ -402,8 +408,8 @@ def _bundle(one: Wanted, plans: Mapping[Key, Plan], now: datetime, by: By | None
     return Bundle(tuple(writes), note=_note(one, by))
 
 
-def _note(one: Wanted, by: By | None) -> Note | None:
-    """By the id alone: who asks to be forgotten does not stay in the log with name and address."""
+def _note(one: WantedChange, by: By | None) -> Note | None:
+    """Return the audit note of a deletion. It has only the id, so that no name or address stays in the log."""
     if by is None or one.became is not Became.DELETED:
         return None
     return Note(by, "person.delete", {"person": one.id})
@@ -417,7 +423,7 @@ def _plan_after(known: Plan | None, person: Person | None, kind: str, now: datet
 
 
 async def _stop(task: asyncio.Task[Any]) -> None:
-    """Cancel a task, unless it has ended, and wait for its end. Nobody hears of its error: another came before."""
+    """Cancel a task, unless it has ended, and wait for it. Its error is ignored, as another one is being raised."""
     task.cancel()
     await asyncio.wait([task])
     task.cancelled() or task.exception()
@@ -429,22 +435,22 @@ def _problems(rows: Iterable[Row], answers: Iterable[Became | InvalidPerson]) ->
             yield from (Problem(row.line, column, why) for column, why in answer.problems)
 
 
-def _first_of_each(left: Sequence[int], changes: Changes) -> list[int]:
-    """Of several changes of one person, the first: the next one is of what that has made."""
+def _first_of_each(remaining: Sequence[int], changes: Changes) -> list[int]:
+    """Return the first change of each person. The next change of a person is applied to the result of the first."""
     first: dict[str, int] = {}
-    for number in left:
+    for number in remaining:
         first.setdefault(changes[number][0], number)
     return list(first.values())
 
 
 def _becomes(person: Person) -> Change:
     if not isinstance(person, Person):
-        msg = f"{person!r} is no Person"
+        msg = f"{person!r} is not a Person"
         raise ConfigurationError(msg)
     return lambda _known: person
 
 
-def _good(answer: Became | InvalidPerson) -> Became:
+def _raise_if_invalid(answer: Became | InvalidPerson) -> Became:
     if isinstance(answer, InvalidPerson):
         raise answer
     return answer

@@ -1,9 +1,9 @@
-"""A person: who they are, how and when to reach them, and their occasions.
+"""A person: name, zone, how and when to reach them, and their occasions.
 
 During an upgrade, versions of this program that know different fields read the same documents. A field of an occasion
-says when or what to send: a version that does not know it leaves the whole person to those that do, and so it is with
-values that it cannot read. Any other field of a person that it does not know is not its business; it writes it back as
-it was. So a new field that says when belongs into the occasions, and is left out where it is not used.
+says when or what to send. A version that does not know such a field, or cannot read a value, leaves the whole person to
+versions that can. Any other field of a person that it does not know, it writes back unchanged. So a new field that says
+when to send belongs in the occasions, and is written only if it is used.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from mainspring.occasions.occasion import Occasion
 from mainspring.occasions.quiet import quiet_hours
 from mainspring.schedule import PACKAGED
 
-NO_ID = "{!r} cannot be an id; use up to 200 printable characters"
-MOST_OCCASIONS = 30  # a person, plans and ledger are written at once, which DynamoDB does for up to 100 items
+INVALID_ID = "{!r} cannot be an id; use up to 200 printable characters"
+MAX_OCCASIONS = 30  # a person, their plans and ledger are one write, which has up to 100 items in DynamoDB
 
 
 def is_id(value: str) -> bool:
@@ -39,7 +39,7 @@ def is_id(value: str) -> bool:
 
 def _id(value: str) -> str:
     if not is_id(value):
-        raise ValueError(NO_ID.format(value))
+        raise ValueError(INVALID_ID.format(value))
     return value
 
 
@@ -48,10 +48,10 @@ def _zone(value: str) -> str:
 
 
 def _email(value: str) -> str:
-    """What is surely wrong. Whether it exists, only sending tells."""
+    """Refuse what cannot be an e-mail address. Only sending shows whether the address exists."""
     name, at, host = value.rpartition("@")
     if not (name and at and host) or " " in value or not value.isprintable():
-        msg = f"{value!r} is no e-mail address"
+        msg = f"{value!r} is not an e-mail address"
         raise ValueError(msg)
     return value
 
@@ -61,20 +61,20 @@ def _quiet(value: Any) -> Any:
 
 
 def _occasions(several: Sequence[Occasion]) -> Sequence[Occasion]:
-    if len(several) < 2:  # as a rule
+    if len(several) < 2:  # the usual case
         return tuple(several)
-    kinds = [one.kind for one in several]
+    kinds = [occasion.kind for occasion in several]
     if twice := next((kind for kind in kinds if kinds.count(kind) > 1), None):
-        msg = f"two occasions are of kind {twice!r}; a person has one of each kind"
+        msg = f"two occasions are of kind {twice!r}; a person can have one of each kind"
         raise ValueError(msg)
-    if len(several) > MOST_OCCASIONS:
-        msg = f"{len(several)} occasions; a person has up to {MOST_OCCASIONS}"
+    if len(several) > MAX_OCCASIONS:
+        msg = f"{len(several)} occasions; a person can have up to {MAX_OCCASIONS}"
         raise ValueError(msg)
-    return tuple(sorted(several, key=lambda one: one.kind))
+    return tuple(sorted(several, key=lambda occasion: occasion.kind))
 
 
 AS_TUPLE = GetPydanticSchema(lambda _source, handler: handler.generate_schema(tuple[Occasion, ...]))
-"""Pydantic reads and writes tuples by itself, but calls Python for each `Sequence`: a third of reading a person."""
+"""Pydantic handles tuples natively, but calls Python for each `Sequence`: a third of the time to read a person."""
 
 
 class Person(BaseModel):
@@ -87,10 +87,10 @@ class Person(BaseModel):
     first_name: str = ""
     last_name: str = ""
     email: Annotated[str, AfterValidator(_email)] | None = None
-    addresses: dict[str, str] = Field(default_factory=dict)  # others: {"sms": "+64 …", "slack": "@ana"}
+    addresses: dict[str, str] = Field(default_factory=dict)  # other channels: {"sms": "+64 …", "slack": "@ana"}
     locale: str | None = None  # such as en-NZ
     quiet: Annotated[str | None, BeforeValidator(_quiet)] = None  # local hours without messages: 22:00-08:00
-    attributes: dict[str, JsonValue] = Field(default_factory=dict)  # whatever else you know
+    attributes: dict[str, JsonValue] = Field(default_factory=dict)  # your own data
     occasions: Annotated[Sequence[Occasion], AS_TUPLE, AfterValidator(_occasions)] = ()
 
     @property
@@ -98,30 +98,30 @@ class Person(BaseModel):
         return " ".join(filter(None, (self.first_name, self.last_name)))
 
     def occasion(self, kind: str) -> Occasion | None:
-        for one in self.occasions:
-            if one.kind == kind:
-                return one
+        for occasion in self.occasions:
+            if occasion.kind == kind:
+                return occasion
         return None
 
     def address(self, channel: str) -> str | None:
-        """Where to reach them: `person.address(occasion.channel or "email")`."""
+        """Return the address for a channel: `person.address(occasion.channel or "email")`."""
         return self.addresses.get(channel, self.email if channel == "email" else None)
 
     def with_changes(self, **changes: Any) -> Person:
-        """Checked as a whole, as if it were new."""
+        """Return a copy with these fields changed. The whole copy is validated, like a new person."""
         given = {name: getattr(self, name) for name in type(self).model_fields}
         return person_of({**given, **changes})
 
     # -- as a document --------------------------------------------------------------------------------
 
     def to_json(self, others: Mapping[str, Any]) -> str:
-        """`others` are fields of its document that only newer versions know."""
+        """Return the document's text. `others` are fields that only newer versions know."""
         data = self.model_dump_json(exclude_none=True)
         return json.dumps({**others, **json.loads(data)}) if others else data
 
     @classmethod
     def from_json(cls, id: str, data: str) -> tuple[Person, Mapping[str, Any]]:
-        """And the fields that are not known here."""
+        """Return the person, and the fields that this version does not know."""
         with suppress(ValidationError):
             return cls.model_validate_json(data), {}
         try:
@@ -129,7 +129,7 @@ class Person(BaseModel):
             others = {name: given.pop(name) for name in given.keys() - cls.model_fields.keys()}
             return cls.model_validate(given), others
         except (ValueError, AttributeError) as error:
-            why = _told(error) if isinstance(error, ValidationError) else repr(error)
+            why = _summary(error) if isinstance(error, ValidationError) else repr(error)
             raise unreadable(id, why) from error
 
 
@@ -137,7 +137,7 @@ def person_of(data: Mapping[str, Any]) -> Person:
     try:
         return Person.model_validate(data)
     except ValidationError as error:
-        msg = f"person {data.get('id')!r}: {_told(error)}"
+        msg = f"person {data.get('id')!r}: {_summary(error)}"
         raise InvalidPerson(msg, _problems(error)) from error
 
 
@@ -146,12 +146,12 @@ def unreadable(id: str, why: str, what: str = "person") -> InvalidPerson:
     return InvalidPerson(msg, [("", msg)])
 
 
-def _told(error: ValidationError) -> str:
+def _summary(error: ValidationError) -> str:
     return "; ".join(f"{place}: {reason}" for place, reason in _problems(error))
 
 
 def _problems(error: ValidationError) -> list[tuple[str, str]]:
-    return [(".".join(map(str, one["loc"])), reason_of(one["msg"])) for one in error.errors()]
+    return [(".".join(map(str, detail["loc"])), reason_of(detail["msg"])) for detail in error.errors()]
 
 
 def reason_of(message: str) -> str:

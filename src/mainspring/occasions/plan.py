@@ -1,9 +1,9 @@
-"""What is to be sent next to one person for one occasion; and what a change of either does to it.
+"""Plans what to send next to one person for one occasion, and how a change of either affects that.
 
-`sent` says for which year the last one was sent: no year is sent twice, whatever is changed. What is still to be sent
-for a year stays so in another zone or at another time, even where that has passed: then it is sent at once.
+`sent` is the date of the last message: no year gets a second message, whatever is changed. A message that is still to
+be sent for a year is also sent after a change of zone or time. If the new time has passed, it is sent at once.
 
-Of what a newer version wrote, `times` and `next` must be understood; other fields are kept as they are.
+A version must understand `times` and `next` of what a newer version wrote; it keeps other fields unchanged.
 """
 
 from __future__ import annotations
@@ -23,31 +23,33 @@ from mainspring.occasions.times import Moment, Times
 from mainspring.schedule import tzdata_version
 from mainspring.stores.documents import ABSENT, Document, Key, Write
 
-REMEMBERED = timedelta(days=800)  # what was sent, of those who were deleted: this year and the next
+SENT_RETENTION = timedelta(days=800)  # how long a deleted person's last message is remembered: this year and the next
 
 
 def collection_of(kind: str) -> str:
-    """One for each kind: a process looks after those that it has handlers for, and is not held up by others."""
+    """Return the collection of a kind. Each has its own, so that a process reads only kinds that it handles."""
     return f"occasions.{kind}"
 
 
 class Next(NamedTuple):
+    """The next message."""
+
     on: date  # the local date that it is for
-    utc: datetime  # its time on that date
+    utc: datetime  # the instant of its time on that date
     due: datetime  # when to send: that time, or later if it had passed when this was planned
 
 
 @dataclass(slots=True)
 class Plan:
-    """Treat it as immutable; see `Write` for why it is not frozen."""
+    """The plan of one occasion. Treat it as immutable; `Write` says why it is not frozen."""
 
     person: str
     kind: str
     times: Times
     next: Next | None = None
-    sent: date | None = None  # the local date of the last one that was sent
-    gone: bool = False  # the person or the occasion was deleted; this remembers what was sent
-    tzdata: str = field(default_factory=tzdata_version)  # that `next` was found with
+    sent: date | None = None  # the local date of the last message that was sent
+    gone: bool = False  # the person or occasion was deleted; the plan stays to remember what was sent
+    tzdata: str = field(default_factory=tzdata_version)  # the version that `next` was computed with
     version: str = ABSENT  # of its document
     others: Mapping[str, Any] = field(default_factory=dict)  # fields of its document that only newer versions know
 
@@ -59,12 +61,12 @@ class Plan:
 
     @property
     def message_key(self) -> str:
-        """One message for each: what services recognise a repeat by."""
-        assert self.next is not None  # noqa: S101 - asked only when there is one
+        """Return the dedupe key of the next message, by which a repeat is recognised."""
+        assert self.next is not None  # noqa: S101 - called only if there is one
         return f"{self.person}:{self.kind}:{self.next.on}"
 
     def write(self, now: datetime) -> Write:
-        """If nobody else has written it since it was read."""
+        """Return the write, which fails if another process has changed the plan since it was read."""
         if self.gone and self.sent is None:
             return Write(self.key, None, expected=self.version)
         return Write(
@@ -72,7 +74,7 @@ class Plan:
             to_json(self.to_data()).decode(),
             expected=self.version,
             due_at=None if self.next is None else to_millis(self.next.due),
-            expires_at=to_millis(now + REMEMBERED) if self.gone else None,
+            expires_at=to_millis(now + SENT_RETENTION) if self.gone else None,
         )
 
     def to_data(self) -> dict[str, Any]:
@@ -105,16 +107,16 @@ class Plan:
             gone=data.pop("gone", False),
             tzdata=data.pop("tzdata"),
             version=version,
-            others=data,  # what is left
+            others=data,  # the fields that were not taken above
         )
 
     # -- what comes next ------------------------------------------------------------------------------
 
     def beyond(self, *, sent: bool = False) -> Plan:
-        """With the next one's year decided, sent or not: on to a later one."""
-        assert self.next is not None  # noqa: S101 - asked only when there is one
+        """Return the plan for a later year, after the next message was sent or skipped."""
+        assert self.next is not None  # noqa: S101 - called only if there is one
         later = self.times.from_year(self._first_year(self.next.on.year + 1))
-        return Plan(  # not `replace`, which takes twice as long: all of a burst go through here
+        return Plan(  # not `replace`, which takes twice as long: every plan of a burst gets here
             self.person,
             self.kind,
             self.times,
@@ -127,7 +129,7 @@ class Plan:
         )
 
     def derived(self) -> Plan:
-        """With the same one's instant found anew, as zones are known today."""
+        """Return this with the instant of the next message computed again, with today's tzdata."""
         if self.next is None or (moment := self.times.in_year(self.next.on.year)) is None:
             return replace(self, tzdata=tzdata_version())
         put_off = self.next.due > self.next.utc
@@ -135,7 +137,7 @@ class Plan:
         return replace(self, next=Next(moment.on, moment.utc, due), tzdata=tzdata_version())
 
     def rewound(self, now: datetime) -> Plan:
-        """With what is still to come at `now` and was skipped by a clock that was ahead; never what was sent."""
+        """Return this with a future message that a clock which was ahead had skipped, but never one that was sent."""
         moment = self.times.from_year(self._first_year(self.times.today(now).year))
         if moment is not None and moment.utc <= now:
             moment = self.times.from_year(moment.on.year + 1)
@@ -159,7 +161,7 @@ def on_time(moment: Moment) -> Next:
 
 
 def planned(known: Plan | None, person: Person, occasion: Occasion, now: datetime) -> Plan:
-    """The plan for an occasion as it is now: `known` itself if nothing about its times has changed."""
+    """Return the plan for an occasion as it is now. That is `known` itself if its times have not changed."""
     times = Times.of(person, occasion)
     if known is None or known.gone:
         sent, version, others = (None, ABSENT, {}) if known is None else (known.sent, known.version, known.others)
@@ -169,7 +171,7 @@ def planned(known: Plan | None, person: Person, occasion: Occasion, now: datetim
         return known
     moved = replace(known, times=times, tzdata=tzdata_version())
     candidates = [_moved(known, moved, occasion, now), _first(times, known.sent, occasion, now)]
-    found = min((one for one in candidates if one is not None), key=lambda one: one.on.year, default=None)
+    found = min((found for found in candidates if found is not None), key=lambda found: found.on.year, default=None)
     return replace(moved, next=found)
 
 
@@ -178,14 +180,14 @@ def ended(known: Plan) -> Plan:
 
 
 def _unsent_year(year: int, sent: date | None) -> int:
-    """That year, or the first one after it that nothing was sent for."""
+    """Return that year, or the first one after it for which nothing was sent."""
     return year if sent is None else max(year, sent.year + 1)
 
 
 def _first(times: Times, sent: date | None, occasion: Occasion, now: datetime) -> Next | None:
-    """As of one that is new: still to come, or due today and not too late for that."""
+    """Return the first message of a new occasion: a future one, or today's if its time has passed and `late` allows."""
     today = times.today(now)
-    since = today - timedelta(days=2)  # quiet hours may put a message off to the next day
+    since = today - timedelta(days=2)  # quiet hours may delay a message to the next day
     moment = times.from_year(_unsent_year(since.year + times.is_before(since), sent))
     while moment is not None and moment.utc <= now:
         if moment.on == today and occasion.late == "send":
@@ -195,9 +197,9 @@ def _first(times: Times, sent: date | None, occasion: Occasion, now: datetime) -
 
 
 def _moved(known: Plan, moved: Plan, occasion: Occasion, now: datetime) -> Next | None:
-    """What was still to be sent, at its new time: if that has passed, at once.
+    """Return the message that was still to be sent, at its new time; if that has passed, at once.
 
-    If it is another date that has passed, only within the grace, and not if what is late is not wanted.
+    If the date was changed to one that has passed, it is sent only within the grace, and only if `late` allows it.
     """
     if known.next is None or (moment := moved.times.in_year(known.next.on.year)) is None:
         return None

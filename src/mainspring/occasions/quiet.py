@@ -1,4 +1,4 @@
-"""Hours in which a person is left alone: `22:00-08:00`."""
+"""Quiet hours, in which a person gets no messages: `22:00-08:00`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from mainspring.schedule.parse import times_of_day, write_time
 @dataclass(frozen=True, slots=True)
 class QuietHours:
     start: time
-    end: time  # the first moment that is not quiet
+    end: time  # excluded
 
     def __str__(self) -> str:
         return f"{write_time(self.start)}-{write_time(self.end)}"
 
     @property
     def others(self) -> Hours:
-        """In which something may be sent."""
+        """Return the hours in which messages may be sent."""
         return Hours(self.end, self.start)
 
 
@@ -33,9 +33,9 @@ def quiet_hours(text: str) -> QuietHours:
     except InvalidSchedule:
         dash, start, end = "", time(), time()
     if not dash:
-        msg = f"{text!r} are no quiet hours; write 22:00-08:00"
+        msg = f"{text!r} are not quiet hours; write 22:00-08:00"
         raise ValueError(msg)
     if start == end:
-        msg = f"{text!r} would be the whole day; leave a time at which something may be sent"
+        msg = f"{text!r} covers the whole day; leave some time in which messages may be sent"
         raise ValueError(msg)
     return QuietHours(start, end)

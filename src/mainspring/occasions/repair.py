@@ -1,7 +1,8 @@
-"""Has everybody what belongs to them: a plan for each occasion, and a place in the list of their e-mail address?
+"""Checks that each person has a plan for each occasion and an entry in the list of their e-mail address.
 
-All of that is written together, so only others can part it: a copy that was cut short, or somebody's hand. What is
-missing is put back under the person's version, so that a change at the same time comes before it, or after.
+A person, plans and entry are one write, so they can be separated only by other means, such as an interrupted copy or a
+manual edit. What is missing is restored in a write that is fenced by the person's version, so a concurrent change comes
+either before or after it.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ if TYPE_CHECKING:
     from mainspring.app import Mainspring
 
 PAGE = 500
-LINES = 100  # of a person's ledger, for what was sent
+LEDGER_ENTRIES_READ = 100  # newest entries of a person's ledger, to find what was sent
 
 
 @dataclass(slots=True)
 class Lack:
-    """What is missing, of those who were looked at."""
+    """Counts of what is missing for the people that were checked."""
 
-    people: int = 0
-    unlisted: int = 0  # who is not in the list of their address
+    people: int = 0  # checked
+    unlisted: int = 0  # people without an entry in the list of their e-mail address
     unplanned: int = 0  # occasions without a plan
-    strays: int = 0  # entries of lists for people who do not have that address; only mending looks for them
+    strays: int = 0  # list entries of people who do not have that address; only `mend` looks for them
 
     def __bool__(self) -> bool:
         return bool(self.unlisted or self.unplanned or self.strays)
 
 
 @dataclass(frozen=True, slots=True)
-class Lacking:
-    """Somebody, and what they lack."""
+class PersonLack:
+    """A person and what is missing for them."""
 
     document: Document
     person: Person
@@ -52,18 +53,18 @@ class Lacking:
 
     @property
     def plans(self) -> list[Key]:
-        return [Key(collection_of(one.kind), "", self.person.id) for one in self.occasions]
+        return [Key(collection_of(occasion.kind), "", self.person.id) for occasion in self.occasions]
 
-    def without(self, there: Collection[Key]) -> Lacking:
-        left = [one for one, plan in zip(self.occasions, self.plans, strict=True) if plan not in there]
-        return replace(self, email=None if self.email in there else self.email, occasions=left)
+    def without(self, there: Collection[Key]) -> PersonLack:
+        unplanned = [occasion for occasion, plan in zip(self.occasions, self.plans, strict=True) if plan not in there]
+        return replace(self, email=None if self.email in there else self.email, occasions=unplanned)
 
     def __bool__(self) -> bool:
         return self.email is not None or bool(self.occasions)
 
 
 async def look(app: Mainspring, most: int) -> Lack:
-    """At so many people, by id."""
+    """Check up to about `most` people, in the order of their ids; return what is missing."""
     lack = Lack()
     async for page in _pages(app, PEOPLE, ""):
         _count(lack, page, await _lacking(app, page))
@@ -73,7 +74,7 @@ async def look(app: Mainspring, most: int) -> Lack:
 
 
 async def mend(app: Mainspring) -> Lack:
-    """All people and all lists; what is told was missing before."""
+    """Restore what is missing for all people, and remove stray list entries; return what was wrong."""
     lack = Lack()
     async for page in _pages(app, PEOPLE, ""):
         found = await _lacking(app, page)
@@ -93,7 +94,7 @@ async def _pages(app: Mainspring, collection: str, group: str | None) -> AsyncIt
         seen = page[-1].key.group, page[-1].key.id
 
 
-def _count(lack: Lack, page: Sequence[Document], found: Iterable[Lacking]) -> None:
+def _count(lack: Lack, page: Sequence[Document], found: Iterable[PersonLack]) -> None:
     lack.people += len(page)
     for one in found:
         lack.unlisted += one.email is not None
@@ -103,16 +104,16 @@ def _count(lack: Lack, page: Sequence[Document], found: Iterable[Lacking]) -> No
 # -- what is missing ---------------------------------------------------------------------------------------
 
 
-async def _lacking(app: Mainspring, page: Sequence[Document]) -> list[Lacking]:
-    """Whom only a newer version can read is left to it."""
+async def _lacking(app: Mainspring, page: Sequence[Document]) -> list[PersonLack]:
+    """Return what is missing for the people on a page. People that only a newer version can read are left to it."""
     should = [_whole(one, person) for one in page if isinstance(person := Stored.of(one).person, Person)]
     wanted = [key for one in should for key in (one.email, *one.plans) if key is not None]
     there = {one.key for one in await app.store.documents(wanted)} if wanted else set()
     return [lack for one in should if (lack := one.without(there))]
 
 
-def _whole(document: Document, person: Person) -> Lacking:
-    return Lacking(document, person, email_key(person.id, person), person.occasions)
+def _whole(document: Document, person: Person) -> PersonLack:
+    return PersonLack(document, person, email_key(person.id, person), person.occasions)
 
 
 async def _strays(app: Mainspring, page: Sequence[Document]) -> list[Document]:
@@ -132,28 +133,28 @@ def _people_of(page: Sequence[Document]) -> list[Key]:
 # -- putting it back ---------------------------------------------------------------------------------------
 
 
-async def _put_back(app: Mainspring, found: Sequence[Lacking]) -> None:
-    for kind in {occasion.kind for one in found for occasion in one.occasions}:
+async def _put_back(app: Mainspring, found: Sequence[PersonLack]) -> None:
+    for kind in {occasion.kind for lack in found for occasion in lack.occasions}:
         await kinds.note(app.store, kind)
-    bundles = [await _bundle(app, one) for one in found]
+    bundles = [await _bundle(app, lack) for lack in found]
     if bundles:
         await app.store.write(bundles)
 
 
-async def _bundle(app: Mainspring, one: Lacking) -> Bundle:
-    now = app.now()
-    writes = [Write(one.document.key, one.document.data, expected=one.document.version)]
-    writes += [Write(one.email, "{}")] if one.email is not None else []
-    sent = await _sent(app, one.person.id) if one.occasions else {}
-    for occasion in one.occasions:
-        times = Times.of(one.person, occasion)
-        before = Plan(one.person.id, occasion.kind, times, sent=sent.get(occasion.kind), gone=True)
-        writes.append(planned(before, one.person, occasion, now).write(now))
+async def _bundle(app: Mainspring, lack: PersonLack) -> Bundle:
+    now, person = app.now(), lack.person
+    writes = [Write(lack.document.key, lack.document.data, expected=lack.document.version)]
+    writes += [Write(lack.email, "{}")] if lack.email is not None else []
+    sent = await _sent(app, person.id) if lack.occasions else {}
+    for occasion in lack.occasions:
+        times = Times.of(person, occasion)
+        before = Plan(person.id, occasion.kind, times, sent=sent.get(occasion.kind), gone=True)
+        writes.append(planned(before, person, occasion, now).write(now))
     return Bundle(tuple(writes))
 
 
 async def _sent(app: Mainspring, person: str) -> dict[str, date]:
-    """By kind, the last date for which something was sent: it is not sent again."""
-    newest = await app.store.browse(Listing(ledger.COLLECTION, person, None, LINES, backwards=True))
-    entries = [Entry.from_document(line) for line in reversed(newest)]
+    """Return, by kind, the last date for which a message was sent, so that it is not sent again."""
+    newest = await app.store.browse(Listing(ledger.COLLECTION, person, None, LEDGER_ENTRIES_READ, backwards=True))
+    entries = [Entry.from_document(document) for document in reversed(newest)]
     return {entry.kind: entry.on for entry in entries if entry.became is Became.SENT}

@@ -1,4 +1,4 @@
-"""People out of CSV files: which column says what, and what is wrong with a row."""
+"""Reads people from CSV files: which column holds what, and what is wrong with a row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from mainspring.errors import ConfigurationError, InvalidPerson
 from mainspring.occasions.occasion import Occasion
-from mainspring.occasions.person import NO_ID, Person, is_id, person_of
+from mainspring.occasions.person import INVALID_ID, Person, is_id, person_of
 from mainspring.schedule.parse import did_you_mean
 
 PLAIN = ("id", "zone", "first_name", "last_name", "email", "locale", "quiet")
@@ -23,13 +23,13 @@ DELIMITERS = ",;\t|"
 
 class Problem(NamedTuple):
     line: int
-    column: str  # empty: the whole row
+    column: str  # empty if it concerns the whole row
     reason: str
 
 
 @dataclass(slots=True)
 class Report:
-    """What became of a file's rows."""
+    """The result of importing a file."""
 
     created: int = 0
     updated: int = 0
@@ -41,7 +41,7 @@ class Report:
         return len({problem.line for problem in self.problems})
 
     def count(self, became: Iterable[object]) -> None:
-        """Add the rows that became one of these; others are problems."""
+        """Count the rows by their outcome. Errors are not counted; they are in `problems`."""
         number = Counter(became)
         self.created += number["created"]
         self.updated += number["updated"]
@@ -52,16 +52,16 @@ class Report:
 class Row:
     line: int
     values: Mapping[tuple[str, ...], str]
-    columns: Mapping[tuple[str, ...], str]  # their names in the file
+    columns: Mapping[tuple[str, ...], str]  # the columns' names in the file
 
     @property
     def id(self) -> str:
         return self.values.get(("id",), "")
 
     def change(self, known: Person | None) -> Person:
-        """What the row's cells say; an empty cell says nothing, and what is known stays."""
+        """Return the person with the values of the row. An empty cell changes nothing."""
         data: dict[str, Any] = {} if known is None else {name: getattr(known, name) for name in Person.model_fields}
-        occasions = {one.kind: one.model_dump(exclude_none=True) for one in data.get("occasions", ())}
+        occasions = {old.kind: old.model_dump(exclude_none=True) for old in data.get("occasions", ())}
         for path, value in self.values.items():
             if len(path) == 1:
                 data[path[0]] = value
@@ -86,7 +86,7 @@ class Row:
 def read_rows(
     path: str | PathLike[str], renamed: Mapping[str, str], kinds: Iterable[str], report: Report
 ) -> Iterator[Row]:
-    """Those that can be read; what cannot goes into the report."""
+    """Yield the rows that can be read; the problems of others go into the report."""
     with Path(path).open("r", encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         first = file.readline()
         file.seek(0)
@@ -125,23 +125,23 @@ def _row(
     cells = [cell.strip() for cell in cells]
     if not any(cells):
         return None
-    problem = _trouble(cells, places)
+    problem = _problem_of(cells, places)
     if problem:
         report.problems.append(Problem(line, "", problem))
         return None
     values = {place: cell for place, cell in zip(places, cells, strict=False) if place and cell}
-    if not is_id(who := values.get(("id",), "")):
-        report.problems.append(Problem(line, names[("id",)], NO_ID.format(who)))
+    if not is_id(person_id := values.get(("id",), "")):
+        report.problems.append(Problem(line, names[("id",)], INVALID_ID.format(person_id)))
         return None
     return Row(line, values, names)
 
 
-def _trouble(cells: Sequence[str], places: Sequence[object]) -> str:
+def _problem_of(cells: Sequence[str], places: Sequence[object]) -> str:
     if len(cells) > len(places):
         return f"{len(cells)} cells, but there are {len(places)} columns; is a delimiter not quoted?"
     try:
         "".join(cells).encode()
-    except UnicodeEncodeError:  # bytes that were escaped when they were read
+    except UnicodeEncodeError:  # bytes that `surrogateescape` has replaced
         return "this is not UTF-8; save the file as UTF-8"
     return ""
 
@@ -150,7 +150,7 @@ def _trouble(cells: Sequence[str], places: Sequence[object]) -> str:
 
 
 def columns_of(header: Sequence[str], renamed: Mapping[str, str], kinds: Sequence[str]) -> list[tuple[str, ...] | None]:
-    """Where each column's values go; None: nowhere, as it was renamed to nothing."""
+    """Return the path of each column's values in a person; None for a column that was renamed to nothing."""
     if missing := [name for name in renamed if name not in header]:
         msg = f"there is no column {missing[0]!r} to rename; the columns are {', '.join(header)}"
         raise ConfigurationError(msg)
@@ -161,18 +161,16 @@ def columns_of(header: Sequence[str], renamed: Mapping[str, str], kinds: Sequenc
     }
     places = [_place(name, all_kinds) for name in given]
     if twice := [name for name, number in Counter(filter(None, places)).items() if number > 1]:
-        msg = f"two columns say {'.'.join(twice[0])}; rename one of them to nothing"
+        msg = f"two columns are {'.'.join(twice[0])}; rename one of them to '' to ignore it"
         raise ConfigurationError(msg)
     if ("id",) not in places:
-        msg = (
-            f"no column is called id; the columns are {', '.join(header)}. Rename the right one: columns={{'…': 'id'}}"
-        )
+        msg = f"no column is named id; the columns are {', '.join(header)}. Rename the right one: columns={{'…': 'id'}}"
         raise ConfigurationError(msg)
     return places
 
 
 def _place(name: str, kinds: Iterable[str]) -> tuple[str, ...] | None:
-    """`email`, `address.sms`, `attribute.team`, `birthday`, `birthday.at`, `occasion.name-day`."""
+    """Return the path for `email`, `address.sms`, `attribute.team`, `birthday`, `birthday.at`, `occasion.name-day`."""
     if not name:
         return None
     if name in PLAIN:
@@ -189,10 +187,10 @@ def _unknown(name: str, kinds: Iterable[str]) -> str:
     possible = [*PLAIN, *kinds]
     hint = did_you_mean(name, possible)
     return (
-        f"nothing is known for the column {name!r}{hint or '.'} "
+        f"the column {name!r} is unknown{hint or '.'} "
         f"Columns are {', '.join(PLAIN)}, address.…, attribute.…, "
-        f"{', '.join(sorted(set(kinds)))} (and those with {', '.join('.' + one for one in DETAILS)}), occasion.…; "
-        "rename it, or to nothing if it is not wanted"
+        f"{', '.join(sorted(set(kinds)))} (also with {', '.join('.' + detail for detail in DETAILS)}), occasion.…; "
+        "rename it, or rename it to '' to ignore it"
     )
 
 

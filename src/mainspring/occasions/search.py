@@ -1,7 +1,7 @@
-"""Which people: what a search asks for, and along which documents it goes.
+"""Searches for people: the filters, and which documents a search reads.
 
-Nobody keeps a list per name or zone. Whoever has an e-mail address is in a list of those with that address, and whoever
-has an occasion has a plan among those of its kind; a search for either goes along those, any other along all people.
+There is a list of the people with each e-mail address, and a collection of the plans of each kind of occasion. A search
+for an address or a kind reads those. There is no list per name or zone, so any other search reads all people.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ class Found:
     """A page of a search."""
 
     people: list[Person]
-    cursor: str | None  # pass it to get the next page; None: this was the last
-    unreadable: Mapping[str, str] = field(default_factory=dict)  # by id, why: only newer versions know whether they fit
+    cursor: str | None  # pass it to get the next page; None if this is the last
+    unreadable: Mapping[str, str] = field(
+        default_factory=dict
+    )  # by id, why this version cannot read them, so cannot tell if they match
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +36,14 @@ class Search:
     """Every field that is given must match."""
 
     email: str | None = None
-    name: str | None = None  # how the first, the last or the whole name begins
+    name: str | None = None  # the beginning of the first, the last or the whole name
     zone: str | None = None
     kind: str | None = None  # of an occasion
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def along(self) -> tuple[str, str]:
-        """The collection and group in which all that can match are, by id."""
+        """Return the collection and group that contain all possible matches."""
         if self.email is not None:
             return EMAILS, group_of(self.email)
         return (PEOPLE if self.kind is None else collection_of(self.kind)), ""
@@ -61,7 +63,7 @@ class Search:
 
     def _fits_name(self, person: Person) -> bool:
         wanted = plain(self.name or "")
-        return any(plain(one).startswith(wanted) for one in (person.name, person.last_name) if one)
+        return any(plain(name).startswith(wanted) for name in (person.name, person.last_name) if name)
 
 
 def plain(text: str) -> str:
@@ -69,7 +71,7 @@ def plain(text: str) -> str:
 
 
 def is_value(value: Any, wanted: Any) -> bool:
-    """A text finds what is written like it too: from a command line or a CSV file, 3 comes as a text."""
+    """Return whether a value matches. The text "3" also matches the number 3: CSV files and the CLI give texts."""
     return bool(value == wanted) or (isinstance(wanted, str) and value is not None and json.dumps(value) == wanted)
 
 
@@ -77,12 +79,12 @@ def is_value(value: Any, wanted: Any) -> bool:
 
 
 def group_of(email: str) -> str:
-    """Of fixed length, whatever the address; and no address stays behind in a key."""
+    """Return a hash of an address: its length is fixed, and no address is left in a key."""
     return sha256(plain(email).encode()).hexdigest()[:32]
 
 
 def email_writes(id: str, before: Person | None, after: Person | None) -> list[Write]:
-    """To be written together with the person, whose version guards them."""
+    """Return the changes of the e-mail lists. Write them with the person, whose version fences them."""
     old, new = email_key(id, before), email_key(id, after)
     if old == new:
         return []

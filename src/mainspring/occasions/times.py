@@ -1,4 +1,4 @@
-"""Which instant an occasion is in a year, for one person."""
+"""Computes the instant of an occasion in a year, for one person."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ FEB29 = frozenset(get_args(Occasion.model_fields["feb29"].annotation))
 
 class Moment(NamedTuple):
     on: Date  # the local date that it is for
-    utc: datetime  # when to send: aware
+    utc: datetime  # when to send, aware
 
 
 class Times(NamedTuple):
-    """All that decides when. Texts, as people write them: they are compared, and kept."""
+    """All fields that determine when to send. They are texts, as they are compared and stored."""
 
     zone: str
     date: str
@@ -44,34 +44,36 @@ class Times(NamedTuple):
         return (self.date, self.feb29) == (other.date, other.feb29)
 
     def in_year(self, year: int) -> Moment | None:
-        """None: not kept in that year. A day is kept from the year after it happened."""
+        """Return its moment in a year, or None. It is first celebrated in the year after it happened."""
         first, month, day = read_day(self.date)
         if first is not None and year <= first:
             return None
         on = Date(year, month, day) if (month, day) != (2, 29) else Yearly(2, 29, feb29=self.feb29).in_year(year)
-        return None if on is None else Moment(on, self.clear(_instant(PACKAGED.get(self.zone), on, self.at)))
+        return None if on is None else Moment(on, self.after_quiet(_instant(PACKAGED.get(self.zone), on, self.at)))
 
     def from_year(self, year: int) -> Moment | None:
-        """In that year, or the first one after it in which the day is kept."""
+        """Return its moment in that year, or in the first one after it in which it is celebrated."""
         first = read_day(self.date).year
         if first is not None and first >= year:
             year = first + 1
-        for one in range(year, min(year + 9, LAST_YEAR + 1)):  # of leap years, eight lie between two at most
-            if (found := self.in_year(one)) is not None:
+        for candidate in range(year, min(year + 9, LAST_YEAR + 1)):  # leap years are at most eight years apart
+            if (found := self.in_year(candidate)) is not None:
                 return found
         return None
 
     def is_before(self, on: Date) -> bool:
-        """Whether its day in that date's year is before that date."""
+        """Return whether its day in that date's year is before that date."""
         _, month, day = read_day(self.date)
-        return (month, day) < (on.month, on.day) and (month, day) != (2, 29)  # which may be kept on 1 March
+        return (month, day) < (on.month, on.day) and (month, day) != (2, 29)  # 29 February may be celebrated on 1 March
 
     def today(self, utc: datetime) -> Date:
-        minute = utc.replace(second=0, microsecond=0)  # clocks change at full minutes, and one look serves many people
+        minute = utc.replace(
+            second=0, microsecond=0
+        )  # clocks change at full minutes, so the offset can be cached for many people
         return (utc + _offset(PACKAGED.get(self.zone), minute)).date()
 
-    def clear(self, utc: datetime) -> datetime:
-        """That instant or, if it is in quiet hours, their end."""
+    def after_quiet(self, utc: datetime) -> datetime:
+        """Return that instant or, if it is in quiet hours, their end."""
         if self.quiet is None:
             return utc
         found = quiet_hours(self.quiet).others.opening(PACKAGED.get(self.zone), utc.replace(tzinfo=None))
@@ -79,7 +81,7 @@ class Times(NamedTuple):
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Times:
-        """Whatever a newer version has written that is not understood here is found out at once, not when it is due."""
+        """Read stored times. Raise at once, not when they are due, if a newer version wrote something unknown."""
         times = cls(**data)
         _check(times)
         return times
@@ -91,12 +93,12 @@ class Times(NamedTuple):
         return data if self.quiet is None else {**data, "quiet": self.quiet}
 
 
-# Bursts and imports ask for the same instants again and again. A zone of another tzdata is another object.
+# Caches: bursts and imports need the same instants many times. A zone of another tzdata is another key.
 
 
 @lru_cache(maxsize=16_384)
 def _check(times: Times) -> None:
-    """Raise an error unless all of it can be read."""
+    """Raise an error unless all fields can be read."""
     PACKAGED.get(times.zone)
     read_day(times.date)
     read_time(times.at)
@@ -104,13 +106,13 @@ def _check(times: Times) -> None:
     if times.quiet is not None:
         quiet_hours(times.quiet)
     if times.feb29 not in FEB29:
-        msg = f"29 February: {times.feb29!r}"
+        msg = f"feb29: {times.feb29!r} is not one of {', '.join(sorted(FEB29))}"
         raise ValueError(msg)
 
 
 @lru_cache(maxsize=16_384)
 def _instant(zone: Zone, on: Date, at: str) -> datetime:
-    """A local time that clocks skip is as much later; of one that comes twice, the first is meant."""
+    """Return the instant of a local time. If clocks skip it, it moves later; if it comes twice, the first counts."""
     return zone.first_instant(datetime.combine(on, read_time(at))).replace(tzinfo=UTC)
 
 
