@@ -78,6 +78,7 @@ class DurableCalls:
         await self._durable.sleep(sleep.after(length), name)
 
     def sleep_sync(self, length: Length, *, name: str | None = None) -> None:
+        """Do as `sleep` does, in a plain function."""
         self._run_on_loop(lambda: self._durable.sleep(sleep.after(length), name))
 
     async def sleep_until(
@@ -103,6 +104,7 @@ class DurableCalls:
         fold: Literal["first", "second"] = "first",
         name: str | None = None,
     ) -> None:
+        """Do as `sleep_until` does, in a plain function."""
         until = sleep.at(moment, tz, fold)
         self._run_on_loop(lambda: self._durable.sleep(until, name))
 
@@ -116,6 +118,7 @@ class DurableCalls:
         return await self._durable.wait_for(key, timeout, name)
 
     def wait_for_sync(self, key: str, *, timeout: Length | None = None, name: str | None = None) -> Signal | None:
+        """Do as `wait_for` does, in a plain function."""
         return self._run_on_loop(lambda: self._durable.wait_for(key, timeout, name))
 
     # -- children -------------------------------------------------------------------------------------
@@ -137,6 +140,7 @@ class DurableCalls:
     @overload
     def spawn_sync(self, job: NewJob, /, *, name: str | None = None, cancel_children: bool = True) -> Child[Any]: ...
     def spawn_sync(self, job: Any, /, *args: Any, **kwargs: Any) -> Child[Any]:
+        """Do as `spawn` does, in a plain function."""
         return self._run_on_loop(lambda: self._spawn(job, args, kwargs))
 
     def _spawn(self, job: Any, args: Any, kwargs: dict[str, Any]) -> Coroutine[Any, Any, Child[Any]]:
@@ -171,6 +175,7 @@ class DurableCalls:
         name: str | None = None,
         cancel_children: bool = True,
     ) -> list[Any]:
+        """Do as `gather` does, in a plain function."""
         check_children(jobs)
         return self._run_on_loop(
             lambda: self._durable.gather(jobs, name, return_exceptions=return_exceptions, cancel=cancel_children)

@@ -26,7 +26,7 @@ class Child(Generic[R_co]):
 
     id: str
     task: str
-    name: str = field(default="", repr=False)  # of the step that spawned it
+    name: str = field(default="", repr=False)  # of the step that spawned this job
 
 
 async def spawn(run: DurableRun, job: NewJob, name: str | None, *, cancel: bool) -> Child[Any]:

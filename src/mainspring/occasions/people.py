@@ -279,12 +279,14 @@ class People:
     # -- reading --------------------------------------------------------------------------------------
 
     async def get(self, id: str) -> Person:
+        """Return a person. Raise PersonNotFound if there is none with this id."""
         found = await self.get_or_none(id)
         if found is None:
             raise _not_found(id)
         return found
 
     async def get_or_none(self, id: str) -> Person | None:
+        """Return a person, or None. Raise InvalidPerson if only a newer version can read it."""
         found = (await self._read([id]))[id].person
         if isinstance(found, InvalidPerson):
             raise found

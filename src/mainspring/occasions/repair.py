@@ -96,9 +96,9 @@ async def _pages(app: Mainspring, collection: str, group: str | None) -> AsyncIt
 
 def _count(lack: Lack, page: Sequence[Document], found: Iterable[PersonLack]) -> None:
     lack.people += len(page)
-    for one in found:
-        lack.unlisted += one.email is not None
-        lack.unplanned += len(one.occasions)
+    for missing in found:
+        lack.unlisted += missing.email is not None
+        lack.unplanned += len(missing.occasions)
 
 
 # -- what is missing ---------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ async def _strays(app: Mainspring, page: Sequence[Document]) -> list[Document]:
 
 
 def _people_of(page: Sequence[Document]) -> list[Key]:
-    return [Key(PEOPLE, "", who) for who in {one.key.id for one in page}]
+    return [Key(PEOPLE, "", person_id) for person_id in {document.key.id for document in page}]
 
 
 # -- putting it back ---------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Business days: which days an office is open."""
+"""Business days: on which days an office is open."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class DayRule(WallRule):
                 remaining = [at for at in self.at if datetime.combine(day, at) >= local]
                 if remaining:
                     return datetime.combine(day, remaining[0])
-        except OverflowError:  # the year 10,000
+        except OverflowError:  # beyond the year 9999
             pass
         return None
 

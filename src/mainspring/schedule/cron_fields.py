@@ -1,4 +1,4 @@
-"""The five or six fields of a cron expression, read and checked."""
+"""Parses and checks the five or six fields of a cron expression."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Field(Enum):
     HOUR = "hour", 0, 23, ()
     DAY = "day of the month", 1, 31, ()
     MONTH = "month", 1, 12, MONTHS
-    WEEKDAY = "day of the week", 0, 7, DAYS  # 7 is Sunday too
+    WEEKDAY = "day of the week", 0, 7, DAYS  # 0 and 7 are Sunday
 
     def __init__(self, label: str, least: int, most: int, names: tuple[str, ...]) -> None:
         self.label, self.least, self.most, self.names = label, least, most, names
@@ -39,7 +39,7 @@ class Field(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What one field allows."""
+    """The values that one field allows."""
 
     text: str
     numbers: tuple[int, ...]  # sorted; weekdays with 0 for Sunday
@@ -118,7 +118,7 @@ class Reader:
         )
 
     def _special_day(self, term: str) -> bool:
-        """`L`, `L-3`, `LW`, `15W`."""
+        """Parse `L`, `L-3`, `LW` or `15W`; return whether the term is one of these."""
         if term == "LW":
             self.last_workday = True
             return True
@@ -129,7 +129,7 @@ class Reader:
         return found is not None
 
     def _special_weekday(self, term: str) -> bool:
-        """`FRI#2`, `FRIL`."""
+        """Parse `FRI#2` or `FRIL`; return whether the term is one of these."""
         if found := re.fullmatch(r"(\w+)#(\d{1,9})", term):
             self.nth.add((self._number(found[1], term) % 7, self._within(int(found[2]), 1, 5, term)))
         elif found := re.fullmatch(r"(\w+)L", term):
@@ -137,7 +137,7 @@ class Reader:
         return found is not None
 
     def _span(self, term: str) -> range | list[int]:
-        """`*`, `5`, `1-5`, `*/2`, `1-9/2` or `5/10` (from 5 on)."""
+        """Parse `*`, `5`, `1-5`, `*/2`, `1-9/2` or `5/10` (from 5 on)."""
         body, slash, step_text = term.partition("/")
         if body in ("*", "?"):
             first, last = self._all(body)

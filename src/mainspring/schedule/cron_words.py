@@ -1,4 +1,4 @@
-"""A cron expression in plain words."""
+"""Describes a cron expression in words."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _hours(hours: Values) -> tuple[str, bool]:
 
 
 def _hour_runs(fields: Fields) -> str:
-    """`from 00:00 to 04:55 and from 22:00 to 23:55`."""
+    """Return `from 00:00 to 04:55 and from 22:00 to 23:55`."""
     hours, minutes, seconds = fields.hour.numbers, fields.minute.numbers, fields.second.numbers
     starts = [hour for hour in hours if hour - 1 not in hours]
     ends = [hour for hour in hours if hour + 1 not in hours]
@@ -135,7 +135,7 @@ def _before_the_last(days: int) -> str:
 
 
 def _weekdays(fields: Fields) -> str:
-    """`every Monday`, `Monday to Friday`, `on the second Friday of every month`."""
+    """Return `every Monday`, `Monday to Friday`, or `on the second Friday of every month`."""
     numbered = [(number + 6) % 7 for number in fields.weekday.numbers]
     months = "" if fields.month.every else f" in {_months(fields.month)}"
     names = [_nth(weekday, which) for weekday, which in fields.weekday.nth]

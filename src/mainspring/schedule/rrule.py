@@ -95,39 +95,39 @@ def _check(given: str, text: str) -> None:
         raise InvalidSchedule(msg)
 
 
-def _has_position(said: dict[str, str]) -> bool:
+def _has_position(given: dict[str, str]) -> bool:
     """Return whether BYSETPOS can match within its day, hour or minute. If not, dateutil would search for ever."""
     within = {"DAILY": TIME_PARTS, "HOURLY": TIME_PARTS[1:], "MINUTELY": TIME_PARTS[2:], "SECONDLY": ()}
-    if "BYSETPOS" not in said or said["FREQ"] not in within:
+    if "BYSETPOS" not in given or given["FREQ"] not in within:
         return True
-    size = prod(len(set(said[name].split(","))) for name in within[said["FREQ"]] if name in said)
-    return any(1 <= abs(int(number)) <= size for number in said["BYSETPOS"].split(","))
+    size = prod(len(set(given[name].split(","))) for name in within[given["FREQ"]] if name in given)
+    return any(1 <= abs(int(number)) <= size for number in given["BYSETPOS"].split(","))
 
 
-def _has_days(said: dict[str, str], start: datetime) -> bool:
+def _has_days(given: dict[str, str], start: datetime) -> bool:
     """Return whether any year has the days that a rule names, whatever its interval.
 
     For days that do not exist, dateutil would search until the year 10,000. The calendar repeats after 400 years, so
     the search starts in 9600. Only yearly and monthly rules use the number in `-1FR`, the last Friday of the period.
     Other rules ignore it, so it is removed.
     """
-    named = _with_implied_parts(said, start)
+    named = _with_implied_parts(given, start)
     chosen = {name: named[name] for name in ("BYMONTH", *DAY_CHOOSING_PARTS) if name in named}
     if not chosen:
         return True
-    frequency = said["FREQ"] if said["FREQ"] == "MONTHLY" else "YEARLY"
-    if frequency != said["FREQ"]:
+    frequency = given["FREQ"] if given["FREQ"] == "MONTHLY" else "YEARLY"
+    if frequency != given["FREQ"]:
         chosen["BYDAY"] = re.sub(r"[+-]?\d+", "", chosen.get("BYDAY", ",".join(DAYS)))
     days = ";".join([f"FREQ={frequency}", *(f"{name}={value}" for name, value in chosen.items())])
     return next(iter(_parse(days, start.replace(year=9600, month=1, day=1))), None) is not None
 
 
-def _with_implied_parts(said: dict[str, str], start: datetime) -> dict[str, str]:
+def _with_implied_parts(given: dict[str, str], start: datetime) -> dict[str, str]:
     """Add the days of the start to a rule that names none, so that it has the same times from another start."""
     implied = {"BYMONTH": str(start.month), "BYMONTHDAY": str(start.day), "BYDAY": DAYS[start.weekday()]}
-    if not said.keys().isdisjoint(DAY_CHOOSING_PARTS):
-        return dict(said)
-    return {**{name: implied[name] for name in IMPLIED_PARTS.get(said["FREQ"], ())}, **said}
+    if not given.keys().isdisjoint(DAY_CHOOSING_PARTS):
+        return dict(given)
+    return {**{name: implied[name] for name in IMPLIED_PARTS.get(given["FREQ"], ())}, **given}
 
 
 class Expansion:

@@ -1,4 +1,4 @@
-"""A recurrence rule in plain words."""
+"""Describes a recurrence rule in words."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CODES = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 
 
 def describe_rrule(parts: Mapping[str, str], start: datetime) -> str:
-    """`every 2 weeks on Monday and Friday at 09:00, 10 times from 1 January 2026`."""
+    """Return `every 2 weeks on Monday and Friday at 09:00, 10 times from 1 January 2026`."""
     frequency = every(int(parts.get("INTERVAL", "1")), UNITS[parts["FREQ"]])
     pieces = [frequency, *_days(parts, start), *_clock(parts, start)]
     return " ".join(pieces) + _choice(parts) + _limits(parts, start)
@@ -90,7 +90,7 @@ def _weekday(code: str) -> str:
 
 
 def _position(number: int) -> str:
-    """`the 2nd`, `the last`, `the 2nd to last`."""
+    """Return `the 2nd`, `the last`, or `the 2nd to last`."""
     if number > 0:
         return f"the {ordinal(number)}"
     return "the last" if number == -1 else f"the {ordinal(-number)} to last"

@@ -30,7 +30,7 @@ class Timeline:
             utc = self.start - TICK
         try:
             found = self._next(utc)
-        except OverflowError:  # the year 10,000
+        except OverflowError:  # beyond the year 9999
             return None
         return None if found is None or (self.end is not None and found.utc >= self.end) else found
 

@@ -10,7 +10,7 @@ from mainspring.stores.documents import Note
 from mainspring.stores.protocol import By
 
 MAX_VALUE_LENGTH = 2000  # characters of a value
-UNLOGGED_FIELDS = frozenset({"earlier"})  # past pauses: nobody decides about these
+UNLOGGED_FIELDS = frozenset({"earlier"})  # past pauses, kept for bookkeeping only
 
 
 def note_change(by: By, action: str, before: StoredSchedule | None, after: StoredSchedule | None) -> Note | None:

@@ -81,10 +81,10 @@ class Schedules:
             new = self._made(known, id, schedule, job, owner)
             if new is known:
                 return new
-            anew = known is not None and new.decided is None
+            restarts = known is not None and new.decided is None
             gone = (
                 undecided_entries(known, self._app.now(), "changed", "the schedule was changed before it was fired")
-                if known is not None and anew
+                if known is not None and restarts
                 else ()
             )
             if await self._write(new, note_change(by, "put", known, new), gone=gone):
@@ -102,6 +102,7 @@ class Schedules:
     # -- reading --------------------------------------------------------------------------------------
 
     async def get(self, id: str) -> StoredSchedule:
+        """Return a schedule. Raise ScheduleNotFound if it does not exist."""
         found = await self._find(id)
         if found is None:
             msg = f"there is no schedule {id!r}"
@@ -113,6 +114,7 @@ class Schedules:
         return StoredSchedule.from_document(found[0]) if found else None
 
     async def list(self) -> list[StoredSchedule]:
+        """Return the schedules that this version can read."""
         return [stored async for stored in self.all()]
 
     async def all(self) -> AsyncIterator[StoredSchedule]:
