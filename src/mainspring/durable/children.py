@@ -60,9 +60,8 @@ async def insert_children(
     run.app.announce(jobs, inserted)
     if keyed:
         others = {job.id: one.id for job, one in zip(jobs, inserted, strict=True) if not one.created}
-        children = [
-            child for child in state["children"] if child not in others
-        ]  # others inserted those: do not cancel them
+        # a job that exists already is not cancelled with this one
+        children = [child for child in state["children"] if child not in others]
         state = {"ids": [others.get(child, child) for child in ids], "children": children}
         await run.save(asked.step(json.dumps(state), run.now()))
     return state

@@ -31,9 +31,7 @@ InThread = Callable[[Callable[[], Any]], "asyncio.Future[Any]"]
 Branch = int | asyncio.Task[Any] | None
 """What makes a call: another thread (its ident) or task of the function, or None for the handler itself."""
 
-WAITS = frozenset(
-    {"sleep", "wait"}
-)  # branches can wait for several of these at once; but no new step starts while one waits
+WAITS = frozenset({"sleep", "wait"})  # while the job is being suspended, branches can begin only these
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # seconds between tries while the store is unavailable
 
 current_step: ContextVar[tuple[int, str] | None] = ContextVar("mainspring_step", default=None)
@@ -76,11 +74,9 @@ class DurableRun:
         self._loading = asyncio.Lock()
         self._task = task  # the task that runs the handler
         self._thread = thread  # or the thread that runs it
-        self._failures: dict[
-            Branch, Step
-        ] = {}  # of steps, not yet recorded; the next call of the same branch shows that it was caught
+        self._failures: dict[Branch, Step] = {}  # of steps; caught if the same branch makes another call
         self._busy = 0  # number of steps that are executing
-        self._no_step_runs = asyncio.Event()
+        self._step_ended = asyncio.Event()
         self._lock = threading.Lock()
         self._unwritten: tuple[Step, ...] = ()  # caught failures; the next write includes them
 
@@ -166,8 +162,8 @@ class DurableRun:
         if self._reported:
             await self._tell_progress()
         while self._busy:
-            self._no_step_runs.clear()
-            await self._no_step_runs.wait()
+            self._step_ended.clear()
+            await self._step_ended.wait()
         raise Suspended
 
     async def _tell_progress(self) -> None:
@@ -209,9 +205,7 @@ class DurableRun:
                 value = await function(*args, **kwargs)
             else:
                 value, stopped = await self._call_in_thread(partial(function, *args, **kwargs))
-            if (
-                stopped is not None and not self._is_stopped()
-            ):  # the function itself cancelled the step, so it has no output
+            if stopped is not None and not self._is_stopped():  # the function cancelled the step: record no output
                 raise stopped
             text = output.dump(value)
             await self._done(asked, text)
@@ -261,7 +255,7 @@ class DurableRun:
             current_step.reset(token)
             with self._lock:
                 self._busy -= 1
-            self._loop.call_soon_threadsafe(self._no_step_runs.set)
+            self._loop.call_soon_threadsafe(self._step_ended.set)
 
     @property
     def failed_step(self) -> str | None:

@@ -70,9 +70,7 @@ class Entry:
     @classmethod
     def from_document(cls, document: Document) -> Entry:
         stored: dict[str, Any] = from_json(document.data)
-        data = {
-            name: stored[name] for name in cls.__slots__ if name in stored
-        }  # a newer version may have written more fields
+        data = {name: stored[name] for name in cls.__slots__ if name in stored}  # newer versions may have more fields
         moments = {name: datetime.fromisoformat(data[name]) for name in ("utc", "at")}
         return cls(**{**data, **moments, "on": date.fromisoformat(data["on"]), "became": Became(data["became"])})
 

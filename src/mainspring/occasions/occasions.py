@@ -60,9 +60,7 @@ class Occasions:
             msg = f"{kind!r} is not a kind of occasion; use letters, digits, - and _"
             raise ConfigurationError(msg)
         known = self._timers.get(kind)
-        if known is not None and _place(known.task.function) != _place(
-            function
-        ):  # the same: the module is loaded again
+        if known is not None and _place(known.task.function) != _place(function):  # else the module is reloaded
             msg = f"{kind!r} is handled by {known.task.name!r} already; a kind can have only one handler"
             raise ConfigurationError(msg)
         task = make(task_function(self._app, function, names))

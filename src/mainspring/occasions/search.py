@@ -26,9 +26,7 @@ class Found:
 
     people: list[Person]
     cursor: str | None  # pass it to get the next page; None if this is the last
-    unreadable: Mapping[str, str] = field(
-        default_factory=dict
-    )  # by id, why this version cannot read them, so cannot tell if they match
+    unreadable: Mapping[str, str] = field(default_factory=dict)  # by id, why this version cannot read them
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,9 +67,7 @@ class Times(NamedTuple):
         return (month, day) < (on.month, on.day) and (month, day) != (2, 29)  # 29 February may be celebrated on 1 March
 
     def today(self, utc: datetime) -> Date:
-        minute = utc.replace(
-            second=0, microsecond=0
-        )  # clocks change at full minutes, so the offset can be cached for many people
+        minute = utc.replace(second=0, microsecond=0)  # clocks change at full minutes, so offsets can be cached
         return (utc + _offset(PACKAGED.get(self.zone), minute)).date()
 
     def after_quiet(self, utc: datetime) -> datetime:

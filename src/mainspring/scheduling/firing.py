@@ -82,9 +82,7 @@ def fire(stored: StoredSchedule, now: datetime, last: Sequence[Job] = ()) -> Fir
 
 def undecided_entries(stored: StoredSchedule, now: datetime, reason: str, why: str) -> tuple[Entry, ...]:
     """Return ledger entries for due occurrences that did not fire before the schedule was replaced or removed."""
-    if (
-        stored.disabled or stored.schedule.rule.from_finish
-    ):  # an interval from the last finish has no fixed times that could be missed
+    if stored.disabled or stored.schedule.rule.from_finish:  # the latter has no fixed times that could be missed
         return ()
     plan = stored.schedule.plan(stored.undecided_since, now)
     paused = [drop for drop in plan.drops if drop.reason is Reason.PAUSED]

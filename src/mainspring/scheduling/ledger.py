@@ -51,9 +51,7 @@ class Entry:
     @classmethod
     def from_document(cls, document: Document) -> Entry:
         stored: dict[str, Any] = from_json(document.data)
-        data = {
-            name: stored[name] for name in cls.__slots__ if name in stored
-        }  # a newer version may have written more fields
+        data = {name: stored[name] for name in cls.__slots__ if name in stored}  # newer versions may have more fields
         moments = {name: data[name] and datetime.fromisoformat(data[name]) for name in ("at", "utc", "last")}
         return cls(**{**data, **moments, "became": Became(data["became"])})
 
