@@ -56,6 +56,15 @@ def ear(elsewhere: Liveness) -> Iterator[socket.socket]:
     listener.close()
 
 
+@pytest.mark.usefixtures("ear")
+def test_a_file_of_a_worker_that_died_before_it_had_written_it_is_removed(here: Liveness) -> None:
+    ghost = here.directory / "ghost.lock"
+    ghost.touch()
+    here.sweep()
+    assert not ghost.exists()
+    assert [worker.id for worker in here.workers()] == ["w1"]
+
+
 # -- alive and dead -------------------------------------------------------------------------------
 
 

@@ -105,10 +105,24 @@ class Liveness:
                 yield replace(info, seen_at=seen, alive=not self.dead(info.id))
 
     def sweep(self) -> None:
-        """Remove the files of dead workers."""
-        for info in self.workers():
-            if not info.alive:
-                self.leave(info.id)
+        """Remove the files of dead workers, also of those that died before they had written theirs."""
+        for path in self.directory.glob("*.lock"):
+            if path.stem not in self._own:
+                self._remove_if_dead(path.stem)
+
+    def _remove_if_dead(self, worker: str) -> None:
+        """Remove its files under its lock: a worker that joins by this name meanwhile then makes them again."""
+        try:
+            descriptor = os.open(self._path(worker, "lock"), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:  # another process was quicker
+            return
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.leave(worker)
+        except BlockingIOError:  # it is alive
+            pass
+        finally:
+            os.close(descriptor)
 
     def wake(self, wake: Wake, queues: Iterable[str] = ()) -> None:
         """Send a wake-up to all workers; skip those that are gone or have too many unread messages.
