@@ -81,11 +81,18 @@ class Process:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """SIGSTOP, and SIGCONT in the end; into the ledger with it, as a worker that may lose its claims."""
-        at = self.send(signal.SIGSTOP)
-        self.nursery.pen.write("stop", at=at, who=self.who)
+        """SIGSTOP, and SIGCONT in the end; into the ledger with it, as a worker that may lose its claims.
+
+        It is written down when the process has come to a stop: a handler may begin until then.
+        """
+        self.send(signal.SIGSTOP)
+        wait_until(self._is_stopped, lambda: f"{self.who} to stop")
+        self.nursery.pen.write("stop", who=self.who)
         yield
         self.send(signal.SIGCONT)
+
+    def _is_stopped(self) -> bool:
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
     @property
     def code(self) -> int | None:

@@ -13,11 +13,12 @@ import pytest
 from mainspring import Batch, Limit, Mainspring
 from mainspring.clock import since_boot
 from mainspring.errors import ConfigurationError, StoreUnavailable
-from mainspring.events import Halted, JobStarted
+from mainspring.events import Halted, JobReleased, JobStarted
 from mainspring.job import Job, Status
 from mainspring.stores.memory import MemoryStore
 from mainspring.stores.protocol import Claims, Filter, Want
 from mainspring.worker import Worker, gate
+from mainspring.worker import worker as worker_module
 from tests.worker.children import app as app_of_children
 from tests.worker.working import FaultyStore, eventually, fields_of, member, new_app, reached, record, working
 
@@ -84,6 +85,28 @@ async def test_after_a_pause_longer_than_the_lease_lost_jobs_do_not_start() -> N
         worker._gate._looked_at = worker._gate.open_until = worker._heartbeat._sent_at = float("-inf")
         turnstile.go.set()
         await eventually(lambda: not worker._held)
+    assert turnstile.started == 1
+
+
+async def test_jobs_of_a_claim_that_took_longer_than_the_lease_are_handed_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process was stopped meanwhile, and another worker may have taken them over."""
+    app = new_app()
+    turnstile, released = Turnstile(app), record(app, JobReleased)
+    turnstile.go.set()
+    claim, pauses = app.store.claim, [0.0]
+
+    async def claim_and_be_stopped(*arguments: Any, **options: Any) -> Claims:
+        claims = await claim(*arguments, **options)
+        if claims.jobs and pauses == [0.0]:
+            pauses.append(app.store.lease + 1)
+        return claims
+
+    monkeypatch.setattr(app.store, "claim", claim_and_be_stopped)
+    monkeypatch.setattr(worker_module, "since_boot", lambda: since_boot() + sum(pauses))
+    async with working(app):
+        job = await turnstile.work.enqueue()
+        await eventually(lambda: completed(app, 1))
+    assert [event.job_id for event in released] == [job.id]
     assert turnstile.started == 1
 
 

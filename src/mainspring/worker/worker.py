@@ -510,8 +510,11 @@ class Worker:
             if not wanted or limit <= 0 or self._stopping.is_set():
                 return Claims([])
             await self._announce_tasks()
+            began = since_boot()
             claims = await self.store.claim(self.id, wanted, limit=limit, solo=solo, tasks=self._tasks)
             self._outage.worked("claim")
+            if claims.jobs and since_boot() - began > self.store.lease:
+                self._hand_back_late(claims)
             if claims.unknown:
                 self._unknown.met(claims.unknown)
             if claims.jobs and self._gate.stops_something:  # perhaps the store gave them out because a halt is over
@@ -520,6 +523,13 @@ class Worker:
             if not claims.jobs:
                 self._batcher.claimed([], of=0)
             return claims
+
+    def _hand_back_late(self, claims: Claims) -> None:
+        """Start none of these jobs: this process was stopped meanwhile, and another worker may have taken them over."""
+        for claim in claims.jobs:
+            task = cast("Task[..., Any, Any]", self.app.task_named(claim.task))
+            self._end(Run(claim, task, self._loop.time()), Stop.CROWDED)
+        claims.jobs = []
 
     async def _alone(self, patience: float) -> bool:
         """Wait until nothing else runs here; return whether that is so. A suspect may kill all jobs of its process."""
