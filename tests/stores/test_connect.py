@@ -174,7 +174,7 @@ def test_only_what_is_ours_is_taken_out_of_a_postgres_url() -> None:
     ("url", "told"),
     [
         ("postgresql://ann:secret@db/shop?leese=5", 'invalid URI query parameter: "leese"'),
-        ("postgresql://ann:secret@[db/shop", "no URL of a store"),
+        ("postgresql://ann:secret@[db/shop", "not the URL of a store"),
         ("postgresql://ann:secret@[::1]x/shop", "cannot be used: unexpected character"),
         ("postgresql://ann:secret@db/shop?lease=soon", "'postgresql://db/shop?lease=soon' must be a number of seconds"),
         ("postgresql://ann:secret@db/shop?migrate=no", "migrate must be on or off, not 'no'"),
