@@ -38,11 +38,11 @@ def test_open_list_and_close(run: Any) -> None:
 
 
 def test_a_bad_name_is_refused(run: Any) -> None:
-    assert "no name for a circuit breaker" in run("open", "", code=2)
+    assert "not a name for a circuit breaker" in run("open", "", code=2)
 
 
 def test_closing_one_that_nobody_knows_is_an_error(run: Any) -> None:
-    assert "no circuit breaker 'email-api' is known here: none has ever opened" in run("close", "email-api", code=3)
+    assert "there is no circuit breaker 'email-api': none has ever opened" in run("close", "email-api", code=3)
     run("open", "email-api")
     assert "there are 'email-api'" in run("close", "emailapi", code=3)
     assert json.loads(run("list", "--json"))["breakers"][0]["phase"] == "open"

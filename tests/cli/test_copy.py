@@ -98,7 +98,7 @@ def test_a_dry_run_touches_nothing(run: Run, shop: Shop, tmp_path: Path) -> None
     outcome = run("copy", shop.url, TARGET, "--dry-run")
     assert outcome.code == 0
     assert "1 job would be copied" in outcome.out
-    assert outcome.out.endswith("other.db, which would be made\n")
+    assert outcome.out.endswith("other.db, which would be created\n")
     assert not (tmp_path / "other.db").exists()
     assert shop.app.run(shop.app.halts()) == []
     data = run("copy", shop.url, TARGET, "--dry-run", "--history", "--json").data
@@ -142,7 +142,7 @@ def test_conflicts_are_listed_and_can_be_left_behind(run: Run, shop: Shop, tmp_p
     assert outcome.code == 1
     assert f"{loser} is not copied: {holder}, live in the target, holds its dedupe key" in outcome.err
     assert "--skip-conflicts" in outcome.err
-    assert "run the same command again to go on" in outcome.err
+    assert "run the same command again to continue" in outcome.err
     data = run("copy", shop.url, TARGET, "--json")
     assert (data.code, data.data["done"], data.data["conflicts"]) == (1, False, {loser: holder})
     assert run("copy", shop.url, TARGET, "--skip-conflicts").code == 0
@@ -301,7 +301,7 @@ def test_given_up_or_interrupted_it_leaves_the_jobs_where_they_are(
     wait_for_halt(source)
     copying.process.send_signal(signal.SIGINT)
     assert copying.process.wait(timeout=90) == 130
-    assert "run the same command again to go on" in copying.log.read_text()
+    assert "run the same command again to continue" in copying.log.read_text()
     assert f"mainspring resume --anyway --store {source}" in copying.log.read_text()
     (tmp_path / "go on").touch()
     assert copy(tmp_path, source, TARGET).returncode == 0

@@ -41,7 +41,7 @@ def test_show_what_is_not_dead(dead: Run, shop: Shop) -> None:
     waiting = shop.enqueue_later()
     outcome = dead("show", waiting)
     assert outcome.code == 3
-    assert f"job {waiting} is pending, no dead letter; see `mainspring jobs show {waiting}`" in outcome.err
+    assert f"job {waiting} is pending, not a dead letter; see `mainspring jobs show {waiting}`" in outcome.err
     assert dead("show", "nope").code == 3
 
 

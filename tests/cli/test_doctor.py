@@ -135,7 +135,7 @@ def test_workers_that_cannot_hear(shop: Shop) -> None:
     workers = [WorkerInfo("vm-1", "vm", 77, ("*",), polling=True), WorkerInfo("vm-2", "vm", 78, ("*",))]
     found = check_hearing(judge(Stats([], {}, {}, workers, []), shop.app.now(), shop.url))
     assert found.severity is Severity.WARNING
-    assert found.message == "these cannot hear of new jobs and look each second: vm-1"
+    assert found.message == "these are not notified of new jobs and poll each second: vm-1"
     assert "listen=" in found.advice
 
 

@@ -57,7 +57,7 @@ def test_with_options_of_its_own(enqueue: Run) -> None:
 def test_a_second_one_with_the_same_key_is_the_first(enqueue: Run) -> None:
     argv = ("welcome", '{"guest": "ana"}', "--dedupe-key", "ana")
     assert " enqueued in mail, due " in enqueue(*argv).out
-    assert "was there already" in enqueue(*argv).out
+    assert "already exists" in enqueue(*argv).out
 
 
 def test_the_payload_may_come_from_standard_input(enqueue: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def test_the_payload_may_come_from_standard_input(enqueue: Run, monkeypatch: pyt
     ("argv", "said"),
     [
         (["nothing"], "the application has no task 'nothing'; it has stay, welcome"),
-        (["welcome", "[1]"], "the payload is a JSON object of the task's arguments"),
+        (["welcome", "[1]"], "the payload must be a JSON object of the task's arguments"),
         (["welcome", "{"], "the payload is not JSON"),
         (["welcome", "{}"], "guest"),
         (["welcome", '{"guest": "ana"}', "--at", "now", "--in", "2h"], "not allowed with"),
@@ -107,4 +107,4 @@ def test_a_signal_with_an_id_is_sent_once(run: Run, shop: Shop) -> None:
 
 def test_a_signal_that_is_not_json_is_refused(run: Run, shop: Shop) -> None:
     refused: Outcome = run("signal", "door", "{", "--store", shop.url)
-    assert (refused.code, "what the signal carries is not JSON" in refused.err) == (2, True)
+    assert (refused.code, "the signal's payload is not JSON" in refused.err) == (2, True)

@@ -54,7 +54,7 @@ def test_what_waits_to_be_called_has_no_time_and_says_what_for(jobs: Run, shop: 
     _, second = [convert.enqueue_sync(tenant="t1").id for _ in range(2)]
     _, row, _ = jobs("list").out.splitlines()
     assert row.split()[:2] == [second, "suspended"]
-    assert "  when called  " in row
+    assert "  when woken  " in row
     assert row.endswith("waits for fair:convert=t1")
     assert "9999" not in jobs("show", second).out
 
@@ -148,14 +148,14 @@ def test_jobs_by_worker(jobs: Run, shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        (["--status", "lost"], "'lost' is no status; use any of pending, running"),
-        (["--since", "yesterday"], "'yesterday' is no time"),
+        (["--status", "lost"], "'lost' is not a status; use any of pending, running"),
+        (["--since", "yesterday"], "'yesterday' is not a time"),
         (["--payload", "guest"], "write key=value"),
         (["--target", ":7"], "write type:id"),
-        (["--limit", "0"], "'0' is no number of at least 1"),
+        (["--limit", "0"], "'0' is not a whole number of at least 1"),
         (["--limit", "5000"], "go from page to page with --cursor"),
-        (["--limit", "many"], "'many' is no number"),
-        (["--cursor", "page-2"], "'page-2' is no cursor"),
+        (["--limit", "many"], "'many' is not a whole number"),
+        (["--cursor", "page-2"], "'page-2' is not a cursor"),
     ],
 )
 def test_bad_values_are_wrong_usage(argv: list[str], told: str, jobs: Run) -> None:
@@ -223,7 +223,7 @@ def test_show_says_by_when_a_job_must_have_started(jobs: Run, shop: Shop) -> Non
     due, end = (datetime.fromisoformat(told[name]) for name in ("run_at", "start_by"))
     assert end - due == timedelta(days=1)
     shop.app.run(shop.app.jobs.reschedule(counted, delay=timedelta(days=5)))
-    assert shown(jobs("show", counted))["expires"] == "no more: it was tried, or changed by hand"
+    assert shown(jobs("show", counted))["expires"] == "not any more: it has been retried, or changed by hand"
 
 
 def test_show_names_the_jobs_that_come_before(jobs: Run, shop: Shop) -> None:
@@ -231,7 +231,7 @@ def test_show_names_the_jobs_that_come_before(jobs: Run, shop: Shop) -> None:
     after = shop.enqueue(after=before[:2], on_failed="run", expires=60)
     fields = shown(jobs("show", after))
     assert fields["after"] == f"{before[0]}, {before[1]}; runs even if one fails"
-    assert fields["expires"] == "if it has not started 1 min after it may"
+    assert fields["expires"] == "1 min after it may start, if it has not started by then"
     told = jobs("show", after, "--json").data["job"]
     assert told["after"] == {"jobs": before[:2], "on_failed": "run"}
     assert told["start_by"] is None
@@ -428,7 +428,7 @@ def test_edit(jobs: Run, shop: Shop) -> None:
     assert (job["priority"], job["queue"], job["max_attempts"]) == ("urgent", "fast", 9)
     moved = jobs("edit", job_id, "--queue", "fast")
     assert "urgent in queue fast" in moved.out
-    assert moved.err == "no living worker takes from queue 'fast'\n"
+    assert moved.err == "no live worker takes from queue 'fast'\n"
     refused = jobs("edit", job_id, "--queue", "")
     assert (refused.code, "'' is not a name for a queue" in refused.err) == (2, True)
 
@@ -545,4 +545,4 @@ def test_a_retry_from_a_step_that_is_not_there(jobs: Run, shop: Shop) -> None:
     )  # fmt: skip
     assert shop.status(job_id) is Status.DEAD_LETTER
     outcome = jobs("retry", "--all-matching", "--from-step", "render")
-    assert (outcome.code, "named by their ids" in outcome.err) == (2, True)
+    assert (outcome.code, "needs the jobs' ids" in outcome.err) == (2, True)

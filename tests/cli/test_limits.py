@@ -55,6 +55,6 @@ def test_one_of_them_as_json(store: str, capsys: pytest.CaptureFixture[str]) -> 
 def test_a_list_of_none_says_so(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["limits", "nope", "--store", store]) == 0
     out, err = capsys.readouterr()
-    assert (out, err) == ("", "no limit of the name 'nope' is in use\n")
+    assert (out, err) == ("", "no limit named 'nope' is in use\n")
     assert main(["limits", "send", "--waiting", "--store", store]) == 0
-    assert capsys.readouterr().err == "no limit of the name 'send' keeps jobs waiting\n"
+    assert capsys.readouterr().err == "no limit named 'send' keeps jobs waiting\n"

@@ -46,7 +46,7 @@ def test_an_application_is_found_from_the_current_directory(path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "told"),
     [
-        ("shop_app", "names no application: write module:attribute, such as shop_app:app"),
+        ("shop_app", "does not name an application: write module:attribute, such as shop_app:app"),
         ("shop_app:", "write module:attribute"),
         (":app", "write module:attribute"),
         ("./shop_app.py:app", "is a file: write the module's name, shop_app:app"),

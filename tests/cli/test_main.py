@@ -79,7 +79,7 @@ def test_wrong_usage_is_told_in_two_lines(argv: list[str], command: str, run: Ru
 def test_wrong_usage_in_json(run: Run) -> None:
     outcome = run("jobs", "list", "--json", "--nonsense")
     assert outcome.code == 2
-    assert outcome.error == {"error": "unknown: --nonsense", "type": "UsageError"}
+    assert outcome.error == {"error": "unknown arguments: --nonsense", "type": "UsageError"}
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_a_server_that_is_not_there(run: Run) -> None:
 def test_other_stores_need_it_never(run: Run, shop: Shop, tmp_path: Path) -> None:
     outcome = run("migrate", "--store", "sqlite:///typo.db")
     assert outcome.code == 0
-    assert outcome.out.endswith("typo.db migrates when it is opened: there is nothing to run by hand\n")
+    assert outcome.out.endswith("typo.db migrates when it is opened: there is nothing to do\n")
     assert not (tmp_path / "typo.db").exists()
     assert run("migrate", "--store", "memory://").code == 0
     assert run("migrate", "--store", shop.url, "--json").data == {"store": shop.url, "migrated": [], "version": None}

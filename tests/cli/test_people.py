@@ -56,7 +56,7 @@ def test_find(people: Run, ana: Person, shop: Shop) -> None:
     assert found("--kind", "birthday") == ["ana"]
     assert found("--attribute", "score=3") == ["bob"]
     assert found("--attribute", "score=3", "--attribute", "team=blue") == []
-    assert people("people", "list", "--name", "zoe").err == "nobody\n"
+    assert people("people", "list", "--name", "zoe").err == "no people\n"
     assert people("people", "list", "--attribute", "score").code == 2
     assert "--after ana" in people("people", "list", "--name", "an", "--limit", "1").err
     assert found("--name", "an", "--after", "ana") == ["bob"]
@@ -147,17 +147,17 @@ def test_import_of_what_is_not_there(people: Run, shop: Shop, tmp_path: Path) ->
 
 
 def test_doctor_finds_what_people_lack_and_mends_it(people: Run, ana: Person, shop: Shop) -> None:
-    assert "1 person looked at: all are listed and planned for" in people("doctor").out
+    assert "1 person checked: all are listed and planned for" in people("doctor").out
     (listed,) = shop.app.run(shop.app.store.browse(Listing("people.email")))
     plan = Key("occasions.birthday", "", "ana")
     shop.app.run(shop.app.store.write([Bundle((Write(listed.key, None), Write(plan, None)))]))
     found = people("doctor")
     assert found.code == 1
     told = "1 cannot be found by e-mail address, 1 occasion without a plan"
-    assert f"✗ people        of 1 person looked at, {told}" in found.out
-    assert "→ run `mainspring doctor --repair`, which looks at everybody" in found.out
+    assert f"✗ people        of 1 person checked, {told}" in found.out
+    assert "→ run `mainspring doctor --repair`, which checks everybody" in found.out
     mended = people("doctor", "--repair")
-    assert (mended.code, f"of 1 person {told}: mended" in mended.out) == (0, True)
+    assert (mended.code, f"of 1 person {told}: repaired" in mended.out) == (0, True)
     assert people("people", "list", "--email", ana.email or "", "--json").data["people"][0]["id"] == "ana"
     assert shop.app.run(shop.app.store.documents([plan]))
 

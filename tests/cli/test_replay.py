@@ -201,7 +201,7 @@ def test_a_step_may_be_forgotten(
     assert (tmp_path / "log").read_text() == "charge\nship\n"
     wrong = replayed(half_done, "--from-step", "nonsense")
     assert wrong.code == 2
-    assert "it has: 'charge'" in wrong.err
+    assert "it has done: 'charge'" in wrong.err
 
 
 def test_a_replay_may_begin_at_the_step_that_failed(
@@ -288,7 +288,7 @@ def test_what_a_worker_will_run_is_not_replayed(replayed: Replayed, app: Mainspr
 
 def test_what_must_be_said(run: Run, app: Mainspring) -> None:
     job = dead(app, "divide", number=0)
-    assert "say --local" in run("jobs", "replay", job, "--app", "replayed_shop:app").err
+    assert "give --local" in run("jobs", "replay", job, "--app", "replayed_shop:app").err
     assert "give --app" in run("jobs", "replay", job, "--local").err
     assert run("jobs", "replay", job, "--local", "--pdb", "--json", "--app", "replayed_shop:app").code == 2
     assert (

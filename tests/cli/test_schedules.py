@@ -113,7 +113,7 @@ def test_list_as_json(schedules: Run, shop: Shop) -> None:
 
 def test_list_tells_what_the_code_declares_and_no_worker_has_stored(in_code: Run, shop: Shop) -> None:
     put(shop)
-    assert in_code("list").err == "declared in the code, and stored when a worker starts: nightly\n"
+    assert in_code("list").err == "declared in the code; stored when a worker starts: nightly\n"
     assert in_code("list", "--json").data["not_stored_yet"] == ["nightly"]
 
 
@@ -144,7 +144,7 @@ def test_what_is_not_there(command: str, schedules: Run) -> None:
 
 def test_ledger(schedules: Run, shop: Shop) -> None:
     put(shop)
-    assert schedules("ledger", "a").err == "nothing became of it yet\n"
+    assert schedules("ledger", "a").err == "no entries yet\n"
     for actor in ("ana", "bob"):
         shop.app.run(shop.app.schedules.trigger("a", actor=actor))
     assert [entry["why"] for entry in schedules("ledger", "a", "--json").data["ledger"]] == ["by bob", "by ana"]
@@ -203,10 +203,10 @@ def test_one_that_only_the_code_knows_is_previewed(in_code: Run) -> None:
         ([], "say when with --rule"),
         (["--rule", "sometimes"], "is not a schedule"),
         (["--rule", "@daily", "--zone", "Europe/Berln"], "did you mean Europe/Berlin"),
-        (["--rule", "@daily", "--reader", "Mars"], "no IANA time zone"),
-        (["--rule", "@daily", "--grace", "soon"], "no length of time"),
-        (["--rule", "@daily", "--max", "5"], "--max goes with --misfire all"),
-        (["--rule", "@daily", "-n", "0"], "no number of at least 1"),
+        (["--rule", "@daily", "--reader", "Mars"], "not an IANA time zone"),
+        (["--rule", "@daily", "--grace", "soon"], "not a length of time"),
+        (["--rule", "@daily", "--max", "5"], "--max needs --misfire all"),
+        (["--rule", "@daily", "-n", "0"], "not a whole number of at least 1"),
     ],
 )
 def test_bad_input_is_refused(argv: list[str], said: str, run: Run) -> None:
@@ -247,7 +247,7 @@ def test_what_a_change_makes_due_is_announced_as_due_now(schedules: Run, shop: S
     zone = ("--zone", "Pacific/Kiritimati")  # its next midnight was hours ago there
     assert only_times(schedules("preview", "a", *zone, "--json"))[0] < f"{now:%Y-%m-%dT%H:%M}"
     assert "(at once)" in schedules("diff", "a", *zone).out
-    assert "due now, as " in schedules("put", "a", *zone, "--yes").out.splitlines()[-1]
+    assert "due now: " in schedules("put", "a", *zone, "--yes").out.splitlines()[-1]
     assert "(due now, was due " in schedules("show", "a").out
     assert "(due)" in schedules("list").out
 
@@ -311,7 +311,7 @@ def test_put_shows_what_it_would_do_and_needs_consent(in_code: Run, shop: Shop) 
         '{"name": "ana"}',
     ]
     outcome = in_code(*argv)
-    assert (outcome.code, "this would make schedule 't7'; add --yes" in outcome.err) == (2, True)
+    assert (outcome.code, "this would create schedule 't7'; add --yes" in outcome.err) == (2, True)
     assert "at 09:00 every day (cron 0 9 * * *), Asia/Tokyo time" in outcome.out
     assert in_code("list", "--json").data["schedules"] == []
     outcome = in_code(*argv, "--yes", "--misfire", "all", "--max", "7", "--overlap", "skip")
@@ -355,7 +355,7 @@ def test_a_put_that_cannot_be(argv: list[str], code: int, said: str, in_code: Ru
 
 def test_a_new_one_needs_the_application(schedules: Run) -> None:
     outcome = schedules("put", "t7", "--rule", "@daily", "--task", "greet", "--yes")
-    assert (outcome.code, "give the application with --app" in outcome.err) == (2, True)
+    assert (outcome.code, "give --app module:attribute" in outcome.err) == (2, True)
 
 
 def test_what_the_code_declares_is_changed_there(schedules: Run, in_code: Run, shop: Shop) -> None:

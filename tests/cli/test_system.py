@@ -33,7 +33,7 @@ def call(run: Run, shop: Shop) -> Run:
 def test_halt_and_resume(call: Run, shop: Shop) -> None:
     outcome = call("halt", "--reason", "deploy", "--actor", "ann")
     assert outcome.code == 0
-    assert outcome.out.startswith("halted: no job is started anywhere, new ones are kept for later")
+    assert outcome.out.startswith("halted: no worker starts jobs, new jobs are stored for later")
     assert outcome.err == "to end it: mainspring resume\n"
     job_id = shop.enqueue()
     shop.work()
@@ -69,7 +69,7 @@ def test_a_halt_ends_once(argv: list[str], call: Run) -> None:
 def test_pause_and_resume_a_queue(call: Run, shop: Shop) -> None:
     shop.enqueue_later(queue="mail")
     outcome = call("pause", "mail", "--reason", "provider is down")
-    assert outcome.out == "queue mail paused: none of its jobs is started\n"
+    assert outcome.out == "queue mail paused: no worker starts its jobs\n"
     assert outcome.err == "to end it: mainspring resume --queue mail\n"
     mail, other = shop.enqueue(), shop.enqueue(queue="other")
     shop.work()
@@ -100,7 +100,7 @@ def test_a_queue_that_nobody_knows_is_taken_for_mistyped(call: Run, run: Run, sh
     shop.enqueue(queue="mail")
     outcome = call("pause", "mial")
     assert (outcome.code, shop.app.run(shop.app.halts())) == (2, [])
-    assert "of a queue 'mial' is known here, only: mail; --anyway pauses it too" in outcome.err
+    assert "queue 'mial' has no job, worker or task here; known are: mail. Pause it with --anyway" in outcome.err
     assert call("pause", "mial", "--anyway").code == 0
     assert call("pause", "mial").code == 0  # now it is known
     shop.path.with_name("nights.py").write_text(NIGHTLY_ONLY)

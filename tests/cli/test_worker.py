@@ -84,13 +84,13 @@ def test_limits_may_be_repeated() -> None:
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        (["--queues", ","], "names no queue"),
+        (["--queues", ","], "does not name a queue"),
         (["--queues", "mail=0"], "at least 1"),
         (["--queues", "mail=much"], "at least 1"),
         (["--queue-limit", "mail"], "write mail=10"),
         (["--concurrency", "0"], "at least 1"),
         (["--processes", "none"], "at least 1"),
-        (["--grace", "long"], "no length of time"),
+        (["--grace", "long"], "not a length of time"),
         (["--exit-when-stuck", "2"], "write a number above 0 and up to 1, such as 0.5, or never"),
         (["--exit-when-stuck", "often"], "is not a share of the slots"),
         (["--log-level", "loud"], "invalid choice"),

@@ -1,8 +1,8 @@
 """The command line: `mainspring worker`, `enqueue`, `jobs`, `dead`, `schedules`, `people`, `halt`, `doctor`, …
 
-Each module of commands has `add_commands`, which says what they take, and per command a function from the arguments and
-the terminal to an exit code. Only the module of the command that was given is imported: the others would take longer
-than most commands take to run. What goes wrong is raised, and said here in one line.
+Each module of commands has `add_commands`, which declares their arguments, and a function per command that takes the
+arguments and the terminal and returns an exit code. Only the module of the given command is imported: importing the
+others would take longer than most commands take to run. Commands raise errors, and this module prints them in one line.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from mainspring.errors import MainspringError
 
 __all__ = ["entry", "main"]
 
-COMMANDS = {  # per module its commands, each with its line in `mainspring --help`
+COMMANDS = {  # the commands of each module, each with its line in `mainspring --help`
     "worker": {"worker": "run jobs"},
     "enqueue": {"enqueue": "enqueue a job", "signal": "send a signal to durable functions"},
     "jobs": {"jobs": "look at jobs and change them"},
-    "dead": {"dead": "look at jobs that gave up, retry and purge them"},
+    "dead": {"dead": "look at dead letters, retry and purge them"},
     "batches": {"batches": "look at batches of jobs and cancel them"},
-    "schedules": {"schedules": "look at schedules, try changes out, and make them"},
+    "schedules": {"schedules": "look at schedules, preview changes and make them"},
     "people": {"people": "look at people, delete and import them"},
     "occasions": {"occasions": "look ahead at people's occasions"},
     "breakers": {"breakers": "look at circuit breakers, open and close them"},
     "limits": {"limits": "show limits, rates and fair tasks that are in use"},
     "system": {
-        "halt": "start no more jobs, anywhere",
+        "halt": "stop starting jobs, on all workers",
         "resume": "end the halt, or with --queue the pause of one queue",
-        "pause": "start no more jobs of one queue",
+        "pause": "stop starting jobs of one queue",
         "stats": "count jobs per queue, and show workers and halts",
         "audit": "show who changed what by hand, newest first",
     },
-    "migrate": {"migrate": "make the store's tables, or bring them up to date"},
+    "migrate": {"migrate": "create the store's tables, or bring them up to date"},
     "copy": {"copy": "copy all jobs of one store into another"},
     "doctor": {"doctor": "check that all is well, and say what to do if not"},
     "bench": {"bench": "measure this machine"},
@@ -52,7 +52,7 @@ COMMANDS = {  # per module its commands, each with its line in `mainspring --hel
 
 
 def entry() -> NoReturn:
-    """The program. Once its command is done, a signal changes nothing; one that was interrupted waits for no thread."""
+    """Run the program. Once the command is done, ignore signals; after an interrupt, do not wait for threads."""
     code = main()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         terminal.err.write("\n" if terminal.interactive else "")
         return Exit.INTERRUPTED
-    except BrokenPipeError:  # the reader (`| head`) has all it wants
+    except BrokenPipeError:  # the reader, such as `| head`, has stopped reading
         silence_stdout()
         return Exit.OK
     except Exception as error:  # noqa: BLE001 - the last resort
@@ -100,12 +100,12 @@ def run(argv: list[str], terminal: Terminal) -> int:
 
 
 def names_app(args: Namespace) -> bool:
-    """Whether the command imports an application, which may log through structlog."""
+    """Return whether the command imports an application, which may log through structlog."""
     return bool(getattr(args, "app", None) or os.environ.get("MAINSPRING_APP"))
 
 
 def build_parser(only: str | None = None) -> Parser:
-    """Return the parser of all commands. With `only` it knows of the others no more than their lines in the help."""
+    """Return the parser of all commands. With `only`, the other commands have only their lines in the help."""
     parser = Parser(prog="mainspring", description="Durable jobs for Python.", epilog=EXIT_CODES)
     parser.add_argument("--version", action=ShowVersion)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
@@ -119,7 +119,7 @@ def build_parser(only: str | None = None) -> Parser:
 
 
 def explain(error: Exception, terminal: Terminal) -> int:
-    """One line; the traceback only for those who ask for it."""
+    """Print an error in one line, with the traceback only if MAINSPRING_DEBUG=1, and return the exit code."""
     if os.environ.get("MAINSPRING_DEBUG") == "1":
         traceback.print_exception(error, file=terminal.err)
     if isinstance(error, UsageError):
@@ -135,13 +135,13 @@ def explain(error: Exception, terminal: Terminal) -> int:
 
 
 def make_streams_lenient() -> None:
-    """A terminal that cannot show a character shows another, rather than end the command."""
+    """Let a terminal that cannot show a character show another one, instead of ending the command with an error."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
 
 
 def silence_stdout() -> None:
-    """Python flushes at exit, and would complain about the pipe once more."""
+    """Redirect stdout to /dev/null: Python flushes at exit, and would report the broken pipe again."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""`mainspring batches`: which there are, how far one is, and its end."""
+"""`mainspring batches`: list batches, show how far one is, and cancel one."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def add_list(batches: Commands) -> None:
 
 def add_cancel(batches: Commands) -> None:
     detail = (
-        "Its jobs that have not finished: waiting ones end at once; running ones are asked to stop, and their worker\n"
-        "ends them. Then on_failure and on_finished follow."
+        "Cancels the jobs that have not finished: waiting jobs end at once; running jobs are asked to stop, and their\n"
+        "worker ends them. Then on_failure and on_finished follow."
     )
     parser = add_command(batches, "cancel", cancel_batch, "cancel the jobs of a batch", detail)
     parser.add_argument("id", metavar="ID", help="the batch")
@@ -64,7 +64,7 @@ def list_batches(args: Namespace, terminal: Terminal) -> int:
         terminal.emit(page)
         return Exit.OK
     if page.batches:
-        terminal.table(COLUMNS, [row_of(one, now) for one in page.batches])
+        terminal.table(COLUMNS, [row_of(batch, now) for batch in page.batches])
     else:
         terminal.note("no batches" if args.cursor is None else "no more batches")
     say_more(args, terminal, page.cursor)

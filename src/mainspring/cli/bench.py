@@ -1,4 +1,4 @@
-"""`mainspring bench`: how quick is this machine, in a few seconds."""
+"""`mainspring bench`: measure in a few seconds how fast this machine is."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from mainspring.cli.terminal import Terminal
 from mainspring.job import Status
 
 CHUNK = 1000
-SINGLES = 200  # jobs enqueued one by one, each waited for until it is on disk
-STARTS = 100  # jobs enqueued for a worker that has nothing else to do
+SINGLES = 200  # jobs enqueued one by one, each on disk before the next
+STARTS = 100  # jobs enqueued for an idle worker
 DETAIL = """\
-On a temporary SQLite file, with one worker in this process and a task that does nothing: it shows what the machine
-and its disk give, not what your tasks take. The comparison with other libraries is `make bench` in the source tree."""
+Uses a temporary SQLite file, one worker in this process and a task that does nothing. It shows what the machine and
+its disk can do, not how long your tasks take. To compare with other libraries, run `make bench` in the source tree."""
 
 
 @dataclass(slots=True)
@@ -44,9 +44,11 @@ class Measured:
 
 def add_commands(commands: Commands) -> None:
     parser = add_command(commands, "bench", bench, "measure this machine", DETAIL)
-    parser.add_argument("--jobs", type=parse_positive, default=10_000, metavar="N", help="how many (default: 10000)")
     parser.add_argument(
-        "--directory", type=Path, metavar="DIR", help="where to put the file: measure the disk you will use"
+        "--jobs", type=parse_positive, default=10_000, metavar="N", help="how many jobs to run (default: 10000)"
+    )
+    parser.add_argument(
+        "--directory", type=Path, metavar="DIR", help="where to put the file; use the disk that your jobs will use"
     )
 
 
@@ -62,7 +64,7 @@ def bench(args: Namespace, terminal: Terminal) -> int:
     else:
         say_measured(terminal, measured)
         terminal.note("\n{processors} processors, Python {python}, SQLite {sqlite}".format(**machine))
-        terminal.note("beside other libraries: `make bench` in the source tree, or docs/benchmarks.md")
+        terminal.note("to compare with other libraries: `make bench` in the source tree, or docs/benchmarks.md")
     return Exit.OK
 
 
@@ -81,7 +83,7 @@ def say_measured(terminal: Terminal, measured: Measured) -> None:
 
 
 class Work:
-    """An application with one task that does nothing but say that it ran."""
+    """An application with one task that only counts its runs."""
 
     def __init__(self, directory: Path) -> None:
         self.app = Mainspring(f"sqlite:///{directory / 'bench.db'}")
@@ -89,7 +91,7 @@ class Work:
         self.started: asyncio.Future[float] | None = None
 
         @self.app.task()
-        async def nothing(number: int) -> None:  # noqa: ARG001 - a payload as small as they come
+        async def nothing(number: int) -> None:  # noqa: ARG001 - a very small payload
             self.ran += 1
             if self.started is not None and not self.started.done():
                 self.started.set_result(time.perf_counter())
@@ -100,7 +102,7 @@ class Work:
 async def measure(directory: Path, jobs: int, terminal: Terminal) -> Measured:
     work, measured = Work(directory), Measured(jobs)
     async with work.app:
-        await work.task.enqueue(number=0)  # opens the file, starts the threads
+        await work.task.enqueue(number=0)  # opens the file and starts the threads before the measurement
         measured.enqueue_single = await enqueue_singly(work, terminal)
         measured.enqueue_bulk = await enqueue_many(work, jobs, terminal)
         measured.run = await run_all(work, 1 + SINGLES + jobs, terminal)
@@ -123,7 +125,7 @@ async def enqueue_many(work: Work, jobs: int, terminal: Terminal) -> float:
 
 
 def steps(jobs: int) -> Iterator[int]:
-    """How many there are after each chunk."""
+    """Yield the number of jobs after each chunk."""
     yield from range(CHUNK, jobs, CHUNK)
     yield jobs
 
@@ -174,13 +176,13 @@ async def start_one(work: Work, number: int) -> float:
     began = time.perf_counter()
     await work.task.enqueue(number=number)
     started = await work.started
-    await asyncio.sleep(0.002)  # let it be written, so that the worker is idle again
+    await asyncio.sleep(0.002)  # the outcome is written meanwhile, so the worker is idle again
     return (started - began) * 1000
 
 
 @asynccontextmanager
 async def serving(work: Work) -> AsyncIterator[None]:
-    """A worker beside the block. If it fails, so does the block: it would wait for ever."""
+    """Run a worker during the block. If the worker fails, the block fails too; it would wait for ever."""
     from mainspring.worker import Worker
 
     worker = Worker(work.app)

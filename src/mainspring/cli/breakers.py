@@ -1,4 +1,4 @@
-"""`mainspring breakers …`: how circuit breakers stand, and opening or closing one by hand."""
+"""`mainspring breakers …`: list circuit breakers, and open or close one by hand."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ def add_commands(commands: Commands) -> None:
 
 
 def add_open(breakers: Commands) -> None:
-    detail = "What runs is left to finish. Jobs that need it wait, and burn no attempt."
+    detail = "Running jobs may finish. Jobs that need the breaker wait without using an attempt."
     parser = add_name_command(breakers, "open", open_breaker, "let nothing through", detail)
     parser.add_argument(
-        "--for", type=parse_length, dest="length", metavar="LENGTH", help="then let probes through: 15min, 2h"
+        "--for", type=parse_length, dest="length", metavar="LENGTH", help="let probes through after: 15min, 2h"
     )
 
 
 def add_close(breakers: Commands) -> None:
-    detail = "Jobs that wait for it start. One that has never opened is known only with --app."
+    detail = "Jobs that wait for it can start. A breaker that has never opened is only known with --app."
     add_name_command(breakers, "close", close_breaker, "let everything through again", detail)
 
 
 def add_name_command(breakers: Commands, name: str, run: Run, help: str, detail: str) -> Parser:
     parser = add_command_about(breakers, name, run, help, detail, what="the circuit breaker", by="NAME")
-    parser.add_argument("--reason", default="", help="why, for those who look at it")
+    parser.add_argument("--reason", default="", help="why; shown in `mainspring breakers list`")
     return parser
 
 
@@ -59,10 +59,10 @@ def list_breakers(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
         found, now = app.run(app.breakers.list()), app.now()
     if terminal.json:
-        terminal.emit({"breakers": [plain_status(one) for one in found]})
+        terminal.emit({"breakers": [plain_status(status) for status in found]})
         return Exit.OK
     if found:
-        terminal.table(COLUMNS, [row_of(one, now) for one in found])
+        terminal.table(COLUMNS, [row_of(status, now) for status in found])
     else:
         terminal.note("no circuit breakers")
     return Exit.OK
@@ -77,17 +77,17 @@ def open_breaker(args: Namespace, terminal: Terminal) -> int:
 
 def close_breaker(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
-        refuse_unknown(args.name, [one.name for one in app.run(app.breakers.list())])
+        refuse_unknown(args.name, [status.name for status in app.run(app.breakers.list())])
         app.run(app.breakers.close(args.name, reason=args.reason))
         say(terminal, app.run(app.breakers.get(args.name)), app.now())
     return Exit.OK
 
 
 def refuse_unknown(name: str, known: Sequence[str]) -> None:
-    """A typing error would look like success, while the breaker that was meant stays open."""
+    """Raise BreakerNotFound for a mistyped name: it would look like success, while the real breaker stays open."""
     if name not in known:
         there = f"there are {', '.join(map(repr, known))}" if known else "none has ever opened"
-        msg = f"no circuit breaker {name!r} is known here: {there}; those of an application are known with --app"
+        msg = f"there is no circuit breaker {name!r}: {there}; give --app to include those that an application declares"
         raise BreakerNotFound(msg)
 
 

@@ -8,18 +8,18 @@ from datetime import date, timedelta
 from mainspring.schedule.parse import FULL_WEEKDAYS
 
 MARKS = "·░▒▓█"
-PLAIN_MARKS = ".:+*#"  # where the output is no terminal
+PLAIN_MARKS = ".:+*#"  # if the output is not a terminal
 LABEL = 4  # characters before the first week
-YEAR = 54  # weeks that 366 days can touch
+YEAR = 54  # number of calendar weeks that 366 days can touch
 DEFAULT_WIDTH = 80
 DAY = timedelta(days=1)
 WEEK = timedelta(days=7)
 
 
 def plot(days: Mapping[date, int], first: date, last: date, *, width: int | None, plain: bool) -> list[str]:
-    """Lines of a calendar from the one day to the other; as many blocks below each other as the width asks for."""
+    """Return the lines of a calendar from the first day to the last, in as many blocks as the width requires."""
     marks = PLAIN_MARKS if plain else MARKS
-    room = (width or DEFAULT_WIDTH) - LABEL - 2  # a month that begins in the last week has a name of three letters
+    room = (width or DEFAULT_WIDTH) - LABEL - 2  # the three-letter name of a month may begin in the last week
     cell = 2 if room >= 2 * YEAR else 1
     weeks = max(1, min(YEAR, room // cell))
     most = max(days.values(), default=0)
@@ -39,7 +39,7 @@ class _Block:
         self.end, self.first, self.cell = end, first, cell
 
     def months(self) -> str:
-        """Names above the weeks in which months begin, and above the first week if there is room."""
+        """Return the line of months: each name is above the week in which the month begins, or above the first week."""
         days = ((number, day) for number, monday in enumerate(self.mondays) for day in self._week(monday))
         begin = {number: day for number, day in days if day.day == 1 and day < self.end}
         if not any(number * self.cell < LABEL for number in begin):
@@ -64,7 +64,7 @@ class _Block:
 
 
 def _level(number: int, most: int, levels: int) -> int:
-    """0 for none, the highest for the most."""
+    """Return the index of the mark: 0 for no fires, the highest for the most."""
     return -(-number * levels // most) if most else 0
 
 

@@ -1,4 +1,4 @@
-"""Cancel, retry and delete: by id, or everything that a filter finds, after a look and a question."""
+"""Cancel, retry and delete jobs, by id, or by filter after counting and asking."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Change:
 
 @dataclass(slots=True)
 class Report:
-    """What became of a change; in this shape scripts get it."""
+    """The result of a change, in the shape that scripts get as JSON."""
 
     action: str
     dry_run: bool = False
@@ -46,15 +46,15 @@ def add_change_options(parser: Parser, *, status: bool = True) -> None:
         "ids",
         nargs="*",
         metavar="ID",
-        help="these jobs, by id or the beginning of it; else use the filters and --all-matching",
+        help="the jobs, by id or the beginning of it; or use the filters and --all-matching",
     )
     add_filter_options(parser, status=status)
-    parser.add_argument("--all-matching", action="store_true", help="every job that the filters find")
+    parser.add_argument("--all-matching", action="store_true", help="every job that matches the filters")
     add_prudence_options(parser)
 
 
 def add_prudence_options(parser: Parser) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="only say how many there are")
+    parser.add_argument("--dry-run", action="store_true", help="only show how many jobs would be changed")
     parser.add_argument("--yes", "-y", action="store_true", help="do not ask before changing more than one")
     add_actor_options(parser)
     add_store_options(parser)
@@ -67,7 +67,7 @@ def run_change(
     where: Callable[[Mainspring], Filter],
     check: Callable[..., Any],
 ) -> int:
-    """`where` makes the filter; `check` may refuse a job that is named by its id."""
+    """Change jobs by id or filter. `where` makes the filter; `check` may refuse a job that is given by its id."""
     require_selection(args)
     with opened(args) as app:
         args.ids = [full_id(app, job_id) for job_id in args.ids]
@@ -93,7 +93,7 @@ def require_selection(args: Namespace) -> None:
 
 
 def change_each(app: Mainspring, args: Namespace, terminal: Terminal, change: Change, check: Callable[..., Any]) -> int:
-    """Each on its own: one that cannot be changed does not keep the others from it. The highest exit code counts."""
+    """Change each job on its own: an error for one does not stop the others. Return the highest exit code."""
     report, code = Report(change.verb), Exit.OK
     for job_id in args.ids:
         try:
@@ -137,7 +137,7 @@ def require_consent(args: Namespace, terminal: Terminal, change: Change, count: 
     if args.yes or count <= 1:
         return
     if not terminal.interactive:
-        msg = f"this would {change.verb} {count:,} jobs; add --yes to do it, or --dry-run to look"
+        msg = f"this would {change.verb} {count:,} jobs; add --yes to do it, or --dry-run to count only"
         raise UsageError(msg, args.prog)
     if not terminal.confirm(f"{change.verb.capitalize()} {count:,} jobs?"):
         msg = "nothing was changed"

@@ -1,4 +1,4 @@
-"""`mainspring copy`: all jobs of one store into another."""
+"""`mainspring copy`: copy all jobs of one store into another."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from mainspring.copying import Copy, Report, Step, refuse_same
 from mainspring.stores.memory import MemoryStore
 from mainspring.stores.records import JOBS, Kind
 
-SHOWN = 20  # jobs that are named
+SHOWN = 20  # jobs that are listed by id
 DETAIL = """\
-Live jobs, dead letters, schedules and other documents, dedupe keys, pauses and the audit log; with --history finished
-jobs too. Ids stay. The source is halted and refuses new jobs, what runs there may finish; then all is copied and
-compared, and the target goes on. The source stays halted, so that nothing runs twice. Interrupted at any moment, it is
-run again and goes on."""
+Copies live jobs, dead letters, schedules and other documents, dedupe keys, pauses and the audit log; with --history
+finished jobs too. Ids stay the same. The source is halted and refuses new jobs; its running jobs may finish. Then
+everything is copied and compared, and the target is resumed. The source stays halted, so that nothing runs twice. If
+the command is interrupted, run it again to continue."""
 
 
 def add_commands(commands: Commands) -> None:
@@ -33,7 +33,7 @@ def add_commands(commands: Commands) -> None:
     parser.add_argument("source", metavar="SOURCE_URL", help="the store to copy from: sqlite:///jobs.db")
     parser.add_argument("target", metavar="TARGET_URL", help="the store to copy into: postgresql://user@host/database")
     parser.add_argument(
-        "--history", action="store_true", help="completed and cancelled jobs too; also later, by itself"
+        "--history", action="store_true", help="copy completed and cancelled jobs too; also possible in a later run"
     )
     parser.add_argument(
         "--wait", type=parse_seconds, default=300.0, metavar="LENGTH",
@@ -41,16 +41,16 @@ def add_commands(commands: Commands) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--skip-conflicts", action="store_true",
-        help="leave behind jobs whose dedupe key a live job of the target holds",
+        help="do not copy jobs whose dedupe key is held by a live job of the target",
     )  # fmt: skip
-    parser.add_argument("--stay-halted", action="store_true", help="leave the target halted, to look at it first")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be copied; touch nothing")
+    parser.add_argument("--stay-halted", action="store_true", help="leave the target halted, to inspect it first")
+    parser.add_argument("--dry-run", action="store_true", help="only show what would be copied; change nothing")
 
 
 def copy(args: Namespace, terminal: Terminal) -> int:
     target = Mainspring(args.target)
     if isinstance(target.store, MemoryStore):
-        msg = "memory:// ends with this command, and the jobs with it; copy into a store that stays"
+        msg = "the jobs in memory:// would be lost when this command ends; copy into a store that lasts"
         raise UsageError(msg, args.prog)
     with opened(Namespace(app=None, store=args.source, prog=args.prog)) as source:
         refuse_same(source.store, target.store)
@@ -85,14 +85,14 @@ def carry_out(args: Namespace, terminal: Terminal, source: Mainspring, target: M
 
 def how_to_go_on(source: Mainspring, target: Mainspring) -> str:
     return (
-        "run the same command again to go on; until then both stores may be halted. To give up instead, remove what "
+        "run the same command again to continue; until then both stores may be halted. To give up instead, remove what "
         f"was copied from {target.store.url}, and then: mainspring resume --anyway --store {source.store.url}"
     )
 
 
 @contextmanager
 def watching(terminal: Terminal) -> Iterator[Callable[[Step], None]]:
-    """A bar per stage."""
+    """Show a progress bar per stage."""
     with ExitStack() as shown:
         bars: dict[str, Progress] = {}
 
@@ -110,7 +110,7 @@ def watching(terminal: Terminal) -> Iterator[Callable[[Step], None]]:
 
 
 def say_plan(args: Namespace, terminal: Terminal, source: Mainspring, target: Mainspring) -> int:
-    """The target is only looked at if it is there: looking must not create."""
+    """Show what would be copied. Open the target only if it exists: a dry run must not create it."""
     exists = is_there(target)
     if exists:
         source.run(target.store.open())
@@ -128,10 +128,10 @@ def say_plan(args: Namespace, terminal: Terminal, source: Mainspring, target: Ma
     columns = (Column("KIND"), Column("RECORDS", right=True))
     terminal.table(columns, [(kind.value, f"{number:,}") for kind, number in sizes.items()])
     jobs = sum(number for kind, number in sizes.items() if kind in JOBS)
-    made = "" if exists else ", which would be made"
-    terminal.say(f"{count_jobs(jobs)} would be copied from {source.store.url} to {target.store.url}{made}")
+    created = "" if exists else ", which would be created"
+    terminal.say(f"{count_jobs(jobs)} would be copied from {source.store.url} to {target.store.url}{created}")
     if running:
-        terminal.note(f"{count_jobs(running)} run now and would be waited for")
+        terminal.note(f"running now, would be waited for: {count_jobs(running)}")
     return Exit.OK
 
 
@@ -166,20 +166,21 @@ def say_problems(terminal: Terminal, report: Report) -> None:
         terminal.complain(f"{job_id} is not copied: {holder}, live in the target, holds its dedupe key")
     if report.conflicts and not report.done:
         terminal.complain(
-            f"{count_jobs(len(report.conflicts))} could not be copied; cancel those in the target that hold the keys, "
-            "or leave these behind with --skip-conflicts"
+            f"{count_jobs(len(report.conflicts))} could not be copied; cancel the jobs in the target that hold the "
+            "keys, or skip these with --skip-conflicts"
         )
     if report.changed and not report.done:
         for job_id in report.changed[:SHOWN]:
             terminal.complain(f"{job_id} is not the same in both stores")
         terminal.complain(
-            f"{count_jobs(len(report.changed))} differ: somebody changed them, or ran them. Where the source is right, "
-            "delete them in the target (mainspring jobs delete); where the target is, cancel them in the source"
+            f"different in the two stores: {count_jobs(len(report.changed))}, which were changed or run meanwhile. If "
+            "the source is right, delete them in the target (mainspring jobs delete); if the target is right, cancel "
+            "them in the source"
         )
     for kind, tally in report.kinds.items():
         kept = len(tally.differing) + (len(tally.conflicts) if kind is not Kind.LIVE else 0)
         if kind not in JOBS and kept:
-            terminal.note(f"{kind.value}: {kept:,} are in the target with other contents, and stay as they are there")
+            terminal.note(f"{kind.value}: {kept:,} have other contents in the target and were left unchanged there")
 
 
 def say_done(terminal: Terminal, report: Report) -> None:

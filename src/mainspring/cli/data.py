@@ -1,4 +1,4 @@
-"""Results as JSON. What is here is read by scripts: names and shapes stay."""
+"""Results as JSON. Scripts read this, so names and shapes must not change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mainspring.stores.protocol import Stats
 
 
 def plain(value: Any) -> Any:  # noqa: PLR0911 - a table
-    """Dataclasses as objects, times as ISO 8601 in UTC, priorities by name."""
+    """Return a value as JSON data: dataclasses as objects, times as ISO 8601 in UTC, priorities by name."""
     match value:
         case Priority():
             return value.name.lower()
@@ -29,9 +29,9 @@ def plain(value: Any) -> Any:  # noqa: PLR0911 - a table
         case Stats():
             return plain_stats(value)
         case Mapping():
-            return {str(key): plain(one) for key, one in value.items()}
+            return {str(key): plain(item) for key, item in value.items()}
         case list() | tuple() | set() | frozenset():
-            return [plain(one) for one in value]
+            return [plain(item) for item in value]
     return _fields(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 

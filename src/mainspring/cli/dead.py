@@ -1,4 +1,4 @@
-"""`mainspring dead …`: the jobs that gave up."""
+"""`mainspring dead …`: the dead letters."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from mainspring.errors import JobNotFound
 from mainspring.job import Job, Status
 from mainspring.stores.protocol import Filter
 
-WHY = replace(NOTE, column=replace(NOTE.column, least=16))  # so that it is there at eighty columns
+WHY = replace(NOTE, column=replace(NOTE.column, least=16))  # narrow enough to be shown at 80 columns
 COLUMNS = (ID, TASK, WHEN, WHY, QUEUE, TRIES)
 PURGE = replace(DELETE, verb="purge", done="purged")
 
 
 def add_commands(commands: Commands) -> None:
-    dead = add_group(commands, "dead", "look at jobs that gave up, retry and purge them")
+    dead = add_group(commands, "dead", "look at dead letters, retry and purge them")
     add_list(dead)
     add_show(dead)
     add_retry(dead)
@@ -42,22 +42,22 @@ def add_list(dead: Commands) -> None:
 
 
 def add_show(dead: Commands) -> None:
-    parser = add_command(dead, "show", show_dead, "show a dead letter and why it gave up")
+    parser = add_command(dead, "show", show_dead, "show a dead letter and why it failed")
     parser.add_argument("id", metavar="ID", help="the job, by its id or the beginning of it")
     add_store_options(parser)
 
 
 def add_retry(dead: Commands) -> None:
-    detail = "By id, or by filter: they run now, with a full budget of attempts."
+    detail = "By id or by filter. The jobs run now, with a full budget of attempts."
     add_change_options(add_command(dead, "retry", retry_dead, "run dead letters again", detail), status=False)
 
 
 def add_purge(dead: Commands) -> None:
-    detail = "Retention removes them in time (after 30 days unless the application says otherwise); this does it now."
+    detail = "Retention removes dead letters after 30 days, unless the application says otherwise; this does it now."
     parser = add_command(dead, "purge", purge_dead, "delete old dead letters", detail)
     parser.add_argument(
         "--older-than", type=parse_length, required=True, metavar="LENGTH",
-        help="those that gave up longer ago than this: 12h, 7d; 0 is all of them",
+        help="those that became dead letters longer ago than this: 12h, 7d; 0 for all",
     )  # fmt: skip
     add_prudence_options(parser)
 
@@ -93,6 +93,6 @@ def dead_filter(args: Namespace, now: datetime) -> Filter:
 def require_dead(app: Mainspring, job_id: str) -> Job:
     job = app.run(app.jobs.get(job_id))
     if job.status is not Status.DEAD_LETTER:
-        msg = f"job {job_id} is {job.status}, no dead letter; see `mainspring jobs show {job_id}`"
+        msg = f"job {job_id} is {job.status}, not a dead letter; see `mainspring jobs show {job_id}`"
         raise JobNotFound(msg)
     return job

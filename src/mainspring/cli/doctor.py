@@ -1,4 +1,4 @@
-"""`mainspring doctor`: is all well, and if not, what to do."""
+"""`mainspring doctor`: check that all is well, and say what to do if not."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from mainspring.job import WAITING, Status
 from mainspring.stores.protocol import Filter, Finding, Severity, Stats, shown_due
 from mainspring.stores.sqlite import SqliteStore
 
-if TYPE_CHECKING:  # most commands need not wait for people
+if TYPE_CHECKING:  # importing people takes a while, and most commands do not need them
     from mainspring.occasions.repair import Lack
 
 OLDEST_PYTHON = (3, 11)
 PACKAGES = ("mainspring", "pydantic", "tzdata")
 OPTIONAL_PACKAGES = ("structlog", "psycopg")
 LITTLE_ROOM, NO_ROOM = 1 << 30, 50 << 20  # bytes
-LOOKED_AT = 500  # waiting jobs, for tasks that nobody knows
-PEOPLE_LOOKED_AT = 10_000  # for what they lack
+JOBS_CHECKED = 500  # waiting jobs that are checked for unknown tasks
+PEOPLE_CHECKED = 10_000  # people that are checked for missing entries
 
 SIGNS = {Severity.OK: ("✓", "green"), Severity.WARNING: ("!", "yellow"), Severity.ERROR: ("✗", "red")}
 
@@ -43,7 +43,7 @@ def add_commands(commands: Commands) -> None:
     detail = "Checks the store's invariants, versions, settings and file system. Exits with 1 if it finds an error."
     parser = add_command(commands, "doctor", examine, "check that all is well, and say what to do if not", detail)
     parser.add_argument(
-        "--repair", action="store_true", help="mend what can be mended: counts, rows of no job, what people lack"
+        "--repair", action="store_true", help="repair counts, rows without a job, and entries that people lack"
     )
     add_store_options(parser)
 
@@ -142,7 +142,7 @@ def check_open_files() -> Finding:
 
 
 def check_store(args: Namespace) -> list[Finding]:
-    """A store that cannot be opened is the finding, not the end of the examination."""
+    """Return the findings about the store. A store that cannot be opened is a finding, not an error."""
     try:
         app = choose(args)
     except UsageError:
@@ -185,16 +185,16 @@ def mend(app: Mainspring) -> Finding:
     if repair is None:
         return Finding(Severity.WARNING, "repair", "this store cannot repair itself", "see the findings for what to do")
     app.run(repair())
-    return Finding(Severity.OK, "repair", "counted again; rows of no job removed")
+    return Finding(Severity.OK, "repair", "jobs counted again; rows without a job removed")
 
 
 def mend_people(app: Mainspring) -> Iterator[Finding]:
     from mainspring.occasions import repair
 
     if lack := app.run(repair.mend(app)):
-        strays = f"; {count(lack.strays, 'entry', 'entries')} of nobody removed" if lack.strays else ""
+        strays = f"; {count(lack.strays, 'entry', 'entries')} without a person removed" if lack.strays else ""
         yield Finding(
-            Severity.OK, "repair", f"of {count(lack.people, 'person', 'people')} {lacking(lack)}: mended{strays}"
+            Severity.OK, "repair", f"of {count(lack.people, 'person', 'people')} {lacking(lack)}: repaired{strays}"
         )
 
 
@@ -205,10 +205,11 @@ def check_room(store: SqliteStore) -> Finding:
         return Finding(Severity.ERROR, "disk", f"{store.file.path} cannot be written", "check its owner and mode")
     if free < NO_ROOM:
         return Finding(
-            Severity.ERROR, "disk", shown, "make room now: on a full disk no job can be enqueued or finished"
+            Severity.ERROR, "disk", shown, "free space now: on a full disk no job can be enqueued or finished"
         )
     if free < LITTLE_ROOM:
-        return Finding(Severity.WARNING, "disk", shown, "make room; `mainspring dead purge` and shorter retention help")
+        advice = "free space; `mainspring dead purge` and shorter retention help"
+        return Finding(Severity.WARNING, "disk", shown, advice)
     return Finding(Severity.OK, "disk", shown)
 
 
@@ -232,7 +233,7 @@ def check_halts(stats: Stats, now: datetime) -> Finding:
 
 
 def check_attended(health: Health) -> Finding:
-    """Due jobs that no live worker takes, or that wait although one does."""
+    """Find due jobs that no live worker takes, or that wait too long although one does."""
     if health.unattended:
         queues = ", ".join(health.unattended)
         advice = f"start one: mainspring worker module:app --queues {','.join(health.unattended)}"
@@ -241,11 +242,11 @@ def check_attended(health: Health) -> Finding:
         length = show_length((health.at - health.oldest_due).total_seconds())
         shown = f"the oldest job of queue {health.oldest_in} has been due for {length}"
         return Finding(Severity.WARNING, "lateness", shown, "start more workers, or raise --concurrency")
-    return Finding(Severity.OK, "lateness", "no job waits long beyond its time")
+    return Finding(Severity.OK, "lateness", "no job is long overdue")
 
 
 def check_known(stats: Stats) -> Iterator[Finding]:
-    """Due jobs whose task no live worker of their queue knows."""
+    """Find due jobs whose task no live worker of their queue knows."""
     for task in stats.unknown_tasks:
         due = "1 job is due" if task.due == 1 else f"{shown_due(task.due)} jobs are due"
         shown = f"no live worker of queue {task.queue} knows task {task.task}: {due}"
@@ -255,10 +256,11 @@ def check_known(stats: Stats) -> Iterator[Finding]:
 
 def check_hearing(health: Health) -> Finding:
     if health.polling:
-        shown = f"these cannot hear of new jobs and look each second: {', '.join(health.polling)}"
-        advice = "if a pooler is in between, give them a direct connection: listen=… in the store's URL"
+        shown = f"these are not notified of new jobs and poll each second: {', '.join(health.polling)}"
+        advice = "if they connect through a pooler, give them a direct connection: listen=… in the store's URL"
         return Finding(Severity.WARNING, "workers", shown, advice)
-    return Finding(Severity.OK, "workers", f"{count(health.workers or 0, 'worker')} alive, told of new jobs at once")
+    shown = f"{count(health.workers or 0, 'worker')} alive, notified of new jobs at once"
+    return Finding(Severity.OK, "workers", shown)
 
 
 def check_slots(stats: Stats) -> Iterator[Finding]:
@@ -278,7 +280,7 @@ def check_dead(stats: Stats) -> Finding:
 
 
 def check_clock(app: Mainspring, now: datetime) -> Finding:
-    """Ids and times come from clocks: one that went back makes new jobs look old."""
+    """Check that the newest job is not in the future: if a clock went back, new jobs look old."""
     newest = app.run(app.jobs.find(limit=1)).jobs
     if newest and newest[0].created_at > now + timedelta(minutes=1):
         shown = f"the newest job was created {show_relative(newest[0].created_at, now)}"
@@ -289,16 +291,16 @@ def check_clock(app: Mainspring, now: datetime) -> Finding:
 
 
 def check_people(app: Mainspring) -> Iterator[Finding]:
-    """What is written with them can be parted from them by others alone, such as a copy that was cut short."""
+    """Check that people have their entries. Both are written together, but a copy that was cut short may lack some."""
     from mainspring.occasions import repair
 
-    lack = app.run(repair.look(app, PEOPLE_LOOKED_AT))
-    looked_at = f"{count(lack.people, 'person', 'people')} looked at"
+    lack = app.run(repair.look(app, PEOPLE_CHECKED))
+    checked = f"{count(lack.people, 'person', 'people')} checked"
     if lack:
-        shown = f"of {looked_at}, {lacking(lack)}"
-        yield Finding(Severity.ERROR, "people", shown, "run `mainspring doctor --repair`, which looks at everybody")
+        shown = f"of {checked}, {lacking(lack)}"
+        yield Finding(Severity.ERROR, "people", shown, "run `mainspring doctor --repair`, which checks everybody")
     elif lack.people:
-        yield Finding(Severity.OK, "people", f"{looked_at}: all are listed and planned for")
+        yield Finding(Severity.OK, "people", f"{checked}: all are listed and planned for")
 
 
 def lacking(lack: Lack) -> str:
@@ -306,23 +308,23 @@ def lacking(lack: Lack) -> str:
 
 
 def check_occasions(app: Mainspring, now: datetime) -> Iterator[Finding]:
-    """A kind waits for a worker with a handler for it; nobody else would tell that there is none."""
-    overdue = [one for one in app.run(app.occasions.upcoming(timedelta())) if now - one.due > LATE]
+    """Find overdue occasions: they wait for a worker with a handler for their kind, and nothing else reports that."""
+    overdue = [occasion for occasion in app.run(app.occasions.upcoming(timedelta())) if now - occasion.due > LATE]
     if overdue:
-        kinds = ", ".join(sorted({one.kind for one in overdue}))
+        kinds = ", ".join(sorted({occasion.kind for occasion in overdue}))
         shown = f"people's occasions are due and not sent, the oldest {show_relative(overdue[0].due, now)}: {kinds}"
         advice = f'start a worker whose application has @app.occasion("{overdue[0].kind}")'
         yield Finding(Severity.WARNING, "occasions", shown, advice)
 
 
 def check_tasks(app: Mainspring) -> Iterator[Finding]:
-    """Only an application knows its tasks; a bare store does not."""
+    """Find waiting jobs of unknown tasks, if an application is given: a store alone does not know the tasks."""
     if not app.tasks:
         return
-    waiting = app.run(app.jobs.find(Filter(statuses=tuple(WAITING)), limit=LOOKED_AT)).jobs
+    waiting = app.run(app.jobs.find(Filter(statuses=tuple(WAITING)), limit=JOBS_CHECKED)).jobs
     unknown = sorted({job.task for job in waiting} - app.tasks.keys())
     if unknown:
-        advice = "they wait for a worker that knows them: was a task renamed or its module not imported?"
+        advice = "they wait for a worker that knows them: was a task renamed, or its module not imported?"
         yield Finding(Severity.WARNING, "tasks", f"jobs wait for unknown tasks: {', '.join(unknown)}", advice)
     else:
         yield Finding(Severity.OK, "tasks", f"{len(app.tasks)} known")

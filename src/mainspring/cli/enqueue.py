@@ -1,4 +1,4 @@
-"""`mainspring enqueue` and `mainspring signal`: jobs and signals by hand."""
+"""`mainspring enqueue` and `mainspring signal`: enqueue jobs and send signals by hand."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from mainspring.task import Task
 
 STDIN = "-"
 ENQUEUE = """\
-The application (--app) says which arguments the task takes, its queue and its retries; the payload is checked against
-them. JSON is an object of the task's arguments, or - to read it from standard input."""
+The application (--app) defines the task's arguments, queue and retries; the payload is checked against the arguments.
+JSON is an object of the task's arguments, or - to read it from standard input."""
 SIGNAL = """\
-Jobs that wait for the key go on, and so do those that come to wait for it while the signal is kept. JSON is what they
-get, or - to read it from standard input."""
+Jobs that wait for the key continue, and so do jobs that begin to wait for it while the signal is kept. JSON is the
+payload that they get, or - to read it from standard input."""
 
 
 def add_commands(commands: Commands) -> None:
@@ -38,9 +38,9 @@ def add_enqueue(commands: Commands) -> None:
     parser.add_argument("task", metavar="TASK", help="the task's name")
     parser.add_argument("payload", metavar="JSON", nargs="?", default="{}", help="its arguments (default: none)")
     add_time_options(parser)
-    parser.add_argument("--queue", help="another queue than the task's")
-    parser.add_argument("--priority", choices=get_args(PriorityName), help="another priority than the task's")
-    parser.add_argument("--dedupe-key", metavar="KEY", help="enqueue nothing if a job with this key is there")
+    parser.add_argument("--queue", help="use this queue instead of the task's")
+    parser.add_argument("--priority", choices=get_args(PriorityName), help="use this priority instead of the task's")
+    parser.add_argument("--dedupe-key", metavar="KEY", help="enqueue nothing if a job already holds this key")
     parser.add_argument("--target", type=parse_target, metavar="TYPE:ID", help="what the job is about: reservation:r7")
     parser.add_argument("--tag", action="extend", type=parse_names, default=[], metavar="TAG[,…]", help="its tags")
     add_store_options(parser)
@@ -48,15 +48,15 @@ def add_enqueue(commands: Commands) -> None:
 
 def add_time_options(parser: Parser) -> None:
     when = parser.add_mutually_exclusive_group()
-    when.add_argument("--at", type=parse_when, metavar="TIME", help="run it then: ISO 8601, in UTC unless it says so")
-    when.add_argument("--in", type=parse_length, dest="delay", metavar="LENGTH", help="run it so much later: 90s, 2h")
+    when.add_argument("--at", type=parse_when, metavar="TIME", help="run it then: ISO 8601; UTC without an offset")
+    when.add_argument("--in", type=parse_length, dest="delay", metavar="LENGTH", help="run it this much later: 90s, 2h")
 
 
 def add_signal(commands: Commands) -> None:
     parser = add_command(commands, "signal", send_signal, "send a signal to durable functions", SIGNAL)
-    parser.add_argument("key", metavar="KEY", help="what they wait for: checked_in:r1")
-    parser.add_argument("payload", metavar="JSON", nargs="?", default="null", help="what it carries (default: null)")
-    parser.add_argument("--id", metavar="ID", help="send it once, however often this is repeated with the same id")
+    parser.add_argument("key", metavar="KEY", help="the key that the jobs wait for: checked_in:r1")
+    parser.add_argument("payload", metavar="JSON", nargs="?", default="null", help="its payload (default: null)")
+    parser.add_argument("--id", metavar="ID", help="send the signal once, even if this is repeated with the same id")
     add_store_options(parser)
 
 
@@ -66,10 +66,11 @@ def add_signal(commands: Commands) -> None:
 def enqueue_job(args: Namespace, terminal: Terminal) -> int:
     payload = read_json(args.payload, "the payload")
     if not isinstance(payload, dict):
-        msg = f'the payload is a JSON object of the task\'s arguments, such as \'{{"to": "ana"}}\', not {args.payload}'
+        example = '{"to": "ana"}'
+        msg = f"the payload must be a JSON object of the task's arguments, such as '{example}', not {args.payload}"
         raise UsageError(msg, args.prog)
     if not named_app(args):
-        msg = "enqueue needs the application, whose task takes the payload: --app module:attribute (or MAINSPRING_APP)"
+        msg = "enqueue needs the application that defines the task: --app module:attribute (or MAINSPRING_APP)"
         raise UsageError(msg, args.prog)
     with opened_to_fill(args) as app:
         task = find_task(app, args.task)
@@ -87,7 +88,7 @@ def find_task(app: Mainspring, name: str) -> Task[..., Any, Any]:
 
 
 def options_of(args: Namespace, app: Mainspring) -> dict[str, Any]:
-    """Only what was given: the rest is the task's own."""
+    """Return only the options that were given; the task has its own values for the rest."""
     options = {
         "delay": args.delay,
         "run_at": None if args.at is None else args.at.after(app.now()),
@@ -106,17 +107,17 @@ def say_enqueued(app: Mainspring, handle: JobHandle[Any], terminal: Terminal) ->
         terminal.emit({"job": job, "created": handle.created})
         return
     when = f"due {show_moment(job.run_at)} ({show_relative(job.run_at, app.now())})"
-    terminal.say(f"{job.id} enqueued in {job.queue}, {when}" if handle.created else f"{job.id} was there already")
+    terminal.say(f"{job.id} enqueued in {job.queue}, {when}" if handle.created else f"{job.id} already exists")
 
 
 def send_signal(args: Namespace, terminal: Terminal) -> int:
-    payload = read_json(args.payload, "what the signal carries")
+    payload = read_json(args.payload, "the signal's payload")
     with opened(args) as app:
         signal = app.run(app.signal(args.key, payload, id=args.id))
     if terminal.json:
         terminal.emit({"signal": signal})
     else:
-        terminal.say(f"signal {signal.id} sent to what waits for {signal.key}")
+        terminal.say(f"signal {signal.id} sent to jobs that wait for {signal.key}")
     return Exit.OK
 
 

@@ -1,4 +1,4 @@
-"""Exit codes that scripts can trust, and which error means which."""
+"""The exit codes, which scripts can rely on, and which error leads to which code."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ MEANINGS = {
     Exit.FAILED: "the operation failed or is not allowed; for doctor: it found an error",
     Exit.USAGE: "wrong usage: unknown option, bad value, no such application",
     Exit.NOT_FOUND: "there is no such job, step, batch, person, schedule or circuit breaker",
-    Exit.STORE: "the store cannot be used: missing, locked, full, damaged, does not let us in",
-    Exit.STUCK: "a worker handed back its jobs because its slots are stuck, and is to be started again",
+    Exit.STORE: "the store cannot be used: missing, locked, full, damaged, refuses the connection",
+    Exit.STUCK: "a worker handed back its jobs because its slots are stuck; start it again",
     Exit.INTERRUPTED: "interrupted with Ctrl-C",
 }
 
@@ -47,7 +47,7 @@ class UsageError(ConfigurationError):
 
 
 class StoreMissing(StoreError):
-    """There is no such store. Reading must not make one: its emptiness would look like lost jobs."""
+    """There is no such store. Reading does not create it: an empty store would look like lost jobs."""
 
 
 def exit_code_of(error: MainspringError) -> Exit:

@@ -1,4 +1,4 @@
-"""Which jobs: the options of `list` and of changes to many, and the `Filter` they make."""
+"""The options that select jobs, for `list` and for changes to many jobs, and the `Filter` made from them."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ def add_filter_options(parser: Parser, *, status: bool = True) -> None:
     group = parser.add_argument_group("which jobs")
     many: dict[str, Any] = {"action": "extend", "type": parse_names, "default": []}
     if status:
-        names = ", ".join(one.value for one in Status)
+        names = ", ".join(status.value for status in Status)
         group.add_argument(
             "--status", action="extend", type=parse_statuses, default=[], metavar="STATUS[,…]", help=f"any of {names}"
         )
     group.add_argument("--queue", **many, metavar="QUEUE[,…]", help="in any of these queues")
     group.add_argument("--task", **many, metavar="TASK[,…]", help="of any of these tasks")
     group.add_argument(
-        "--target", type=parse_target, metavar="TYPE[:ID]", help="about this thing, or things of this type"
+        "--target", type=parse_target, metavar="TYPE[:ID]", help="about this target, or any target of this type"
     )
     group.add_argument("--tag", **many, metavar="TAG[,…]", help="with all of these tags")
     group.add_argument("--dedupe-key", metavar="KEY", help="with this dedupe key")
     group.add_argument("--error-type", metavar="TYPE", help="whose last error is of this type, such as TimeoutError")
     group.add_argument("--worker", metavar="ID", help="run by this worker, now or last")
     group.add_argument(
-        "--since", type=parse_when, metavar="WHEN", help="created since: a time, or 2h for two hours ago"
+        "--since", type=parse_when, metavar="WHEN", help="created since then: a time, or 2h for two hours ago"
     )
     group.add_argument(
         "--until", type=parse_when, metavar="WHEN", help="created before: a time, or 2h for two hours ago"
@@ -46,7 +46,7 @@ def add_filter_options(parser: Parser, *, status: bool = True) -> None:
     )
     group.add_argument(
         "--payload", action="append", type=parse_pair, default=[], metavar="KEY=VALUE",
-        help="whose payload has this value, as JSON or else text: guest.id=7; may be repeated",
+        help="whose payload has this value, given as JSON or as text: guest.id=7; may be repeated",
     )  # fmt: skip
 
 
@@ -80,14 +80,14 @@ def parse_statuses(text: str) -> list[Status]:
     try:
         return [Status(name) for name in parse_names(text)]
     except ValueError as error:
-        msg = f"{str(error).partition(' is not')[0]} is no status; use any of {', '.join(Status)}"
+        msg = f"{str(error).partition(' is not')[0]} is not a status; use any of {', '.join(Status)}"
         raise ArgumentTypeError(msg) from None
 
 
 def parse_target(text: str) -> tuple[str, str | None]:
     kind, _, name = text.partition(":")
     if not kind:
-        msg = f"{text!r} is no target; write type:id, such as reservation:r7"
+        msg = f"{text!r} is not a target; write type:id, such as reservation:r7"
         raise ArgumentTypeError(msg)
     return kind, name or None
 
@@ -95,7 +95,7 @@ def parse_target(text: str) -> tuple[str, str | None]:
 def parse_pair(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not key or not equals:
-        msg = f"{text!r} is no filter of the payload; write key=value, such as guest.id=7"
+        msg = f"{text!r} is not a filter of the payload; write key=value, such as guest.id=7"
         raise ArgumentTypeError(msg)
     try:
         return key, json.loads(value)

@@ -1,4 +1,4 @@
-"""Ids of jobs as people type them: the beginning is enough where only one job has it."""
+"""Ids of jobs as people type them: the beginning is enough if it is unique."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from mainspring.app import Mainspring
 from mainspring.cli.exits import UsageError
 from mainspring.stores.protocol import Filter
 
-SHORTEST = 8  # characters: those of an id that say in which minute its job was enqueued
-LAST = "ffffffff-ffff-7fff-bfff-ffffffffffff"  # sorts behind all ids
+SHORTEST = 8  # characters; these of an id give the minute in which its job was enqueued
+LAST = "ffffffff-ffff-7fff-bfff-ffffffffffff"  # sorts after all ids
 BEGINNING = re.compile(rf"[0-9a-f-]{{{SHORTEST},{len(LAST) - 1}}}")
 
 
 def full_id(app: Mainspring, text: str) -> str:
-    """Return the id that begins so, or the text as it is if none does or it is an id already."""
+    """Return the id that begins with the text, or the text itself if there is none or it is a whole id."""
     given = text.lower()
     if not BEGINNING.fullmatch(given):
         return text

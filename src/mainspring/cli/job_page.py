@@ -19,7 +19,7 @@ from mainspring.job import UNTIL_WOKEN, WAITING, Attempt, Job, Status, TimelineE
 from mainspring.stores.protocol import Action
 
 INDENT = "  "
-MOST_IDS = 3  # of other jobs in a line
+MAX_SHOWN_IDS = 3  # of other jobs in a line
 STEP_STYLES = {
     State.DONE: STATUS_STYLES[Status.COMPLETED],
     State.RUNNING: STATUS_STYLES[Status.RUNNING],
@@ -91,23 +91,23 @@ def list_fields(job: Job, timeline: Sequence[TimelineEntry], now: datetime) -> I
 
 def show_expiry(job: Job, timeline: Sequence[TimelineEntry], now: datetime) -> str:
     if expiry.OPTION in job.options and any(entry.what in {Action.EDIT, Action.REPLAY} for entry in timeline):
-        return "no more: it was tried, or changed by hand"
+        return "not any more: it has been retried, or changed by hand"
     match expiry.of_job(job):
         case datetime() as end:
             return f"{show_both(end, now)}, if it has not started by then"
         case timedelta() as length:
-            return f"if it has not started {show_length(length.total_seconds())} after it may"
+            return f"{show_length(length.total_seconds())} after it may start, if it has not started by then"
     return ""
 
 
 def show_after(job: Job) -> str:
-    """A job may come after a thousand others."""
+    """Return the jobs that this job waits for, shortened: there may be a thousand."""
     if (after := job.options.get(dependencies.OPTION)) is None:
         return ""
     ids = after["jobs"]
-    more = f" and {len(ids) - MOST_IDS:,} more" if len(ids) > MOST_IDS else ""
+    more = f" and {len(ids) - MAX_SHOWN_IDS:,} more" if len(ids) > MAX_SHOWN_IDS else ""
     otherwise = "; runs even if one fails" if after["on_failed"] == "run" else ""
-    return f"{', '.join(ids[:MOST_IDS])}{more}{otherwise}"
+    return f"{', '.join(ids[:MAX_SHOWN_IDS])}{more}{otherwise}"
 
 
 def say_data(terminal: Terminal, title: str, value: Any) -> None:
@@ -169,7 +169,7 @@ def say_timeline(terminal: Terminal, timeline: Sequence[TimelineEntry]) -> None:
         return
     say_heading(terminal, "Timeline")
     columns = (Column("AT, UTC"), Column("WHAT"), Column("WHO", least=10), Column("DETAIL", least=12))
-    rows = [(show_exactly(one.at), one.what, Styled(one.who, "dim"), one.detail) for one in timeline]
+    rows = [(show_exactly(entry.at), entry.what, Styled(entry.who, "dim"), entry.detail) for entry in timeline]
     terminal.table(columns, rows, indent=INDENT)
 
 

@@ -13,7 +13,7 @@ from mainspring.clock import to_millis
 from mainspring.humanize import show_length, show_relative
 from mainspring.job import UNTIL_WOKEN, Job, Status
 
-LONGEST = 80  # characters of a payload
+MAX_PAYLOAD_CHARS = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +23,19 @@ class JobColumn:
 
 
 def say_jobs(terminal: Terminal, jobs: Iterable[Job], now: datetime, columns: Sequence[JobColumn]) -> None:
-    terminal.table([one.column for one in columns], [[one.cell(job, now) for one in columns] for job in jobs])
+    rows = [[column.cell(job, now) for column in columns] for job in jobs]
+    terminal.table([column.column for column in columns], rows)
 
 
 def show_when(job: Job, now: datetime) -> str:
-    """When it will run, began to run, or ended: whichever comes next in its life."""
+    """Return when the job ended, how long it has been running, or when it is due, depending on its status."""
     if job.finished:
         return show_relative(job.finished_at, now)
     if job.status is Status.RUNNING:
         return f"for {show_length(max(0, (now - (job.started_at or now)).total_seconds()))}"
     if job.run_at <= now:
         return f"due {show_relative(job.run_at, now)}"
-    return "when called" if to_millis(job.run_at) >= UNTIL_WOKEN else show_relative(job.run_at, now)
+    return "when woken" if to_millis(job.run_at) >= UNTIL_WOKEN else show_relative(job.run_at, now)
 
 
 def describe(job: Job) -> str:
@@ -48,7 +49,7 @@ def describe(job: Job) -> str:
 
 
 def reason_of(job: Job) -> str:
-    """What it last waited for is none once it runs."""
+    """Return the job's reason, but none while it runs: it would be what the job waited for before."""
     return "" if job.status is Status.RUNNING else job.reason
 
 
@@ -59,7 +60,8 @@ WHEN = JobColumn(Column("WHEN"), show_when)
 QUEUE = JobColumn(Column("QUEUE", least=5, extra=True), lambda job, _: job.queue)
 TRIES = JobColumn(Column("TRIES", right=True, extra=True), lambda job, _: f"{job.attempts}/{job.max_attempts}")
 PAYLOAD = JobColumn(
-    Column("PAYLOAD", least=16, extra=True), lambda job, _: cut(json.dumps(job.payload, ensure_ascii=False), LONGEST)
+    Column("PAYLOAD", least=16, extra=True),
+    lambda job, _: cut(json.dumps(job.payload, ensure_ascii=False), MAX_PAYLOAD_CHARS),
 )
 NOTE = JobColumn(Column("NOTE", least=24), lambda job, _: Styled(describe(job), "dim"))
 COLUMNS = (ID, STATUS, TASK, WHEN, QUEUE, TRIES, PAYLOAD, NOTE)

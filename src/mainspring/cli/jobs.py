@@ -51,13 +51,13 @@ def add_commands(commands: Commands) -> None:
     add_show(jobs)
     add_why(jobs)
     replay.add_replay(jobs)
-    cancel = "waiting ones end at once; running ones are asked to stop, and their worker ends them"
-    add_change(jobs, "cancel", CANCEL, "cancel jobs", f"By id, or by filter: {cancel}.")
-    retry = "failed, dead or cancelled ones run again now, with a full budget of attempts"
-    add_change(jobs, "retry", RETRY, "run jobs again", f"By id, or by filter: {retry}.").add_argument(
-        "--from-step", metavar="NAME", help="a durable function: begin again at this step, and keep what came before it"
+    cancel = "Waiting jobs end at once; running jobs are asked to stop, and their worker ends them"
+    add_change(jobs, "cancel", CANCEL, "cancel jobs", f"By id or by filter. {cancel}.")
+    retry = "Failed and cancelled jobs and dead letters run again now, with a full budget of attempts"
+    add_change(jobs, "retry", RETRY, "run jobs again", f"By id or by filter. {retry}.").add_argument(
+        "--from-step", metavar="NAME", help="repeat a durable function from this step on; keep the steps before it"
     )
-    add_change(jobs, "delete", DELETE, "remove jobs and their history", "By id, or by filter: any but running ones.")
+    add_change(jobs, "delete", DELETE, "remove jobs and their history", "By id or by filter. Not for running jobs.")
     add_reschedule(jobs)
     add_edit(jobs)
 
@@ -71,9 +71,9 @@ def add_list(jobs: Commands) -> None:
 
 def add_page_options(parser: Parser) -> None:
     parser.add_argument(
-        "--limit", type=parse_limit, default=50, metavar="N", help="at most so many, up to 1000 (default: 50)"
+        "--limit", type=parse_limit, default=50, metavar="N", help="at most this many, up to 1000 (default: 50)"
     )
-    parser.add_argument("--cursor", type=parse_cursor, metavar="CURSOR", help="go on where the page before ended")
+    parser.add_argument("--cursor", type=parse_cursor, metavar="CURSOR", help="continue after the previous page")
 
 
 def add_show(jobs: Commands) -> None:
@@ -81,7 +81,7 @@ def add_show(jobs: Commands) -> None:
 
 
 def add_why(jobs: Commands) -> None:
-    add_id_command(jobs, "why", say_why, "say why a job does not run", "The decisive reason first.")
+    add_id_command(jobs, "why", say_why, "say why a job does not run", "The decisive reason comes first.")
 
 
 def add_change(jobs: Commands, name: str, change: Change, help: str, detail: str) -> Parser:
@@ -95,9 +95,9 @@ def add_change(jobs: Commands, name: str, change: Change, help: str, detail: str
 
 
 def from_step(args: Namespace, change: Change) -> Change:
-    """Steps are named by functions: those of many jobs at once have nothing in common."""
+    """Return the change for --from-step. It needs ids, because jobs found by a filter may have different steps."""
     if not args.ids:
-        msg = "--from-step is for jobs that are named by their ids"
+        msg = "--from-step needs the jobs' ids; it does not work with filters"
         raise UsageError(msg, args.prog)
     return replace(change, one=partial(Jobs.retry, from_step=args.from_step))
 
@@ -105,18 +105,18 @@ def from_step(args: Namespace, change: Change) -> Change:
 def add_reschedule(jobs: Commands) -> None:
     parser = add_id_command(jobs, "reschedule", reschedule_job, "move a waiting job to another time")
     when = parser.add_mutually_exclusive_group(required=True)
-    when.add_argument("--at", type=parse_when, metavar="TIME", help="ISO 8601, in UTC unless it says otherwise; or now")
-    when.add_argument("--in", type=parse_length, dest="delay", metavar="LENGTH", help="so long from now: 90s, 2h, 3d")
+    when.add_argument("--at", type=parse_when, metavar="TIME", help="ISO 8601, UTC without an offset; or now")
+    when.add_argument("--in", type=parse_length, dest="delay", metavar="LENGTH", help="this long from now: 90s, 2h, 3d")
     add_actor_options(parser)
 
 
 def add_edit(jobs: Commands) -> None:
     detail = "With --app, the payload is checked against the task's arguments first."
     parser = add_id_command(jobs, "edit", edit_job, "change a waiting job", detail)
-    parser.add_argument("--payload", type=parse_payload, metavar="JSON", help="the new payload, all of it")
-    parser.add_argument("--priority", choices=[one.name.lower() for one in Priority], help="the new priority")
+    parser.add_argument("--payload", type=parse_payload, metavar="JSON", help="the whole new payload")
+    parser.add_argument("--priority", choices=[level.name.lower() for level in Priority], help="the new priority")
     parser.add_argument("--queue", help="the queue to move it to")
-    parser.add_argument("--max-attempts", type=parse_positive, metavar="N", help="how often it is tried at most")
+    parser.add_argument("--max-attempts", type=parse_positive, metavar="N", help="the new number of attempts")
     add_actor_options(parser)
 
 
@@ -153,9 +153,11 @@ def say_more(args: Namespace, terminal: Terminal, cursor: str | None) -> None:
 
 
 def next_page(argv: Sequence[str], cursor: str) -> str:
-    """The same command again, with the cursor of the next page."""
+    """Return the same command, with the cursor of the next page."""
     kept = [
-        one for at, one in enumerate(argv) if not one.startswith("--cursor") and (at == 0 or argv[at - 1] != "--cursor")
+        word
+        for at, word in enumerate(argv)
+        if not word.startswith("--cursor") and (at == 0 or argv[at - 1] != "--cursor")
     ]
     return shlex.join(["mainspring", *kept, "--cursor", cursor])
 
@@ -210,13 +212,13 @@ def edit_job(args: Namespace, terminal: Terminal) -> int:
         args.id = full_id(app, args.id)
         app.run(app.jobs.edit(args.id, **edit, reason=args.reason, actor=args.actor))
         if args.queue is not None and not is_served(app, args.queue):
-            terminal.note(f"no living worker takes from queue {args.queue!r}")
+            terminal.note(f"no live worker takes from queue {args.queue!r}")
         return say_changed(app, args.id, terminal)
 
 
 def is_served(app: Mainspring, queue: str) -> bool:
     workers = app.run(app.stats()).workers
-    return any(one.alive and {queue, EVERY_QUEUE}.intersection(one.queues) for one in workers)
+    return any(worker.alive and {queue, EVERY_QUEUE}.intersection(worker.queues) for worker in workers)
 
 
 def say_changed(app: Mainspring, job_id: str, terminal: Terminal) -> int:
@@ -233,13 +235,13 @@ def say_changed(app: Mainspring, job_id: str, terminal: Terminal) -> int:
 
 
 def parse_cursor(text: str) -> str:
-    """The id that a page ended with."""
+    """Return a cursor: the id of the last job of a page."""
     from uuid import UUID
 
     try:
         return str(UUID(text))
     except ValueError:
-        msg = f"{text!r} is no cursor; take the one that the page before ended with"
+        msg = f"{text!r} is not a cursor; use the one printed after the previous page"
         raise ArgumentTypeError(msg) from None
 
 

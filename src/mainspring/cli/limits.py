@@ -1,4 +1,4 @@
-"""`mainspring limits`: who holds the places of limits, how full rates are, and which of them keep jobs waiting."""
+"""`mainspring limits`: which jobs hold limits, how full rates are, and which of them keep jobs waiting."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ SHOWN = 3  # ids in a table; JSON has all of them
 def add_commands(commands: Commands) -> None:
     parser = add_command(commands, "limits", list_limits, "show limits, rates and fair tasks that are in use")
     parser.add_argument(
-        "name", nargs="?", metavar="NAME", help="only this one: a task, 'queue mail', or the name given"
+        "name", nargs="?", metavar="NAME", help="only this limit: the name of a task, 'queue mail', or its own name"
     )
-    parser.add_argument("--waiting", action="store_true", help="only those for which jobs wait")
+    parser.add_argument("--waiting", action="store_true", help="only those that keep jobs waiting")
     add_store_options(parser)
 
 
 def list_limits(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
-        found = [one for one in app.run(app.limits.list(args.name)) if one.waiting or not args.waiting]
+        found = [state for state in app.run(app.limits.list(args.name)) if state.waiting or not args.waiting]
     if terminal.json:
-        terminal.emit({"limits": [plain(one) for one in found]})
+        terminal.emit({"limits": [plain(state) for state in found]})
     elif found:
-        terminal.table(COLUMNS, [row_of(one) for one in found])
+        terminal.table(COLUMNS, [row_of(state) for state in found])
     else:
         terminal.note(nothing_found(args))
     return Exit.OK
 
 
 def nothing_found(args: Namespace) -> str:
-    of_that_name = "" if args.name is None else f" of the name {args.name!r}"
+    of_that_name = "" if args.name is None else f" named {args.name!r}"
     return f"no limit{of_that_name} {'keeps jobs waiting' if args.waiting else 'is in use'}"
 
 

@@ -1,4 +1,4 @@
-"""From `module:attribute` or a URL to an application."""
+"""Find the application of a command, by `module:attribute` or by the URL of its store."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ from mainspring.stores.sqlite.schema import version_of
 DEFAULT_FILE = Path("mainspring.db")
 WHAT_TO_GIVE = (
     "no store is named: give --app module:attribute or --store sqlite:///path/to/jobs.db, or set MAINSPRING_APP or "
-    f"MAINSPRING_STORE ({DEFAULT_FILE} is used where it exists, but it is not in this directory)"
+    f"MAINSPRING_STORE ({DEFAULT_FILE} would be used, but it is not in this directory)"
 )
 
 
 @contextlib.contextmanager
 def opened(args: Namespace) -> Iterator[Mainspring]:
-    """The application of a command, its store open. An interrupt leaves at once and waits for nobody."""
+    """Open the store of a command's application. After an interrupt, exit at once without closing it."""
     with opening(choose(args)) as app:
         yield app
 
 
 @contextlib.contextmanager
 def opened_to_fill(args: Namespace, *, dry_run: bool = False) -> Iterator[Mainspring]:
-    """For what brings something in: an application's store is made if it is not there, as its worker would do.
+    """Open the store for a command that adds data: create an application's store if it is missing, as a worker would.
 
-    A URL alone may be mistyped. A dry run makes nothing, and goes by an empty store.
+    A store given only by its URL is not created, because the URL may be mistyped. A dry run creates nothing and uses
+    an empty store in memory.
     """
     app = choose(args)
     makes = bool(named_app(args)) and not isinstance(app.store, MemoryStore) and not is_there(app)
@@ -67,7 +68,7 @@ def named_app(args: Namespace) -> str | None:
 
 
 def choose(args: Namespace) -> Mainspring:
-    """What was given; else what the environment names; else the default file, if there is one."""
+    """Return the application from the options; else from the environment; else the default file, if it exists."""
     if app := named_app(args):
         return load(app)
     store = args.store or os.environ.get("MAINSPRING_STORE")
@@ -79,17 +80,17 @@ def choose(args: Namespace) -> Mainspring:
 
 
 def require_existing(app: Mainspring) -> None:
-    """Looking must not create: an empty database in place of the right one would hide the mistake."""
+    """Raise StoreMissing if there is no store: creating an empty database would hide a mistyped path."""
     store = app.store
     if isinstance(store, MemoryStore):
-        msg = "memory:// lives within one process; its jobs cannot be seen from here"
+        msg = "memory:// exists only within one process; its jobs cannot be seen from here"
         raise StoreMissing(msg)
     if isinstance(store, SqliteStore):
         require_database(store.file.path)
     if isinstance(store, Migrating) and app.run(store.version()) == 0:
         msg = (
             f"{store.url} has no tables of Mainspring; are the database and the schema right? A worker, the first "
-            "enqueued job or `mainspring migrate` makes them"
+            "enqueued job or `mainspring migrate` creates them"
         )
         raise StoreMissing(msg)
 
@@ -110,9 +111,9 @@ def require_database(path: Path) -> None:
         with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
             version = version_of(connection.cursor())
     except sqlite3.Error:
-        return  # the store will say in its own words what is wrong with it
+        return  # opening the store will report what is wrong
     if version == 0:
-        msg = f"{path} has no tables of Mainspring; is the path right? A worker or the first enqueued job prepares it"
+        msg = f"{path} has no tables of Mainspring; is the path right? A worker or the first enqueued job creates them"
         raise StoreMissing(msg)
 
 
@@ -120,10 +121,11 @@ def require_database(path: Path) -> None:
 
 
 def load(path: str) -> Mainspring:
-    """`shop.jobs:app`, found from the current directory as uvicorn does it."""
+    """Return the application named like `shop.jobs:app`, imported from the current directory, as uvicorn does."""
     module_name, colon, attribute = path.partition(":")
     if not colon or not module_name or not attribute:
-        msg = f"{path!r} names no application: write module:attribute, such as {_as_module(module_name) or 'shop'}:app"
+        example = f"{_as_module(module_name) or 'shop'}:app"
+        msg = f"{path!r} does not name an application: write module:attribute, such as {example}"
         raise UsageError(msg)
     if module_name.endswith(".py") or "/" in module_name:
         msg = f"{module_name!r} is a file: write the module's name, {_as_module(module_name)}:{attribute}"
@@ -151,13 +153,13 @@ def import_module(name: str) -> ModuleType:
 
 
 def _explain(name: str, error: BaseException) -> str:
-    """The last line of the traceback, and where in the user's code it came from."""
+    """Return the last line of the traceback, and the place in the user's code where the error was raised."""
     last = traceback.format_exception_only(error)[-1].strip()
     return f"importing {name!r} failed: {last}{_place(error)}; MAINSPRING_DEBUG=1 shows the traceback"
 
 
 def _place(error: BaseException) -> str:
-    if isinstance(error, SyntaxError) and error.filename:  # it has not come to run a line of that file
+    if isinstance(error, SyntaxError) and error.filename:  # no line of that file has run, so it is not in the traceback
         return f" ({error.filename}, line {error.lineno})"
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames and frames[-1].filename != __file__ else ""

@@ -1,6 +1,6 @@
-"""Log lines on standard error: for people as text, for machines as JSON; through structlog where it is installed.
+"""Log lines on standard error: as text for people, as JSON for machines; through structlog if it is installed.
 
-Set up before the application is imported: one that sets up its own logging has the last word.
+This is set up before the application is imported, so that an application can set up its own logging instead.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 def set_up(level: str, *, as_json: bool, structlog: bool = True, final: bool = False) -> None:
-    """Without `structlog` it is not imported: a command that imports no application has no use for it.
+    """Set up logging, and do the same in child processes of a worker.
 
-    With `final`, loggers keep these settings from their first line on: lines that are not wanted cost little. Child
-    processes of a worker are set up in the same way.
+    With `structlog=False`, structlog is not imported: a command that imports no application does not need it. With
+    `final`, loggers keep these settings from their first line on, so that lines below the level cost little.
     """
     set_up_children(partial(set_up, level, as_json=as_json, structlog=structlog, final=final))
     formatter = structlog_formatter(level, as_json=as_json, final=final) if structlog else None
@@ -33,7 +33,7 @@ def set_up(level: str, *, as_json: bool, structlog: bool = True, final: bool = F
 
 
 def structlog_formatter(level: str, *, as_json: bool, final: bool) -> logging.Formatter | None:
-    """Its lines and the standard library's take one way out and look alike. None: it is not installed."""
+    """Return a formatter that makes lines of structlog and logging look alike; None if structlog is not installed."""
     try:
         import structlog
     except ImportError:
@@ -65,7 +65,7 @@ def structlog_formatter(level: str, *, as_json: bool, final: bool) -> logging.Fo
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-05-01T09:30:00.123Z [info] worker_started worker='…' [mainspring.worker]`."""
+    """Formats lines like `2026-05-01T09:30:00.123Z [info] worker_started worker='…' [mainspring.worker]`."""
 
     def format(self, record: logging.LogRecord) -> str:
         job = {} if hasattr(record, "fields") else job_fields()
@@ -75,7 +75,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line, in the shape that structlog gives."""
+    """Formats each line as a JSON object, in the same shape as structlog does."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, Any] = getattr(record, "fields", {})

@@ -1,4 +1,4 @@
-"""`mainspring migrate`: make a store's tables, or bring them up to date."""
+"""`mainspring migrate`: create a store's tables, or bring them up to date."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from mainspring.errors import ConfigurationError
 from mainspring.stores.protocol import Migrating, Planned
 
 DETAIL = """\
-For a DynamoDB store, whose table is not made by itself; for a PostgreSQL store whose URL says migrate=off, or before
-the first program of a new version starts. Other stores migrate when they are opened, and need this never. It may be
-run again, and by several at once."""
+Use it for a DynamoDB store, whose table is not created automatically, and for a PostgreSQL store whose URL says
+migrate=off, or before the first program of a new version starts. Other stores migrate when they are opened and never
+need this. You can run it repeatedly, and several times at once."""
 
 
 def add_commands(commands: Commands) -> None:
-    parser = add_command(commands, "migrate", migrate, "make the store's tables, or bring them up to date", DETAIL)
+    parser = add_command(commands, "migrate", migrate, "create the store's tables, or bring them up to date", DETAIL)
     source = add_store_options(parser)
     source.add_argument("path", nargs="?", metavar="MODULE:ATTRIBUTE", help="the same as --app")
     add = parser.add_argument_group("DynamoDB").add_argument
@@ -27,11 +27,11 @@ def add_commands(commands: Commands) -> None:
         "--read-units",
         type=parse_positive,
         metavar="N",
-        help="provision so many (default: the table is paid by request)",
+        help="provision this many read units (default: the table is paid per request)",
     )
-    add("--write-units", type=parse_positive, metavar="N", help="likewise; with --read-units")
+    add("--write-units", type=parse_positive, metavar="N", help="provision this many write units; with --read-units")
     add("--recovery", action="store_true", help="keep the table recoverable to any point of the last 35 days")
-    add("--print", choices=["cloudformation", "terraform"], help="make nothing: print a template of the table")
+    add("--print", choices=["cloudformation", "terraform"], help="print a template of the table and create nothing")
 
 
 def migrate(args: Namespace, terminal: Terminal) -> int:
@@ -50,7 +50,7 @@ def migrate(args: Namespace, terminal: Terminal) -> int:
     if terminal.json:
         terminal.emit({"store": app.store.url, "migrated": [], "version": None})
     else:
-        terminal.say(f"{app.store.url} migrates when it is opened: there is nothing to run by hand")
+        terminal.say(f"{app.store.url} migrates when it is opened: there is nothing to do")
     return Exit.OK
 
 

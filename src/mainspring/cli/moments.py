@@ -33,22 +33,22 @@ LONGEST = timedelta(days=36_500)
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """A point in time, or a distance from a "now" that only the store knows."""
+    """A point in time, or a distance from the store's current time, which is not known while parsing."""
 
     moment: datetime | None = None
     distance: timedelta = timedelta()
 
     def before(self, now: datetime) -> datetime:
-        """A distance counts back: `--since 2h`."""
+        """Return the time; a distance counts back from now: `--since 2h`."""
         return self.moment or now - self.distance
 
     def after(self, now: datetime) -> datetime:
-        """A distance counts forward: `--in 2h`."""
+        """Return the time; a distance counts forward from now: `--in 2h`."""
         return self.moment or now + self.distance
 
 
 def parse_when(text: str) -> When:
-    """ISO 8601 (without a zone: UTC, as all times are shown here), `now`, or a length such as 2h."""
+    """Parse ISO 8601 (UTC without an offset, like all times shown here), `now`, or a length such as 2h."""
     if text == "now":
         return When()
     if LENGTH.match(text) or NUMBER.fullmatch(text):
@@ -61,21 +61,22 @@ def parse_moment(text: str) -> datetime:
         moment = datetime.fromisoformat(text)
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
-        msg = f"{text!r} is no time; write 2026-05-01T09:30, 2026-05-01T09:30+02:00, or a length such as 90s, 2h or 3d"
+        examples = "2026-05-01T09:30, 2026-05-01T09:30+02:00, or a length such as 90s, 2h or 3d"
+        msg = f"{text!r} is not a time; write {examples}"
         raise ArgumentTypeError(msg) from None
 
 
 def parse_length(text: str) -> timedelta:
-    """`90s`, `1h30m`, `3d`; a bare number is seconds."""
+    """Parse `90s`, `1h30m`, `3d`; a bare number is seconds."""
     if NUMBER.fullmatch(text):
         text += "s"
     parts = LENGTH.findall(text)
     if not parts or LENGTH.sub("", text).strip():
-        msg = f"{text!r} is no length of time; write 90s, 15min, 2h, 1h30m, 3d or 2w"
+        msg = f"{text!r} is not a length of time; write 90s, 15min, 2h, 1h30m, 3d or 2w"
         raise ArgumentTypeError(msg)
     seconds = sum(float(number) * SECONDS[unit] for number, unit in parts)
     if seconds > LONGEST.total_seconds():
-        msg = f"{text!r} is longer than a hundred years"
+        msg = f"{text!r} is longer than a hundred years; give a shorter length of time"
         raise ArgumentTypeError(msg)
     return timedelta(seconds=seconds)
 

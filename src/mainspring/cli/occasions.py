@@ -1,4 +1,4 @@
-"""`mainspring occasions upcoming`: who will be sent what, and when."""
+"""`mainspring occasions upcoming`: what will be sent to whom, and when."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mainspring.cli.parser import Commands, add_command, add_group, add_store_op
 from mainspring.cli.table import Column
 from mainspring.cli.terminal import Terminal
 
-if TYPE_CHECKING:  # most commands need not wait for them
+if TYPE_CHECKING:  # importing occasions takes a while, and most commands do not need them
     from mainspring.occasions.occasions import Upcoming
 
 COLUMNS = [Column("LOCAL"), Column("PERSON", least=8), Column("KIND"), Column("ZONE"), Column("UTC"), Column("FOR")]
@@ -22,13 +22,13 @@ COLUMNS = [Column("LOCAL"), Column("PERSON", least=8), Column("KIND"), Column("Z
 def add_commands(commands: Commands) -> None:
     occasions = add_group(commands, "occasions", "look ahead at people's occasions")
     detail = (
-        "Soonest first, with what is due and was not sent yet: a kind that no worker has a handler for stays there."
+        "Soonest first. Occasions that are due but not sent yet are included: they stay if no worker has a handler."
     )
     parser = add_command(occasions, "upcoming", upcoming, "list what will be sent", detail)
-    parser.add_argument("--days", type=parse_positive, default=7, metavar="N", help="so many days ahead (default: 7)")
-    parser.add_argument("--kind", help="only of this kind")
+    parser.add_argument("--days", type=parse_positive, default=7, metavar="N", help="how many days ahead (default: 7)")
+    parser.add_argument("--kind", help="only occasions of this kind")
     parser.add_argument(
-        "--limit", type=parse_limit, default=100, metavar="N", help="at most so many, up to 1000 (default: 100)"
+        "--limit", type=parse_limit, default=100, metavar="N", help="at most this many, up to 1000 (default: 100)"
     )
     add_store_options(parser)
 
@@ -37,14 +37,14 @@ def upcoming(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
         found = app.run(app.occasions.upcoming(timedelta(days=args.days), kind=args.kind, limit=args.limit))
     if terminal.json:
-        terminal.emit({"upcoming": [plain_upcoming(one) for one in found]})
+        terminal.emit({"upcoming": [plain_upcoming(occasion) for occasion in found]})
         return Exit.OK
     if found:
         say_upcoming(terminal, found)
     else:
         terminal.note("nothing is coming up")
     if len(found) == args.limit:
-        terminal.note("there may be more: raise --limit, or choose fewer --days or a --kind")
+        terminal.note("there may be more: raise --limit, or give fewer --days or a --kind")
     return Exit.OK
 
 

@@ -1,4 +1,4 @@
-"""The command line's grammar: what all commands share."""
+"""The parser of the command line, and the options that commands share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXIT_CODES = "exit codes:\n" + "\n".join(f"  {code.value:>3}  {meaning}" for cod
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
-    """Each command on one line: argparse forgets that they are indented once more than options."""
+    """Shows each command on one line. argparse forgets that commands are indented once more than options."""
 
     def add_argument(self, action: argparse.Action) -> None:
         super().add_argument(action)
@@ -24,7 +24,7 @@ class Help(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises what is wrong with the command line, so that `main` can say it in one place."""
+    """Raises UsageError for a wrong command line, so that `main` can print all errors in one place."""
 
     def __init__(self, **options: Any) -> None:
         defaults = {"formatter_class": Help, "allow_abbrev": False}
@@ -34,16 +34,16 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message, self.prog)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """What nobody knows is the fault of the command that was named, not of the program."""
+        """Report unknown arguments with the name of the command, not of the program."""
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            msg = f"unknown: {' '.join(unknown)}"
+            msg = f"unknown arguments: {' '.join(unknown)}"
             raise UsageError(msg, parsed.prog)
         return parsed
 
 
 class ShowVersion(argparse.Action):
-    """`--version`. Looks the version up only when it is asked for: that imports a lot."""
+    """The option `--version`. It looks up the version only when needed, because that imports a lot."""
 
     def __init__(self, option_strings: Sequence[str], dest: str) -> None:
         super().__init__(option_strings, dest, nargs=0, help="show program's version number and exit")
@@ -61,7 +61,7 @@ def add_group(commands: Commands, name: str, help: str) -> Commands:
 
 
 def add_command(commands: Commands, name: str, run: Run, help: str, detail: str = "") -> Parser:
-    """A command with what every command has: `--json`, and the exit codes in its help."""
+    """Add a command with what every command has: `--json`, and the exit codes in its help."""
     description = f"{sentence(help)}\n\n{detail}" if detail else sentence(help)
     parser: Parser = commands.add_parser(name, help=help, description=description, epilog=EXIT_CODES)
     parser.add_argument("--json", action="store_true", help="print JSON, errors included")
@@ -72,7 +72,7 @@ def add_command(commands: Commands, name: str, run: Run, help: str, detail: str 
 def add_command_about(
     commands: Commands, name: str, run: Run, help: str, detail: str = "", *, what: str, by: str = "ID"
 ) -> Parser:
-    """A command about one thing in a store, which is named first."""
+    """Add a command about one thing in a store, whose id or name is the first argument."""
     parser = add_command(commands, name, run, help, detail)
     parser.add_argument(by.lower(), metavar=by, help=what)
     add_store_options(parser)
@@ -84,7 +84,7 @@ def sentence(text: str) -> str:
 
 
 def add_store_options(parser: Parser) -> Any:
-    """Their group, of which only one may be given."""
+    """Add `--app` and `--store`; return their group, of which only one may be given."""
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
         "--app", metavar="MODULE:ATTRIBUTE", help="the application whose store to use (or MAINSPRING_APP)"
@@ -104,13 +104,13 @@ def add_actor_options(parser: Parser) -> None:
 
 
 def parse_names(text: str) -> list[str]:
-    """`mail, default` and the like; commas between them."""
+    """Parse names with commas between them, such as `mail, default`."""
     return [name for name in (part.strip() for part in text.split(",")) if name]
 
 
 def parse_positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        msg = f"{text!r} is no number of at least 1"
+        msg = f"{text!r} is not a whole number of at least 1"
         raise argparse.ArgumentTypeError(msg)
     return int(text)
 

@@ -1,4 +1,4 @@
-"""`mainspring people …`: who there is, and importing them."""
+"""`mainspring people …`: list, show, delete and import people."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from mainspring.cli.parser import Commands, add_actor_options, add_command, add_
 from mainspring.cli.table import Column, Styled, printable
 from mainspring.cli.terminal import Terminal
 
-if TYPE_CHECKING:  # most commands need not wait for them
+if TYPE_CHECKING:  # importing people takes a while, and most commands do not need them
     from mainspring.occasions import Person
     from mainspring.occasions.ledger import Entry
     from mainspring.occasions.rows import Report
 
-SHOWN = 20  # bad rows; the rest with --json
+SHOWN = 20  # bad rows; --json shows all
 PEOPLE = [
     Column("ID", least=8),
     Column("NAME", least=8),
@@ -42,12 +42,12 @@ def add_commands(commands: Commands) -> None:
 
 def add_list(people: Commands) -> None:
     detail = (
-        "What is given must all fit. By --email or --kind it looks at those who have it; by anything else at\n"
-        "everybody, which takes its time where there are very many."
+        "All filters must match. --email and --kind use an index; the other filters read everybody, which takes a\n"
+        "while if there are very many people."
     )
     parser = add_command(people, "list", list_people, "list people by id, or find some", detail)
     parser.add_argument("--email", metavar="ADDRESS", help="with this e-mail address")
-    parser.add_argument("--name", metavar="BEGINNING", help="whose first, last or whole name begins so")
+    parser.add_argument("--name", metavar="BEGINNING", help="whose first, last or whole name begins with this")
     parser.add_argument("--zone", help="in this IANA zone")
     parser.add_argument("--kind", help="with an occasion of this kind, such as birthday")
     parser.add_argument(
@@ -55,22 +55,22 @@ def add_list(people: Commands) -> None:
         help="with this attribute; may be repeated",
     )  # fmt: skip
     parser.add_argument(
-        "--limit", type=parse_limit, default=50, metavar="N", help="at most so many, up to 1000 (default: 50)"
+        "--limit", type=parse_limit, default=50, metavar="N", help="at most this many, up to 1000 (default: 50)"
     )
-    parser.add_argument("--after", metavar="ID", help="those after this one")
+    parser.add_argument("--after", metavar="ID", help="only people after this id, in the order of ids")
     add_store_options(parser)
 
 
 def add_show(people: Commands) -> None:
-    parser = add_command(people, "show", show_person, "show a person, what is coming and what was sent")
+    parser = add_command(people, "show", show_person, "show a person, what will be sent and what was sent")
     parser.add_argument("id", metavar="ID", help="the person")
     add_store_options(parser)
 
 
 def add_delete(people: Commands) -> None:
-    detail = "Nothing is sent to them any more, and jobs about them that wait are cancelled."
+    detail = "Nothing is sent to them any more, and waiting jobs about them are cancelled."
     parser = add_command(people, "delete", delete_people, "delete people", detail)
-    parser.add_argument("ids", nargs="+", metavar="ID", help="these people")
+    parser.add_argument("ids", nargs="+", metavar="ID", help="the people to delete")
     parser.add_argument("--yes", "-y", action="store_true", help="do not ask before deleting more than one")
     add_actor_options(parser)
     add_store_options(parser)
@@ -79,23 +79,23 @@ def add_delete(people: Commands) -> None:
 def add_import(people: Commands) -> None:
     detail = (
         "The first line names the columns: id, zone, first_name, last_name, email, locale, quiet, address.…,\n"
-        "attribute.…, birthday, anniversary, occasion.… (a date, or with .at, .template and so on behind them).\n"
-        "Rows that cannot be are reported, the others imported. Importing again changes what is different."
+        "attribute.…, birthday, anniversary, occasion.… (a date; or followed by .at, .template and so on).\n"
+        "Invalid rows are reported, and the others are imported. Importing again updates what has changed."
     )
     parser = add_command(people, "import", import_people, "import people from a CSV file", detail)
     parser.add_argument("file", type=Path, metavar="FILE", help="the file, in UTF-8")
     parser.add_argument(
         "--map", type=parse_mapping, action="append", default=[], metavar="COLUMN=FIELD",
-        help="a column that is called otherwise; with nothing after the = it is left out; may be repeated",
+        help="read this column as that field; with nothing after the = the column is ignored; may be repeated",
     )  # fmt: skip
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    parser.add_argument("--dry-run", action="store_true", help="only show what would be done")
     add_store_options(parser)
 
 
 def parse_attribute(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        msg = f"{text!r} is no attribute; write NAME=VALUE, such as team=blue"
+        msg = f"{text!r} is not an attribute; write NAME=VALUE, such as team=blue"
         raise ArgumentTypeError(msg)
     return name, value
 
@@ -103,7 +103,7 @@ def parse_attribute(text: str) -> tuple[str, str]:
 def parse_mapping(text: str) -> tuple[str, str]:
     column, equals, field = text.rpartition("=")
     if not equals or not column:
-        msg = f"{text!r} renames nothing; write COLUMN=FIELD, such as E-Mail=email"
+        msg = f"{text!r} does not map a column; write COLUMN=FIELD, such as E-Mail=email"
         raise ArgumentTypeError(msg)
     return column, field
 
@@ -122,7 +122,7 @@ def list_people(args: Namespace, terminal: Terminal) -> int:
             PEOPLE, [[person.id, person.name, person.zone, kinds(person), person.email or ""] for person in people]
         )
     else:
-        terminal.note("nobody")
+        terminal.note("no people")
     for why in list(unreadable.values())[:SHOWN]:
         terminal.note(why)
     if len(people) == args.limit:
@@ -131,7 +131,7 @@ def list_people(args: Namespace, terminal: Terminal) -> int:
 
 
 async def find(app: Mainspring, args: Namespace) -> tuple[list[Person], dict[str, str]]:
-    """As many as are wanted, however many there are to be looked at; and whom only a newer version can read."""
+    """Read pages until enough people are found; return them, and the people that only a newer version can read."""
     wanted = {"email": args.email, "name": args.name, "zone": args.zone, "kind": args.kind}
     people: list[Person] = []
     unreadable: dict[str, str] = {}
@@ -148,7 +148,7 @@ async def find(app: Mainspring, args: Namespace) -> tuple[list[Person], dict[str
 
 
 def kinds(person: Person) -> str:
-    return ", ".join(f"{one.kind} {one.date}" for one in person.occasions)
+    return ", ".join(f"{occasion.kind} {occasion.date}" for occasion in person.occasions)
 
 
 def plain_person(person: Person) -> object:
@@ -161,8 +161,8 @@ def show_person(args: Namespace, terminal: Terminal) -> int:
         coming = app.run(app.occasions.next(args.id))
         entries = app.run(app.occasions.ledger(args.id))
     if terminal.json:
-        told = [plain_entry(entry) for entry in entries]
-        terminal.emit({"person": plain_person(person), "next": [plain_upcoming(one) for one in coming], "ledger": told})
+        upcoming, ledger = [plain_upcoming(occasion) for occasion in coming], [plain_entry(entry) for entry in entries]
+        terminal.emit({"person": plain_person(person), "next": upcoming, "ledger": ledger})
         return Exit.OK
     for label, value in facts(person):
         terminal.say(f"{label:<12}{value}")
@@ -214,7 +214,7 @@ def delete_people(args: Namespace, terminal: Terminal) -> int:
 
 def agreed(args: Namespace, terminal: Terminal) -> bool:
     if not terminal.interactive:
-        msg = f"{len(args.ids)} people would be deleted; give --yes where nobody can be asked"
+        msg = f"this would delete {len(args.ids)} people; add --yes to do it"
         raise UsageError(msg, args.prog)
     return terminal.confirm(f"Delete {len(args.ids)} people?")
 
@@ -251,6 +251,7 @@ def say_report(report: Report, terminal: Terminal, *, dry_run: bool) -> None:
     )
     if report.problems:
         terminal.say()
-        terminal.table(PROBLEMS, [[str(one.line), one.column, one.reason] for one in report.problems[:SHOWN]])
+        rows = [[str(problem.line), problem.column, problem.reason] for problem in report.problems[:SHOWN]]
+        terminal.table(PROBLEMS, rows)
     if len(report.problems) > SHOWN:
-        terminal.note(f"and {len(report.problems) - SHOWN:,} more; --json tells all")
+        terminal.note(f"and {len(report.problems) - SHOWN:,} more; --json shows all")

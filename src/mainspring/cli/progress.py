@@ -1,4 +1,4 @@
-"""A bar for work that takes a while. On standard error, and where no person sees it none, or a line now and then."""
+"""A progress bar on standard error. Without a terminal there is no bar, or a line every few seconds."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Self, TextIO
 from mainspring.humanize import show_length
 
 REDRAW = 0.1  # seconds
-LINE_EVERY = 10.0
+LINE_EVERY = 10.0  # seconds
 WIDTH = 28
 FULL, HALF, EMPTY = "━", "╸", "─"
 
 
 class Progress:
-    """`with terminal.progress("cancelling", total) as bar: bar.reach(done)`."""
+    """Used as `with terminal.progress("cancelling", total) as bar: bar.reach(done)`."""
 
     def __init__(
         self, label: str, total: int, stream: TextIO, *, visible: bool, colour: bool, lines: bool = False

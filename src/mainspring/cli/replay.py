@@ -1,4 +1,4 @@
-"""`mainspring jobs replay`: run a job once more, here, and see why it failed."""
+"""`mainspring jobs replay`: run a job again in this process, to see why it failed."""
 
 from __future__ import annotations
 
@@ -26,26 +26,29 @@ from mainspring.replay.run import Listener, Replay, Replayed
 from mainspring.stores.connect import connect
 
 DETAIL = (
-    "The handler is called in this process, with the payload and the step outputs that are recorded. The job is not\n"
-    "claimed and nothing is written to the store; jobs that it would enqueue are printed. Whatever else its code\n"
-    "does, it does. A step that is not recorded is run only if you say so: asked on a terminal, or with --run-steps."
+    "Calls the handler in this process, with the payload and the recorded outputs of its steps. The job is not\n"
+    "claimed and nothing is written to the store; jobs that it would enqueue are printed. Everything else that its\n"
+    "code does, such as calls of other services, really happens. A step that is not recorded runs only if you agree\n"
+    "on the terminal or give --run-steps."
 )
 OURS = (str(Path(mainspring.__file__).parent), str(Path(asyncio.__file__).parent), str(Path(contextlib.__file__)))
 
 
 def add_replay(jobs: Commands) -> None:
-    parser: Parser = add_command(jobs, "replay", replay_job, "run a failed or finished job again, here", DETAIL)
+    parser: Parser = add_command(
+        jobs, "replay", replay_job, "run a failed or finished job again, in this process", DETAIL
+    )
     parser.add_argument("id", metavar="ID", help="the job")
     parser.add_argument(
-        "--local", action="store_true", help="in this process; without it: see `mainspring jobs retry`, for workers"
+        "--local", action="store_true", help="required; to have a worker run the job again, use `mainspring jobs retry`"
     )
     parser.add_argument("--run-steps", action="store_true", help="run steps that are not recorded, without asking")
-    parser.add_argument("--from-step", metavar="NAME", help="forget this step and those after it")
+    parser.add_argument("--from-step", metavar="NAME", help="ignore the record of this step and those after it")
     parser.add_argument("--pdb", action="store_true", help="open the debugger where it fails")
     parser.add_argument(
         "--app", metavar="MODULE:ATTRIBUTE", help="the application that has the job's task (or MAINSPRING_APP)"
     )
-    parser.add_argument("--store", metavar="URL", help="where the job is, if not in the application's own store")
+    parser.add_argument("--store", metavar="URL", help="the store that has the job, if not the application's own")
 
 
 def replay_job(args: Namespace, terminal: Terminal) -> int:
@@ -71,10 +74,10 @@ def replay_job(args: Namespace, terminal: Terminal) -> int:
 
 def application(args: Namespace, terminal: Terminal) -> Mainspring:
     if not args.local:
-        msg = "say --local to run the job in this process; `mainspring jobs retry` has a worker run it again"
+        msg = "give --local to run the job in this process, or use `mainspring jobs retry` to have a worker run it"
         raise UsageError(msg, args.prog)
     if args.pdb and terminal.json:
-        msg = "--pdb is for people and --json for programs: give one of them"
+        msg = "--pdb is for people and --json for programs: give only one of them"
         raise UsageError(msg, args.prog)
     path = args.app or os.environ.get("MAINSPRING_APP")
     if not path:
@@ -96,7 +99,7 @@ class Watching(Listener):
 
     def may_run(self, step: str) -> bool:
         if self._run_steps:
-            self.said(f"{step}: not recorded, and run")
+            self.said(f"{step}: not recorded, so it is run")
             return True
         if self._terminal.json or not self._terminal.interactive:
             return False
@@ -110,7 +113,7 @@ def say_end(terminal: Terminal, replayed: Replayed) -> None:
     error = replayed.error
     if replayed.stopped:
         terminal.say(f"stopped: {printable(replayed.stopped)}")
-        terminal.note("--run-steps runs what is not recorded")
+        terminal.note("give --run-steps to run what is not recorded")
     elif isinstance(error, Wish):
         terminal.say(f"it ended itself with {type(error).__name__}: {printable(error.reason) or 'no reason given'}")
     elif error is not None:
@@ -142,7 +145,7 @@ def as_data(job_id: str, replayed: Replayed) -> dict[str, Any]:
 
 
 def of_user(trace: TracebackType | None) -> TracebackType | None:
-    """From where it is the handler's own: how it came to be called is of no interest."""
+    """Return the traceback from the user's own code on, without Mainspring's frames."""
     found = trace
     while found is not None and found.tb_frame.f_code.co_filename.startswith(OURS):
         found = found.tb_next

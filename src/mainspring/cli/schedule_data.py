@@ -1,4 +1,4 @@
-"""Schedules as JSON. Local times keep their offset here: that is what they are shown for."""
+"""Schedules as JSON. Local times keep their offset, because it matters for schedules."""
 
 from __future__ import annotations
 
@@ -59,6 +59,6 @@ def plain_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 def plain_changes(changes: Sequence[Change]) -> list[dict[str, Any]]:
     return [
-        {"kind": one.kind, "before": plain_occurrence(one.before), "after": plain_occurrence(one.after)}
-        for one in changes
+        {"kind": change.kind, "before": plain_occurrence(change.before), "after": plain_occurrence(change.after)}
+        for change in changes
     ]

@@ -1,4 +1,4 @@
-"""A schedule from options of the command line: its rule, its zone and its policies."""
+"""The options of the command line for a schedule: its rule, its zone and its policies."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def add_rule_options(parser: Parser) -> None:
         metavar="RULE",
         help="when: cron such as '30 2 * * *', or 'every 90s', 'daily 09:00', 'monthly last 17:00'",
     )
-    parser.add_argument("--zone", metavar="ZONE", help="whose clocks: an IANA name such as Europe/Berlin")
-    parser.add_argument("--gap", choices=GAPS, help="a time that clocks skip is moved, or left out")
-    parser.add_argument("--fold", choices=FOLDS, help="which of a time that comes twice")
-    parser.add_argument("--misfire", choices=MISFIRES, help="which of those that were missed are caught up")
-    parser.add_argument("--grace", metavar="LENGTH", help="how late one may still be fired: 15m, 2h, 1d")
+    parser.add_argument("--zone", metavar="ZONE", help="the time zone: an IANA name such as Europe/Berlin")
+    parser.add_argument("--gap", choices=GAPS, help="what to do with a time that the clocks skip")
+    parser.add_argument("--fold", choices=FOLDS, help="which to use of a time that comes twice")
+    parser.add_argument("--misfire", choices=MISFIRES, help="which missed times are fired later")
+    parser.add_argument("--grace", metavar="LENGTH", help="how late a time may still be fired: 15m, 2h, 1d")
     parser.add_argument(
-        "--max", type=parse_positive, metavar="N", help="how many are caught up at most, with --misfire all"
+        "--max", type=parse_positive, metavar="N", help="fire at most this many missed times, with --misfire all"
     )
-    parser.add_argument("--overlap", choices=OVERLAPS, help="what to do while the last run still goes on")
+    parser.add_argument("--overlap", choices=OVERLAPS, help="what to do while the last run has not ended")
     parser.add_argument("--jitter", metavar="LENGTH", help="each run starts up to this much later")
-    parser.add_argument("--start", metavar="TIME", help="the first time that may fire; without an offset local")
-    parser.add_argument("--end", metavar="TIME", help="the first time that may not")
+    parser.add_argument("--start", metavar="TIME", help="fire from this time on; local time without an offset")
+    parser.add_argument("--end", metavar="TIME", help="fire only before this time")
 
 
 def is_changed(args: Namespace) -> bool:
@@ -41,7 +41,7 @@ def is_changed(args: Namespace) -> bool:
 
 
 def make_schedule(args: Namespace, known: Schedule | None = None) -> Schedule:
-    """What is not given stays as it is, or has its default."""
+    """Return a schedule with the given options; the others stay as they are, or have their defaults."""
     given: dict[str, Any] = {name: value for name in PLAIN if (value := getattr(args, name)) is not None}
     if any(getattr(args, name) is not None for name in OF_MISFIRE):
         given["misfire"] = make_misfire(args, known)
@@ -54,11 +54,11 @@ def make_schedule(args: Namespace, known: Schedule | None = None) -> Schedule:
 
 
 def make_misfire(args: Namespace, known: Schedule | None) -> Misfire:
-    """Another mode begins with its own defaults; without one the known mode stays."""
+    """Return the misfire policy. Without --misfire the known mode stays; another mode starts with its own defaults."""
     stays = known.misfire if known is not None and args.misfire in {None, known.misfire.mode} else None
     mode = args.misfire or (stays.mode if stays else "latest")
     grace = args.grace if args.grace is not None or stays is None else stays.grace
     if args.max is not None and mode != "all":
-        msg = "--max goes with --misfire all"
+        msg = "--max needs --misfire all"
         raise UsageError(msg, args.prog)
     return Misfire(mode, grace, args.max or (stays.max if stays else 100))

@@ -21,7 +21,7 @@ from mainspring.scheduling.stored import StoredSchedule
 STYLES = {Became.FIRED: "green", Became.TRIGGERED: "cyan", Became.COALESCED: "dim", Became.SKIPPED: "yellow"}
 KINDS = {"added": "green", "removed": "red", "moved": "yellow"}
 TIME = "%Y-%m-%d %H:%M"
-WIDE = 140  # columns that the whole list needs
+WIDE = 140  # characters that the whole list needs
 
 
 # -- the list ---------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ def say_schedules(
         Column("LAST", least=10),
         Column("WHY NOT", least=12),
     )
-    terminal.table(columns, [schedule_row(one, last.get(one.id), jobs, now) for one in schedules])
+    terminal.table(columns, [schedule_row(stored, last.get(stored.id), jobs, now) for stored in schedules])
 
 
 def schedule_row(stored: StoredSchedule, entry: Entry | None, jobs: Mapping[str, Job], now: datetime) -> Sequence[Cell]:
@@ -73,24 +73,24 @@ def say_narrow(
     *,
     width: int,
 ) -> None:
-    """What is long is beneath the line of its schedule, and whole."""
+    """List schedules on a narrow terminal. Long texts follow below the line of their schedule and are not cut."""
     columns = (Column("ID", least=10), Column("STATE"), Column("NEXT, UTC"), Column("LAST", least=10))
-    states = [state_of(one, now) for one in schedules]
+    states = [state_of(stored, now) for stored in schedules]
     rows = [
-        (one.id, Styled(state, style), show_next(one, now), last_cell(last.get(one.id), jobs, now))
-        for one, (state, style, _) in zip(schedules, states, strict=True)
+        (stored.id, Styled(state, style), show_next(stored, now), last_cell(last.get(stored.id), jobs, now))
+        for stored, (state, style, _) in zip(schedules, states, strict=True)
     ]
     header, *lines = render(columns, rows, width, terminal.paint)
     terminal.say(header)
-    for line, one, (_, _, why) in zip(lines, schedules, states, strict=True):
+    for line, stored, (_, _, why) in zip(lines, schedules, states, strict=True):
         terminal.say(line)
-        for text in (one.describe(), why):
+        for text in (stored.describe(), why):
             for part in wrap(printable(text), max(width - len(INDENT), 20)):
                 terminal.say(f"{INDENT}{part}", "dim")
 
 
 def state_of(stored: StoredSchedule, now: datetime) -> tuple[str, str, str]:
-    """A word, its style, and why it does not fire, if so."""
+    """Return the state in a word, its style, and why the schedule does not fire, if so."""
     if stored.disabled:
         return "disabled", "red", stored.disabled
     pause = stored.schedule.pause
@@ -98,7 +98,7 @@ def state_of(stored: StoredSchedule, now: datetime) -> tuple[str, str, str]:
         end = "until it is resumed" if pause.until is None else f"until {show_moment(pause.until)}"
         return "paused", "yellow", f"paused since {show_moment(pause.since)}, {end}"
     if stored.next is None and not stored.schedule.rule.from_finish:
-        return "over", "dim", "no time of it is left"
+        return "over", "dim", "it has no more times"
     return "active", "green", ""
 
 
@@ -119,7 +119,7 @@ def show_next(stored: StoredSchedule, now: datetime) -> str:
 
 
 def show_minutes(moment: datetime) -> str:
-    """As it was given: local times are shown as they are on the wall."""
+    """Return a time without its zone: local times look as on a clock on the wall."""
     return f"{moment:{TIME}:%S}" if moment.second else f"{moment:{TIME}}"
 
 
@@ -232,7 +232,7 @@ def say_changes(terminal: Terminal, changes: Sequence[Change], ahead: timedelta,
     if changes:
         titles = ("CHANGE", "BEFORE, LOCAL", "BEFORE, UTC", "AFTER, LOCAL", "AFTER, UTC")
         columns = [Column(title) for title in titles]
-        terminal.table(columns, [change_row(one, now) for one in changes[:most]])
+        terminal.table(columns, [change_row(change, now) for change in changes[:most]])
     if len(changes) > most:
         terminal.note(f"and {len(changes) - most:,} more; --limit shows more of them")
     terminal.say(summarise(changes, ahead))
@@ -250,6 +250,6 @@ def change_row(change: Change, now: datetime) -> Sequence[Cell]:
 
 
 def summarise(changes: Sequence[Change], ahead: timedelta) -> str:
-    counts: Counter[str] = Counter(one.kind for one in changes)
-    told = ", ".join(f"{counts[kind]:,} {kind}" for kind in KINDS if counts[kind]) or "no time changes"
-    return f"{told} in the next {ahead.days} days"
+    counts: Counter[str] = Counter(change.kind for change in changes)
+    summary = ", ".join(f"{counts[kind]:,} {kind}" for kind in KINDS if counts[kind]) or "no time changes"
+    return f"{summary} in the next {ahead.days} days"

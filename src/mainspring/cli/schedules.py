@@ -1,4 +1,4 @@
-"""`mainspring schedules …`: look at schedules, try changes out, and make them."""
+"""`mainspring schedules …`: look at schedules, preview changes and make them."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ from mainspring.scheduling.ledger import Entry
 from mainspring.scheduling.schedules import compare_stored
 from mainspring.scheduling.stored import StoredSchedule
 
-AT_ONCE = 50  # ledgers that are asked for at the same time
+AT_ONCE = 50  # ledgers that are read at the same time
 SHOWN_TIMES = 5
 SHOWN_ENTRIES = 10
 add_id_command = partial(add_command_about, what="the schedule")
 
 
 def add_commands(commands: Commands) -> None:
-    schedules = add_group(commands, "schedules", "look at schedules, try changes out, and make them")
+    schedules = add_group(commands, "schedules", "look at schedules, preview changes and make them")
     add_list(schedules)
     add_show(schedules)
     add_preview(schedules)
@@ -64,7 +64,7 @@ def add_commands(commands: Commands) -> None:
     add_put(schedules)
     add_pause(schedules)
     add_actor_options(add_id_command(schedules, "resume", resume_schedule, "end a schedule's pause"))
-    trigger = add_id_command(schedules, "trigger", trigger_schedule, "run a schedule's job once now, beside its times")
+    trigger = add_id_command(schedules, "trigger", trigger_schedule, "run a schedule's job once now, as an extra run")
     add_actor_options(trigger)
     delete = add_id_command(schedules, "delete", delete_schedule, "delete a schedule; its jobs and its ledger stay")
     delete.add_argument("--yes", "-y", action="store_true", help="do not ask")
@@ -84,53 +84,54 @@ def add_show(schedules: Commands) -> None:
 
 def add_preview(schedules: Commands) -> None:
     detail = (
-        "Of a stored schedule, or of any rule: that needs no store. Days on which clocks change are marked. With an\n"
-        "ID and options, the stored schedule as it would be with them."
+        "For a stored schedule, or for any rule, which needs no store. Days on which clocks change are marked.\n"
+        "With an ID and options, shows the stored schedule as it would be with these options."
     )
     parser = add_command(schedules, "preview", preview_schedule, "show coming times", detail)
-    parser.add_argument("id", metavar="ID", nargs="?", help="the schedule; else give --rule")
+    parser.add_argument("id", metavar="ID", nargs="?", help="the schedule; or give --rule")
     add_rule_options(parser)
     parser.add_argument(
-        "-n", "--limit", type=parse_limit, default=10, dest="count", metavar="N", help="so many (default: 10)"
+        "-n", "--limit", type=parse_limit, default=10, dest="count", metavar="N", help="how many (default: 10)"
     )
-    parser.add_argument("--reader", metavar="ZONE", help="show them in this zone too, say your own")
-    parser.add_argument("--after", type=parse_moment, metavar="TIME", help="begin there rather than now: ISO 8601")
+    parser.add_argument("--reader", metavar="ZONE", help="show the times in this zone too, such as your own")
+    parser.add_argument("--after", type=parse_moment, metavar="TIME", help="begin at this time, not now: ISO 8601")
     add_store_options(parser)
 
 
 def add_diff(schedules: Commands) -> None:
     detail = (
-        "By options, by another tzdata or, with --app and neither, by what the code declares now. Nothing is saved."
+        "The change is given by options or another tzdata; without them, with --app, it is what the code declares.\n"
+        "Nothing is saved."
     )
     parser = add_id_command(
         schedules, "diff", diff_schedule, "show which times a change would add, remove or move", detail
     )
     add_rule_options(parser)
-    parser.add_argument("--days", type=parse_positive, default=90, metavar="N", help="how far to look (default: 90)")
+    parser.add_argument("--days", type=parse_positive, default=90, metavar="N", help="how many days (default: 90)")
     parser.add_argument(
-        "--tzdata", type=Path, metavar="DIR", help="with the zones of this directory, as /usr/share/zoneinfo"
+        "--tzdata", type=Path, metavar="DIR", help="use the zones in this directory, laid out as /usr/share/zoneinfo"
     )
     parser.add_argument(
-        "-n", "--limit", type=parse_limit, default=50, dest="count", metavar="N", help="show so many (default: 50)"
+        "-n", "--limit", type=parse_limit, default=50, dest="count", metavar="N", help="how many to show (default: 50)"
     )
 
 
 def add_put(schedules: Commands) -> None:
     detail = (
-        "The coming times are shown first. What is not given stays as it was; a new schedule needs --rule, --task and\n"
-        "an application (--app), whose task says the queue, the retries and which arguments it takes."
+        "Shows the coming times first. Options that are not given stay as they were. A new schedule needs --rule,\n"
+        "--task and an application (--app), which defines the task's queue, retries and arguments."
     )
-    parser = add_id_command(schedules, "put", put_schedule, "make a schedule, or change one", detail)
+    parser = add_id_command(schedules, "put", put_schedule, "create a schedule, or change one", detail)
     add_rule_options(parser)
-    parser.add_argument("--task", metavar="NAME", help="what to run")
+    parser.add_argument("--task", metavar="NAME", help="the task to run")
     parser.add_argument("--payload", type=parse_payload, metavar="JSON", help="its arguments, a JSON object")
     parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
     add_actor_options(parser)
 
 
 def add_pause(schedules: Commands) -> None:
-    detail = "What falls into the pause is not caught up."
-    parser = add_id_command(schedules, "pause", pause_schedule, "let a schedule fire no more for now", detail)
+    detail = "Times within the pause are not fired later."
+    parser = add_id_command(schedules, "pause", pause_schedule, "stop a schedule from firing for now", detail)
     add_length_options(parser)
     add_actor_options(parser)
 
@@ -144,9 +145,11 @@ def add_ledger(schedules: Commands) -> None:
         default=50,
         dest="count",
         metavar="N",
-        help="at most so many, up to 1000 (default: 50)",
+        help="at most this many, up to 1000 (default: 50)",
     )
-    parser.add_argument("--before", type=parse_when, metavar="TIME", help="those before this: ISO 8601, or 2h, 3d ago")
+    parser.add_argument(
+        "--before", type=parse_when, metavar="TIME", help="only times before this: ISO 8601, or 2h for two hours ago"
+    )
 
 
 # -- looking ----------------------------------------------------------------------------------------
@@ -158,9 +161,9 @@ def list_schedules(args: Namespace, terminal: Terminal) -> int:
         last = app.run(last_entries(app, schedules))
         jobs = app.run(jobs_of(app, last.values()))
         unreadable = app.run(app.schedules.unreadable())
-        missing = sorted(app.schedules.declared.keys() - {one.id for one in schedules} - unreadable.keys())
+        missing = sorted(app.schedules.declared.keys() - {stored.id for stored in schedules} - unreadable.keys())
     if terminal.json:
-        found = [with_last(one, last, jobs, now) for one in schedules]
+        found = [with_last(stored, last, jobs, now) for stored in schedules]
         terminal.emit({"schedules": found, "not_stored_yet": missing, "unreadable": unreadable})
         return Exit.OK
     if schedules:
@@ -170,7 +173,7 @@ def list_schedules(args: Namespace, terminal: Terminal) -> int:
     for why in unreadable.values():
         terminal.note(why)
     if missing:
-        terminal.note(f"declared in the code, and stored when a worker starts: {', '.join(missing)}")
+        terminal.note(f"declared in the code; stored when a worker starts: {', '.join(missing)}")
     return Exit.OK
 
 
@@ -189,12 +192,12 @@ def with_last(
 
 
 async def last_entries(app: Mainspring, schedules: Sequence[StoredSchedule]) -> dict[str, Entry]:
-    """Per schedule, what became of its newest occurrence."""
+    """Return the newest ledger entry of each schedule."""
     found: dict[str, Entry] = {}
     for start in range(0, len(schedules), AT_ONCE):
-        ids = [one.id for one in schedules[start : start + AT_ONCE]]
-        newest = await asyncio.gather(*(app.schedules.ledger(one, limit=1) for one in ids))
-        found |= {one: entries[0] for one, entries in zip(ids, newest, strict=True) if entries}
+        ids = [stored.id for stored in schedules[start : start + AT_ONCE]]
+        newest = await asyncio.gather(*(app.schedules.ledger(name, limit=1) for name in ids))
+        found |= {name: entries[0] for name, entries in zip(ids, newest, strict=True) if entries}
     return found
 
 
@@ -223,7 +226,7 @@ def show_schedule(args: Namespace, terminal: Terminal) -> int:
 
 
 def show_ledger(args: Namespace, terminal: Terminal) -> int:
-    """That of a deleted schedule can still be read."""
+    """Show a schedule's ledger, also that of a deleted schedule."""
     with opened(args) as app:
         before = None if args.before is None else args.before.before(app.now())
         entries = app.run(app.schedules.ledger(args.id, limit=args.count, before=before))
@@ -234,7 +237,7 @@ def show_ledger(args: Namespace, terminal: Terminal) -> int:
     elif entries:
         say_ledger(terminal, entries)
     else:
-        terminal.note("nothing became of it yet" if before is None else "nothing before that")
+        terminal.note("no entries yet" if before is None else "no entries before that")
     return Exit.OK
 
 
@@ -258,7 +261,7 @@ def preview_schedule(args: Namespace, terminal: Terminal) -> int:
 
 
 def declared_schedule(app: Mainspring, id: str) -> Schedule:
-    """As the code declares it, if no worker has stored it yet."""
+    """Return a schedule that the code declares and no worker has stored yet."""
     if id in app.schedules.declared:
         return app.schedules.declared[id].schedule
     msg = f"there is no schedule {id!r}"
@@ -268,7 +271,10 @@ def declared_schedule(app: Mainspring, id: str) -> Schedule:
 def where_to_begin(
     stored: StoredSchedule, after: datetime | None, now: datetime
 ) -> tuple[datetime, datetime | Occurrence | None]:
-    """From now on without what was fired. A time in the past shows what the rule names, fired or not."""
+    """Return where the preview begins: now, without times already fired, or `after`.
+
+    If `after` is in the past, the preview shows all times of the rule, fired or not.
+    """
     if after is None:
         return now, stored.position(now)
     if after < now or stored.decided is None:
@@ -304,7 +310,7 @@ def diff_schedule(args: Namespace, terminal: Terminal) -> int:
     zones = PACKAGED if args.tzdata is None else Zones(directory_of(args))
     changes = compare_stored(before, after, now, ahead, zones=zones)
     if terminal.json:
-        counts = {kind: sum(one.kind == kind for one in changes) for kind in ("added", "removed", "moved")}
+        counts = {kind: sum(change.kind == kind for change in changes) for kind in ("added", "removed", "moved")}
         terminal.emit({"days": args.days, **counts, "changes": plain_changes(changes[: args.count])})
         return Exit.OK
     say_diff_title(terminal, before.schedule, after.schedule, zones)
@@ -317,7 +323,7 @@ def changed_schedule(app: Mainspring, args: Namespace, before: Schedule) -> Sche
         return make_schedule(args, before)
     if args.id in app.schedules.declared:
         return app.schedules.declared[args.id].schedule
-    in_code = f"the code of this application declares no {args.id!r}"
+    in_code = f"the code of this application does not declare {args.id!r}"
     msg = f"say what to change: --rule, --zone, a policy or --tzdata ({in_code})"
     raise UsageError(msg, args.prog)
 
@@ -326,7 +332,7 @@ def directory_of(args: Namespace) -> Path:
     directory: Path = args.tzdata
     if directory.is_dir():
         return directory
-    msg = f"{directory} is no directory; name one laid out as /usr/share/zoneinfo is"
+    msg = f"{directory} is not a directory; give one laid out as /usr/share/zoneinfo"
     raise UsageError(msg, args.prog)
 
 
@@ -348,7 +354,7 @@ def put_schedule(args: Namespace, terminal: Terminal) -> int:
         consent_to_put(args, terminal, known, schedule, app.now())
         stored = app.run(app.schedules.put(args.id, schedule, job, **by_hand(args)))
         now = app.now()
-    return say_done(terminal, stored, "made" if known is None else "changed", now)
+    return say_done(terminal, stored, "created" if known is None else "changed", now)
 
 
 def find(app: Mainspring, id: str) -> StoredSchedule | None:
@@ -375,7 +381,7 @@ def make_job(app: Mainspring, args: Namespace, known: StoredSchedule | None) -> 
         msg = "say what to run with --task"
         raise UsageError(msg, args.prog)
     if not app.tasks:
-        msg = "give the application with --app module:attribute: its task says the queue, the retries and the arguments"
+        msg = "give --app module:attribute: the application defines the task's queue, retries and arguments"
         raise UsageError(msg, args.prog)
     return app.find_task(task).prepare(**(args.payload or {}))
 
@@ -383,7 +389,7 @@ def make_job(app: Mainspring, args: Namespace, known: StoredSchedule | None) -> 
 def consent_to_put(
     args: Namespace, terminal: Terminal, known: StoredSchedule | None, schedule: Schedule, now: datetime
 ) -> None:
-    """Show what it would do before asking."""
+    """Show what would change, then ask."""
     if not terminal.json:
         new = None if known is None else known.replaced(schedule, now)
         terminal.say(schedule.describe(), "bold")
@@ -392,7 +398,7 @@ def consent_to_put(
         if known is not None and new is not None:
             ahead = timedelta(days=90)
             terminal.say(summarise(compare_stored(known, new, now, ahead), ahead))
-    consent(args, terminal, "Save this?", f"this would {'make' if known is None else 'change'} schedule {args.id!r}")
+    consent(args, terminal, "Save this?", f"this would {'create' if known is None else 'change'} schedule {args.id!r}")
 
 
 def consent(args: Namespace, terminal: Terminal, question: str, this_would: str) -> None:
@@ -434,9 +440,9 @@ def say_done(terminal: Terminal, stored: StoredSchedule, done: str, now: datetim
 def then(stored: StoredSchedule, done: str, now: datetime) -> str:
     coming = stored.coming(now)
     if coming is None:
-        return "it does not fire until it is resumed" if done == "paused" else "no time of it is left"
+        return "it does not fire until it is resumed" if done == "paused" else "it has no more times"
     if coming.utc <= now:
-        return f"due now, as {show_minutes(coming.local)} {stored.schedule.zone} has not been fired yet"
+        return f"due now: {show_minutes(coming.local)} {stored.schedule.zone} has not been fired yet"
     return f"next at {show_moment(coming.utc)}"
 
 
@@ -446,9 +452,7 @@ def trigger_schedule(args: Namespace, terminal: Terminal) -> int:
     if terminal.json:
         terminal.emit({"job": inserted})
     else:
-        terminal.say(
-            f"{args.id} triggered: job {inserted.id}" + ("" if inserted.created else ", which was there already")
-        )
+        terminal.say(f"{args.id} triggered: job {inserted.id}" + ("" if inserted.created else ", which already exists"))
     return Exit.OK
 
 
@@ -462,5 +466,5 @@ def delete_schedule(args: Namespace, terminal: Terminal) -> int:
         return Exit.OK
     terminal.say(f"{args.id} deleted")
     if stored.owner is not None and stored.enabled:
-        terminal.note(f"the code of {stored.owner} declares it: when a worker of it starts, it comes back")
+        terminal.note(f"the code of {stored.owner} declares it: it comes back when one of its workers starts")
     return Exit.OK

@@ -1,4 +1,4 @@
-"""`mainspring schedules simulate`: the schedules of an application on virtual time, as a table and a calendar."""
+"""`mainspring schedules simulate`: run an application's schedules on virtual time; show a table and a calendar."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from mainspring.scheduling.ledger import Entry
 from mainspring.scheduling.simulation import Course, simulate
 from mainspring.scheduling.stored import StoredSchedule, template_of, with_pause
 
-MOST_FIRES = 500_000
+MAX_FIRES = 500_000
 SHOWN_REMARKS = 12
 
 
 def add_simulate(schedules: Commands) -> None:
     detail = (
-        "The schedules of the store and those that the code declares (--app) go through so many days in a moment.\n"
-        "Nothing is run or written: their jobs are taken to be done at once."
+        "Simulates the schedules of the store, and those that the code declares (--app), in a moment. Nothing is run\n"
+        "or written. Each job counts as done at once."
     )
     parser = add_command(schedules, "simulate", simulate_schedules, "show a year of all schedules at a glance", detail)
-    parser.add_argument("--days", type=parse_positive, default=365, metavar="N", help="how long (default: 365)")
+    parser.add_argument("--days", type=parse_positive, default=365, metavar="N", help="how many days (default: 365)")
     parser.add_argument("--id", action="append", dest="ids", metavar="ID", help="only this schedule; may be repeated")
-    parser.add_argument("--start", type=parse_moment, metavar="TIME", help="begin there rather than now: 2026-01-01")
+    parser.add_argument("--start", type=parse_moment, metavar="TIME", help="begin at this time, not now: 2026-01-01")
     add_store_options(parser)
 
 
@@ -55,9 +55,10 @@ def simulate_schedules(args: Namespace, terminal: Terminal) -> int:
 
 
 def read_schedules(args: Namespace) -> tuple[list[StoredSchedule], datetime]:
-    """Those of the store, and those that the code declares, which count if both do.
+    """Return the schedules of the store and of the code; the code's version counts if both have one.
 
-    An application whose database is not there yet can be simulated all the same; a mistyped URL cannot.
+    An application whose database does not exist yet can be simulated, too. A store that is given by a mistyped URL
+    cannot.
     """
     app = choose(args)
     try:
@@ -70,17 +71,17 @@ def read_schedules(args: Namespace) -> tuple[list[StoredSchedule], datetime]:
 
 
 def with_declared(app: Mainspring, stored: Sequence[StoredSchedule]) -> list[StoredSchedule]:
-    known = {one.id: one for one in stored}
-    for one in app.schedules.declared.values():
-        schedule = with_pause(one.schedule, known[one.id].schedule) if one.id in known else one.schedule
-        known[one.id] = StoredSchedule(one.id, schedule, template_of(one.job), app.now(), one.owner).derived()
+    known = {schedule.id: schedule for schedule in stored}
+    for new in app.schedules.declared.values():
+        schedule = with_pause(new.schedule, known[new.id].schedule) if new.id in known else new.schedule
+        known[new.id] = StoredSchedule(new.id, schedule, template_of(new.job), app.now(), new.owner).derived()
     return [known[name] for name in sorted(known)]
 
 
 def choose_schedules(schedules: Sequence[StoredSchedule], ids: Sequence[str] | None) -> Sequence[StoredSchedule]:
     if not ids:
         return schedules
-    known = {one.id: one for one in schedules}
+    known = {schedule.id: schedule for schedule in schedules}
     for name in ids:
         if name not in known:
             msg = f"there is no schedule {name!r}"
@@ -89,13 +90,14 @@ def choose_schedules(schedules: Sequence[StoredSchedule], ids: Sequence[str] | N
 
 
 def refuse_too_many(args: Namespace, schedules: Sequence[StoredSchedule], start: datetime) -> None:
-    """By what the first day brings: a schedule of every second would take hours and show nothing."""
-    for one in schedules:
-        a_day = sum(1 for _ in islice(one.schedule.between(start, start + timedelta(days=1)), MOST_FIRES))
-        if one.enabled and a_day * args.days > MOST_FIRES:
+    """Raise UsageError if a schedule fires too often on the first day: the simulation would take hours."""
+    for stored in schedules:
+        a_day = sum(1 for _ in islice(stored.schedule.between(start, start + timedelta(days=1)), MAX_FIRES))
+        if stored.enabled and a_day * args.days > MAX_FIRES:
+            most = max(1, MAX_FIRES // a_day)
             msg = (
-                f"schedule {one.id!r} fires {a_day:,} times a day; simulate at most {max(1, MOST_FIRES // a_day)} days "
-                "of it (--days), or choose others (--id)"
+                f"schedule {stored.id!r} fires {a_day:,} times a day; simulate at most {most} days of it (--days), or "
+                "choose others (--id)"
             )
             raise UsageError(msg, args.prog)
 

@@ -1,9 +1,9 @@
-"""Worker processes and the parent that watches over them.
+"""Worker processes and the parent that supervises them.
 
-A child that dies is started again, after a pause that doubles from 0.1 to 5 seconds and starts over once a child
-has lived for a while. Only if the application or its store is plainly wrong the parent gives up. SIGTERM and SIGINT are
-passed on: the first lets the children drain, the second stops them at once. Each child holds the reading end of a
-pipe whose writing end only the parent has: it drains when the parent is gone, even by SIGKILL.
+The parent restarts a child that dies, after a pause that doubles from 0.1 to 5 seconds. Once a child has lived for a
+while, the pause starts over. The parent gives up only if the application or its store is clearly wrong. It passes
+SIGTERM and SIGINT on: the first signal lets the children drain, the second stops them at once. Each child holds the
+reading end of a pipe whose writing end only the parent has. So a child drains when the parent is gone, even by SIGKILL.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from mainspring.cli.watch import Watch
 from mainspring.log import get_log
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds before a child is started again
-HEALTHY = 10.0  # seconds; a child that lived this long did not die of starting
-NEVER_WORKED = {Exit.USAGE, Exit.STORE}  # who has once begun bears whatever the store does; but a start may take long
+HEALTHY = 10.0  # seconds; a child that lived this long has probably started well
+NEVER_WORKED = {Exit.USAGE, Exit.STORE}  # only a child that has not begun to work exits so, even after a long start
 WATCH_EVERY = 0.5  # seconds
 
 log = get_log("mainspring.supervisor")
@@ -31,7 +31,7 @@ log = get_log("mainspring.supervisor")
 @dataclass(eq=False, slots=True)
 class Child:
     process: asyncio.subprocess.Process
-    told: bool = False  # to stop; being told again means at once
+    told: bool = False  # it was told to stop; a second time means to stop at once
 
     def tell(self) -> None:
         self.told = True
@@ -40,19 +40,19 @@ class Child:
 
 
 class Supervisor:
-    """Keeps `count` children of one command alive until told to stop."""
+    """Keeps `count` child processes of one command alive until a signal tells it to stop."""
 
     def __init__(self, command: Sequence[str], count: int, watch: Watch | None = None) -> None:
         self._command = command
         self._count = count
         self._watch = watch
         self._children: set[Child] = set()
-        self._edition = 0  # of the code; grows with each change that was seen
+        self._edition = 0  # version of the code; grows with each change that was seen
         self._code = Exit.OK
         self._has_worked = False  # a child has lived for a while
 
     def run(self) -> int:
-        """0: every child drained when it was told to."""
+        """Run until stopped; return the exit code, 0 if every child has drained."""
         return asyncio.run(self._run())
 
     async def _run(self) -> int:
@@ -99,7 +99,7 @@ class Supervisor:
                 pause = min(pause * 2, LONGEST_PAUSE)
 
     async def _run_child(self, edition: int) -> int:
-        """In a process group of its own: a Ctrl-C reaches it once, through us, and not from the terminal as well."""
+        """Run a child in its own process group, so that it gets a Ctrl-C only from the parent, not also directly."""
         pipe = self._reading
         try:
             process = await asyncio.create_subprocess_exec(
@@ -111,14 +111,14 @@ class Supervisor:
         child = Child(process)
         self._children.add(child)
         log.info("worker_process_started", child=process.pid)
-        if self._stopping.is_set() or edition != self._edition:  # while it was being started
+        if self._stopping.is_set() or edition != self._edition:  # that changed while the child was being started
             child.tell()
         code = await process.wait()
         self._children.discard(child)
         return code
 
     def _note_end(self, code: int) -> None:
-        """A child that our signal killed was not listening yet, so it had nothing to drain."""
+        """Log a child that did not drain. One that SIGTERM killed had not started yet, so it had nothing to drain."""
         if code not in {Exit.OK, -signal.SIGTERM}:
             log.error("worker_process_not_drained", **describe(code))
             self._code = self._code or Exit.FAILED
@@ -127,7 +127,7 @@ class Supervisor:
         if not self._is_hopeless(code):
             log.error("worker_process_ended", **describe(code), restart_in=pause)
             await self._wait_for_news(pause)
-        elif self._watch is not None:  # it said what is wrong; a change of the code can mend it
+        elif self._watch is not None:  # the child has reported the problem; a change of the code can fix it
             log.warning("waiting_for_a_change")
             await self._wait_for_news()
         else:
@@ -136,15 +136,15 @@ class Supervisor:
             self._tell_children()
 
     def _is_hopeless(self, code: int) -> bool:
-        """Whether it said what is wrong, and waiting will not mend it. A store that was right once may be so again."""
+        """Return whether waiting cannot help. A store that worked once may work again."""
         return code == Exit.USAGE or (code == Exit.STORE and not self._has_worked)
 
     async def _wait_for_news(self, seconds: float | None = None) -> None:
-        """Until told to stop or the code changed, but no longer than this."""
+        """Wait for a signal to stop or a change of the code, at most this long."""
         waiting = [asyncio.ensure_future(event.wait()) for event in (self._stopping, self._changed)]
         await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        for one in waiting:
-            one.cancel()
+        for future in waiting:
+            future.cancel()
 
     # -- reloading ----------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class Supervisor:
 
 
 def describe(code: int) -> dict[str, object]:
-    """`signal=SIGKILL`, or `exit_code=1`."""
+    """Return how a process ended: `signal=SIGKILL`, or `exit_code=1`."""
     if code < 0:
         with contextlib.suppress(ValueError):
             return {"signal": signal.Signals(-code).name}

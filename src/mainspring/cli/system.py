@@ -34,9 +34,9 @@ def add_commands(commands: Commands) -> None:
 
 
 def add_halt(commands: Commands) -> None:
-    detail = "Jobs that run now are left to finish. New ones are kept for later, or with --refuse not accepted."
-    parser = add_command(commands, "halt", halt, "start no more jobs, anywhere", detail)
-    parser.add_argument("--refuse", action="store_true", help="refuse new jobs instead of keeping them for later")
+    detail = "Running jobs may finish. New jobs are stored for later, or refused with --refuse."
+    parser = add_command(commands, "halt", halt, "stop starting jobs, on all workers", detail)
+    parser.add_argument("--refuse", action="store_true", help="refuse new jobs instead of storing them for later")
     add_end_options(parser)
 
 
@@ -47,7 +47,7 @@ def add_end_options(parser: Parser) -> None:
         type=parse_length,
         default=timedelta(seconds=CONFIRM_WITHIN),
         metavar="LENGTH",
-        help=f"wait at most so long for the workers to confirm (default: {CONFIRM_WITHIN:g}s; 0: do not wait)",
+        help=f"wait at most this long for the workers to confirm (default: {CONFIRM_WITHIN:g}s; 0: do not wait)",
     )
     add_actor_options(parser)
     add_store_options(parser)
@@ -55,38 +55,40 @@ def add_end_options(parser: Parser) -> None:
 
 def add_length_options(parser: Parser) -> None:
     end = parser.add_mutually_exclusive_group()
-    end.add_argument("--until", type=parse_when, metavar="TIME", help="resume by itself then: ISO 8601")
+    end.add_argument("--until", type=parse_when, metavar="TIME", help="resume automatically then: ISO 8601")
     end.add_argument(
-        "--for", type=parse_length, dest="length", metavar="LENGTH", help="resume by itself after: 15min, 2h"
+        "--for", type=parse_length, dest="length", metavar="LENGTH", help="resume automatically after: 15min, 2h"
     )
 
 
 def add_resume(commands: Commands) -> None:
     parser = add_command(commands, "resume", resume, "end the halt, or with --queue the pause of one queue")
     parser.add_argument("--queue", help="end the pause of this queue")
-    parser.add_argument("--anyway", action="store_true", help="also if the store was copied to another one")
+    parser.add_argument("--anyway", action="store_true", help="resume even if the store was copied to another one")
     add_actor_options(parser)
     add_store_options(parser)
 
 
 def add_pause(commands: Commands) -> None:
-    detail = "Jobs that run now are left to finish. New ones are kept for later."
-    parser = add_command(commands, "pause", pause, "start no more jobs of one queue", detail)
+    detail = "Running jobs may finish. New jobs are stored for later."
+    parser = add_command(commands, "pause", pause, "stop starting jobs of one queue", detail)
     parser.add_argument("queue", metavar="QUEUE", help="the queue")
-    parser.add_argument("--anyway", action="store_true", help="also if nothing is known of that queue yet")
+    parser.add_argument("--anyway", action="store_true", help="pause even if the queue is not known yet")
     add_end_options(parser)
 
 
 def add_stats(commands: Commands) -> None:
     parser = add_command(commands, "stats", show_stats, "count jobs per queue, and show workers and halts")
-    parser.add_argument("--watch", action="store_true", help="again each second, until Ctrl-C; with --json a line each")
+    parser.add_argument(
+        "--watch", action="store_true", help="repeat each second, until Ctrl-C; with --json print one line each time"
+    )
     add_store_options(parser)
 
 
 def add_audit(commands: Commands) -> None:
     parser = add_command(commands, "audit", show_audit, "show who changed what by hand, newest first")
     parser.add_argument(
-        "--limit", type=parse_limit, default=50, metavar="N", help="at most so many, up to 1000 (default: 50)"
+        "--limit", type=parse_limit, default=50, metavar="N", help="at most this many, up to 1000 (default: 50)"
     )
     add_store_options(parser)
 
@@ -98,8 +100,8 @@ def halt(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
         until = end_of(args, app.now())
         halting = app.halt(args.reason, accept=not args.refuse, until=until, actor=args.actor, wait=args.wait)
-        what = "refused" if args.refuse else "kept for later"
-        return say_halted(app, terminal, app.run(halting), f"halted: no job is started anywhere, new ones are {what}")
+        what = "refused" if args.refuse else "stored for later"
+        return say_halted(app, terminal, app.run(halting), f"halted: no worker starts jobs, new jobs are {what}")
 
 
 def pause(args: Namespace, terminal: Terminal) -> int:
@@ -108,15 +110,15 @@ def pause(args: Namespace, terminal: Terminal) -> int:
         if not args.anyway:
             require_known(app, args)
         pausing = app.pause(args.queue, args.reason, until=until, actor=args.actor, wait=args.wait)
-        return say_halted(app, terminal, app.run(pausing), f"queue {args.queue} paused: none of its jobs is started")
+        return say_halted(app, terminal, app.run(pausing), f"queue {args.queue} paused: no worker starts its jobs")
 
 
 def require_known(app: Mainspring, args: Namespace) -> None:
-    """A name that is mistyped must not pass for a queue that stands still."""
+    """Raise UsageError for an unknown queue: pausing a mistyped name would look like success."""
     known = known_queues(app)
     if check_queue(args.queue) not in known:
         shown = ", ".join(sorted(known)) or "none"
-        msg = f"no job, worker or task of a queue {args.queue!r} is known here, only: {shown}; --anyway pauses it too"
+        msg = f"queue {args.queue!r} has no job, worker or task here; known are: {shown}. Pause it with --anyway"
         raise UsageError(msg, args.prog)
 
 
@@ -125,7 +127,10 @@ def known_queues(app: Mainspring) -> set[str]:
     served = {queue for worker in stats.workers for queue in worker.queues if queue != EVERY_QUEUE}
     of_tasks = {task.options.queue or "default" for task in app.tasks.values()}
     return (
-        {counts.queue for counts in stats.queues} | {one.queue for one in stats.halts if one.queue} | served | of_tasks
+        {counts.queue for counts in stats.queues}
+        | {halt.queue for halt in stats.halts if halt.queue}
+        | served
+        | of_tasks
     )
 
 
@@ -137,12 +142,12 @@ def end_of(args: Namespace, now: datetime) -> datetime | None:
 def say_halted(app: Mainspring, terminal: Terminal, result: HaltResult, text: str) -> int:
     queue, until = result.halt.queue, result.halt.until
     if terminal.json:
-        standing = [one for one in app.run(app.halts()) if one.queue == queue]
-        terminal.emit({"halted": standing, "unconfirmed": [unconfirmed_data(one) for one in result.unconfirmed]})
+        standing = [halt for halt in app.run(app.halts()) if halt.queue == queue]
+        terminal.emit({"halted": standing, "unconfirmed": [unconfirmed_data(late) for late in result.unconfirmed]})
         return Exit.OK
     terminal.say(text)
-    for one in result.unconfirmed:
-        terminal.note(f"not confirmed by worker {one.worker.id}: {one.why}")
+    for late in result.unconfirmed:
+        terminal.note(f"not confirmed by worker {late.worker.id}: {late.why}")
     end = "mainspring resume" if queue is None else f"mainspring resume --queue {queue}"
     terminal.note(f"until {show_both(until, app.now())}, or: {end}" if until else f"to end it: {end}")
     return Exit.OK
@@ -156,17 +161,17 @@ def unconfirmed_data(late: Unconfirmed) -> dict[str, Any]:
 
 
 def resume(args: Namespace, terminal: Terminal) -> int:
-    """To resume what is not halted is no failure: afterwards it runs, which is what was asked for."""
+    """End a halt or pause. If there was none, that is not an error: the system runs, as requested."""
     with opened(args) as app:
         resumed = app.run(app.resume(args.queue, reason=args.reason, actor=args.actor, anyway=args.anyway))
-        left = app.run(app.halts())
+        remaining = app.run(app.halts())
     if terminal.json:
-        terminal.emit({"resumed": resumed, "halted": left})
+        terminal.emit({"resumed": resumed, "halted": remaining})
         return Exit.OK
     what = "the system" if args.queue is None else f"queue {args.queue}"
     terminal.say(f"{what} is resumed" if resumed else f"{what} was not {'halted' if args.queue is None else 'paused'}")
-    for one in left:
-        terminal.note(f"queue {one.queue} is still paused" if one.queue else "the whole system is still halted")
+    for other in remaining:
+        terminal.note(f"queue {other.queue} is still paused" if other.queue else "the whole system is still halted")
     return Exit.OK
 
 
@@ -228,7 +233,7 @@ def audit_row(entry: AuditEntry) -> Sequence[str | Styled]:
 
 
 def show_detail(detail: Any) -> str:
-    """`queue=mail, filter.statuses=dead_letter`: what is set, in one line."""
+    """Return the set fields in one line: `queue=mail, filter.statuses=dead_letter`."""
     return ", ".join(f"{name}={value}" for name, value in flatten(detail))
 
 

@@ -1,4 +1,4 @@
-"""Aligned columns that fit the width they are given."""
+"""Tables with aligned columns that fit a given width."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Paint = Callable[[str, str], str]  # text, style -> text
 class Column:
     title: str
     right: bool = False
-    least: int | None = None  # where room is short it may be cut down to so many characters; None: it may not
-    extra: bool = False  # where room is shorter still, it is left out before others
+    least: int | None = None  # on a narrow terminal it may be cut down to this many characters; None: it is never cut
+    extra: bool = False  # on a very narrow terminal, this column is left out before others
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ Cell = str | Styled
 
 
 def render(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], width: int | None, paint: Paint) -> list[str]:
-    """The lines of a table; without a width nothing is cut, and nothing left out."""
+    """Return the lines of a table. Without a width, nothing is cut or left out."""
     cells = [[_styled(cell) for cell in row] for row in rows]
     natural = [
         max([_measure(column.title), *(_measure(row[place].text) for row in cells)])
@@ -40,19 +40,19 @@ def render(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], width: int
 
 
 def fit(columns: Sequence[Column], natural: Sequence[int], width: int) -> dict[int, int]:
-    """How wide the columns are that are shown, by their places. The widest is cut first."""
+    """Return the width of each shown column, by its place. The widest column is cut first."""
     least = [_least(column, size) for column, size in zip(columns, natural, strict=True)]
     widths = {place: natural[place] for place in shown(columns, least, width)}
     while _total(widths) > width:
         spare = [place for place, size in widths.items() if size > least[place]]
         if not spare:
-            return dict.fromkeys(widths, width)  # only the first is left
+            return dict.fromkeys(widths, width)  # only the first column is left
         widths[max(spare, key=lambda place: widths[place])] -= 1
     return widths
 
 
 def shown(columns: Sequence[Column], least: Sequence[int], width: int) -> list[int]:
-    """Which find room, extra ones after all others. The first is always there."""
+    """Return the places of the columns that fit, with `extra` columns last. The first column is always shown."""
     first, *others = sorted(range(len(columns)), key=lambda place: columns[place].extra)
     places, room = [first], width - least[first]
     for place in others:
@@ -86,7 +86,7 @@ def _styled(cell: Cell) -> Styled:
 
 
 def printable(text: str) -> str:
-    """One line that cannot move the cursor: messages and payloads come from anywhere."""
+    """Return one line without control characters: messages and payloads are not trusted to move the cursor."""
     return "".join(c if c.isprintable() else " " for c in text).strip()
 
 

@@ -1,4 +1,4 @@
-"""Where commands write. Colours and bars only on a terminal, JSON wherever it was asked for."""
+"""Where commands write. Colours and progress bars appear only on a terminal; `--json` prints JSON."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STATUS_STYLES = {
 
 
 class Terminal:
-    """Results go to `out`, everything that is said beside them to `err`."""
+    """Writes results to `out`, and notes, questions and errors to `err`."""
 
     def __init__(self, *, json_wanted: bool = False, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self.json = json_wanted
@@ -48,11 +48,11 @@ class Terminal:
     # -- results ------------------------------------------------------------------------------
 
     def emit(self, data: Any, *, indent: int | None = 2) -> None:
-        """Data for programs."""
+        """Print a result as JSON, for programs."""
         print(json.dumps(plain(data), indent=indent, ensure_ascii=False), file=self.out, flush=True)
 
     def say(self, text: str = "", style: str = "") -> None:
-        """Text for people."""
+        """Print a result as text, for people."""
         print(self.paint(text, style), file=self.out)
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[Cell]], *, indent: str = "") -> None:
@@ -63,11 +63,11 @@ class Terminal:
     # -- beside them --------------------------------------------------------------------------
 
     def note(self, text: str) -> None:
-        """A hint that is no part of the result."""
+        """Print a hint that is not part of the result."""
         print(self.paint(text, "dim", self.err), file=self.err)
 
     def report(self, error: BaseException, text: str = "") -> None:
-        """An error, for people in one line or for programs."""
+        """Print an error: as one line for people, or as JSON for programs."""
         if self.json:
             print(json.dumps({"error": text or str(error), "type": type(error).__name__}), file=self.err)
         else:
@@ -77,12 +77,12 @@ class Terminal:
         print(f"{self.paint('mainspring:', 'red', self.err)} {text}", file=self.err)
 
     def progress(self, label: str, total: int, *, lines: bool = False) -> Progress:
-        """With `lines`, work that takes long is heard of now and then even where no bar can be drawn."""
+        """Return a progress bar. With `lines`, print a line now and then if no bar can be drawn."""
         visible = on_terminal(self.err)
         return Progress(label, total, self.err, visible=visible, colour=has_colour(self.err), lines=lines)
 
     def confirm(self, question: str) -> bool:
-        """Ask a person; the question goes to `err`, so that it is seen when the result is redirected."""
+        """Ask a person. The question goes to `err`, so that it is visible when the result is redirected."""
         print(f"{question} [y/N] ", end="", file=self.err, flush=True)
         return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
@@ -90,7 +90,7 @@ class Terminal:
 
     @property
     def width(self) -> int | None:
-        """None: no terminal, so nothing is cut."""
+        """The width of the terminal; None without a terminal, so that nothing is cut."""
         return shutil.get_terminal_size().columns if on_terminal(self.out) else None
 
     @property
@@ -108,5 +108,5 @@ def on_terminal(stream: TextIO | None) -> bool:
 
 
 def has_colour(stream: TextIO) -> bool:
-    """See no-color.org."""
+    """Return whether to use colours; NO_COLOR turns them off, see no-color.org."""
     return on_terminal(stream) and not os.environ.get("NO_COLOR")

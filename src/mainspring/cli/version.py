@@ -1,4 +1,4 @@
-"""`mainspring version`."""
+"""`mainspring version`: print the version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Python files below a directory have changed. Looking at their times is quick enough, and works anywhere."""
+"""Find the Python files below a directory that have changed, by their times: that is fast, and works everywhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Watch:
         self._seen = self._look()
 
     def changed(self) -> list[str]:
-        """New, removed and changed files, relative to the directory."""
+        """Return the new, removed and changed files since the last call, relative to the directory."""
         before, self._seen = self._seen, self._look()
         return sorted(
             os.path.relpath(path, self._root)
@@ -28,7 +28,7 @@ class Watch:
         for path in python_files(str(self._root)):
             try:
                 times[path] = os.stat(path).st_mtime_ns  # noqa: PTH116 - thousands of them, twice a second
-            except OSError:  # an editor replaces the file just now
+            except OSError:  # an editor is replacing the file
                 continue
         return times
 
@@ -40,5 +40,5 @@ def python_files(root: str) -> Iterator[str]:
 
 
 def left_out(directory: str, name: str) -> bool:
-    """Hidden directories and virtual environments: what is there is not edited."""
+    """Return whether to skip a directory: hidden ones and virtual environments are not edited."""
     return name.startswith(".") or name in LEFT_OUT or Path(directory, name, "pyvenv.cfg").exists()

@@ -1,4 +1,4 @@
-"""`mainspring worker module:app`."""
+"""`mainspring worker module:app`: run a worker, or supervise several."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from mainspring.log import get_log
 NEVER = "never"
 SUPERVISED_SHARE = 0.5  # a worker with a supervisor exits when this share of its slots is stuck
 DETAIL = """\
-Runs until SIGTERM or Ctrl-C, then finishes what it runs, within the grace; a second signal stops at once, and what is
-unfinished is handed back. With several --processes or --reload this process only watches over the workers, and starts
-another for each that dies."""
+Runs until SIGTERM or Ctrl-C, then finishes its running jobs within --grace. A second signal stops it at once and hands
+unfinished jobs back. With several --processes or --reload, this process only supervises the workers, and restarts
+each one that dies."""
 
 
 def add_commands(commands: Commands) -> None:
@@ -38,7 +38,9 @@ def add_commands(commands: Commands) -> None:
         "--queues", type=parse_weights, metavar="QUEUE[=WEIGHT],…",
         help="the queues to take from, with their shares: mail=3,default (default: all)",
     )  # fmt: skip
-    parser.add_argument("--strict", action="store_true", help="take from a later queue only when the earlier are empty")
+    parser.add_argument(
+        "--strict", action="store_true", help="take from a queue only when the queues named before it are empty"
+    )
     parser.add_argument(
         "--queue-limit", action="extend", type=parse_limits, default=[], metavar="QUEUE=N,…",
         help="run at most N jobs of QUEUE at once in each worker",
@@ -58,22 +60,20 @@ def add_commands(commands: Commands) -> None:
     )
     parser.add_argument(
         "--exit-when-stuck", type=parse_share, metavar="SHARE",
-        help="exit with 5, to be started again, when this share of the slots is stuck: 0.5 or never"
-        " (default: 0.5 with --reload or several --processes, else never)",
+        help="exit with code 5 when this share of the slots is stuck, so that a supervisor restarts the worker: 0.5 or"
+        " never (default: 0.5 with --reload or several --processes, else never)",
     )  # fmt: skip
     parser.add_argument(
-        "--log-level", choices=logs.LEVELS, default="info", help="the least that is logged (default: info)"
+        "--log-level", choices=logs.LEVELS, default="info", help="the lowest level that is logged (default: info)"
     )
     parser.add_argument(
-        "--log-format", choices=("text", "json"), help="how it is logged (default: text; json with --json)"
+        "--log-format", choices=("text", "json"), help="the format of log lines (default: text; json with --json)"
     )
     parser.add_argument(
         "--log-completions", action="store_true", help="log each job that completes, with how long it ran"
     )
-    parser.add_argument(
-        "--reload", action="store_true", help="start again when a .py file below this directory changes"
-    )
-    parser.add_argument("--parent-pipe", type=int, help=SUPPRESS)  # given by the supervisor to its children
+    parser.add_argument("--reload", action="store_true", help="restart when a .py file below this directory changes")
+    parser.add_argument("--parent-pipe", type=int, help=SUPPRESS)  # the supervisor gives it to its children
 
 
 def run_worker(args: Namespace, terminal: Terminal) -> int:
@@ -98,7 +98,7 @@ def work(args: Namespace, path: str) -> int:
 
 
 def make_settings(args: Namespace) -> dict[str, Any]:
-    """Only what was given: the defaults are the worker's own."""
+    """Return only the settings that were given; the worker has its own defaults."""
     from mainspring.worker.settings import subscriptions
 
     settings: dict[str, Any] = {"strict": args.strict, "log_completions": args.log_completions}
@@ -113,7 +113,10 @@ def make_settings(args: Namespace) -> dict[str, Any]:
 
 
 def exit_when_stuck(args: Namespace) -> float | None:
-    """Only where a supervisor is known to start another worker: without one, half a worker is better than none."""
+    """Return the share of stuck slots at which the worker exits; None for never.
+
+    The default is set only if a supervisor restarts the worker: without one, half a worker is better than none.
+    """
     if args.exit_when_stuck is None:
         return SUPERVISED_SHARE if args.parent_pipe is not None else None
     return None if args.exit_when_stuck == NEVER else float(args.exit_when_stuck)
@@ -126,8 +129,8 @@ def supervise(args: Namespace) -> int:
 
 
 def stop_with_parent(pipe: int) -> None:
-    """The parent holds the other end. However it dies, the kernel closes it, and this worker drains."""
-    os.set_inheritable(pipe, False)  # noqa: FBT003 - what jobs start has no part in this
+    """Drain when the parent dies. However it dies, the kernel closes its end of the pipe."""
+    os.set_inheritable(pipe, False)  # noqa: FBT003 - processes that jobs start must not inherit the pipe
 
     def wait() -> None:
         while os.read(pipe, 1):
@@ -155,10 +158,10 @@ def parse_share(text: str) -> float | str:
 
 
 def parse_weights(text: str) -> dict[str, int]:
-    """`mail=3,default`: a queue without a number weighs 1."""
+    """Parse queues and weights: `mail=3,default`. A queue without a number has weight 1."""
     pairs = [name.partition("=") for name in parse_names(text)]
     if not pairs:
-        msg = f"{text!r} names no queue; write mail=3,default"
+        msg = f"{text!r} does not name a queue; write mail=3,default"
         raise ArgumentTypeError(msg)
     return {queue.strip(): parse_positive(number) if equals else 1 for queue, equals, number in pairs}
 
@@ -168,7 +171,7 @@ def parse_limits(text: str) -> list[tuple[str, int]]:
     for name in parse_names(text):
         queue, equals, number = name.partition("=")
         if not equals:
-            msg = f"{name!r} says no number; write mail=10"
+            msg = f"{name!r} has no number; write mail=10"
             raise ArgumentTypeError(msg)
         limits.append((queue.strip(), parse_positive(number)))
     return limits
