@@ -399,7 +399,7 @@ async def test_a_step_that_does_not_fit_is_refused_and_nothing_is_written(store:
     held = await running(store)
     noise = "".join(chr(0x4E00 + (number * 7919) % 20_000) for number in range(300_000))
     child = new_job()
-    with pytest.raises(StoreError, match=r"step 'large' of job .* would take .* KB.*let the step return where"):
+    with pytest.raises(StoreError, match=r"step 'large' of job .* would take .* KB.*let the step return its location"):
         await save(store, held, Step("small", 1), Step("large", 2, output=f'"{noise}"'), jobs=(child,))
     assert await store.steps(held.id) == []
     assert await store.get([child.id]) == []

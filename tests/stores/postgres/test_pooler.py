@@ -130,7 +130,7 @@ async def test_without_one_it_polls_and_says_so_once(
             await ended(app, *(job.id for job in jobs))
             await eventually(lambda: polling(app))
     (told,) = fields_of(caplog, "not_listening")
-    assert "No notice reaches us through this pooler: give workers a direct connection (listen=" in told["error"]
+    assert "No notification passes this pooler: give workers a direct connection (listen=" in told["error"]
     await app.close()
 
 
