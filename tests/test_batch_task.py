@@ -144,7 +144,7 @@ def test_what_cannot_be_batched_is_refused() -> None:
             decorate(function)
     with pytest.raises(ConfigurationError, match='isolation="process"'):
         own.task(batch=Batch(2), isolation="process")(fine)
-    with pytest.raises(ConfigurationError, match="leave batch or steps out"):
+    with pytest.raises(ConfigurationError, match="leave out batch or steps"):
         own.task(batch=Batch(2), steps=["a"])(fine)
     with pytest.raises(ConfigurationError, match="not 5"):
         own.task(batch=5)(fine)  # type: ignore[call-overload]

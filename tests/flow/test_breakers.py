@@ -245,7 +245,7 @@ async def test_directly_called_handlers_pass(app: Mainspring, service: Service) 
 
 def test_names_are_checked(app: Mainspring) -> None:
     for call in (lambda: app.breakers.configure("", SETTINGS), lambda: app.tasks["declared"].using(breaker="")):
-        with pytest.raises(ConfigurationError, match="no name for a circuit breaker"):
+        with pytest.raises(ConfigurationError, match="not a name for a circuit breaker"):
             call()
 
 

@@ -151,10 +151,10 @@ async def test_who_is_unknown_or_has_none_is_not_waited_for(app: Mainspring, kit
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"start": "8 o'clock"}, "no time of day"),
+        ({"start": "8 o'clock"}, "not a time of day"),
         ({"end": "08:00"}, "whole day"),
         ({"tz": "Europe/Londn"}, "Londn"),
-        ({"days": "someday"}, "no day of the week"),
+        ({"days": "someday"}, "not a day of the week"),
         ({"days": ()}, "at least one day"),
     ],
 )
