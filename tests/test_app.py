@@ -160,9 +160,9 @@ async def test_jobs_may_be_kept_for_ever(length: Any) -> None:
     [
         ("ever", 'or "forever"'),
         (None, "give a timedelta"),
-        (-1, "no time"),
-        (timedelta(-1), "no time"),
-        (float("nan"), "no time"),
+        (-1, "give a length of 0 or more"),
+        (timedelta(-1), "give a length of 0 or more"),
+        (float("nan"), "give a length of 0 or more"),
     ],
 )
 def test_a_retention_that_cannot_be_is_refused(length: Any, words: str) -> None:

@@ -72,7 +72,7 @@ def keep_of(length: Kept, what: str) -> Millis:
         msg = f'Retention({what}={length!r}): give a timedelta, a number of seconds, or "forever"'
         raise ConfigurationError(msg)
     if not seconds >= 0:
-        msg = f"Retention({what}={length!r}): the time is negative; give 0 to remove the job at once"
+        msg = f"Retention({what}={length!r}): give a length of 0 or more; 0 removes the job at once"
         raise ConfigurationError(msg)
     return KEEP_FOREVER if seconds >= LONGEST_KEPT.total_seconds() else duration(length)
 
