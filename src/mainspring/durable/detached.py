@@ -96,7 +96,7 @@ class Detached:
         return run_at_once(work())
 
     def refuse_within_step(self, what: str) -> None:
-        """Allow it: in a unit test no other job can be affected."""
+        """Allow it: a unit test may make any call."""
 
     def step_here(self) -> str | None:
         return None

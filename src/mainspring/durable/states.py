@@ -136,7 +136,7 @@ def state_at(job: Job, recorded: Sequence[StepState], declared: Sequence[str]) -
 async def declared_by(store: Store, job: Job) -> list[str]:
     """Return the steps that the task declared when the job was enqueued.
 
-    They are stored with the job, because a reader such as the dashboard may not have the task's code.
+    They are stored with the job, because a reader may not have the task's code.
     """
     for kind in dict.fromkeys((kind_of_record(job.status), Kind.LIVE, Kind.HISTORY, Kind.DEAD)):
         for record in await store.look_up(kind, [job.id]):
