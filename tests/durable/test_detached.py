@@ -92,5 +92,5 @@ async def test_inline() -> None:
 async def test_where_nothing_is_durable() -> None:
     ctx = Context(claim_of())
     for call in (lambda: ctx.sleep(5), lambda: ctx.step("a", shout, "a"), lambda: ctx.wait_for("door")):
-        with pytest.raises(ConfigurationError, match="process of its own"):
+        with pytest.raises(ConfigurationError, match="in its own process"):
             await call()

@@ -49,7 +49,7 @@ def test_who_asks_for_something_new_too_early_was_changed(asks: tuple[str, ...],
     said = str(raised.value)
     assert f"step '{asked}'" in said
     assert f"step '{left}'" in said
-    for way in ("Put it back", "version=2", f"mainspring jobs retry j1 --from-step '{left}'"):
+    for way in ("Restore the function", "version=2", f"mainspring jobs retry j1 --from-step '{left}'"):
         assert way in said
 
 

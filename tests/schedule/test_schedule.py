@@ -256,7 +256,7 @@ def test_an_interval_from_the_last_finish() -> None:
         (lambda: Schedule("0 9 * * *", gap="jump"), "gap: 'jump' is not one of shift, skip"),
         (lambda: Schedule("0 9 * * *", misfire="lates"), "did you mean latest"),
         (lambda: Schedule("0 9 * * *", jitter="-5s"), "jitter: '-5s' is not a length of time"),
-        (lambda: Schedule("0 9 * * *", jitter=timedelta(-1)), "negative"),
+        (lambda: Schedule("0 9 * * *", jitter=timedelta(-1)), "from 0 to 100 years"),
         (lambda: Schedule("0 9 * * *", start="2026-02-01T00:00", end="2026-01-01T00:00"), "ends .* before it starts"),
         (lambda: Schedule("0 9 * * *").next_after(datetime(2026, 1, 1)), "has no offset"),
         (lambda: Pause(at("2026-02-01T00:00"), at("2026-01-01T00:00")), "ends .* before it begins"),

@@ -563,7 +563,7 @@ async def test_what_is_deleted_fires_no_more(app: Mainspring, kit: Kit, runs: No
 
 
 async def test_bad_input_is_refused(app: Mainspring, kit: Kit, note: Note) -> None:
-    with pytest.raises(InvalidSchedule, match="no schedule"):
+    with pytest.raises(InvalidSchedule, match="not a schedule"):
         await app.schedules.put("a", "sometimes", note.prepare())
     with pytest.raises(InvalidSchedule, match="Europe/Berlin"):
         await app.schedules.put("a", "@daily", note.prepare(), zone="Europe/Berln")
