@@ -315,7 +315,7 @@ def test_put_shows_what_it_would_do_and_needs_consent(in_code: Run, shop: Shop) 
     assert "at 09:00 every day (cron 0 9 * * *), Asia/Tokyo time" in outcome.out
     assert in_code("list", "--json").data["schedules"] == []
     outcome = in_code(*argv, "--yes", "--misfire", "all", "--max", "7", "--overlap", "skip")
-    assert (outcome.code, "t7 made: next at" in outcome.out) == (0, True), outcome.err
+    assert (outcome.code, "t7 created: next at" in outcome.out) == (0, True), outcome.err
     stored = shop.app.run(shop.app.schedules.get("t7"))
     assert (stored.task, stored.job["queue"], stored.job["payload"]) == ("greet", "mail", '{"name":"ana"}')
     assert (stored.schedule.misfire.max, stored.schedule.overlap) == (7, "skip")
