@@ -136,7 +136,7 @@ async def test_a_store_that_was_copied_is_resumed_only_on_purpose(source: Memory
         SystemHalted, match=r"memory://source is copied to memory://target, and stays halted.* --anyway"
     ):
         await app.resume()
-    with pytest.raises(SystemHalted, match="is halted already, as it is copied to memory://target"):
+    with pytest.raises(SystemHalted, match="is already halted, because it is copied to memory://target"):
         await app.halt("fire drill")
     assert await halted(source) == COPIED
     await app.pause("mail")

@@ -124,7 +124,7 @@ async def test_the_worker_retries_by_the_policy_of_the_queue() -> None:
 
 
 def test_what_cannot_be_a_default_is_refused_and_explained() -> None:
-    with pytest.raises(ConfigurationError, match=r"retry is a Retry\(…\), not 5"):
+    with pytest.raises(ConfigurationError, match=r"retry must be a Retry\(…\), not 5"):
         new_app(retry=5)
     with pytest.raises(ConfigurationError, match="timeout is -1"):
         new_app().queue("media", timeout=-1)
@@ -212,7 +212,9 @@ async def test_a_job_that_does_not_belong_among_the_items_is_refused_and_none_is
     async with manual(app) as kit:
         with pytest.raises(ConfigurationError, match="number 2 of the payloads is a job of task 'goodbye'"):
             await welcome.enqueue_many([{"guest": "ana"}, goodbye.prepare("bo")])
-        with pytest.raises(ConfigurationError, match=r"number 1 .* give them to each item, welcome.using\(…\).prepare"):
+        with pytest.raises(
+            ConfigurationError, match=r"number 1 .* give options to each item, welcome.using\(…\).prepare"
+        ):
             await welcome.using(delay=5).enqueue_many([welcome.prepare("bo")])
         with pytest.raises(InvalidPayload, match="number 2 of the payloads"):
             await welcome.enqueue_many([welcome.prepare("bo"), {"gest": "ana"}])

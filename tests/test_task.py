@@ -238,7 +238,7 @@ async def test_the_result_of_any_job_has_the_type_of_its_task_if_that_is_known_h
 async def test_a_handle_of_a_task_takes_no_job_of_another(kit: Kit) -> None:
     handle = await add.enqueue(1, 2)
     await kit.drain()
-    with pytest.raises(JobNotFound, match=r"is of task 'add', not 'welcome'; app.job\(…\) takes jobs of any task"):
+    with pytest.raises(JobNotFound, match=r"is of task 'add', not 'welcome'; use app.job\(…\) for jobs of any task"):
         await welcome.handle(handle.id).result()
     with pytest.raises(JobNotFound, match="there is no job nonsense"):
         await app.job("nonsense").result()

@@ -29,7 +29,7 @@ async def test_the_result_of_a_job_that_the_test_has_not_run_is_an_error_at_once
     async with testing.manual(app) as kit:
         handle = await double.enqueue(number=2)
         for job in (handle, app.job(handle.id)):
-            with pytest.raises(ConfigurationError, match=r"'double' is pending, and .* run what is due with kit.drain"):
+            with pytest.raises(ConfigurationError, match=r"'double' is pending, but .* run due jobs with kit.drain"):
                 await job.result()
         with pytest.raises(ConfigurationError, match="nothing runs by itself"):
             await asyncio.to_thread(handle.result_sync, timeout=60)
