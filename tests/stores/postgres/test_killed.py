@@ -28,11 +28,8 @@ async def hang_up(store: PostgresStore, watching: PostgresStore) -> None:
     """End the sessions of a worker without a word, as the server does when its process died."""
     for worker in list(store._listeners):
         await store._stop_listening(worker)
-
-    async def is_noticed() -> bool:
-        return bool((await watching._look()).disconnected)
-
-    await eventually(is_noticed)
+    await store._pool.close()
+    await eventually(lambda: is_disconnected(watching))
 
 
 async def test_the_jobs_of_a_killed_worker_are_taken_over_long_before_its_lease_ends(stores: Stores) -> None:
@@ -76,6 +73,22 @@ async def test_a_worker_that_lost_only_its_listening_connection_keeps_its_jobs(s
     watching._look = look_and_beat  # type: ignore[method-assign,assignment]
     assert (await watching.reap()).dead == frozenset()
     assert await end(working, held, Move.DONE) is not None
+
+
+async def test_a_worker_that_has_any_connection_left_is_not_disconnected(stores: Stores) -> None:
+    watching, working = await stores.another(), await stores.another()
+    await join(working, "working")
+    await eventually(lambda: is_locked(working, "working"))
+    await working._pool.close()  # they were opened before the lock was
+    await working.stats()
+    await working._stop_listening("working")
+    assert (await watching._look()).disconnected == []
+    await working._pool.close()
+    await eventually(lambda: is_disconnected(watching))
+
+
+async def is_disconnected(watching: PostgresStore) -> bool:
+    return bool((await watching._look()).disconnected)
 
 
 async def test_after_a_restart_of_the_server_locks_say_nothing(stores: Stores) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -88,20 +87,19 @@ class NotificationsBlocked(StoreError):
     """No notification passes this pooler: give workers a direct connection (listen=…, see docs/postgres.md)."""
 
 
-LOCK = f"SELECT pg_advisory_lock(%(key)s), {SERVER_START}"
+LOCK = f"SELECT pg_advisory_lock_shared(%(key)s), {SERVER_START}"
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLock:
-    """An advisory lock of the listening session. The server frees it when the worker's process dies."""
+    """An advisory lock of the process's sessions. The server frees it when the process dies."""
 
     key: int
     server: int  # when that server started: after a restart or failover the lock is gone
 
 
-async def lock_session(connection: Connection) -> SessionLock:
-    """Take a lock that no other session ever asks for."""
-    key = secrets.randbits(63)
+async def lock_session(connection: Connection, key: int) -> SessionLock:
+    """Take a lock that no other process ever asks for."""
     row = await (await connection.execute(LOCK, {"key": key})).fetchone()
     return SessionLock(key, 0 if row is None else row[1])
 
@@ -141,7 +139,7 @@ class Listener:
                     if await is_pooled(connection):
                         await self._check_echo(connection)
                     else:
-                        self.lock = await lock_session(connection)
+                        self.lock = await lock_session(connection, self._pool.show_life())
                     self._back()
                     await self._listen(connection)
             except (StoreError, psycopg.Error, OSError) as error:

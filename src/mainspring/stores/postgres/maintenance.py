@@ -107,7 +107,7 @@ ORDER BY jobs.id FOR NO KEY UPDATE SKIP LOCKED
 """
 MISSED_BEATS = 1.5  # heartbeats that a worker without a listening session may be late with before it counts as dead
 MIN_CONFIRMATION = 0.75  # seconds to wait for a heartbeat on its way: its connection may have been cut as well
-LOCK_IS_FREE = f"CASE WHEN lock_server = {SERVER_START} THEN pg_try_advisory_xact_lock_shared(lock) ELSE false END"
+LOCK_IS_FREE = f"CASE WHEN lock_server = {SERVER_START} THEN pg_try_advisory_xact_lock(lock) ELSE false END"
 LOOK = f"""
 SELECT (SELECT json_agg(json_build_array(id, beat, {LOCK_IS_FREE}, {{now}} - seen_at,
                                                coalesce(info->>'heartbeat', '0')))
@@ -120,7 +120,7 @@ SELECT (SELECT json_agg(json_build_array(id, beat, {LOCK_IS_FREE}, {{now}} - see
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """A worker whose listening session has ended, although the server did not restart."""
+    """A worker whose sessions have ended, although the server did not restart."""
 
     worker: str
     beat: int

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import secrets
 import select
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -17,6 +19,7 @@ Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 
 MAX_CONNECTIONS = 8  # per event loop; a caller that needs another one waits
 CONNECT_TIMEOUT = 10  # seconds
+SHOW_LIFE = "SELECT pg_advisory_lock_shared(%(key)s)"
 KEEPALIVES: dict[str, Any] = {
     "keepalives_idle": 15,
     "keepalives_interval": 5,
@@ -40,6 +43,7 @@ class Pool:
         self.dsn = dsn
         self.prepare = prepare
         self._by_loop: dict[asyncio.AbstractEventLoop, LoopConnections] = {}
+        self._life: tuple[int, int] | None = None  # this process, and the key of the lock that shows its life
 
     @contextlib.asynccontextmanager
     async def use(self) -> AsyncIterator[Connection]:
@@ -57,7 +61,19 @@ class Pool:
     async def connect(self) -> Connection:
         """Open a connection that only the caller uses."""
         with explained():
-            return await psycopg.AsyncConnection.connect(self.dsn, **self._options())
+            connection = await psycopg.AsyncConnection.connect(self.dsn, **self._options())
+        if self._life is not None and self._life[0] == os.getpid():
+            await show_life_on(connection, self._life[1])
+        return connection
+
+    def show_life(self) -> int:
+        """Make every connection that is opened from now on hold a shared lock of this process, and return its key.
+
+        The server frees the lock when the last of them ends. One connection may be cut while the process lives.
+        """
+        if self._life is None or self._life[0] != os.getpid():
+            self._life = os.getpid(), secrets.randbits(63)
+        return self._life[1]
 
     def connect_here(self) -> psycopg.Connection[tuple[Any, ...]]:
         """Open a connection for code without an event loop."""
@@ -101,6 +117,17 @@ class Pool:
                 return connection
             await connection.close()
         return await self.connect()
+
+
+async def show_life_on(connection: Connection, key: int) -> None:
+    """Take the lock, or close the connection: also if the caller is cancelled meanwhile."""
+    async with contextlib.AsyncExitStack() as closing:
+        closing.push_async_callback(connection.close)
+        try:
+            await connection.execute(SHOW_LIFE, {"key": key})
+        except psycopg.Error as error:
+            raise explain_on(connection, error) from error
+        closing.pop_all()
 
 
 @contextlib.asynccontextmanager

@@ -499,15 +499,16 @@ class PostgresStore:
             return replace(await self._run(take, repeatable=True), dead=frozenset(found))
 
     async def _killed(self, sight: maintenance.Overview) -> set[str]:
-        """Return the workers whose process has died: the server has freed the lock of their listening session.
+        """Return the workers whose process has died: the server has freed the lock that its sessions held.
 
-        A worker that only lost that connection still sends heartbeats, so this waits for its next one.
+        A worker that only lost its connections opens new ones and sends heartbeats, so this looks a second time.
         """
-        if not sight.disconnected:
+        disconnected = [worker for worker in sight.disconnected if worker.worker not in self._joined]
+        if not disconnected:
             return set()
-        await asyncio.sleep(max(worker.confirmed_in for worker in sight.disconnected))
+        await asyncio.sleep(max(worker.confirmed_in for worker in disconnected))
         later = {worker.worker: worker.beat for worker in (await self._look()).disconnected}
-        return {worker.worker for worker in sight.disconnected if later.get(worker.worker) == worker.beat}
+        return {worker.worker for worker in disconnected if later.get(worker.worker) == worker.beat}
 
     async def _look(self) -> maintenance.Overview:
         """Read the heartbeats. While the server does not answer, no worker can send one, so silence is counted anew."""
