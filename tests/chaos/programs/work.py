@@ -7,6 +7,8 @@ from typing import Any
 
 from mainspring.cli import logs
 from mainspring.clock import SETTLE
+from mainspring.job import LIVE
+from mainspring.stores.protocol import Filter
 from mainspring.stores.sqlite import store
 from mainspring.worker import Worker
 from mainspring.worker import worker as worker_module
@@ -47,4 +49,6 @@ def replay_dead(folder: str, who: str) -> None:
 async def _replay_dead(shop: Shop) -> None:
     async with shop.app as app:
         await app.jobs.retry_where(app.jobs.dead(), reason="their workers were killed by a test")
-        await Worker(app, id=shop.who).drain()
+        async with app.worker(id=shop.who):
+            while await app.store.count(Filter(statuses=tuple(LIVE))):  # noqa: ASYNC110 - some wait for their next attempt
+                await asyncio.sleep(0.05)
