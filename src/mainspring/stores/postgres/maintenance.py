@@ -105,7 +105,7 @@ TO_TAKE_STALLED = f"""
 {TO_TAKE} (id, token) IN (SELECT * FROM unnest(%(ids)s::uuid[], %(tokens)s::bigint[]))
 ORDER BY jobs.id FOR NO KEY UPDATE SKIP LOCKED
 """
-MISSED_BEATS = 1.5  # heartbeats that a worker without a listening session may be late with before it counts as dead
+MISSED_BEATS = 1.5  # heartbeats that a worker without any session may be late with before it counts as dead
 MIN_CONFIRMATION = 0.75  # seconds to wait for a heartbeat on its way: its connection may have been cut as well
 LOCK_IS_FREE = f"CASE WHEN lock_server = {SERVER_START} THEN pg_try_advisory_xact_lock(lock) ELSE false END"
 LOOK = f"""

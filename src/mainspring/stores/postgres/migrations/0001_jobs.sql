@@ -241,7 +241,7 @@ CREATE TABLE {schema}.workers (
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE {schema}.workers IS 'Who works here. Others judge by whether beat goes on, timed by their own clock.';
 COMMENT ON COLUMN {schema}.workers.lock IS
-    'advisory lock that the worker''s listening session holds: the server frees it when the process dies';
+    'advisory lock that the sessions of the worker''s process share: the server frees it when the process dies';
 COMMENT ON COLUMN {schema}.workers.lock_server IS 'start of the server (microseconds) that gave the lock; after a restart it is void';
 COMMENT ON COLUMN {schema}.workers.idle IS 'it sleeps until something is due, and wants to be notified of new jobs';
 
