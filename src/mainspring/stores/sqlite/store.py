@@ -301,8 +301,8 @@ class SqliteStore:
         return now - seen[1] >= self.lease
 
     def _death_of(self, worker: str) -> Callable[[], bool]:
-        """Return a function that checks, from any thread, whether the worker has sent no heartbeat since now."""
-        liveness, heartbeat = self.liveness, self.liveness.heartbeat_of(worker)
+        """Return a thread-safe check whether the worker has sent no heartbeat since it was found dead."""
+        liveness, (heartbeat, _) = self.liveness, self._seen.get(worker, (0, 0.0))  # 0: the kernel says that it is dead
         return lambda: liveness.dead(worker) or liveness.heartbeat_of(worker) == heartbeat
 
     def keep_time(self, doubted_until: Millis) -> tuple[Millis | None, Millis]:
