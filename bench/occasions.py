@@ -21,7 +21,7 @@ from pathlib import Path
 
 from mainspring import Mainspring, Person
 from mainspring.clock import to_millis
-from mainspring.schedule import zone_keys
+from mainspring.features.schedules.rules import zone_keys
 from mainspring.testing.clock import ManualClock
 
 DAY = datetime(2026, 6, 15, tzinfo=UTC)

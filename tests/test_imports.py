@@ -20,13 +20,13 @@ from mainspring import Mainspring
 NEVER = frozenset({
     "aiohttp", "botocore", "concurrent.futures.process", "email", "http.client", "importlib.metadata",
     "multiprocessing", "pdb", "psycopg", "pydantic", "pydantic_core", "structlog", "unittest", "uuid",
-    "mainspring.copying", "mainspring.occasions", "mainspring.stores.dynamodb", "mainspring.stores.postgres",
+    "mainspring.copying", "mainspring.features.people", "mainspring.stores.dynamodb", "mainspring.stores.postgres",
     "mainspring.testing", "mainspring.worker",
 })  # fmt: skip
 """Not by importing Mainspring, nor by a command that only needs a store."""
 
 STORES = frozenset({"mainspring.stores.memory", "mainspring.stores.sqlite", "sqlite3"})
-SCHEDULES = frozenset({"mainspring.schedule", "mainspring.scheduling", "zoneinfo"})
+SCHEDULES = frozenset({"mainspring.features.schedules.rules", "mainspring.features.schedules", "zoneinfo"})
 COMMANDS = frozenset(
     {"mainspring.cli.jobs", "mainspring.cli.schedules", "mainspring.cli.worker", "mainspring.cli.system"}
 )
@@ -67,7 +67,7 @@ def test_a_program_with_tasks_imports_pydantic_but_no_schedules_and_no_worker() 
     found = imported_by(f"from mainspring import Mainspring\napp = Mainspring('sqlite:///jobs.db')\n{declared}")
     assert "pydantic" in found
     assert not found & (
-        SCHEDULES - {"zoneinfo"} | {"mainspring.worker", "mainspring.occasions", "psycopg", "structlog"}
+        SCHEDULES - {"zoneinfo"} | {"mainspring.worker", "mainspring.features.people", "psycopg", "structlog"}
     )
 
 

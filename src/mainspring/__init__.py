@@ -51,8 +51,8 @@ from mainspring.stores.protocol import Filter
 from mainspring.task import Retention, Task
 
 if TYPE_CHECKING:
-    from mainspring.occasions import Occasion, Person
-    from mainspring.schedule import (
+    from mainspring.features.people import Occasion, Person
+    from mainspring.features.schedules.rules import (
         BusinessCalendar,
         Cron,
         Daily,
@@ -137,13 +137,13 @@ def __dir__() -> list[str]:
 
 
 LAZY = {
-    **dict.fromkeys(("Occasion", "Person"), "mainspring.occasions"),
+    **dict.fromkeys(("Occasion", "Person"), "mainspring.features.people"),
     **dict.fromkeys(
         (
             "BusinessCalendar", "Cron", "Daily", "Every", "Misfire", "Monthly", "Once", "Pause", "RRule", "Schedule",
             "Weekly", "Yearly",
         ),
-        "mainspring.schedule",
+        "mainspring.features.schedules.rules",
     ),
     "Worker": "mainspring.worker",
 }  # fmt: skip

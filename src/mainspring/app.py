@@ -44,10 +44,10 @@ from mainspring.task import Ack, Defaults, Isolation, Options, Retention, Task, 
 from mainspring.timers import Timers
 
 if TYPE_CHECKING:
-    from mainspring.occasions.occasions import Occasions
-    from mainspring.occasions.people import People
-    from mainspring.schedule import Policies
-    from mainspring.scheduling.schedules import Schedules, When
+    from mainspring.features.people.api import People
+    from mainspring.features.people.occasions import Occasions
+    from mainspring.features.schedules.api import Schedules, When
+    from mainspring.features.schedules.rules import Policies
     from mainspring.worker import Worker, WorkerOptions
 
 E = TypeVar("E", bound=Event)
@@ -126,14 +126,14 @@ class Mainspring:
     @cached_property
     def schedules(self) -> Schedules:
         """Return the schedules. They are imported at first use, to keep imports fast for programs without schedules."""
-        from mainspring.scheduling.schedules import Schedules
+        from mainspring.features.schedules.api import Schedules
 
         return Schedules(self)
 
     @cached_property
     def timers(self) -> Timers:
         """Return the timers: what workers do when documents come due."""
-        from mainspring.scheduling.timer import ScheduleTimer
+        from mainspring.features.schedules.timer import ScheduleTimer
 
         timers = Timers(self)
         timers.add(LimitTimer(self))  # also without limits: jobs may still wait for limits that were removed
@@ -144,13 +144,13 @@ class Mainspring:
     @cached_property
     def people(self) -> People:
         """Return the people. They are imported at first use, to keep imports fast for programs without people."""
-        from mainspring.occasions.people import People
+        from mainspring.features.people.api import People
 
         return People(self)
 
     @cached_property
     def occasions(self) -> Occasions:
-        from mainspring.occasions.occasions import Occasions
+        from mainspring.features.people.occasions import Occasions
 
         return Occasions(self)
 
@@ -261,7 +261,7 @@ class Mainspring:
         if "zone" in policies:
             msg = "@app.every calls the zone tz: write tz=…"
             raise ConfigurationError(msg)
-        from mainspring.scheduling.schedules import Declared, as_schedule, owner_of
+        from mainspring.features.schedules.api import Declared, as_schedule, owner_of
 
         schedule = as_schedule(when, zone=tz, **policies)
 

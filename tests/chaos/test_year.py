@@ -1,4 +1,4 @@
-"""A year of schedules in which processes die, clocks are set and a new tzdata comes: see tests/scheduling/year.py."""
+"""A year of schedules: processes die, clocks are set, new tzdata arrives. See tests/features/schedules/year.py."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.conftest import STORES, Chaos, long_only
-from tests.scheduling.year import live
-from tests.scheduling.year_oracle import check_all
+from tests.features.schedules.year import live
+from tests.features.schedules.year_oracle import check_all
 
 pytestmark = [pytest.mark.chaos, long_only]
 START = datetime(2026, 1, 1, 5, 7, tzinfo=UTC)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mainspring import Occasion, Person
-from mainspring.occasions.plan import Plan
+from mainspring.features.people.plan import Plan
 from mainspring.stores.documents import Bundle, Key, Listing, Write
 from tests.cli.conftest import Run, Shop
 

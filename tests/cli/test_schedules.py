@@ -15,8 +15,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from mainspring.cli.terminal import Terminal
-from mainspring.schedule import tzdata_version
-from mainspring.scheduling.ledger import Became
+from mainspring.features.schedules.ledger import Became
+from mainspring.features.schedules.rules import tzdata_version
 from mainspring.stores.documents import Bundle
 from mainspring.stores.protocol import Filter
 from tests.cli.conftest import Outcome, Run, Shop

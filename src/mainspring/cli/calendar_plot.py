@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import date, timedelta
 
-from mainspring.schedule.parse import FULL_WEEKDAYS
+from mainspring.features.schedules.rules.parse import FULL_WEEKDAYS
 
 MARKS = "·░▒▓█"
 PLAIN_MARKS = ".:+*#"  # if the output is not a terminal

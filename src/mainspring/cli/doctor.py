@@ -27,7 +27,7 @@ from mainspring.stores.protocol import Filter, Finding, Severity, Stats, shown_d
 from mainspring.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:  # importing people takes a while, and most commands do not need them
-    from mainspring.occasions.repair import Lack
+    from mainspring.features.people.repair import Lack
 
 OLDEST_PYTHON = (3, 11)
 PACKAGES = ("mainspring", "pydantic", "tzdata")
@@ -189,7 +189,7 @@ def mend(app: Mainspring) -> Finding:
 
 
 def mend_people(app: Mainspring) -> Iterator[Finding]:
-    from mainspring.occasions import repair
+    from mainspring.features.people import repair
 
     if lack := app.run(repair.mend(app)):
         strays = f"; {count(lack.strays, 'entry', 'entries')} without a person removed" if lack.strays else ""
@@ -292,7 +292,7 @@ def check_clock(app: Mainspring, now: datetime) -> Finding:
 
 def check_people(app: Mainspring) -> Iterator[Finding]:
     """Check that people have their entries. Both are written together, but a copy that was cut short may lack some."""
-    from mainspring.occasions import repair
+    from mainspring.features.people import repair
 
     lack = app.run(repair.look(app, PEOPLE_CHECKED))
     checked = f"{count(lack.people, 'person', 'people')} checked"

@@ -14,7 +14,7 @@ from mainspring.cli.table import Column
 from mainspring.cli.terminal import Terminal
 
 if TYPE_CHECKING:  # importing occasions takes a while, and most commands do not need them
-    from mainspring.occasions.occasions import Upcoming
+    from mainspring.features.people.occasions import Upcoming
 
 COLUMNS = [Column("LOCAL"), Column("PERSON", least=8), Column("KIND"), Column("ZONE"), Column("UTC"), Column("FOR")]
 

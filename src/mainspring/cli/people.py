@@ -16,9 +16,9 @@ from mainspring.cli.table import Column, Styled, printable
 from mainspring.cli.terminal import Terminal
 
 if TYPE_CHECKING:  # importing people takes a while, and most commands do not need them
-    from mainspring.occasions import Person
-    from mainspring.occasions.ledger import Entry
-    from mainspring.occasions.rows import Report
+    from mainspring.features.people import Person
+    from mainspring.features.people.ledger import Entry
+    from mainspring.features.people.rows import Report
 
 SHOWN = 20  # bad rows; --json shows all
 PEOPLE = [

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from mainspring.cli.data import plain
-from mainspring.schedule import Change, Occurrence, Row
-from mainspring.scheduling.stored import StoredSchedule
+from mainspring.features.schedules.rules import Change, Occurrence, Row
+from mainspring.features.schedules.storage import StoredSchedule
 
 
 def plain_schedule(stored: StoredSchedule, now: datetime) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from typing import Any
 
 from mainspring.cli.exits import UsageError
 from mainspring.cli.parser import Parser, parse_positive
-from mainspring.schedule import Misfire, Schedule
-from mainspring.schedule.policies import MISFIRES, OVERLAPS
-from mainspring.schedule.zones import FOLDS, GAPS
+from mainspring.features.schedules.rules import Misfire, Schedule
+from mainspring.features.schedules.rules.policies import MISFIRES, OVERLAPS
+from mainspring.features.schedules.rules.zones import FOLDS, GAPS
 
 PLAIN = ("rule", "zone", "gap", "fold", "overlap", "jitter", "start", "end")
 OF_MISFIRE = ("misfire", "grace", "max")

@@ -11,12 +11,12 @@ from textwrap import wrap
 from mainspring.cli.job_page import INDENT, say_block, say_heading
 from mainspring.cli.table import Cell, Column, Styled, printable, render
 from mainspring.cli.terminal import STATUS_STYLES, Terminal
+from mainspring.features.schedules.ledger import Became, Entry
+from mainspring.features.schedules.rules import Change, Occurrence, Row, Schedule
+from mainspring.features.schedules.rules.parse import write_length
+from mainspring.features.schedules.storage import StoredSchedule
 from mainspring.humanize import show_both, show_length, show_moment, show_relative
 from mainspring.job import Job
-from mainspring.schedule import Change, Occurrence, Row, Schedule
-from mainspring.schedule.parse import write_length
-from mainspring.scheduling.ledger import Became, Entry
-from mainspring.scheduling.stored import StoredSchedule
 
 STYLES = {Became.FIRED: "green", Became.TRIGGERED: "cyan", Became.COALESCED: "dim", Became.SKIPPED: "yellow"}
 KINDS = {"added": "green", "removed": "red", "moved": "yellow"}

@@ -41,13 +41,13 @@ from mainspring.cli.schedule_page import (
 from mainspring.cli.system import add_length_options, end_of
 from mainspring.cli.terminal import Terminal
 from mainspring.errors import MainspringError, ScheduleNotFound
+from mainspring.features.schedules.api import compare_stored
+from mainspring.features.schedules.ledger import Entry
+from mainspring.features.schedules.rules import PACKAGED, Occurrence, Schedule, Zones, preview
+from mainspring.features.schedules.rules.timeline import TICK
+from mainspring.features.schedules.storage import StoredSchedule
 from mainspring.humanize import show_moment
 from mainspring.job import Job, NewJob
-from mainspring.schedule import PACKAGED, Occurrence, Schedule, Zones, preview
-from mainspring.schedule.timeline import TICK
-from mainspring.scheduling.ledger import Entry
-from mainspring.scheduling.schedules import compare_stored
-from mainspring.scheduling.stored import StoredSchedule
 
 AT_ONCE = 50  # ledgers that are read at the same time
 SHOWN_TIMES = 5

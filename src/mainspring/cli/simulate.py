@@ -20,9 +20,9 @@ from mainspring.cli.schedule_page import show_minutes, state_of
 from mainspring.cli.table import Cell, Column, Styled
 from mainspring.cli.terminal import Terminal, on_terminal
 from mainspring.errors import ScheduleNotFound
-from mainspring.scheduling.ledger import Entry
-from mainspring.scheduling.simulation import Course, simulate
-from mainspring.scheduling.stored import StoredSchedule, template_of, with_pause
+from mainspring.features.schedules.ledger import Entry
+from mainspring.features.schedules.simulation import Course, simulate
+from mainspring.features.schedules.storage import StoredSchedule, template_of, with_pause
 
 MAX_FIRES = 500_000
 SHOWN_REMARKS = 12

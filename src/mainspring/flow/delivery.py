@@ -18,9 +18,9 @@ from mainspring.job import Claim, Job, Move, NewJob
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
-    from mainspring.schedule.hours import Hours
-    from mainspring.schedule.parse import TimeOfDay, Weekday
-    from mainspring.schedule.zones import Zone
+    from mainspring.features.schedules.rules.hours import Hours
+    from mainspring.features.schedules.rules.parse import TimeOfDay, Weekday
+    from mainspring.features.schedules.rules.zones import Zone
 
 OPTION = "deliver"
 PUT_OFF = "put_off"  # an option that says why the job is later than asked for
@@ -54,9 +54,9 @@ class Window:
         return PersonWindow(who)
 
     def local(self) -> LocalHours:
-        from mainspring.schedule.hours import Hours  # noqa: PLC0415 - see the module's docstring
-        from mainspring.schedule.parse import times_of_day, weekdays  # noqa: PLC0415
-        from mainspring.schedule.zones import PACKAGED  # noqa: PLC0415
+        from mainspring.features.schedules.rules.hours import Hours  # noqa: PLC0415 - see the module's docstring
+        from mainspring.features.schedules.rules.parse import times_of_day, weekdays  # noqa: PLC0415
+        from mainspring.features.schedules.rules.zones import PACKAGED  # noqa: PLC0415
 
         (start,), (end,) = times_of_day(self.start, "start"), times_of_day(self.end, "end")
         if start == end:
@@ -145,8 +145,8 @@ class Deliveries:
         """Return the hours of people who have quiet hours. A person who does not exist is up to the handler."""
         if not ids:
             return {}
-        from mainspring.occasions.quiet import quiet_hours  # noqa: PLC0415 - programs without people start faster
-        from mainspring.schedule.zones import PACKAGED  # noqa: PLC0415 - see the module's docstring
+        from mainspring.features.people.quiet import quiet_hours  # noqa: PLC0415 - programs without people start faster
+        from mainspring.features.schedules.rules.zones import PACKAGED  # noqa: PLC0415 - see the module's docstring
 
         found: dict[str, LocalHours | InvalidPerson] = {}
         for who, person in (await self._app.people.look_up(ids)).items():

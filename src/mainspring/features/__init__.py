@@ -1,0 +1,1 @@
+"""Features: each package is one feature, with the same file names in all of them."""

@@ -1,0 +1,24 @@
+"""People and their occasions: send a message once a year, at nine in the morning of the person's local time.
+
+quiet       the hours in which a person gets no messages
+occasion    a birthday, an anniversary, or a kind of your own
+person      a person: name, zone, addresses, occasions
+times       which instant an occasion has in a year, without I/O
+plan        what to send next to one person for one occasion, and how changes affect that, without I/O
+firing      decides what to write when a plan is due, without I/O
+ledger      what became of each occasion: sent, or skipped and why
+kinds       which kinds of occasions a store has plans for
+timer       finds the plans that are due and writes the decisions
+handler     calls your function with the current person and occasion
+lookups     reads the people of many jobs in one read
+api         `app.people`: put, change and delete people; a person and all plans in one write
+search      finds people by e-mail address, name, zone, kind or attributes
+repair      restores missing plans and e-mail list entries
+rows        reads people from CSV files
+occasions   `app.occasions`, `@app.occasion(…)`: handlers, what is coming, the ledger
+"""
+
+from mainspring.features.people.occasion import Occasion
+from mainspring.features.people.person import Person
+
+__all__ = ["Occasion", "Person"]

@@ -1,0 +1,112 @@
+"""`app.occasions`: the handlers of each kind, the coming messages, and the ledger."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from mainspring.clock import duration
+from mainspring.errors import ConfigurationError, InvalidPerson
+from mainspring.features.people import kinds, ledger
+from mainspring.features.people.handler import task_function
+from mainspring.features.people.ledger import Entry
+from mainspring.features.people.occasion import KIND
+from mainspring.features.people.plan import Plan, collection_of
+from mainspring.features.people.timer import OccasionTimer
+from mainspring.features.schedules.rules import PACKAGED
+from mainspring.stores.documents import Document, Key, Listing
+
+if TYPE_CHECKING:
+    from mainspring.app import Mainspring
+
+WEEK = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True)
+class Upcoming:
+    """A message that will be sent."""
+
+    person: str
+    kind: str
+    on: date  # the local date that it is for
+    due: datetime  # when it will be sent, in UTC
+    zone: str
+
+    @property
+    def local(self) -> datetime:
+        """Return `due` in the person's local time."""
+        return self.due.astimezone(PACKAGED.get(self.zone).info)
+
+
+class Occasions:
+    def __init__(self, app: Mainspring) -> None:
+        self._app = app
+        self._timers: dict[str, OccasionTimer] = {}
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Return the kinds that have a handler in this application."""
+        return tuple(self._timers)
+
+    def handle(
+        self, kind: str, function: Callable[..., Any], names: Mapping[str, Any], make: Callable[..., Any]
+    ) -> None:
+        """See `app.occasion`."""
+        if not re.fullmatch(KIND, kind):
+            msg = f"{kind!r} is not a kind of occasion; use letters, digits, - and _"
+            raise ConfigurationError(msg)
+        known = self._timers.get(kind)
+        if known is not None and _place(known.task.function) != _place(function):  # else the module is reloaded
+            msg = f"{kind!r} is handled by {known.task.name!r} already; a kind can have only one handler"
+            raise ConfigurationError(msg)
+        task = make(task_function(self._app, function, names))
+        task.keys_are_unique = True
+        if known is None:
+            self._timers[kind] = OccasionTimer(self._app, kind, task)
+            self._app.timers.add(self._timers[kind])
+        else:
+            known.task = task
+
+    async def upcoming(
+        self, ahead: timedelta = WEEK, *, kind: str | None = None, limit: int = 100
+    ) -> Sequence[Upcoming]:
+        """Return what will be sent within `ahead`, soonest first, including what is overdue."""
+        wanted = [kind] if kind is not None else await kinds.known(self._app.store)
+        found: list[Upcoming] = []
+        for name in wanted:
+            due = await self._app.store.due(collection_of(name), limit, ahead=duration(ahead))
+            found += [_upcoming(plan) for plan in _readable(due.documents)]
+        return sorted(found, key=lambda one: (one.due, one.person, one.kind))[:limit]
+
+    async def next(self, person: str) -> Sequence[Upcoming]:
+        """Return the next message of each occasion of one person, soonest first."""
+        found = await self._app.people.get(person)
+        keys = [Key(collection_of(occasion.kind), "", person) for occasion in found.occasions]
+        plans = _readable(await self._app.store.documents(keys))
+        return sorted((_upcoming(plan) for plan in plans if plan.next is not None), key=lambda one: one.due)
+
+    async def ledger(self, person: str, *, limit: int = 100, before: date | None = None) -> Sequence[Entry]:
+        """Return what became of a person's occasions, newest first."""
+        seen = None if before is None else (person, str(before))
+        listing = Listing(ledger.COLLECTION, person, seen, limit, backwards=True)
+        return [Entry.from_document(document) for document in await self._app.store.browse(listing)]
+
+
+def _place(function: Callable[..., Any]) -> tuple[str, str]:
+    return function.__module__, function.__qualname__
+
+
+def _readable(documents: Iterable[Document]) -> Iterator[Plan]:
+    """Yield the plans that this version can read. Newer versions handle the others."""
+    for document in documents:
+        with suppress(InvalidPerson):
+            yield Plan.from_document(document)
+
+
+def _upcoming(plan: Plan) -> Upcoming:
+    assert plan.next is not None  # noqa: S101 - a plan without one is never due
+    return Upcoming(plan.person, plan.kind, plan.next.on, plan.next.due, plan.times.zone)

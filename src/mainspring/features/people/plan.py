@@ -1,0 +1,211 @@
+"""Plans what to send next to one person for one occasion, and how a change of either affects that.
+
+`sent` is the date of the last message: no year gets a second message, whatever is changed. A message that is still to
+be sent for a year is also sent after a change of zone or time. If the new time has passed, it is sent at once.
+
+A version must understand `times` and `next` of what a newer version wrote; it keeps other fields unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime, timedelta
+from typing import Any, NamedTuple
+
+from pydantic_core import from_json, to_json
+
+from mainspring.clock import to_millis
+from mainspring.errors import MainspringError
+from mainspring.features.people.occasion import Occasion
+from mainspring.features.people.person import Person, unreadable
+from mainspring.features.people.times import Moment, Times
+from mainspring.features.schedules.rules import tzdata_version
+from mainspring.stores.documents import ABSENT, Document, Key, Write
+
+SENT_RETENTION = timedelta(days=800)  # how long a deleted person's last message is remembered: this year and the next
+
+
+def collection_of(kind: str) -> str:
+    """Return the collection of a kind. Each has its own, so that a process reads only kinds that it handles."""
+    return f"occasions.{kind}"
+
+
+class Next(NamedTuple):
+    """The next message."""
+
+    on: date  # the local date that it is for
+    utc: datetime  # the instant of its time on that date
+    due: datetime  # when to send: that time, or later if it had passed when this was planned
+
+
+@dataclass(slots=True)
+class Plan:
+    """The plan of one occasion. Treat it as immutable; `Write` says why it is not frozen."""
+
+    person: str
+    kind: str
+    times: Times
+    next: Next | None = None
+    sent: date | None = None  # the local date of the last message that was sent
+    gone: bool = False  # the person or occasion was deleted; the plan stays to remember what was sent
+    tzdata: str = field(default_factory=tzdata_version)  # the version that `next` was computed with
+    version: str = ABSENT  # of its document
+    others: Mapping[str, Any] = field(default_factory=dict)  # fields of its document that only newer versions know
+
+    # -- as a document --------------------------------------------------------------------------------
+
+    @property
+    def key(self) -> Key:
+        return Key(collection_of(self.kind), "", self.person)
+
+    @property
+    def message_key(self) -> str:
+        """Return the dedupe key of the next message, by which a repeat is recognised."""
+        assert self.next is not None  # noqa: S101 - called only if there is one
+        return f"{self.person}:{self.kind}:{self.next.on}"
+
+    def write(self, now: datetime) -> Write:
+        """Return the write, which fails if another process has changed the plan since it was read."""
+        if self.gone and self.sent is None:
+            return Write(self.key, None, expected=self.version)
+        return Write(
+            self.key,
+            to_json(self.to_data()).decode(),
+            expected=self.version,
+            due_at=None if self.next is None else to_millis(self.next.due),
+            expires_at=to_millis(now + SENT_RETENTION) if self.gone else None,
+        )
+
+    def to_data(self) -> dict[str, Any]:
+        data: dict[str, Any] = {**self.others, "times": self.times.to_data(), "tzdata": self.tzdata}
+        if self.next is not None:
+            data["next"] = self.next
+        if self.sent is not None:
+            data["sent"] = self.sent
+        return {**data, "gone": True} if self.gone else data
+
+    @classmethod
+    def from_document(cls, document: Document) -> Plan:
+        person, kind = document.key.id, document.key.collection.partition(".")[2]
+        try:
+            return cls._from_data(person, kind, from_json(document.data), document.version)
+        except (MainspringError, ValueError, KeyError, TypeError, AttributeError) as error:
+            why = str(error) if isinstance(error, MainspringError) else repr(error)
+            what = f"the plan for the {kind} of person"
+            raise unreadable(person, why, what) from error
+
+    @classmethod
+    def _from_data(cls, person: str, kind: str, data: dict[str, Any], version: str) -> Plan:
+        given, sent = data.pop("next", None), data.pop("sent", None)
+        return cls(
+            person=person,
+            kind=kind,
+            times=Times.from_data(data.pop("times")),
+            next=None if given is None else _next(*given),
+            sent=None if sent is None else date.fromisoformat(sent),
+            gone=data.pop("gone", False),
+            tzdata=data.pop("tzdata"),
+            version=version,
+            others=data,  # the fields that were not taken above
+        )
+
+    # -- what comes next ------------------------------------------------------------------------------
+
+    def beyond(self, *, sent: bool = False) -> Plan:
+        """Return the plan for a later year, after the next message was sent or skipped."""
+        assert self.next is not None  # noqa: S101 - called only if there is one
+        later = self.times.from_year(self._first_year(self.next.on.year + 1))
+        return Plan(  # not `replace`, which takes twice as long: every plan of a burst gets here
+            self.person,
+            self.kind,
+            self.times,
+            None if later is None else on_time(later),
+            self.next.on if sent else self.sent,
+            self.gone,
+            tzdata_version(),
+            self.version,
+            self.others,
+        )
+
+    def derived(self) -> Plan:
+        """Return this with the instant of the next message computed again, with today's tzdata."""
+        if self.next is None or (moment := self.times.in_year(self.next.on.year)) is None:
+            return replace(self, tzdata=tzdata_version())
+        put_off = self.next.due > self.next.utc
+        due = max(moment.utc, self.next.due) if put_off else moment.utc
+        return replace(self, next=Next(moment.on, moment.utc, due), tzdata=tzdata_version())
+
+    def rewound(self, now: datetime) -> Plan:
+        """Return this with a future message that a clock which was ahead had skipped, but never one that was sent."""
+        moment = self.times.from_year(self._first_year(self.times.today(now).year))
+        if moment is not None and moment.utc <= now:
+            moment = self.times.from_year(moment.on.year + 1)
+        if self.gone or self.next is None or moment is None or moment.on.year >= self.next.on.year:
+            return self
+        return replace(self, next=on_time(moment), tzdata=tzdata_version())
+
+    def _first_year(self, year: int) -> int:
+        return _unsent_year(year, self.sent)
+
+
+def _next(on: str, utc: str, due: str) -> Next:
+    return Next(date.fromisoformat(on), datetime.fromisoformat(utc), datetime.fromisoformat(due))
+
+
+def on_time(moment: Moment) -> Next:
+    return Next(moment.on, moment.utc, moment.utc)
+
+
+# -- what a change does -----------------------------------------------------------------------------------
+
+
+def planned(known: Plan | None, person: Person, occasion: Occasion, now: datetime) -> Plan:
+    """Return the plan for an occasion as it is now. That is `known` itself if its times have not changed."""
+    times = Times.of(person, occasion)
+    if known is None or known.gone:
+        sent, version, others = (None, ABSENT, {}) if known is None else (known.sent, known.version, known.others)
+        first = _first(times, sent, occasion, now)
+        return Plan(person.id, occasion.kind, times, first, sent, version=version, others=others)
+    if known.times == times:
+        return known
+    moved = replace(known, times=times, tzdata=tzdata_version())
+    candidates = [_moved(known, moved, occasion, now), _first(times, known.sent, occasion, now)]
+    found = min((found for found in candidates if found is not None), key=lambda found: found.on.year, default=None)
+    return replace(moved, next=found)
+
+
+def ended(known: Plan) -> Plan:
+    return replace(known, next=None, gone=True)
+
+
+def _unsent_year(year: int, sent: date | None) -> int:
+    """Return that year, or the first one after it for which nothing was sent."""
+    return year if sent is None else max(year, sent.year + 1)
+
+
+def _first(times: Times, sent: date | None, occasion: Occasion, now: datetime) -> Next | None:
+    """Return the first message of a new occasion: a future one, or today's if its time has passed and `late` allows."""
+    today = times.today(now)
+    since = today - timedelta(days=2)  # quiet hours may delay a message to the next day
+    moment = times.from_year(_unsent_year(since.year + times.is_before(since), sent))
+    while moment is not None and moment.utc <= now:
+        if moment.on == today and occasion.late == "send":
+            return Next(moment.on, moment.utc, now)
+        moment = times.from_year(moment.on.year + 1)
+    return None if moment is None else on_time(moment)
+
+
+def _moved(known: Plan, moved: Plan, occasion: Occasion, now: datetime) -> Next | None:
+    """Return the message that was still to be sent, at its new time; if that has passed, at once.
+
+    If the date was changed to one that has passed, it is sent only within the grace, and only if `late` allows it.
+    """
+    if known.next is None or (moment := moved.times.in_year(known.next.on.year)) is None:
+        return None
+    if moment.utc > now:
+        return on_time(moment)
+    if moved.times.same_day_as(known.times):
+        return Next(moment.on, moment.utc, max(moment.utc, min(known.next.due, now)))
+    wanted = occasion.late == "send" and now - moment.utc <= moved.times.grace_length
+    return Next(moment.on, moment.utc, now) if wanted else None

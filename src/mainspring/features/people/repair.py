@@ -1,0 +1,160 @@
+"""Checks that each person has a plan for each occasion and an entry in the list of their e-mail address.
+
+A person, plans and entry are one write, so they can be separated only by other means, such as an interrupted copy or a
+manual edit. What is missing is restored in a write that is fenced by the person's version, so a concurrent change comes
+either before or after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import TYPE_CHECKING
+
+from mainspring.features.people import kinds, ledger
+from mainspring.features.people.api import Stored
+from mainspring.features.people.ledger import Became, Entry
+from mainspring.features.people.occasion import Occasion
+from mainspring.features.people.person import Person
+from mainspring.features.people.plan import Plan, collection_of, planned
+from mainspring.features.people.search import EMAILS, PEOPLE, email_key
+from mainspring.features.people.times import Times
+from mainspring.stores.documents import Bundle, Document, Key, Listing, Write
+
+if TYPE_CHECKING:
+    from mainspring.app import Mainspring
+
+PAGE = 500
+LEDGER_ENTRIES_READ = 100  # newest entries of a person's ledger, to find what was sent
+
+
+@dataclass(slots=True)
+class Lack:
+    """Counts of what is missing for the people that were checked."""
+
+    people: int = 0  # checked
+    unlisted: int = 0  # people without an entry in the list of their e-mail address
+    unplanned: int = 0  # occasions without a plan
+    strays: int = 0  # list entries of people who do not have that address; only `mend` looks for them
+
+    def __bool__(self) -> bool:
+        return bool(self.unlisted or self.unplanned or self.strays)
+
+
+@dataclass(frozen=True, slots=True)
+class PersonLack:
+    """A person and what is missing for them."""
+
+    document: Document
+    person: Person
+    email: Key | None
+    occasions: Sequence[Occasion]
+
+    @property
+    def plans(self) -> list[Key]:
+        return [Key(collection_of(occasion.kind), "", self.person.id) for occasion in self.occasions]
+
+    def without(self, there: Collection[Key]) -> PersonLack:
+        unplanned = [occasion for occasion, plan in zip(self.occasions, self.plans, strict=True) if plan not in there]
+        return replace(self, email=None if self.email in there else self.email, occasions=unplanned)
+
+    def __bool__(self) -> bool:
+        return self.email is not None or bool(self.occasions)
+
+
+async def look(app: Mainspring, most: int) -> Lack:
+    """Check up to about `most` people, in the order of their ids; return what is missing."""
+    lack = Lack()
+    async for page in _pages(app, PEOPLE, ""):
+        _count(lack, page, await _lacking(app, page))
+        if lack.people >= most:
+            break
+    return lack
+
+
+async def mend(app: Mainspring) -> Lack:
+    """Restore what is missing for all people, and remove stray list entries; return what was wrong."""
+    lack = Lack()
+    async for page in _pages(app, PEOPLE, ""):
+        found = await _lacking(app, page)
+        _count(lack, page, found)
+        await _put_back(app, found)
+    async for page in _pages(app, EMAILS, None):
+        strays = await _strays(app, page)
+        lack.strays += len(strays)
+        await app.store.write([Bundle((Write(one.key, None, expected=one.version),)) for one in strays])
+    return lack
+
+
+async def _pages(app: Mainspring, collection: str, group: str | None) -> AsyncIterator[Sequence[Document]]:
+    seen: tuple[str, str] | None = None
+    while page := await app.store.browse(Listing(collection, group, seen, PAGE)):
+        yield page
+        seen = page[-1].key.group, page[-1].key.id
+
+
+def _count(lack: Lack, page: Sequence[Document], found: Iterable[PersonLack]) -> None:
+    lack.people += len(page)
+    for missing in found:
+        lack.unlisted += missing.email is not None
+        lack.unplanned += len(missing.occasions)
+
+
+# -- what is missing ---------------------------------------------------------------------------------------
+
+
+async def _lacking(app: Mainspring, page: Sequence[Document]) -> list[PersonLack]:
+    """Return what is missing for the people on a page. People that only a newer version can read are left to it."""
+    should = [_whole(one, person) for one in page if isinstance(person := Stored.of(one).person, Person)]
+    wanted = [key for one in should for key in (one.email, *one.plans) if key is not None]
+    there = {one.key for one in await app.store.documents(wanted)} if wanted else set()
+    return [lack for one in should if (lack := one.without(there))]
+
+
+def _whole(document: Document, person: Person) -> PersonLack:
+    return PersonLack(document, person, email_key(person.id, person), person.occasions)
+
+
+async def _strays(app: Mainspring, page: Sequence[Document]) -> list[Document]:
+    people = {one.key.id: Stored.of(one).person for one in await app.store.documents(_people_of(page))}
+    return [
+        one
+        for one in page
+        if (person := people.get(one.key.id)) is None
+        or (isinstance(person, Person) and email_key(person.id, person) != one.key)
+    ]
+
+
+def _people_of(page: Sequence[Document]) -> list[Key]:
+    return [Key(PEOPLE, "", person_id) for person_id in {document.key.id for document in page}]
+
+
+# -- putting it back ---------------------------------------------------------------------------------------
+
+
+async def _put_back(app: Mainspring, found: Sequence[PersonLack]) -> None:
+    for kind in {occasion.kind for lack in found for occasion in lack.occasions}:
+        await kinds.note(app.store, kind)
+    bundles = [await _bundle(app, lack) for lack in found]
+    if bundles:
+        await app.store.write(bundles)
+
+
+async def _bundle(app: Mainspring, lack: PersonLack) -> Bundle:
+    now, person = app.now(), lack.person
+    writes = [Write(lack.document.key, lack.document.data, expected=lack.document.version)]
+    writes += [Write(lack.email, "{}")] if lack.email is not None else []
+    sent = await _sent(app, person.id) if lack.occasions else {}
+    for occasion in lack.occasions:
+        times = Times.of(person, occasion)
+        before = Plan(person.id, occasion.kind, times, sent=sent.get(occasion.kind), gone=True)
+        writes.append(planned(before, person, occasion, now).write(now))
+    return Bundle(tuple(writes))
+
+
+async def _sent(app: Mainspring, person: str) -> dict[str, date]:
+    """Return, by kind, the last date for which a message was sent, so that it is not sent again."""
+    newest = await app.store.browse(Listing(ledger.COLLECTION, person, None, LEDGER_ENTRIES_READ, backwards=True))
+    entries = [Entry.from_document(document) for document in reversed(newest)]
+    return {entry.kind: entry.on for entry in entries if entry.became is Became.SENT}

@@ -1,0 +1,324 @@
+"""`app.schedules`: create, read and change the schedules in the store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Unpack
+
+from mainspring.errors import ConfigurationError, InvalidSchedule, ScheduleNotFound, StoreBusy
+from mainspring.features.schedules import ledger
+from mainspring.features.schedules.audit import note_change, note_trigger
+from mainspring.features.schedules.firing import undecided_entries
+from mainspring.features.schedules.ledger import Entry
+from mainspring.features.schedules.rules import (
+    PACKAGED,
+    Change,
+    PoliciesInZone,
+    Row,
+    Rule,
+    Schedule,
+    Zones,
+    compare,
+    preview,
+)
+from mainspring.features.schedules.storage import COLLECTION, StoredSchedule, template_of
+from mainspring.job import Inserted, NewJob
+from mainspring.jobs import whoami
+from mainspring.log import get_log
+from mainspring.stores.documents import ABSENT, Bundle, Key, Listing, Note, Write
+from mainspring.stores.protocol import By
+
+if TYPE_CHECKING:
+    from mainspring.app import Mainspring
+
+log = get_log("mainspring.schedules")
+
+When = Schedule | Rule | timedelta | str
+"""When something runs: a schedule, a rule, an interval, or a text for one of these."""
+
+MAX_TRIES = 20  # of a change while other processes change the same schedule
+PAGE = 500
+COMPARED_TIME = timedelta(days=366)
+NOT_IN_CODE = "it is no longer in the code"
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A schedule as the code declares it."""
+
+    id: str
+    schedule: Schedule
+    job: NewJob
+    owner: str
+
+
+class Schedules:
+    """The schedules of an application. Each change takes effect at once, in every process."""
+
+    def __init__(self, app: Mainspring) -> None:
+        self._app = app
+        self.declared: dict[str, Declared] = {}
+
+    # -- creating -------------------------------------------------------------------------------------
+
+    async def put(
+        self,
+        id: str,
+        when: When,
+        job: NewJob,
+        *,
+        reason: str = "",
+        actor: str | None = None,
+        **policies: Unpack[PoliciesInZone],
+    ) -> StoredSchedule:
+        """Create or replace a schedule: `put("nightly", "0 2 * * *", sync.prepare(), zone="Asia/Tokyo")`.
+
+        `job` is a prepared job, so its arguments are checked already. A new rule starts from now. The same rule in
+        another zone continues after the last fired occurrence: no local time is fired twice or left out.
+        """
+        schedule = as_schedule(when, **policies)
+        refuse_bad_id(id)
+        if id in self.declared:
+            msg = f"schedule {id!r} is declared in the code; change it there, or use another id"
+            raise ConfigurationError(msg)
+        return await self._put(id, schedule, job, By(actor or whoami(), reason), owner=None)
+
+    async def _put(self, id: str, schedule: Schedule, job: NewJob, by: By, *, owner: str | None) -> StoredSchedule:
+        for _ in range(MAX_TRIES):
+            known = await self._find(id)
+            new = self._made(known, id, schedule, job, owner)
+            if new is known:
+                return new
+            restarts = known is not None and new.decided is None
+            gone = (
+                undecided_entries(known, self._app.now(), "changed", "the schedule was changed before it was fired")
+                if known is not None and restarts
+                else ()
+            )
+            if await self._write(new, note_change(by, "put", known, new), gone=gone):
+                return await self.get(id)
+        raise _too_busy(id)
+
+    def _made(
+        self, known: StoredSchedule | None, id: str, schedule: Schedule, job: NewJob, owner: str | None
+    ) -> StoredSchedule:
+        if known is None:
+            return StoredSchedule(id, schedule, template_of(job), self._app.now(), owner, version=ABSENT).derived()
+        new = replace(known.replaced(schedule, self._app.now()), job=template_of(job), owner=owner)
+        return known if new == known else new.derived()
+
+    # -- reading --------------------------------------------------------------------------------------
+
+    async def get(self, id: str) -> StoredSchedule:
+        """Return a schedule. Raise ScheduleNotFound if it does not exist."""
+        found = await self._find(id)
+        if found is None:
+            msg = f"there is no schedule {id!r}"
+            raise ScheduleNotFound(msg)
+        return found
+
+    async def _find(self, id: str) -> StoredSchedule | None:
+        found = await self._app.store.documents([Key(COLLECTION, "", id)])
+        return StoredSchedule.from_document(found[0]) if found else None
+
+    async def list(self) -> list[StoredSchedule]:
+        """Return the schedules that this version can read."""
+        return [stored async for stored in self.all()]
+
+    async def all(self) -> AsyncIterator[StoredSchedule]:
+        """Yield the schedules that this version can read; `unreadable` returns the others."""
+        async for _, stored in self._all():
+            if isinstance(stored, StoredSchedule):
+                yield stored
+
+    async def unreadable(self) -> dict[str, str]:
+        """Return why this version cannot read some schedules, by their ids. Only newer versions fire those."""
+        return {name: str(found) async for name, found in self._all() if isinstance(found, InvalidSchedule)}
+
+    async def _all(self) -> AsyncIterator[tuple[str, StoredSchedule | InvalidSchedule]]:
+        seen: tuple[str, str] | None = None
+        while page := await self._app.store.browse(Listing(COLLECTION, "", seen, PAGE)):
+            for document in page:
+                try:
+                    yield document.key.id, StoredSchedule.from_document(document)
+                except InvalidSchedule as error:
+                    yield document.key.id, error
+            seen = page[-1].key.group, page[-1].key.id
+
+    async def ledger(self, id: str, *, limit: int = 100, before: datetime | None = None) -> Sequence[Entry]:
+        """Return what became of the schedule's occurrences, newest first."""
+        seen = None if before is None else (id, f"{before:%Y-%m-%dT%H:%M:%S.%fZ}")
+        listing = Listing(ledger.COLLECTION, id, seen, limit, backwards=True)
+        return [Entry.from_document(document) for document in await self._app.store.browse(listing)]
+
+    async def preview(self, id: str, count: int = 10, *, reader: str = "UTC") -> Sequence[Row]:
+        """Return the next fires, each in the schedule's zone, in UTC and in the reader's zone.
+
+        Occurrences that have fired are left out, even after a change of zone. Overdue ones come first, if they will be
+        caught up.
+        """
+        stored, now = await self.get(id), self._app.now()
+        if stored.disabled:
+            return []
+        return preview(stored.schedule, now, count, since=stored.position(now), reader=reader)
+
+    async def compare(
+        self, id: str, when: When, *, ahead: timedelta = COMPARED_TIME, **policies: Unpack[PoliciesInZone]
+    ) -> Sequence[Change]:
+        """Return how the coming fires would change if `put` replaced the schedule by this one."""
+        stored, now = await self.get(id), self._app.now()
+        return compare_stored(stored, stored.replaced(as_schedule(when, **policies), now), now, ahead)
+
+    # -- changing -------------------------------------------------------------------------------------
+
+    async def pause(
+        self, id: str, *, until: datetime | None = None, reason: str = "", actor: str | None = None
+    ) -> StoredSchedule:
+        """Stop firing until `until`, or until `resume`. Occurrences during the pause are not caught up."""
+        now, by = self._app.now(), By(actor or whoami(), reason)
+        return await self._change(id, "pause", by, lambda old: replace(old, schedule=old.schedule.paused(now, until)))
+
+    async def resume(self, id: str, *, reason: str = "", actor: str | None = None) -> StoredSchedule:
+        """Fire again from now on. The ledger lists the occurrences that fell into the pause at once."""
+        now, by = self._app.now(), By(actor or whoami(), reason)
+        return await self._change(
+            id, "resume", by, lambda old: replace(old, schedule=old.schedule.resumed(now)), look_at=now
+        )
+
+    async def trigger(self, id: str, *, reason: str = "", actor: str | None = None) -> Inserted:
+        """Run the job once now, in addition to its times. `ctx.occurrence` is this moment, in the schedule's zone."""
+        stored, by = await self.get(id), By(actor or whoami(), reason)
+        occurrence = stored.schedule.occurrence_at(self._app.now())
+        job = stored.job_now(occurrence)
+        entry = ledger.triggered(occurrence, job.id, by.actor)
+        (inserted,) = await self._app.store.write([Bundle((entry.write(id),), (job,), note_trigger(by, id, job.id))])
+        assert inserted is not None  # noqa: S101 - the write has no condition that could fail
+        self._app.announce([job], inserted)
+        return inserted[0]
+
+    async def delete(self, id: str, *, reason: str = "", actor: str | None = None) -> None:
+        """Delete a schedule. Its ledger stays until it expires, and its jobs stay too."""
+        by = By(actor or whoami(), reason)
+        for _ in range(MAX_TRIES):
+            stored = await self.get(id)
+            if id in self.declared:
+                msg = f"schedule {id!r} is declared in the code and would come back; remove it there, or pause it"
+                raise ConfigurationError(msg)
+            gone = undecided_entries(stored, self._app.now(), "removed", "the schedule was deleted before it was fired")
+            writes = Write(stored.key, None, expected=stored.version), *(entry.write(id) for entry in gone)
+            (answer,) = await self._app.store.write([Bundle(writes, note=note_change(by, "delete", stored, None))])
+            if answer is not None or await self._find(id) is None:  # deleted, by this process or by another
+                return  # else it fired meanwhile, and `gone` is no longer right
+        raise _too_busy(id)
+
+    async def _change(
+        self,
+        id: str,
+        action: str,
+        by: By,
+        change: Callable[[StoredSchedule], StoredSchedule],
+        *,
+        look_at: datetime | None = None,
+    ) -> StoredSchedule:
+        for _ in range(MAX_TRIES):
+            known = await self.get(id)
+            new = change(known).derived()
+            gone = undecided_entries(known, self._app.now(), "removed", new.disabled) if new.disabled else ()
+            if await self._write(new, note_change(by, action, known, new), look_at, gone):
+                return await self.get(id)
+        raise _too_busy(id)
+
+    async def _write(
+        self,
+        stored: StoredSchedule,
+        note: Note | None,
+        look_at: datetime | None = None,
+        gone: Sequence[Entry] = (),
+    ) -> bool:
+        writes = stored.write(look_at=look_at), *(entry.write(stored.id) for entry in gone)
+        (answer,) = await self._app.store.write([Bundle(writes, note=note)])
+        return answer is not None
+
+    # -- declared in code ---------------------------------------------------------------------------------
+
+    def declare(self, declared: Declared) -> None:
+        known = self.declared.get(declared.id)
+        if known is not None and known.job.task != declared.job.task:
+            msg = f"two schedules are called {declared.id!r}: give one of them another name with @app.every(…, id=…)"
+            raise ConfigurationError(msg)
+        self.declared[declared.id] = declared
+
+    async def reconcile(self) -> None:
+        """Bring the store in line with the code: create, change and disable schedules.
+
+        A schedule that is no longer declared is disabled if its package owns a task of this application. Schedules of
+        other packages are left alone, as another program declares them.
+        """
+        for declared in self.declared.values():
+            by = _code_of(declared.owner)
+            try:
+                await self._put(declared.id, declared.schedule, declared.job, by, owner=declared.owner)
+            except InvalidSchedule as error:  # a newer version of the program wrote it: leave it to that one
+                log.warning("schedule_left_alone", schedule=declared.id, error=str(error))
+        owners = {owner_of(task.function) for task in self._app.tasks.values()}
+        async for stored in self.all():
+            if stored.owner in owners and stored.id not in self.declared and stored.enabled:
+                by = _code_of(stored.owner)
+                await self._change(stored.id, "disable", by, lambda old: replace(old, disabled=NOT_IN_CODE))
+
+
+def as_schedule(when: When, **policies: Unpack[PoliciesInZone]) -> Schedule:
+    if unknown := policies.keys() - PoliciesInZone.__annotations__.keys():
+        known = ", ".join(PoliciesInZone.__annotations__)
+        wrong = ", ".join(sorted(unknown))
+        msg = f"a schedule has no policy named {wrong}; it has {known}; options of its job go into @app.task(…)"
+        raise InvalidSchedule(msg)
+    if not isinstance(when, Schedule):
+        return Schedule(when, **policies)
+    if given := [name for name, value in policies.items() if value is not None]:
+        msg = f"{', '.join(given)} are part of a Schedule; give a rule with them, or a Schedule alone"
+        raise ConfigurationError(msg)
+    return when
+
+
+def compare_stored(
+    before: StoredSchedule, after: StoredSchedule, now: datetime, ahead: timedelta, *, zones: Zones = PACKAGED
+) -> Sequence[Change]:
+    """Return how the fires of a stored schedule would differ from now on after a change."""
+    return compare(
+        None if before.disabled else before.schedule,
+        after.schedule,
+        now,
+        now + ahead,
+        since_before=before.position(now),
+        since_after=after.position(now),
+        zones_after=zones,
+    )
+
+
+def refuse_bad_id(id: str) -> None:
+    if not id or len(id) > 200 or not id.isprintable():
+        msg = f"{id!r} cannot be a schedule's id; use up to 200 printable characters"
+        raise ConfigurationError(msg)
+
+
+def owner_of(function: Callable[..., Any]) -> str:
+    """Return the package that a function is defined in; for a script, the script's name."""
+    package = function.__module__.partition(".")[0]
+    if package != "__main__":
+        return package
+    code = getattr(function, "__code__", None)
+    return "script " + (code.co_filename.rpartition("/")[2] if code else "")
+
+
+def _code_of(owner: str | None) -> By:
+    """Return the actor for a change that the code makes, rather than a person."""
+    return By(f"code of {owner}")
+
+
+def _too_busy(id: str) -> StoreBusy:
+    return StoreBusy(
+        f"other processes changed schedule {id!r} during each of {MAX_TRIES} attempts to change it; try again"
+    )

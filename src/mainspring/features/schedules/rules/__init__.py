@@ -1,0 +1,59 @@
+"""When things happen: rules, zones, policies, and the schedule that combines them. Pure: it only reads zone files.
+
+    rules      Cron, Every, Daily, Weekly, Monthly, Yearly, Once, RRule    which times a schedule names
+    zones      local time ↔ instants, with policies for gaps and folds     which instants those are
+    expand     → timeline → schedule → plan, preview                       what fires, and what is dropped
+
+See docs/schedules.md.
+"""
+
+from mainspring.features.schedules.rules.business import BusinessCalendar
+from mainspring.features.schedules.rules.calendar import Daily, Monthly, Once, Weekly, Yearly
+from mainspring.features.schedules.rules.cron import Cron
+from mainspring.features.schedules.rules.data import rule_from_data
+from mainspring.features.schedules.rules.every import Every
+from mainspring.features.schedules.rules.occurrence import Occurrence
+from mainspring.features.schedules.rules.plan import Drop, Fire, Plan, Reason
+from mainspring.features.schedules.rules.policies import Misfire, Pause
+from mainspring.features.schedules.rules.preview import Change, Row, compare, fires, preview, remarks
+from mainspring.features.schedules.rules.rrule import RRule
+from mainspring.features.schedules.rules.rule import Rule
+from mainspring.features.schedules.rules.schedule import Policies, PoliciesInZone, Schedule
+from mainspring.features.schedules.rules.text import rule_from_text
+from mainspring.features.schedules.rules.zones import PACKAGED, Zone, Zones, tzdata_version, zone_keys
+
+__all__ = [
+    "PACKAGED",
+    "BusinessCalendar",
+    "Change",
+    "Cron",
+    "Daily",
+    "Drop",
+    "Every",
+    "Fire",
+    "Misfire",
+    "Monthly",
+    "Occurrence",
+    "Once",
+    "Pause",
+    "Plan",
+    "Policies",
+    "PoliciesInZone",
+    "RRule",
+    "Reason",
+    "Row",
+    "Rule",
+    "Schedule",
+    "Weekly",
+    "Yearly",
+    "Zone",
+    "Zones",
+    "compare",
+    "fires",
+    "preview",
+    "remarks",
+    "rule_from_data",
+    "rule_from_text",
+    "tzdata_version",
+    "zone_keys",
+]

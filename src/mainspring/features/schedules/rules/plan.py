@@ -1,0 +1,148 @@
+"""Decides what to fire now and what to drop, and why. Pure, so that every process decides the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from itertools import islice, pairwise
+
+from mainspring.features.schedules.rules.occurrence import Occurrence
+from mainspring.features.schedules.rules.parse import write_length
+from mainspring.features.schedules.rules.policies import LATE_AFTER, MAX_CAUGHT_UP, Misfire, Pause
+from mainspring.features.schedules.rules.timeline import TICK, Timeline
+
+MAX_COUNTED = MAX_CAUGHT_UP
+"""Of more missed occurrences than this, only the newest are examined. For the others, `Drop.exact` is False."""
+
+
+class Reason(StrEnum):
+    """Why an occurrence was not fired."""
+
+    COALESCED = "coalesced"  # a newer one was fired instead
+    TOO_LATE = "too_late"  # later than the misfire grace allows
+    TOO_MANY = "too_many"  # more than the misfire maximum
+    MISSED = "missed"  # the misfire policy is "skip"
+    PAUSED = "paused"
+
+
+@dataclass(frozen=True, slots=True)
+class Fire:
+    occurrence: Occurrence
+    lateness: timedelta
+    coalesced: int = 0  # how many earlier ones are dropped in favour of this one; see the plan's drops
+
+    @property
+    def late(self) -> bool:
+        return self.lateness > LATE_AFTER
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """One or more occurrences in a row that are not fired for the same reason."""
+
+    reason: Reason
+    why: str
+    first: Occurrence
+    last: Occurrence
+    count: int
+    exact: bool = True  # False: there are at least `count`
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    fires: tuple[Fire, ...]  # oldest first
+    drops: tuple[Drop, ...]
+    decided: Occurrence | None  # the newest of them all, from which the next plan continues; None if nothing was due
+    next: Occurrence | None  # the next to fire; None if there is none, or if it depends on when a run ends
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The occurrences of a period: the newest few, and a summary of those before."""
+
+    newest: list[Occurrence]
+    older: tuple[Occurrence, Occurrence, int, bool] | None  # first, last, count, exact
+
+
+def decide(
+    timeline: Timeline, misfire: Misfire, pauses: Sequence[Pause], first: Occurrence, now: datetime
+) -> tuple[list[Fire], list[Drop]]:
+    """Return which occurrences from `first` until now to fire, and which to drop."""
+    fires: list[Fire] = []
+    drops: list[Drop] = []
+    room = misfire.max if misfire.mode == "all" else 1
+    for reason, low, high in reversed(list(_stretches(misfire, pauses, first.utc, now))):
+        batch = _read(timeline, low, high, room - len(fires) if reason is None else 0)
+        drop = _drop(batch, reason or _surplus(misfire), misfire, now)
+        new = [Fire(occurrence, now - occurrence.utc) for occurrence in batch.newest]
+        fires, drops = new + fires, [drop, *drops] if drop else drops
+    return _with_coalesced(fires, drops), drops
+
+
+def _with_coalesced(fires: list[Fire], drops: list[Drop]) -> list[Fire]:
+    """Set how many occurrences were coalesced into the fire. A pause may split them into several drops."""
+    count = sum(drop.count for drop in drops if drop.reason is Reason.COALESCED)
+    return [replace(fires[0], coalesced=count), *fires[1:]] if fires and count else fires
+
+
+def _stretches(
+    misfire: Misfire, pauses: Sequence[Pause], low: datetime, now: datetime
+) -> Iterator[tuple[Reason | None, datetime, datetime]]:
+    """Yield the periods since the first occurrence, each with the reason to drop what is in it, or None to fire it."""
+    high = now + TICK
+    cuts = {low, high}
+    for pause in pauses:
+        cuts |= {pause.since, high if pause.until is None else pause.until}
+    if misfire.grace is not None:
+        cuts.add(now - misfire.grace)
+    inside = sorted(cut for cut in cuts if low <= cut <= high)
+    for start, end in pairwise(inside):
+        yield _fate(misfire, pauses, start, now), start, end
+
+
+def _fate(misfire: Misfire, pauses: Sequence[Pause], start: datetime, now: datetime) -> Reason | None:
+    if any(pause.covers(start) for pause in pauses):
+        return Reason.PAUSED
+    if misfire.grace is not None and start < now - misfire.grace:
+        return Reason.MISSED if misfire.mode == "skip" else Reason.TOO_LATE
+    return None
+
+
+def _surplus(misfire: Misfire) -> Reason:
+    return {"latest": Reason.COALESCED, "all": Reason.TOO_MANY, "skip": Reason.MISSED}[misfire.mode]
+
+
+def _read(timeline: Timeline, low: datetime, high: datetime, keep: int) -> Batch:
+    due = list(islice(timeline.between(low, high), MAX_COUNTED + 1))
+    if len(due) <= MAX_COUNTED:
+        older = due[: len(due) - keep] if keep < len(due) else []
+        return Batch(due[len(older) :], (older[0], older[-1], len(older), True) if older else None)
+    newest: list[Occurrence] = []
+    for _ in range(keep):
+        latest = timeline.latest(low, newest[0].utc if newest else high)
+        newest = [latest, *newest] if latest else newest
+    last = timeline.latest(low, newest[0].utc if newest else high)
+    return Batch(newest, (due[0], last or due[0], MAX_COUNTED + 1 - keep, False))
+
+
+def _drop(batch: Batch, reason: Reason, misfire: Misfire, now: datetime) -> Drop | None:
+    if batch.older is None:
+        return None
+    first, last, count, exact = batch.older
+    return Drop(reason, _why(reason, misfire, last, now), first, last, count, exact)
+
+
+def _why(reason: Reason, misfire: Misfire, last: Occurrence, now: datetime) -> str:
+    if reason is Reason.TOO_LATE and misfire.grace is not None:
+        return f"{write_length(_rough(now - last.utc))} late or more, and the grace is {write_length(misfire.grace)}"
+    return {
+        Reason.COALESCED: "a newer one is fired in its place",
+        Reason.TOO_MANY: f"only the newest {misfire.max} are caught up",
+        Reason.MISSED: "missed ones are not caught up",
+    }.get(reason, "the schedule was paused")
+
+
+def _rough(length: timedelta) -> timedelta:
+    return timedelta(seconds=length // timedelta(seconds=1))

@@ -1,0 +1,155 @@
+"""Shows what a schedule will fire, and how a change would affect that, before anything is saved."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from itertools import islice, takewhile
+from typing import Literal
+
+from mainspring.features.schedules.rules.occurrence import Occurrence
+from mainspring.features.schedules.rules.parse import instant
+from mainspring.features.schedules.rules.schedule import Schedule
+from mainspring.features.schedules.rules.timeline import TICK
+from mainspring.features.schedules.rules.words import span_of_time
+from mainspring.features.schedules.rules.zones import DAY, PACKAGED, Transition, Zone, Zones
+
+Since = datetime | Occurrence
+"""Where a schedule continues from: the newest decided occurrence or, if there is none, an instant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One coming fire. All three times are the same instant."""
+
+    occurrence: Occurrence
+    local: datetime  # in the schedule's zone
+    utc: datetime
+    reader: datetime  # in the reader's zone
+    notes: tuple[str, ...]  # clocks that change that day, a time that was moved or comes twice
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    kind: Literal["added", "removed", "moved"]
+    before: Occurrence | None
+    after: Occurrence | None
+
+
+def preview(
+    schedule: Schedule,
+    after: datetime,
+    count: int = 10,
+    *,
+    since: Since | None = None,
+    reader: str = "UTC",
+    zones: Zones = PACKAGED,
+) -> list[Row]:
+    """Return the next fires after an instant, as `fires` finds them."""
+    zone, reader_zone = zones.get(schedule.zone), zones.get(reader)
+    rows = []
+    for found in islice(fires(schedule, after, since=since, zones=zones), count):
+        changes = zone.changes_on(found.local.date())
+        notes = (*(_clocks(change) for change in changes), *_fate(found))
+        utc = found.utc
+        rows.append(Row(found, utc.astimezone(zone.info), utc, utc.astimezone(reader_zone.info), notes))
+    return rows
+
+
+def fires(
+    schedule: Schedule, now: datetime, *, since: Since | None = None, zones: Zones = PACKAGED
+) -> Iterator[Occurrence]:
+    """Yield what a schedule will fire, as seen from an instant.
+
+    `since` is where it continues from, as for `Schedule.plan`: decided occurrences are left out, and overdue ones come
+    first, as far as the misfire policy catches them up. Without `since`, only occurrences after `now` are considered.
+    An interval from the last finish is shown as if runs took no time.
+    """
+    now = instant(now, "after")
+    plan = schedule.plan(now if since is None else since, now, zones=zones)
+    yield from (fire.occurrence for fire in plan.fires)
+    found = plan.next
+    if found is None and plan.fires and schedule.rule.from_finish:
+        found = schedule.next_after(now, zones=zones)
+    while found is not None:
+        yield found
+        found = schedule.next_after(found.utc, zones=zones)
+
+
+def compare(
+    before: Schedule | None,
+    after: Schedule,
+    low: datetime,
+    high: datetime,
+    *,
+    since_before: Since | None = None,
+    since_after: Since | None = None,
+    zones_before: Zones = PACKAGED,
+    zones_after: Zones = PACKAGED,
+) -> list[Change]:
+    """Return how the fires between two instants change if a schedule or version of tzdata is replaced by another.
+
+    Occurrences are matched by their keys, so a wall time whose instant changes counts as moved. With `since_before` and
+    `since_after`, where each continues from, fired occurrences are left out and overdue ones are included.
+    """
+    old = {} if before is None else _fires_until(before, low, high, since_before, zones_before)
+    new = _fires_until(after, low, high, since_after, zones_after)
+    changes = [Change("removed", old[key], None) for key in old.keys() - new.keys()]
+    changes += [Change("added", None, new[key]) for key in new.keys() - old.keys()]
+    changes += [Change("moved", old[key], new[key]) for key in old.keys() & new.keys() if old[key].utc != new[key].utc]
+    return sorted(changes, key=_when)
+
+
+def _fires_until(
+    schedule: Schedule, low: datetime, high: datetime, since: Since | None, zones: Zones
+) -> dict[str, Occurrence]:
+    low = instant(low, "low")
+    found = fires(schedule, low if since is not None else low - TICK, since=since, zones=zones)
+    return {fire.key: fire for fire in takewhile(lambda fire: fire.utc < instant(high, "high"), found)}
+
+
+def remarks(schedule: Schedule, low: datetime, high: datetime, *, zones: Zones = PACKAGED) -> list[tuple[date, str]]:
+    """Return what happens to the schedule's times on days when clocks change: local days, in order."""
+    found: list[tuple[date, str]] = []
+    if schedule.rule.continuous:  # it recurs in real time, so clock changes do not affect it
+        return found
+    for change in _transitions(zones.get(schedule.zone), instant(low, "low"), instant(high, "high")):
+        near = change.at.replace(tzinfo=UTC) - DAY, change.at.replace(tzinfo=UTC) + DAY
+        found += [(one.nominal.date(), text) for one in schedule.between(*near, zones=zones) for text in _fate(one)]
+        if schedule.gap == "skip":
+            moved = dataclasses.replace(schedule, gap="shift").between(*near, zones=zones)
+            found += [(one.nominal.date(), _left_out(one)) for one in moved if one.shifted]
+    return found
+
+
+def _transitions(zone: Zone, low: datetime, high: datetime) -> Iterator[Transition]:
+    for year in range(low.year, high.year + 1):
+        for change in zone.transitions(year):
+            if low <= change.at.replace(tzinfo=UTC) < high:
+                yield change
+
+
+def _left_out(found: Occurrence) -> str:
+    return f"{found.nominal:%H:%M} does not exist that day and is left out"
+
+
+def _clocks(change: Transition) -> str:
+    where = "forward" if change.is_gap else "back"
+    moved = span_of_time(abs(change.after - change.before))
+    shown = f"{change.at + change.before:%H:%M} to {change.at + change.after:%H:%M}"
+    return f"clocks go {where} {'1 ' if ' ' not in moved else ''}{moved} that day ({shown})"
+
+
+def _fate(found: Occurrence) -> Iterator[str]:
+    if found.shifted:
+        yield f"{found.nominal:%H:%M} does not exist that day, so it runs at {found.local:%H:%M}"
+    if found.fold:
+        yield f"{found.nominal:%H:%M} comes twice that day; this is the {found.fold}"
+
+
+def _when(change: Change) -> datetime:
+    found = change.after or change.before
+    assert found is not None  # noqa: S101 - each change has one of the two
+    return found.utc

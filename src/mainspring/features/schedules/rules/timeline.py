@@ -1,0 +1,109 @@
+"""The occurrences of a rule in a zone, in the order of instants. Pauses and misfires are handled elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from mainspring.features.schedules.rules.every import MIN_INTERVAL, Every
+from mainspring.features.schedules.rules.expand import Walk
+from mainspring.features.schedules.rules.occurrence import Occurrence
+from mainspring.features.schedules.rules.rule import Rule, WallRule
+from mainspring.features.schedules.rules.zones import Fold, Gap, Instant, Zone
+
+TICK = timedelta(microseconds=1)  # the shortest time between two instants
+MIN_DISTANCE = MIN_INTERVAL  # between two occurrences; wall times are whole seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    rule: Rule
+    zone: Zone
+    gap: Gap
+    fold: Fold
+    start: datetime | None  # the first instant that is allowed
+    end: datetime | None  # the first instant that is not allowed any more
+
+    def after(self, utc: datetime) -> Occurrence | None:
+        if self.start is not None and self.start > utc and not self.rule.from_finish:
+            utc = self.start - TICK
+        try:
+            found = self._next(utc)
+        except OverflowError:  # beyond the year 9999
+            return None
+        return None if found is None or (self.end is not None and found.utc >= self.end) else found
+
+    def following(self, last: Occurrence) -> Occurrence | None:
+        """See `Schedule.following`."""
+        if self.rule.continuous or self._still_means(last):
+            return self.after(last.utc)
+        return self._following_nominal(last.nominal)
+
+    def between(self, low: datetime, high: datetime) -> Iterator[Occurrence]:
+        """Yield the occurrences from `low` to before `high`."""
+        found = self.after(low - TICK)
+        while found is not None and found.utc < high:
+            yield found
+            found = self.after(found.utc)
+
+    def latest(self, low: datetime, high: datetime) -> Occurrence | None:
+        """Return the last occurrence from `low` to before `high`. A binary search: there may be millions."""
+        found = self.after(low - TICK)
+        if found is None or found.utc >= high:
+            return None
+        low = found.utc
+        while high - low > MIN_DISTANCE:
+            middle = low + (high - low) // 2
+            later = self.after(middle)
+            if later is not None and later.utc < high:
+                found, low = later, later.utc
+            else:
+                high = middle + TICK
+        return found
+
+    def _next(self, utc: datetime) -> Occurrence | None:
+        if isinstance(self.rule, Every):
+            return self._of_interval(max(self.rule.next_after(utc), self.start or utc))
+        assert isinstance(self.rule, WallRule)  # noqa: S101 - every rule is one of the two
+        gap: Gap = "skip" if self.rule.continuous else self.gap
+        fold: Fold = "both" if self.rule.continuous else self.fold
+        found = Walk(self.rule, self.zone, gap, fold).next_from((utc + TICK).replace(tzinfo=None))
+        return None if found is None else self._of_wall(*found)
+
+    def _of_interval(self, utc: datetime) -> Occurrence:
+        offset = self.zone.offset(utc.replace(tzinfo=None))
+        return Occurrence(utc.replace(tzinfo=None) + offset, utc, offset, _instant_key(utc))
+
+    def _of_wall(self, nominal: datetime, instant: Instant) -> Occurrence:
+        utc = instant.utc.replace(tzinfo=UTC)
+        return Occurrence(nominal, utc, instant.offset, self._key(nominal, instant, utc), instant.shifted, instant.fold)
+
+    def _key(self, nominal: datetime, instant: Instant, utc: datetime) -> str:
+        if self.rule.continuous:
+            return _instant_key(utc)
+        again = "/2" if instant.fold == "second" and self.fold == "both" else ""
+        return nominal.isoformat() + again
+
+    def _still_means(self, last: Occurrence) -> bool:
+        """Return whether the zone, by today's tzdata, still puts that nominal time at the same instant."""
+        instants = self.zone.resolve(last.nominal, self.gap, self.fold)
+        return any(instant.utc == last.utc.replace(tzinfo=None) for instant in instants)
+
+    def _following_nominal(self, nominal: datetime) -> Occurrence | None:
+        assert isinstance(self.rule, WallRule)  # noqa: S101 - the others are continuous
+        found = self.rule.next_from(nominal + TICK)
+        while found is not None:
+            for instant in self.zone.resolve(found, self.gap, self.fold):
+                return self._bounded(self._of_wall(found, instant))
+            found = self.rule.next_from(found + TICK)
+        return None
+
+    def _bounded(self, found: Occurrence) -> Occurrence | None:
+        if self.start is not None and found.utc < self.start:
+            return self.after(self.start - TICK)
+        return None if self.end is not None and found.utc >= self.end else found
+
+
+def _instant_key(utc: datetime) -> str:
+    return utc.replace(tzinfo=None).isoformat() + "Z"

@@ -1,0 +1,342 @@
+"""People and their occasions as data: what is refused, kept and found."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from mainspring import Mainspring, Occasion, Person
+from mainspring.errors import ConfigurationError, InvalidPerson, PersonNotFound, StoreUnavailable
+from mainspring.features.people import api
+from mainspring.features.people.api import Became
+from mainspring.job import Inserted
+from mainspring.stores.documents import Bundle
+
+
+@pytest.fixture
+async def app() -> AsyncIterator[Mainspring]:
+    app = Mainspring("memory://")
+    yield app
+    await app.close()
+
+
+ANA = Person(
+    id="ana",
+    zone="Pacific/Auckland",
+    first_name="Ana",
+    last_name="Lee",
+    email="ana@example.com",
+    addresses={"sms": "+64 21 000"},
+    locale="en-NZ",
+    quiet="22:00-08:00",
+    attributes={"team": "blue", "score": 3},
+    occasions=[Occasion(kind="birthday", date="1990-12-30", template="cheerful", channel="sms")],
+)
+
+
+async def test_what_is_put_is_there(app: Mainspring) -> None:
+    await app.people.put(ANA)
+    assert await app.people.get("ana") == ANA
+    assert ANA.name == "Ana Lee"
+    assert (ANA.address("sms"), ANA.address("email"), ANA.address("fax")) == ("+64 21 000", "ana@example.com", None)
+    assert await app.people.get_or_none("bob") is None
+    with pytest.raises(PersonNotFound, match="bob"):
+        await app.people.get("bob")
+    assert await app.people.get_or_none("no\0body") is None
+
+
+async def test_changes_are_told_apart(app: Mainspring) -> None:
+    bob = Person(id="bob", zone="UTC")
+    assert await app.people.put_many([ANA, bob]) == [Became.CREATED, Became.CREATED]
+    other = bob.with_changes(locale="de")
+    assert await app.people.put_many([ANA, other]) == [Became.UNCHANGED, Became.UPDATED]
+    assert await app.people.put_many([bob, other, bob]) == [Became.UPDATED] * 3  # one after the other
+    assert await app.people.get("bob") == bob
+
+
+async def test_update_changes_what_is_given(app: Mainspring) -> None:
+    await app.people.put(ANA)
+    after = await app.people.update("ana", zone="Europe/Paris", quiet=None)
+    assert (after.zone, after.quiet, after.email) == ("Europe/Paris", None, ANA.email)
+    assert await app.people.get("ana") == after
+    with pytest.raises(InvalidPerson, match="zone: 'Paris' is not an IANA time zone; did you mean Europe/Paris"):
+        await app.people.update("ana", zone="Paris")
+    with pytest.raises(InvalidPerson, match="shoe_size"):
+        await app.people.update("ana", shoe_size=40)
+    with pytest.raises(PersonNotFound, match="bob"):
+        await app.people.update("bob", zone="UTC")
+
+
+async def test_one_of_each_kind(app: Mainspring) -> None:
+    await app.people.put(ANA)
+    await app.people.put_occasion("ana", Occasion(kind="birthday", date="12-31"))
+    after = await app.people.put_occasion("ana", Occasion(kind="anniversary", date="2010-06-01"))
+    assert [(one.kind, one.date) for one in after.occasions] == [("anniversary", "2010-06-01"), ("birthday", "12-31")]
+    after = await app.people.remove_occasion("ana", "birthday")
+    assert [one.kind for one in await app.occasions.next("ana")] == ["anniversary"]
+    assert after.occasion("birthday") is None
+
+
+async def test_people_are_listed_by_id(app: Mainspring) -> None:
+    everyone = [Person(id=f"p{number:04}", zone="UTC", locale="de" if number % 100 else "fr") for number in range(1200)]
+    await app.people.put_many(everyone[::-1])
+    assert [one.id for one in await app.people.list(limit=2, after="p0009")] == ["p0010", "p0011"]
+    assert [one async for one in app.people.all()] == everyone
+    assert len([one async for one in app.people.all(lambda person: person.locale == "fr")]) == 12
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"zone": "Europe/Londn"}, "did you mean Europe/London"),
+        ({"zone": "auckland"}, "Pacific/Auckland"),
+        ({"zone": "+02:00"}, "Europe/Paris"),
+        ({"id": ""}, "printable"),
+        ({"id": "a\nb"}, "printable"),
+        ({"email": "ana"}, "not an e-mail address"),
+        ({"email": "ana @b"}, "not an e-mail address"),
+        ({"quiet": "22-8"}, "22:00-08:00"),
+        ({"quiet": "08:00-08:00"}, "whole day"),
+        ({"shoe_size": 3}, "shoe_size"),
+        ({"occasions": [Occasion(kind="a", date="01-01"), Occasion(kind="a", date="02-02")]}, "one of each kind"),
+        ({"occasions": [Occasion(kind=f"k{n}", date="01-01") for n in range(31)]}, "up to 30"),
+        ({"attributes": {"score": float("nan")}}, "finite"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        Person.model_validate({"id": "p", "zone": "UTC", **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"date": "30.12.1990"}, "write 1990-12-30, or 12-30"),
+        ({"date": "1990-13-01"}, "1990-13-01 does not exist"),
+        ({"date": "1990-02-29"}, "1990-02-29 does not exist"),
+        ({"date": "02-30"}, "02-30 does not exist"),
+        ({"date": 1990}, "write 1990-12-30"),
+        ({"kind": "my day"}, "pattern"),
+        ({"kind": ""}, "pattern"),
+        ({"at": "9 am"}, "09:00"),
+        ({"feb29": "feb27"}, "feb28"),
+        ({"late": "maybe"}, "send"),
+        ({"grace": "soon"}, "length of time"),
+        ({"grace": "1s"}, "at least 1m"),
+    ],
+)
+def test_so_is_an_occasion(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        Occasion.model_validate({"kind": "birthday", "date": "12-30", **fields})
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [("1990-12-30", "1990-12-30"), ("--12-30", "12-30"), (date(1990, 1, 2), "1990-01-02")]
+)
+def test_dates_are_written_in_one_way(given: Any, kept: str) -> None:
+    assert Occasion(kind="birthday", date=given).date == kept
+
+
+# -- from files --------------------------------------------------------------------------------------------
+
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Write:
+    def write(text: str) -> Path:
+        path = tmp_path / "people.csv"
+        path.write_bytes(text.encode("utf-8", "surrogateescape"))
+        return path
+
+    return write
+
+
+FILE = """\
+id,zone,first_name,last_name,email,quiet,birthday,birthday.at,anniversary,address.sms,attribute.team
+p1,Pacific/Auckland,Ana,Lee,ana@example.com,22:00-08:00,1990-12-30,10:00,,+64 21 000,blue
+p2,America/New_York,"Bo, Jr",,,,12-30,,2010-06-01,,
+"""
+
+
+async def test_people_of_a_file(app: Mainspring, file: Write) -> None:
+    report = await app.people.import_csv(file(FILE))
+    assert (report.created, report.updated, report.unchanged, report.problems) == (2, 0, 0, [])
+    one, two = await app.people.list()
+    assert one == Person(
+        id="p1",
+        zone="Pacific/Auckland",
+        first_name="Ana",
+        last_name="Lee",
+        email="ana@example.com",
+        quiet="22:00-08:00",
+        addresses={"sms": "+64 21 000"},
+        attributes={"team": "blue"},
+        occasions=[Occasion(kind="birthday", date="1990-12-30", at="10:00")],
+    )
+    assert (two.first_name, [occasion.kind for occasion in two.occasions]) == ("Bo, Jr", ["anniversary", "birthday"])
+    assert len(await app.occasions.upcoming(timedelta(days=366))) == 3
+
+
+async def test_a_file_again_changes_what_is_different(app: Mainspring, file: Write) -> None:
+    await app.people.import_csv(file(FILE))
+    await app.people.update("p1", locale="en-NZ")
+    report = await app.people.import_csv(file(FILE.replace("10:00", "11:00")))
+    assert (report.created, report.updated, report.unchanged) == (0, 1, 1)
+    person = await app.people.get("p1")
+    assert (person.locale, person.occasions[0].at) == ("en-NZ", "11:00")
+
+
+async def test_bad_rows_are_reported_and_the_others_imported(app: Mainspring, file: Write) -> None:
+    text = """\
+Id;zone;email;birthday
+good;Europe/Paris;a@b;1990-01-02
+
+;Europe/Paris;;
+bad;Europe/Pariss;none;31.12.1990
+long;UTC;;;;
+"multi
+line";UTC;;
+nul\0;UTC;;
+latin;UTC;caf\udce9@b;
+nozone;;;
+last;UTC;;02-29
+"""
+    report = await app.people.import_csv(file(text), columns={"Id": "id"})
+    assert report.created == 2
+    assert [(problem.line, problem.column) for problem in report.problems] == [
+        (4, "Id"),
+        (5, "birthday"),
+        (5, "email"),
+        (5, "zone"),
+        (6, ""),
+        (7, "Id"),
+        (9, "Id"),
+        (10, ""),
+        (11, "zone"),
+    ]
+    assert report.bad_rows == 7
+    reasons = {(problem.line, problem.column): problem.reason for problem in report.problems}
+    assert "did you mean Europe/Paris or" in reasons[5, "zone"]
+    assert "there are 4 columns" in reasons[6, ""]
+    assert "UTF-8" in reasons[10, ""]
+    assert [person.id for person in await app.people.list()] == ["good", "last"]
+
+
+async def test_lines_about_one_person_take_effect_in_their_order(
+    app: Mainspring, file: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "CHUNK", 2)
+    progress: list[int] = []
+    lines = ["p1,UTC,first", "p2,UTC,Bo", "p1,UTC,second", "p3,UTC,Cy", "p1,UTC,third", "p4,UTC,", "p1,UTC,last"]
+    report = await app.people.import_csv(file("id,zone,first_name\n" + "\n".join(lines)), on_progress=progress.append)
+    assert (report.created, report.updated, report.problems) == (4, 3, [])
+    assert (await app.people.get("p1")).first_name == "last"
+    assert progress == [3, 5, 7, 8]
+
+
+async def test_problems_keep_their_lines_however_the_file_is_divided(
+    app: Mainspring, file: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "CHUNK", 3)
+    lines = [f"p{number},{'UTC' if number % 4 else 'Nowhere'}" for number in range(20)]
+    report = await app.people.import_csv(file("id,zone\n" + "\n".join(lines)))
+    assert [problem.line for problem in report.problems] == [2, 6, 10, 14, 18]
+    assert report.created == 15
+
+
+async def test_what_comes_before_an_error_is_put(app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "CHUNK", 2)
+
+    def some() -> Iterator[Person]:
+        for number in range(4):
+            yield Person(id=f"p{number}", zone="UTC")
+        message = "the source is gone"
+        raise OSError(message)
+
+    with pytest.raises(OSError, match="the source is gone"):
+        await app.people.put_many(some())
+    assert [person.id for person in await app.people.list()] == ["p0", "p1", "p2", "p3"]
+
+
+async def test_a_long_import_leaves_the_process_as_it_was(app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "CHUNK", 1)
+    before, during = (sys.getswitchinterval(), gc.get_threshold()), set[tuple[int, int, int]]()
+
+    def some() -> Iterator[Person]:
+        for number in range(5):
+            during.add(gc.get_threshold())
+            yield Person(id=f"p{number}", zone="UTC")
+
+    await app.people.put_many(some())
+    assert len(during) == 2
+    assert (sys.getswitchinterval(), gc.get_threshold()) == before
+
+
+async def test_a_store_that_fails_ends_an_import(app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "CHUNK", 1)
+    write, calls = app.store.write, 0
+
+    async def fail_later(bundles: Sequence[Bundle]) -> list[list[Inserted] | None]:
+        nonlocal calls
+        calls += 1
+        if calls > 2:
+            message = "away"
+            raise StoreUnavailable(message)
+        return await write(bundles)
+
+    monkeypatch.setattr(app.store, "write", fail_later)
+    before = asyncio.all_tasks()
+    with pytest.raises(StoreUnavailable, match="away"):
+        await app.people.put_many(Person(id=f"p{number}", zone="UTC") for number in range(9))
+    assert [person.id for person in await app.people.list()] == ["p0", "p1"]
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_dry_run_writes_nothing(app: Mainspring, file: Write) -> None:
+    seen: list[int] = []
+    path = file(FILE)
+    report = await app.people.import_csv(path, dry_run=True, on_progress=seen.append)
+    assert (report.created, await app.people.list()) == (2, [])
+    assert seen == [3]
+
+
+@pytest.mark.parametrize(
+    ("header", "columns", "reason"),
+    [
+        ("", {}, "is empty"),
+        ("name,zone", {}, "'name'.*first_name"),
+        ("zone,email", {}, "no column is named id"),
+        ("id,e-mail", {}, "did you mean email"),
+        ("id,email", {"mail": "email"}, "no column 'mail'"),
+        ("id,a,b", {"a": "email", "b": "email"}, "two columns are email"),
+    ],
+)
+async def test_columns_that_nobody_knows(
+    app: Mainspring, file: Write, header: str, columns: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
+        await app.people.import_csv(file(header), columns=columns)
+
+
+async def test_columns_of_ones_own(app: Mainspring, file: Write) -> None:
+    @app.occasion("name-day")
+    async def celebrate(person: Person) -> None: ...
+
+    text = "id,zone,junk,name-day,occasion.hired\np1,UTC,x,03-04,2020-05-06\n"
+    await app.people.import_csv(file(text), columns={"junk": ""})
+    (person,) = await app.people.list()
+    assert [(one.kind, one.date) for one in person.occasions] == [("hired", "2020-05-06"), ("name-day", "03-04")]
+
+
+async def test_the_last_row_of_a_person_counts(app: Mainspring, file: Write) -> None:
+    await app.people.import_csv(file("id,zone\np1,UTC\np1,Asia/Tokyo\n"))
+    assert (await app.people.get("p1")).zone == "Asia/Tokyo"

@@ -1,0 +1,103 @@
+"""People who were parted from their lists and plans, as by a copy that was cut short."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+import pytest
+
+from mainspring import Mainspring, Occasion, Person, testing
+from mainspring.features.people import repair
+from mainspring.features.people.repair import Lack
+from mainspring.features.people.search import EMAILS, email_key
+from mainspring.stores.documents import Bundle, Key, Listing, Write
+from mainspring.stores.protocol import Filter
+from mainspring.testing.kit import Kit
+
+START = datetime(2026, 3, 1, 8, tzinfo=UTC)
+BIRTHDAY = Occasion(kind="birthday", date="1990-03-01")
+ANA = Person(id="ana", zone="UTC", email="ana@example.com", occasions=[BIRTHDAY, Occasion(kind="hired", date="06-15")])
+BOB = Person(id="bob", zone="UTC", email="bob@example.com")
+PLAN = Key("occasions.birthday", "", "ana")
+
+
+@pytest.fixture(autouse=True)
+async def kit(app: Mainspring) -> AsyncIterator[Kit]:
+    async with testing.manual(app, start=START) as kit:
+        await app.people.put_many([ANA, BOB])
+        yield kit
+
+
+async def lose(app: Mainspring, *keys: Key | None) -> None:
+    await app.store.write([Bundle((Write(key, None),)) for key in keys if key is not None])
+
+
+async def test_nobody_lacks_anything(app: Mainspring) -> None:
+    assert await repair.look(app, 100) == await repair.mend(app) == Lack(people=2)
+
+
+async def test_a_list_is_written_anew(app: Mainspring) -> None:
+    await lose(app, email_key("ana", ANA))
+    assert (await app.people.find(email="ana@example.com")).people == []
+    assert await repair.look(app, 100) == await repair.mend(app) == Lack(people=2, unlisted=1)
+    assert (await app.people.find(email="ana@example.com")).people == [ANA]
+    assert not await repair.look(app, 100)
+
+
+async def test_a_plan_is_made_anew(app: Mainspring, kit: Kit, greeted: list[str]) -> None:
+    (before,) = await app.store.documents([PLAN])
+    await lose(app, PLAN, Key("occasion_kinds", "", "birthday"))
+    assert await repair.mend(app) == Lack(people=2, unplanned=1)
+    (after,) = await app.store.documents([PLAN])
+    assert (after.data, after.due_at) == (before.data, before.due_at)
+    assert [one.kind for one in await app.occasions.upcoming()] == ["birthday"]
+    await kit.time.advance(hours=2)
+    assert greeted == ["ana"]
+
+
+async def test_what_was_sent_is_not_sent_again(app: Mainspring, kit: Kit, greeted: list[str]) -> None:
+    await kit.time.advance(hours=2)
+    (before,) = await app.store.documents([PLAN])
+    await lose(app, PLAN)
+    await app.jobs.delete_where(Filter(target_id="ana"))  # and what its key was held by
+    await repair.mend(app)
+    (after,) = await app.store.documents([PLAN])
+    assert json.loads(after.data) == json.loads(before.data)
+    await kit.time.advance(hours=2)
+    assert greeted == ["ana"]
+
+
+async def test_an_entry_of_somebody_else_is_removed(app: Mainspring) -> None:
+    old = email_key("bob", BOB.with_changes(email="robert@example.com"))
+    gone = email_key("cat", BOB)
+    assert old
+    assert gone
+    await app.store.write([Bundle((Write(old, "{}"), Write(gone, "{}")))])
+    assert await repair.mend(app) == Lack(people=2, strays=2)
+    left = [one.key for one in await app.store.browse(Listing(EMAILS, None))]
+    assert sorted(left) == sorted([email_key("ana", ANA), email_key("bob", BOB)])  # type: ignore[type-var]
+
+
+async def test_whom_only_a_newer_version_can_read_is_left_to_it(app: Mainspring) -> None:
+    data = {**json.loads(ANA.to_json({})), "quiet": "siesta"}
+    await app.store.write([Bundle((Write(Key("people", "", "ana"), json.dumps(data)),))])
+    await lose(app, PLAN)
+    assert await repair.mend(app) == Lack(people=2)
+    assert len(await app.store.browse(Listing(EMAILS, None))) == 2
+
+
+async def test_who_changes_them_meanwhile_has_the_last_word(app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
+    await lose(app, email_key("ana", ANA))
+    write = app.store.write
+
+    async def after_a_change(bundles: list[Bundle]) -> object:
+        monkeypatch.setattr(app.store, "write", write)
+        await app.people.update("ana", email="lee@example.com")
+        return await write(bundles)
+
+    monkeypatch.setattr(app.store, "write", after_a_change)
+    await repair.mend(app)
+    assert [one.id for one in (await app.people.find(email="lee@example.com")).people] == ["ana"]
+    assert len(await app.store.browse(Listing(EMAILS, None))) == 2

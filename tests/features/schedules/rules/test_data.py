@@ -1,0 +1,244 @@
+"""A stored schedule is data: as JSON and back, as text, and with errors that say what is wrong."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mainspring.errors import InvalidSchedule, UnknownZone
+from mainspring.features.schedules.rules import (
+    BusinessCalendar,
+    Cron,
+    Daily,
+    Every,
+    Misfire,
+    Monthly,
+    Occurrence,
+    Once,
+    Pause,
+    RRule,
+    Rule,
+    Schedule,
+    Weekly,
+    Yearly,
+    rule_from_data,
+    rule_from_text,
+)
+from mainspring.features.schedules.rules.data import KINDS
+from mainspring.features.schedules.rules.parse import length, write_length
+from tests.features.schedules.rules.patience import PATIENT
+
+NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
+OFFICE = BusinessCalendar("GB", "ENG", closed=["2026-12-24"], open=["2026-12-28"])
+RULES: list[Rule] = [
+    Cron("*/5 * * * *"),
+    Every("1h30m"),
+    Every(0.25, anchor=NOON),
+    Every(timedelta(days=2), after="finish"),
+    Daily(["09:00", "17:30:15"], every=3, starting="2026-01-01"),
+    Daily("09:00", business=OFFICE, adjust="previous"),
+    Weekly("mon-fri", "09:00"),
+    Monthly([1, "last", "2nd tue", "last business day"], "09:00", short="skip", business=BusinessCalendar()),
+    Yearly(2, 29, feb29="mar1"),
+    Once("2026-12-24T18:00"),
+    RRule("FREQ=MONTHLY;BYDAY=-1FR", "2026-01-01T09:00"),
+]
+SCHEDULES = [
+    *(Schedule(rule, "Europe/London") for rule in RULES),
+    Schedule(
+        "0 9 * * *",
+        "Asia/Kathmandu",
+        gap="skip",
+        fold="both",
+        misfire=Misfire.all(max=5, grace="2h"),
+        overlap="cancel_old",
+        jitter="1m30s",
+        start="2026-01-01T00:00",
+        end=NOON + timedelta(days=365),
+        pause=Pause(NOON, NOON + timedelta(days=1)),
+    ),
+    Schedule("every 5m", misfire="skip", pause=Pause(NOON)),
+]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.rule.kind)
+def test_as_json_and_back(schedule: Schedule) -> None:
+    text = json.dumps(schedule.to_data())
+    assert Schedule.from_data(json.loads(text)) == schedule
+    assert json.dumps(Schedule.from_data(json.loads(text)).to_data()) == text
+    assert rule_from_data(schedule.rule.to_data()) == schedule.rule
+    assert len({schedule, Schedule.from_data(json.loads(text))}) == 1
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.rule.kind)
+def test_copies_and_pickles(schedule: Schedule) -> None:
+    assert copy.deepcopy(schedule) == schedule
+    assert pickle.loads(pickle.dumps(schedule)) == schedule  # noqa: S301 - our own
+
+
+def test_every_kind_of_rule_is_tried_here() -> None:
+    assert {rule.kind for rule in RULES} == set(KINDS)
+
+
+def test_what_is_stored_is_stable() -> None:
+    """Databases hold these: a change here needs a migration."""
+    assert SCHEDULES[-2].to_data() == {
+        "rule": {"kind": "cron", "expression": "0 9 * * *"},
+        "zone": "Asia/Kathmandu",
+        "gap": "skip",
+        "fold": "both",
+        "misfire": {"mode": "all", "grace": "2h", "max": 5},
+        "overlap": "cancel_old",
+        "jitter": "1m30s",
+        "start": "2026-01-01T00:00:00",
+        "end": "2027-11-15T12:00:00+00:00",
+        "pause": {"since": "2026-11-15T12:00:00+00:00", "until": "2026-11-16T12:00:00+00:00"},
+    }
+    assert RULES[5].to_data() == {
+        "kind": "daily",
+        "at": ["09:00"],
+        "every": 1,
+        "business": {
+            "country": "GB",
+            "subdivision": "ENG",
+            "closed": ["2026-12-24"],
+            "open": ["2026-12-28"],
+            "weekend": ["sat", "sun"],
+        },
+        "adjust": "previous",
+    }
+
+
+def test_little_is_needed() -> None:
+    assert Schedule.from_data({"rule": "0 9 * * *"}) == Schedule("0 9 * * *")
+    assert Schedule.from_data({"rule": {"kind": "yearly", "month": 12, "day": 24}}) == Schedule(Yearly(12, 24))
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (None, "schedule: None is not a JSON object"),
+        ([], "schedule: .* is not a JSON object"),
+        ({}, "schedule: .*'rule'"),
+        ({"rule": "0 9 * * *", "zome": "UTC"}, "schedule: 'zome' is not a field; .* did you mean zone"),
+        ({"rule": "0 9 * * *", "zone": "Mars/Base"}, "Mars/Base"),
+        ({"rule": "0 9 * * *", "zone": 5}, "5 is not an IANA time zone"),
+        ({"rule": {"kind": "corn"}}, "kind 'corn' is not one of .* did you mean cron"),
+        ({"rule": {"expression": "0 9 * * *"}}, "kind None is not one of"),
+        ({"rule": {"kind": "cron"}}, "rule cron: .*'expression'"),
+        ({"rule": {"kind": "cron", "expression": 5}}, "rule cron: a cron expression is text"),
+        ({"rule": {"kind": "daily", "at": "9 o'clock"}}, "schedule: rule daily: at: \"9 o'clock\" is not a time of"),
+        ({"rule": {"kind": "daily", "at": None}}, "rule daily: at: None"),
+        ({"rule": {"kind": "daily", "at": ["09:00", 5]}}, "at: 5 is not a time of day"),
+        ({"rule": {"kind": "yearly", "month": "12", "day": 24}}, "month: '12' is not a whole number"),
+        ({"rule": {"kind": "monthly", "on": [None], "at": "09:00"}}, "on: None is not a day of a month"),
+        ({"rule": {"kind": "weekly", "on": None, "at": "09:00"}}, "rule weekly: on: None"),
+        ({"rule": "0 9 * * *", "misfire": "latest"}, "misfire: 'latest' is not a JSON object"),
+        ({"rule": "0 9 * * *", "misfire": {"mode": "all", "max": 0}}, "misfire: misfire max: 0 is not"),
+        ({"rule": "0 9 * * *", "pause": {"until": "2026-01-01T00:00Z"}}, "pause: .*'since'"),
+        ({"rule": "0 9 * * *", "start": "soon"}, "start: 'soon' is not a time"),
+        ({"rule": "0 9 * * *", "jitter": []}, r"jitter: \[\] is not a length"),
+        ({"rule": "0 9 * * *", "gap": ["shift"]}, "gap: .* is not one of"),
+    ],
+)  # fmt: skip
+def test_bad_data_is_refused_and_why(data: Any, why: str) -> None:
+    with pytest.raises(InvalidSchedule, match=why):
+        Schedule.from_data(data)
+
+
+def test_an_unknown_zone_stays_an_unknown_zone() -> None:
+    with pytest.raises(UnknownZone):
+        Schedule.from_data({"rule": "0 9 * * *", "zone": "Mars/Base"})
+
+
+TEXT = st.text("aLW09:-/*,#. T\n\x00é", max_size=8)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@pytest.mark.slow
+@settings(PATIENT)
+@given(kind=st.sampled_from(sorted(KINDS)), data=st.data())
+def test_whatever_json_says_it_is_a_rule_or_an_invalid_schedule(kind: str, data: st.DataObject) -> None:
+    names = [name for rule in RULES if rule.kind == kind for name in rule.to_data()]
+    fields = data.draw(st.dictionaries(st.sampled_from(names), JSON)) | {"kind": kind}
+    with suppress(InvalidSchedule):
+        assert rule_from_data(fields).kind == kind
+
+
+@pytest.mark.slow
+@settings(PATIENT)
+@given(data=st.dictionaries(st.sampled_from(sorted(SCHEDULES[-2].to_data())), JSON))
+def test_whatever_json_says_it_is_a_schedule_or_an_invalid_one(data: dict[str, Any]) -> None:
+    with suppress(InvalidSchedule):
+        assert Schedule.from_data({"rule": "0 9 * * *"} | data).to_data()
+
+
+@pytest.mark.parametrize("data", [{}, {"nominal": "x"}, {"nominal": 1, "utc": 2, "offset": "3", "key": 4}])
+def test_what_is_no_occurrence(data: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSchedule, match="this is not an occurrence"):
+        Occurrence.from_data(data)
+
+
+@settings(PATIENT)
+@given(
+    st.timedeltas(timedelta(), timedelta(days=1000)).map(
+        lambda one: timedelta(milliseconds=one // timedelta(milliseconds=1))
+    )
+)
+def test_lengths_are_read_as_they_are_written(value: timedelta) -> None:
+    assert length(write_length(value), "it") == value
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("*/5 * * * *", Cron("*/5 * * * *")),
+        ("@daily", Cron("@daily")),
+        ("every 90s", Every("90s")),
+        ("every 1h 30m", Every("90m")),
+        ("every 10m after finish", Every("10m", after="finish")),
+        ("daily 09:00", Daily("09:00")),
+        ("Daily 09:00, 17:00", Daily(["09:00", "17:00"])),
+        ("weekly mon-fri 09:00", Weekly("mon-fri", "09:00")),
+        ("weekly mon thu 09:00", Weekly("mon thu", "09:00")),
+        ("monthly 1 09:00", Monthly(1, "09:00")),
+        ("monthly -1 09:00", Monthly(-1, "09:00")),
+        ("monthly last fri 09:00", Monthly("last fri", "09:00")),
+        ("monthly last business day 17:00", Monthly("last business day", "17:00")),
+        ("yearly 12-24 09:00", Yearly(12, 24)),
+        ("once 2026-12-24T18:00", Once("2026-12-24T18:00")),
+    ],
+)
+def test_rules_as_text(text: str, rule: Rule) -> None:
+    assert rule_from_text(text) == rule
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "is not a schedule. The forms are:"),
+        ("hourly", "is not a schedule"),
+        ("every", "'every': interval: '' is not a length"),
+        ("every 5m after lunch", "after: 'lunch' is not one of start, finish"),
+        ("daily nine", "'daily nine': at: 'nine' is not a time of day"),
+        ("weekly 09:00", "a day and a time are needed"),
+        ("monthly 09:00", "a day and a time are needed"),
+        ("yearly 24.12. 09:00", "write 12-24 for 24 December"),
+        ("once tomorrow", "is not a time"),
+    ],
+)
+def test_text_that_is_no_rule(text: str, why: str) -> None:
+    with pytest.raises(InvalidSchedule, match=why):
+        rule_from_text(text)
