@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 from mainspring.app import Mainspring
 from mainspring.batched import Batch, Item
 from mainspring.context import Context
-from mainspring.durable.children import Child
-from mainspring.durable.signals import Signal
 from mainspring.errors import (
     Cancel,
     CannotStoreResult,
@@ -39,8 +37,12 @@ from mainspring.errors import (
     SystemHalted,
     UnknownTask,
 )
-from mainspring.flow import Breaker, Debounce, Throttle, Window
-from mainspring.flow.limits import Fair, Limit, Rate
+from mainspring.features.breakers.circuit import Breaker
+from mainspring.features.debounce.feature import Debounce, Throttle
+from mainspring.features.delivery.feature import Window
+from mainspring.features.durable.children import Child
+from mainspring.features.durable.signals import Signal
+from mainspring.features.limits import Fair, Limit, Rate
 from mainspring.halting import HaltResult
 from mainspring.handle import JobHandle
 from mainspring.health import Health

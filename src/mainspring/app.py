@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from mainspring.batch_task import BatchDecorator, BatchTask
 from mainspring.batched import Batch
 from mainspring.clock import Clock, Length, check_moment, to_datetime, to_millis
-from mainspring.durable import signals
-from mainspring.durable.cancel_children import ParentGuard
-from mainspring.durable.signals import Signal, SignalTimer
 from mainspring.errors import ConfigurationError, SystemHalted, UnknownTask
 from mainspring.events import Bus, Event, Halted, JobCreated, JobDeduplicated, Resumed, Subscriber
-from mainspring.flow import batch as batches
-from mainspring.flow import dependencies
-from mainspring.flow.batch import Batches, BatchGuard, BatchHandle
-from mainspring.flow.breakers import BreakerGuard, Breakers
-from mainspring.flow.debounce import NewestOnly
-from mainspring.flow.delivery import AnyWindow, DeliveryGuard
-from mainspring.flow.dependencies import Dependencies
-from mainspring.flow.expiry import Expiry
-from mainspring.flow.limits import Fair, Limit, Limits, Rate
-from mainspring.flow.limits.timer import LimitTimer
+from mainspring.features.batches import api as batches
+from mainspring.features.batches.api import Batches, BatchGuard, BatchHandle
+from mainspring.features.breakers.api import BreakerGuard, Breakers
+from mainspring.features.debounce.feature import NewestOnly
+from mainspring.features.delivery.feature import AnyWindow, DeliveryGuard
+from mainspring.features.dependencies import feature as dependencies
+from mainspring.features.dependencies.feature import Dependencies
+from mainspring.features.durable import signals
+from mainspring.features.durable.cancel_children import ParentGuard
+from mainspring.features.durable.signals import Signal, SignalTimer
+from mainspring.features.expiry.feature import Expiry
+from mainspring.features.limits import Fair, Limit, Limits, Rate
+from mainspring.features.limits.timer import LimitTimer
 from mainspring.guards import Guards
 from mainspring.halting import CONFIRM_WITHIN, HaltResult, explained, seconds_of, wait_for_workers, write_halt
 from mainspring.handle import JobHandle

@@ -13,11 +13,11 @@ from types import TracebackType
 from typing import Any
 
 from mainspring.clock import to_datetime
-from mainspring.durable.calls import Durable, DurableCalls, NoCalls
-from mainspring.durable.detached import Detached
 from mainspring.errors import Cancel, UnsupportedCall
-from mainspring.flow.batch_progress import BatchProgress
-from mainspring.flow.passage import DetachedPassage, Passage
+from mainspring.features.batches.progress import BatchProgress
+from mainspring.features.breakers.call import DetachedPassage, Passage
+from mainspring.features.durable.calls import Durable, DurableCalls, NoCalls
+from mainspring.features.durable.detached import Detached
 from mainspring.job import Claim, NewJob, check_prepared
 from mainspring.names import showable
 from mainspring.stores.protocol import Completion

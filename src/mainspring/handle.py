@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from mainspring.clock import Length, duration
-from mainspring.durable.states import StepState
 from mainspring.errors import JobFailed, JobNotFound
+from mainspring.features.durable.states import StepState
 from mainspring.job import Job, Status
 
 if TYPE_CHECKING:

@@ -11,8 +11,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from mainspring.clock import check_moment, delay_of, duration, to_millis
-from mainspring.durable.cancel_children import cancel_children
-from mainspring.durable.states import StepState, declared_by, restartable, states_of
 from mainspring.errors import (
     ConfigurationError,
     DedupeConflict,
@@ -22,6 +20,8 @@ from mainspring.errors import (
     StepNotFound,
 )
 from mainspring.events import JobCancelled
+from mainspring.features.durable.cancel_children import cancel_children
+from mainspring.features.durable.states import StepState, declared_by, restartable, states_of
 from mainspring.ids import new_id
 from mainspring.job import Attempt, Job, Priority, PriorityName, Status, TimelineEntry, check_queue
 from mainspring.json_text import problem_of_json

@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec,
 from mainspring.batched import Batch
 from mainspring.clock import Length, Millis, check_moment, delay_of, duration, shown, to_millis
 from mainspring.context import Context
-from mainspring.durable.journal import check_name
 from mainspring.errors import ConfigurationError, InvalidPayload
-from mainspring.flow import breakers, delivery, dependencies, expiry
-from mainspring.flow import debounce as newest
-from mainspring.flow.debounce import Debounce, Throttle
-from mainspring.flow.delivery import AnyWindow, PersonWindow, Window
-from mainspring.flow.dependencies import After, HasId, OnFailed
-from mainspring.flow.limits.limit import Fair, Limit, Rate
+from mainspring.features.breakers import api as breakers
+from mainspring.features.debounce import feature as newest
+from mainspring.features.debounce.feature import Debounce, Throttle
+from mainspring.features.delivery import feature as delivery
+from mainspring.features.delivery.feature import AnyWindow, PersonWindow, Window
+from mainspring.features.dependencies import feature as dependencies
+from mainspring.features.dependencies.feature import After, HasId, OnFailed
+from mainspring.features.durable.journal import check_name
+from mainspring.features.expiry import feature as expiry
+from mainspring.features.limits.options import Fair, Limit, Rate
 from mainspring.handle import JobHandle
 from mainspring.ids import new_id
 from mainspring.job import FOREVER, KEEP_FOREVER, Claim, FreshJobs, Inserted, NewJob, Priority, PriorityName

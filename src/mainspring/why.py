@@ -14,8 +14,8 @@ from enum import StrEnum
 from typing import Any
 
 from mainspring.clock import to_datetime
-from mainspring.durable.journal import kind_of
-from mainspring.flow.delivery import told_reason
+from mainspring.features.delivery.feature import told_reason
+from mainspring.features.durable.journal import kind_of
 from mainspring.humanize import show_both, show_length, show_relative
 from mainspring.job import MAX_CRASHES, WAITING, Job, Move, Status, Step
 from mainspring.stores.protocol import EVERY_QUEUE, Halt, Stats, Store, WorkerInfo

@@ -10,7 +10,7 @@ import pytest
 
 from tests.chaos.conftest import Chaos, each_store
 from tests.chaos.nursery import Nursery, Process
-from tests.durable.twenty import A_FEW, BOUNDARIES, RESULT, Boundary, Ledger, problems
+from tests.features.durable.twenty import A_FEW, BOUNDARIES, RESULT, Boundary, Ledger, problems
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 

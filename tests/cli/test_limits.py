@@ -9,9 +9,9 @@ import pytest
 
 from mainspring import Limit, Mainspring, Rate
 from mainspring.cli import main
-from mainspring.flow.limits.coordinator import LimitCoordinator
-from mainspring.flow.limits.decisions import Acquire, Wait
-from mainspring.flow.limits.limit import Gate, Ticket
+from mainspring.features.limits.coordinator import LimitCoordinator
+from mainspring.features.limits.decisions import Acquire, Wait
+from mainspring.features.limits.options import Gate, Ticket
 
 MAIL = Ticket(Gate("mail", Limit(2, key=str)), "acme")
 SEND = Ticket(Gate("send", Rate(10, per=1, burst=5)), "")

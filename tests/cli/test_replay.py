@@ -235,7 +235,7 @@ def test_a_person_is_asked_before_a_step_is_run(
 
 
 def test_plain_functions(replayed: Replayed, app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.durable.sleep.delay_of", lambda *_: 1)
+    monkeypatch.setattr("mainspring.features.durable.sleep.delay_of", lambda *_: 1)
     job = finished(app, app.tasks["plain"].enqueue_sync().id)
     assert replayed(job).out.splitlines()[-1] == "RuntimeError: half way"
     monkeypatch.setenv("FIXED", "1")

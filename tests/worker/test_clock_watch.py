@@ -16,7 +16,7 @@ import pytest
 from mainspring import Context, Limit, Mainspring, Rate, Retention, Retry
 from mainspring.clock import SETTLE, SteadyClock
 from mainspring.events import ClockHeld, ClockSettled, ScheduleFired
-from mainspring.flow.limits.limit import COLLECTION as LIMITS
+from mainspring.features.limits.options import COLLECTION as LIMITS
 from mainspring.health import State
 from mainspring.job import Job, Status
 from mainspring.stores.documents import Listing

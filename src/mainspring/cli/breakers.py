@@ -13,8 +13,8 @@ from mainspring.cli.parser import Commands, Parser, Run, add_command, add_comman
 from mainspring.cli.table import Column, Styled
 from mainspring.cli.terminal import Terminal
 from mainspring.errors import BreakerNotFound
-from mainspring.flow.breakers import BreakerStatus
-from mainspring.flow.circuit import Phase
+from mainspring.features.breakers.api import BreakerStatus
+from mainspring.features.breakers.circuit import Phase
 from mainspring.humanize import show_both
 
 COLUMNS = [

@@ -9,7 +9,7 @@ from mainspring.cli.loading import opened
 from mainspring.cli.parser import Commands, add_command, add_store_options
 from mainspring.cli.table import Column, Styled
 from mainspring.cli.terminal import Terminal
-from mainspring.flow.limits import LimitState
+from mainspring.features.limits import LimitState
 
 COLUMNS = [
     Column("LIMIT", least=8),

@@ -1,1 +1,22 @@
-"""Features: each package is one feature, with the same file names in all of them."""
+"""Features: each is a folder. They take part in enqueueing a job, decide whether it may start, or act on due documents.
+
+limits        how many jobs run at once, and how many start in a period
+debounce      a newer enqueue replaces the job that waits (debounce) or is dropped (throttle)
+expiry        drops jobs that were not started in time
+dependencies  jobs that start after others have finished
+batches       jobs that belong together, and what follows them; chains
+breakers      circuit breakers: stop calling services that fail
+delivery      deliveries only within local hours
+durable       durable functions: steps, sleeps, signals, children
+schedules     jobs at the times of a rule
+people        people and their occasions
+
+The files of a feature have the same names everywhere; a file that is not needed is missing.
+
+options  what a program declares, checked and typed
+rules    pure decisions
+storage  its documents
+feature  how it takes part: at the enqueue, before the start, after the end
+timer    acts on due documents
+api      what `app.<name>` offers
+"""

@@ -19,13 +19,13 @@ from mainspring.app import Mainspring
 from mainspring.batch_task import BatchTask
 from mainspring.batched import Item
 from mainspring.context import UNSET, Context
-from mainspring.durable.calls import RecordedCalls
-from mainspring.durable.journal import Asked
-from mainspring.durable.run import Branch, DurableRun
-from mainspring.durable.states import restartable
-from mainspring.durable.suspension import Wait
 from mainspring.errors import ConfigurationError, IllegalMove, JobNotFound
 from mainspring.events import Bus
+from mainspring.features.durable.calls import RecordedCalls
+from mainspring.features.durable.journal import Asked
+from mainspring.features.durable.run import Branch, DurableRun
+from mainspring.features.durable.states import restartable
+from mainspring.features.durable.suspension import Wait
 from mainspring.job import FINISHED, Claim, Job, Move, NewJob, Outcome, Status, Step
 from mainspring.middleware import RunCall
 from mainspring.replay.read_only_store import ReadOnlyStore, RolledBack

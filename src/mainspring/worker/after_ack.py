@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 
 from mainspring.app import Mainspring
-from mainspring.durable.cancel_children import cancel_children
+from mainspring.features.durable.cancel_children import cancel_children
 from mainspring.guards import Ending, LookAgain
 from mainspring.job import Claim
 

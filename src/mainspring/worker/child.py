@@ -17,7 +17,7 @@ from typing import Any
 
 from mainspring.context import UNSET, Context
 from mainspring.errors import Cancel, Discard, Snooze, Wish
-from mainspring.flow.passage import Passage
+from mainspring.features.breakers.call import Passage
 from mainspring.job import Claim
 from mainspring.log import SetUp, running
 from mainspring.middleware import RunCall

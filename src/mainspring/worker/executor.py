@@ -11,9 +11,9 @@ from typing import Any
 
 from mainspring.app import Mainspring
 from mainspring.context import Context
-from mainspring.durable.calls import RecordedCalls
-from mainspring.durable.run import DurableRun
-from mainspring.flow.passage import Passage
+from mainspring.features.breakers.call import Passage
+from mainspring.features.durable.calls import RecordedCalls
+from mainspring.features.durable.run import DurableRun
 from mainspring.middleware import RunCall
 from mainspring.stores.protocol import Completion
 from mainspring.task import Task

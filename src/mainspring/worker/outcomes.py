@@ -8,8 +8,6 @@ from typing import Any
 
 from mainspring.clock import Millis, duration
 from mainspring.context import UNSET
-from mainspring.durable.states import reason_for
-from mainspring.durable.suspension import is_suspended
 from mainspring.errors import (
     Cancel,
     CannotStoreResult,
@@ -20,6 +18,8 @@ from mainspring.errors import (
     Wish,
     WorkerCrashed,
 )
+from mainspring.features.durable.states import reason_for
+from mainspring.features.durable.suspension import is_suspended
 from mainspring.job import Failure, Move, Outcome
 from mainspring.json_text import read_object
 from mainspring.retry import Retry

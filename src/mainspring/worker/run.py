@@ -11,7 +11,7 @@ from typing import Any
 
 from mainspring.clock import Millis
 from mainspring.context import Context
-from mainspring.durable.run import DurableRun
+from mainspring.features.durable.run import DurableRun
 from mainspring.guards import LookAgain
 from mainspring.job import Claim
 from mainspring.json_text import read_object

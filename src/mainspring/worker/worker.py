@@ -30,7 +30,7 @@ from mainspring.batched import MAX_BATCH_SIZE
 from mainspring.clock import Millis, since_boot
 from mainspring.errors import ConfigurationError, StoreError, StoreUnavailable, WorkerStuck
 from mainspring.events import JobStarted, WorkerHeartbeat, WorkerStarted, WorkerStopped
-from mainspring.flow.batch import TASK as TASK_OF_BATCHES
+from mainspring.features.batches.api import TASK as TASK_OF_BATCHES
 from mainspring.guards import Ending, Refusal
 from mainspring.job import Claim, Inserted, Move, NewJob, Outcome, Status
 from mainspring.log import get_log, running

@@ -12,7 +12,7 @@ from mainspring import Mainspring
 from mainspring.cli import logs
 from mainspring.worker import Worker
 from tests.chaos.programs.tasks import with_settings
-from tests.durable.twenty import Boundary, Ledger, define, put, watch
+from tests.features.durable.twenty import Boundary, Ledger, define, put, watch
 
 NAP = 0.02  # seconds
 

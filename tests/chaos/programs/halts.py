@@ -11,7 +11,7 @@ from typing import Any
 
 from mainspring import Batch, Mainspring
 from mainspring.cli import logs
-from mainspring.flow import breakers
+from mainspring.features.breakers import api as breakers
 from mainspring.worker import Worker
 
 START = struct.Struct("<Q")  # CLOCK_MONOTONIC, nanoseconds

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from mainspring import Mainspring, Occasion, Person, testing
+from mainspring import Mainspring, Occasion, Person, Window, testing
 from mainspring.clock import to_millis
 from mainspring.errors import InvalidPerson
 from mainspring.features.people import kinds
 from mainspring.features.people.plan import Plan
 from mainspring.features.people.times import Times
-from mainspring.flow import Window
 from mainspring.job import Status
 from mainspring.stores.documents import Bundle, Document, Key, Listing, Write
 from mainspring.testing.kit import Kit

@@ -1,0 +1,1 @@
+"""Jobs that belong together, and what follows when all have finished; chains."""

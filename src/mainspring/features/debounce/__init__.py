@@ -1,0 +1,1 @@
+"""A newer enqueue replaces the job that waits (debounce, replace), or is dropped (throttle)."""

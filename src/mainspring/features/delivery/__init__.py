@@ -1,0 +1,1 @@
+"""Starts jobs only within local hours."""

@@ -1,0 +1,1 @@
+"""Jobs that start after others have finished."""

@@ -1,0 +1,301 @@
+"""One run of a durable function. Each call is recorded, fenced by the claim's token, before the function goes on.
+
+A `DurableRun` is created at the handler's first durable call. At the end the worker reads from it whether the function
+was suspended or its claim lost. All work happens on the worker's event loop; threads use `run_on_loop`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from mainspring.clock import Millis
+from mainspring.errors import ClaimLost, ConfigurationError, StoreError, StoreUnavailable
+from mainspring.features.durable.failures import dump_failure, load_failure
+from mainspring.features.durable.journal import FAILED, Asked, Journal, kind_of
+from mainspring.features.durable.outputs import Output
+from mainspring.features.durable.suspension import Suspended, Suspension, Wait
+from mainspring.job import Claim, Inserted, NewJob, Save, Step
+
+if TYPE_CHECKING:
+    from mainspring.app import Mainspring
+
+T = TypeVar("T")
+InThread = Callable[[Callable[[], Any]], "asyncio.Future[Any]"]
+Branch = int | asyncio.Task[Any] | None
+"""What makes a call: another thread (its ident) or task of the function, or None for the handler itself."""
+
+WAITS = frozenset({"sleep", "wait"})  # while the job is being suspended, branches can begin only these
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # seconds between tries while the store is unavailable
+
+current_step: ContextVar[tuple[int, str] | None] = ContextVar("mainspring_step", default=None)
+"""The `id()` of the run, and the name, of the step that is executing in this context."""
+
+calling_branch: ContextVar[tuple[Branch] | None] = ContextVar("mainspring_from_thread", default=None)
+"""The branch on whose behalf `run_on_loop` executes a coroutine on the event loop."""
+
+
+class DurableRun:
+    def __init__(
+        self,
+        app: Mainspring,
+        claim: Claim,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        task: asyncio.Task[Any] | None,
+        thread: int | None,
+        in_thread: InThread,
+        progressed: Callable[[float, str], None],
+        write_progress: Callable[[], Awaitable[None]],
+        stopped: Callable[[], bool],
+        declared: Sequence[str] = (),
+    ) -> None:
+        self.app = app
+        self.store = app.store
+        self.claim = claim
+        self.journal = Journal(claim.id)
+        self.suspension: Suspension | None = None
+        self.lost = False
+        self.spawned: list[str] = []  # ids of the jobs that this run inserted
+        self.consumed: dict[str, set[str]] = {}  # for each key, the ids of the signals that this job has received
+        self._in_thread = in_thread
+        self._progressed = progressed
+        self._write_progress = write_progress
+        self._is_stopped = stopped
+        self._declared = tuple(declared)
+        self._reported = False
+        self._loop = loop
+        self._loading = asyncio.Lock()
+        self._task = task  # the task that runs the handler
+        self._thread = thread  # or the thread that runs it
+        self._failures: dict[Branch, Step] = {}  # of steps; caught if the same branch makes another call
+        self._busy = 0  # number of steps that are executing
+        self._step_ended = asyncio.Event()
+        self._lock = threading.Lock()
+        self._unwritten: tuple[Step, ...] = ()  # caught failures; the next write includes them
+
+    # -- branches -------------------------------------------------------------------------------------
+
+    def in_its_thread(self, handler: Callable[[], T]) -> T:
+        """Call a plain function's handler in this thread, and remember the thread as the handler's own."""
+        self._thread = threading.get_ident()
+        return handler()
+
+    def branch(self) -> Branch:
+        """Return the task or thread that calls this, or None if it is the handler itself."""
+        if (sent := calling_branch.get()) is not None:
+            return sent[0]
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:
+            ident = threading.get_ident()
+            return None if ident == self._thread else ident
+        return None if task is self._task else task
+
+    def run_on_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine on the worker's event loop, from a thread, and wait for its result."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run_coroutine_threadsafe(run_as_branch(self.branch(), work), self._loop).result()
+        msg = (
+            "the methods that end in _sync are for plain functions, which run in threads; here, await the other method"
+        )
+        raise RuntimeError(msg)
+
+    # -- asking and recording ----------------------------------------------------------------------------
+
+    async def ask(self, name: str, kind: str, branch: Branch) -> Asked:
+        """Match a call of the function with its record. While the job is being suspended, start nothing new."""
+        if self.lost:
+            raise ClaimLost
+        self.refuse_within_step(f"{kind} {name!r}")
+        await self._load()
+        if (failure := self._failures.pop(branch, None)) is not None:  # the branch goes on, so it has caught the error
+            self._unwritten = (*self._unwritten, failure)
+        asked = self.journal.ask(name, kind, self.store.clock.now(), main=branch is None)
+        if asked.record is None and self.suspension is not None and kind not in WAITS:
+            raise Suspended
+        return asked
+
+    def step_here(self) -> str | None:
+        """Return the name of the step that is executing in this context, if any."""
+        place = current_step.get()
+        return place[1] if place is not None and place[0] == id(self) else None
+
+    def refuse_within_step(self, what: str) -> None:
+        if (step := self.step_here()) is not None:
+            msg = f"{what} within step {step!r}: a step cannot contain durable calls; make this call before or after it"
+            raise ConfigurationError(msg)
+
+    async def _load(self) -> None:
+        """Load the records once per run. A job that is claimed for the first time has none, so skip the query."""
+        async with self._loading:
+            if not self.journal.loaded:
+                first = self.claim.token <= 1
+                self.journal.load([] if first else await self.retry_outages(partial(self.store.steps, self.claim.id)))
+
+    async def save(self, step: Step, jobs: Sequence[NewJob] = ()) -> list[Inserted]:
+        """Record a step and insert jobs in one commit. Raise ClaimLost if this run no longer holds the job."""
+        failures, self._unwritten = self._unwritten, ()
+        save = Save(self.claim.id, self.claim.token, (*failures, step), tuple(jobs), self.claim.ref)
+        (answer,) = await self.retry_outages(lambda: self.store.save([save]))
+        if answer is None:
+            self.lost = True
+            raise ClaimLost
+        for written in save.steps:
+            self.journal.wrote(written)
+        return answer
+
+    async def suspend(self, wait: Wait) -> NoReturn:
+        """Suspend the job, once no step is executing: an unfinished step would be repeated."""
+        if self.suspension is None:
+            self.suspension = Suspension()
+        self.suspension.waits.append(wait)
+        self.suspension.failures = self._unwritten
+        if self._reported:
+            await self._tell_progress()
+        while self._busy:
+            self._step_ended.clear()
+            await self._step_ended.wait()
+        raise Suspended
+
+    async def _tell_progress(self) -> None:
+        """Write the progress before the job is suspended, as progress can only be reported while it runs."""
+        await asyncio.sleep(0)  # let the last report arrive
+        with contextlib.suppress(StoreError):
+            await self._write_progress()
+
+    async def retry_outages(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a call while the store is unavailable. Failing would throw away finished work, and repeat it."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                return await call()
+            except StoreUnavailable:
+                if self._is_stopped():
+                    raise
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+
+    def now(self) -> Millis:
+        """Return the store's time. It is at least `run_at`, even if this process estimates it too low."""
+        return max(self.store.clock.now(), self.claim.run_at)
+
+    # -- steps ----------------------------------------------------------------------------------------
+
+    async def step(
+        self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Run a step: a coroutine function on the loop, a plain one in a thread, as it may block."""
+        branch = self.branch()
+        asked = await self.ask(self.journal.called(name), "step", branch)
+        output = Output(name, function)
+        if asked.record is not None:
+            return self._replay(asked.record, output)
+        with self._running(asked, branch):
+            stopped = None
+            if inspect.iscoroutinefunction(inspect.unwrap(function)):
+                value = await function(*args, **kwargs)
+            else:
+                value, stopped = await self._call_in_thread(partial(function, *args, **kwargs))
+            if stopped is not None and not self._is_stopped():  # the function cancelled the step: record no output
+                raise stopped
+            text = output.dump(value)
+            await self._done(asked, text)
+        if stopped is not None:
+            raise stopped
+        return output.load(text)
+
+    def step_sync(
+        self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Run a step in the thread that calls this."""
+        branch = self.branch()
+        asked = self.run_on_loop(lambda: self.ask(self.journal.called(name), "step", branch))
+        output = Output(name, function)
+        if asked.record is not None:
+            return self._replay(asked.record, output)
+        with self._running(asked, branch):
+            value = function(*args, **kwargs)
+            if inspect.isawaitable(value):
+                value = self.run_on_loop(partial(await_value, value))
+            text = output.dump(value)
+            self.run_on_loop(lambda: self._done(asked, text))
+        return output.load(text)
+
+    def _replay(self, record: Step, output: Output) -> Any:
+        if kind_of(record) == FAILED:
+            raise load_failure(record.output or "{}")
+        return output.load(record.output)
+
+    @contextlib.contextmanager
+    def _running(self, asked: Asked, branch: Branch) -> Iterator[None]:
+        with self._lock:
+            self._busy += 1
+        token = current_step.set((id(self), asked.name))
+        try:
+            yield
+        except ClaimLost:
+            raise
+        except Exception as error:
+            self._note_failure(asked, branch, error)
+            raise
+        except asyncio.CancelledError:
+            if not self._is_stopped():  # the function cancelled it: `asyncio.timeout` raises TimeoutError
+                self._note_failure(asked, branch, TimeoutError(f"step {asked.name!r} was cancelled by its function"))
+            raise
+        finally:
+            current_step.reset(token)
+            with self._lock:
+                self._busy -= 1
+            self._loop.call_soon_threadsafe(self._step_ended.set)
+
+    @property
+    def failed_step(self) -> str | None:
+        """Return the step that failed last, unless the function caught its error and went on."""
+        return next((step.name for step in reversed(self._failures.values())), None)
+
+    def _note_failure(self, asked: Asked, branch: Branch, error: Exception) -> None:
+        self._failures[branch] = asked.step(dump_failure(error), self.store.clock.now(), FAILED)
+
+    async def _call_in_thread(self, call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+        """Call a function in a thread; return its value and the cancellation that arrived meanwhile, if any.
+
+        A thread cannot be stopped, so a cancellation waits until the function returns.
+        """
+        stopped: BaseException | None = None
+        future = self._in_thread(call)
+        try:
+            value = await asyncio.shield(future)
+        except asyncio.CancelledError as error:
+            if future.cancelled():
+                raise
+            stopped = error
+            await asyncio.wait([future])
+            value = future.result()
+        if inspect.isawaitable(value):  # a plain function that wraps a coroutine function
+            value = await value
+        return value, stopped
+
+    async def _done(self, asked: Asked, text: str) -> None:
+        await self.save(asked.step(text, self.store.clock.now()))
+        if asked.name in self._declared:
+            done = [name for name in self._declared if name in self.journal.records]
+            self._reported = True
+            self._progressed(len(done) / len(self._declared), asked.name)
+
+
+async def run_as_branch(branch: Branch, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    calling_branch.set((branch,))  # affects only this task's own context
+    return await work()
+
+
+async def await_value(value: Awaitable[T]) -> T:
+    return await value

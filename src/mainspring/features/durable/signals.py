@@ -1,0 +1,227 @@
+"""Signals: events that jobs wait for. They are kept for a while, so a job also gets those sent before it waited.
+
+A signal is a document whose id grows with time. Every job gets every signal of its key once, in order: the job's wait
+records say which it has received. A sender writes the document, then wakes the jobs that wait for the key. If it dies
+in between, the document comes due, and any worker wakes them instead.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from mainspring.clock import Length, Millis, duration, to_datetime, to_millis
+from mainspring.errors import ConfigurationError
+from mainspring.features.durable.journal import Asked, kind_of
+from mainspring.features.durable.outputs import to_json
+from mainspring.features.durable.run import DurableRun
+from mainspring.features.durable.suspension import Wait, next_look
+from mainspring.ids import new_id
+from mainspring.job import UNTIL_WOKEN
+from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Listing, Write
+from mainspring.stores.protocol import Store
+from mainspring.timers import CHUNK, fire_planned
+
+if TYPE_CHECKING:
+    from mainspring.app import Mainspring
+
+COLLECTION = "signals"
+SENT = "signals_sent"  # signals by the id that their sender chose
+ALL_WAITERS = 1_000_000
+SIGNAL_RETENTION = timedelta(days=30)
+REPEAT_WAKE_AFTER: Millis = 20_000
+"""After a signal was written. Stores notify workers only of what is due within 15 s; this is found by polling."""
+MAX_REPEATED_WAKES = 1000  # signals repeated at once when a worker died; the others wait until they are due
+MAX_SENDER_SKEW: Millis = 10 * 60_000  # how far the clocks of two senders may differ
+PAGE = 100
+MAX_KEY_LENGTH = 180  # characters; short enough for "wait for <key>" as the name of a step
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """An event that was sent: `await app.signal("checked_in:r1", {"room": 7})`."""
+
+    key: str
+    payload: Any
+    sent_at: datetime
+    id: str
+
+    def to_data(self) -> dict[str, Any]:
+        return {"id": self.id, "sent_at": to_millis(self.sent_at), "payload": self.payload}
+
+    @classmethod
+    def from_data(cls, key: str, data: Mapping[str, Any]) -> Signal:
+        return cls(key, data["payload"], to_datetime(data["sent_at"]), data["id"])
+
+    @classmethod
+    def from_document(cls, document: Document) -> Signal:
+        return cls.from_data(document.key.group, {**json.loads(document.data), "id": document.key.id})
+
+
+def waiting_key(key: str) -> str:
+    return f"signal:{key}"
+
+
+def check_key(key: object) -> None:
+    if not is_line(key):
+        msg = f'the key of a signal is 1 to {MAX_KEY_LENGTH} printable characters, like "checked_in:r1", not {key!r}'
+        raise ConfigurationError(msg)
+
+
+def check_id(id: object) -> None:
+    if not is_line(id):
+        msg = f"the id of a signal is 1 to {MAX_KEY_LENGTH} printable characters, not {id!r}"
+        raise ConfigurationError(msg)
+
+
+def is_line(text: object) -> bool:
+    return isinstance(text, str) and 0 < len(text) <= MAX_KEY_LENGTH and text.isprintable()
+
+
+# -- sending ----------------------------------------------------------------------------------------
+
+
+async def send(store: Store, key: str, payload: Any, keep: Length, id: str | None = None) -> Signal:
+    check_key(key)
+    if id is not None:
+        check_id(id)
+    if duration(keep) <= 0:
+        msg = f"keep={keep!r}: a signal must be kept for longer than 0 seconds, or waiting jobs would miss it"
+        raise ConfigurationError(msg)
+    text = to_json(payload, f"the payload of signal {key!r}")
+    await store.open()
+    signal = await put(store, key, json.loads(text), duration(keep), id)
+    # also if the id was sent before: that sender may have died before it woke the jobs
+    await store.wake({waiting_key(key): ALL_WAITERS})
+    return signal
+
+
+async def put(store: Store, key: str, payload: Any, keep: Millis, id: str | None) -> Signal:
+    """Write a signal; return the first one if the sender's id was used before.
+
+    The id is written in one commit with the signal, so that a repeated send writes nothing.
+    """
+    while True:
+        now = store.clock.now()
+        signal = Signal(key, payload, to_datetime(now), new_id())
+        data = json.dumps({"payload": payload, "sent_at": now})
+        place = Key(COLLECTION, key, signal.id)
+        writes = [Write(place, data, due_at=now + REPEAT_WAKE_AFTER, expires_at=now + keep)]
+        if id is not None:
+            writes.append(Write(Key(SENT, key, id), json.dumps(signal.id), expected=ABSENT, expires_at=now + keep))
+        if (await store.write([Bundle(tuple(writes))]))[0] is not None:
+            return signal
+        if id is not None and (first := await sent_under(store, key, id)) is not None:
+            return first
+
+
+async def sent_under(store: Store, key: str, id: str) -> Signal | None:
+    """Return the signal that was sent with this id, or None if it has expired."""
+    found = await store.documents([Key(SENT, key, id)])
+    if found:
+        found = await store.documents([Key(COLLECTION, key, json.loads(found[0].data))])
+    return Signal.from_document(found[0]) if found else None
+
+
+class SignalTimer:
+    """Repeats the wake for signals, as their sender may have died before it woke the waiting jobs."""
+
+    collection = COLLECTION
+    chunk = CHUNK
+
+    def __init__(self, app: Mainspring) -> None:
+        self._app = app
+
+    async def fire(self, documents: Sequence[Document], now: Millis) -> None:
+        del now
+        await self._app.store.wake({waiting_key(signal.key.group): ALL_WAITERS for signal in documents})
+        writes = [
+            Write(signal.key, signal.data, expected=signal.version, expires_at=signal.expires_at)
+            for signal in documents
+        ]
+        await self._app.store.write([Bundle((write,)) for write in writes])
+
+    async def refresh(self) -> None:
+        """Do nothing: due times of signals do not depend on time zone data."""
+
+    async def recover(self) -> None:
+        """Repeat the wake for the latest signals: a dead worker may have suspended a job just after the first."""
+        latest = await self._app.store.due(COLLECTION, MAX_REPEATED_WAKES, ahead=REPEAT_WAKE_AFTER)
+        await self._app.store.wake({waiting_key(one.key.group): ALL_WAITERS for one in latest.documents})
+
+    async def clock_went_back(self, by: Millis) -> None:
+        del by
+        await fire_planned(self._app, self)
+
+
+# -- waiting ----------------------------------------------------------------------------------------
+
+
+async def wait_for(run: DurableRun, key: str, timeout: Length | None, name: str | None) -> Signal | None:
+    check_key(key)
+    branch = run.branch()
+    name = run.journal.called(name) if name else run.journal.derive(f"wait for {key}", main=branch is None)
+    asked = await run.ask(name, "wait", branch)
+    state = json.loads(asked.record.output or "{}") if asked.record is not None else {}
+    if "signal" in state:
+        return None if state["signal"] is None else Signal.from_data(state["key"], state["signal"])
+    now = run.now()
+    until: Millis | None = state.get("until")
+    if asked.record is None and timeout is not None:
+        until = now + duration(timeout)
+    found = await run.retry_outages(partial(next_signal, run, key))
+    if found is not None and (until is None or to_millis(found.sent_at) <= until):
+        run.consumed[key].add(found.id)
+    elif until is None or now < until:
+        await suspend(run, asked, key, until, int(state.get("looks", 0)))
+    else:
+        found = None
+    await run.save(asked.step(json.dumps({"key": key, "signal": found and found.to_data()}), now))
+    return found
+
+
+async def suspend(run: DurableRun, asked: Asked, key: str, until: Millis | None, looks: int) -> None:
+    now = run.now()
+
+    async def look_again() -> bool:
+        return await next_signal(run, key) is not None
+
+    step = asked.step(json.dumps({"key": key, "until": until, "looks": looks + 1}), now)
+    end = min(until or UNTIL_WOKEN, now + next_look(looks))
+    await run.suspend(Wait(end, step, waiting_key(key), look_again))
+
+
+async def next_signal(run: DurableRun, key: str) -> Signal | None:
+    """Return the oldest signal of the key that this job has not received, or None."""
+    seen = run.consumed.setdefault(key, seen_by(run, key))
+    after = just_before(max(seen), run.store.clock.now()) if seen else None
+    while True:
+        listing = Listing(COLLECTION, key, None if after is None else (key, after), PAGE)
+        page = await run.store.browse(listing)
+        new = next((one for one in page if one.key.id not in seen), None)
+        if new is not None:
+            return Signal.from_document(new)
+        if len(page) < PAGE:
+            return None
+        after = page[-1].key.id
+
+
+def seen_by(run: DurableRun, key: str) -> set[str]:
+    states = [json.loads(step.output or "{}") for step in run.journal.records.values() if kind_of(step) == "wait"]
+    return {state["signal"]["id"] for state in states if state["key"] == key and state.get("signal")}
+
+
+def just_before(id: str, now: Millis) -> str | None:
+    """Return the id from which to look for new signals: a little before the last one received. None: from the start.
+
+    Ids begin with the sender's time. A sender that is slow, or whose clock is behind, writes an id that sorts before
+    earlier ones. If the clock of the last signal's sender was ahead, any new signal may sort before it: then None.
+    """
+    stamp = int(id[:8] + id[9:13], 16) - MAX_SENDER_SKEW
+    if stamp > now:
+        return None
+    return f"{stamp >> 16:08x}-{stamp & 0xFFFF:04x}"

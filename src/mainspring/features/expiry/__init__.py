@@ -1,0 +1,1 @@
+"""Drops jobs that were not started in time."""

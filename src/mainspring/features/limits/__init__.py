@@ -1,0 +1,19 @@
+"""Limits how many jobs run at once and how many start in a period: of a task, a queue or a key, across all workers.
+
+limit        what a program declares
+slots        the state of a `Limit`: which jobs hold its slots; bucket: of a `Rate`; turns: of one key of a `Fair` task
+decisions    which of the jobs that ask may start, and how many of those that wait are woken
+fair_share   how many jobs of one fair key may be ready or running
+storage      states as documents
+token_cache  tokens of a rate that a process has taken in advance
+coordinator  decides and writes, by compare-and-set, many requests at a time
+standby      refused jobs that wait in their worker for a moment
+guard        the check that claimed jobs pass
+timer        wakes jobs that wait, and repairs what a process that died left behind
+limits       `app.limits`
+"""
+
+from mainspring.features.limits.api import Limits, LimitState
+from mainspring.features.limits.options import Fair, Limit, Rate
+
+__all__ = ["Fair", "Limit", "LimitState", "Limits", "Rate"]

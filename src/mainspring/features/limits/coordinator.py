@@ -1,0 +1,356 @@
+"""Gives jobs their slots and tokens: pure functions decide, compare-and-set writes.
+
+All requests of one moment are decided in one round: one read (none if the documents are known and no other process has
+written since), one write, and one wake-up of the jobs that wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mainspring.clock import Millis
+from mainspring.errors import StoreError, StoreUnavailable
+from mainspring.features.limits.bucket import Bucket
+from mainspring.features.limits.decisions import (
+    Acquire,
+    Decision,
+    LimitRequest,
+    Prefetch,
+    State,
+    Wait,
+    call_next,
+    cases,
+    decide,
+    state_of,
+)
+from mainspring.features.limits.fair_share import FairShare
+from mainspring.features.limits.options import Fair, Ticket
+from mainspring.features.limits.slots import Slots
+from mainspring.features.limits.standby import Standbys
+from mainspring.features.limits.storage import call, gone, state_in, write_of, written
+from mainspring.features.limits.token_cache import TOKENS_AHEAD, USABLE_FOR, Portion, TokenCache, most_drawn, returnable
+from mainspring.features.limits.turns import Turns
+from mainspring.json_text import read_object
+from mainspring.log import get_log
+from mainspring.stores.documents import Bundle, Document, Key, Write
+from mainspring.stores.protocol import Store
+
+log = get_log("mainspring.limits")
+
+MAX_DOCUMENTS = 50  # in one bundle
+MAX_CASES = 200  # in one write
+MAX_KNOWN = 10_000  # documents kept in memory
+MAX_TRIES = 50  # of a round, before it gives up
+RETRY_PAUSE = 0.004  # seconds; multiplied by the number of the try and a random factor below 1
+WAKE_ALL_EVERY = 10.0  # seconds after which all free slots of a limit are offered again, as a wake-up may be lost
+CHECK_HOLDERS_EVERY = 1.0  # seconds between two checks whether the holders of a full limit still run
+
+
+class Request(NamedTuple):
+    """What one caller of `settle` wants, and the answer it waits for."""
+
+    wishes: Sequence[LimitRequest]
+    answer: asyncio.Future[Decision]
+
+
+@dataclass(slots=True, eq=False)
+class Case:
+    """Requests that are decided together, and the result."""
+
+    wishes: list[LimitRequest]
+    decision: Decision
+    states: Mapping[Key, State]  # after the decision
+    writes: tuple[Write, ...]
+    drawn: Mapping[Key, int]  # tokens taken in advance
+
+
+class LimitCoordinator:
+    """Decides all requests of one process; belongs to one event loop."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.standbys = Standbys()
+        self._fair_share = FairShare()
+        self._requests: list[Request] = []
+        self._round: asyncio.Task[None] | None = None
+        self._known: dict[Key, Document] = {}  # as this process last read or wrote them
+        self._token_caches: dict[Key, TokenCache] = {}
+        self._drawing: set[Key] = set()
+        self._left_over: dict[Key, list[Portion]] = {}  # tokens that go back with the next write
+        self._returning: set[Key] = set()  # a check for unused tokens is planned
+        self._none_waits: dict[Key, Millis] = {}  # the `noted_at` of the state in which no job was found waiting
+        self._looked: dict[Key, float] = {}  # when the holders were last checked
+        self._called: dict[Key, float] = {}  # when jobs were last woken
+        self._gone: dict[Key, set[tuple[str, int]]] = {}  # holders that do not run any more
+        self._owed: Counter[Key] = Counter()  # jobs still to be woken
+        self._random = random.Random()  # noqa: S311 - pauses
+
+    def admit_at_once(self, tickets: Sequence[Ticket], number: int) -> int:
+        """Return how many of so many jobs with these tickets can start with tokens that were taken in advance."""
+        now = self._time()
+        token_caches = [(ticket, self._token_caches.get(ticket.document)) for ticket in tickets]
+        number = min(
+            number, *(0 if token_cache is None else token_cache.tokens(now) for _, token_cache in token_caches)
+        )
+        for ticket, token_cache in token_caches:
+            if number and token_cache is not None:
+                token_cache.take(number)
+                if token_cache.is_low(now):
+                    self._draw(ticket, token_cache)
+        return number
+
+    def _draw(self, ticket: Ticket, token_cache: TokenCache) -> None:
+        """Take more tokens in the background. Jobs that find none meanwhile take their own by `draw`."""
+        if ticket.document not in self._drawing:
+            self._drawing.add(ticket.document)
+            self._request([Prefetch((ticket,), token_cache.used)])
+
+    async def draw(self, wanted: Mapping[tuple[Ticket, ...], int]) -> None:
+        """Take a token for each of these jobs, as far as there are any, and some more for coming jobs."""
+        await self.settle([Prefetch((ticket,), number) for tickets, number in wanted.items() for ticket in tickets])
+
+    async def settle(self, wishes: Sequence[LimitRequest]) -> Decision:
+        """Grant what can be granted. The answer may contain the requests of other callers, too.
+
+        Raise StoreError if the store does not answer. Then the outcome is unknown; if a slot was granted, a later check
+        finds that no run uses it.
+        """
+        return await asyncio.shield(self._request(wishes).answer)
+
+    def _request(self, wishes: Sequence[LimitRequest]) -> Request:
+        request = Request(wishes, asyncio.get_running_loop().create_future())
+        request.answer.add_done_callback(seen)
+        self._requests.append(request)
+        if self._round is None or self._round.done():
+            self._round = asyncio.create_task(self._rounds(), name="mainspring-limits")
+        return request
+
+    async def settled(self) -> None:
+        """Wait until no request is under way."""
+        if self._round is not None:
+            await asyncio.wait([self._round])
+
+    async def _rounds(self) -> None:
+        while self._requests:
+            requests, self._requests = self._requests, []
+            try:
+                decision = await self._decide([wish for request in requests for wish in request.wishes])
+            except BaseException as error:
+                for request in requests:
+                    request.answer.set_exception(error)
+                if not isinstance(error, Exception):
+                    raise
+            else:
+                for request in requests:
+                    request.answer.set_result(decision)
+            self._drawing.clear()
+            await self._call()
+
+    # -- one round ------------------------------------------------------------------------------
+
+    async def _decide(self, wishes: list[LimitRequest]) -> Decision:
+        decision, made = Decision(), cases(wishes, MAX_DOCUMENTS)
+        for begin in range(0, len(made), MAX_CASES):
+            await self._decide_cases(made[begin : begin + MAX_CASES], decision)
+        return decision
+
+    async def _decide_cases(self, left: list[list[LimitRequest]], decision: Decision) -> None:
+        # jobs were suspended: look at the current state, not at a remembered one
+        looks = any(isinstance(wish, Wait) for wishes in left for wish in wishes)
+        for number in range(1, MAX_TRIES + 1):
+            left = await self._try(left, decision, trusted=not looks and number == 1)
+            if not left:
+                return
+            await asyncio.sleep(self._random.random() * RETRY_PAUSE * number if number > 1 else 0)
+        msg = f"another process changed the limit first, {MAX_TRIES} times in a row"
+        raise StoreUnavailable(msg)
+
+    async def _try(
+        self, left: list[list[LimitRequest]], decision: Decision, *, trusted: bool
+    ) -> list[list[LimitRequest]]:
+        """Return what is left to decide. Only a refusal needs the current state: a write detects an outdated one."""
+        tickets = {ticket.document: ticket for wishes in left for wish in wishes for ticket in wish.tickets}
+        self._forget_if_many()  # before reading: what is not known when deciding would be taken for absent
+        await self._read([key for key in tickets if not trusted or key not in self._known])
+        if any(isinstance(ticket.gate.limit, Fair) for ticket in tickets.values()):
+            await self._fair_share.look(self.store)
+        self._empty_caches(left)
+        now = self.store.clock.now()
+        made = [self._case(wishes, tickets, now) for wishes in left]
+        refused = [case for case in made if case.decision.refused]
+        freed = set() if trusted else await self._look_for_gone(refused)
+        doubted = {case for case in refused if trusted or not freed.isdisjoint(case.states)}
+        clear = [case for case in made if case not in doubted]
+        again = await self._write(clear)
+        for case in clear:
+            if case not in again:
+                self._accept(case, decision)
+        return [case.wishes for case in (*doubted, *again)]
+
+    def _case(self, wishes: list[LimitRequest], tickets: Mapping[Key, Ticket], now: Millis) -> Case:
+        own = {ticket.document for wish in wishes for ticket in wish.tickets}
+        states = {key: self._state(tickets[key], now) for key in own}
+        before = {key: state.to_data() for key, state in states.items()}
+        freed = {key: self._drop_gone(key, state) for key, state in states.items() if key in self._gone}
+        decision = decide(wishes, states, now)
+        self._call_more(decision, states, freed)
+        call_next(decision, states, now, known=self._none_waits)
+        drawn = draw_ahead(states, decision.taken, wishes)
+        changed = [(key, state) for key, state in states.items() if state.differs(before[key])]
+        writes = tuple(write_of(key, state, self._known.get(key), now) for key, state in changed)
+        return Case(wishes, decision, states, writes, drawn)
+
+    def _drop_gone(self, key: Key, state: State) -> int:
+        return state.drop(self._gone[key]) if isinstance(state, Slots) else 0
+
+    def _state(self, ticket: Ticket, now: Millis) -> State:
+        known, limit = self._known.get(ticket.document), ticket.gate.limit
+        width = (
+            self._fair_share.width(ticket.gate.name, limit, ticket.key, self._time()) if isinstance(limit, Fair) else 0
+        )
+        data = None if known is None else read_object(known.data) or None  # an unreadable document is replaced
+        state = state_of(ticket, data, now, width)
+        if isinstance(state, Bucket):
+            state.put_back(returnable(self._left_over.get(ticket.document, ()), self._time()))
+        return state
+
+    def _empty_caches(self, left: Iterable[Iterable[LimitRequest]]) -> None:
+        """Move stale tokens, and all tokens of limits that jobs ask for, out of the caches.
+
+        They go back to the bucket with the next write. No job may use them while requests for them are being decided.
+        """
+        for wish in (wish for wishes in left for wish in wishes if isinstance(wish, (Acquire, Prefetch))):
+            for key in (ticket.document for ticket in wish.tickets):
+                if (token_cache := self._token_caches.get(key)) is not None:
+                    unused = token_cache.give_back_stale() if isinstance(wish, Prefetch) else token_cache.empty()
+                    self._left_over.setdefault(key, []).extend(unused)
+
+    def _time(self) -> float:
+        return self.store.clock.monotonic()
+
+    def _call_more(self, decision: Decision, states: Mapping[Key, State], freed: Mapping[Key, int]) -> None:
+        """Wake jobs for the slots of dead runs and, now and then, for all free slots, as a wake-up may be lost."""
+        for key, state in states.items():
+            if isinstance(state, Slots) and not isinstance(state, Turns) and state.waiting and state.room:
+                if self._time() - self._called.get(key, 0) > WAKE_ALL_EVERY:
+                    decision.calls[key] = state.room
+                elif number := freed.get(key, 0):
+                    decision.calls[key] = min(state.room, decision.calls[key] + number)
+
+    async def _look_for_gone(self, refused: Sequence[Case]) -> set[Key]:
+        """Find holders that do not run any more; return the limits that they block."""
+        now, holders = self._time(), dict[Key, set[tuple[str, int]]]()
+        for case in refused:
+            for key in {ticket.document for ticket in case.decision.refused.values()}:
+                state = case.states[key]
+                if isinstance(state, Slots) and now - self._looked.get(key, 0) > CHECK_HOLDERS_EVERY:
+                    self._looked[key] = now
+                    holders[key] = set(state.holders.items())
+        dead = await gone(self.store, set().union(*holders.values())) if holders else set()
+        self._gone |= {key: own & dead for key, own in holders.items()}
+        return {key for key, own in holders.items() if own & dead}
+
+    async def _read(self, keys: Collection[Key]) -> None:
+        if not keys:
+            return
+        for key in keys:
+            self._known.pop(key, None)
+        self._known |= {document.key: document for document in await self.store.documents(list(keys))}
+
+    def _forget_if_many(self) -> None:
+        """Limit the memory used. Tokens that are forgotten can be taken again."""
+        if len(self._known) > MAX_KNOWN:
+            for memory in (self._known, self._looked, self._called, self._gone, self._token_caches, self._none_waits):
+                memory.clear()
+
+    async def _write(self, made: Sequence[Case]) -> set[Case]:
+        """Write the cases; return those that must be decided again, because other processes were quicker."""
+        asked = [case for case in made if case.writes]
+        answers = await self.store.write([Bundle(case.writes) for case in asked]) if asked else []
+        return {case for case, answer in zip(asked, answers, strict=True) if answer is None}
+
+    def _accept(self, case: Case, decision: Decision) -> None:
+        decision.add(case.decision)
+        now = self._time()
+        for write in case.writes:
+            self._know(write.key, written(write))
+            if write.key in case.drawn:
+                self._left_over.pop(write.key, None)
+                self._token_caches.setdefault(write.key, TokenCache()).add(case.drawn[write.key], now)
+                self._plan_return(write.key, case)
+        self._owed.update({key: number for key, number in case.decision.calls.items() if number})
+
+    def _plan_return(self, key: Key, case: Case) -> None:
+        """Plan to return tokens that this process does not use, while that is possible: others may need them."""
+        if case.drawn[key] and key not in self._returning:
+            self._returning.add(key)
+            ticket = next(ticket for wish in case.wishes for ticket in wish.tickets if ticket.document == key)
+            asyncio.get_running_loop().call_later(USABLE_FOR, self._return, ticket)
+
+    def _return(self, ticket: Ticket) -> None:
+        key = ticket.document
+        self._returning.discard(key)
+        token_cache = self._token_caches.get(key)
+        if token_cache is None:
+            return
+        left = token_cache.tokens(self._time())
+        if returnable(token_cache.stale, self._time()):
+            self._request([Prefetch((ticket,), 0)])
+        elif left:
+            self._returning.add(key)
+            asyncio.get_running_loop().call_later(USABLE_FOR / 4, self._return, ticket)
+
+    # -- waking jobs that wait --------------------------------------------------------------------
+
+    async def _call(self) -> None:
+        """Wake jobs. If the store does not answer, the next round retries; without one, the timer finds free slots."""
+        if not self._owed:
+            return
+        calls, now = dict(self._owed), self.store.clock.now()
+        self._owed.clear()
+        self._called |= dict.fromkeys(calls, self._time())
+        try:
+            missed = await call(self.store, calls, self._known, now)
+        except StoreError as error:
+            self._owed.update(calls)
+            log.warning("call_failed", limits=len(calls), error=str(error))
+            return
+        for key, document in missed.items():
+            self._remember_none_waits(key, document)
+
+    def _remember_none_waits(self, key: Key, document: Document | None) -> None:
+        """Remember that no job waits, until another process notes in the document that one does."""
+        state = state_in(self._known[key])
+        if isinstance(state, Turns):
+            self._none_waits[key] = state.noted_at
+        self._know(key, document)
+
+    def _know(self, key: Key, document: Document | None) -> None:
+        if document is None:
+            self._known.pop(key, None)
+        else:
+            self._known[key] = document
+
+
+def seen(answer: asyncio.Future[Decision]) -> None:
+    """Fetch the exception, so that asyncio does not warn about it if the caller was cancelled meanwhile."""
+    if not answer.cancelled():
+        answer.exception()
+
+
+def draw_ahead(states: Mapping[Key, State], taken: Counter[Key], wishes: Iterable[LimitRequest]) -> dict[Key, int]:
+    """Take some more tokens than were needed, for the jobs that come next; return the numbers."""
+    buckets = {key: state for key, state in states.items() if isinstance(state, Bucket)}
+    if not buckets:
+        return {}
+    wanted = Counter(taken)
+    for draw in (wish for wish in wishes if isinstance(wish, Prefetch)):
+        wanted[draw.tickets[0].document] += draw.number
+    return {
+        key: bucket.draw(min(wanted[key] * TOKENS_AHEAD, most_drawn(bucket.drip))) for key, bucket in buckets.items()
+    }

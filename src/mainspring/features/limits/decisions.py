@@ -1,0 +1,219 @@
+"""Decides which of the jobs that ask may start, and how many of those that wait are woken. It does no I/O."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mainspring.clock import Millis
+from mainspring.features.limits.bucket import Bucket
+from mainspring.features.limits.options import Fair, Rate, Ticket
+from mainspring.features.limits.slots import Slots
+from mainspring.features.limits.turns import Turns
+from mainspring.stores.documents import Key
+
+State = Slots | Bucket | Turns
+
+
+@dataclass(frozen=True, slots=True)
+class Acquire:
+    """A claimed job wants to start."""
+
+    job_id: str
+    token: int
+    tickets: tuple[Ticket, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A run has ended."""
+
+    job_id: str
+    token: int
+    tickets: tuple[Ticket, ...]
+    called: bool = False  # it did not ask for its turn of a fair key, as it had it when it was claimed
+    spare: int = 0  # how many more jobs to wake, so that they wait in this worker for the next free slots
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Jobs were suspended until this limit wakes them."""
+
+    tickets: tuple[Ticket]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Admit:
+    """So many jobs of a fair task are about to be inserted: some as ready, the others suspended until woken."""
+
+    tickets: tuple[Ticket]
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refund:
+    """So many jobs that were counted as ready were not inserted."""
+
+    tickets: tuple[Ticket]
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """Tokens to take in advance, for the jobs that come next."""
+
+    tickets: tuple[Ticket]
+    number: int
+
+
+LimitRequest = Acquire | Release | Wait | Admit | Refund | Prefetch
+FIRST_COME = {kind: place for place, kind in enumerate((Release, Acquire, Wait, Refund, Admit, Prefetch))}
+
+
+@dataclass(slots=True)
+class Decision:
+    """What the requests get, and which jobs to wake."""
+
+    admitted: list[Acquire] = field(default_factory=list)
+    refused: dict[tuple[str, int], Ticket] = field(default_factory=dict)  # job and token -> the limit that blocks it
+    taken: Counter[Key] = field(default_factory=Counter)  # slots or tokens taken, per limit
+    calls: Counter[Key] = field(default_factory=Counter)  # waiting jobs to wake, per limit
+    spare: Counter[Key] = field(default_factory=Counter)  # more to wake, where any are woken
+    ready: dict[Admit, int] = field(default_factory=dict)  # how many of the jobs may be inserted as ready
+
+    def add(self, other: Decision) -> None:
+        self.admitted += other.admitted
+        self.refused |= other.refused
+        self.ready |= other.ready
+
+
+def decide(wishes: Iterable[LimitRequest], states: Mapping[Key, State], now: Millis) -> Decision:
+    """Decide the requests and change the states. A job gets all that it needs, or nothing."""
+    decision = Decision()
+    for wish in sorted(wishes, key=lambda wish: FIRST_COME[type(wish)]):
+        match wish:
+            case Release():
+                let_go(wish, states, decision)
+            case Acquire():
+                admit(wish, states, decision)
+            case Wait():
+                line_up(wish.tickets[0].document, states, decision, now)
+            case Refund():
+                forget(wish, states, now)
+            case Admit():
+                let_in(wish, states, decision, now)
+    if decision.calls:
+        for key, number in decision.calls.items():
+            room = min(number, states[key].room)
+            decision.calls[key] = room + decision.spare[key] if room else 0
+        decision.calls = +decision.calls
+    return decision
+
+
+def call_next(decision: Decision, states: Mapping[Key, State], now: Millis, *, known: Mapping[Key, Millis]) -> None:
+    """Wake as many jobs of each key as it has room for. Skip keys where none waited last time and none came since."""
+    for key, state in states.items():
+        if isinstance(state, Turns) and state.waiting and known.get(key) != state.noted_at:
+            decision.calls[key] = state.call(state.room, now)
+
+
+def let_go(leave: Release, states: Mapping[Key, State], decision: Decision) -> None:
+    for ticket in leave.tickets:
+        state = states[ticket.document]
+        if isinstance(state, Turns):
+            state.depart(leave.job_id, leave.token, called=leave.called)
+        elif isinstance(state, Slots) and state.leave(leave.job_id, leave.token) and state.waiting:
+            decision.calls[ticket.document] += 1
+            decision.spare[ticket.document] = leave.spare
+
+
+def admit(ask: Acquire, states: Mapping[Key, State], decision: Decision) -> None:
+    obstacle = next((ticket for ticket in ask.tickets if not states[ticket.document].has_room_for(ask.job_id)), None)
+    if obstacle is not None:
+        decision.refused[ask.job_id, ask.token] = obstacle
+        pass_on(ask, states, decision)
+        return
+    decision.admitted.append(ask)
+    for ticket in ask.tickets:
+        states[ticket.document].take(ask.job_id, ask.token)
+        decision.taken[ticket.document] += 1
+
+
+def pass_on(ask: Acquire, states: Mapping[Key, State], decision: Decision) -> None:
+    """Wake another job for the free slots of a refused one: it may have been woken for a slot that it cannot use."""
+    for ticket in ask.tickets:
+        state = states[ticket.document]
+        if isinstance(state, Slots) and not isinstance(state, Turns) and state.waiting and state.room:
+            decision.calls[ticket.document] += 1
+
+
+def line_up(key: Key, states: Mapping[Key, State], decision: Decision, now: Millis) -> None:
+    state = states[key]
+    if isinstance(state, Turns):
+        state.note(now)
+        return
+    state.waiting = True
+    if isinstance(state, Slots) and state.room:  # a slot became free before this process noted that jobs wait
+        decision.calls[key] += state.room
+
+
+def let_in(enter: Admit, states: Mapping[Key, State], decision: Decision, now: Millis) -> None:
+    """Decide how many jobs are inserted as ready. No job overtakes those of its own key that wait."""
+    key = enter.tickets[0].document
+    state = states[key]
+    if isinstance(state, Turns):
+        decision.ready[enter] = 0 if state.waiting else state.call(enter.number, now)
+        if decision.ready[enter] < enter.number:
+            state.note(now)
+
+
+def forget(absent: Refund, states: Mapping[Key, State], now: Millis) -> None:
+    state = states[absent.tickets[0].document]
+    if isinstance(state, Turns):
+        state.nobody_came(absent.number, now)
+
+
+def state_of(ticket: Ticket, data: Mapping[str, Any] | None, now: Millis, width: int = 1) -> State:
+    """Return the stored state, with the numbers that this program declares."""
+    limit = ticket.gate.limit
+    if isinstance(limit, Fair):
+        turns = Turns(width) if data is None else Turns.from_data(data)
+        turns.size = width
+        return turns
+    if isinstance(limit, Rate):
+        if data is None:
+            return Bucket.full(limit.per_milli, limit.most, now)
+        bucket = Bucket.from_data(data)
+        bucket.drip, bucket.burst = limit.per_milli, limit.most
+        bucket.fill(now)
+        return bucket
+    slots = Slots(limit.size) if data is None else Slots.from_data(data)
+    slots.size = limit.size
+    return slots
+
+
+def cases(wishes: Iterable[LimitRequest], most: int) -> list[list[LimitRequest]]:
+    """Group requests that have a limit in common; each group is decided and written by itself.
+
+    A group of more than `most` documents is split, and its parts are written one after the other.
+    """
+    made: list[tuple[set[Key], list[LimitRequest]]] = []
+    home: dict[Key, int] = {}  # the index of the group that a document belongs to
+    for wish in wishes:
+        keys = [ticket.document for ticket in wish.tickets]
+        near = {home[key] for key in keys if key in home}
+        if not near or len(set(keys).union(*(made[one][0] for one in near))) > most:
+            near = {len(made)}
+            made.append((set(), []))
+        first, *others = sorted(near)
+        documents, together = made[first]
+        for one in others:
+            documents |= made[one][0]
+            together += made[one][1]
+            made[one] = set(), []
+        documents.update(keys)
+        together.append(wish)
+        home.update(dict.fromkeys(documents if others else keys, first))
+    return [together for _, together in made if together]

@@ -1,0 +1,195 @@
+"""Checks limits: wakes jobs whose turn it is, and repairs what a worker that died left behind.
+
+A dead worker may leave behind: slots held by runs that are gone; jobs that are counted for a fair key as ready or
+running and are not; a free slot for which no job was woken; jobs that it suspended without noting in the limit's
+document that jobs wait. The last would wait for ever, since a limit that nothing waits for does not come due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from mainspring.clock import Millis
+from mainspring.features.limits.bucket import Bucket
+from mainspring.features.limits.decisions import State
+from mainspring.features.limits.options import COLLECTION
+from mainspring.features.limits.slots import UNUSED_RETENTION, Slots
+from mainspring.features.limits.storage import FAIR, call, gone, states_in, write_of, written
+from mainspring.features.limits.turns import CHECK_AFTER, LOST_AFTER, Turns
+from mainspring.stores.documents import Bundle, Document, Key, Listing, Write
+from mainspring.timers import CHUNK, fire_planned, leave_to_newer
+
+if TYPE_CHECKING:
+    from mainspring.app import Mainspring
+
+COUNT_EVERY: Millis = 5_000  # between two counts of the ready and running jobs of a fair task
+ON_THE_WAY = 0.1  # seconds; usually the next job of a fair key starts within this time after the last one has ended
+EMPTY_FOR: Millis = 600_000  # a limit that was empty for so long has not refused a job lately
+PAGE_SIZE = 200  # documents per read
+MAX_TRIES = 10  # to repair documents that other processes change at the same time
+
+
+class LimitTimer:
+    """The timer of the collection "limits"."""
+
+    collection = COLLECTION
+    chunk = CHUNK
+
+    def __init__(self, app: Mainspring) -> None:
+        self._app = app
+        self._out: dict[str, tuple[Millis, Counter[str] | None]] = {}  # group -> time and result of the last count
+
+    async def fire(self, documents: Sequence[Document], now: Millis) -> Millis | None:
+        """Check limits that have come due. A doubt about a fair task is left to programs that know this task."""
+        states = states_in(documents)
+        strange = [document for document in documents if document.key not in states]
+        again = [await leave_to_newer(self._app, strange, now)] if strange else []
+        others = {key for key, state in states.items() if self._is_for_others(key, state, now)}
+        if 0 < len(others) < CHUNK:  # else limits that come due later would wait behind them
+            states = {key: state for key, state in states.items() if key not in others}
+            again.append(now + CHECK_AFTER)
+        await self._look([document for document in documents if document.key in states], states, now)
+        return min((moment for moment in again if moment is not None), default=None)
+
+    def _is_for_others(self, key: Key, state: State, now: Millis) -> bool:
+        is_new = isinstance(state, Turns) and state.is_doubtful(now) and now - state.doubted_at < COUNT_EVERY
+        return is_new and not self._app.limits.is_fair(key.group.removeprefix(FAIR))
+
+    async def _look(self, documents: Sequence[Document], states: Mapping[Key, State], now: Millis) -> None:
+        await self._clear_doubts(states, now)
+        busy = await self._busy({key for key, state in states.items() if has_stale_calls(state, now)}, now)
+        for key, state in states.items():
+            if isinstance(state, Turns) and key not in busy:
+                state.give_up_calls(now)
+        await self._wake_next(documents, states, now)
+
+    async def _clear_doubts(self, states: Mapping[Key, State], now: Millis) -> None:
+        """Check jobs that wait in fair keys: the process that enqueued them may have died before waking them.
+
+        It may also have died after it counted jobs as ready, and before it inserted them. A key without ready or
+        running jobs is checked twice: a job may have ended at this moment, and the next one is about to be woken.
+        """
+        doubtful = {key: turns for key, turns in states.items() if isinstance(turns, Turns) and turns.is_doubtful(now)}
+        still = await self._none_out([key for key, state in doubtful.items() if state.called])
+        if still:
+            await asyncio.sleep(ON_THE_WAY)
+            still &= await self._none_out(still)
+        for key, state in doubtful.items():
+            state.clear_doubt(none_out=key in still)
+
+    async def _none_out(self, keys: Collection[Key]) -> set[Key]:
+        """Return the fair keys of which no job is ready or running, as far as this process can tell."""
+        now = self._app.store.clock.now()
+        names = {key.group.removeprefix(FAIR) for key in keys}
+        out = {
+            FAIR + name: await self._app.limits.jobs_out(name, now) for name in names if self._app.limits.is_fair(name)
+        }
+        return {key for key in keys if (found := out.get(key.group)) is not None and not found[key.id]}
+
+    async def recover(self) -> None:
+        """Check every limit that a worker which died may have left in a wrong state."""
+        await self._look_at_all(recount=True)
+
+    async def refresh(self) -> None:
+        """Look for jobs that wait unnoticed, in case the worker that should have recovered died as well.
+
+        Fair keys are not counted again: in normal operation, a count may be ahead of jobs that are about to be woken.
+        """
+        await self._look_at_all(recount=False)
+
+    async def clock_went_back(self, by: Millis) -> None:
+        del by
+        await fire_planned(self._app, self)
+
+    async def _look_at_all(self, *, recount: bool) -> None:
+        after = None
+        while page := await self._app.store.browse(Listing(COLLECTION, None, after, PAGE_SIZE)):
+            after = page[-1].key[1:]
+            await self._recover(page, recount=recount)
+
+    async def _recover(self, documents: Sequence[Document], *, recount: bool) -> None:
+        for _ in range(MAX_TRIES):  # other processes may change them at the same time
+            now = self._app.store.clock.now()
+            found = states_in(documents)
+            known = (document for document in documents if document.key in found)
+            doubtful = [document for document in known if may_be_wrong(document, found[document.key], now)]
+            if not doubtful:
+                return
+            states = {document.key: found[document.key] for document in doubtful}
+            if recount:
+                await self._recount(states, now)
+            for state in states.values():
+                state.waiting = True  # if no job waits after all, `call` notes that
+            accepted = await self._wake_next(doubtful, states, now)
+            documents = await self._app.store.documents([key for key in states if key not in accepted])
+
+    async def _recount(self, states: Mapping[Key, State], now: Millis) -> None:
+        """Count again, for fair keys, the jobs that are really ready or running."""
+        turns = {key: state for key, state in states.items() if isinstance(state, Turns) and state.called}
+        out = {group: await self._out_now(group, now) for group in {key.group for key in turns}}
+        for key, state in turns.items():
+            if (found := out[key.group]) is not None:
+                state.called = min(state.called, max(0, found[key.id] - len(state.holders)))
+
+    async def _wake_next(self, documents: Sequence[Document], states: Mapping[Key, State], now: Millis) -> set[Key]:
+        """Free the slots of runs that are gone and wake jobs for all free slots; return the limits written."""
+        holders = {holder for state in states.values() if isinstance(state, Slots) for holder in state.holders.items()}
+        dead = await gone(self._app.store, holders)
+        calls: dict[Key, int] = {}
+        writes: list[Write] = []
+        for document in documents:
+            state = states[document.key]
+            calls[document.key] = next_turn(state, now) if isinstance(state, Bucket) else empty_places(state, dead, now)
+            writes.append(write_of(document.key, state, document, now, anew=True))
+        answers = await self._app.store.write([Bundle((write,)) for write in writes])
+        accepted = [write for write, answer in zip(writes, answers, strict=True) if answer is not None]
+        ours = {write.key: after for write in accepted if (after := written(write)) is not None}
+        if wanted := {key: number for key, number in calls.items() if number and key in ours}:
+            await call(self._app.store, wanted, ours, now)
+        return {write.key for write in accepted}
+
+    async def _busy(self, keys: Collection[Key], now: Millis) -> set[Key]:
+        """Return the fair keys of which jobs are ready or running: these may be the woken ones, which will end."""
+        out = {group: await self._out_lately(group, now) for group in {key.group for key in keys}}
+        return {key for key in keys if (found := out[key.group]) is None or found[key.id]}
+
+    async def _out_lately(self, group: str, now: Millis) -> Counter[str] | None:
+        """Count once for many documents. Within COUNT_EVERY, nothing changes for keys whose wake-ups are this old."""
+        looked_at, found = self._out.get(group, (-COUNT_EVERY, None))
+        if not 0 <= now - looked_at < COUNT_EVERY:
+            found = await self._out_now(group, now)
+            self._out[group] = now, found
+        return found
+
+    async def _out_now(self, group: str, now: Millis) -> Counter[str] | None:
+        return await self._app.limits.jobs_out(group.removeprefix(FAIR), now)
+
+
+def may_be_wrong(document: Document, state: State, now: Millis) -> bool:
+    """Return whether a worker that died in the last minutes may have left this limit in a wrong state.
+
+    A limit refuses jobs only while it is full. So the documents of many keys, which are kept for an hour only to be
+    shown, need no repair.
+    """
+    if isinstance(state, (Bucket, Turns)) or state.holders or state.waiting or document.expires_at is None:
+        return True
+    return now - (document.expires_at - UNUSED_RETENTION) < EMPTY_FOR
+
+
+def has_stale_calls(state: State, now: Millis) -> bool:
+    return isinstance(state, Turns) and state.called > 0 and abs(now - state.called_at) > LOST_AFTER
+
+
+def next_turn(bucket: Bucket, now: Millis) -> int:
+    bucket.fill(now)
+    return bucket.call(now) if bucket.waiting else 0
+
+
+def empty_places(slots: Slots, dead: set[tuple[str, int]], now: Millis) -> int:
+    slots.drop(dead & set(slots.holders.items()))
+    if isinstance(slots, Turns):
+        return slots.call(slots.room, now) if slots.waiting else 0
+    return slots.room if slots.waiting else 0

@@ -1,0 +1,118 @@
+"""Who may start, and who is called."""
+
+from __future__ import annotations
+
+from mainspring import Limit, Rate
+from mainspring.features.limits.decisions import (
+    Acquire,
+    Decision,
+    LimitRequest,
+    Release,
+    State,
+    Wait,
+    cases,
+    decide,
+    state_of,
+)
+from mainspring.features.limits.options import Gate, Ticket
+from mainspring.features.limits.slots import Slots
+from mainspring.stores.documents import Key
+
+ALL = Ticket(Gate("all", Limit(3)), "")
+ACME = Ticket(Gate("each", Limit(1, key=str)), "acme")
+BOB = Ticket(Gate("each", Limit(1, key=str)), "bob")
+QUICK = Ticket(Gate("quick", Rate(2, per=60)), "")
+
+
+class Office:
+    """States that stay from one decision to the next."""
+
+    def __init__(self, *tickets: Ticket) -> None:
+        self.states: dict[Key, State] = {ticket.document: state_of(ticket, None, 0) for ticket in tickets}
+
+    def __call__(self, *wishes: LimitRequest) -> Decision:
+        return decide(wishes, self.states, 0)
+
+    def holders(self, ticket: Ticket) -> set[str]:
+        state = self.states[ticket.document]
+        assert isinstance(state, Slots)
+        return set(state.holders)
+
+
+def names(decision: Decision) -> list[str]:
+    return [ask.job_id for ask in decision.admitted]
+
+
+def test_first_come_first_served_until_it_is_full() -> None:
+    office = Office(ALL)
+    decision = office(*(Acquire(name, 1, (ALL,)) for name in "abcd"))
+    assert names(decision) == ["a", "b", "c"]
+    assert decision.refused == {("d", 1): ALL}
+
+
+def test_all_that_it_needs_or_nothing_of_it() -> None:
+    office = Office(ALL, ACME, BOB)
+    decision = office(Acquire("a", 1, (ALL, ACME)), Acquire("b", 1, (ALL, ACME)), Acquire("c", 1, (ALL, BOB)))
+    assert (names(decision), decision.refused) == (["a", "c"], {("b", 1): ACME})
+    assert office.holders(ALL) == {"a", "c"}
+
+
+def test_who_leaves_makes_room_in_the_same_decision() -> None:
+    office = Office(ACME)
+    office(Acquire("a", 1, (ACME,)))
+    decision = office(Acquire("b", 1, (ACME,)), Release("a", 1, (ACME,)))
+    assert (names(decision), office.holders(ACME)) == (["b"], {"b"})
+
+
+def test_a_job_that_runs_again_has_its_own_place_and_its_zombie_cannot_give_it_up() -> None:
+    office = Office(ACME)
+    office(Acquire("a", 1, (ACME,)))
+    assert names(office(Acquire("a", 2, (ACME,)))) == ["a"]
+    office(Release("a", 1, (ACME,)))
+    assert office.holders(ACME) == {"a"}
+
+
+def test_a_free_place_is_called_out_only_if_somebody_waits() -> None:
+    office = Office(ACME)
+    office(Acquire("a", 1, (ACME,)))
+    assert not office(Release("a", 1, (ACME,))).calls
+    office(Acquire("a", 2, (ACME,)), Wait((ACME,)))
+    assert office(Release("a", 2, (ACME,)), Release("a", 2, (ACME,))).calls == {ACME.document: 1}
+
+
+def test_who_lines_up_finds_what_has_become_free_meanwhile() -> None:
+    office = Office(ALL)
+    office(Acquire("a", 1, (ALL,)))
+    assert office(Wait((ALL,))).calls == {ALL.document: 2}
+
+
+def test_a_call_to_one_who_is_held_up_elsewhere_goes_to_the_next() -> None:
+    office = Office(ALL, ACME)
+    office(Acquire("a", 1, (ALL, ACME)), Wait((ALL,)))
+    decision = office(Acquire("b", 1, (ALL, ACME)))
+    assert decision.refused == {("b", 1): ACME}
+    assert decision.calls == {ALL.document: 1}
+
+
+def test_rates_and_limits_together() -> None:
+    office = Office(QUICK, ALL)
+    decision = office(*(Acquire(name, 1, (ALL, QUICK)) for name in "abc"))
+    assert (names(decision), decision.refused) == (["a", "b"], {("c", 1): QUICK})
+    assert office.holders(ALL) == {"a", "b"}
+
+
+def test_what_has_no_limit_in_common_is_decided_apart() -> None:
+    wishes: list[LimitRequest] = [
+        Acquire("a", 1, (ACME,)),
+        Acquire("b", 1, (BOB,)),
+        Acquire("c", 1, (QUICK, BOB)),
+        Release("d", 1, (ACME,)),
+    ]
+    assert [[wish.tickets[0] for wish in case] for case in cases(wishes, 10)] == [[ACME, ACME], [BOB, QUICK]]
+    assert len(cases([Acquire("a", 1, (ACME, ALL)), Acquire("b", 1, (BOB, ALL))], 2)) == 2
+
+
+def test_the_program_says_the_numbers_and_the_store_who_is_inside() -> None:
+    state = state_of(ALL, {"size": 99, "holders": {"a": 1}, "waiting": True}, 0)
+    assert isinstance(state, Slots)
+    assert (state.size, state.holders, state.waiting) == (3, {"a": 1}, True)
