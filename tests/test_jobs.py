@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from mainspring import Filter, Mainspring, Priority, Retry, Status
 from mainspring.errors import ConfigurationError, DedupeConflict, IllegalMove, InvalidPayload, JobNotFound
-from mainspring.jobs import whoami
+from mainspring.services import whoami
 from mainspring.testing import Kit, manual
 
 app = Mainspring("memory://")

@@ -590,7 +590,7 @@ async def test_a_job_with_headers_that_cannot_be_read_holds_up_no_other(
     async def work() -> str:
         return "done"
 
-    monkeypatch.setattr("mainspring.task.check_headers", lambda _: None)  # as an older version was
+    monkeypatch.setattr("mainspring.options.check_headers", lambda _: None)  # as an older version was
     handles = [await work.using(headers={"name": "\ud800"}).enqueue(), await work.enqueue()]
     async with working(app):
         assert [await handle.result(timeout=DEADLINE) for handle in handles] == ["done", "done"]

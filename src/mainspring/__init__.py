@@ -37,9 +37,9 @@ from mainspring.errors import (
     SystemHalted,
     UnknownTask,
 )
-from mainspring.features.breakers.circuit import Breaker
-from mainspring.features.debounce.feature import Debounce, Throttle
-from mainspring.features.delivery.feature import Window
+from mainspring.features.breakers.options import Breaker
+from mainspring.features.debounce.options import Debounce, Throttle
+from mainspring.features.delivery.options import Window
 from mainspring.features.durable.children import Child
 from mainspring.features.durable.signals import Signal
 from mainspring.features.limits import Fair, Limit, Rate
@@ -48,9 +48,10 @@ from mainspring.handle import JobHandle
 from mainspring.health import Health
 from mainspring.job import Failure, Job, Priority, Status
 from mainspring.middleware import EnqueueCall, RunCall
+from mainspring.options import Retention
 from mainspring.retry import Retry
 from mainspring.stores.protocol import Filter
-from mainspring.task import Retention, Task
+from mainspring.task import Task
 
 if TYPE_CHECKING:
     from mainspring.features.people import Occasion, Person

@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from mainspring.batch_task import BatchDecorator, BatchTask
 from mainspring.batched import Batch
-from mainspring.clock import Clock, Length, check_moment, to_datetime, to_millis
-from mainspring.errors import ConfigurationError, SystemHalted, UnknownTask
-from mainspring.events import Bus, Event, Halted, JobCreated, JobDeduplicated, Resumed, Subscriber
+from mainspring.clock import Clock, Length, check_moment, to_millis
+from mainspring.context import Context
+from mainspring.errors import ConfigurationError, InvalidPerson, SystemHalted, UnknownTask
+from mainspring.events import Bus, Event, Halted, Resumed, Subscriber
 from mainspring.features.batches import api as batches
-from mainspring.features.batches.api import Batches, BatchGuard, BatchHandle
-from mainspring.features.breakers.api import BreakerGuard, Breakers
+from mainspring.features.batches.api import Batches, BatchHandle
+from mainspring.features.batches.feature import BatchGuard
+from mainspring.features.breakers.api import Breakers
+from mainspring.features.breakers.feature import BreakerGuard
 from mainspring.features.debounce.feature import NewestOnly
-from mainspring.features.delivery.feature import AnyWindow, DeliveryGuard
-from mainspring.features.dependencies import feature as dependencies
+from mainspring.features.delivery.feature import Delivery
+from mainspring.features.delivery.options import LocalHours
 from mainspring.features.dependencies.feature import Dependencies
 from mainspring.features.durable import signals
-from mainspring.features.durable.cancel_children import ParentGuard
+from mainspring.features.durable.feature import ParentGuard
 from mainspring.features.durable.signals import Signal, SignalTimer
 from mainspring.features.expiry.feature import Expiry
 from mainspring.features.limits import Fair, Limit, Limits, Rate
@@ -32,15 +35,26 @@ from mainspring.halting import CONFIRM_WITHIN, HaltResult, explained, seconds_of
 from mainspring.handle import JobHandle
 from mainspring.health import LATE, TIMEOUT, Contact, Health, examine
 from mainspring.humanize import show_moment
-from mainspring.job import Inserted, Job, NewJob, Priority, PriorityName, check_prepared, check_queue
-from mainspring.jobs import Jobs, whoami
+from mainspring.job import Inserted, NewJob, check_prepared, check_queue
+from mainspring.jobs import Jobs
 from mainspring.log import get_log
 from mainspring.middleware import AroundEnqueue, AroundRun, Middleware
-from mainspring.portal import Portal
-from mainspring.retry import Retry
+from mainspring.options import (
+    OF_TASK_ONLY,
+    Ack,
+    DefaultOptions,
+    Defaults,
+    EnqueueOptions,
+    QueueOptions,
+    TaskOptions,
+    checked_for_task,
+    queue_of,
+)
+from mainspring.pipeline import Pipeline
+from mainspring.services import Services, whoami
 from mainspring.stores.connect import store_of
-from mainspring.stores.protocol import AuditEntry, By, Halt, Immediate, Stats, Store, WorkerInfo
-from mainspring.task import Ack, Defaults, Isolation, Options, Retention, Task, TaskDecorator, TaskOptions
+from mainspring.stores.protocol import AuditEntry, By, Halt, Stats, Store, WorkerInfo
+from mainspring.task import Task, TaskDecorator, TaskServices
 from mainspring.timers import Timers
 
 if TYPE_CHECKING:
@@ -68,33 +82,33 @@ class Mainspring:
         self,
         store: str | Store = "sqlite:///mainspring.db",
         *,
-        retry: Retry | None = None,
-        max_attempts: int | None = None,
-        timeout: Length | None = None,
-        retention: Retention | None = None,
         clock: Clock | None = None,
+        **defaults: Unpack[DefaultOptions],
     ) -> None:
         """Name the store and set defaults. A queue (`app.queue`), a task and an enqueue can override them."""
-        self.store: Store = store_of(store, clock)
-        self.defaults = Defaults(retry=retry, max_attempts=max_attempts, timeout=timeout, retention=retention)
         self.tasks: dict[str, Task[..., Any, Any]] = {}
-        self.bus = Bus()
-        self.contact = Contact(self.store.url, self.bus)
-        self.jobs = Jobs(self)
+        self.services = services = Services(store_of(store, clock), tasks=self.tasks)
+        self.pipeline = Pipeline(services)
+        self.contact = Contact(services.store.url, services.bus)
+        self.jobs = Jobs(services)
+        self.middleware = Middleware()
+        self.defaults = Defaults(defaults)
         self.guards = Guards()
-        self.breakers = Breakers(self)
+        self.breakers = Breakers(services)
+        self.batches = Batches(services, self.pipeline, self.jobs.cancel_where)
+        self.limits = Limits(services, self.guards)
+        newest, self._dependencies = NewestOnly(services, self.pipeline), Dependencies(services)
+        delivery = Delivery(services, self._hours_of_people)
         for guard in (
-            ParentGuard(self), NewestOnly(self), Expiry(self), Dependencies(self), DeliveryGuard(self),
-            BreakerGuard(self),
+            ParentGuard(services), newest, Expiry(services), self._dependencies, delivery, BreakerGuard(self.breakers),
+            BatchGuard(self.batches),
         ):  # fmt: skip
             self.guards.add(guard)
-        self.batches = Batches(self)
-        self.guards.add(BatchGuard(self))
-        self.limits = Limits(self)
-        self.middleware = Middleware()
-        self.portal = Portal()
-        self.before_waiting: Callable[[Job], None] | None = None  # set by the test kit; may refuse to wait for a job
-        self._opened: Store | None = None
+        for stage in (delivery, self._dependencies, self.limits):  # a time first, as jobs without one are suspended
+            self.pipeline.add(stage)
+        self._shared = TaskServices(
+            services, self.pipeline, self.jobs, self.defaults, self.middleware, self.limits, newest, self.breakers
+        )
 
     def __repr__(self) -> str:
         return f"<Mainspring {self.store.url}, {len(self.tasks)} tasks>"
@@ -107,21 +121,27 @@ class Mainspring:
         await self.close()
 
     async def close(self) -> None:
-        await self.bus.flush()
-        self._opened = None
-        await self.store.close()
-        self.bus.close()
-        self.portal.close()
+        await self.services.close()
+
+    @property
+    def store(self) -> Store:
+        return self.services.store
+
+    @store.setter
+    def store(self, store: Store) -> None:
+        self.services.store = store
+
+    @property
+    def bus(self) -> Bus:
+        return self.services.bus
+
+    @bus.setter
+    def bus(self, bus: Bus) -> None:
+        self.services.bus = bus
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine of this API from code without an event loop: `app.run(app.jobs.get(job_id))`."""
-        return self.portal.run(work)
-
-    def open_sync(self) -> None:
-        """Open the store unless this did so before. Use this before calls that must run in the caller's own thread."""
-        if self._opened is not self.store:
-            self.run(self.store.open())
-            self._opened = self.store
+        return self.services.run(work)
 
     @cached_property
     def schedules(self) -> Schedules:
@@ -135,10 +155,11 @@ class Mainspring:
         """Return the timers: what workers do when documents come due."""
         from mainspring.features.schedules.timer import ScheduleTimer
 
-        timers = Timers(self)
-        timers.add(LimitTimer(self))  # also without limits: jobs may still wait for limits that were removed
+        timers = Timers(self.services)
+        # also without limits: jobs may still wait for limits that were removed
+        timers.add(LimitTimer(self.services, self.limits))
         timers.add(ScheduleTimer(self))
-        timers.add(SignalTimer(self))
+        timers.add(SignalTimer(self.services))
         return timers
 
     @cached_property
@@ -154,8 +175,21 @@ class Mainspring:
 
         return Occasions(self)
 
+    async def _hours_of_people(self, ids: set[str]) -> dict[str, LocalHours | InvalidPerson]:
+        """Return the hours of people who have quiet hours. A person who does not exist is up to the handler."""
+        from mainspring.features.people.quiet import quiet_hours
+        from mainspring.features.schedules.rules.zones import PACKAGED
+
+        found: dict[str, LocalHours | InvalidPerson] = {}
+        for who, person in (await self.people.look_up(ids)).items():
+            if isinstance(person, InvalidPerson):
+                found[who] = person
+            elif person is not None and person.quiet is not None:
+                found[who] = LocalHours(quiet_hours(person.quiet).others, PACKAGED.get(person.zone))
+        return found
+
     def now(self) -> datetime:
-        return to_datetime(self.store.clock.now())
+        return self.services.now()
 
     # -- tasks --------------------------------------------------------------------------------
 
@@ -163,28 +197,7 @@ class Mainspring:
     def task(self, *, batch: Batch, **options: Unpack[TaskOptions]) -> BatchDecorator: ...
     @overload
     def task(self, *, batch: None = None, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
-    def task(
-        self,
-        *bare: object,
-        name: str | None = None,
-        queue: str = "default",
-        priority: PriorityName | Priority | None = None,
-        retry: Retry | None = None,
-        max_attempts: int | None = None,
-        timeout: Length | None = None,
-        isolation: Isolation = "auto",
-        ack: Ack = "batched",
-        retention: Retention | None = None,
-        tags: Iterable[str] | None = None,
-        expires: Length | None = None,
-        batch: Batch | None = None,
-        version: int = 1,
-        steps: Sequence[str] = (),
-        breaker: str | None = None,
-        deliver: AnyWindow | None = None,
-        limits: Iterable[Limit | Rate] | Limit | Rate = (),
-        fair: Fair | None = None,
-    ) -> Any:
+    def task(self, *bare: object, batch: Batch | None = None, **options: Unpack[TaskOptions]) -> Any:
         """Make a function a task. The store knows it by the function's name or by `name`, never by an import path.
 
         Coroutines run on the worker's event loop, plain functions in its threads. With isolation="process" each job
@@ -195,46 +208,49 @@ class Mainspring:
         if bare:
             msg = "write @app.task() with parentheses; its options go between them"
             raise ConfigurationError(msg)
-        options = Options(
-            queue=queue, priority=priority, retry=retry, max_attempts=max_attempts, timeout=timeout,
-            isolation=isolation, retention=retention, tags=tags, expires=expires, breaker=breaker,
-            deliver=deliver,
-        )  # fmt: skip
+        given: dict[str, Any] = {**options}
+        of_task = {name: given.pop(name) for name in OF_TASK_ONLY & given.keys()}
+        of_jobs = checked_for_task(given)
         names = sys._getframe(1).f_locals  # noqa: SLF001 - annotations may name what is local to the caller
-        limited = (limits,) if isinstance(limits, (Limit, Rate)) else tuple(limits)
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
-            refuse_unfit(function, name)
-            make: Callable[..., Task[..., Any, Any]] = Task if batch is None else partial(BatchTask, batch=batch)
-            called = versioned(name or function.__name__, version)
-            task = make(self, function, called, options=options, ack=ack, names=names, steps=steps)
-            if limited:
-                self.limits.of_task(task.name, limited)
-            if fair is not None:
-                self.limits.of_fair_task(task.name, fair, queue)
-            return self._register(task, exactly=version > 1)
+            return self._make_task(function, names, of_jobs, batch=batch, **of_task)
 
         return decorate
 
-    def queue(
+    def _make_task(
         self,
-        name: str,
+        function: Callable[..., Any],
+        names: Mapping[str, Any],
+        options: EnqueueOptions,
         *,
-        priority: PriorityName | Priority | None = None,
-        retry: Retry | None = None,
-        max_attempts: int | None = None,
-        timeout: Length | None = None,
-        retention: Retention | None = None,
-    ) -> None:
+        batch: Batch | None,
+        name: str | None = None,
+        version: int = 1,
+        ack: Ack = "batched",
+        steps: Sequence[str] = (),
+        limits: Iterable[Limit | Rate] | Limit | Rate = (),
+        fair: Fair | None = None,
+    ) -> Task[..., Any, Any]:
+        refuse_unfit(function, name)
+        make: Callable[..., Task[..., Any, Any]] = Task if batch is None else partial(BatchTask, batch=batch)
+        called = versioned(name or function.__name__, version)
+        task = make(self._shared, function, called, options=options, ack=ack, names=names, steps=steps)
+        if limited := (limits,) if isinstance(limits, (Limit, Rate)) else tuple(limits):
+            self.limits.of_task(task.name, limited)
+        if fair is not None:
+            self.limits.of_fair_task(task.name, fair, queue_of(options))
+        return self._register(task, exactly=version > 1)
+
+    def queue(self, name: str, **options: Unpack[QueueOptions]) -> None:
         """Set defaults for the jobs of one queue: `app.queue("renders", timeout=600, retry=Retry.fixed(30))`.
 
         They override the defaults of `Mainspring(…)`. A task and `using(…)` override them. Call this before you
         declare the queue's tasks, best right after `Mainspring(…)`.
         """
         check_queue(name)
-        given = Options(priority=priority, retry=retry, max_attempts=max_attempts, timeout=timeout, retention=retention)
-        declared = [task.name for task in self.tasks.values() if (task.options.queue or "default") == name]
-        self.defaults.set_queue(name, given, declared)
+        declared = [task.name for task in self.tasks.values() if queue_of(task.options) == name]
+        self.defaults.set_queue(name, options, declared)
 
     def limit_queue(self, queue: str, *limits: Limit | Rate) -> None:
         """Limit all jobs of a queue together: `app.limit_queue("mail", Limit(20), Rate(100, per=1))`."""
@@ -317,7 +333,7 @@ class Mainspring:
 
     def task_named(self, name: str) -> Task[..., Any, Any] | None:
         """Return the task for a worker: a registered one, or the internal task of the job that waits for a batch."""
-        return self.batches.task if name == batches.TASK else self.tasks.get(name)
+        return self._batch_task if name == batches.TASK else self.tasks.get(name)
 
     def find_task(self, name: str) -> Task[..., Any, Any]:
         try:
@@ -336,9 +352,7 @@ class Mainspring:
         transaction: all or none. On DynamoDB, a failure in the middle can leave some of the jobs enqueued.
         """
         check_prepared("app.enqueue_all", jobs)
-        if connection is None:  # in the caller's transaction, the jobs they depend on may not be visible yet
-            await dependencies.refuse_unknown(self, jobs)
-        return await self.insert(list(jobs), connection)
+        return await self.pipeline.insert(list(jobs), connection)
 
     async def batch(
         self,
@@ -356,61 +370,43 @@ class Mainspring:
         follow_ups = {"on_success": on_success, "on_failure": on_failure, "on_finished": on_finished}
         given = [*jobs, *(job for job in follow_ups.values() if job is not None)]
         check_prepared("app.batch", given)
-        await dependencies.refuse_unknown(self, given)
+        await self._dependencies.check(given)
         return await self.batches.put(jobs, follow_ups)
 
     async def chain(self, *jobs: NewJob) -> list[JobHandle[Any]]:
         """Enqueue prepared jobs to run one after the other. If one does not complete, the rest are cancelled."""
         check_prepared("app.chain", jobs)
-        await dependencies.refuse_unknown(self, jobs)
-        return await batches.put_chain(self, jobs)
+        linked = batches.linked(jobs)
+        inserted = await self.pipeline.insert(linked)
+        return [
+            JobHandle(entry.id, entry.created, self.jobs, self.find_task(job.task))
+            for entry, job in zip(inserted, linked, strict=True)
+        ]
+
+    @cached_property
+    def _batch_task(self) -> Task[..., Any, Any]:
+        """Return the task of the job that waits for all jobs of a batch. Every worker knows it."""
+
+        async def follow(
+            ctx: Context,
+            on_success: dict[str, Any] | None,
+            on_failure: dict[str, Any] | None,
+            on_finished: dict[str, Any] | None,
+        ) -> dict[str, Any]:
+            progress, jobs = await self.batches.follow(ctx.job_id, on_success, on_failure, on_finished)
+            ctx.follow_up(*jobs)
+            return progress.to_data()
+
+        task: Task[..., Any, Any] = Task(self._shared, follow, batches.TASK, options={})
+        task.is_internal = True
+        return task
 
     def job(self, job_id: str) -> JobHandle[Any]:
         """Return a handle of any job by its id: `await app.job(job_id).result()`. This does not read the store.
 
         `task.handle(job_id)` does the same, and knows the type of the task's result.
         """
-        return JobHandle(job_id, False, self, None)  # noqa: FBT003 - not created by this call
-
-    async def insert(self, jobs: list[NewJob], connection: Any = None) -> list[Inserted]:
-        if connection is None and self.limits.concerns_insert(jobs):
-            inserted = await self.limits.insert(jobs)
-        else:
-            inserted = await self.store.insert(jobs, connection)
-        if connection is None:
-            self.announce(jobs, inserted)
-        return inserted
-
-    def insert_sync(self, jobs: list[NewJob]) -> list[Inserted]:
-        """Insert in the calling thread if the store supports it and nothing subscribes to events about new jobs.
-
-        Otherwise run `insert` on the portal's event loop and wait for it.
-        """
-        if not (self._hears_of_new_jobs() or self.limits.concerns_insert(jobs) or self.portal.here()):
-            self.open_sync()
-            if isinstance(self.store, Immediate) and (inserted := self.store.insert_now(jobs)) is not None:
-                return inserted
-        return self.run(self.insert(jobs))
-
-    def _hears_of_new_jobs(self) -> bool:
-        return self.bus.wants(JobCreated) or self.bus.wants(JobDeduplicated)
-
-    def announce(self, jobs: Sequence[NewJob], inserted: Sequence[Inserted]) -> None:
-        """Emit JobCreated or JobDeduplicated for jobs that the store has taken."""
-        if not self._hears_of_new_jobs():
-            return
-        for job, entry in zip(jobs, inserted, strict=True):
-            if entry.created:
-                self.bus.emit(JobCreated(job_id=entry.id, task=job.task, queue=job.queue, run_at=self._due(job)))
-            else:
-                key = job.dedupe_key or ""
-                self.bus.emit(JobDeduplicated(job_id=entry.id, task=job.task, queue=job.queue, dedupe_key=key))
-
-    def _due(self, job: NewJob) -> datetime | None:
-        """Return when the job is due; None means at once."""
-        if job.run_at is not None:
-            return to_datetime(job.run_at)
-        return to_datetime(self.store.clock.now() + job.delay) if job.delay else None
+        return JobHandle(job_id, False, self.jobs, None)  # noqa: FBT003 - not created by this call
 
     # -- signals --------------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ from mainspring.batched import Batch, Item
 from mainspring.errors import ConfigurationError
 from mainspring.handle import JobHandle
 from mainspring.job import NewJob
-from mainspring.task import Options, Task
+from mainspring.options import EnqueueOptions
+from mainspring.task import Task
 
 if TYPE_CHECKING:
     from mainspring.batch_payload import BatchPayload
@@ -52,8 +53,8 @@ class BatchTask(Task[[T], R, C]):
     def enqueue_many_sync(self, payloads: Iterable[T | NewJob]) -> list[JobHandle[R]]:  # type: ignore[override]
         return self._enqueuer.enqueue_many_sync(cast("Iterable[Any]", payloads))
 
-    def check(self, options: Options) -> None:
-        if options.isolation == "process":
+    def check(self, options: EnqueueOptions) -> None:
+        if options.get("isolation") == "process":
             raise ConfigurationError(NO_PROCESSES.format(self.name))
 
 

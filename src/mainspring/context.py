@@ -13,10 +13,10 @@ from types import TracebackType
 from typing import Any
 
 from mainspring.clock import to_datetime
+from mainspring.durable_calls import Durable, DurableCalls, NoCalls
 from mainspring.errors import Cancel, UnsupportedCall
-from mainspring.features.batches.progress import BatchProgress
+from mainspring.features.batches.rules import BatchProgress
 from mainspring.features.breakers.call import DetachedPassage, Passage
-from mainspring.features.durable.calls import Durable, DurableCalls, NoCalls
 from mainspring.features.durable.detached import Detached
 from mainspring.job import Claim, NewJob, check_prepared
 from mainspring.names import showable

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 from mainspring.clock import Length, duration
 from mainspring.errors import JobFailed, JobNotFound
 from mainspring.features.durable.states import StepState
 from mainspring.job import Job, Status
-
-if TYPE_CHECKING:
-    from mainspring.app import Mainspring
-    from mainspring.task import Task
+from mainspring.jobs import Jobs
+from mainspring.services import TaskInfo
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -24,12 +22,12 @@ class JobHandle(Generic[R_co]):
 
     id: str
     created: bool  # False: another job already held the dedupe key, or the handle was made for an existing job
-    _app: Mainspring = field(repr=False)
-    _task: Task[..., R_co, Any] | None = field(repr=False)  # None: the job may be of any task
+    _jobs: Jobs = field(repr=False)
+    _task: TaskInfo | None = field(repr=False)  # None: the job may be of any task
 
     async def get(self) -> Job:
         """Read the job. Raise JobNotFound if it is gone, or if it is a job of another task than this handle's."""
-        job = await self._app.jobs.get(self.id)
+        job = await self._jobs.get(self.id)
         if self._task is not None and job.task != self._task.name:
             msg = f"job {self.id} is of task {job.task!r}, not {self._task.name!r}; use app.job(…) for jobs of any task"
             raise JobNotFound(msg)
@@ -37,7 +35,7 @@ class JobHandle(Generic[R_co]):
 
     async def steps(self) -> list[StepState]:
         """Return the steps of a durable function and their states."""
-        return await self._app.jobs.steps(self.id)
+        return await self._jobs.steps(self.id)
 
     async def result(self, timeout: Length | None = None) -> R_co:
         """Wait until the job has finished, and return its result as the type that its task returns.
@@ -61,13 +59,13 @@ class JobHandle(Generic[R_co]):
         return self._result_of(job)
 
     def result_sync(self, timeout: Length | None = None) -> R_co:
-        return self._app.run(self.result(timeout))
+        return self._jobs.services.run(self.result(timeout))
 
     async def _finished(self) -> Job:
         pause = 0.005
         while not (job := await self.get()).finished:
-            if self._app.before_waiting is not None:
-                self._app.before_waiting(job)
+            if self._jobs.services.before_waiting is not None:
+                self._jobs.services.before_waiting(job)
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, 0.25)
         return job
@@ -77,7 +75,7 @@ class JobHandle(Generic[R_co]):
             detail = f"{job.failure.type}: {job.failure.message}" if job.failure else job.reason
             msg = f"job {job.id} of task {job.task!r} ended as {job.status}: {detail}"
             raise JobFailed(msg, job_id=job.id, status=job.status, failure=job.failure)
-        task = self._task or self._app.tasks.get(job.task)
+        task = self._task or self._jobs.services.tasks.get(job.task)
         return cast("R_co", job.result if task is None else task.payload.load_result(job.result))
 
     def _of_task(self) -> str:

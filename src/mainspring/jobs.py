@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import getpass
 import json
-import socket
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mainspring.clock import check_moment, delay_of, duration, to_millis
 from mainspring.errors import (
@@ -20,17 +18,15 @@ from mainspring.errors import (
     StepNotFound,
 )
 from mainspring.events import JobCancelled
-from mainspring.features.durable.cancel_children import cancel_children
+from mainspring.features.durable.cancel_children import children_of, reason_of
 from mainspring.features.durable.states import StepState, declared_by, restartable, states_of
 from mainspring.ids import new_id
 from mainspring.job import Attempt, Job, Priority, PriorityName, Status, TimelineEntry, check_queue
 from mainspring.json_text import problem_of_json
 from mainspring.retry import problem_of_attempts
-from mainspring.stores.protocol import Action, By, Changed, Edit, Filter, Page
+from mainspring.services import Services, whoami
+from mainspring.stores.protocol import Action, By, Changed, ChangeResult, Edit, Filter, Page
 from mainspring.why import Why, explain, inquire
-
-if TYPE_CHECKING:
-    from mainspring.app import Mainspring
 
 CHUNK = 1000  # jobs per transaction of a change by filter
 ALLOWED = {
@@ -41,39 +37,16 @@ ALLOWED = {
 }
 
 
-@dataclass(slots=True)
-class Result:
-    """What a change by filter did, or would do in a dry run."""
-
-    changed: int = 0
-    requested: int = 0  # running jobs that were asked to stop
-    conflicts: dict[str, str] = field(
-        default_factory=dict
-    )  # not retried: job -> the live job that holds its dedupe key
-
-    @property
-    def count(self) -> int:
-        return self.changed + self.requested
-
-
-def whoami() -> str:
-    """Return the default actor of changes: the account and machine of this process."""
-    try:
-        return f"{getpass.getuser()}@{socket.gethostname()}"
-    except (KeyError, OSError):  # in some containers the account has no name
-        return f"unknown@{socket.gethostname()}"
-
-
 class Jobs:
     """Read and change single jobs by id, or many by a `Filter`."""
 
-    def __init__(self, app: Mainspring) -> None:
-        self._app = app
+    def __init__(self, services: Services) -> None:
+        self.services = services
 
     # -- looking ------------------------------------------------------------------------------
 
     async def get(self, job_id: str) -> Job:
-        found = await self._app.store.get([job_id])
+        found = await self.services.store.get([job_id])
         if not found:
             msg = f"there is no job {job_id}; it may have been removed by retention"
             raise JobNotFound(msg)
@@ -81,7 +54,7 @@ class Jobs:
 
     async def find(self, where: Filter | None = None, *, limit: int = 50, cursor: str | None = None) -> Page:
         """Return a page of jobs, newest first. Pass the page's cursor to get the next page."""
-        return await self._app.store.find(where or Filter(), limit=limit, cursor=cursor)
+        return await self.services.store.find(where or Filter(), limit=limit, cursor=cursor)
 
     async def all(self, where: Filter | None = None) -> AsyncIterator[Job]:
         cursor: str | None = None
@@ -93,26 +66,26 @@ class Jobs:
                 return
 
     async def count(self, where: Filter | None = None) -> int:
-        return await self._app.store.count(where or Filter())
+        return await self.services.store.count(where or Filter())
 
     async def for_target(self, target_type: str, target_id: str) -> list[Job]:
         return [job async for job in self.all(Filter(target_type=target_type, target_id=target_id))]
 
     async def attempts(self, job_id: str) -> list[Attempt]:
-        return await self._app.store.attempts(job_id)
+        return await self.services.store.attempts(job_id)
 
     async def timeline(self, job_id: str) -> list[TimelineEntry]:
-        return await self._app.store.timeline(job_id)
+        return await self.services.store.timeline(job_id)
 
     async def why(self, job_id: str) -> Why:
         """Return why a job does not run (or that it runs, or how it ended), as text and as data."""
-        return explain(await inquire(self._app.store, await self.get(job_id)))
+        return explain(await inquire(self.services.store, await self.get(job_id)))
 
     async def steps(self, job_id: str) -> list[StepState]:
         """Return how far a durable function is: the steps it has done, and the declared steps still to come."""
         job = await self.get(job_id)
-        steps = await self._app.store.steps(job_id)
-        return states_of(job, steps, await declared_by(self._app.store, job), self._app.now())
+        steps = await self.services.store.steps(job_id)
+        return states_of(job, steps, await declared_by(self.services.store, job), self.services.now())
 
     async def step_state(self, job_id: str) -> dict[str, str]:
         """Return the state of each step by its name: a short form of `steps`."""
@@ -200,14 +173,14 @@ class Jobs:
         if problem := problem_of_json(text, payload):
             msg = f"the payload cannot be kept: {problem}"
             raise InvalidPayload(msg)
-        task = self._app.tasks.get((await self.get(job_id)).task)
+        task = self.services.tasks.get((await self.get(job_id)).task)
         return text if task is None else task.payload.check(text)
 
     async def _change_one(
         self, action: Action, job_id: str, reason: str, actor: str | None, edit: Edit | None = None
     ) -> Changed:
         by = By(actor or whoami(), reason)
-        changed = await self._app.store.change(action, Filter(ids=(job_id,)), by, edit=edit)
+        changed = await self.services.store.change(action, Filter(ids=(job_id,)), by, edit=edit)
         if not (changed.ids or changed.requested or changed.conflicts):
             job = await self.get(job_id)
             msg = f"job {job_id} is {job.status}: it cannot be changed by {action}; {ALLOWED[action]}"
@@ -217,20 +190,20 @@ class Jobs:
 
     # -- many ---------------------------------------------------------------------------------
 
-    async def cancel_where(self, where: Filter, **options: Any) -> Result:
+    async def cancel_where(self, where: Filter, **options: Any) -> ChangeResult:
         """Cancel every job that matches the filter; with `dry_run=True` only count them."""
         return await self._change_many(Action.CANCEL, where, **options)
 
-    async def retry_where(self, where: Filter, **options: Any) -> Result:
+    async def retry_where(self, where: Filter, **options: Any) -> ChangeResult:
         return await self._change_many(Action.REPLAY, where, **options)
 
-    async def delete_where(self, where: Filter, **options: Any) -> Result:
+    async def delete_where(self, where: Filter, **options: Any) -> ChangeResult:
         return await self._change_many(Action.DELETE, where, **options)
 
-    async def purge_dead(self, older_than: timedelta, **options: Any) -> Result:
+    async def purge_dead(self, older_than: timedelta, **options: Any) -> ChangeResult:
         """Delete jobs that became dead letters longer ago than this."""
-        before = replace(self.dead(), finished_before=self._app.now() - timedelta(milliseconds=duration(older_than)))
-        return await self.delete_where(before, **options)
+        moment = self.services.now() - timedelta(milliseconds=duration(older_than))
+        return await self.delete_where(replace(self.dead(), finished_before=moment), **options)
 
     @staticmethod
     def dead(**fields: Any) -> Filter:
@@ -247,11 +220,11 @@ class Jobs:
         dry_run: bool = False,
         on_progress: Callable[[int], None] = lambda _count: None,
         operation: str | None = None,
-    ) -> Result:
+    ) -> ChangeResult:
         """Change jobs in chunks, so that other writers wait little. The audit log shows all chunks as one operation."""
-        by, result, cursor = By(actor or whoami(), reason, operation or new_id()), Result(), None
+        by, result, cursor = By(actor or whoami(), reason, operation or new_id()), ChangeResult(), None
         while True:
-            changed = await self._app.store.change(action, where, by, limit=CHUNK, cursor=cursor, dry_run=dry_run)
+            changed = await self.services.store.change(action, where, by, limit=CHUNK, cursor=cursor, dry_run=dry_run)
             result.changed += len(changed.ids)
             result.requested += len(changed.requested)
             result.conflicts.update(changed.conflicts)
@@ -265,8 +238,16 @@ class Jobs:
         """Emit the events of a change that is written, and cancel the children of cancelled jobs."""
         if action is not Action.CANCEL or not changed.ids:
             return
-        jobs = await self._app.store.get(changed.ids)
-        if self._app.bus.wants(JobCancelled):
+        jobs = await self.services.store.get(changed.ids)
+        if self.services.bus.wants(JobCancelled):
             for job in jobs:
-                self._app.bus.emit(JobCancelled(job_id=job.id, task=job.task, queue=job.queue, reason=by.reason))
-        await cancel_children(self._app, [job.id for job in jobs if job.token > 0], by.actor)  # others never ran
+                self.services.bus.emit(JobCancelled(job_id=job.id, task=job.task, queue=job.queue, reason=by.reason))
+        await self.cancel_children([job.id for job in jobs if job.token > 0], by.actor)  # others never ran
+
+    async def cancel_children(self, parents: Sequence[str], actor: str) -> None:
+        """Cancel the children of jobs that were cancelled, and in turn the children of those."""
+        for parent in parents:
+            children = await children_of(self.services.store, parent)
+            for start in range(0, len(children), CHUNK):
+                some = Filter(ids=tuple(children[start : start + CHUNK]))
+                await self.cancel_where(some, reason=reason_of(parent), actor=actor)

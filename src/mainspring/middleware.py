@@ -30,7 +30,6 @@ from typing import Any, TypeVar
 
 from mainspring.context import Context
 from mainspring.errors import ConfigurationError
-from mainspring.names import UNSEARCHABLE
 
 T = TypeVar("T")
 
@@ -151,15 +150,3 @@ def misuse(decorator: str, function: object, kind: str, takes: str) -> str:
     name = getattr(function, "__name__", repr(function))
     wrapped = " without @contextmanager" if inspect.isgeneratorfunction(inspect.unwrap(function)) else ""  # type: ignore[arg-type]
     return f"@app.{decorator} takes {kind} with one `yield`{wrapped}: def {name}(call: {takes}): …; yield; …"
-
-
-def check_headers(headers: Any) -> str | None:
-    """Return what is wrong with a job's headers; None if nothing is."""
-    if not isinstance(headers, Mapping):
-        return f"headers must be a mapping of strings to strings, not {headers!r}"
-    for name, value in headers.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            return f"headers must be a mapping of strings to strings, but {name!r} has {value!r}"
-        if UNSEARCHABLE.search(name + value):
-            return f"header {name!a:.100} is {value!a:.100}; leave out NUL and halves of surrogate pairs"
-    return None

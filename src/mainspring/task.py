@@ -5,265 +5,67 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from mainspring.batched import Batch
-from mainspring.clock import Length, Millis, check_moment, delay_of, duration, shown, to_millis
+from mainspring.clock import Millis, duration, to_millis
 from mainspring.context import Context
 from mainspring.errors import ConfigurationError, InvalidPayload
-from mainspring.features.breakers import api as breakers
-from mainspring.features.debounce import feature as newest
-from mainspring.features.debounce.feature import Debounce, Throttle
-from mainspring.features.delivery import feature as delivery
-from mainspring.features.delivery.feature import AnyWindow, PersonWindow, Window
-from mainspring.features.dependencies import feature as dependencies
-from mainspring.features.dependencies.feature import After, HasId, OnFailed
+from mainspring.features.breakers.api import Breakers
+from mainspring.features.debounce.feature import NewestOnly
+from mainspring.features.dependencies import options as dependencies
 from mainspring.features.durable.journal import check_name
-from mainspring.features.expiry import feature as expiry
-from mainspring.features.limits.options import Fair, Limit, Rate
+from mainspring.features.expiry import options as expiry
+from mainspring.features.limits.api import Limits
 from mainspring.handle import JobHandle
 from mainspring.ids import new_id
-from mainspring.job import FOREVER, KEEP_FOREVER, Claim, FreshJobs, Inserted, NewJob, Priority, PriorityName
-from mainspring.middleware import EnqueueCall, check_headers
-from mainspring.names import LONGEST_KEY, LONGEST_NAME, problem_of
+from mainspring.job import FOREVER, Claim, FreshJobs, Inserted, NewJob, Priority
+from mainspring.jobs import Jobs
+from mainspring.middleware import EnqueueCall, Middleware
 from mainspring.names import check_name as check_task_name
-from mainspring.portal import run_at_once
-from mainspring.retry import Retry, problem_of_attempts
-from mainspring.stores.protocol import Immediate
+from mainspring.options import (
+    ENQUEUE_OPTIONS,
+    Ack,
+    Defaults,
+    EnqueueOptions,
+    Retention,
+    check_headers,
+    checked,
+    keep_of,
+    over,
+    queue_of,
+)
+from mainspring.pipeline import Pipeline
+from mainspring.retry import Retry
+from mainspring.services import Services
+from mainspring.stored_options import StoredOptions, options_of
 from mainspring.stores.rules import refuse_unkeepable
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from mainspring.app import Mainspring
     from mainspring.payload import Payload
 
 P = ParamSpec("P")
 R = TypeVar("R")  # what the job results in
 C = TypeVar("C")  # what calling the function returns: R, or an awaitable of it
 
-Isolation = Literal["auto", "process"]
-Ack = Literal["batched", "sync"]
-
-
-Kept = Length | Literal["forever"]
-LONGEST_KEPT = timedelta(days=365_000)  # anything longer means for ever: the last date that Python knows is in 9999
-
 
 @dataclass(frozen=True, slots=True)
-class Retention:
-    """How long finished jobs stay readable: a timedelta, a number of seconds, or "forever"."""
+class TaskServices:
+    """What the tasks of an application share."""
 
-    completed: Kept = timedelta(days=7)  # and cancelled ones
-    dead: Kept = timedelta(days=30)
-
-    def __post_init__(self) -> None:
-        keep_of(self.completed, "completed")
-        keep_of(self.dead, "dead")
-
-
-def keep_of(length: Kept, what: str) -> Millis:
-    """Return the milliseconds for a job's `keep` or `keep_dead`; KEEP_FOREVER from 1,000 years on."""
-    if length == "forever":
-        return KEEP_FOREVER
-    seconds: Any = length.total_seconds() if isinstance(length, timedelta) else length
-    if not isinstance(seconds, (int, float)):
-        msg = f'Retention({what}={length!r}): give a timedelta, a number of seconds, or "forever"'
-        raise ConfigurationError(msg)
-    if not seconds >= 0:
-        msg = f"Retention({what}={length!r}): give a length of 0 or more; 0 removes the job at once"
-        raise ConfigurationError(msg)
-    return KEEP_FOREVER if seconds >= LONGEST_KEPT.total_seconds() else duration(length)
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How a job is enqueued. None means unset: the task's own value or the default applies."""
-
-    queue: str | None = None
-    priority: PriorityName | Priority | None = None
-    run_at: datetime | None = None
-    delay: Length | None = None
-    dedupe_key: str | None = None
-    dedupe_for: Literal["active", "forever"] | Length | None = None
-    target: tuple[str, str] | None = None
-    tags: Iterable[str] | None = None
-    max_attempts: int | None = None
-    retry: Retry | None = None
-    timeout: Length | None = None
-    isolation: Isolation | None = None
-    retention: Retention | None = None
-    connection: Any = None
-    throttle: Throttle | None = None
-    debounce: Debounce | None = None
-    replace: str | None = None
-    expires: Length | datetime | None = None
-    after: tuple[HasId | str, ...] | None = None
-    on_failed: OnFailed | None = None
-    breaker: str | None = None
-    deliver: AnyWindow | None = None
-    headers: Mapping[str, str] | None = None
-
-    def __post_init__(self) -> None:
-        if self.tags is not None and not isinstance(self.tags, (str, tuple)):
-            object.__setattr__(self, "tags", listed(self.tags))  # an iterator could be read only once
-        for problem in problems_of(self):
-            raise ConfigurationError(problem)
-
-    def over(self, other: Options) -> Options:
-        """Return these options, with the other's values where these are unset."""
-        given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
-        if "run_at" in given:
-            given.setdefault("delay", None)
-        elif "delay" in given:
-            given.setdefault("run_at", None)
-        if "retry" in given:
-            given.setdefault("max_attempts", None)  # use the number in the policy, not the task's
-        return replace(other, **given)
-
-
-def listed(tags: Any) -> tuple[Any, ...]:
-    if isinstance(tags, Iterable):
-        return tuple(tags)
-    msg = f"tags must be a list of strings, not {shown(tags)}"
-    raise ConfigurationError(msg)
-
-
-OPTIONS = frozenset(each.name for each in fields(Options))
-
-
-def problems_of(options: Options) -> Iterator[str]:
-    """Yield what is wrong with the options, so that mistakes show at the enqueue and not when the job runs."""
-    yield from problems_of_names(options)
-    if options.run_at is not None:
-        check_moment(options.run_at, "run_at")
-    if options.run_at is not None and options.delay is not None:
-        yield "give run_at or delay, not both"
-    if options.delay is not None:
-        delay_of(options.delay)
-    if options.dedupe_for is not None and options.dedupe_key is None:
-        yield "dedupe_for needs a dedupe_key"
-    if isinstance(options.dedupe_for, str) and options.dedupe_for not in {"active", "forever"}:
-        yield f'dedupe_for must be "active", "forever" or a length of time, not {options.dedupe_for!r}'
-    if options.dedupe_for is not None and not isinstance(options.dedupe_for, str):
-        delay_of(options.dedupe_for, "dedupe_for")
-    yield from problems_of_running(options)
-    yield from problems_of_flow(options)
-
-
-def problems_of_names(options: Options) -> Iterator[str]:
-    """Yield what is wrong with names and keys, by the rules in names.py."""
-    named: list[tuple[Any, str, int]] = []
-    if options.queue not in {None, "", "*"}:  # problems_of_running has a message for these
-        named.append((options.queue, "queue", LONGEST_NAME))
-    if options.dedupe_key is not None:
-        named.append((options.dedupe_key, "dedupe_key", LONGEST_KEY))
-    if options.target is not None:
-        if not is_pair_of_strings(options.target):
-            yield f"target must be a type and an id, two strings, not {shown(options.target)}"
-            return
-        named += [(options.target[0], "the target's type", LONGEST_NAME), (options.target[1], "its id", LONGEST_KEY)]
-    if isinstance(options.tags, str):
-        yield f"tags must be a list of strings, not the string {shown(options.tags)}"
-        return
-    named += [(tag, "a tag", LONGEST_NAME) for tag in options.tags or ()]
-    for text, what, longest in named:
-        if problem := problem_of(text, what, longest):
-            yield problem
-
-
-def is_pair_of_strings(value: Any) -> bool:
-    return isinstance(value, tuple) and [type(part) for part in value] == [str, str]
-
-
-def problems_of_running(options: Options) -> Iterator[str]:
-    if options.queue in {"", "*"}:
-        yield f"{options.queue!r} is not a name for a queue"
-    if options.priority is not None and (problem := Priority.problem_of(options.priority)):
-        yield problem
-    if options.headers is not None and (problem := check_headers(options.headers)):
-        yield problem
-    if options.max_attempts is not None and (problem := problem_of_attempts(options.max_attempts)):
-        yield problem
-    if options.timeout is not None and duration(options.timeout) <= 0:
-        yield f"timeout is {options.timeout}; give at least a millisecond, or leave it out for no timeout"
-    if options.isolation not in {None, "auto", "process"}:
-        yield f'isolation must be "auto" or "process", not {options.isolation!r}'
-
-
-TYPES_OF_OPTIONS: dict[str, tuple[type, ...]] = {
-    "retry": (Retry,),
-    "retention": (Retention,),
-    "throttle": (Throttle,),
-    "debounce": (Debounce,),
-    "deliver": (Window, PersonWindow),
-}
-
-
-def problems_of_flow(options: Options) -> Iterator[str]:
-    for name, kinds in TYPES_OF_OPTIONS.items():
-        value = getattr(options, name)
-        if value is not None and not isinstance(value, kinds):
-            yield f"{name} must be a {kinds[0].__name__}(…), not {value!r}"
-            return
-    given = {name for name in ("dedupe_key", "throttle", "debounce", "replace") if getattr(options, name) is not None}
-    if len(given) > 1:
-        yield f"give only one of {' and '.join(sorted(given))}: each says what happens to a second job under a key"
-    if options.debounce is not None and (options.run_at is not None or options.delay is not None):
-        yield "debounce says when the job is due; leave out run_at and delay"
-    if given & {"debounce", "replace"} and options.connection is not None:
-        yield "debounce and replace change a waiting job, and cannot do that in your transaction; leave out connection"
-    if options.replace is not None:
-        newest.check_key(options.replace, "replace")
-    if options.breaker is not None:
-        breakers.check_name(options.breaker)
-    if options.expires is not None and (problem := expiry.problem_of(options.expires)):
-        yield problem
-    if problem := dependencies.problem_of(options.after, options.on_failed):
-        yield problem
-
-
-NOTHING = Options()
-
-
-class Defaults:
-    """Options for jobs whose task and enqueue leave them unset: those of the queue, else those of the application."""
-
-    def __init__(
-        self,
-        *,
-        retry: Retry | None = None,
-        max_attempts: int | None = None,
-        timeout: Length | None = None,
-        retention: Retention | None = None,
-    ) -> None:
-        given = Options(retry=retry, max_attempts=max_attempts, timeout=timeout, retention=retention)
-        self._app = None if given == NOTHING else given
-        self._queues: dict[str, Options] = {}
-
-    def set_queue(self, queue: str, options: Options, declared: Sequence[str]) -> None:
-        known = self._queues.get(queue)
-        if known is not None and known != options:
-            msg = f"the defaults of queue {queue!r} are set twice, and differ; set them in one place"
-            raise ConfigurationError(msg)
-        if known is None and declared:
-            msg = (
-                f"app.queue({queue!r}, …) comes after tasks of that queue: {', '.join(declared)}. Set a queue's"
-                " defaults before its tasks, best right after Mainspring(…)"
-            )
-            raise ConfigurationError(msg)
-        self._queues[queue] = options
-
-    def under(self, options: Options, queue: str) -> Options:
-        """Return the options, with the defaults of that queue and the application where they are unset."""
-        of_queue = self._queues.get(queue)
-        if of_queue is not None:
-            options = options.over(of_queue)
-        return options if self._app is None else options.over(self._app)
+    services: Services
+    pipeline: Pipeline
+    jobs: Jobs
+    defaults: Defaults
+    middleware: Middleware
+    limits: Limits
+    newest: NewestOnly
+    breakers: Breakers
 
 
 class Task(Generic[P, R, C]):
@@ -275,16 +77,16 @@ class Task(Generic[P, R, C]):
 
     def __init__(
         self,
-        app: Mainspring,
+        shared: TaskServices,
         function: Callable[..., Any],
         name: str,
         *,
-        options: Options,
+        options: EnqueueOptions,
         ack: Ack = "batched",
         names: Mapping[str, Any] | None = None,
         steps: Iterable[str] = (),
     ) -> None:
-        self.app = app
+        self.shared = shared
         self.name = check_task_name(name, "the name of a task")
         self.function = function
         self.check(options)
@@ -293,9 +95,9 @@ class Task(Generic[P, R, C]):
         self.steps = checked_steps(name, steps, options)
         self.is_async = inspect.iscoroutinefunction(function)
         self.payload = self._payload_of(function, names or {})
-        self.is_plain = self.is_async and self.payload.context is None and options.isolation != "process"
+        self.is_plain = self.is_async and self.payload.context is None and options.get("isolation") != "process"
         self._retries: dict[str, Retry] = {}
-        self._enqueuer: Enqueuer[P, R] = Enqueuer(self, Options())
+        self._enqueuer: Enqueuer[P, R] = Enqueuer(self, {})
         functools.update_wrapper(self, function)
 
     def _payload_of(self, function: Callable[..., Any], names: Mapping[str, Any]) -> Payload:
@@ -324,41 +126,9 @@ class Task(Generic[P, R, C]):
             result = self.function(*args, **{wanted: context}, **kwargs)
         return result
 
-    def using(
-        self,
-        *,
-        queue: str | None = None,
-        priority: PriorityName | Priority | None = None,
-        run_at: datetime | None = None,
-        delay: Length | None = None,
-        dedupe_key: str | None = None,
-        dedupe_for: Literal["active", "forever"] | Length | None = None,
-        target: tuple[str, str] | None = None,
-        tags: Iterable[str] | None = None,
-        max_attempts: int | None = None,
-        retry: Retry | None = None,
-        timeout: Length | None = None,
-        isolation: Isolation | None = None,
-        retention: Retention | None = None,
-        connection: Any = None,
-        throttle: Throttle | None = None,
-        debounce: Debounce | None = None,
-        replace: str | None = None,
-        expires: Length | datetime | None = None,
-        after: After | None = None,
-        on_failed: OnFailed | None = None,
-        breaker: str | None = None,
-        deliver: AnyWindow | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Enqueuer[P, R]:
+    def using(self, **options: Unpack[EnqueueOptions]) -> Enqueuer[P, R]:
         """Return the task with options for the next enqueue; they never mix with its arguments."""
-        given = Options(
-            queue=queue, priority=priority, run_at=run_at, delay=delay, dedupe_key=dedupe_key, dedupe_for=dedupe_for,
-            target=target, tags=tags, max_attempts=max_attempts, retry=retry, timeout=timeout, isolation=isolation,
-            retention=retention, connection=connection, throttle=throttle, debounce=debounce, replace=replace,
-            expires=expires, after=dependencies.listed(after), on_failed=on_failed, breaker=breaker, deliver=deliver,
-            headers=headers,
-        )  # fmt: skip
+        given = checked(options)
         self.check(given)
         return Enqueuer(self, given)
 
@@ -366,12 +136,15 @@ class Task(Generic[P, R, C]):
         """Return the policy for jobs of that queue without their own: the task's, the queue's or the application's."""
         retry = self._retries.get(queue)
         if retry is None:
-            options = self.options if self.is_internal else self.app.defaults.under(self.options, queue)
-            retry = options.retry or Retry(max_attempts=options.max_attempts or Retry().max_attempts)
+            options = self.with_defaults(over({"queue": queue}, self.options))
+            retry = options.get("retry") or Retry(max_attempts=options.get("max_attempts") or Retry().max_attempts)
             self._retries[queue] = retry
         return retry
 
-    def check(self, options: Options) -> None:
+    def with_defaults(self, options: EnqueueOptions) -> EnqueueOptions:
+        return options if self.is_internal else self.shared.defaults.under(options)
+
+    def check(self, options: EnqueueOptions) -> None:
         """Raise ConfigurationError for options that this kind of task does not support."""
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
@@ -413,7 +186,7 @@ class Task(Generic[P, R, C]):
 
     def handle(self, job_id: str) -> JobHandle[R]:
         """Return a handle of an existing job of this task, perhaps of another program. This does not read the store."""
-        return JobHandle(job_id, False, self.app, self)  # noqa: FBT003 - not created by this call
+        return JobHandle(job_id, False, self.shared.jobs, self)  # noqa: FBT003 - not created by this call
 
 
 UNWRAPPED: AbstractContextManager[None] = nullcontext()
@@ -423,10 +196,12 @@ OPTIONS_FIELD = [each.name for each in fields(NewJob)[3:]].index("options")
 class Enqueuer(Generic[P, R]):
     """A task with the options of one enqueue. Payloads have the types that the task's `enqueue_many` takes."""
 
-    def __init__(self, task: Task[P, R, Any], options: Options) -> None:
+    def __init__(self, task: Task[P, R, Any], given: EnqueueOptions) -> None:
         self._task = task
-        self._given = options
-        self._options = options.over(task.options)
+        self._shared = task.shared
+        self._given = given
+        self._options = over(given, task.options)
+        self._queue = queue_of(self._options)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         with self._around() as call:
@@ -438,17 +213,11 @@ class Enqueuer(Generic[P, R]):
 
     async def enqueue_many(self, payloads: Iterable[Any]) -> list[JobHandle[R]]:
         with self._around() as call:
-            jobs, prepared = self._prepare_many(payloads, call)
-            if prepared and self._options.connection is None:
-                await dependencies.refuse_unknown(self._task.app, jobs)
-            return await self._insert(jobs, call)
+            return await self._insert(self._prepare_many(payloads, call), call)
 
     def enqueue_many_sync(self, payloads: Iterable[Any]) -> list[JobHandle[R]]:
         with self._around() as call:
-            jobs, prepared = self._prepare_many(payloads, call)
-            if prepared and self._options.connection is None:
-                self._task.app.run(dependencies.refuse_unknown(self._task.app, jobs))
-            return self._insert_sync(jobs, call)
+            return self._insert_sync(self._prepare_many(payloads, call), call)
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         if self._newest_under is not None:
@@ -464,35 +233,37 @@ class Enqueuer(Generic[P, R]):
         return self._prepared((), dict(arguments), None)
 
     def template_of(self, payload: str) -> NewJob:
-        if self._task.app.limits.keyed:
-            self._check_keys(payload)
+        self._check_keys(payload)
         return NewJob(new_id(), self._task.name, payload, *self._rest)
+
+    # -- from arguments to jobs -----------------------------------------------------------------------
 
     def _around(self) -> AbstractContextManager[EnqueueCall | None]:
         """Return the middleware around an enqueue; a shared empty context, at no cost, if there is none."""
-        middleware = self._task.app.middleware
+        middleware = self._shared.middleware
         if not middleware.enqueues or self._task.is_internal:
             return UNWRAPPED
-        call = EnqueueCall(self._task.name, self._options.queue or "default", dict(self._options.headers or {}))
-        return middleware.around_enqueue(call)
+        return middleware.around_enqueue(EnqueueCall(self._task.name, self._queue, dict(self._headers)))
+
+    @property
+    def _headers(self) -> Mapping[str, str]:
+        return self._options.get("headers") or {}
 
     def _prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any], call: EnqueueCall | None) -> NewJob:
         try:
             text = self._task.payload.dump(args, kwargs)
         except InvalidPayload as error:
-            for option in sorted(OPTIONS & kwargs.keys()):  # a common mistake: other libraries mix them
+            for option in sorted(ENQUEUE_OPTIONS & kwargs.keys()):  # a common mistake: other libraries mix them
                 if not self._task.payload.takes(option):
                     msg = f"{error}; {option} is an option of the job: write using({option}=…).enqueue(…)"
                     raise InvalidPayload(msg) from error
             raise
-        if self._task.app.limits.keyed:
-            self._check_keys(text)
+        self._check_keys(text)
         return NewJob(new_id(), self._task.name, text, *self._rest_for(call))
 
-    def _prepare_many(self, payloads: Iterable[Any], call: EnqueueCall | None) -> tuple[list[NewJob], bool]:
-        """Return the jobs, and whether the caller prepared some of them."""
+    def _prepare_many(self, payloads: Iterable[Any], call: EnqueueCall | None) -> list[NewJob]:
         name, rest, dump = self._task.name, self._rest_for(call), self._task.payload.dump_one
-        keyed = self._task.app.limits.keyed
+        keyed = self._shared.limits.keyed
         jobs, prepared = [], False
         for number, item in enumerate(payloads, 1):
             if isinstance(item, NewJob):
@@ -508,7 +279,7 @@ class Enqueuer(Generic[P, R]):
             if keyed:
                 self._check_keys(text)
             jobs.append(NewJob(new_id(), name, text, *rest))
-        return jobs if prepared else FreshJobs(jobs), prepared
+        return jobs if prepared else FreshJobs(jobs)
 
     def _check_prepared(self, job: NewJob, number: int) -> None:
         """Raise ConfigurationError for a job of another task, or if `using` has options: a prepared job has its own."""
@@ -518,61 +289,46 @@ class Enqueuer(Generic[P, R]):
                 " app.enqueue_all([…]) takes jobs of several tasks"
             )
             raise ConfigurationError(msg)
-        if replace(self._given, connection=None) != NOTHING:
+        if self._given.keys() - {"connection"}:
             msg = (
                 f"number {number} of the payloads is a prepared job, which has its own options; give options to each"
                 f" item, {self._task.name}.using(…).prepare(…), or to all of them, but not both"
             )
             raise ConfigurationError(msg)
 
-    def _check_keys(self, text: str) -> str:
+    def _check_keys(self, text: str) -> None:
         """Raise an error if a limit cannot find its key in the payload."""
-        self._task.app.limits.check(self._task.name, self._options.queue or "default", text)
-        return text
+        limits = self._shared.limits
+        if limits.keyed:
+            limits.check(self._task.name, self._queue, text)
+
+    # -- into the store -------------------------------------------------------------------------------
 
     async def _insert(self, jobs: list[NewJob], call: EnqueueCall | None = None) -> list[JobHandle[R]]:
-        return self._handles(await self._put(await self._moved(jobs)), call)
+        if self._newest_under is not None:
+            return self._handles([await self._replace_waiting(job) for job in jobs], call)
+        return self._handles(await self._shared.pipeline.insert(jobs, self._options.get("connection")), call)
 
     def _insert_sync(self, jobs: list[NewJob], call: EnqueueCall | None) -> list[JobHandle[R]]:
-        app, options = self._task.app, self._options
-        if options.connection is None:
-            plain = options.deliver is None and options.after is None and self._newest_under is None
-            return self._handles(app.insert_sync(jobs), call) if plain else app.run(self._insert(jobs, call))
-        if not isinstance(app.store, Immediate):  # opening those might wait for the caller's own transaction
-            app.open_sync()  # here, because opening waits for the store, which `run_at_once` cannot do
-        if options.deliver is not None:
-            jobs = app.run(self._moved(jobs))
-        return self._handles(run_at_once(self._put(jobs)), call)
+        if self._newest_under is not None:
+            return self._shared.services.run(self._insert(jobs, call))
+        return self._handles(self._shared.pipeline.insert_sync(jobs, self._options.get("connection")), call)
+
+    async def _replace_waiting(self, job: NewJob) -> Inserted:
+        return await self._shared.newest.put(job, self._newest_under or "", self._options.get("debounce"))
 
     def _handles(self, inserted: list[Inserted], call: EnqueueCall | None) -> list[JobHandle[R]]:
         if call is not None:
             call.job_ids = [job.id for job in inserted]
-        return [JobHandle(job.id, job.created, self._task.app, self._task) for job in inserted]
-
-    async def _moved(self, jobs: list[NewJob]) -> list[NewJob]:
-        """Return the jobs, moved to their delivery hours."""
-        options = self._options
-        if options.deliver is None or options.debounce is not None:
-            return jobs
-        own_window = delivery.option_of(self._template)
-        # a prepared job may have a window of its own, which the guard checks
-        fits = [delivery.option_of(job) == own_window for job in jobs]
-        deliveries = delivery.Deliveries(self._task.app)
-        moved = iter(await deliveries.moved([job for job, fit in zip(jobs, fits, strict=True) if fit], options.deliver))
-        return [next(moved) if fit else job for job, fit in zip(jobs, fits, strict=True)]
-
-    async def _put(self, jobs: list[NewJob]) -> list[Inserted]:
-        app, options, key = self._task.app, self._options, self._newest_under
-        if key is not None:
-            return [await newest.Seat(app, job.task, key).put(job, options.debounce) for job in jobs]
-        if options.after is not None and options.connection is None:
-            return await dependencies.insert_after(app, jobs, dependencies.ids_of(options.after))
-        return await app.insert(jobs, options.connection)
+        return [JobHandle(job.id, job.created, self._shared.jobs, self._task) for job in inserted]
 
     @property
     def _newest_under(self) -> str | None:
-        debounce = self._options.debounce
-        return self._options.replace if debounce is None else debounce.key
+        """The key under which this job replaces the one that waits."""
+        debounce = self._options.get("debounce")
+        return self._options.get("replace") if debounce is None else debounce.key
+
+    # -- from options to a job ------------------------------------------------------------------------
 
     @functools.cached_property
     def _rest(self) -> tuple[Any, ...]:
@@ -583,79 +339,83 @@ class Enqueuer(Generic[P, R]):
 
     def _rest_for(self, call: EnqueueCall | None) -> tuple[Any, ...]:
         """Return `_rest` with the headers that middleware has set."""
-        if call is None or call.headers == (self._options.headers or {}):
+        if call is None or call.headers == self._headers:
             return self._rest
         if problem := check_headers(call.headers):
             raise ConfigurationError(problem)
-        own = {**json.loads(self._template.options or "{}"), "headers": call.headers}
+        own = {**options_of(self._template.options), "headers": call.headers}
         return (*self._rest[:OPTIONS_FIELD], json.dumps(own), *self._rest[OPTIONS_FIELD + 1 :])
 
     @functools.cached_property
     def _template(self) -> NewJob:
-        queue = self._options.queue or "default"
-        options = self._options if self._task.is_internal else self._task.app.defaults.under(self._options, queue)
-        retry, retention = options.retry or Retry(), options.retention or Retention()
+        options = self._task.with_defaults(self._options)
+        retry, retention = options.get("retry") or Retry(), options.get("retention") or Retention()
+        run_at, timeout, throttle = options.get("run_at"), options.get("timeout"), options.get("throttle")
+        stored = self._stored()
         return NewJob(
             id="",
             task=self._task.name,
             payload="",
-            queue=queue,
-            priority=Priority.NORMAL if options.priority is None else Priority.parse(options.priority),
-            run_at=None if options.run_at is None else to_millis(options.run_at),
+            queue=self._queue,
+            priority=Priority.NORMAL if (priority := options.get("priority")) is None else Priority.parse(priority),
+            run_at=None if run_at is None else to_millis(run_at),
             delay=self._delay(),
-            max_attempts=options.max_attempts or retry.max_attempts,
-            timeout=0 if options.timeout is None else duration(options.timeout),
-            dedupe_key=options.dedupe_key if options.throttle is None else options.throttle.dedupe_key,
+            max_attempts=options.get("max_attempts") or retry.max_attempts,
+            timeout=0 if timeout is None else duration(timeout),
+            dedupe_key=options.get("dedupe_key") if throttle is None else throttle.dedupe_key,
             dedupe_for=self._dedupe_for(),
-            target=options.target,
-            tags=tuple(options.tags or ()),
+            target=options.get("target"),
+            tags=tuple(options.get("tags") or ()),
             keep=keep_of(retention.completed, "completed"),
             keep_dead=keep_of(retention.dead, "dead"),
-            options=self._own_options(),
+            options=json.dumps(stored) if stored else None,
         )
 
     def _delay(self) -> Millis:
-        wanted = self._options.delay if self._options.debounce is None else self._options.debounce.wait
+        debounce = self._options.get("debounce")
+        wanted = self._options.get("delay") if debounce is None else debounce.wait
         return 0 if wanted is None else duration(wanted)
 
-    def _dedupe_for(self) -> int | None:
-        if self._options.throttle is not None:
-            return duration(self._options.throttle.per)
-        wanted = self._options.dedupe_for
+    def _dedupe_for(self) -> Millis | None:
+        throttle, wanted = self._options.get("throttle"), self._options.get("dedupe_for")
+        if throttle is not None:
+            return duration(throttle.per)
         if wanted is None or wanted == "active":
             return None
         return FOREVER if wanted == "forever" else duration(wanted)
 
-    def _own_options(self) -> str | None:
-        """Return the options that the worker must know for this job and cannot know from its task, as JSON."""
-        own: dict[str, Any] = {"steps": self._task.steps} if self._task.steps else {}
-        if self._given.retry is not None and self._given.retry is not self._task.options.retry:
-            own["retry"] = self._given.retry.to_data()
-        if self._options.isolation is not None and self._options.isolation != self._task.options.isolation:
-            checked_steps(self._task.name, self._task.steps, self._options)
-            own["isolation"] = self._options.isolation
-        if self._options.headers:
-            own["headers"] = dict(self._options.headers)
-        own |= self._flow_options()
-        return json.dumps(own) if own else None
+    def _stored(self) -> StoredOptions:
+        """Return what the worker and the features must know of this job and cannot know from its task."""
+        own, options = StoredOptions(), self._options
+        if self._task.steps:
+            own["steps"] = self._task.steps
+        if (retry := self._given.get("retry")) is not None and retry is not self._task.options.get("retry"):
+            own["retry"] = retry.to_data()
+        isolation = options.get("isolation")
+        if isolation is not None and isolation != self._task.options.get("isolation"):
+            checked_steps(self._task.name, self._task.steps, options)
+            own["isolation"] = isolation
+        if self._headers:
+            own["headers"] = dict(self._headers)
+        return own | self._stored_by_features()
 
-    def _flow_options(self) -> dict[str, Any]:
-        """Return the options that the guards need, see guards.py."""
-        options, key = self._options, self._newest_under
-        own: dict[str, Any] = {} if key is None else {newest.OPTION: key}
-        if options.expires is not None:
-            moves = key is not None or options.after is not None or options.deliver is not None
-            own[expiry.OPTION] = expiry.option_of(options.expires, options.run_at, options.delay, moves=moves)
-        if options.after is not None:
-            own[dependencies.OPTION] = dependencies.option_of(options.after, options.on_failed)
-        if options.breaker is not None:
-            own[breakers.OPTION] = options.breaker
-        if options.deliver is not None:
-            own[delivery.OPTION] = None if options.deliver is self._task.options.deliver else options.deliver.to_data()
+    def _stored_by_features(self) -> StoredOptions:
+        own, options, key = StoredOptions(), self._options, self._newest_under
+        if key is not None:
+            own["newest"] = key
+        if (expires := options.get("expires")) is not None:
+            moves = key is not None or "after" in options or "deliver" in options
+            own["start_by"] = expiry.option_of(expires, options.get("run_at"), options.get("delay"), moves=moves)
+        if (after := dependencies.listed(options.get("after"))) is not None:
+            own["after"] = dependencies.option_of(after, options.get("on_failed"))
+        if (breaker := options.get("breaker")) is not None:
+            own["breaker"] = breaker
+        if (window := options.get("deliver")) is not None:
+            own["deliver"] = None if window is self._task.options.get("deliver") else window.to_data()
         return own
 
 
-def checked_steps(name: str, steps: Iterable[str], options: Options) -> tuple[str, ...]:
+def checked_steps(name: str, steps: Iterable[str], options: EnqueueOptions) -> tuple[str, ...]:
     """Return the steps that a durable function declares in advance; raise ConfigurationError if they are invalid."""
     if isinstance(steps, str):
         msg = f"task {name!r}: steps must be a list of names, not the text {steps!r}"
@@ -666,32 +426,10 @@ def checked_steps(name: str, steps: Iterable[str], options: Options) -> tuple[st
     if len(set(declared)) < len(declared):
         msg = f"task {name!r}: a step is declared twice among {', '.join(declared)}"
         raise ConfigurationError(msg)
-    if declared and options.isolation == "process":
+    if declared and options.get("isolation") == "process":
         msg = f"task {name!r}: durable functions cannot run in their own process; leave out isolation or steps"
         raise ConfigurationError(msg)
     return declared
-
-
-class TaskOptions(TypedDict, total=False):
-    """The options of `@app.task(…)` other than `batch`, shared by its two overloads."""
-
-    name: str | None
-    queue: str
-    priority: PriorityName | Priority | None
-    retry: Retry | None
-    max_attempts: int | None
-    timeout: Length | None
-    isolation: Isolation
-    ack: Ack
-    retention: Retention | None
-    tags: Iterable[str] | None
-    expires: Length | None
-    version: int
-    steps: Sequence[str]
-    breaker: str | None
-    deliver: AnyWindow | None
-    limits: Iterable[Limit | Rate] | Limit | Rate
-    fair: Fair | None
 
 
 class TaskDecorator(Protocol):

@@ -5,15 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from mainspring.clock import SKEW, Millis
 from mainspring.errors import SystemHalted
 from mainspring.log import get_log
+from mainspring.services import Services
 from mainspring.stores.documents import Bundle, Document, Listing, Write
-
-if TYPE_CHECKING:
-    from mainspring.app import Mainspring
 
 log = get_log("mainspring.timers")
 
@@ -49,7 +47,7 @@ class Timer(Protocol):
 
 
 async def leave_to_newer(
-    app: Mainspring, documents: Sequence[Document], now: Millis, chunk: int = CHUNK
+    services: Services, documents: Sequence[Document], now: Millis, chunk: int = CHUNK
 ) -> Millis | None:
     """Leave documents that this version cannot read to newer workers; return when to check whether one has fired them.
 
@@ -61,17 +59,17 @@ async def leave_to_newer(
     over = [document for document in documents if chances[document.key] <= now or len(documents) == chunk]
     writes = [Write(each.key, each.data, expected=each.version, due_at=now + UNREADABLE_DELAY) for each in over]
     if writes:
-        await app.store.write([Bundle((write,)) for write in writes])
+        await services.store.write([Bundle((write,)) for write in writes])
     return min((chances[document.key] for document in documents if document not in over), default=None)
 
 
-async def fire_planned(app: Mainspring, timer: Timer) -> None:
+async def fire_planned(services: Services, timer: Timer) -> None:
     """Fire everything that is planned for later, if that does no harm: a wrong clock may have planned it far ahead."""
     after = None
-    while page := await app.store.browse(Listing(timer.collection, None, after, CHUNK)):
+    while page := await services.store.browse(Listing(timer.collection, None, after, CHUNK)):
         after = page[-1].key[1:]
         if planned := [document for document in page if document.due_at is not None]:
-            await timer.fire(planned, app.store.clock.now())
+            await timer.fire(planned, services.store.clock.now())
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +84,8 @@ class Step:
 class Timers:
     """All timers of an application."""
 
-    def __init__(self, app: Mainspring) -> None:
-        self._app = app
+    def __init__(self, services: Services) -> None:
+        self._services = services
         self._timers: list[Timer] = []
         self._refused = False
 
@@ -131,11 +129,11 @@ class Timers:
                 return step
 
     async def _step(self, timer: Timer) -> Step:
-        due = await self._app.store.due(timer.collection, timer.chunk)
+        due = await self._services.store.due(timer.collection, timer.chunk)
         if not due.documents:
             return Step(fired=False, next_at=due.next_at)
-        if due.now > self._app.store.clock.now() + SKEW:  # the clock went back meanwhile: perhaps nothing is due
-            return Step(fired=False, next_at=self._app.store.clock.now() + LOOK_AGAIN)
+        if due.now > self._services.store.clock.now() + SKEW:  # the clock went back meanwhile: perhaps nothing is due
+            return Step(fired=False, next_at=self._services.store.clock.now() + LOOK_AGAIN)
         try:
             again = await timer.fire(due.documents, due.now)
         except SystemHalted as error:

@@ -62,7 +62,7 @@ def app() -> Mainspring:
 
 async def put(app: Mainspring, number: int, options: str | None) -> str:
     job = NewJob(new_id(), "work", f'{{"number": {number}}}', options=options)
-    await app.insert([job])
+    await app.pipeline.insert([job])
     return job.id
 
 
@@ -109,7 +109,9 @@ async def test_guards_hear_how_a_run_ended(number: int, how: object) -> None:
             raise OSError
         await asyncio.sleep(-3 * number - 1)
 
-    await app.insert([NewJob(new_id(), "work", f'{{"number": {number}}}', timeout=5, options='{"door": "in"}')])
+    await app.pipeline.insert(
+        [NewJob(new_id(), "work", f'{{"number": {number}}}', timeout=5, options='{"door": "in"}')]
+    )
     await app.worker().drain()
     assert door.how == [how]
 

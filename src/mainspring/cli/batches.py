@@ -14,7 +14,7 @@ from mainspring.cli.parser import Commands, add_command, add_command_about, add_
 from mainspring.cli.progress import draw_bar
 from mainspring.cli.table import Cell, Column, Styled
 from mainspring.cli.terminal import STATUS_STYLES, Terminal, has_colour
-from mainspring.features.batches.progress import BatchProgress, BatchState, BatchSummary, Tally
+from mainspring.features.batches.rules import BatchProgress, BatchState, BatchSummary, Tally
 from mainspring.humanize import show_relative
 from mainspring.job import Status
 

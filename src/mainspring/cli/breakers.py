@@ -14,7 +14,7 @@ from mainspring.cli.table import Column, Styled
 from mainspring.cli.terminal import Terminal
 from mainspring.errors import BreakerNotFound
 from mainspring.features.breakers.api import BreakerStatus
-from mainspring.features.breakers.circuit import Phase
+from mainspring.features.breakers.rules import Phase
 from mainspring.humanize import show_both
 
 COLUMNS = [

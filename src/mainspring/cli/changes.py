@@ -15,8 +15,7 @@ from mainspring.cli.loading import opened
 from mainspring.cli.parser import Parser, add_actor_options, add_store_options
 from mainspring.cli.terminal import Terminal
 from mainspring.errors import MainspringError, StoreError
-from mainspring.jobs import Result
-from mainspring.stores.protocol import Filter
+from mainspring.stores.protocol import ChangeResult, Filter
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +25,7 @@ class Change:
     verb: str
     done: str
     one: Callable[..., Coroutine[Any, Any, Any]]
-    many: Callable[..., Coroutine[Any, Any, Result]]
+    many: Callable[..., Coroutine[Any, Any, ChangeResult]]
 
 
 @dataclass(slots=True)
@@ -122,7 +121,7 @@ def _note(report: Report, terminal: Terminal, change: Change, job_id: str, *, as
 # -- by filter ------------------------------------------------------------------------------------
 
 
-def change_many(args: Namespace, terminal: Terminal, change: Change, apply: Callable[..., Result]) -> int:
+def change_many(args: Namespace, terminal: Terminal, change: Change, apply: Callable[..., ChangeResult]) -> int:
     """Count first, ask, then do it under a progress bar."""
     found = apply(dry_run=True)
     if args.dry_run:
@@ -144,7 +143,7 @@ def require_consent(args: Namespace, terminal: Terminal, change: Change, count: 
         raise MainspringError(msg)
 
 
-def conclude(terminal: Terminal, change: Change, result: Result, *, dry_run: bool = False) -> int:
+def conclude(terminal: Terminal, change: Change, result: ChangeResult, *, dry_run: bool = False) -> int:
     report = Report(change.verb, dry_run, result.changed, result.requested, dict(result.conflicts))
     if terminal.json:
         terminal.emit(report)

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any
 
-from mainspring.features.dependencies import feature as dependencies
-from mainspring.features.expiry import feature as expiry
+from mainspring.features.dependencies import options as dependencies
+from mainspring.features.expiry import options as expiry
 from mainspring.job import Counts, Job, Priority, Status
 from mainspring.stores.protocol import Stats
 

@@ -12,9 +12,9 @@ from mainspring.cli.progress import draw_bar
 from mainspring.cli.table import Column, Styled, printable
 from mainspring.cli.terminal import STATUS_STYLES, Terminal, has_colour
 from mainspring.clock import to_millis
-from mainspring.features.dependencies import feature as dependencies
+from mainspring.features.dependencies import options as dependencies
 from mainspring.features.durable.states import State, StepState
-from mainspring.features.expiry import feature as expiry
+from mainspring.features.expiry import options as expiry
 from mainspring.humanize import show_both, show_exactly, show_length
 from mainspring.job import UNTIL_WOKEN, WAITING, Attempt, Job, Status, TimelineEntry
 from mainspring.stores.protocol import Action

@@ -19,6 +19,7 @@ from mainspring.cli.terminal import Terminal, on_terminal
 from mainspring.halting import CONFIRM_WITHIN, HaltResult, Unconfirmed
 from mainspring.humanize import show_both, show_exactly, show_moment
 from mainspring.job import check_queue
+from mainspring.options import queue_of
 from mainspring.stores.protocol import EVERY_QUEUE, AuditEntry
 
 WATCH_EVERY = 1.0  # seconds
@@ -125,7 +126,7 @@ def require_known(app: Mainspring, args: Namespace) -> None:
 def known_queues(app: Mainspring) -> set[str]:
     stats = app.run(app.stats())
     served = {queue for worker in stats.workers for queue in worker.queues if queue != EVERY_QUEUE}
-    of_tasks = {task.options.queue or "default" for task in app.tasks.values()}
+    of_tasks = {queue_of(task.options) for task in app.tasks.values()}
     return (
         {counts.queue for counts in stats.queues}
         | {halt.queue for halt in stats.halts if halt.queue}

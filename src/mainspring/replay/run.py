@@ -19,9 +19,9 @@ from mainspring.app import Mainspring
 from mainspring.batch_task import BatchTask
 from mainspring.batched import Item
 from mainspring.context import UNSET, Context
+from mainspring.durable_calls import RecordedCalls
 from mainspring.errors import ConfigurationError, IllegalMove, JobNotFound
 from mainspring.events import Bus
-from mainspring.features.durable.calls import RecordedCalls
 from mainspring.features.durable.journal import Asked
 from mainspring.features.durable.run import Branch, DurableRun
 from mainspring.features.durable.states import restartable
@@ -199,7 +199,8 @@ class LocalRun(DurableRun):
     ) -> None:
         loop = asyncio.get_running_loop()
         super().__init__(
-            app,
+            app.services,
+            app.pipeline,
             claim,
             loop=loop,
             task=asyncio.current_task(),

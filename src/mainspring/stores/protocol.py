@@ -267,6 +267,21 @@ class Changed:
     cursor: str | None = None  # where the next chunk begins; None: this was the last
 
 
+@dataclass(slots=True)
+class ChangeResult:
+    """What a change by filter did, or would do in a dry run."""
+
+    changed: int = 0
+    requested: int = 0  # running jobs that were asked to stop
+    conflicts: dict[str, str] = field(
+        default_factory=dict
+    )  # not retried: job -> the live job that holds its dedupe key
+
+    @property
+    def count(self) -> int:
+        return self.changed + self.requested
+
+
 COPIER = "copy"
 """The actor of the halts that `mainspring copy` sets. Their reasons record its progress."""
 

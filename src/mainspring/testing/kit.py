@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 
 from mainspring.app import Mainspring
-from mainspring.job import Inserted, Job, NewJob, Status
+from mainspring.job import Inserted, Job, Status
 from mainspring.stores.connect import connect
 from mainspring.stores.protocol import Filter, Store
 from mainspring.task import Task
@@ -21,7 +21,7 @@ from mainspring.testing.time import VirtualTime
 from mainspring.testing.waiting import Waiting
 
 BeforeWaiting = Callable[[Job], None] | None
-Insert = Callable[[list[NewJob], Any], Coroutine[Any, Any, list[Inserted]]]
+AfterInsert = Callable[[list[Inserted]], Awaitable[None]]
 
 
 def manual(app: Mainspring, *, start: datetime | None = None, store: str | None = None, schedules: bool = True) -> Kit:
@@ -59,7 +59,7 @@ class Kit:
         self.store: Store = KitStore(self.clock) if store is None else connect(store, self.clock)
         self.time = VirtualTime(self.clock, self._recorder)
         self._waiting = Waiting()
-        self._before: list[tuple[Store, Insert | None, BeforeWaiting]] = []
+        self._before: list[tuple[Store, AfterInsert | None, BeforeWaiting]] = []
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.app!r} at {self.time.now():%Y-%m-%d %H:%M:%S}>"
@@ -67,8 +67,9 @@ class Kit:
     # -- the block ----------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        self._before.append((self.app.store, vars(self.app).pop("insert", None), self.app.before_waiting))
-        self.app.store, self.app.before_waiting = self.store, self._waiting.refuse
+        services, pipeline = self.app.services, self.app.pipeline
+        self._before.append((services.store, pipeline.after_insert, services.before_waiting))
+        services.store, pipeline.after_insert, services.before_waiting = self.store, None, self._waiting.refuse
         return self
 
     def __exit__(
@@ -88,10 +89,8 @@ class Kit:
         await self.store.close()
 
     def _restore(self) -> None:
-        self.app.store, insert, self.app.before_waiting = self._before.pop()
-        vars(self.app).pop("insert", None)
-        if insert is not None:
-            vars(self.app)["insert"] = insert
+        services, pipeline = self.app.services, self.app.pipeline
+        services.store, pipeline.after_insert, services.before_waiting = self._before.pop()
 
     # -- running ------------------------------------------------------------------------------
 
@@ -133,17 +132,15 @@ class InlineKit(Kit):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        vars(self.app)["insert"] = self._insert
+        self.app.pipeline.after_insert = self._run_inserted
         return self
 
-    async def _insert(self, jobs: list[NewJob], connection: Any = None) -> list[Inserted]:
-        inserted = await Mainspring.insert(self.app, jobs, connection)
+    async def _run_inserted(self, inserted: list[Inserted]) -> None:
         work = self._run([job.id for job in inserted if job.created])
-        if self.app.portal.here():  # the handlers may need the portal themselves
+        if self.app.services.portal.here():  # the handlers may need the portal themselves
             await asyncio.wrap_future(in_thread(work))
         else:
             await work
-        return inserted
 
     async def _run(self, ids: list[str]) -> None:
         recorder = self._recorder()

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Iterable, Mapping
 
 from mainspring.app import Mainspring
-from mainspring.features.durable.cancel_children import cancel_children
 from mainspring.guards import Ending, LookAgain
 from mainspring.job import Claim
 
@@ -70,7 +69,7 @@ class AfterAck:
                 if happened := await all_that_happened(suspended):
                     await self._store.wake(dict.fromkeys(happened, ALL_WAITING))
                 suspended = {}
-                await cancel_children(self._app, cancelled, "mainspring")
+                await self._app.jobs.cancel_children(cancelled, "mainspring")
             except BaseException:
                 self._ended = ended + self._ended
                 self._cancelled = cancelled + self._cancelled

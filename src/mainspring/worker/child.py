@@ -65,7 +65,7 @@ def perform(
             key=task.idempotency_key(claim),
             worker=order["worker"],
             report=reporter(connection),
-            passage=partial(Passage, task.app),
+            passage=partial(Passage, task.shared.breakers),
         )
         find_middleware(task, [(module, name) for module, name in order["middleware"]])
         send(connection, {"ready": True})
@@ -94,7 +94,7 @@ def call(task: Task[..., Any, Any], context: Context, payload: str) -> Any:
     if task.payload.context is not None:
         kwargs[task.payload.context] = context
     handler = partial(task.function, *args, **kwargs)
-    around = task.app.middleware.around if task.is_async else task.app.middleware.around_here
+    around = task.shared.middleware.around if task.is_async else task.shared.middleware.around_here
     value = around(RunCall(task.name, (context,), task.is_async), handler)
     return asyncio.run(value) if inspect.iscoroutine(value) else value
 
@@ -104,7 +104,7 @@ def find_middleware(task: Task[..., Any, Any], names: list[tuple[str, str]]) -> 
     for module, _ in names:
         if module != "__main__":
             importlib.import_module(module)
-    here = [as_in_parent(*name) for name in task.app.middleware.names]
+    here = [as_in_parent(*name) for name in task.shared.middleware.names]
     if missing := [f"{module}.{name}" for module, name in names if (module, name) not in here]:
         msg = (
             f"middleware {', '.join(missing)} is not registered in the child process of task {task.name!r}: register it"

@@ -11,8 +11,8 @@ from typing import Any
 
 from mainspring.app import Mainspring
 from mainspring.context import Context
+from mainspring.durable_calls import RecordedCalls
 from mainspring.features.breakers.call import Passage
-from mainspring.features.durable.calls import RecordedCalls
 from mainspring.features.durable.run import DurableRun
 from mainspring.middleware import RunCall
 from mainspring.stores.protocol import Completion
@@ -159,7 +159,7 @@ class Executor:
                 report=partial(self._progress.report, run),
                 transact=partial(self._transact, run),
                 durable=partial(self._durable, run) if durable else None,
-                passage=partial(Passage, self._app),
+                passage=partial(Passage, self._app.breakers),
             )
             if run.stop is not None:
                 run.context.stop(run.stop_reason or run.stop)
@@ -168,7 +168,8 @@ class Executor:
     def _durable(self, run: Run) -> RecordedCalls:
         """Create the durable part of the context. Any thread may call this."""
         run.durable = DurableRun(
-            self._app,
+            self._app.services,
+            self._app.pipeline,
             run.claim,
             loop=self._loop,
             task=run.slot,

@@ -149,7 +149,7 @@ class Processes:
             "name": task.name,
             "claim": {**asdict(claim), "ref": None},
             "worker": context.worker,
-            "middleware": task.app.middleware.names,
+            "middleware": task.shared.middleware.names,
         }
         child.send(order)
         while True:

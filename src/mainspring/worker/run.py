@@ -75,9 +75,9 @@ class Run:
     @property
     def isolated(self) -> bool:
         if self.claim.options is None or '"isolation"' not in self.claim.options:  # true of most jobs
-            return self.task.options.isolation == "process"
+            return self.task.options.get("isolation") == "process"
         own = read_object(self.claim.options).get("isolation")
-        return (own or self.task.options.isolation) == "process"
+        return (own or self.task.options.get("isolation")) == "process"
 
     @property
     def threaded(self) -> bool:

@@ -822,7 +822,7 @@ class Worker:
     def _tell_of(self, follow_ups: Sequence[NewJob]) -> None:
         """Announce follow-up jobs. Leave out those with a dedupe key: an ack does not say whether they were created."""
         created = [job for job in follow_ups if job.dedupe_key is None]
-        self.app.announce(created, [Inserted(job.id, created=True) for job in created])
+        self.app.pipeline.announce(created, [Inserted(job.id, created=True) for job in created])
 
     # -- heartbeat ------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import pytest
 from mainspring import Context, Discard, Filter, Mainspring, Retention, Status
 from mainspring.errors import BatchNotFound, ConfigurationError, IllegalMove
 from mainspring.features.batches import api as batches
-from mainspring.features.batches.progress import BatchProgress, BatchState, Tally
+from mainspring.features.batches.rules import BatchProgress, BatchState, Tally
 from mainspring.job import NewJob
 from mainspring.testing import Kit, inline
 from tests.worker.working import eventually, working
@@ -168,14 +168,14 @@ async def test_several_chunks(app: Mainspring, kit: Kit, monkeypatch: pytest.Mon
 
 async def test_who_died_while_putting_it_in(app: Mainspring, kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that does not put in many jobs at once: some are there, some never come, and it is not taken for done."""
-    insert = app.insert
+    insert = app.pipeline.insert
 
     async def half(jobs: list[NewJob], connection: Any = None) -> Any:
         await insert([jobs[0], jobs[-1]], connection)
         msg = "the power is gone"
         raise OSError(msg)
 
-    monkeypatch.setattr(app, "insert", half)
+    monkeypatch.setattr(app.pipeline, "insert", half)
     with pytest.raises(OSError, match="power"):
         await app.batch([work(app, "a"), work(app, "b"), work(app, "c")], **follow_ups(app))
     await kit.time.advance(minutes=50)

@@ -12,7 +12,7 @@ import pytest
 from mainspring import Breaker, Cancel, Context, Discard, Mainspring, Retry, Snooze, Status
 from mainspring.errors import ConfigurationError, StoreUnavailable
 from mainspring.events import BreakerClosed, BreakerHalfOpened, BreakerOpened
-from mainspring.features.breakers.circuit import Phase
+from mainspring.features.breakers.rules import Phase
 from mainspring.testing import Kit
 from tests.worker.working import eventually, record
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from mainspring import Mainspring, Status
-from mainspring.features.breakers.circuit import Phase
+from mainspring.features.breakers.rules import Phase
 from tests.worker.working import eventually
 
 pytestmark = pytest.mark.slow

@@ -12,8 +12,9 @@ import pytest
 from mainspring import Debounce, Filter, Mainspring, Status, Throttle
 from mainspring.errors import ConfigurationError
 from mainspring.events import JobDeduplicated
-from mainspring.features.debounce import feature as debounce
+from mainspring.features.debounce.feature import NewestOnly
 from mainspring.job import Job
+from mainspring.stores.documents import Key
 from mainspring.testing import Kit
 from tests.worker.working import eventually, working
 
@@ -208,12 +209,13 @@ async def is_idle(app: Mainspring) -> bool:
 
 
 async def test_while_none_works_all_find_the_same_job(new_app: Callable[[], Mainspring]) -> None:
-    tasks = [new_app().task(name="index")(nothing) for _ in range(4)]
+    apps = [new_app() for _ in range(4)]
+    tasks = [app.task(name="index")(nothing) for app in apps]
     using = [task.using(debounce=Debounce("doc 7", wait=60)) for task in tasks]
     handles = await asyncio.gather(*(using[number % 4].enqueue(version=number) for number in range(20)))
     assert len({handle.id for handle in handles}) == 1
     assert [handle.created for handle in handles].count(True) == 1
-    assert len(await waiting(tasks[0].app)) == 1
+    assert len(await waiting(apps[0])) == 1
 
 
 async def nothing(version: int) -> None:
@@ -226,18 +228,18 @@ async def test_an_edit_that_comes_too_late_is_done_again(
     """The job is changed, but was no longer the newest: its retry would give way, and the payload with it."""
     index = app.tasks["index"].using(replace="doc 7", delay=5)
     first = await index.enqueue(version=1)
-    look, looks = debounce.Seat._look, []
+    look, looks = NewestOnly._look, []
 
-    async def another_was_quicker(seat: debounce.Seat) -> Any:
-        looks.append(seat)
+    async def another_was_quicker(feature: NewestOnly, place: Key) -> Any:
+        looks.append(place)
         if len(looks) == 2:  # after the change
-            monkeypatch.setattr(debounce.Seat, "_look", look)
+            monkeypatch.setattr(NewestOnly, "_look", look)
             await app.jobs.cancel(first.id)
             await index.enqueue(version=2)
-            monkeypatch.setattr(debounce.Seat, "_look", another_was_quicker)
-        return await look(seat)
+            monkeypatch.setattr(NewestOnly, "_look", another_was_quicker)
+        return await look(feature, place)
 
-    monkeypatch.setattr(debounce.Seat, "_look", another_was_quicker)
+    monkeypatch.setattr(NewestOnly, "_look", another_was_quicker)
     await index.enqueue(version=3)
     await kit.time.advance(seconds=5)
     assert ran(app) == [3]

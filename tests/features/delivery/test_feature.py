@@ -100,9 +100,11 @@ async def test_a_job_may_have_hours_of_its_own(app: Mainspring, kit: Kit) -> Non
 
 
 async def test_hours_that_the_task_no_longer_has_hold_nobody_up(app: Mainspring, kit: Kit) -> None:
+    await app.pause("default")
+    await app.tasks["remind"].enqueue()
     await at(kit, 23)
-    await app.enqueue_all([app.tasks["remind"].prepare()])
     app.tasks["remind"].options = app.tasks["plain"].options
+    await app.resume("default")
     await kit.drain()
     assert sent(app) == ["01 23:00"]
 
@@ -123,7 +125,7 @@ async def test_a_persons_quiet_hours_are_kept(app: Mainspring, kit: Kit) -> None
     assert (await job.get()).run_at == START + timedelta(hours=7)
     (other,) = await app.enqueue_all([app.tasks["greet"].prepare(person_id="ana")])
     await kit.drain()
-    assert "08:00 to 22:00 in Pacific/Auckland" in (await app.jobs.get(other.id)).reason
+    assert "08:00 to 22:00 in Pacific/Auckland" in str(await app.jobs.why(other.id))
     await app.tasks["plain"].using(deliver=Window.of_person("ana")).enqueue()
     await at(kit, 20)
     assert sent(app) == ["01 19:00"] * 3

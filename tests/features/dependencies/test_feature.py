@@ -116,13 +116,13 @@ async def test_a_job_that_ends_just_before_the_insert_is_not_waited_for(
 ) -> None:
     """The insert itself finds that the other has ended, so that nothing is lost if the process dies after it."""
     first = await put(app, "a")
-    insert = app.insert
+    insert = app.store.insert
 
     async def while_the_other_ends(*args: Any) -> Any:
         await kit.drain()
         return await insert(*args)
 
-    monkeypatch.setattr(app, "insert", while_the_other_ends)
+    monkeypatch.setattr(app.store, "insert", while_the_other_ends)
     job = await put(app, "b", after=[first])
     assert (await app.jobs.get(job)).status is Status.PENDING
     await kit.drain()

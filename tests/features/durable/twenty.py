@@ -14,7 +14,7 @@ from typing import Any
 
 from mainspring import Context, Mainspring
 from mainspring.job import NewJob
-from mainspring.task import Ack
+from mainspring.options import Ack
 
 SAVES, ACKS, CLAIMS = 19, 3, 3
 """The commits of such a job without trouble.

@@ -85,9 +85,7 @@ async def test_nobody_waits_for_a_place_that_none_of_ours_holds() -> None:
 
 @pytest.mark.slow
 async def test_short_jobs_hand_over_without_being_called(new_app: NewApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "mainspring.features.limits.standby.QUICK_SECONDS", 60.0
-    )  # the machine may be busy
+    monkeypatch.setattr("mainspring.features.limits.standby.QUICK_SECONDS", 60.0)  # the machine may be busy
     monkeypatch.setattr("mainspring.worker.admission.HANDOVER_WAIT", 60.0)
     app, called = new_app(), list[int]()
     inside, most, jobs = 0, 0, 24

@@ -10,7 +10,7 @@ import pytest
 
 from mainspring import Mainspring, Retention, testing
 from mainspring.errors import SystemHalted
-from mainspring.jobs import whoami
+from mainspring.services import whoami
 from mainspring.stores.protocol import AuditEntry
 from mainspring.testing.kit import Kit
 

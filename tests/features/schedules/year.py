@@ -22,9 +22,9 @@ from mainspring.features.schedules.halt_log import PastHalt, past_halts
 from mainspring.features.schedules.ledger import COLLECTION, Entry
 from mainspring.features.schedules.rules import PACKAGED, Misfire, Zones
 from mainspring.job import Status
+from mainspring.options import Retention
 from mainspring.stores.documents import Listing
 from mainspring.stores.protocol import Filter
-from mainspring.task import Retention
 from mainspring.testing.clock import ManualClock
 from tests.features.schedules.year_oracle import (
     Halted,

@@ -17,42 +17,29 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 
 from mainspring.clock import Length, Millis, duration, to_datetime
 from mainspring.errors import ConfigurationError, InvalidPayload, StoreUnavailable, Wish
 from mainspring.events import BreakerClosed, BreakerHalfOpened, BreakerOpened
-from mainspring.features.breakers import circuit
-from mainspring.features.breakers.circuit import Breaker, Circuit, Phase, Slice
-from mainspring.guards import Guarded, LookAgain, Refusal, refuse
-from mainspring.job import Claim, Move
+from mainspring.features.breakers import rules
+from mainspring.features.breakers.options import OPTION, Breaker, check_name
+from mainspring.features.breakers.rules import Circuit, Phase, Slice
 from mainspring.log import get_log
+from mainspring.services import Services
 from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Listing, Write
 from mainspring.stores.protocol import Store
-
-if TYPE_CHECKING:
-    from mainspring.app import Mainspring
 
 log = get_log("mainspring.breakers")
 T = TypeVar("T")
 
 COLLECTION = "breakers"
-OPTION = "breaker"
 FRESH_FOR: Millis = 1_000  # how long a process trusts what it has read
 PROBING_DELAY: Millis = 1_000  # until a refused job asks again, while probes are under way
 BY_HAND_RECHECK: Millis = 600_000  # until a job checks again by itself whether an operator has closed the breaker
 SPACING: Millis = 20  # between jobs that come back, so that they do not all start at once
 MAX_SPREAD: Millis = 600_000  # the longest time over which they are spread
 ALL_WAITING = 1_000_000  # jobs to wake: more than ever wait
-LONGEST_NAME = 200
-
-
-def check_name(name: Any) -> str:
-    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
-        msg = f"{name!r} is not a name for a circuit breaker; use 1 to {LONGEST_NAME} printable characters"
-        raise ConfigurationError(msg)
-    return name
 
 
 def key_of(name: str) -> str:
@@ -142,8 +129,9 @@ class View:
 class Breakers:
     """All circuit breakers: `app.breakers`."""
 
-    def __init__(self, app: Mainspring) -> None:
-        self._app = app
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self.run = services.run
         self._settings: dict[str, Breaker] = {}
         self._known: tuple[Store | None, dict[str, View]] = None, {}
         self._ticks = itertools.count(1)  # numbers the reads of documents, in the order in which they begin
@@ -164,10 +152,10 @@ class Breakers:
 
     async def list(self) -> list[BreakerStatus]:
         """Return all breakers that ever had errors, were set, or that this program's tasks declare, by name."""
-        declared = [task.options.breaker for task in self._app.tasks.values() if task.options.breaker is not None]
+        declared = [str(task.options[OPTION]) for task in self._services.tasks.values() if OPTION in task.options]
         known: dict[str, Circuit] = dict.fromkeys([*self._settings, *declared], Circuit())
         after = None
-        while page := await self._app.store.browse(Listing(COLLECTION, "", after)):
+        while page := await self._services.store.browse(Listing(COLLECTION, "", after)):
             for document in page:
                 with contextlib.suppress(ValueError, TypeError, LookupError):  # an operator wrote it by hand
                     known[document.key.id] = Circuit.from_json(document.data)
@@ -196,7 +184,7 @@ class Breakers:
         await self._change(check_name(name), decide)
 
     def _status(self, name: str, known: Circuit) -> BreakerStatus:
-        now = self._app.store.clock.now()
+        now = self._services.store.clock.now()
         good, bad = known.counted(self._of(name), now)
         return BreakerStatus(
             name=name,
@@ -214,7 +202,7 @@ class Breakers:
 
     async def admit(self, name: str, who: Sequence[str]) -> Admission:
         """Return which of these may call the service now. Report each call's result by `note`."""
-        view, now = self._view(name), self._app.store.clock.now()
+        view, now = self._view(name), self._services.store.clock.now()
         current = await self._current(name, view, now)
         if current.phase_at(now) is Phase.CLOSED:
             return Admission(frozenset(who), view.defer)
@@ -226,7 +214,7 @@ class Breakers:
 
     async def _probe(self, name: str, view: View, who: Sequence[str]) -> frozenset[str]:
         def decide(before: Circuit, now: Millis) -> tuple[Circuit, tuple[Phase, frozenset[str]]]:
-            after, granted = circuit.ask(before, who, self._of(name), now)
+            after, granted = rules.ask(before, who, self._of(name), now)
             return after, (after.phase, granted)
 
         phase, granted = await self._change(name, decide)
@@ -237,7 +225,7 @@ class Breakers:
 
     async def recheck(self, name: str) -> Admission:
         """Return how the breaker stands now, for jobs that were admitted earlier. No probe is granted."""
-        view, now = self._view(name), self._app.store.clock.now()
+        view, now = self._view(name), self._services.store.clock.now()
         current = await self._current(name, view, now)
         return Admission(frozenset(), lambda: wait_of(current, now) + view.defer())
 
@@ -249,16 +237,16 @@ class Breakers:
 
     async def refresh(self) -> None:
         """Read all breakers that this process knows, because another process has changed one."""
-        names, now = list(self._known[1]), self._app.store.clock.now()
-        if not names or self._known[0] is not self._app.store:
+        names, now = list(self._known[1]), self._services.store.clock.now()
+        if not names or self._known[0] is not self._services.store:
             return
         keys, tick = [Key(COLLECTION, "", name) for name in names], next(self._ticks)
-        for found in await self._app.store.documents(keys):
+        for found in await self._services.store.documents(keys):
             self._view(found.key.id).saw(Circuit.from_json(found.data), now, tick)
 
     def admits_at_once(self, name: str) -> bool:
         """Return whether the breaker is known to be closed, without asking the store."""
-        view, now = self._view(name), self._app.store.clock.now()
+        view, now = self._view(name), self._services.store.clock.now()
         return is_fresh(view, now) and view.circuit is not None and view.circuit.phase is Phase.CLOSED
 
     async def note(self, name: str, who: str, *, well: bool | None) -> None:
@@ -272,7 +260,7 @@ class Breakers:
         return who in view.probes or (well is not None and self._count(name, view, well=well))
 
     def _count(self, name: str, view: View, *, well: bool) -> bool:
-        breaker, now = self._of(name), self._app.store.clock.now()
+        breaker, now = self._of(name), self._services.store.clock.now()
         if view.circuit is not None and view.circuit.phase is not Phase.CLOSED:
             return False
         view.count(breaker.slice_of(now), well=well, oldest=now - duration(breaker.window))
@@ -293,11 +281,11 @@ class Breakers:
                 await self._sync(name, view)
 
     def _answer(self, name: str, before: Circuit, answers: Mapping[str, bool | None], now: Millis) -> Circuit:
-        return circuit.answer(before, answers, self._of(name), now)
+        return rules.answer(before, answers, self._of(name), now)
 
     def _would_open(self, name: str, view: View, now: Millis) -> bool:
         known = view.circuit or Circuit()
-        return circuit.merge(known, list(view.results.values()), self._of(name), now).phase is Phase.OPEN
+        return rules.merge(known, list(view.results.values()), self._of(name), now).phase is Phase.OPEN
 
     def verdict(self, name: str, error: BaseException | None, *, timed_out: bool = False) -> bool | None:
         """Return whether a call went well; None if the error was not the service's fault, or that is unknown."""
@@ -316,8 +304,8 @@ class Breakers:
 
     def _view(self, name: str) -> View:
         store, views = self._known
-        if store is not self._app.store:  # a test has replaced the store
-            self._known = self._app.store, views = self._app.store, {}
+        if store is not self._services.store:  # a test has replaced the store
+            self._known = self._services.store, views = self._services.store, {}
         return views.setdefault(name, View())
 
     async def _current(self, name: str, view: View, now: Millis) -> Circuit:
@@ -346,14 +334,14 @@ class Breakers:
             view.syncing = False
 
     def _merged(self, name: str, before: Circuit, results: Sequence[Slice], now: Millis) -> tuple[Circuit, Circuit]:
-        after = circuit.merge(before, results, self._of(name), now) if results else before
+        after = rules.merge(before, results, self._of(name), now) if results else before
         return after, after
 
     async def _change(self, name: str, decide: Callable[[Circuit, Millis], tuple[Circuit, T]]) -> T:
         """Read, decide and write; do it again if another process was quicker."""
         while True:
             tick = next(self._ticks)
-            found, now = await self._look(name), self._app.store.clock.now()
+            found, now = await self._look(name), self._services.store.clock.now()
             before = Circuit() if found is None else Circuit.from_json(found.data).rewound(now)
             after, answer = decide(before, now)
             spread = after.phase is not before.phase
@@ -365,12 +353,12 @@ class Breakers:
             return answer
 
     async def _look(self, name: str) -> Document | None:
-        return next(iter(await self._app.store.documents([Key(COLLECTION, "", name)])), None)
+        return next(iter(await self._services.store.documents([Key(COLLECTION, "", name)])), None)
 
     async def _write(self, name: str, after: Circuit, found: Document | None, *, spread: bool) -> bool:
         expected = ABSENT if found is None else found.version
         write = Write(Key(COLLECTION, "", name), after.to_json(), expected=expected)
-        return (await self._app.store.write([Bundle((write,), spread=spread)]))[0] is not None
+        return (await self._services.store.write([Bundle((write,), spread=spread)]))[0] is not None
 
     async def _changed(self, name: str, before: Circuit, after: Circuit) -> None:
         """Report a change, in the one process that wrote it. If it dies before waking jobs, they come back later."""
@@ -378,12 +366,12 @@ class Breakers:
         say("breaker_changed", breaker=name, phase=after.phase, reason=after.reason)
         if after.phase is Phase.OPEN:
             until = None if after.until is None else to_datetime(after.until)
-            self._app.bus.emit(BreakerOpened(breaker=name, reason=after.reason, until=until))
+            self._services.bus.emit(BreakerOpened(breaker=name, reason=after.reason, until=until))
         elif after.phase is Phase.HALF_OPEN:
-            self._app.bus.emit(BreakerHalfOpened(breaker=name))
+            self._services.bus.emit(BreakerHalfOpened(breaker=name))
         else:
-            self._app.bus.emit(BreakerClosed(breaker=name, reason=after.reason))
-            await self._app.store.wake({key_of(name): ALL_WAITING})
+            self._services.bus.emit(BreakerClosed(breaker=name, reason=after.reason))
+            await self._services.store.wake({key_of(name): ALL_WAITING})
 
 
 DEFAULT = Breaker()
@@ -402,58 +390,3 @@ def wait_of(current: Circuit, now: Millis) -> Millis:
 
 def reason_of(name: str) -> str:
     return f"the circuit breaker {name!r} is open"
-
-
-class BreakerGuard:
-    """The guard of tasks that declare a breaker: their jobs do not start while it is open."""
-
-    option = OPTION
-
-    def __init__(self, app: Mainspring) -> None:
-        self._app = app
-
-    async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
-        del now
-        refused: dict[str, Refusal] = {}
-        for name in dict.fromkeys(job.option for job in jobs):
-            ours = [job.claim for job in jobs if job.option == name]
-            admission = await self._app.breakers.admit(name, [claim.id for claim in ours])
-            refused |= self._refuse(name, [claim for claim in ours if claim.id not in admission.granted], admission)
-        return refused
-
-    async def recheck(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
-        """Refuse jobs whose breaker has opened since they were admitted."""
-        del now
-        refused: dict[str, Refusal] = {}
-        for name in dict.fromkeys(job.option for job in jobs):
-            admission = await self._app.breakers.recheck(name)
-            ours = [job.claim for job in jobs if job.option == name and not self.permits(job)]
-            refused |= self._refuse(name, ours, admission)
-        return refused
-
-    def permits(self, job: Guarded) -> bool:
-        return self._app.breakers.permits(job.option, job.claim.id)
-
-    def _refuse(self, name: str, claims: Sequence[Claim], admission: Admission) -> dict[str, Refusal]:
-        look_again: LookAgain = partial(self._is_closed, name)
-        return {claim.id: self._suspend(name, claim, admission.delay(), look_again) for claim in claims}
-
-    def _suspend(self, name: str, claim: Claim, delay: Millis, look_again: LookAgain) -> Refusal:
-        return refuse(
-            claim, Move.SUSPEND, delay=delay, waits_for=key_of(name), blocked=True, reason=reason_of(name),
-            look_again=look_again,
-        )  # fmt: skip
-
-    async def _is_closed(self, name: str) -> bool:
-        return (await self._app.breakers.get(name)).phase is Phase.CLOSED
-
-    async def ended(self, jobs: Sequence[Guarded]) -> None:
-        for job in jobs:
-            await self._app.breakers.note(job.option, job.claim.id, well=self._verdict(job))
-
-    def _verdict(self, job: Guarded) -> bool | None:
-        if job.ending is None or job.ending.outcome.move not in {Move.DONE, Move.RETRY, Move.DEAD}:
-            return None
-        if job.ending.error is None and job.ending.outcome.move is not Move.DONE:
-            return None  # for example, the result could not be stored
-        return self._app.breakers.verdict(job.option, job.ending.error)

@@ -5,51 +5,48 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from mainspring.errors import Snooze
-from mainspring.features.breakers.api import check_name, reason_of
+from mainspring.features.breakers.api import Breakers, reason_of
+from mainspring.features.breakers.options import check_name
 from mainspring.ids import new_id
-
-if TYPE_CHECKING:
-    from mainspring.app import Mainspring
 
 
 class Passage:
     """`async with ctx.breaker("email-api"):`, or plain `with` in a thread. Raises Snooze while the breaker is open."""
 
-    def __init__(self, app: Mainspring, name: str, timed_out: Callable[[], bool]) -> None:
-        self._app = app
+    def __init__(self, breakers: Breakers, name: str, timed_out: Callable[[], bool]) -> None:
+        self._breakers = breakers
         self._name = check_name(name)
         self._timed_out = timed_out
         self._who = ""
 
     async def __aenter__(self) -> None:
         self._who = new_id()
-        admission = await self._app.breakers.admit(self._name, [self._who])
+        admission = await self._breakers.admit(self._name, [self._who])
         if self._who not in admission.granted:
             raise Snooze(timedelta(milliseconds=admission.delay()), reason_of(self._name))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._app.breakers.note(self._name, self._who, well=self._verdict(error))
+        await self._breakers.note(self._name, self._who, well=self._verdict(error))
 
     def __enter__(self) -> None:
-        if self._app.breakers.admits_at_once(self._name):
+        if self._breakers.admits_at_once(self._name):
             self._who = new_id()
         else:
-            self._app.run(self.__aenter__())
+            self._breakers.run(self.__aenter__())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        breakers, well = self._app.breakers, self._verdict(error)
+        breakers, well = self._breakers, self._verdict(error)
         if breakers.must_tell(self._name, self._who, well=well):
-            self._app.run(breakers.tell(self._name, self._who, well=well))
+            self._breakers.run(breakers.tell(self._name, self._who, well=well))
 
     def _verdict(self, error: BaseException | None) -> bool | None:
-        return self._app.breakers.verdict(self._name, error, timed_out=self._timed_out())
+        return self._breakers.verdict(self._name, error, timed_out=self._timed_out())
 
 
 class DetachedPassage:

@@ -9,11 +9,12 @@ from functools import partial
 from typing import Any, Generic, TypeGuard, TypeVar
 
 from mainspring.errors import JobFailed, StepsChanged
-from mainspring.features.dependencies.feature import refuse_unknown
 from mainspring.features.durable.journal import Asked
 from mainspring.features.durable.run import DurableRun
 from mainspring.features.durable.suspension import Wait, next_look
 from mainspring.job import Failure, Job, NewJob, Status, end_of
+from mainspring.pipeline import Enqueue
+from mainspring.stored_options import with_options
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -54,10 +55,9 @@ async def insert_children(
     state = {"ids": ids, "children": mine if cancel else [], **({"open": True} if keyed else {})}
     if not jobs:
         return state
-    await run.retry_outages(partial(refuse_unknown, run.app, [one for one in wanted if is_new(one)]))
-    inserted = await run.save(asked.step(json.dumps(state), run.now()), jobs)
+    save = partial(run.save, asked.step(json.dumps(state), run.now()))
+    inserted = await run.retry_outages(lambda: run.pipeline.commit(Enqueue(jobs), save))
     run.spawned += [one.id for one in inserted if one.created]
-    run.app.announce(jobs, inserted)
     if keyed:
         others = {job.id: one.id for job, one in zip(jobs, inserted, strict=True) if not one.created}
         # a job that exists already is not cancelled with this one
@@ -72,9 +72,7 @@ def is_new(child: Child[Any] | NewJob) -> TypeGuard[NewJob]:
 
 
 def as_child(run: DurableRun, job: NewJob, job_id: str, *, cancel: bool) -> NewJob:
-    given = json.loads(job.options or "{}")
-    options = json.dumps({**given, "parent": {"id": run.claim.id, "cancel": cancel}})
-    return replace(job, id=job_id, options=options)
+    return with_options(replace(job, id=job_id), parent={"id": run.claim.id, "cancel": cancel})
 
 
 # -- waiting for them -------------------------------------------------------------------------------
@@ -158,5 +156,5 @@ def outcome_of(run: DurableRun, end: dict[str, Any]) -> Any:
         msg = f"child {end['id']} of task {end['task']!r} ended as {end['status']}: {end['error']}"
         failure = Failure(*end["failure"]) if "failure" in end else None  # the traceback is kept with the child only
         return JobFailed(msg, job_id=end["id"], status=end["status"], failure=failure)
-    task = run.app.tasks.get(end["task"])
+    task = run.services.tasks.get(end["task"])
     return end["result"] if task is None else task.payload.load_result(end["result"])

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from mainspring.clock import Millis
 from mainspring.errors import ClaimLost, ConfigurationError, StoreError, StoreUnavailable
@@ -22,9 +22,8 @@ from mainspring.features.durable.journal import FAILED, Asked, Journal, kind_of
 from mainspring.features.durable.outputs import Output
 from mainspring.features.durable.suspension import Suspended, Suspension, Wait
 from mainspring.job import Claim, Inserted, NewJob, Save, Step
-
-if TYPE_CHECKING:
-    from mainspring.app import Mainspring
+from mainspring.pipeline import Pipeline
+from mainspring.services import Services
 
 T = TypeVar("T")
 InThread = Callable[[Callable[[], Any]], "asyncio.Future[Any]"]
@@ -44,7 +43,8 @@ calling_branch: ContextVar[tuple[Branch] | None] = ContextVar("mainspring_from_t
 class DurableRun:
     def __init__(
         self,
-        app: Mainspring,
+        services: Services,
+        pipeline: Pipeline,
         claim: Claim,
         *,
         loop: asyncio.AbstractEventLoop,
@@ -56,8 +56,9 @@ class DurableRun:
         stopped: Callable[[], bool],
         declared: Sequence[str] = (),
     ) -> None:
-        self.app = app
-        self.store = app.store
+        self.services = services
+        self.pipeline = pipeline
+        self.store = services.store
         self.claim = claim
         self.journal = Journal(claim.id)
         self.suspension: Suspension | None = None

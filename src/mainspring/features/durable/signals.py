@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mainspring.clock import Length, Millis, duration, to_datetime, to_millis
 from mainspring.errors import ConfigurationError
@@ -22,12 +22,10 @@ from mainspring.features.durable.run import DurableRun
 from mainspring.features.durable.suspension import Wait, next_look
 from mainspring.ids import new_id
 from mainspring.job import UNTIL_WOKEN
+from mainspring.services import Services
 from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Listing, Write
 from mainspring.stores.protocol import Store
 from mainspring.timers import CHUNK, fire_planned
-
-if TYPE_CHECKING:
-    from mainspring.app import Mainspring
 
 COLLECTION = "signals"
 SENT = "signals_sent"  # signals by the id that their sender chose
@@ -133,29 +131,29 @@ class SignalTimer:
     collection = COLLECTION
     chunk = CHUNK
 
-    def __init__(self, app: Mainspring) -> None:
-        self._app = app
+    def __init__(self, services: Services) -> None:
+        self._services = services
 
     async def fire(self, documents: Sequence[Document], now: Millis) -> None:
         del now
-        await self._app.store.wake({waiting_key(signal.key.group): ALL_WAITERS for signal in documents})
+        await self._services.store.wake({waiting_key(signal.key.group): ALL_WAITERS for signal in documents})
         writes = [
             Write(signal.key, signal.data, expected=signal.version, expires_at=signal.expires_at)
             for signal in documents
         ]
-        await self._app.store.write([Bundle((write,)) for write in writes])
+        await self._services.store.write([Bundle((write,)) for write in writes])
 
     async def refresh(self) -> None:
         """Do nothing: due times of signals do not depend on time zone data."""
 
     async def recover(self) -> None:
         """Repeat the wake for the latest signals: a dead worker may have suspended a job just after the first."""
-        latest = await self._app.store.due(COLLECTION, MAX_REPEATED_WAKES, ahead=REPEAT_WAKE_AFTER)
-        await self._app.store.wake({waiting_key(one.key.group): ALL_WAITERS for one in latest.documents})
+        latest = await self._services.store.due(COLLECTION, MAX_REPEATED_WAKES, ahead=REPEAT_WAKE_AFTER)
+        await self._services.store.wake({waiting_key(one.key.group): ALL_WAITERS for one in latest.documents})
 
     async def clock_went_back(self, by: Millis) -> None:
         del by
-        await fire_planned(self._app, self)
+        await fire_planned(self._services, self)
 
 
 # -- waiting ----------------------------------------------------------------------------------------

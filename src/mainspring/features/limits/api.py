@@ -5,25 +5,25 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, partial
+from typing import Any
 
 from mainspring.clock import Millis, to_datetime
 from mainspring.errors import ConfigurationError, InvalidPayload
-from mainspring.features.limits.admission import LimitGuard
 from mainspring.features.limits.bucket import Bucket
 from mainspring.features.limits.decisions import State
+from mainspring.features.limits.feature import LimitGuard
 from mainspring.features.limits.options import COLLECTION, AnyLimit, Fair, Gate, Limit, Rate, Ticket, call_of, gates
 from mainspring.features.limits.storage import states_in
 from mainspring.features.limits.turns import Turns
-from mainspring.job import Claim, Inserted, NewJob, Status
+from mainspring.guards import Guards
+from mainspring.job import Claim, NewJob, Status
+from mainspring.pipeline import Enqueue
+from mainspring.services import Services
 from mainspring.stores.documents import Key, Listing
 from mainspring.stores.protocol import Filter
-
-if TYPE_CHECKING:
-    from mainspring.app import Mainspring
 
 PAGE_SIZE = 500  # documents per read
 CLOCK_SKEW: Millis = 5_000  # a job may be due now although its time, by the store's clock, is slightly ahead
@@ -53,8 +53,9 @@ class LimitState:
 class Limits:
     """All limits of an application: `app.limits`."""
 
-    def __init__(self, app: Mainspring) -> None:
-        self._app = app
+    def __init__(self, services: Services, guards: Guards) -> None:
+        self._services = services
+        self._guards = guards
         self._of_task: dict[str, tuple[Gate, ...]] = {}
         self._of_queue: dict[str, tuple[Gate, ...]] = {}
         self._fair: dict[str, tuple[Gate, ...]] = {}
@@ -97,36 +98,41 @@ class Limits:
 
     @cached_property
     def _guard(self) -> LimitGuard:
-        guard = LimitGuard(self._app)
-        self._app.guards.add(guard, self.concern, self._pass_at_once, guard.settled)
+        guard = LimitGuard(self._services, self.tickets)
+        self._guards.add(guard, self.concern, self._pass_at_once, guard.settled)
         return guard
 
     # -- enqueuing fairly -----------------------------------------------------------------------
 
-    async def insert(self, jobs: list[NewJob]) -> list[Inserted]:
-        """Insert jobs; of fair tasks, only the next ones are ready. Jobs for later pass the guard when they are due."""
+    def concerns_enqueue(self, task: str, options: str | None) -> bool:
+        del options
+        return task in self._fair
+
+    async def prepare(self, enqueue: Enqueue) -> None:
+        """Make only the next jobs of fair tasks ready. Jobs for later pass the guard when they are due.
+
+        So do those in a transaction of the caller, as nobody knows when it commits.
+        """
+        if enqueue.in_transaction:
+            return
+        enqueue.jobs = [replace(job) if job.task in self._fair else job for job in enqueue.jobs]  # they are changed
         groups: dict[Ticket, list[NewJob]] = {}
-        for job in jobs:
+        for job in enqueue.jobs:
             if job.task in self._fair and job.run_at is None and not job.delay and job.waits_for is None:
                 groups.setdefault(self._turn(job.task, job.payload), []).append(job)
         await self._guard.enter(groups)
-        there: set[str] = set()
-        try:
-            inserted = await self._app.store.insert(jobs)
-            there = {job.id for job in inserted if job.created}
-        finally:  # some may be missing: duplicates, or all of them if the system accepts no jobs
-            lined_up = [ticket for ticket, own in groups.items() if own[-1].waits_for is not None]
-            ready = {ticket: [job for job in own if job.waits_for is None] for ticket, own in groups.items()}
-            absent = {ticket: sum(job.id not in there for job in own) for ticket, own in ready.items()}
-            await self._guard.entered(lined_up, absent)
-        return inserted
+        enqueue.afterwards.append(partial(self._entered, groups))
 
-    def concerns_insert(self, jobs: Iterable[NewJob]) -> bool:
-        return bool(self._fair) and any(job.task in self._fair for job in jobs)
+    async def _entered(self, groups: Mapping[Ticket, Sequence[NewJob]], created: Collection[str]) -> None:
+        """Note which jobs are in. Some may be missing: duplicates, or all of them if they were not committed."""
+        lined_up = [ticket for ticket, own in groups.items() if own[-1].waits_for is not None]
+        ready = {ticket: [job for job in own if job.waits_for is None] for ticket, own in groups.items()}
+        absent = {ticket: sum(job.id not in created for job in own) for ticket, own in ready.items()}
+        await self._guard.entered(lined_up, absent)
 
     def _turn(self, task: str, payload: str) -> Ticket:
         (gate,) = self._fair[task]
-        return gate.ticket(lambda: self._app.tasks[task].payload.view(payload), task)
+        return gate.ticket(lambda: self._services.tasks[task].payload.view(payload), task)
 
     def is_fair(self, name: str) -> bool:
         """Return whether this program declares a fair task with a limit of this name."""
@@ -139,15 +145,20 @@ class Limits:
         running = Filter(statuses=(Status.RUNNING,), tasks=tasks or (name,))
         found: dict[str, str] = {}
         for where in (ready, running):  # in this order, a job claimed in between is seen twice rather than missed
-            if await self._app.store.count(where) > (MAX_OUT if tasks else 0):
+            if await self._services.store.count(where) > (MAX_OUT if tasks else 0):
                 return None
             found |= {job_id: key async for job_id, key in self._keys(where)}
         return Counter(found.values())
 
     async def _keys(self, where: Filter) -> AsyncIterator[tuple[str, str]]:
-        async for job in self._app.jobs.all(where):
-            with contextlib.suppress(InvalidPayload):
-                yield job.id, self._turn(job.task, json.dumps(job.payload)).key
+        cursor: str | None = None
+        while True:
+            page = await self._services.store.find(where, limit=PAGE_SIZE, cursor=cursor)
+            for job in page.jobs:
+                with contextlib.suppress(InvalidPayload):
+                    yield job.id, self._turn(job.task, json.dumps(job.payload)).key
+            if (cursor := page.cursor) is None:
+                return
 
     # -- what a job needs -----------------------------------------------------------------------
 
@@ -188,7 +199,7 @@ class Limits:
     def _tickets(self, task: str, queue: str, payload: str) -> tuple[Ticket, ...]:
         def view() -> Any:
             try:
-                return self._app.tasks[task].payload.view(payload)
+                return self._services.tasks[task].payload.view(payload)
             except InvalidPayload as error:
                 raise BadPayload(str(error)) from error
 
@@ -201,14 +212,14 @@ class Limits:
         """Return all limits that are in use, or those of one name, by name and key."""
         found: list[LimitState] = []
         after = None
-        while page := await self._app.store.browse(Listing(COLLECTION, None, after, PAGE_SIZE)):
+        while page := await self._services.store.browse(Listing(COLLECTION, None, after, PAGE_SIZE)):
             after = page[-1].key[1:]
             found += [shown(key, state) for key, state in states_in(page).items()]
         return [state for state in found if name in (None, state.name)]
 
     async def get(self, name: str, key: str = "", *, kind: str = Limit.kind) -> LimitState | None:
         """Return the state of a limit; None if it is not in use now."""
-        documents = await self._app.store.documents([Key(COLLECTION, f"{kind}:{name}", key)])
+        documents = await self._services.store.documents([Key(COLLECTION, f"{kind}:{name}", key)])
         return next((shown(key, state) for key, state in states_in(documents).items()), None)
 
 

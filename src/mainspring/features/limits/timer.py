@@ -10,20 +10,18 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from mainspring.clock import Millis
+from mainspring.features.limits.api import Limits
 from mainspring.features.limits.bucket import Bucket
 from mainspring.features.limits.decisions import State
 from mainspring.features.limits.options import COLLECTION
 from mainspring.features.limits.slots import UNUSED_RETENTION, Slots
 from mainspring.features.limits.storage import FAIR, call, gone, states_in, write_of, written
 from mainspring.features.limits.turns import CHECK_AFTER, LOST_AFTER, Turns
+from mainspring.services import Services
 from mainspring.stores.documents import Bundle, Document, Key, Listing, Write
 from mainspring.timers import CHUNK, fire_planned, leave_to_newer
-
-if TYPE_CHECKING:
-    from mainspring.app import Mainspring
 
 COUNT_EVERY: Millis = 5_000  # between two counts of the ready and running jobs of a fair task
 ON_THE_WAY = 0.1  # seconds; usually the next job of a fair key starts within this time after the last one has ended
@@ -38,15 +36,16 @@ class LimitTimer:
     collection = COLLECTION
     chunk = CHUNK
 
-    def __init__(self, app: Mainspring) -> None:
-        self._app = app
+    def __init__(self, services: Services, limits: Limits) -> None:
+        self._services = services
+        self._limits = limits
         self._out: dict[str, tuple[Millis, Counter[str] | None]] = {}  # group -> time and result of the last count
 
     async def fire(self, documents: Sequence[Document], now: Millis) -> Millis | None:
         """Check limits that have come due. A doubt about a fair task is left to programs that know this task."""
         states = states_in(documents)
         strange = [document for document in documents if document.key not in states]
-        again = [await leave_to_newer(self._app, strange, now)] if strange else []
+        again = [await leave_to_newer(self._services, strange, now)] if strange else []
         others = {key for key, state in states.items() if self._is_for_others(key, state, now)}
         if 0 < len(others) < CHUNK:  # else limits that come due later would wait behind them
             states = {key: state for key, state in states.items() if key not in others}
@@ -56,7 +55,7 @@ class LimitTimer:
 
     def _is_for_others(self, key: Key, state: State, now: Millis) -> bool:
         is_new = isinstance(state, Turns) and state.is_doubtful(now) and now - state.doubted_at < COUNT_EVERY
-        return is_new and not self._app.limits.is_fair(key.group.removeprefix(FAIR))
+        return is_new and not self._limits.is_fair(key.group.removeprefix(FAIR))
 
     async def _look(self, documents: Sequence[Document], states: Mapping[Key, State], now: Millis) -> None:
         await self._clear_doubts(states, now)
@@ -82,11 +81,9 @@ class LimitTimer:
 
     async def _none_out(self, keys: Collection[Key]) -> set[Key]:
         """Return the fair keys of which no job is ready or running, as far as this process can tell."""
-        now = self._app.store.clock.now()
+        now = self._services.store.clock.now()
         names = {key.group.removeprefix(FAIR) for key in keys}
-        out = {
-            FAIR + name: await self._app.limits.jobs_out(name, now) for name in names if self._app.limits.is_fair(name)
-        }
+        out = {FAIR + name: await self._limits.jobs_out(name, now) for name in names if self._limits.is_fair(name)}
         return {key for key in keys if (found := out.get(key.group)) is not None and not found[key.id]}
 
     async def recover(self) -> None:
@@ -102,17 +99,17 @@ class LimitTimer:
 
     async def clock_went_back(self, by: Millis) -> None:
         del by
-        await fire_planned(self._app, self)
+        await fire_planned(self._services, self)
 
     async def _look_at_all(self, *, recount: bool) -> None:
         after = None
-        while page := await self._app.store.browse(Listing(COLLECTION, None, after, PAGE_SIZE)):
+        while page := await self._services.store.browse(Listing(COLLECTION, None, after, PAGE_SIZE)):
             after = page[-1].key[1:]
             await self._recover(page, recount=recount)
 
     async def _recover(self, documents: Sequence[Document], *, recount: bool) -> None:
         for _ in range(MAX_TRIES):  # other processes may change them at the same time
-            now = self._app.store.clock.now()
+            now = self._services.store.clock.now()
             found = states_in(documents)
             known = (document for document in documents if document.key in found)
             doubtful = [document for document in known if may_be_wrong(document, found[document.key], now)]
@@ -124,7 +121,7 @@ class LimitTimer:
             for state in states.values():
                 state.waiting = True  # if no job waits after all, `call` notes that
             accepted = await self._wake_next(doubtful, states, now)
-            documents = await self._app.store.documents([key for key in states if key not in accepted])
+            documents = await self._services.store.documents([key for key in states if key not in accepted])
 
     async def _recount(self, states: Mapping[Key, State], now: Millis) -> None:
         """Count again, for fair keys, the jobs that are really ready or running."""
@@ -137,18 +134,18 @@ class LimitTimer:
     async def _wake_next(self, documents: Sequence[Document], states: Mapping[Key, State], now: Millis) -> set[Key]:
         """Free the slots of runs that are gone and wake jobs for all free slots; return the limits written."""
         holders = {holder for state in states.values() if isinstance(state, Slots) for holder in state.holders.items()}
-        dead = await gone(self._app.store, holders)
+        dead = await gone(self._services.store, holders)
         calls: dict[Key, int] = {}
         writes: list[Write] = []
         for document in documents:
             state = states[document.key]
             calls[document.key] = next_turn(state, now) if isinstance(state, Bucket) else empty_places(state, dead, now)
             writes.append(write_of(document.key, state, document, now, anew=True))
-        answers = await self._app.store.write([Bundle((write,)) for write in writes])
+        answers = await self._services.store.write([Bundle((write,)) for write in writes])
         accepted = [write for write, answer in zip(writes, answers, strict=True) if answer is not None]
         ours = {write.key: after for write in accepted if (after := written(write)) is not None}
         if wanted := {key: number for key, number in calls.items() if number and key in ours}:
-            await call(self._app.store, wanted, ours, now)
+            await call(self._services.store, wanted, ours, now)
         return {write.key for write in accepted}
 
     async def _busy(self, keys: Collection[Key], now: Millis) -> set[Key]:
@@ -165,7 +162,7 @@ class LimitTimer:
         return found
 
     async def _out_now(self, group: str, now: Millis) -> Counter[str] | None:
-        return await self._app.limits.jobs_out(group.removeprefix(FAIR), now)
+        return await self._limits.jobs_out(group.removeprefix(FAIR), now)
 
 
 def may_be_wrong(document: Document, state: State, now: Millis) -> bool:

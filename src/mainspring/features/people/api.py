@@ -19,7 +19,7 @@ from mainspring.features.people.plan import Plan, collection_of, ended, planned
 from mainspring.features.people.rows import Problem, Report, Row, read_rows
 from mainspring.features.people.search import PEOPLE, Found, Search, email_writes
 from mainspring.features.schedules.rules import PACKAGED
-from mainspring.jobs import whoami
+from mainspring.services import whoami
 from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Listing, Note, Write
 from mainspring.stores.protocol import By, Filter, Store
 from mainspring.tuning import tuned

@@ -65,7 +65,7 @@ class OccasionTimer:
         finally:
             await asyncio.gather(*writing, return_exceptions=True)
         unreadable = [plan for plan in documents if plan.key.id in self._unreadable] if self._unreadable else []
-        again = await leave_to_newer(self._app, unreadable, now, CHUNK)
+        again = await leave_to_newer(self._app.services, unreadable, now, CHUNK)
         return again if written or again is not None else now + YIELD_TO_OTHERS
 
     def _firings(self, documents: Sequence[Document], now: datetime) -> list[Firing]:
@@ -74,7 +74,7 @@ class OccasionTimer:
 
     async def _write(self, firings: Sequence[Firing], now: datetime) -> int:
         """Write the firings; return how many were written. Another process has written the others."""
-        answers = await self._app.store.write([firing.bundle(now) for firing in firings])
+        answers = await self._app.pipeline.write([firing.bundle(now) for firing in firings])
         found = zip(firings, answers, strict=True)
         written = [(firing, inserted) for firing, inserted in found if inserted is not None]
         await self._report(written)
@@ -106,8 +106,6 @@ class OccasionTimer:
         repeats = [Bundle((entry.write(person),)) for person, entry in entries if entry.reason == ledger.REPEATED]
         if repeats:
             await self._app.store.write(repeats)
-        for firing, inserted in written:
-            self._app.announce(firing.jobs, inserted)
         self._log_entries(entries)
 
     def _log_entries(self, entries: Sequence[tuple[str, Entry]]) -> None:

@@ -25,8 +25,8 @@ from mainspring.features.schedules.rules import (
 )
 from mainspring.features.schedules.storage import COLLECTION, StoredSchedule, template_of
 from mainspring.job import Inserted, NewJob
-from mainspring.jobs import whoami
 from mainspring.log import get_log
+from mainspring.services import whoami
 from mainspring.stores.documents import ABSENT, Bundle, Key, Listing, Note, Write
 from mainspring.stores.protocol import By
 
@@ -193,9 +193,9 @@ class Schedules:
         occurrence = stored.schedule.occurrence_at(self._app.now())
         job = stored.job_now(occurrence)
         entry = ledger.triggered(occurrence, job.id, by.actor)
-        (inserted,) = await self._app.store.write([Bundle((entry.write(id),), (job,), note_trigger(by, id, job.id))])
+        bundle = Bundle((entry.write(id),), (job,), note_trigger(by, id, job.id))
+        (inserted,) = await self._app.pipeline.write([bundle])
         assert inserted is not None  # noqa: S101 - the write has no condition that could fail
-        self._app.announce([job], inserted)
         return inserted[0]
 
     async def delete(self, id: str, *, reason: str = "", actor: str | None = None) -> None:

@@ -42,7 +42,7 @@ class ScheduleTimer:
     async def fire(self, documents: Sequence[Document], now: Millis) -> Millis | None:
         schedules = [stored for document in documents if (stored := self._read(document)) is not None]
         unreadable = [document for document in documents if document.key.id in self._unreadable]
-        again = await leave_to_newer(self._app, unreadable, now)
+        again = await leave_to_newer(self._app.services, unreadable, now)
         known = await self._last_jobs(schedules)
         last = [[known[job_id] for job_id in stored.last_jobs if job_id in known] for stored in schedules]
         moment = to_datetime(now)
@@ -52,14 +52,13 @@ class ScheduleTimer:
         await self._cancel_old(schedules, firings, last)
         bundles = [firing.bundle() for firing in firings]
         try:
-            answers = await self._app.store.write(bundles)
+            answers = await self._app.pipeline.write(bundles)
         except SystemHalted:
             await note_refusal(self._app.store, moment)
             raise
         for firing, bundle, inserted in zip(firings, bundles, answers, strict=True):
             if inserted is not None:  # else another process has fired it
                 self._remember(firing.after, bundle)
-                self._app.announce(firing.jobs, inserted)
                 self._report(firing)
         return again
 

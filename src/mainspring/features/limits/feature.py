@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
 
 from mainspring.clock import Millis
@@ -20,9 +18,8 @@ from mainspring.features.limits.standby import Standbys, limits_of
 from mainspring.features.limits.token_cache import most_drawn
 from mainspring.guards import Guarded, LookAgain, Refusal, refuse
 from mainspring.job import UNTIL_WOKEN, Claim, Failure, Move, NewJob
-
-if TYPE_CHECKING:
-    from mainspring.app import Mainspring
+from mainspring.services import Services
+from mainspring.stored_options import with_options
 
 # a job that wants to start, what it asks for, and what it gives back when it ends
 Asking = tuple[Claim, Acquire, Release]
@@ -33,8 +30,9 @@ class LimitGuard:
 
     option = "limits"
 
-    def __init__(self, app: Mainspring) -> None:
-        self._app = app
+    def __init__(self, services: Services, tickets: Callable[[Claim], tuple[Ticket, ...]]) -> None:
+        self._services = services
+        self._tickets = tickets
         self._coordinators: WeakKeyDictionary[asyncio.AbstractEventLoop, LimitCoordinator] = WeakKeyDictionary()
         # the loop that asked last
         self._latest: tuple[Callable[[], object], LimitCoordinator | None] = ((lambda: None), None)
@@ -46,7 +44,7 @@ class LimitGuard:
         coordinator, asks, refusals = self._coordinator(), list[Asking](), dict[str, Refusal]()
         for job in jobs:
             try:
-                tickets = self._app.limits.tickets(job.claim)
+                tickets = self._tickets(job.claim)
             except InvalidPayload as error:
                 refusals[job.claim.id] = hopeless(job.claim, error)
                 continue
@@ -102,7 +100,7 @@ class LimitGuard:
             self._coordinator().standbys.entered(leave)
 
     def _time(self) -> float:
-        return self._app.store.clock.monotonic()
+        return self._services.store.clock.monotonic()
 
     async def _line_up(self, ticket: Ticket) -> bool:
         """Note that suspended jobs wait. Never return True: this itself wakes as many of them as may go on."""
@@ -164,8 +162,8 @@ class LimitGuard:
         home, coordinator = self._latest
         if home() is not loop:
             coordinator = self._coordinators.get(loop)
-        if coordinator is None or coordinator.store is not self._app.store:
-            coordinator = self._coordinators[loop] = LimitCoordinator(self._app.store)
+        if coordinator is None or coordinator.store is not self._services.store:
+            coordinator = self._coordinators[loop] = LimitCoordinator(self._services.store)
         self._latest = ref(loop), coordinator
         return coordinator
 
@@ -178,7 +176,7 @@ def can_be_drawn(ticket: Ticket) -> bool:
 def mark(jobs: Iterable[NewJob], key: str) -> None:
     """Note in the jobs that they are counted for their key: when they are claimed, they need not ask for their turn."""
     for job in jobs:
-        job.options = json.dumps({**json.loads(job.options or "{}"), LimitGuard.option: key})
+        job.options = with_options(job, limits=key).options
 
 
 def wishes_of(job: Guarded, tickets: tuple[Ticket, ...]) -> tuple[Acquire, Release]:

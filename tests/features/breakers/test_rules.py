@@ -8,7 +8,7 @@ import pytest
 
 from mainspring import Breaker
 from mainspring.errors import ConfigurationError
-from mainspring.features.breakers.circuit import PROBE_LEASE, Circuit, Phase, Slice, answer, ask, merge
+from mainspring.features.breakers.rules import PROBE_LEASE, Circuit, Phase, Slice, answer, ask, merge
 
 BREAKER = Breaker(error_rate=0.5, window=10, at_least=4, open_for=30, longest=100, probes=2)
 NOW = 1_000_000

@@ -1,0 +1,68 @@
+"""Jobs of tasks that declare a breaker do not start while it is open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from mainspring.clock import Millis
+from mainspring.features.breakers.api import Admission, Breakers, key_of, reason_of
+from mainspring.features.breakers.options import OPTION
+from mainspring.features.breakers.rules import Phase
+from mainspring.guards import Guarded, LookAgain, Refusal, refuse
+from mainspring.job import Claim, Move
+
+
+class BreakerGuard:
+    """The guard of tasks that declare a breaker: their jobs do not start while it is open."""
+
+    option = OPTION
+
+    def __init__(self, breakers: Breakers) -> None:
+        self._breakers = breakers
+
+    async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+        del now
+        refused: dict[str, Refusal] = {}
+        for name in dict.fromkeys(job.option for job in jobs):
+            ours = [job.claim for job in jobs if job.option == name]
+            admission = await self._breakers.admit(name, [claim.id for claim in ours])
+            refused |= self._refuse(name, [claim for claim in ours if claim.id not in admission.granted], admission)
+        return refused
+
+    async def recheck(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+        """Refuse jobs whose breaker has opened since they were admitted."""
+        del now
+        refused: dict[str, Refusal] = {}
+        for name in dict.fromkeys(job.option for job in jobs):
+            admission = await self._breakers.recheck(name)
+            ours = [job.claim for job in jobs if job.option == name and not self.permits(job)]
+            refused |= self._refuse(name, ours, admission)
+        return refused
+
+    def permits(self, job: Guarded) -> bool:
+        return self._breakers.permits(job.option, job.claim.id)
+
+    def _refuse(self, name: str, claims: Sequence[Claim], admission: Admission) -> dict[str, Refusal]:
+        look_again: LookAgain = partial(self._is_closed, name)
+        return {claim.id: self._suspend(name, claim, admission.delay(), look_again) for claim in claims}
+
+    def _suspend(self, name: str, claim: Claim, delay: Millis, look_again: LookAgain) -> Refusal:
+        return refuse(
+            claim, Move.SUSPEND, delay=delay, waits_for=key_of(name), blocked=True, reason=reason_of(name),
+            look_again=look_again,
+        )  # fmt: skip
+
+    async def _is_closed(self, name: str) -> bool:
+        return (await self._breakers.get(name)).phase is Phase.CLOSED
+
+    async def ended(self, jobs: Sequence[Guarded]) -> None:
+        for job in jobs:
+            await self._breakers.note(job.option, job.claim.id, well=self._verdict(job))
+
+    def _verdict(self, job: Guarded) -> bool | None:
+        if job.ending is None or job.ending.outcome.move not in {Move.DONE, Move.RETRY, Move.DEAD}:
+            return None
+        if job.ending.error is None and job.ending.outcome.move is not Move.DONE:
+            return None  # for example, the result could not be stored
+        return self._breakers.verdict(job.option, job.ending.error)

@@ -1,0 +1,185 @@
+"""The one way of new jobs into the store, whatever makes them.
+
+Jobs come from an enqueue, from a batch or chain, from a transaction of the caller, as follow-ups or children of other
+jobs, and from schedules and occasions. All of them pass the same stages:
+
+prepare  each feature may change the jobs: delivery moves them to their hours, dependencies and fair tasks suspend them
+commit   the caller's own write: an insert, or a commit in which the jobs are only a part
+tell     the features hear which jobs were created; `JobCreated` and `JobDeduplicated` are emitted
+
+Only a transaction of the caller (`connection=…`) differs: nobody knows whether and when it commits. So what needs to
+know that is left out: no event is emitted, and what depends on other jobs is decided when the job is claimed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Protocol
+
+from mainspring.clock import to_datetime
+from mainspring.events import JobCreated, JobDeduplicated
+from mainspring.job import FreshJobs, Inserted, NewJob
+from mainspring.portal import run_at_once
+from mainspring.services import Services
+from mainspring.stored_options import options_of
+from mainspring.stores.documents import Bundle
+from mainspring.stores.protocol import Immediate
+
+Told = Callable[[Collection[str]], Awaitable[None]]
+"""Hears the ids of the jobs that were created."""
+
+
+@dataclass(slots=True)
+class Enqueue:
+    """New jobs on their way to one commit."""
+
+    jobs: list[NewJob]
+    in_transaction: bool = False  # of the caller
+    are_checked: bool = True  # whether a job that comes after an unknown one is an error
+    afterwards: list[Told] = field(default_factory=list)
+
+
+class EnqueueStage(Protocol):
+    """A feature's part in the enqueue."""
+
+    def concerns_enqueue(self, task: str, options: str | None) -> bool:
+        """Return whether `prepare` may have something to do for jobs of this task with these stored options."""
+
+    async def prepare(self, enqueue: Enqueue) -> None:
+        """Change the jobs, or raise an error; add to `afterwards` what to do when they are committed, or are not."""
+
+
+class Pipeline:
+    """The way of new jobs into the store."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._stages: list[EnqueueStage] = []
+        self.after_insert: Callable[[list[Inserted]], Awaitable[None]] | None = None  # set by the test kit
+
+    def add(self, stage: EnqueueStage) -> None:
+        self._stages.append(stage)
+
+    # -- routes -------------------------------------------------------------------------------------
+
+    async def insert(self, jobs: list[NewJob], connection: Any = None) -> list[Inserted]:
+        """Insert jobs: in a transaction of their own, or in that of the caller's connection."""
+        if connection is not None:
+            jobs = await self._prepared_for_caller(jobs)
+            return await self._services.store.insert(jobs, connection)
+        if self.concerns(jobs):
+            inserted = await self.commit(Enqueue(jobs), self._services.store.insert)
+        else:
+            inserted = await self._services.store.insert(jobs)
+            self.announce(jobs, inserted)
+        if self.after_insert is not None:
+            await self.after_insert(inserted)
+        return inserted
+
+    def insert_sync(self, jobs: list[NewJob], connection: Any = None) -> list[Inserted]:
+        """Insert from code without an event loop."""
+        if connection is not None:
+            return self._insert_into(connection, jobs)
+        if not (self._is_heard() or self.after_insert or self.concerns(jobs) or self._services.portal.here()):
+            self._services.open_sync()
+            store = self._services.store
+            if isinstance(store, Immediate) and (inserted := store.insert_now(jobs)) is not None:
+                return inserted
+        return self._services.run(self.insert(jobs))
+
+    def _insert_into(self, connection: Any, jobs: list[NewJob]) -> list[Inserted]:
+        """Insert in the caller's transaction and thread, since only there its synchronous connection can be used."""
+        if not isinstance(self._services.store, Immediate):  # opening those might wait for the caller's own transaction
+            self._services.open_sync()  # not by `run_at_once`: opening waits for the store
+        if self.concerns(jobs):
+            jobs = self._services.run(self._prepared_for_caller(jobs))
+        return run_at_once(self._services.store.insert(jobs, connection))
+
+    async def _prepared_for_caller(self, jobs: list[NewJob]) -> list[NewJob]:
+        return (await self._prepared(Enqueue(jobs, in_transaction=True))).jobs
+
+    async def write(self, bundles: Sequence[Bundle]) -> list[list[Inserted] | None]:
+        """Write documents, each bundle together with its jobs. None: a document had changed, so nothing was written."""
+        jobs = [job for bundle in bundles for job in bundle.jobs]
+        if not self.concerns(jobs):
+            answers = await self._services.store.write(bundles)
+        else:
+            answers = await self._write_prepared(bundles, Enqueue(jobs, are_checked=False))
+        if self._is_heard():
+            for bundle, inserted in zip(bundles, answers, strict=True):
+                self.announce(bundle.jobs, inserted or [])
+        return answers
+
+    async def _write_prepared(self, bundles: Sequence[Bundle], enqueue: Enqueue) -> list[list[Inserted] | None]:
+        created: set[str] = set()
+        await self._prepared(enqueue)
+        try:
+            changed = iter(enqueue.jobs)
+            bundles = [replace(bundle, jobs=tuple(next(changed) for _ in bundle.jobs)) for bundle in bundles]
+            answers = await self._services.store.write(bundles)
+            created = {job.id for inserted in answers for job in inserted or () if job.created}
+        finally:
+            await tell(enqueue, created)
+        return answers
+
+    async def commit(
+        self, enqueue: Enqueue, write: Callable[[list[NewJob]], Awaitable[list[Inserted]]]
+    ) -> list[Inserted]:
+        """Commit jobs by a write of the caller's."""
+        await self._prepared(enqueue)
+        created: set[str] = set()
+        try:
+            inserted = await write(enqueue.jobs)
+            created = {job.id for job in inserted if job.created}
+        finally:  # also if the write failed, or the system accepts no jobs
+            await tell(enqueue, created)
+        self.announce(enqueue.jobs, inserted)
+        return inserted
+
+    # -- stages -------------------------------------------------------------------------------------
+
+    def concerns(self, jobs: Sequence[NewJob]) -> bool:
+        """Return whether a feature has something to do for one of the jobs."""
+        kinds = kinds_of(jobs)
+        return any(stage.concerns_enqueue(*kind) for stage in self._stages for kind in kinds)
+
+    async def _prepared(self, enqueue: Enqueue) -> Enqueue:
+        kinds = kinds_of(enqueue.jobs)
+        for stage in self._stages:
+            if any(stage.concerns_enqueue(*kind) for kind in kinds):
+                await stage.prepare(enqueue)
+        return enqueue
+
+    def announce(self, jobs: Sequence[NewJob], inserted: Sequence[Inserted]) -> None:
+        """Emit JobCreated or JobDeduplicated for jobs that the store has taken."""
+        if not self._is_heard():
+            return
+        bus = self._services.bus
+        for job, entry in zip(jobs, inserted, strict=False):
+            if entry.created:
+                bus.emit(JobCreated(job_id=entry.id, task=job.task, queue=job.queue, run_at=self._due(job)))
+            else:
+                key = job.dedupe_key or options_of(job.options).get("newest", "")
+                bus.emit(JobDeduplicated(job_id=entry.id, task=job.task, queue=job.queue, dedupe_key=key))
+
+    def _is_heard(self) -> bool:
+        bus = self._services.bus
+        return bus.wants(JobCreated) or bus.wants(JobDeduplicated)
+
+    def _due(self, job: NewJob) -> datetime | None:
+        """Return when the job is due; None means at once."""
+        if job.run_at is not None:
+            return to_datetime(job.run_at)
+        return to_datetime(self._services.store.clock.now() + job.delay) if job.delay else None
+
+
+def kinds_of(jobs: Sequence[NewJob]) -> set[tuple[str, str | None]]:
+    """Return the tasks of the jobs, each with its stored options. Fresh jobs of one enqueue all have the same."""
+    return {(job.task, job.options) for job in (jobs[:1] if isinstance(jobs, FreshJobs) else jobs)}
+
+
+async def tell(enqueue: Enqueue, created: Collection[str]) -> None:
+    for told in enqueue.afterwards:
+        await told(created)

@@ -1,0 +1,77 @@
+"""What features use of an application: its store with its clock, its events and tasks, and the way for new jobs."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
+
+from mainspring.clock import to_datetime
+from mainspring.events import Bus
+from mainspring.job import Job
+from mainspring.portal import Portal
+from mainspring.stores.protocol import Store
+
+T = TypeVar("T")
+
+
+class PayloadReader(Protocol):
+    """Reads the stored arguments and results of a task's jobs."""
+
+    def view(self, text: str) -> Any: ...
+    def load_result(self, data: Any) -> Any: ...
+    def check(self, text: str) -> str: ...
+
+
+class TaskInfo(Protocol):
+    """What features know of a task."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def payload(self) -> PayloadReader: ...
+    @property
+    def options(self) -> Mapping[str, object]: ...
+
+
+@dataclass(slots=True, eq=False)
+class Services:
+    """The services of one application. Tests and `mainspring jobs debug` may replace the store and the bus."""
+
+    store: Store
+    bus: Bus = field(default_factory=Bus)
+    portal: Portal = field(default_factory=Portal)
+    tasks: Mapping[str, TaskInfo] = field(default_factory=dict)
+    before_waiting: Callable[[Job], None] | None = None  # set by the test kit; may refuse to wait for a job
+    _opened: Store | None = None
+
+    def now(self) -> datetime:
+        return to_datetime(self.store.clock.now())
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine from code without an event loop."""
+        return self.portal.run(work)
+
+    def open_sync(self) -> None:
+        """Open the store unless this did so before. Use this before calls that must run in the caller's own thread."""
+        if self._opened is not self.store:
+            self.run(self.store.open())
+            self._opened = self.store
+
+    async def close(self) -> None:
+        await self.bus.flush()
+        self._opened = None
+        await self.store.close()
+        self.bus.close()
+        self.portal.close()
+
+
+def whoami() -> str:
+    """Return the default actor of changes: the account and machine of this process."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):  # in some containers the account has no name
+        return f"unknown@{socket.gethostname()}"
