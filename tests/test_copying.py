@@ -13,11 +13,11 @@ from mainspring import Mainspring, copying
 from mainspring.copying import Copy, Report, Step
 from mainspring.errors import ConfigurationError, CopyFailed, StoreFull, StoreUnavailable, SystemHalted
 from mainspring.job import FOREVER, Failure, Move, Outcome, Status
+from mainspring.portal import run_at_once
 from mainspring.stores.documents import Bundle, Key, Write
-from mainspring.stores.memory import MemoryStore
 from mainspring.stores.protocol import COPIER, Action, By, Filter, Halt, Store
 from mainspring.stores.records import Kind
-from mainspring.stores.sqlite import SqliteStore
+from mainspring.stores.sqlite import MemoryStore, SqliteStore
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance.scene import (
     a_halt,
@@ -35,6 +35,7 @@ from mainspring.testing.conformance.scene import (
     status_of,
 )
 from mainspring.testing.conformance.transferring import all_of, everything, fill
+from tests.in_memory import execute
 from tests.stores.sqlite.template import fresh_database
 
 
@@ -165,7 +166,8 @@ async def test_while_it_copies_nothing_starts_on_either_side(source: MemoryStore
     seen: list[Any] = []
 
     def look(step: Step) -> None:
-        seen.append((step.what, source._halts[None].reason, source._halts[None].accept, target._halts[None].accept))
+        [theirs], [ours] = run_at_once(source.halts()), run_at_once(target.halts())
+        seen.append((step.what, theirs.reason, theirs.accept, ours.accept))
 
     await Copy(source, target, tell=look).run()
     assert {one[1:] for one in seen} == {("copying to memory://target", False, True)}
@@ -178,8 +180,8 @@ async def test_progress_goes_up_to_the_number_of_records(source: MemoryStore, ta
     await Copy(source, target, tell=steps.append).run()
     copied = [step.done for step in steps if step.what == "copying"]
     assert copied == sorted(copied)
-    assert {step.total for step in steps} == {8}  # with the line of the halt in the audit log
-    assert copied[-1] == 8
+    assert copied[-1] == 8  # with the line of the halt in the audit log
+    assert all(step.total >= 8 for step in steps)  # it is an estimate
 
 
 async def test_again_after_it_was_done_changes_nothing(source: MemoryStore, target: MemoryStore) -> None:
@@ -355,8 +357,8 @@ async def test_a_job_that_was_changed_in_the_target_is_told(source: MemoryStore,
         nonlocal done
         if step.what == "verifying" and not done:
             done = True
-            target._rows[edited].spec.payload = '{"other": 1}'
-            target._finish(target._rows[run], Status.CANCELLED, target.clock.now())
+            execute(target, "UPDATE mainspring_jobs SET payload = ? WHERE id = ?", '{"other": 1}', edited)
+            run_at_once(target.change(Action.CANCEL, Filter(ids=(run,)), By("meddler", audited=False)))
 
     report = await Copy(source, target, tell=meddle).run()
     assert not report.done

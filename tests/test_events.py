@@ -34,9 +34,10 @@ from mainspring.events import (
 )
 from mainspring.job import Move, Outcome
 from mainspring.portal import Portal
-from mainspring.stores.memory import MemoryStore
 from mainspring.stores.protocol import Want
+from mainspring.stores.sqlite import MemoryStore
 from mainspring.testing import ManualClock, manual
+from tests.conformance.scenario import join
 from tests.forking import in_child
 
 E = TypeVar("E", bound=Event)
@@ -260,6 +261,7 @@ async def test_halts_and_pauses() -> None:
 
 async def taken_over(app: Mainspring, clock: ManualClock, seconds: float, ear: Ear, kind: type[E]) -> E:
     """Let a worker take a job and hang for so long, while another looks on."""
+    await join(app.store, "ghost")
     await app.store.claim("ghost", [Want("*", 1)])
     await app.store.reap()  # how it is now is what later looks are compared with
     worker = app.worker(heartbeat=0.01, upkeep=0.01)
@@ -322,7 +324,7 @@ async def test_a_stalled_job_waits_as_long_as_its_policy_says() -> None:
 async def test_a_job_that_died_with_its_worker_is_logged_as_an_error(
     cause: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mainspring.stores.memory.store.MAX_CRASHES", 1)
+    monkeypatch.setattr("mainspring.stores.rules.MAX_CRASHES", 1)
     clock = ManualClock()
     app = Mainspring(MemoryStore(clock=clock, lease=30 if cause == "crashed" else 3600, stall_grace=1000))
     ear = Ear(app)

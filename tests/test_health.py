@@ -17,8 +17,8 @@ from mainspring import Mainspring
 from mainspring.errors import StoreUnavailable
 from mainspring.events import StoreBack, StoreLost, StoreThrottled, ThrottlingOver
 from mainspring.health import State, judge
-from mainspring.stores.memory import MemoryStore
 from mainspring.stores.protocol import Stats, WorkerInfo
+from mainspring.stores.sqlite import MemoryStore
 from mainspring.task import Task
 from mainspring.testing.clock import ManualClock
 from tests.postgres import RecycledStore

@@ -33,9 +33,8 @@ from mainspring import (
 from mainspring.errors import CannotStoreResult, ConfigurationError, InvalidPayload, MainspringError
 from mainspring.job import Status
 from mainspring.json_text import MAX_LEVELS
-from mainspring.stores.memory import MemoryStore
 from mainspring.stores.protocol import Filter, Severity, Store
-from mainspring.stores.sqlite import SqliteStore
+from mainspring.stores.sqlite import MemoryStore, SqliteStore
 from mainspring.task import Task
 from tests.dynamodb import FreshStore
 from tests.postgres import RecycledStore

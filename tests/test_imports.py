@@ -25,7 +25,7 @@ NEVER = frozenset({
 })  # fmt: skip
 """Not by importing Mainspring, nor by a command that only needs a store."""
 
-STORES = frozenset({"mainspring.stores.memory", "mainspring.stores.sqlite", "sqlite3"})
+STORES = frozenset({"mainspring.stores.sqlite", "sqlite3"})
 SCHEDULES = frozenset({"mainspring.features.schedules.rules", "mainspring.features.schedules", "zoneinfo"})
 COMMANDS = frozenset(
     {"mainspring.cli.jobs", "mainspring.cli.schedules", "mainspring.cli.worker", "mainspring.cli.system"}
@@ -59,7 +59,7 @@ def test_importing_mainspring_imports_nothing_that_takes_long() -> None:
 def test_an_application_imports_its_own_store_and_no_other() -> None:
     found = imported_by("from mainspring import Mainspring\nMainspring('sqlite:///jobs.db')")
     assert "mainspring.stores.sqlite" in found
-    assert not found & (NEVER | SCHEDULES | {"mainspring.stores.memory"})
+    assert not found & (NEVER | SCHEDULES)
 
 
 def test_a_program_with_tasks_imports_pydantic_but_no_schedules_and_no_worker() -> None:

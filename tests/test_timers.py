@@ -10,7 +10,7 @@ import pytest
 from mainspring import Mainspring
 from mainspring.clock import Millis
 from mainspring.stores.documents import Bundle, Document, Due, Key, Write
-from mainspring.stores.memory import MemoryStore
+from mainspring.stores.sqlite import MemoryStore
 from mainspring.testing.clock import ManualClock
 from mainspring.timers import LOOK_AGAIN, Timers
 

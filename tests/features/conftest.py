@@ -11,10 +11,9 @@ import pytest
 
 from mainspring import Mainspring
 from mainspring.stores.dynamodb import DynamoStore
-from mainspring.stores.memory import MemoryStore
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.protocol import Store
-from mainspring.stores.sqlite import SqliteStore
+from mainspring.stores.sqlite import MemoryStore, SqliteStore
 from mainspring.testing import Kit, manual
 from tests.dynamodb import FreshStore, client
 from tests.postgres import dsn, fresh_schema

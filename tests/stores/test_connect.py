@@ -10,10 +10,9 @@ import pytest
 from mainspring.errors import ConfigurationError, UnsupportedStore
 from mainspring.stores.connect import connect
 from mainspring.stores.dynamodb import DynamoStore
-from mainspring.stores.memory import MemoryStore
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.protocol import Migrating, Store
-from mainspring.stores.sqlite import SqliteStore
+from mainspring.stores.sqlite import MemoryStore, SqliteStore
 from mainspring.testing.clock import ManualClock
 
 

@@ -16,13 +16,10 @@ import pytest
 from mainspring.errors import StoreBusy, StoreError
 from mainspring.job import Move, Status
 from mainspring.stores import rules
-from mainspring.stores.memory import MemoryStore
-from mainspring.stores.memory import store as memory
-from mainspring.stores.memory.crew import Crew
-from mainspring.stores.memory.keys import Keys
 from mainspring.stores.protocol import Store
-from mainspring.stores.sqlite import SqliteStore, acks, claims, insertion, maintenance, wakeups, writer
+from mainspring.stores.sqlite import MemoryStore, SqliteStore, acks, claims, insertion, maintenance, wakeups, writer
 from mainspring.stores.sqlite.liveness import Liveness
+from mainspring.stores.sqlite.store import SqlStore
 from mainspring.stores.sqlite.write_lock import WriteLock
 from mainspring.stores.tables import RUNNING
 from mainspring.testing.clock import ManualClock
@@ -81,10 +78,6 @@ def no_expiry(patch: Patch) -> None:
     patch.setattr(maintenance, "SOMETHING_EXPIRED", "SELECT :now IS NOT NULL")
 
 
-def any_held(store: MemoryStore, job_id: str, token: int) -> Any:
-    return store._running.get(job_id)
-
-
 def nobody(*_: Any) -> None:
     return None
 
@@ -102,6 +95,7 @@ def sqlite(clock: ManualClock) -> Store:
 
 
 def in_memory(clock: ManualClock) -> Store:
+    """The same tables and statements, without a file."""
     return MemoryStore(clock=clock)
 
 
@@ -129,42 +123,35 @@ KEPT = "test_a_finished_job_is_kept_for_its_time", {"status": Status.COMPLETED}
 STALLED = "test_a_job_within_its_timeout_and_grace_is_left_alone"
 
 GUARDS = [
-    Guard("the fence of acks", sqlite, without(acks, "HELD", "token = job_token"), (RECLAIMED, SHIFTED, ZOMBIE)),
-    Guard("the fence of successes", sqlite, without(acks, "ARCHIVE_COMPLETED", "token = column3"), (REPLAYED,)),
+    Guard("the fence of acks", in_memory, without(acks, "HELD", "token = job_token"), (RECLAIMED, SHIFTED, ZOMBIE)),
+    Guard("the fence of successes", in_memory, without(acks, "ARCHIVE_COMPLETED", "token = column3"), (REPLAYED,)),
     Guard(
         "only what runs can end",
-        sqlite,
+        in_memory,
         without(acks, "HELD", f"status = {RUNNING}"),
         ("test_a_lost_claim_does_not_spoil_its_batch", "test_a_run_that_stalled_writes_nothing"),
     ),
-    Guard("the fence of steps", sqlite, without(acks, "HELD", "token = job_token"), (SAVED,)),
-    Guard("jobs' ends are told", sqlite, instead(wakeups, "ANY_WAITER_FOR_AN_END", "SELECT 0"), ENDED),
-    Guard("the fence of progress", sqlite, without(acks, "REPORT", "token = ?"), (RECLAIMED, ZOMBIE)),
-    Guard("the fence of heartbeats", sqlite, without(maintenance, "LOST", "token = held.value"), (HEARD,)),
-    Guard("dedupe keys", sqlite, instead(insertion, "holders", lambda *_: {}), DEDUPED),
+    Guard("the fence of steps", in_memory, without(acks, "HELD", "token = job_token"), (SAVED,)),
+    Guard("jobs' ends are told", in_memory, instead(wakeups, "ANY_WAITER_FOR_AN_END", "SELECT 0"), ENDED),
+    Guard("the fence of progress", in_memory, without(acks, "REPORT", "token = ?"), (RECLAIMED, ZOMBIE)),
+    Guard("the fence of heartbeats", in_memory, without(maintenance, "LOST", "token = held.value"), (HEARD,)),
+    Guard("dedupe keys", in_memory, instead(insertion, "holders", lambda *_: {}), DEDUPED),
     Guard(
         "lasting dedupe keys",
-        sqlite,
+        in_memory,
         instead(insertion, "HOLDERS", insertion.HOLDERS.replace("expires_at > ?", "? IS NULL")),
         ("test_a_dedupe_key_kept_forever_outlives_its_job",),
     ),
-    Guard("halts of claims", sqlite, instead(claims, "current_halts", lambda _: []), (HALTED, PAUSED)),
-    Guard("halts of new jobs", sqlite, instead(insertion, "current_halts", lambda _: []), (REFUSED,)),
-    Guard("the crash count", sqlite, instead(rules, "MAX_CRASHES", 10**6), CRASHED),
-    Guard("suspects run alone", sqlite, suspects_beside_others, (ALONE,)),
-    Guard("patience", sqlite, instead(claims, "shares", by_priority_alone), (STARVED,)),
-    Guard("the lease", sqlite, instead(SqliteStore, "_gone", lambda *_: False), (DEAD,)),
+    Guard("halts of claims", in_memory, instead(claims, "current_halts", lambda _: []), (HALTED, PAUSED)),
+    Guard("halts of new jobs", in_memory, instead(insertion, "current_halts", lambda _: []), (REFUSED,)),
+    Guard("the crash count", in_memory, instead(rules, "MAX_CRASHES", 10**6), CRASHED),
+    Guard("suspects run alone", in_memory, suspects_beside_others, (ALONE,)),
+    Guard("patience", in_memory, instead(claims, "shares", by_priority_alone), (STARVED,)),
+    Guard("the lease", sqlite, instead(SqlStore, "_gone", lambda *_: False), (DEAD,)),
     Guard("heartbeats", sqlite, instead(Liveness, "beat", nobody), ("test_nothing_is_taken_from_living_workers",)),
-    Guard("retention", sqlite, no_expiry, (KEPT,)),
-    Guard("the deadline", sqlite, instead(SqliteStore, "_overdue", lambda _, timed: timed), (STALLED,)),
-    Guard("the deadline", in_memory, instead(MemoryStore, "_stalled", lambda *_: True), (STALLED,)),
-    Guard("the fence", in_memory, instead(MemoryStore, "_held", any_held), (RECLAIMED, SHIFTED, ZOMBIE, HEARD, SAVED)),
-    Guard("dedupe keys", in_memory, instead(Keys, "holder", nobody), DEDUPED),
-    Guard("halts", in_memory, instead(MemoryStore, "_standing", lambda *_: {}), (HALTED, PAUSED, REFUSED)),
-    Guard("the crash count", in_memory, instead(memory, "MAX_CRASHES", 10**6), CRASHED),
-    Guard("patience", in_memory, instead(MemoryStore, "_share_of_the_patient", lambda *_: 0), (STARVED,)),
-    Guard("cancels", in_memory, instead(memory, "YIELDS_TO_CANCEL", frozenset()), (CANCELLED,)),
-    Guard("the lease", in_memory, instead(Crew, "dead", lambda *_: set()), (DEAD,)),
+    Guard("retention", in_memory, no_expiry, (KEPT,)),
+    Guard("the deadline", in_memory, instead(SqlStore, "_overdue", lambda _, timed: timed), (STALLED,)),
+    Guard("cancels", in_memory, instead(rules, "FINISHED", frozenset(Status)), (CANCELLED,)),
 ]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from mainspring import Cancel, Context, Discard, Mainspring, Retry, Snooze
-from mainspring.stores.memory import MemoryStore
+from mainspring.stores.sqlite import MemoryStore
 
 app = Mainspring(MemoryStore())
 

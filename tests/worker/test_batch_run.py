@@ -13,8 +13,8 @@ from pydantic import BaseModel, field_validator
 from mainspring import Batch, Cancel, Discard, Item, Job, Mainspring, Retry, Snooze, Status
 from mainspring.events import JobCompleted, JobStarted
 from mainspring.job import Move, Outcome
-from mainspring.stores.memory import MemoryStore
 from mainspring.stores.protocol import Want
+from mainspring.stores.sqlite import MemoryStore
 from mainspring.testing import Kit, manual
 from tests.worker.test_guards import Doorman
 from tests.worker.working import DEADLINE, ended, eventually, member, new_app, reached, record, working
@@ -111,8 +111,9 @@ async def test_exceptions_in_the_list_are_failures(kit: Kit) -> None:
     jobs = by_payload(kit)
     assert [jobs[n].result for n in (3, 4)] == [4, 3]
     assert jobs[0].status is Status.DEAD_LETTER
-    assert jobs[0].failure is not None
-    assert "12 // number" in jobs[0].failure.traceback
+    failure = (await kit.app.jobs.get(jobs[0].id)).failure
+    assert failure is not None
+    assert "12 // number" in failure.traceback
 
 
 async def test_an_exception_fails_all_but_those_that_are_settled(kit: Kit) -> None:

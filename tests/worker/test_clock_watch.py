@@ -20,9 +20,8 @@ from mainspring.features.limits.options import COLLECTION as LIMITS
 from mainspring.health import State
 from mainspring.job import Job, Status
 from mainspring.stores.documents import Listing
-from mainspring.stores.memory import MemoryStore
 from mainspring.stores.protocol import Store
-from mainspring.stores.sqlite import SqliteStore
+from mainspring.stores.sqlite import MemoryStore, SqliteStore
 from mainspring.testing.clock import ManualClock
 from mainspring.worker import maintenance
 from mainspring.worker.clock_watch import ClockWatch

@@ -13,7 +13,7 @@ from mainspring.context import UNSET
 from mainspring.errors import UnsupportedCall
 from mainspring.events import Event, JobCompleted, JobProgressed, JobRetrying, JobStarted, WorkerHeartbeat
 from mainspring.job import Status
-from mainspring.stores.memory import MemoryStore
+from mainspring.stores.sqlite import MemoryStore
 from mainspring.task import Task
 from mainspring.worker.run import Run, Stop
 from tests.worker.working import all_logs, ended, eventually, fields_of, new_app, reached, record, working

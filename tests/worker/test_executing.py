@@ -16,7 +16,8 @@ from mainspring import Cancel, Context, Discard, Mainspring, Retry, Snooze
 from mainspring.errors import ConfigurationError
 from mainspring.events import JobRetrying
 from mainspring.job import Move, NewJob, Outcome, Status
-from mainspring.stores.memory import MemoryStore
+from mainspring.stores.sqlite import MemoryStore
+from tests.in_memory import execute
 from tests.worker.working import ended, eventually, fields_of, new_app, reached, record, working
 
 pytestmark = pytest.mark.slow
@@ -661,8 +662,7 @@ async def test_a_job_that_came_back_to_the_same_worker_is_not_let_go_by_its_zomb
     async with working(app) as worker:
         job = await work.enqueue()
         await eventually(lambda: runs == [0])
-        row = app.store._rows[job.id]  # type: ignore[attr-defined]
-        await app.store.ack([Outcome(job.id, row.token, Move.RELEASE)])
+        await app.store.ack([Outcome(job.id, (await job.get()).token, Move.RELEASE)])
         await eventually(lambda: runs == [0, 1])
         gates[0].set()
         await eventually(lambda: worker._slots == 1)
@@ -691,6 +691,4 @@ async def test_an_answer_about_an_older_claim_does_not_end_the_newer_one(app: Ma
 
 def steal(app: Mainspring, job_id: str) -> None:
     """As a takeover and a claim by another worker would."""
-    row = app.store._rows[job_id]  # type: ignore[attr-defined]
-    row.token += 1
-    row.worker = "thief"
+    execute(app.store, "UPDATE mainspring_jobs SET token = token + 1, worker = 'thief' WHERE id = ?", job_id)

@@ -15,8 +15,8 @@ from mainspring.clock import since_boot
 from mainspring.errors import ConfigurationError, StoreUnavailable
 from mainspring.events import Halted, JobReleased, JobStarted
 from mainspring.job import Job, Status
-from mainspring.stores.memory import MemoryStore
 from mainspring.stores.protocol import Claims, Filter, Want
+from mainspring.stores.sqlite import MemoryStore
 from mainspring.worker import Worker, gate
 from mainspring.worker import worker as worker_module
 from tests.worker.children import app as app_of_children

@@ -10,7 +10,7 @@ import pytest
 
 from mainspring import Mainspring, Retention
 from mainspring.errors import StoreBusy
-from mainspring.stores.memory import MemoryStore
+from mainspring.stores.sqlite import MemoryStore
 from mainspring.worker import maintenance
 from tests.worker.working import DEADLINE, FaultyStore, eventually, working
 

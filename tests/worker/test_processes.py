@@ -25,7 +25,7 @@ from mainspring.cli import logs
 from mainspring.errors import CannotStoreResult, WorkerCrashed
 from mainspring.events import JobDeadLettered, JobReleased, JobRetrying
 from mainspring.job import Failure, Job, Status
-from mainspring.stores.memory import MemoryStore
+from mainspring.stores.sqlite import MemoryStore
 from mainspring.worker import child
 from mainspring.worker import worker as worker_module
 from mainspring.worker.processes import Child, error_from

@@ -15,7 +15,7 @@ from mainspring import Mainspring
 from mainspring.events import JobReleased
 from mainspring.ids import new_id
 from mainspring.job import NewJob, Outcome, Status
-from mainspring.stores.memory import MemoryStore
+from mainspring.stores.sqlite import MemoryStore
 from mainspring.worker import Subscription
 from mainspring.worker import worker as worker_module
 from tests.worker.working import DEADLINE, ended, eventually, new_app, reached, record, working

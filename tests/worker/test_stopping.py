@@ -22,7 +22,7 @@ from mainspring.events import JobReleased, JobStarted, WorkerStopped
 from mainspring.guards import Guarded, Refusal
 from mainspring.ids import new_id
 from mainspring.job import NewJob, Status
-from mainspring.stores.memory import MemoryStore
+from mainspring.stores.sqlite import MemoryStore
 from mainspring.worker import Worker, slots
 from mainspring.worker import worker as worker_module
 from tests.worker.test_guards import Doorman

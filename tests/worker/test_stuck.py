@@ -20,6 +20,7 @@ from mainspring.stores.protocol import WorkerInfo
 from mainspring.why import Cause
 from mainspring.worker import Worker, WorkerSettings, slots
 from mainspring.worker import worker as worker_module
+from tests.in_memory import execute
 from tests.worker.working import (
     DEADLINE,
     QUICK,
@@ -232,8 +233,7 @@ async def test_a_suspect_runs_although_a_slot_is_stuck(app: Mainspring, gate: th
         await eventually(lambda: stuck_in(worker, 1))
         await app.pause("fragile")
         suspect = await other.using(queue="fragile").enqueue()
-        app.store._rows[suspect.id].crashes = 1  # type: ignore[attr-defined]
-        app.store._lines.join(app.store._rows[suspect.id])  # type: ignore[attr-defined]
+        execute(app.store, "UPDATE mainspring_jobs SET crashes = 1 WHERE id = ?", suspect.id)
         await app.resume("fragile")
         await ended(app, suspect.id)
 

@@ -13,6 +13,7 @@ from mainspring.job import Move, Outcome, Status
 from mainspring.stores.protocol import Claims, Want
 from mainspring.testing.clock import ManualClock
 from mainspring.worker import Worker, claiming
+from tests.in_memory import execute
 from tests.worker.working import DEADLINE, QUICK, ended, eventually, member, new_app, reached, record, working
 
 pytestmark = pytest.mark.slow
@@ -106,8 +107,7 @@ async def test_a_long_job_does_not_keep_others_from_running_while_a_suspect_wait
         await reached(app, running.id, statuses=(Status.RUNNING,))
         await app.pause("fragile")
         suspect = await short.using(queue="fragile").enqueue()
-        app.store._rows[suspect.id].crashes = 1  # type: ignore[attr-defined]
-        app.store._lines.join(app.store._rows[suspect.id])  # type: ignore[attr-defined]
+        execute(app.store, "UPDATE mainspring_jobs SET crashes = 1 WHERE id = ?", suspect.id)
         await app.resume("fragile")
         await eventually(lambda: worker._solo.patience > claiming.SoloTurns.FIRST_PATIENCE)  # a turn in vain
         for _ in range(3):

@@ -13,10 +13,9 @@ from mainspring import Mainspring
 from mainspring.events import TaskUnknown
 from mainspring.ids import new_id
 from mainspring.job import NewJob, Status
-from mainspring.stores.memory import MemoryStore
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.protocol import Store, WorkerInfo
-from mainspring.stores.sqlite import SqliteStore
+from mainspring.stores.sqlite import MemoryStore, SqliteStore
 from mainspring.worker import unknown_tasks
 from tests.postgres import RecycledStore
 from tests.worker.working import ended, eventually, fields_of, new_app, record, working

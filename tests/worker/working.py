@@ -14,8 +14,8 @@ from typing import Any
 from mainspring import Mainspring
 from mainspring.events import Event
 from mainspring.job import Claim, Job, Status
-from mainspring.stores.memory import MemoryStore
 from mainspring.stores.protocol import WorkerInfo
+from mainspring.stores.sqlite import MemoryStore
 from mainspring.worker import Worker
 from mainspring.worker.run import Run
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextvars import ContextVar
 
 from mainspring import Mainspring, RunCall
-from mainspring.stores.memory import MemoryStore
+from mainspring.stores.sqlite import MemoryStore
 
 app = Mainspring(MemoryStore())
 tenant: ContextVar[str] = ContextVar("tenant", default="none")

@@ -17,8 +17,8 @@ from mainspring.cli.progress import Progress
 from mainspring.cli.table import Column
 from mainspring.cli.terminal import Terminal
 from mainspring.copying import Copy, Report, Step, refuse_same
-from mainspring.stores.memory import MemoryStore
 from mainspring.stores.records import JOBS, Kind
+from mainspring.stores.sqlite import MemoryStore
 
 SHOWN = 20  # jobs that are listed by id
 DETAIL = """\

@@ -16,9 +16,8 @@ from types import ModuleType
 
 from mainspring.app import Mainspring
 from mainspring.cli.exits import StoreMissing, UsageError
-from mainspring.stores.memory import MemoryStore
 from mainspring.stores.protocol import Migrating
-from mainspring.stores.sqlite import SqliteStore
+from mainspring.stores.sqlite import MemoryStore, SqliteStore
 from mainspring.stores.sqlite.schema import version_of
 
 DEFAULT_FILE = Path("mainspring.db")

@@ -65,7 +65,7 @@ def connect_sqlite(url: str, parts: SplitResult, settings: Settings, clock: Cloc
 
 
 def connect_memory(settings: Settings, clock: Clock | None) -> Store:
-    from mainspring.stores.memory import MemoryStore  # noqa: PLC0415 - see the module's docstring
+    from mainspring.stores.sqlite import MemoryStore  # noqa: PLC0415 - see the module's docstring
 
     settings.pop("busy_timeout", None)
     return MemoryStore(clock=clock, **settings)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from mainspring.cli import logs
 from mainspring.clock import SETTLE
 from mainspring.job import LIVE
 from mainspring.stores.protocol import Filter
-from mainspring.stores.sqlite import store
+from mainspring.stores.sqlite import file_store
 from mainspring.worker import Worker
 from mainspring.worker import worker as worker_module
 from tests.chaos.programs.tasks import Shop, shop_by_wound_clock
@@ -36,7 +36,7 @@ def run(
 
 def work_without_polling(folder: str, who: str, **worker: Any) -> int:
     """What does not wake it does not reach it."""
-    store.FOREIGN_WRITE_POLL = 3600.0
+    file_store.FOREIGN_WRITE_POLL = 3600.0
     worker_module.LONGEST_SLEEP = 3600.0
     return work(folder, who, **worker)
 

@@ -17,8 +17,8 @@ import pytest
 
 from mainspring import Mainspring, Status
 from mainspring.errors import StoreUnavailable
-from mainspring.stores.memory import MemoryStore
 from mainspring.stores.protocol import Store
+from mainspring.stores.sqlite import MemoryStore
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance.scene import by_silence, join
 from mainspring.worker import Worker

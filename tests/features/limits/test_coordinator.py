@@ -11,7 +11,7 @@ from mainspring.features.limits.decisions import Acquire, Release
 from mainspring.features.limits.options import Gate, Ticket
 from mainspring.features.limits.slots import Slots
 from mainspring.features.limits.storage import state_in
-from mainspring.stores.memory import MemoryStore
+from mainspring.stores.sqlite import MemoryStore
 
 FEW = 10
 

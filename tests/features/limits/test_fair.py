@@ -17,8 +17,8 @@ from mainspring.features.limits.fair_share import FairShare
 from mainspring.features.limits.turns import EXPECTED_FOR, LOST_AFTER, UNWRITTEN_FOR, Turns
 from mainspring.job import Status
 from mainspring.stores.documents import Bundle
-from mainspring.stores.memory import MemoryStore
 from mainspring.stores.protocol import Store
+from mainspring.stores.sqlite import MemoryStore
 from mainspring.testing import ManualClock, manual
 from tests.features.conftest import NewApp
 from tests.worker.working import eventually, working

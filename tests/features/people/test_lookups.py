@@ -12,7 +12,7 @@ import pytest
 from mainspring import Mainspring, Occasion, Person
 from mainspring.features.people.lookups import Lookups
 from mainspring.stores.documents import Document, Key
-from mainspring.stores.memory import MemoryStore
+from mainspring.stores.sqlite import MemoryStore
 from mainspring.testing.clock import ManualClock
 
 

@@ -27,7 +27,7 @@ from mainspring.features.people.timer import CHUNK, PLANS_PER_WRITE, YIELD_TO_OT
 from mainspring.features.schedules.rules import tzdata_version
 from mainspring.job import Inserted
 from mainspring.stores.documents import Bundle, Key, Listing, Write
-from mainspring.stores.memory import MemoryStore
+from mainspring.stores.sqlite import MemoryStore
 from mainspring.testing.clock import ManualClock
 from tests.cli.waiting import wait_until
 from tests.dynamodb import FreshStore

@@ -17,8 +17,7 @@ from mainspring.errors import ConfigurationError
 from mainspring.features.schedules.rules import PACKAGED, Every, Schedule, tzdata_version
 from mainspring.features.schedules.storage import StoredSchedule
 from mainspring.stores.documents import Bundle, Key, Write
-from mainspring.stores.memory import MemoryStore
-from mainspring.stores.sqlite import SqliteStore
+from mainspring.stores.sqlite import MemoryStore, SqliteStore
 from mainspring.testing.clock import ManualClock
 from tests.features.schedules.year import CHANGED, newer_tzdata
 from tests.shared import KINDS, Make, applications, stores

@@ -15,9 +15,9 @@ from mainspring.job import UNTIL_WOKEN, Claim, Inserted, Move, NewJob, Priority,
 from mainspring.stores.dynamodb import DynamoStore, transfer
 from mainspring.stores.dynamodb.items import history
 from mainspring.stores.dynamodb.wakeups import partition
-from mainspring.stores.memory import MemoryStore
 from mainspring.stores.protocol import Action, Filter
 from mainspring.stores.records import Kind
+from mainspring.stores.sqlite import MemoryStore
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.conformance.scene import (
     BY,

@@ -158,16 +158,7 @@ class DatabaseFile:
             raise self.explain(error) from error
 
     def explain(self, error: sqlite3.Error | OSError) -> StoreError:
-        code = SYSTEM_ERRORS.get(error.errno or 0) if isinstance(error, OSError) else None
-        code = code or getattr(error, "sqlite_errorcode", None)
-        if code is None:  # raised by Python itself, not by SQLite
-            return StoreError(f"{self.path}: {error}")
-        if code == sqlite3.SQLITE_BUSY_SNAPSHOT:
-            return StoreBusy(STALE_SNAPSHOT.format(path=self.path))
-        if code == sqlite3.SQLITE_IOERR_SHMSIZE:  # how a full disk shows in the shared memory file
-            code = sqlite3.SQLITE_FULL
-        kind, words = ERRORS.get(code & 0xFF, (StoreError, "{path}: {error}"))
-        return kind(words.format(path=self.path, error=error))
+        return explain(error, self.path)
 
     def _open(self, *, create: bool = False) -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -192,6 +183,20 @@ class DatabaseFile:
         except FileNotFoundError:
             return None
         return found.st_dev, found.st_ino
+
+
+def explain(error: sqlite3.Error | OSError, path: Path | str) -> StoreError:
+    """Return the error as a `StoreError` that names the database and says what to do."""
+    code = SYSTEM_ERRORS.get(error.errno or 0) if isinstance(error, OSError) else None
+    code = code or getattr(error, "sqlite_errorcode", None)
+    if code is None:  # raised by Python itself, not by SQLite
+        return StoreError(f"{path}: {error}")
+    if code == sqlite3.SQLITE_BUSY_SNAPSHOT:
+        return StoreBusy(STALE_SNAPSHOT.format(path=path))
+    if code == sqlite3.SQLITE_IOERR_SHMSIZE:  # how a full disk shows in the shared memory file
+        code = sqlite3.SQLITE_FULL
+    kind, words = ERRORS.get(code & 0xFF, (StoreError, "{path}: {error}"))
+    return kind(words.format(path=path, error=error))
 
 
 def write_ahead(connection: sqlite3.Connection, patience: float) -> None:

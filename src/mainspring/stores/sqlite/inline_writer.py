@@ -11,8 +11,7 @@ at a time. The others go to the writer and share one commit.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 
 from mainspring.clock import Clock
@@ -23,7 +22,7 @@ from mainspring.stores.sqlite.claims import ClaimRequest, Taken, claim_one
 from mainspring.stores.sqlite.connection import WriteConnection
 from mainspring.stores.sqlite.file import DatabaseFile
 from mainspring.stores.sqlite.insertion import PreparedJob
-from mainspring.stores.sqlite.writer import Transaction, roll_back
+from mainspring.stores.sqlite.writer import Transaction, committing
 
 MAX_JOBS = 8  # per inline claim; the writer thread claims the rest
 MAX_SET_ASIDE = 100  # jobs of unknown tasks per inline claim; the writer thread sets aside the rest
@@ -69,7 +68,7 @@ class InlineWriter:
             with self._to_insert.use_at_once() as connection:
                 if connection is None:
                     return None
-                with self._transaction(connection) as transaction:
+                with committing(connection, self._clock) as transaction:
                     inserted = insertion.insert(transaction, new)
         except StoreError:
             return None
@@ -81,17 +80,5 @@ class InlineWriter:
         self._to_insert.close()
 
     def _claim(self, connection: sqlite3.Connection, request: ClaimRequest) -> Taken:
-        with self._transaction(connection) as transaction:
+        with committing(connection, self._clock) as transaction:
             return claim_one(transaction, request)
-
-    @contextmanager
-    def _transaction(self, connection: sqlite3.Connection) -> Iterator[Transaction]:
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            transaction = Transaction(connection, self._clock.now())
-            yield transaction
-            transaction.write_counts()
-            connection.execute("COMMIT")
-        except BaseException:
-            roll_back(connection)
-            raise

@@ -18,8 +18,8 @@ import sqlite3
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -196,15 +196,8 @@ class Writer:
         durable = any(request.durable for request in batch)
         with self._link.use() as connection:
             self._set_synchronous(connection, "FULL" if durable else "NORMAL")
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                transaction = Transaction(connection, self._clock.now())
+            with committing(connection, self._clock) as transaction:
                 work(transaction)
-                transaction.write_counts()
-                connection.execute("COMMIT")
-            except BaseException:
-                roll_back(connection)
-                raise
             free_pages(connection, transaction.pages_to_free)
         self._committed(transaction)
 
@@ -263,6 +256,20 @@ def one_by_one(transaction: Transaction, batch: list[Request], explain: Callable
 def concerns_all(error: Exception) -> bool:
     """Return whether the error affects all requests: a full, locked or broken database. Others are of one request."""
     return isinstance(error, StoreError) and type(error) is not StoreError
+
+
+@contextmanager
+def committing(connection: sqlite3.Connection, clock: Clock) -> Iterator[Transaction]:
+    """Run the block in a write transaction, and commit it."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        transaction = Transaction(connection, clock.now())
+        yield transaction
+        transaction.write_counts()
+        connection.execute("COMMIT")
+    except BaseException:
+        roll_back(connection)
+        raise
 
 
 def roll_back(connection: sqlite3.Connection) -> None:
