@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import structlog
 
+pytest.register_assert_rewrite("tests.conformance")  # before it is imported: a failed assertion then shows its values
+
 HERE = Path(__file__).parent
 ALL_SLOW = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.slow\b", re.MULTILINE)
 

@@ -19,7 +19,7 @@ from mainspring.stores.protocol import COPIER, Action, By, Filter, Halt, Store
 from mainspring.stores.records import Kind
 from mainspring.stores.sqlite import MemoryStore, SqliteStore
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import (
+from tests.conformance.scenario import (
     a_halt,
     at,
     by_hand,
@@ -34,7 +34,7 @@ from mainspring.testing.conformance.scene import (
     running,
     status_of,
 )
-from mainspring.testing.conformance.transferring import all_of, everything, fill
+from tests.conformance.transfer import all_of, everything, fill
 from tests.in_memory import execute
 from tests.stores.sqlite.template import fresh_database
 

@@ -16,8 +16,8 @@ from mainspring.stores.protocol import COPIER, Filter, Severity, Store
 from mainspring.stores.records import Kind
 from mainspring.stores.sqlite import SqliteStore
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import claim, end, new_job, put, put_many, running
-from mainspring.testing.conformance.transferring import all_of, everything, fill
+from tests.conformance.scenario import claim, end, new_job, put, put_many, running
+from tests.conformance.transfer import all_of, everything, fill
 from tests.dynamodb import FreshStore
 from tests.postgres import RecycledStore, dsn, servers
 from tests.stores.sqlite.template import fresh_database

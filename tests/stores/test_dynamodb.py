@@ -11,8 +11,8 @@ from hypothesis import settings
 from mainspring.stores import tables
 from mainspring.stores.dynamodb import DynamoStore, read
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance import HeartbeatConformance, StoreConformance
-from mainspring.testing.machine import store_machine
+from tests.conformance.machine import store_machine
+from tests.conformance.suite import StoreConformance
 from tests.dynamodb import FreshStore
 
 pytestmark = pytest.mark.slow  # the quick gate has the same suite in memory
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow  # the quick gate has the same suite in memory
 PAGE = 15
 
 
-class TestDynamoStore(StoreConformance, HeartbeatConformance):
+class TestDynamoStore(StoreConformance):
     @pytest.fixture
     async def store(self, clock: ManualClock) -> AsyncIterator[DynamoStore]:
         store = FreshStore(clock=clock)

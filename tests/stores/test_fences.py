@@ -23,8 +23,8 @@ from mainspring.stores.sqlite.store import SqlStore
 from mainspring.stores.sqlite.write_lock import WriteLock
 from mainspring.stores.tables import RUNNING
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance import HeartbeatConformance, StoreConformance
-from mainspring.testing.conformance.scene import claim, join, outcome, put, running
+from tests.conformance.scenario import claim, join, outcome, put, running
+from tests.conformance.suite import StoreConformance
 from tests.stores.sqlite import test_plans as plans
 from tests.stores.sqlite import test_writer as requests
 from tests.stores.sqlite.template import fresh_database
@@ -36,7 +36,7 @@ RED = (AssertionError, ValueError, pytest.fail.Exception)
 """How a test fails: what it asserts or unpacks is not so, or it misses an error. A broken statement is no proof."""
 
 
-class Suite(StoreConformance, HeartbeatConformance):
+class Suite(StoreConformance):
     """Not collected: its tests are called one by one."""
 
 

@@ -7,11 +7,11 @@ from hypothesis import settings
 
 from mainspring.stores.sqlite import MemoryStore
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance import HeartbeatConformance, StoreConformance
-from mainspring.testing.machine import store_machine
+from tests.conformance.machine import store_machine
+from tests.conformance.suite import StoreConformance
 
 
-class TestMemoryStore(StoreConformance, HeartbeatConformance):
+class TestMemoryStore(StoreConformance):
     @pytest.fixture
     async def store(self, clock: ManualClock) -> MemoryStore:
         return MemoryStore(clock=clock)

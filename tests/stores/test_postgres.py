@@ -9,14 +9,14 @@ from hypothesis import settings
 
 from mainspring.stores.postgres import PostgresStore
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance import HeartbeatConformance, StoreConformance
-from mainspring.testing.machine import store_machine
+from tests.conformance.machine import store_machine
+from tests.conformance.suite import StoreConformance
 from tests.postgres import RecycledStore, servers
 
 pytestmark = pytest.mark.slow  # the quick gate has the same suite in memory
 
 
-class TestPostgresStore(StoreConformance, HeartbeatConformance):
+class TestPostgresStore(StoreConformance):
     @pytest.fixture(params=servers())
     async def store(self, request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[PostgresStore]:
         store = RecycledStore(request.param, clock=clock)

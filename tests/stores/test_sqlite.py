@@ -9,17 +9,17 @@ from hypothesis import settings
 
 from mainspring.stores.sqlite import SqliteStore
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance import HeartbeatConformance, StoreConformance
-from mainspring.testing.conformance.ending import Ending
-from mainspring.testing.conformance.takeover import TakingOver
-from mainspring.testing.machine import store_machine
+from tests.conformance.acks import AckTests
+from tests.conformance.machine import store_machine
+from tests.conformance.suite import StoreConformance
+from tests.conformance.takeover import TakeoverTests
 from tests.stores.sqlite.forgetful import ForgetfulStore
 from tests.stores.sqlite.template import fresh_database
 
 pytestmark = pytest.mark.slow  # the quick gate has the same suite in memory
 
 
-class TestSqliteStore(StoreConformance, HeartbeatConformance):
+class TestSqliteStore(StoreConformance):
     @pytest.fixture
     async def store(self, clock: ManualClock) -> AsyncIterator[SqliteStore]:
         store = SqliteStore(fresh_database(), clock=clock)
@@ -28,7 +28,7 @@ class TestSqliteStore(StoreConformance, HeartbeatConformance):
         await store.close()
 
 
-class TestSqliteStoreWithoutRefs(Ending, TakingOver):
+class TestSqliteStoreWithoutRefs(AckTests, TakeoverTests):
     @pytest.fixture
     async def store(self, clock: ManualClock) -> AsyncIterator[SqliteStore]:
         store = ForgetfulStore(fresh_database(), clock=clock)

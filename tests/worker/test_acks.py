@@ -46,7 +46,7 @@ class FakeStore:
         return [Status.DEAD_LETTER if one.move is Move.DEAD else Status.COMPLETED for one in outcomes]
 
 
-class Scene:
+class StoreScenario:
     def __init__(self, acks: Acks, store: FakeStore, confirmed: list[tuple[str, Status | None]]) -> None:
         self.acks = acks
         self.store = store
@@ -63,7 +63,7 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(delay: float = 3600) -> AsyncIterator[Scene]:
+async def scene(delay: float = 3600) -> AsyncIterator[StoreScenario]:
     store = FakeStore()
     confirmed: list[tuple[str, Status | None]] = []
 
@@ -72,7 +72,7 @@ async def scene(delay: float = 3600) -> AsyncIterator[Scene]:
 
     acks = Acks(cast("Store", store), delay, hear, Outage("w"))
     serving = asyncio.create_task(acks.serve())
-    yield Scene(acks, store, confirmed)
+    yield StoreScenario(acks, store, confirmed)
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await serving
@@ -192,7 +192,7 @@ async def test_an_announcement_that_fails_does_not_end_the_writing() -> None:
     store = FakeStore()
     acks = Acks(cast("Store", store), 0, broken, Outage("w"))
     serving = asyncio.create_task(acks.serve())
-    it = Scene(acks, store, [])
+    it = StoreScenario(acks, store, [])
     for name in ("a", "b"):
         it.add(name)
         await acks.flush()

@@ -1,4 +1,4 @@
-"""Tools for testing applications that enqueue jobs, and for testing stores.
+"""Tools for testing applications that enqueue jobs.
 
 from mainspring import testing
 
@@ -8,8 +8,6 @@ with testing.manual(app) as kit:            jobs are recorded; they run on virtu
     kit.drain_sync()                        await kit.drain() in coroutines
 
 with testing.inline(app):                   each job runs as soon as it is enqueued
-
-For authors of stores: `mainspring.testing.conformance` and `mainspring.testing.machine`.
 """
 
 from mainspring.testing.clock import ManualClock

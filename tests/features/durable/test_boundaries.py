@@ -20,8 +20,8 @@ from mainspring.errors import StoreUnavailable
 from mainspring.stores.protocol import Store
 from mainspring.stores.sqlite import MemoryStore
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import by_silence, join
 from mainspring.worker import Worker
+from tests.conformance.scenario import by_silence, join
 from tests.dynamodb import FreshStore
 from tests.features.durable.twenty import A_FEW, BOUNDARIES, RESULT, Boundary, Ledger, define, problems, put, watch
 

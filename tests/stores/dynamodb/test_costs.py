@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import pytest
 
 from mainspring.job import UNTIL_WOKEN, Claim, Move, Save, Status, Step, end_of
-from mainspring.testing.conformance.scene import claim, claim_one, end, join, new_job, put, running
+from tests.conformance.scenario import claim, claim_one, end, join, new_job, put, running
 from tests.dynamodb import FreshStore
 
 T = TypeVar("T")

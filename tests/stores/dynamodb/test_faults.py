@@ -12,7 +12,7 @@ from mainspring.job import UNTIL_WOKEN, Claim, Inserted, Move, Save, Status, Ste
 from mainspring.stores.dynamodb import DynamoStore
 from mainspring.stores.protocol import Action, By, Filter, Severity, Want
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import claim, claim_one, end, join, new_job, outcome, put, put_many, running
+from tests.conformance.scenario import claim, claim_one, end, join, new_job, outcome, put, put_many, running
 from tests.dynamodb import FreshStore
 from tests.stores.dynamodb.conftest import Programs, client_of
 from tests.stores.dynamodb.faults import Fault, once

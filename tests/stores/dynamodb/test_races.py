@@ -14,7 +14,7 @@ import pytest
 from mainspring.job import Claim, Move, Status
 from mainspring.stores.protocol import Action, Filter, TakeoverCause, Want
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import (
+from tests.conformance.scenario import (
     BY,
     a_halt,
     claim,

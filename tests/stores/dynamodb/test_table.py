@@ -21,7 +21,7 @@ from mainspring.stores.dynamodb.shares import owned
 from mainspring.stores.dynamodb.table import MAX_PARALLEL, Refused, together
 from mainspring.stores.protocol import Filter
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import claim, claim_one, end, join, look, new_job, put, put_many, running
+from tests.conformance.scenario import claim, claim_one, end, join, look, new_job, put, put_many, running
 from tests.dynamodb import FreshStore
 from tests.stores.dynamodb.conftest import Programs, client_of
 

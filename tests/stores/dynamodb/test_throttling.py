@@ -12,7 +12,7 @@ from mainspring.health import State
 from mainspring.job import Move, Status
 from mainspring.stores.dynamodb.throttling import QUIET_PERIOD, Throttling
 from mainspring.stores.protocol import Measured
-from mainspring.testing.conformance.scene import claim, end, join, new_job, outcome, put_many, running
+from tests.conformance.scenario import claim, end, join, new_job, outcome, put_many, running
 from tests.dynamodb import FreshStore
 from tests.stores.dynamodb.conftest import client_of
 from tests.stores.dynamodb.faults import Fault, once

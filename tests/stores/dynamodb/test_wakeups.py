@@ -19,7 +19,7 @@ from mainspring.stores.protocol import Action, Filter
 from mainspring.stores.records import Kind
 from mainspring.stores.sqlite import MemoryStore
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import (
+from tests.conformance.scenario import (
     BY,
     by_hand,
     claim,
@@ -33,7 +33,7 @@ from mainspring.testing.conformance.scene import (
     running,
     status_of,
 )
-from mainspring.testing.conformance.suspending import suspended
+from tests.conformance.wakeups import suspended
 from tests.dynamodb import FreshStore
 from tests.stores.dynamodb.conftest import Programs, client_of
 from tests.stores.dynamodb.faults import Fault, once

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 
 from mainspring.stores.postgres import PostgresStore
-from mainspring.testing.conformance.scene import put
+from tests.conformance.scenario import put
 
 
 def insert(store: PostgresStore) -> None:

@@ -9,7 +9,7 @@ import psycopg
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.listen import channel, describe
 from mainspring.stores.protocol import EVERY_QUEUE, Wake
-from mainspring.testing.conformance.scene import join
+from tests.conformance.scenario import join
 from tests.worker.working import eventually
 
 TERMINATE = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = %s"

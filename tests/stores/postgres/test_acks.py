@@ -9,7 +9,7 @@ import pytest
 from mainspring.job import Failure, Move, Outcome, Status
 from mainspring.stores.postgres import PostgresStore, arrays
 from mainspring.stores.postgres.transaction import Transaction
-from mainspring.testing.conformance.scene import claim, join, look, outcome, put_many
+from tests.conformance.scenario import claim, join, look, outcome, put_many
 
 MOVES = (Move.RETRY, Move.SNOOZE, Move.RELEASE, Move.SUSPEND, Move.CRASH, Move.DEAD, Move.CANCEL)
 

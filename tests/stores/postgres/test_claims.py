@@ -9,7 +9,7 @@ from mainspring.stores.postgres import PostgresStore, insertion
 from mainspring.stores.postgres.claims import LowWater
 from mainspring.stores.protocol import Filter, Want
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import claim, new_job, outcome, put
+from tests.conformance.scenario import claim, new_job, outcome, put
 from tests.stores.postgres.several import Stores, read_so_far
 from tests.worker.working import eventually
 

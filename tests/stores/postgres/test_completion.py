@@ -16,7 +16,7 @@ from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.completion import PostgresCompletion
 from mainspring.stores.postgres.partitions import DAY
 from mainspring.stores.protocol import Filter, Wake
-from mainspring.testing.conformance.scene import claim, claim_one, end, look, new_job, outcome, running, status_of
+from tests.conformance.scenario import claim, claim_one, end, look, new_job, outcome, running, status_of
 from tests.stores.postgres.several import Stores, listening
 from tests.worker.working import ended, eventually, fields_of, working
 

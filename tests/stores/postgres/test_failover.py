@@ -18,7 +18,7 @@ from mainspring.health import State
 from mainspring.job import Status
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.protocol import Filter, Severity
-from mainspring.testing.conformance.scene import put
+from tests.conformance.scenario import put
 from tests.postgres import Server, installed
 from tests.worker.working import eventually, record, working
 

@@ -23,7 +23,7 @@ from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.protocol import By, Filter, Wake
 from mainspring.task import Task
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import a_halt, claim, new_job, put
+from tests.conformance.scenario import a_halt, claim, new_job, put
 from tests.postgres import dsn, fresh_schema
 from tests.stores.postgres.django_project import set_up_django
 from tests.stores.postgres.several import Stores, listening

@@ -10,7 +10,7 @@ from mainspring.job import Move, Status
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.protocol import Reaped, TakeoverCause
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import claim_one, end, join, put
+from tests.conformance.scenario import claim_one, end, join, put
 from tests.stores.postgres.several import Stores
 from tests.worker.working import eventually
 

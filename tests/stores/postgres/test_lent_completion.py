@@ -18,7 +18,7 @@ from mainspring.errors import ClaimLost, ConfigurationError
 from mainspring.job import Claim, Move, Status
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.protocol import Completion, Wake
-from mainspring.testing.conformance.scene import end, look, new_job, outcome, running, status_of
+from tests.conformance.scenario import end, look, new_job, outcome, running, status_of
 from tests.postgres import dsn
 from tests.stores.postgres.django_project import set_up_django
 from tests.stores.postgres.several import Stores, listening

@@ -15,7 +15,7 @@ from mainspring.stores.postgres import PostgresStore, listen
 from mainspring.stores.postgres.listen import channel, describe
 from mainspring.stores.protocol import Action, By, Wake
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import (
+from tests.conformance.scenario import (
     a_halt,
     by_hand,
     by_silence,

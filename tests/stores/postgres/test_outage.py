@@ -11,7 +11,7 @@ from mainspring.errors import StoreUnavailable
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.protocol import TakeoverCause
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import claim_one, join, put
+from tests.conformance.scenario import claim_one, join, put
 from tests.stores.postgres.several import Stores
 
 pytestmark = pytest.mark.slow  # a real server

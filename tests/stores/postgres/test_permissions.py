@@ -18,7 +18,7 @@ from mainspring.job import Status, end_of
 from mainspring.stores.connect import POSTGRES_SETTINGS
 from mainspring.stores.postgres import PostgresStore
 from mainspring.task import Task
-from mainspring.testing.conformance.scene import new_job
+from tests.conformance.scenario import new_job
 from tests.postgres import dsn, fresh_schema
 
 pytestmark = pytest.mark.slow  # a real server

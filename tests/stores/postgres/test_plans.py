@@ -15,7 +15,7 @@ from mainspring.stores.documents import Bundle, Key, Listing, Write
 from mainspring.stores.postgres import PostgresStore, maintenance
 from mainspring.stores.postgres.transaction import PLAN_FREELY, Dialect, Transaction
 from mainspring.stores.protocol import Action, Edit, Filter, Want
-from mainspring.testing.conformance.scene import BY, by_hand, claim, end, join, new_job, outcome, put, running
+from tests.conformance.scenario import BY, by_hand, claim, end, join, new_job, outcome, put, running
 from tests.postgres import dsn, fresh_schema
 from tests.stores.postgres.several import Stores, read_so_far
 from tests.worker.working import eventually

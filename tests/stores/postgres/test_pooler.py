@@ -18,8 +18,8 @@ from mainspring.stores.postgres import PostgresStore, insertion, listen
 from mainspring.stores.postgres.pool import Pool
 from mainspring.stores.protocol import Filter
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance import HeartbeatConformance
-from mainspring.testing.conformance.halting import Halting
+from tests.conformance.halts import HaltTests
+from tests.conformance.heartbeats import HeartbeatTests
 from tests.postgres import RecycledStore, dsn
 from tests.stores.postgres.pooling import HOW_MANY, Pooler, pooled
 from tests.stores.postgres.several import Stores
@@ -60,7 +60,7 @@ class PooledStore(RecycledStore):
         self._pool.dsn = pooler.dsn
 
 
-class TestConformance(Halting, HeartbeatConformance):
+class TestConformance(HaltTests, HeartbeatTests):
     """The parts of the suite with the most locks and settings."""
 
     @pytest.fixture

@@ -18,7 +18,7 @@ from mainspring.stores.postgres.partitions import DAY
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import Action, By, Filter, Severity, Want
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import (
+from tests.conformance.scenario import (
     a_halt,
     by_hand,
     claim,

@@ -12,7 +12,7 @@ from mainspring.errors import ConfigurationError, StoreTooNew
 from mainspring.job import Move
 from mainspring.stores.postgres import PostgresStore, schema
 from mainspring.stores.protocol import Severity
-from mainspring.testing.conformance.scene import claim, end, put, running
+from tests.conformance.scenario import claim, end, put, running
 from tests.stores.postgres.processes import start
 from tests.stores.postgres.several import Stores
 from tests.worker.working import eventually

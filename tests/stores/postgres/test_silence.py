@@ -14,7 +14,7 @@ from mainspring.errors import StoreUnavailable
 from mainspring.stores.postgres import PostgresStore, insertion, maintenance
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import Halt, Takeover, TakeoverCause
-from mainspring.testing.conformance.scene import join, new_job, put, running
+from tests.conformance.scenario import join, new_job, put, running
 from tests.stores.postgres.several import Stores
 from tests.worker.working import eventually
 

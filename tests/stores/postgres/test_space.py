@@ -9,7 +9,7 @@ import pytest
 
 from mainspring.stores.postgres import maintenance, server_checks
 from mainspring.stores.protocol import Filter, Finding, Severity
-from mainspring.testing.conformance.scene import put
+from tests.conformance.scenario import put
 from tests.postgres import RecycledStore, dsn
 from tests.worker.working import eventually
 

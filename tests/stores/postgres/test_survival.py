@@ -19,7 +19,7 @@ from mainspring.job import Move, ProgressReport, Status
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.store import BUSY_CLAIM
 from mainspring.stores.protocol import Filter, Severity
-from mainspring.testing.conformance.scene import (
+from tests.conformance.scenario import (
     claim,
     claim_one,
     end,

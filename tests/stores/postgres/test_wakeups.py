@@ -17,7 +17,7 @@ from mainspring.stores.postgres.partitions import DAY
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import Action, Filter, Severity
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import (
+from tests.conformance.scenario import (
     by_hand,
     claim,
     claim_one,

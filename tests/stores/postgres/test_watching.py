@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mainspring.stores.postgres import PostgresStore
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import join
+from tests.conformance.scenario import join
 from tests.stores.postgres.several import Stores
 
 LEASE = 30.0

@@ -13,7 +13,7 @@ from mainspring.errors import MainspringError, StoreFull
 from mainspring.stores.protocol import Filter
 from mainspring.stores.sqlite import SqliteStore
 from mainspring.stores.sqlite.file import DatabaseFile
-from mainspring.testing.conformance.scene import join, new_job
+from tests.conformance.scenario import join, new_job
 
 
 def insert(path: Path) -> None:

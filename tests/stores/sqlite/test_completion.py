@@ -16,7 +16,7 @@ from mainspring.job import Claim, Move, Status
 from mainspring.stores.protocol import Completion, Filter, Wake
 from mainspring.stores.sqlite import SqliteStore
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import (
+from tests.conformance.scenario import (
     Bell,
     a_halt,
     claim,

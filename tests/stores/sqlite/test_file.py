@@ -26,7 +26,7 @@ from mainspring.stores.sqlite import SqliteStore, file
 from mainspring.stores.sqlite.file import DatabaseFile, file_system
 from mainspring.stores.sqlite.schema import TABLES, refuse_foreign
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import Bell, claim, end, found, join, new_job, put, put_many, running
+from tests.conformance.scenario import Bell, claim, end, found, join, new_job, put, put_many, running
 from tests.stores.sqlite.processes import run_mounted, start
 from tests.stores.sqlite.template import fresh_database
 

@@ -20,7 +20,7 @@ from mainspring.stores.protocol import Filter, Wake
 from mainspring.stores.sqlite import SqliteStore, inline_writer
 from mainspring.stores.sqlite.write_lock import WriteLock
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import a_halt, claim, join, new_job, put, put_many
+from tests.conformance.scenario import a_halt, claim, join, new_job, put, put_many
 from tests.stores.sqlite.template import fresh_database
 from tests.worker.working import eventually
 

@@ -24,7 +24,7 @@ from mainspring.errors import ClaimLost, ConfigurationError
 from mainspring.job import Claim, Move, Status
 from mainspring.stores.protocol import Completion, Store
 from mainspring.stores.sqlite import SqliteStore
-from mainspring.testing.conformance.scene import claim_one, end, look, outcome, put, running, status_of
+from tests.conformance.scenario import claim_one, end, look, outcome, put, running, status_of
 from tests.django_setup import set_up_django
 from tests.stores.sqlite.lenders import (
     ASYNC_LENDERS,

@@ -19,7 +19,7 @@ from mainspring.stores.protocol import Filter, TakeoverCause, Wake, WorkerInfo
 from mainspring.stores.sqlite import SqliteStore, liveness
 from mainspring.stores.sqlite.liveness import LONGEST_SOCKET_PATH, Liveness, read_wakes
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import Bell, end, ignore, join, new_job, put, running
+from tests.conformance.scenario import Bell, end, ignore, join, new_job, put, running
 from tests.stores.sqlite.processes import start
 from tests.stores.sqlite.template import fresh_database
 

@@ -16,7 +16,7 @@ from mainspring.stores.connect import connect
 from mainspring.stores.protocol import Filter, Severity, Store, Wake
 from mainspring.stores.sqlite import MemoryStore
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import claim, end, join, look, new_job, put, put_many, running
+from tests.conformance.scenario import claim, end, join, look, new_job, put, put_many, running
 from tests.in_memory import execute
 
 

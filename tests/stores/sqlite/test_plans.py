@@ -20,7 +20,7 @@ from mainspring.stores.sqlite import steps as durable
 from mainspring.stores.sqlite.values import _statement
 from mainspring.stores.tables import SUSPENDED
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import (
+from tests.conformance.scenario import (
     BY,
     by_hand,
     claim,

@@ -12,7 +12,7 @@ from mainspring.job import UNTIL_WOKEN, Inserted, Move, Save, Status, Step, end_
 from mainspring.stores.protocol import Severity
 from mainspring.stores.records import Kind
 from mainspring.stores.sqlite import SqliteStore
-from mainspring.testing.conformance.scene import claim, claim_one, end, look, new_job, outcome, put, running, status_of
+from tests.conformance.scenario import claim, claim_one, end, look, new_job, outcome, put, running, status_of
 from tests.stores.sqlite.test_writer import consistent, together
 
 ODD = ["nul \x00 inside", "quote ' and \"", "back\\slash", "new\nline", "%_*?", "🦊", ""]

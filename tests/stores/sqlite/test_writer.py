@@ -24,7 +24,7 @@ from mainspring.stores.sqlite.insertion import LONG_PAYLOAD
 from mainspring.stores.sqlite.write_lock import WriteLock
 from mainspring.stores.sqlite.writer import Request, Transaction, Writer
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import (
+from tests.conformance.scenario import (
     Bell,
     a_halt,
     claim,

@@ -11,8 +11,8 @@ from mainspring.errors import ConfigurationError
 from mainspring.job import FINISHED, FOREVER, LIVE, Inserted, Move, Priority, Status
 from mainspring.stores.protocol import Action, Filter, Store
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import (
-    Scene,
+from tests.conformance.scenario import (
+    StoreScenario,
     at,
     by_hand,
     claim,
@@ -29,7 +29,7 @@ from mainspring.testing.conformance.scene import (
 HOUR = 3_600_000
 
 
-class Inserting(Scene):
+class InsertionTests(StoreScenario):
     def test_it_is_a_store(self, store: Store) -> None:
         assert isinstance(store, Store)
         assert store.url

@@ -8,10 +8,10 @@ from mainspring.errors import IllegalMove
 from mainspring.job import TRANSITIONS, Claim, Move, Outcome, Status
 from mainspring.stores.protocol import Action, Store
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import (
+from tests.conformance.scenario import (
     A_NAP,
     BELL,
-    Scene,
+    StoreScenario,
     by_hand,
     claim,
     end,
@@ -53,7 +53,7 @@ async def attempt(store: Store, clock: ManualClock, job_id: str, move: Move) -> 
         await by_hand(store, BY_HAND[move], job_id, **({"priority": 0} if move is Move.EDIT else {}))
 
 
-class Transitions(Scene):
+class TransitionTests(StoreScenario):
     @pytest.mark.parametrize(("status", "move", "then"), LEGAL)
     async def test_a_legal_move_is_made(
         self, store: Store, clock: ManualClock, status: Status, move: Move, then: Status

@@ -9,11 +9,11 @@ import pytest
 from mainspring.job import Claim, Move, Priority, Status
 from mainspring.stores.protocol import Action, Claims, Store, Want
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.reading import tally_of_find, tally_of_stats
-from mainspring.testing.conformance.scene import (
+from tests.conformance.read import tally_of_find, tally_of_stats
+from tests.conformance.scenario import (
     A_NAP,
     BELL,
-    Scene,
+    StoreScenario,
     a_halt,
     at,
     by_hand,
@@ -45,7 +45,7 @@ def ids(claims: list[Claim]) -> list[str]:
     return [taken.id for taken in claims]
 
 
-class UnknownTasks(Scene):
+class UnknownTaskTests(StoreScenario):
     async def test_a_claim_takes_only_tasks_that_it_asks_for(self, store: Store) -> None:
         unknown, known = await put(store, task="thank"), await put(store)
         assert ids((await ask(store, OLD)).jobs) == [known]

@@ -12,7 +12,7 @@ from mainspring.job import Inserted
 from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Listing, Note, Write
 from mainspring.stores.protocol import By, Store, Wake
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import PATIENCE, Scene, a_halt, at, claim, join, new_job
+from tests.conformance.scenario import PATIENCE, StoreScenario, a_halt, at, claim, join, new_job
 
 ODD = 'naïve "quotes" \\ back, tab\t and \n line, {braces}, 日本'
 
@@ -53,7 +53,7 @@ async def due(store: Store, limit: int = 100) -> list[str]:
     return [one.key.id for one in (await store.due("things", limit)).documents]
 
 
-class Keeping(Scene):
+class DocumentTests(StoreScenario):
     # -- one document ---------------------------------------------------------------------------------
 
     async def test_what_was_written_can_be_read(self, store: Store, clock: ManualClock) -> None:
@@ -250,7 +250,7 @@ class Keeping(Scene):
         assert await names(store, "things", "a", backwards=True, limit=2) == [("a", "2"), ("a", "10")]
 
     @pytest.mark.parametrize("backwards", [False, True])
-    async def test_pages_follow_each_other(self, store: Store, backwards: bool) -> None:  # noqa: FBT001
+    async def test_pages_follow_each_other(self, store: Store, backwards: bool) -> None:
         keys = [(group, f"{number}") for group in ("", "g", "h") for number in range(3)]
         await store.write([Bundle((a_write(name, group=group),)) for group, name in keys])
         seen: list[tuple[str, str]] = []

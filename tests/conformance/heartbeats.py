@@ -5,10 +5,10 @@ from __future__ import annotations
 from mainspring.job import Move, Status
 from mainspring.stores.protocol import Store, TakeoverCause
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import Scene, claim_one, end, join, present, running, status_of
+from tests.conformance.scenario import StoreScenario, by_silence, claim_one, end, join, present, running, status_of
 
 
-class HeartbeatConformance(Scene):
+class HeartbeatTests(StoreScenario):
     async def test_a_worker_silent_for_the_lease_is_dead(self, store: Store, clock: ManualClock) -> None:
         held = await running(store)
         assert (await store.reap()).takeovers == []
@@ -57,7 +57,7 @@ class HeartbeatConformance(Scene):
         self, store: Store, clock: ManualClock
     ) -> None:
         held = await running(store)
-        await self.die(store, clock, "w1")
+        await by_silence(store, clock, "w1")
         assert (await store.heartbeat("w1", {held.id: held.token})).lost == {held.id}
         assert "w1" in await present(store)
         assert await end(store, held, Move.DONE) is None
@@ -65,8 +65,8 @@ class HeartbeatConformance(Scene):
 
     async def test_a_worker_that_came_back_can_die_again(self, store: Store, clock: ManualClock) -> None:
         held = await running(store)
-        await self.die(store, clock, "w1")
+        await by_silence(store, clock, "w1")
         await store.heartbeat("w1", {})
         await claim_one(store, solo=True)
-        assert len(await self.die(store, clock, "w1")) == 1
+        assert len(await by_silence(store, clock, "w1")) == 1
         assert await status_of(store, held.id) is Status.PENDING

@@ -10,13 +10,14 @@ from mainspring.errors import SystemHalted
 from mainspring.job import Move, ProgressReport, Status
 from mainspring.stores.protocol import COPIER, Action, By, Filter, Halt, Store, Wake
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import (
+from tests.conformance.scenario import (
     BY,
     Bell,
-    Scene,
+    StoreScenario,
     a_halt,
     at,
     by_hand,
+    by_silence,
     claim,
     claim_one,
     crashed,
@@ -28,10 +29,10 @@ from mainspring.testing.conformance.scene import (
     running,
     status_of,
 )
-from mainspring.testing.conformance.takeover import OVERDUE, TIMEOUT, after
+from tests.conformance.takeover import OVERDUE, TIMEOUT, after
 
 
-class Halting(Scene):
+class HaltTests(StoreScenario):
     async def test_nothing_is_claimed_while_halted(self, store: Store, clock: ManualClock) -> None:
         await crashed(store)
         await put(store)
@@ -269,7 +270,7 @@ class Halting(Scene):
 
     async def test_a_dead_worker_is_not_waited_for(self, store: Store, clock: ManualClock) -> None:
         halt = await store.halt(a_halt(clock))
-        await self.die(store, clock, "w1")
+        await by_silence(store, clock, "w1")
         assert await unconfirmed(store, halt) == {"w2"}
 
     async def test_a_worker_that_joins_under_a_halt_is_waited_for(self, store: Store, clock: ManualClock) -> None:

@@ -1,7 +1,7 @@
 """Run random histories on a store, and check each step against a small model.
 
     from hypothesis import settings
-    from mainspring.testing.machine import store_machine
+    from tests.conformance.machine import store_machine
 
     TestMyStoreHistories = store_machine(lambda clock: MyStore("my://…", clock=clock)).TestCase
     TestMyStoreHistories.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -49,10 +49,9 @@ from mainspring.job import (
 )
 from mainspring.stores.protocol import Action, By, Filter, Halt, Store, Takeover, TakeoverCause, Want
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import by_silence, join, new_job
+from tests.conformance.scenario import by_silence, join, new_job
 
 T = TypeVar("T")
-Die = Callable[[Store, ManualClock, str], Awaitable[list[Takeover]]]
 
 BY = By("machine")
 KEEP = {"keep": 120_000, "keep_dead": 240_000}
@@ -102,12 +101,9 @@ steps = st.sampled_from([name for name, (weight, _) in STEPS.items() for _ in ra
 )
 
 
-def store_machine(make_store: Callable[[ManualClock], Store], die: Die = by_silence) -> type[StoreMachine]:
-    """Return a state machine for one kind of store.
-
-    `make_store` returns a store that is not open yet. `die` kills one of its workers.
-    """
-    return type("StoreMachine", (StoreMachine,), {"make_store": staticmethod(make_store), "die": staticmethod(die)})
+def store_machine(make_store: Callable[[ManualClock], Store]) -> type[StoreMachine]:
+    """Return a state machine for one kind of store. `make_store` returns a store that is not open yet."""
+    return type("StoreMachine", (StoreMachine,), {"make_store": staticmethod(make_store)})
 
 
 # -- the model ------------------------------------------------------------------------------------
@@ -216,7 +212,6 @@ class StoreMachine(RuleBasedStateMachine):
     """The state machine. Call `store_machine` to make one for your store."""
 
     make_store: Callable[[ManualClock], Store]
-    die: Die
 
     def __init__(self) -> None:
         super().__init__()
@@ -370,7 +365,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def crash(self, worker: int) -> None:
         victim = self.workers[worker]
-        took = self.run(_as_coroutine(self.die(self.store, self.clock, victim)))
+        took = self.run(by_silence(self.store, self.clock, victim))
         self.taken_over(took, victim)
         assert not [job for job in self.model.jobs.values() if job.status is Status.RUNNING and job.worker == victim]
         self.workers[worker] = f"{victim}'"
@@ -496,7 +491,3 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.model.counts() == {
             (each.queue, status): each[status] for each in counts for status in Status if each[status]
         }
-
-
-async def _as_coroutine(step: Awaitable[T]) -> T:
-    return await step

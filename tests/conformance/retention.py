@@ -7,8 +7,8 @@ import pytest
 from mainspring.job import KEEP_FOREVER, LIVE, Move, NewJob, Status
 from mainspring.stores.protocol import Action, Filter, Store
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import (
-    Scene,
+from tests.conformance.scenario import (
+    StoreScenario,
     by_hand,
     claim_one,
     end,
@@ -25,7 +25,7 @@ KEEP = {"keep": DAY * 1000, "keep_dead": 3 * DAY * 1000}
 DAYS_KEPT = {Status.COMPLETED: 1, Status.CANCELLED: 1, Status.DEAD_LETTER: 3}
 
 
-class Retention(Scene):
+class RetentionTests(StoreScenario):
     @pytest.mark.parametrize("status", DAYS_KEPT)
     async def test_a_finished_job_is_kept_for_its_time(self, store: Store, clock: ManualClock, status: Status) -> None:
         job_id = await job_in(store, status, **KEEP)

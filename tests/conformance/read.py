@@ -9,8 +9,8 @@ import pytest
 from mainspring.job import Failure, Move, ProgressReport, Status
 from mainspring.stores.protocol import DUE_CAP, Action, Filter, Severity, Store
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import (
-    Scene,
+from tests.conformance.scenario import (
+    StoreScenario,
     a_halt,
     at,
     by_hand,
@@ -94,7 +94,7 @@ async def pages(store: Store, size: int, **fields: Any) -> list[list[str]]:
     return result
 
 
-class Reading(Scene):
+class ReadTests(StoreScenario):
     # -- by id --------------------------------------------------------------------------------
 
     async def test_jobs_are_read_in_the_order_asked_for(self, store: Store) -> None:

@@ -22,7 +22,7 @@ PATIENCE = 5.0
 """Seconds of real time that a wake-up may take; only a failing test ever waits this long."""
 
 
-class Scene:
+class StoreScenario:
     """The ground that all parts of the suite stand on."""
 
     @pytest.fixture
@@ -34,13 +34,9 @@ class Scene:
         await join(store, "w1")
         await join(store, "w2")
 
-    async def die(self, store: Store, clock: ManualClock, worker: str) -> list[Takeover]:
-        """Kill a worker that has joined, and return what `reap` then took over."""
-        return await by_silence(store, clock, worker)
-
 
 async def by_silence(store: Store, clock: ManualClock, worker: str) -> list[Takeover]:
-    """Let one worker fall silent for longer than the lease while the others beat on."""
+    """Let a worker die: it sends no heartbeat for longer than the lease, while the others do. Return the takeovers."""
     others = await present(store) - {worker}
     before = (await store.reap()).takeovers
     clock.advance(store.lease + 1)

@@ -11,9 +11,9 @@ from mainspring.clock import to_millis
 from mainspring.job import MAX_CRASHES, TRANSITIONS, Failure, Move, Priority, ProgressReport, Status
 from mainspring.stores.protocol import Action, By, Changed, Edit, Filter, Store
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import (
+from tests.conformance.scenario import (
     BY,
-    Scene,
+    StoreScenario,
     at,
     by_hand,
     claim,
@@ -45,7 +45,7 @@ async def chunks(store: Store, action: Action, by: By, size: int, **fields: Any)
     return done
 
 
-class Changing(Scene):
+class AdminTests(StoreScenario):
     # -- by nobody ----------------------------------------------------------------------------
 
     async def test_what_nobody_did_by_hand_is_in_no_log(self, store: Store) -> None:

@@ -13,7 +13,7 @@ from mainspring.job import FOREVER, KEEP_FOREVER, UNTIL_WOKEN, Move, NewJob, Out
 from mainspring.stores.documents import Bundle, Key, Write
 from mainspring.stores.protocol import Filter, Store
 from mainspring.stores.records import Kind
-from mainspring.testing.conformance.scene import new_job, put, running, status_of
+from tests.conformance.scenario import new_job, put, running, status_of
 
 NAMED = ("task", "queue", "dedupe_key", "target type", "target id", "tag")
 UNKEEPABLE = {"nul": "a\0b", "megabyte": "x" * 1_000_000}
@@ -74,7 +74,7 @@ async def reads(store: Store, *ids: str) -> None:
         await store.attempts(one)
 
 
-class Bounds:
+class BoundTests:
     # -- names --------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("place", NAMED)

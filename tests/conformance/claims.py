@@ -13,8 +13,8 @@ from mainspring.clock import Millis
 from mainspring.job import CLAIMABLE, Claim, Move, Priority, Status
 from mainspring.stores.protocol import Store, Want
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import (
-    Scene,
+from tests.conformance.scenario import (
+    StoreScenario,
     a_halt,
     at,
     claim,
@@ -45,7 +45,7 @@ def levels(claims: list[Claim]) -> Counter[int]:
     return Counter(taken.priority for taken in claims)
 
 
-class Claiming(Scene):
+class ClaimTests(StoreScenario):
     async def test_a_claim_carries_the_job(self, store: Store, clock: ManualClock) -> None:
         job_id = await put(
             store, task="welcome", payload='{"a": 1}', queue="mail", priority=Priority.LOW, max_attempts=5,

@@ -16,10 +16,11 @@ from mainspring.stores.protocol import (
     retry_at_once,
 )
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import (
-    Scene,
+from tests.conformance.scenario import (
+    StoreScenario,
     at,
     by_hand,
+    by_silence,
     claim,
     claim_one,
     end,
@@ -46,7 +47,7 @@ async def after(
     return before + (await store.reap(after_stall)).takeovers
 
 
-class TakingOver(Scene):
+class TakeoverTests(StoreScenario):
     # -- dead workers -------------------------------------------------------------------------
 
     async def test_nothing_is_taken_from_living_workers(self, store: Store, clock: ManualClock) -> None:
@@ -59,7 +60,7 @@ class TakingOver(Scene):
         mine, others = await running(store), await running(store)
         await end(store, others, Move.RELEASE)
         others = await claim_one(store, worker="w2")
-        (takeover,) = await self.die(store, clock, "w1")
+        (takeover,) = await by_silence(store, clock, "w1")
         assert (takeover.job_id, takeover.task, takeover.queue) == (mine.id, "greet", "default")
         assert (takeover.worker, takeover.cause, takeover.status) == ("w1", TakeoverCause.CRASHED, Status.PENDING)
         assert (takeover.attempts, takeover.crashes) == (0, 1)
@@ -69,7 +70,7 @@ class TakingOver(Scene):
 
     async def test_a_job_whose_worker_died_is_a_suspect_and_due_at_once(self, store: Store, clock: ManualClock) -> None:
         held = await running(store)
-        await self.die(store, clock, "w1")
+        await by_silence(store, clock, "w1")
         job = await look(store, held.id)
         assert (job.status, job.crashes, job.attempts) == (Status.PENDING, 1, 0)
         assert job.failure is not None
@@ -79,7 +80,7 @@ class TakingOver(Scene):
 
     async def test_a_crash_is_in_the_history(self, store: Store, clock: ManualClock) -> None:
         held = await running(store)
-        await self.die(store, clock, "w1")
+        await by_silence(store, clock, "w1")
         (run,) = await store.attempts(held.id)
         assert (run.number, run.worker, run.move) == (1, "w1", Move.CRASH)
         assert run.failure is not None
@@ -90,7 +91,7 @@ class TakingOver(Scene):
         await join(store, "w3")
         statuses = []
         for worker, successor in (("w1", "w2"), ("w2", "w3"), ("w3", "w4")):
-            (takeover,) = await self.die(store, clock, worker)
+            (takeover,) = await by_silence(store, clock, worker)
             statuses.append(takeover.status)
             await claim(store, worker=successor, solo=True)
         assert statuses == [Status.PENDING, Status.PENDING, Status.DEAD_LETTER]
@@ -101,14 +102,14 @@ class TakingOver(Scene):
     async def test_a_crash_completes_a_requested_cancel(self, store: Store, clock: ManualClock) -> None:
         held = await running(store)
         await by_hand(store, Action.CANCEL, held.id)
-        (takeover,) = await self.die(store, clock, "w1")
+        (takeover,) = await by_silence(store, clock, "w1")
         assert takeover.status is Status.CANCELLED
         job = await look(store, held.id)
         assert (job.status, job.crashes, job.reason) == (Status.CANCELLED, 0, "by hand")
 
     async def test_a_dead_workers_job_is_taken_over_once(self, store: Store, clock: ManualClock) -> None:
         await running(store)
-        assert len(await self.die(store, clock, "w1")) == 1
+        assert len(await by_silence(store, clock, "w1")) == 1
         assert (await store.reap()).takeovers == []
         assert await after(store, clock, store.lease + 1) == []
 
@@ -123,7 +124,7 @@ class TakingOver(Scene):
 
     async def test_a_zombie_writes_nothing_after_its_job_was_taken_over(self, store: Store, clock: ManualClock) -> None:
         held = await running(store)
-        await self.die(store, clock, "w1")
+        await by_silence(store, clock, "w1")
         before = await look(store, held.id)
         assert await end(store, held, Move.DONE, follow_ups=(new_job(),)) is None
         assert await store.report([ProgressReport(held.id, held.token, 0.9, "")]) == set()
@@ -132,7 +133,7 @@ class TakingOver(Scene):
 
     async def test_a_zombie_writes_nothing_while_another_runs_its_job(self, store: Store, clock: ManualClock) -> None:
         held = await running(store)
-        await self.die(store, clock, "w1")
+        await by_silence(store, clock, "w1")
         successor = await claim_one(store, worker="w2", solo=True)
         before = await look(store, held.id)
         assert await end(store, held, Move.DONE, follow_ups=(new_job(),)) is None
@@ -162,7 +163,7 @@ class TakingOver(Scene):
     ) -> None:
         held = await running(store)
         clock.shift(-3600)
-        await self.die(store, clock, "w1")
+        await by_silence(store, clock, "w1")
         assert (await claim_one(store, worker="w2", solo=True)).id == held.id
 
     # -- stalled jobs -------------------------------------------------------------------------

@@ -10,12 +10,13 @@ import pytest
 from mainspring.job import Move, Status
 from mainspring.stores.protocol import Action, By, Store, Wake, WorkerInfo
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import (
+from tests.conformance.scenario import (
     Bell,
-    Scene,
+    StoreScenario,
     a_halt,
     at,
     by_hand,
+    by_silence,
     claim_one,
     end,
     ignore,
@@ -26,10 +27,10 @@ from mainspring.testing.conformance.scene import (
     put,
     running,
 )
-from mainspring.testing.conformance.takeover import OVERDUE, TIMEOUT, after
+from tests.conformance.takeover import OVERDUE, TIMEOUT, after
 
 
-class Workers(Scene):
+class WorkerTests(StoreScenario):
     # -- coming and going ---------------------------------------------------------------------
 
     async def test_a_worker_that_joined_is_listed(self, store: Store, clock: ManualClock) -> None:
@@ -65,7 +66,7 @@ class Workers(Scene):
         assert await bell.hears(Wake.JOBS)
 
     async def test_a_dead_worker_is_not_listed(self, store: Store, clock: ManualClock) -> None:
-        await self.die(store, clock, "w1")
+        await by_silence(store, clock, "w1")
         assert await present(store) == {"w2"}
 
     # -- the pulse ----------------------------------------------------------------------------
@@ -195,5 +196,5 @@ class Workers(Scene):
         await running(store)
         bell = Bell()
         await join(store, "w3", bell)
-        await self.die(store, clock, "w1")
+        await by_silence(store, clock, "w1")
         assert await bell.hears(Wake.JOBS)

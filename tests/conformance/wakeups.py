@@ -10,9 +10,9 @@ from mainspring.errors import ConfigurationError
 from mainspring.job import UNTIL_WOKEN, Claim, Inserted, Move, NewJob, Save, Status, Step, end_of
 from mainspring.stores.protocol import Action, Store, Wake, Want
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import (
+from tests.conformance.scenario import (
     Bell,
-    Scene,
+    StoreScenario,
     a_halt,
     at,
     by_hand,
@@ -45,7 +45,7 @@ async def save(store: Store, held: Claim, *steps: Step, jobs: tuple[NewJob, ...]
     return answer
 
 
-class Suspending(Scene):
+class WakeupTests(StoreScenario):
     # -- sleep ----------------------------------------------------------------------------------
 
     async def test_a_suspended_job_sleeps_until_its_time(self, store: Store, clock: ManualClock) -> None:

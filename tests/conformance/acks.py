@@ -14,8 +14,8 @@ from mainspring.errors import UnsupportedCall
 from mainspring.job import Claim, Failure, Move, Outcome, Progress, ProgressReport, Status
 from mainspring.stores.protocol import Action, By, Filter, Store
 from mainspring.testing.clock import ManualClock
-from mainspring.testing.conformance.scene import (
-    Scene,
+from tests.conformance.scenario import (
+    StoreScenario,
     at,
     by_hand,
     claim,
@@ -57,7 +57,7 @@ def ended(held: Claim, way: Way) -> Outcome:
     return outcome(held, move, **fields)
 
 
-class Ending(Scene):
+class AckTests(StoreScenario):
     async def test_a_done_job_is_completed_with_its_result(self, store: Store, clock: ManualClock) -> None:
         held = await running(store, keep=DAY)
         clock.advance(3)
