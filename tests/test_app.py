@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
@@ -9,9 +10,28 @@ from typing import Any, assert_type
 import pytest
 
 import mainspring
-from mainspring import Context, Discard, Mainspring, Priority, Retention, Schedule, Status, Worker
+from mainspring import (
+    Context,
+    Discard,
+    JobHandle,
+    Limit,
+    Mainspring,
+    Priority,
+    Retention,
+    Schedule,
+    Status,
+    Task,
+    Worker,
+)
 from mainspring.errors import ConfigurationError, SystemHalted, UnknownTask, UnsupportedStore
+from mainspring.features.batches.api import Batches, BatchHandle
+from mainspring.features.breakers.api import Breakers
+from mainspring.features.limits import Limits
+from mainspring.features.people.api import People
+from mainspring.features.schedules.api import Schedules
+from mainspring.jobs import Jobs
 from mainspring.stores.protocol import Halt
+from mainspring.task import Enqueuer
 from mainspring.testing import assert_enqueued, inline, manual
 
 # -- tasks and their names ------------------------------------------------------------------------
@@ -71,13 +91,54 @@ def test_what_cannot_be_a_task_is_refused() -> None:
     assert list(app.tasks) == ["one"]
 
 
+async def test_a_task_without_options_needs_no_parentheses() -> None:
+    app = Mainspring("memory://")
+
+    @app.task
+    async def send(ctx: Context, guest: str) -> str:
+        return f"{guest} {ctx.attempt}"
+
+    @app.task
+    def add(one: int, two: int) -> int:
+        return one + two
+
+    with inline(app):
+        assert await (await send.enqueue(guest="ana")).result() == "ana 1"
+        handle = await add.enqueue(1, two=2)
+        assert_type(handle, JobHandle[int])
+        assert await handle.result() == 3
+
+
+def test_an_option_in_the_wrong_place_is_refused_with_the_right_one() -> None:
+    app = Mainspring("memory://")
+    for given, told in (
+        ({"delay": 5}, r"task.using\(delay=…\)"),
+        ({"quue": "mail"}, "do you mean 'queue'"),
+    ):
+        with pytest.raises(ConfigurationError, match=told):
+            app.task(**given)
+    task = app.task(name="send")(lambda: 1)
+    with pytest.raises(ConfigurationError, match=r"write @app.task\(limits=…\)"):
+        task.using(limits=[Limit(1)])  # type: ignore[call-arg]
+
+
+SYNC_TWINS = (Task, Enqueuer, JobHandle, BatchHandle, Context)
+
+
+@pytest.mark.parametrize("kind", SYNC_TWINS, ids=lambda kind: kind.__name__)
+def test_tasks_handles_and_contexts_have_a_synchronous_twin_of_each_method(kind: type) -> None:
+    methods = {name for name, method in inspect.getmembers(kind, inspect.iscoroutinefunction) if name[0] != "_"}
+    assert methods
+    assert {f"{name}_sync" for name in methods} <= set(dir(kind))
+
+
+def test_everything_else_is_called_through_run() -> None:
+    apis = (Mainspring, Jobs, Batches, Breakers, Limits, Schedules, People)
+    assert [name for api in apis for name in dir(api) if name[0] != "_" and name.endswith("_sync")] == []
+
+
 def test_decorators_say_how_they_are_written() -> None:
     app = Mainspring("memory://")
-    with pytest.raises(ConfigurationError, match=r"@app.task\(\) with parentheses"):
-
-        @app.task  # type: ignore[call-overload]
-        def send() -> None: ...
-
     for given in ({"tz": "Asia/Tokyo"}, {"overlap": "skip"}):
         with pytest.raises(ConfigurationError, match=f"{'zone' if 'tz' in given else 'overlap'} .* part of a Schedule"):
             app.every(Schedule("@daily"), **given)  # type: ignore[arg-type]

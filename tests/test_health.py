@@ -55,7 +55,7 @@ def join(app: Mainspring) -> None:
 
 
 def test_with_nothing_to_do_all_is_well(app: Mainspring) -> None:
-    health = app.health_sync()
+    health = app.run(app.health())
     assert (health.state, health.problems, health.reachable) == (State.OK, (), True)
     assert (health.workers, health.oldest_due, health.halted) == (0, None, False)
     assert health.store == app.store.url
@@ -65,9 +65,9 @@ def test_with_nothing_to_do_all_is_well(app: Mainspring) -> None:
 
 def test_due_jobs_that_nobody_takes(app: Mainspring) -> None:
     send(app).using(delay=60).enqueue_sync()
-    assert app.health_sync().state is State.OK
+    assert app.run(app.health()).state is State.OK
     send(app).enqueue_sync()
-    health = app.health_sync()
+    health = app.run(app.health())
     assert health.state is State.DEGRADED
     assert health.unattended == ("mail",)
     assert health.problems == ("jobs are due that no worker takes, in: mail",)
@@ -77,36 +77,36 @@ def test_due_jobs_that_nobody_takes(app: Mainspring) -> None:
 def test_due_jobs_whose_task_no_live_worker_knows(app: Mainspring) -> None:
     app.run(app.store.join(replace(member(), tasks=("other",)), lambda _: None))
     send(app).using(delay=60).enqueue_sync()
-    assert app.health_sync().state is State.OK
+    assert app.run(app.health()).state is State.OK
     send(app).enqueue_sync()
-    health = app.health_sync()
+    health = app.run(app.health())
     assert health.state is State.DEGRADED
     assert [(one.task, one.queue, one.due) for one in health.unknown_tasks] == [(send(app).name, "mail", 1)]
     assert health.problems == (f"no live worker of queue mail knows task {send(app).name} (1 due)",)
     assert (health.oldest_due, health.oldest_in) == (app.now(), "mail")
     app.run(app.pause("mail", "deployment"))
-    assert app.health_sync().problems == ()
+    assert app.run(app.health()).problems == ()
     app.run(app.resume("mail"))
     app.run(app.store.join(replace(member("new"), tasks=(send(app).name,)), lambda _: None))
-    assert app.health_sync().problems == ()
+    assert app.run(app.health()).problems == ()
     app.run(app.store.leave("new"))
-    assert len(app.health_sync().problems) == 1
+    assert len(app.run(app.health()).problems) == 1
 
 
 def test_a_worker_of_another_queue_is_no_help(app: Mainspring) -> None:
     app.run(app.store.join(replace(member(), tasks=("other",)), lambda _: None))
     app.run(app.store.join(replace(member("new"), queues=("sms",), tasks=(send(app).name,)), lambda _: None))
     send(app).enqueue_sync()
-    assert [one.task for one in app.health_sync().unknown_tasks] == [send(app).name]
+    assert [one.task for one in app.run(app.health()).unknown_tasks] == [send(app).name]
 
 
 def test_due_jobs_that_wait_too_long_although_somebody_takes_them(app: Mainspring, clock: ManualClock) -> None:
     join(app)
     send(app).enqueue_sync()
     clock.advance(20)
-    health = app.health_sync()
+    health = app.run(app.health())
     assert (health.state, health.workers, health.unattended) == (State.OK, 1, ())
-    health = app.health_sync(late=timedelta(seconds=10))
+    health = app.run(app.health(late=timedelta(seconds=10)))
     assert health.state is State.DEGRADED
     assert health.problems == ("the oldest job of queue mail has been due for 20 s",)
 
@@ -114,11 +114,11 @@ def test_due_jobs_that_wait_too_long_although_somebody_takes_them(app: Mainsprin
 def test_what_somebody_halted_is_no_problem(app: Mainspring) -> None:
     send(app).enqueue_sync()
     app.run(app.pause("mail"))
-    assert (app.health_sync().state, app.health_sync().halted) == (State.OK, False)
+    assert (app.run(app.health()).state, app.run(app.health()).halted) == (State.OK, False)
     app.run(app.resume("mail"))
-    assert app.health_sync().state is State.DEGRADED
+    assert app.run(app.health()).state is State.DEGRADED
     app.run(app.halt())
-    assert (app.health_sync().state, app.health_sync().halted) == (State.OK, True)
+    assert (app.run(app.health()).state, app.run(app.health()).halted) == (State.OK, True)
 
 
 # -- what a report is made of ---------------------------------------------------------------------

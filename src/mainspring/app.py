@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from mainspring.batch_task import BatchDecorator, BatchTask
 from mainspring.batched import Batch
@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from mainspring.features.schedules.rules import Policies
     from mainspring.worker import Worker, WorkerOptions
 
+P = ParamSpec("P")
+R = TypeVar("R")
 E = TypeVar("E", bound=Event)
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -194,10 +196,18 @@ class Mainspring:
     # -- tasks --------------------------------------------------------------------------------
 
     @overload
+    def task(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Task[P, R, Awaitable[R]]: ...
+    @overload
+    def task(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R, R]: ...
+    @overload
+    def task(self, function: Callable[P, Awaitable[R]], /) -> Task[P, R, Awaitable[R]]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+    @overload
     def task(self, *, batch: Batch, **options: Unpack[TaskOptions]) -> BatchDecorator: ...
     @overload
     def task(self, *, batch: None = None, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
-    def task(self, *bare: object, batch: Batch | None = None, **options: Unpack[TaskOptions]) -> Any:
+    def task(self, *plain: Callable[..., Any], batch: Batch | None = None, **options: Unpack[TaskOptions]) -> Any:
         """Make a function a task. The store knows it by the function's name or by `name`, never by an import path.
 
         Coroutines run on the worker's event loop, plain functions in its threads. With isolation="process" each job
@@ -205,9 +215,6 @@ class Mainspring:
         and each job is one item of it. `version` keeps an older function, for jobs under way, beside a newer one.
         `steps` declares the steps in advance, so that readers see what is to come. See docs/durable.md.
         """
-        if bare:
-            msg = "write @app.task() with parentheses; its options go between them"
-            raise ConfigurationError(msg)
         given: dict[str, Any] = {**options}
         of_task = {name: given.pop(name) for name in OF_TASK_ONLY & given.keys()}
         of_jobs = checked_for_task(given)
@@ -216,7 +223,7 @@ class Mainspring:
         def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
             return self._make_task(function, names, of_jobs, batch=batch, **of_task)
 
-        return decorate
+        return decorate(*plain) if plain else decorate
 
     def _make_task(
         self,
@@ -345,14 +352,14 @@ class Mainspring:
 
     # -- jobs ---------------------------------------------------------------------------------
 
-    async def enqueue_all(self, jobs: Sequence[NewJob], *, connection: Any = None) -> list[Inserted]:
+    async def enqueue_all(self, jobs: Sequence[NewJob], *, connection: Any = None) -> list[JobHandle[Any]]:
         """Enqueue prepared jobs of any tasks: `app.enqueue_all([a.prepare(x=1), b.prepare()])`.
 
         All jobs are checked first; if one is invalid, none is enqueued. SQLite and PostgreSQL write them in one
         transaction: all or none. On DynamoDB, a failure in the middle can leave some of the jobs enqueued.
         """
         check_prepared("app.enqueue_all", jobs)
-        return await self.pipeline.insert(list(jobs), connection)
+        return self._handles(jobs, await self.pipeline.insert(list(jobs), connection))
 
     async def batch(
         self,
@@ -377,10 +384,12 @@ class Mainspring:
         """Enqueue prepared jobs to run one after the other. If one does not complete, the rest are cancelled."""
         check_prepared("app.chain", jobs)
         linked = batches.linked(jobs)
-        inserted = await self.pipeline.insert(linked)
+        return self._handles(linked, await self.pipeline.insert(linked))
+
+    def _handles(self, jobs: Sequence[NewJob], inserted: Sequence[Inserted]) -> list[JobHandle[Any]]:
         return [
-            JobHandle(entry.id, entry.created, self.jobs, self.find_task(job.task))
-            for entry, job in zip(inserted, linked, strict=True)
+            JobHandle(entry.id, entry.created, self.jobs, self.tasks.get(job.task))
+            for entry, job in zip(inserted, jobs, strict=True)
         ]
 
     @cached_property
@@ -419,11 +428,6 @@ class Mainspring:
         signal, and the first one counts.
         """
         return await signals.send(self.store, key, payload, keep, id)
-
-    def signal_sync(
-        self, key: str, payload: Any = None, *, keep: Length = signals.SIGNAL_RETENTION, id: str | None = None
-    ) -> Signal:
-        return self.run(self.signal(key, payload, keep=keep, id=id))
 
     # -- the whole system ---------------------------------------------------------------------
 
@@ -511,9 +515,6 @@ class Mainspring:
     async def health(self, *, late: timedelta = LATE, timeout: float = TIMEOUT) -> Health:
         """Return whether all is well. Never raise; report a store that does not answer within `timeout` as down."""
         return await examine(self.store, self.contact, late=late, timeout=timeout)
-
-    def health_sync(self, *, late: timedelta = LATE, timeout: float = TIMEOUT) -> Health:
-        return self.run(self.health(late=late, timeout=timeout))
 
     async def audit(self, *, limit: int = 100) -> list[AuditEntry]:
         return await self.store.audit(limit=limit)

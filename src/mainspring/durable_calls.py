@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from mainspring.clock import Length
 from mainspring.errors import ConfigurationError, UnsupportedCall
@@ -15,12 +15,23 @@ from mainspring.features.durable.signals import Signal
 from mainspring.features.durable.sleep import Until
 from mainspring.job import NewJob
 
-if TYPE_CHECKING:
-    from mainspring.task import Enqueuer, Task
-
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
+
+
+class HasResult(Protocol[R_co]):
+    """A handle of a job whose result has this type."""
+
+    def result_sync(self, timeout: Length | None = None) -> R_co: ...
+
+
+class Spawnable(Protocol[P, R_co]):
+    """A task, or a task with options."""
+
+    def prepare(self, *args: P.args, **kwargs: P.kwargs) -> NewJob: ...
+    def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> HasResult[R_co]: ...
 
 
 class Durable(Protocol):
@@ -124,7 +135,7 @@ class DurableCalls:
     # -- children -------------------------------------------------------------------------------------
 
     @overload
-    async def spawn(self, job: Task[P, R, Any] | Enqueuer[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Child[R]: ...
+    async def spawn(self, job: Spawnable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Child[R]: ...
     @overload
     async def spawn(self, job: NewJob, /, *, name: str | None = None, cancel_children: bool = True) -> Child[Any]: ...
     async def spawn(self, job: Any, /, *args: Any, **kwargs: Any) -> Child[Any]:
@@ -136,7 +147,7 @@ class DurableCalls:
         return await self._spawn(job, args, kwargs)
 
     @overload
-    def spawn_sync(self, job: Task[P, R, Any] | Enqueuer[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Child[R]: ...
+    def spawn_sync(self, job: Spawnable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Child[R]: ...
     @overload
     def spawn_sync(self, job: NewJob, /, *, name: str | None = None, cancel_children: bool = True) -> Child[Any]: ...
     def spawn_sync(self, job: Any, /, *args: Any, **kwargs: Any) -> Child[Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from mainspring.clock import Length, duration
 from mainspring.errors import JobFailed, JobNotFound
@@ -14,6 +15,7 @@ from mainspring.jobs import Jobs
 from mainspring.services import TaskInfo
 
 R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -33,21 +35,50 @@ class JobHandle(Generic[R_co]):
             raise JobNotFound(msg)
         return job
 
+    def get_sync(self) -> Job:
+        return self._run(self.get())
+
+    async def status(self) -> Status:
+        return (await self.get()).status
+
+    def status_sync(self) -> Status:
+        return self._run(self.status())
+
     async def steps(self) -> list[StepState]:
         """Return the steps of a durable function and their states."""
         return await self._jobs.steps(self.id)
 
+    def steps_sync(self) -> list[StepState]:
+        return self._run(self.steps())
+
+    async def cancel(self, *, reason: str = "", actor: str | None = None) -> bool:
+        """Cancel a waiting job at once and return True; ask a running job to stop and return False."""
+        return await self._jobs.cancel(self.id, reason=reason, actor=actor)
+
+    def cancel_sync(self, *, reason: str = "", actor: str | None = None) -> bool:
+        return self._run(self.cancel(reason=reason, actor=actor))
+
     async def result(self, timeout: Length | None = None) -> R_co:
         """Wait until the job has finished, and return its result as the type that its task returns.
 
-        Raise JobFailed if it did not complete, and TimeoutError if it took longer than `timeout`. In a test under
-        `testing.manual(app)` nothing runs by itself, so an unfinished job raises an error at once.
+        Raise JobFailed if it did not complete. For the rest, see `wait`.
+        """
+        return self._result_of(await self.wait(timeout))
+
+    def result_sync(self, timeout: Length | None = None) -> R_co:
+        return self._run(self.result(timeout))
+
+    async def wait(self, timeout: Length | None = None) -> Job:
+        """Wait until the job has finished, in whatever way, and return it.
+
+        Raise TimeoutError if it took longer than `timeout`. In a test under `testing.manual(app)` nothing runs by
+        itself, so an unfinished job raises an error at once.
         """
         limit = None if timeout is None else duration(timeout) / 1000
         wait = asyncio.timeout(limit)
         try:
             async with wait:
-                job = await self._finished()
+                return await self._finished()
         except TimeoutError:
             if not wait.expired():
                 raise
@@ -56,10 +87,12 @@ class JobHandle(Generic[R_co]):
                 f"`mainspring jobs why {self.id}` shows what it waits for"
             )
             raise TimeoutError(msg) from None
-        return self._result_of(job)
 
-    def result_sync(self, timeout: Length | None = None) -> R_co:
-        return self._jobs.services.run(self.result(timeout))
+    def wait_sync(self, timeout: Length | None = None) -> Job:
+        return self._run(self.wait(timeout))
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._jobs.services.run(work)
 
     async def _finished(self) -> Job:
         pause = 0.005

@@ -167,7 +167,7 @@ def check_open_store(app: Mainspring, *, repair: bool) -> Iterator[Finding]:
     yield from app.run(app.store.diagnose())
     if isinstance(app.store, SqliteStore):
         yield check_room(app.store)
-    stats, health, now = app.run(app.stats()), app.health_sync(), app.now()
+    stats, health, now = app.run(app.stats()), app.run(app.health()), app.now()
     yield check_halts(stats, now)
     yield check_attended(health)
     yield from check_known(stats)

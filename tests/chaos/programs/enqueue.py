@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import psycopg
 
 from mainspring.errors import StoreUnavailable
-from mainspring.job import Inserted, NewJob
+from mainspring.handle import JobHandle
+from mainspring.job import NewJob
 from tests.chaos.programs.own import EFFECTS, own_transaction
 from tests.chaos.programs.tasks import MIXTURE, Shop, shop_by_wound_clock
 from tests.chaos.waiting import DEADLINE
@@ -54,11 +55,11 @@ async def make_tables(shop: Shop) -> None:
         own.execute(EFFECTS)
 
 
-async def by_itself(shop: Shop, jobs: Sequence[NewJob]) -> Sequence[Inserted]:
+async def by_itself(shop: Shop, jobs: Sequence[NewJob]) -> Sequence[JobHandle[Any]]:
     return await shop.app.enqueue_all(jobs)
 
 
-async def in_own_transaction(shop: Shop, jobs: Sequence[NewJob]) -> Sequence[Inserted]:
+async def in_own_transaction(shop: Shop, jobs: Sequence[NewJob]) -> Sequence[JobHandle[Any]]:
     with own_transaction() as own:
         return await shop.app.enqueue_all(jobs, connection=own)
 
@@ -122,6 +123,6 @@ async def _one_by_one(shop: Shop, number: int) -> None:
             await job.result(timeout=DEADLINE)
 
 
-def acknowledge(shop: Shop, inserted: Sequence[Inserted]) -> None:
+def acknowledge(shop: Shop, inserted: Sequence[JobHandle[Any]]) -> None:
     for one in inserted:
         shop.pen.write("ack", one.id)

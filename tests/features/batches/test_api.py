@@ -228,7 +228,7 @@ async def test_on_every_store_what_follows_does_so_once(new_app: Callable[[], Ma
         jobs = [tasks["work"].prepare(number=number) for number in range(30)]
         following = {name: tasks["follow"].prepare(what=name) for name in ("on_success", "on_failure", "on_finished")}
         batch = await apps[0].batch(jobs, **following)
-        assert (await batch.finished(timeout=30)).completed == 30
+        assert (await batch.wait(timeout=30)).completed == 30
         await eventually(lambda: len(done) >= 2)
         await eventually(lambda: is_idle(apps[0]))
     assert sorted(done) == ["on_finished 30", "on_success 30"]
@@ -263,7 +263,7 @@ async def test_one_that_never_came_in(app: Mainspring, kit: Kit, monkeypatch: py
     async def nothing(jobs: list[NewJob], connection: Any = None) -> Any:
         raise OSError
 
-    monkeypatch.setattr(app, "insert", nothing)
+    monkeypatch.setattr(app.pipeline, "insert", nothing)
     with pytest.raises(OSError):  # noqa: PT011
         await app.batch([work(app, "a")])
     (only,) = (await app.batches.list()).batches
@@ -349,7 +349,7 @@ async def test_on_every_store_a_running_member_is_asked_to_stop(new_app: Callabl
         await started.wait()
         result = await batch.cancel()
         assert (result.changed, result.requested) == (1, 1)
-        assert (await batch.finished(timeout=30)).cancelled == 2
+        assert (await batch.wait(timeout=30)).cancelled == 2
         await eventually(lambda: len(done) >= 2)
         reasons = {(await app.jobs.get(one)).reason for one in batch.jobs}
     assert (sorted(done), reasons) == ([("on_failure", 2), ("on_finished", 2)], {f"its batch {batch.id} was cancelled"})

@@ -69,7 +69,7 @@ async def test_a_thread_may_wait(quick: Kit) -> None:
 
     job = await wait.enqueue()
     await quick.time.advance(minutes=1, raise_errors=True)
-    quick.app.signal_sync("door", 7)
+    quick.app.run(quick.app.signal("door", 7))
     await quick.drain(raise_errors=True)
     sent_at = (START + timedelta(minutes=1)).isoformat().replace("+00:00", "Z")
     assert (await job.get()).result == [None, 7, "door", sent_at]

@@ -50,7 +50,10 @@ class BatchHandle:
     async def progress(self) -> BatchProgress:
         return await self._batches.progress(self.id)
 
-    async def finished(self, timeout: Length | None = None) -> BatchProgress:
+    def progress_sync(self) -> BatchProgress:
+        return self._batches.run(self.progress())
+
+    async def wait(self, timeout: Length | None = None) -> BatchProgress:
         """Wait until all its jobs have finished; raise TimeoutError if that takes longer than `timeout`."""
         async with asyncio.timeout(None if timeout is None else duration(timeout) / 1000):
             pause = 0.01
@@ -59,15 +62,22 @@ class BatchHandle:
                 pause = min(pause * 1.5, 1.0)
         return progress
 
+    def wait_sync(self, timeout: Length | None = None) -> BatchProgress:
+        return self._batches.run(self.wait(timeout))
+
     async def cancel(self, *, reason: str = "", actor: str | None = None) -> ChangeResult:
         """See `Batches.cancel`."""
         return await self._batches.cancel(self.id, reason=reason, actor=actor)
+
+    def cancel_sync(self, *, reason: str = "", actor: str | None = None) -> ChangeResult:
+        return self._batches.run(self.cancel(reason=reason, actor=actor))
 
 
 class Batches:
     """Enqueue, list and cancel batches: `app.batches`."""
 
     def __init__(self, services: Services, pipeline: Pipeline, cancel_where: CancelWhere) -> None:
+        self.run = services.run
         self._services = services
         self._pipeline = pipeline
         self._cancel_where = cancel_where
