@@ -150,7 +150,7 @@ class Mainspring:
         """Return the schedules. They are imported at first use, to keep imports fast for programs without schedules."""
         from mainspring.features.schedules.api import Schedules
 
-        return Schedules(self)
+        return Schedules(self.services, self.pipeline)
 
     @cached_property
     def timers(self) -> Timers:
@@ -160,7 +160,7 @@ class Mainspring:
         timers = Timers(self.services)
         # also without limits: jobs may still wait for limits that were removed
         timers.add(LimitTimer(self.services, self.limits))
-        timers.add(ScheduleTimer(self))
+        timers.add(ScheduleTimer(self.services, self.pipeline))
         timers.add(SignalTimer(self.services))
         return timers
 
@@ -169,17 +169,17 @@ class Mainspring:
         """Return the people. They are imported at first use, to keep imports fast for programs without people."""
         from mainspring.features.people.api import People
 
-        return People(self)
+        return People(self.services, self.jobs.cancel_where, lambda: self.occasions.kinds)
 
     @cached_property
     def occasions(self) -> Occasions:
         from mainspring.features.people.occasions import Occasions
 
-        return Occasions(self)
+        return Occasions(self.services, self.pipeline, self.people, self.timers)
 
     async def _hours_of_people(self, ids: set[str]) -> dict[str, LocalHours | InvalidPerson]:
         """Return the hours of people who have quiet hours. A person who does not exist is up to the handler."""
-        from mainspring.features.people.quiet import quiet_hours
+        from mainspring.features.people.person import quiet_hours
         from mainspring.features.schedules.rules.zones import PACKAGED
 
         found: dict[str, LocalHours | InvalidPerson] = {}

@@ -83,8 +83,8 @@ def test_show_tells_what_was_sent(people: Run, shop: Shop) -> None:
     shop.app.run(shop.app.people.put(Person(id="bob", zone="UTC", occasions=[today])))
     shop.work()
     (entry,) = people("people", "show", "bob", "--json").data["ledger"]
-    assert (entry["became"], entry["on"]) == ("sent", f"{now:%Y-%m-%d}")
-    assert "sent" in people("people", "show", "bob").out
+    assert (entry["became"], entry["on"]) == ("fired", f"{now:%Y-%m-%d}")
+    assert "fired" in people("people", "show", "bob").out
 
 
 async def greet(person: Person) -> None: ...

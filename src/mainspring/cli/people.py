@@ -17,7 +17,7 @@ from mainspring.cli.terminal import Terminal
 
 if TYPE_CHECKING:  # importing people takes a while, and most commands do not need them
     from mainspring.features.people import Person
-    from mainspring.features.people.ledger import Entry
+    from mainspring.features.people.ledger import OccasionEntry
     from mainspring.features.people.rows import Report
 
 SHOWN = 20  # bad rows; --json shows all
@@ -185,14 +185,14 @@ def facts(person: Person) -> list[tuple[str, str]]:
     return [(label, printable(value)) for label, value in found if value]
 
 
-def plain_entry(entry: Entry) -> dict[str, object]:
+def plain_entry(entry: OccasionEntry) -> dict[str, object]:
     fields = ("became", "kind", "utc", "at", "reason", "why", "job_id", "lateness", "late")
     return {"on": str(entry.on), **{name: getattr(entry, name) for name in fields}}
 
 
-def row_of(entry: Entry) -> list[str | Styled]:
+def row_of(entry: OccasionEntry) -> list[str | Styled]:
     late = f"{entry.lateness / 3600:.1f} h" if entry.late else ""
-    style = "green" if entry.became == "sent" else "yellow"
+    style = "green" if entry.became == "fired" else "yellow"
     return [str(entry.on), entry.kind, Styled(entry.became, style), late, entry.job_id or "", entry.why]
 
 

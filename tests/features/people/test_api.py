@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from mainspring import Mainspring, Occasion, Person
 from mainspring.errors import ConfigurationError, InvalidPerson, PersonNotFound, StoreUnavailable
 from mainspring.features.people import api
-from mainspring.features.people.api import Became
+from mainspring.features.people.changes import PersonChange
 from mainspring.job import Inserted
 from mainspring.stores.documents import Bundle
 
@@ -55,10 +55,10 @@ async def test_what_is_put_is_there(app: Mainspring) -> None:
 
 async def test_changes_are_told_apart(app: Mainspring) -> None:
     bob = Person(id="bob", zone="UTC")
-    assert await app.people.put_many([ANA, bob]) == [Became.CREATED, Became.CREATED]
+    assert await app.people.put_many([ANA, bob]) == [PersonChange.CREATED, PersonChange.CREATED]
     other = bob.with_changes(locale="de")
-    assert await app.people.put_many([ANA, other]) == [Became.UNCHANGED, Became.UPDATED]
-    assert await app.people.put_many([bob, other, bob]) == [Became.UPDATED] * 3  # one after the other
+    assert await app.people.put_many([ANA, other]) == [PersonChange.UNCHANGED, PersonChange.UPDATED]
+    assert await app.people.put_many([bob, other, bob]) == [PersonChange.UPDATED] * 3  # one after the other
     assert await app.people.get("bob") == bob
 
 

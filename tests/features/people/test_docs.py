@@ -8,7 +8,6 @@ from pathlib import Path
 
 from mainspring import Occasion, Person
 from mainspring.features.people.api import People
-from mainspring.features.people.ledger import Became
 from mainspring.features.people.occasions import Occasions
 from mainspring.features.people.rows import DETAILS, KNOWN_KINDS, PLAIN
 from mainspring.features.people.times import Times
@@ -17,7 +16,14 @@ PAGE = (Path(__file__).parents[3] / "docs" / "occasions.md").read_text("utf-8")
 
 
 def test_nothing_is_left_out() -> None:
-    for name in (*Person.model_fields, *PLAIN, *KNOWN_KINDS, *(f"birthday.{one}" for one in DETAILS), *Became):
+    for name in (
+        *Person.model_fields,
+        *PLAIN,
+        *KNOWN_KINDS,
+        *(f"birthday.{one}" for one in DETAILS),
+        "fired",
+        "skipped",
+    ):
         assert f"`{name}`" in PAGE, name
     for name in Occasion.model_fields:
         assert f"`{name}`" in PAGE or f"`occasion.{name}`" in PAGE, name

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainspring.features.people import Occasion, Person, ledger
-from mainspring.features.people.firing import fire
-from mainspring.features.people.ledger import Entry
+from mainspring.features.people.firing import firing_of
 from mainspring.features.people.plan import Plan, ended, planned
+from mainspring.features.schedules.ledger import Entry
 from mainspring.job import NewJob
 
 pytestmark = pytest.mark.slow
@@ -62,7 +62,7 @@ class Life:
     def run(self) -> None:
         if self.plan is None or self.plan.next is None or self.plan.next.due > self.now:
             return
-        firing = fire(self.plan, self.now, self._job)
+        firing = firing_of(self.plan, self.now, self._job)
         self.plan = firing.after
         self.entries += firing.entries
 
@@ -220,7 +220,7 @@ def test_or_if_that_is_too_late_the_ledger_says_so(day: str, late: str) -> None:
     life.pass_until(at(2025, 6, 15))
     life.put(date=day)
     assert life.sent == []
-    assert [(entry.reason, str(entry.on)) for entry in life.entries] == [("passed", f"2025-{day}")]
+    assert [(entry.reason, entry.nominal[:10]) for entry in life.entries] == [("passed", f"2025-{day}")]
     assert life.due
     assert life.due.year == 2026
 

@@ -155,7 +155,7 @@ async def test_on_dynamodb(clock: ManualClock) -> None:
     await app.worker().drain()
     assert len(sent) == len(set(sent)) == 19
     assert ("p001", "Asia/Tokyo") in sent
-    assert [entry.became for entry in await app.occasions.ledger("p003")] == ["sent"]
+    assert [entry.became for entry in await app.occasions.ledger("p003")] == ["fired"]
     await app.close()
 
 
@@ -163,7 +163,7 @@ async def test_who_comes_second_leaves_a_burst_to_the_first(make: Make, clock: M
     async with applications(make, 2, lambda app: app.occasion("birthday")(greet)) as (one, other):
         await one.people.put_many(a_person(number) for number in range(PLANS_PER_WRITE + 10))
         clock.advance(timedelta(days=1))
-        timers = [OccasionTimer(app, "birthday", app.tasks["greet"]) for app in (one, other)]
+        timers = [OccasionTimer(app.services, app.pipeline, "birthday", app.tasks["greet"]) for app in (one, other)]
         due = await one.store.due("occasions.birthday", CHUNK)
         assert len(due.documents) == PLANS_PER_WRITE + 10
         answers = [await timer.fire(due.documents, due.now) for timer in timers]
@@ -188,7 +188,7 @@ async def test_a_halt_in_the_middle_of_a_burst_loses_nothing(make: Make, clock: 
             return await write(bundles)
 
         app.store.write = halt_later  # type: ignore[method-assign]
-        timer = OccasionTimer(app, "birthday", app.tasks["greet"])
+        timer = OccasionTimer(app.services, app.pipeline, "birthday", app.tasks["greet"])
         due = await app.store.due("occasions.birthday", CHUNK)
         with pytest.raises(SystemHalted):
             await timer.fire(due.documents, due.now)
@@ -300,7 +300,7 @@ async def test_a_year_of_outages_jumping_clocks_and_people_who_move(make: Make, 
             years = [entry.on.year for entry in entries]
             assert len(set(years)) == len(years), entries
             assert entries, who
-            sent = {f"{who}:birthday:{entry.on}" for entry in entries if entry.became == "sent"}
+            sent = {f"{who}:birthday:{entry.on}" for entry in entries if entry.became == "fired"}
             assert sent == {key for key in made if key and key.startswith(f"{who}:")}
             assert {entry.reason for entry in entries if entry.became == "skipped"} <= {"too_late"}
 

@@ -240,7 +240,7 @@ async def test_what_was_missed_is_caught_up_within_the_grace(app: Mainspring, ki
     await app.bus.flush()
     assert sorted(who for who, _, _ in sent) == ["late", "patient"]
     ledger = {who: (await app.occasions.ledger(who))[0] for who in ("late", "too late", "patient", "strict")}
-    assert (ledger["late"].became, ledger["late"].late, ledger["late"].lateness) == ("sent", True, 60 * 3600)
+    assert (ledger["late"].became, ledger["late"].late, ledger["late"].lateness) == ("fired", True, 60 * 3600)
     assert (ledger["too late"].became, ledger["too late"].reason) == ("skipped", "too_late")
     assert ledger["too late"].why == "3d12h late, and its grace is 3d"
     assert ledger["strict"].reason == "too_late"
@@ -254,6 +254,18 @@ async def test_what_was_missed_is_caught_up_within_the_grace(app: Mainspring, ki
     assert len(sent) == 6
 
 
+async def test_the_ledger_says_which_halt_made_a_message_late(app: Mainspring, kit: Kit, sent: Sent) -> None:
+    await app.people.put(a_person("UTC", "1990-01-03"))
+    await app.halt("moving house", accept=False, actor="ana")
+    await kit.time.advance_to(at(2025, 1, 3, 9, 5))
+    await app.resume()
+    await kit.drain(raise_errors=True)
+    assert times(sent) == [at(2025, 1, 3, 9, 5)]
+    (entry,) = await app.occasions.ledger("p1")
+    assert (entry.became, entry.late, entry.halted) == ("fired", True, True)
+    assert entry.why == f"the system was halted by ana since {START:%Y-%m-%d %H:%M:%S} UTC (moving house)"
+
+
 async def test_what_is_sent_after_all_does_not_hide_that_it_had_passed(app: Mainspring, kit: Kit, sent: Sent) -> None:
     await app.people.put(a_person("UTC", "1990-12-30", late="skip"))
     await app.people.put(a_person("UTC", "1990-01-02", late="skip"))  # today, at 09:00; it is noon
@@ -261,7 +273,7 @@ async def test_what_is_sent_after_all_does_not_hide_that_it_had_passed(app: Main
     await kit.time.advance_to(at(2025, 1, 3), raise_errors=True)
     assert times(sent) == [at(2025, 1, 2, 15)]
     newest, oldest = await app.occasions.ledger("p1")
-    assert (newest.became, newest.on) == ("sent", date(2025, 1, 2))
+    assert (newest.became, newest.on) == ("fired", date(2025, 1, 2))
     assert (oldest.became, oldest.reason, oldest.on) == ("skipped", "passed", date(2025, 1, 2))
 
 
@@ -274,7 +286,7 @@ async def test_a_new_send_time_on_the_day_itself_revives_what_was_too_late(
     await app.people.put(a_person("UTC", "1990-03-01", grace="1h", at="15:00"))
     await kit.time.advance_to(at(2025, 3, 2), raise_errors=True)
     assert times(sent) == [at(2025, 3, 1, 15)]
-    assert [entry.reason or entry.became for entry in await app.occasions.ledger("p1")] == ["sent", "too_late"]
+    assert [entry.reason or entry.became for entry in await app.occasions.ledger("p1")] == ["fired", "too_late"]
 
 
 async def test_years_that_were_missed_are_each_in_the_ledger(app: Mainspring, kit: Kit, sent: Sent) -> None:
@@ -283,7 +295,7 @@ async def test_years_that_were_missed_are_each_in_the_ledger(app: Mainspring, ki
     await kit.drain(raise_errors=True)
     entries = await app.occasions.ledger("p1")
     assert [(entry.on.year, entry.became.value) for entry in entries] == [
-        (2028, "sent"),
+        (2028, "fired"),
         (2027, "skipped"),
         (2026, "skipped"),
         (2025, "skipped"),

@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 from mainspring import Mainspring
 from mainspring.clock import to_datetime
 from mainspring.features.schedules.halt_log import PastHalt, past_halts
-from mainspring.features.schedules.ledger import COLLECTION, Entry
+from mainspring.features.schedules.ledger import SCHEDULES, Entry
 from mainspring.features.schedules.rules import PACKAGED, Misfire, Zones
 from mainspring.job import Status
 from mainspring.options import Retention
@@ -309,7 +309,7 @@ class World:
             self.past_halts |= {one.since: one for one in await past_halts(app.store)}
             for name in PLANS:
                 seen = None
-                while page := await app.store.browse(Listing(COLLECTION, name, seen, 500)):
+                while page := await app.store.browse(Listing(SCHEDULES.collection, name, seen, 500)):
                     seen = page[-1].key.group, page[-1].key.id
                     self.entries |= {(name, one.key.id): Entry.from_document(one) for one in page}
 

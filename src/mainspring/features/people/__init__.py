@@ -1,17 +1,17 @@
 """People and their occasions: send a message once a year, at nine in the morning of the person's local time.
 
-quiet       the hours in which a person gets no messages
 occasion    a birthday, an anniversary, or a kind of your own
-person      a person: name, zone, addresses, occasions
+person      a person: name, zone, addresses, quiet hours, occasions
 times       which instant an occasion has in a year, without I/O
 plan        what to send next to one person for one occasion, and how changes affect that, without I/O
 firing      decides what to write when a plan is due, without I/O
-ledger      what became of each occasion: sent, or skipped and why
-kinds       which kinds of occasions a store has plans for
+ledger      what the ledger says about an occasion: fired, or skipped and why
+storage     the documents: people, the lists by e-mail address, the kinds of occasions that have plans
+changes     what a change of a person writes, without I/O
 timer       finds the plans that are due and writes the decisions
 handler     calls your function with the current person and occasion
 lookups     reads the people of many jobs in one read
-api         `app.people`: put, change and delete people; a person and all plans in one write
+api         `app.people`: put, change, find and delete people
 search      finds people by e-mail address, name, zone, kind or attributes
 repair      restores missing plans and e-mail list entries
 rows        reads people from CSV files

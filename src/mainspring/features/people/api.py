@@ -3,117 +3,52 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, aclosing
-from dataclasses import dataclass, field
-from datetime import datetime
-from enum import StrEnum
 from itertools import islice, tee
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mainspring.errors import ConfigurationError, InvalidPerson, PersonNotFound, StoreBusy
-from mainspring.features.people import kinds, ledger
+from mainspring.features.people.changes import Change, Changes, PersonChange, WantedChange, bundle_of, first_of_each
 from mainspring.features.people.occasion import Occasion
 from mainspring.features.people.person import Person, is_id
-from mainspring.features.people.plan import Plan, collection_of, ended, planned
+from mainspring.features.people.plan import Plan, collection_of
 from mainspring.features.people.rows import Problem, Report, Row, read_rows
-from mainspring.features.people.search import PEOPLE, Found, Search, email_writes
+from mainspring.features.people.search import Found, Search
+from mainspring.features.people.storage import NO_PERSON, PEOPLE, StoredPerson, note_kind, person_key
 from mainspring.features.schedules.rules import PACKAGED
-from mainspring.services import whoami
-from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Listing, Note, Write
+from mainspring.services import Services, whoami
+from mainspring.stores.documents import Key, Listing
 from mainspring.stores.protocol import By, Filter, Store
 from mainspring.tuning import tuned
 
 if TYPE_CHECKING:
     from os import PathLike
 
-    from mainspring.app import Mainspring
-
-COLLECTION = PEOPLE
 MAX_TRIES = 20  # of a change while other processes change the same person
 CHUNK = 1024  # people per write; SQLite writes a power of two of them in the fewest statements
 PAGE = 500
 MAX_SCANNED = 10_000  # people per page of a search
 
-Change = Callable[[Person | None], Person | None]  # from the stored person to the new one; None: no such person
-Changes = Sequence[tuple[str, Change]]  # by the person's id
+CancelWhere = Callable[..., Awaitable[object]]  # see `app.jobs.cancel_where`
 Candidate = tuple[str, Person | InvalidPerson | None]
-
-
-class Became(StrEnum):
-    CREATED = "created"
-    UPDATED = "updated"
-    UNCHANGED = "unchanged"
-    DELETED = "deleted"
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A person as read from the store."""
-
-    person: Person | InvalidPerson | None  # invalid: only newer versions can read it
-    version: str
-    others: Mapping[str, Any] = field(default_factory=dict)  # fields of the document that only newer versions know
-
-    @classmethod
-    def of(cls, document: Document) -> Stored:
-        try:
-            person, others = Person.from_json(document.key.id, document.data)
-        except InvalidPerson as error:
-            return cls(error, document.version)
-        return cls(person, document.version, others)
-
-
-NO_PERSON = Stored(None, ABSENT)
 
 
 class PendingChunk(NamedTuple):
     """A chunk of changes that is being written, and its answers."""
 
     ids: set[str]
-    answers: asyncio.Task[list[Became | InvalidPerson]]
-
-
-@dataclass(slots=True)
-class WantedChange:
-    """The result of a change to a person as read from the store."""
-
-    id: str
-    known: Stored
-    new: Person | InvalidPerson | None
-    changes_something: bool = field(init=False)
-    kinds: set[str] = field(init=False)  # of all occasions before and after, if something changes
-
-    def __post_init__(self) -> None:
-        self.changes_something = not isinstance(self.new, InvalidPerson) and self.new != self.known.person
-        both = (self.known.person, self.new) if self.changes_something else ()
-        self.kinds = {occasion.kind for person in both if isinstance(person, Person) for occasion in person.occasions}
-
-    @classmethod
-    def of(cls, id: str, change: Change, known: Stored) -> WantedChange:
-        if isinstance(known.person, InvalidPerson):
-            return cls(id, known, known.person)
-        try:
-            return cls(id, known, change(known.person))
-        except InvalidPerson as error:
-            return cls(id, known, error)
-
-    @property
-    def became(self) -> Became | InvalidPerson:
-        if isinstance(self.new, InvalidPerson):
-            return self.new
-        if not self.changes_something:
-            return Became.UNCHANGED
-        if self.new is None:
-            return Became.DELETED
-        return Became.CREATED if self.known.person is None else Became.UPDATED
+    answers: asyncio.Task[list[PersonChange | InvalidPerson]]
 
 
 class People:
     """The people of an application. A change of zone, date or send time moves the plans in the same write."""
 
-    def __init__(self, app: Mainspring) -> None:
-        self._app = app
+    def __init__(self, services: Services, cancel_where: CancelWhere, kinds: Callable[[], Sequence[str]]) -> None:
+        """`kinds` returns the kinds of occasions that the application has handlers for."""
+        self._services = services
+        self._cancel_where = cancel_where
+        self._kinds = kinds
         self._noted: tuple[Store | None, set[str]] = (None, set())
 
     # -- changing -------------------------------------------------------------------------------------
@@ -123,7 +58,7 @@ class People:
         await self.put_many([person])
         return person
 
-    async def put_many(self, people: Iterable[Person]) -> list[Became]:
+    async def put_many(self, people: Iterable[Person]) -> list[PersonChange]:
         """Create or replace many people, in chunks. If this is interrupted, the people written so far stay."""
         changes = ((person.id, _becomes(person)) for person in people)
         async with aclosing(self._apply_all(changes)) as chunks:
@@ -155,10 +90,10 @@ class People:
         """
         by = By(actor or whoami(), reason)
         (became,) = await self.apply([(id, lambda _known: None)], by=by)
-        if _raise_if_invalid(became) is Became.UNCHANGED:
+        if _raise_if_invalid(became) is PersonChange.UNCHANGED:
             raise _not_found(id)
         where = Filter(target_type="person", target_id=id)
-        await self._app.jobs.cancel_where(where, reason=reason or "the person was deleted", actor=by.actor)
+        await self._cancel_where(where, reason=reason or "the person was deleted", actor=by.actor)
 
     async def _change(self, id: str, change: Callable[[Person], Person]) -> Person:
         changed: list[Person] = []
@@ -177,7 +112,7 @@ class People:
 
     async def _apply_all(
         self, changes: Iterable[tuple[str, Change]], *, dry_run: bool = False
-    ) -> AsyncGenerator[list[Became | InvalidPerson], None]:
+    ) -> AsyncGenerator[list[PersonChange | InvalidPerson], None]:
         """Apply any number of changes, in chunks; yield the answers of each chunk.
 
         While the store writes a chunk, the next one is prepared. If both contain the same person, the next one waits,
@@ -210,18 +145,18 @@ class People:
 
     async def apply(
         self, changes: Changes, *, dry_run: bool = False, by: By | None = None
-    ) -> list[Became | InvalidPerson]:
+    ) -> list[PersonChange | InvalidPerson]:
         """Apply each change to the person as stored. If another process changes the person meanwhile, repeat it.
 
         Changes of one person take effect in the order given. The answer to an invalid change is its error. With `by`,
         deletions are recorded in the audit log.
         """
-        answers: dict[int, Became | InvalidPerson] = {}
+        answers: dict[int, PersonChange | InvalidPerson] = {}
         remaining = list(range(len(changes)))
         for _ in range(MAX_TRIES + len(changes)):
             if not remaining:
                 return [answers[number] for number in range(len(changes))]
-            batch = _first_of_each(remaining, changes)
+            batch = first_of_each(remaining, changes)
             wanted, plans = await self._want([changes[number] for number in batch])
             written = set(batch) if dry_run else {batch[place] for place in await self._write(wanted, plans, by)}
             answers |= {
@@ -243,17 +178,19 @@ class People:
     async def _write(self, wanted: Sequence[WantedChange], plans: Mapping[Key, Plan], by: By | None) -> set[int]:
         """Write the changes; return the indexes of those that are done. Another process changed the other people."""
         await self._note({kind for change in wanted for kind in change.kinds})
-        now = self._app.now()
+        now = self._services.now()
         places = [place for place, change in enumerate(wanted) if change.changes_something]
-        bundles = [_bundle(wanted[place], plans, now, by) for place in places]
-        answers = await self._app.store.write(bundles) if bundles else []
+        bundles = [bundle_of(wanted[place], plans, now, by) for place in places]
+        answers = await self._services.store.write(bundles) if bundles else []
         refused = {place for place, answer in zip(places, answers, strict=True) if answer is None}
         return set(range(len(wanted))) - refused
 
-    async def _read(self, ids: Iterable[str]) -> dict[str, Stored]:
+    async def _read(self, ids: Iterable[str]) -> dict[str, StoredPerson]:
         wanted = list(ids)
-        found = await self._app.store.documents([_key(person_id) for person_id in wanted if is_id(person_id)])
-        there = {document.key.id: Stored.of(document) for document in found}
+        found = await self._services.store.documents(
+            [person_key(person_id) for person_id in wanted if is_id(person_id)]
+        )
+        there = {document.key.id: StoredPerson.from_document(document) for document in found}
         return {person_id: there.get(person_id, NO_PERSON) for person_id in wanted}
 
     async def _plans(self, wanted: Sequence[WantedChange]) -> tuple[Mapping[Key, Plan], Mapping[str, InvalidPerson]]:
@@ -261,7 +198,7 @@ class People:
         keys = [Key(collection_of(kind), "", change.id) for change in wanted for kind in change.kinds]
         plans: dict[Key, Plan] = {}
         problems: dict[str, InvalidPerson] = {}
-        for document in await self._app.store.documents(keys) if keys else []:
+        for document in await self._services.store.documents(keys) if keys else []:
             try:
                 plans[document.key] = Plan.from_document(document)
             except InvalidPerson as error:
@@ -270,10 +207,10 @@ class People:
 
     async def _note(self, found: set[str]) -> None:
         store, noted = self._noted
-        if store is not self._app.store:  # a test has replaced the store
-            self._noted = self._app.store, noted = self._app.store, set()
+        if store is not self._services.store:  # a test has replaced the store
+            self._noted = self._services.store, noted = self._services.store, set()
         for kind in found - noted:
-            await kinds.note(self._app.store, kind)
+            await note_kind(self._services.store, kind)
             noted.add(kind)
 
     # -- reading --------------------------------------------------------------------------------------
@@ -330,17 +267,17 @@ class People:
 
     async def _candidates(self, search: Search, after: str | None, count: int) -> Sequence[Candidate]:
         collection, group = search.along
-        if collection == COLLECTION:
+        if collection == PEOPLE:
             return await self._page(after, count)
         seen = None if after is None else (group, after)
-        page = await self._app.store.browse(Listing(collection, group, seen, count))
+        page = await self._services.store.browse(Listing(collection, group, seen, count))
         found = await self._read([document.key.id for document in page])
         return [(person_id, stored.person) for person_id, stored in found.items()]
 
     async def _page(self, after: str | None, count: int) -> Sequence[Candidate]:
         seen = None if after is None else ("", after)
-        page = await self._app.store.browse(Listing(COLLECTION, "", seen, count))
-        return [(document.key.id, Stored.of(document).person) for document in page]
+        page = await self._services.store.browse(Listing(PEOPLE, "", seen, count))
+        return [(document.key.id, StoredPerson.from_document(document).person) for document in page]
 
     async def get_many(self, ids: Iterable[str]) -> Sequence[Person]:
         """Return the people with these ids, without those that do not exist or cannot be read."""
@@ -382,7 +319,7 @@ class People:
         `on_progress` is called with the number of the last line that is done.
         """
         report = Report()
-        rows, again = tee(read_rows(path, columns or {}, self._app.occasions.kinds, report))
+        rows, again = tee(read_rows(path, columns or {}, self._kinds(), report))
         changes = ((row.id, row.change) for row in rows)
         async with aclosing(self._apply_all(changes, dry_run=dry_run)) as chunks:
             async for answers in chunks:
@@ -394,36 +331,6 @@ class People:
         return report
 
 
-def _bundle(one: WantedChange, plans: Mapping[Key, Plan], now: datetime, by: By | None) -> Bundle:
-    """Return the writes of one change. The person's version fences them all: each change writes the person too."""
-    person = one.new if isinstance(one.new, Person) else None
-    data = None if person is None else person.to_json(one.known.others)
-    known_as = one.known.person if isinstance(one.known.person, Person) else None
-    writes = [Write(_key(one.id), data, expected=one.known.version)]
-    writes += email_writes(one.id, known_as, person)
-    for kind in sorted(one.kinds):
-        known = plans.get(Key(collection_of(kind), "", one.id)) if plans else None
-        after = _plan_after(known, person, kind, now)
-        if after is not None and after is not known:
-            writes.append(after.write(now))
-            writes += [entry.write(one.id) for entry in ledger.passed_over(known, after, now)]
-    return Bundle(tuple(writes), note=_note(one, by))
-
-
-def _note(one: WantedChange, by: By | None) -> Note | None:
-    """Return the audit note of a deletion. It has only the id, so that no name or address stays in the log."""
-    if by is None or one.became is not Became.DELETED:
-        return None
-    return Note(by, "person.delete", {"person": one.id})
-
-
-def _plan_after(known: Plan | None, person: Person | None, kind: str, now: datetime) -> Plan | None:
-    occasion = None if person is None else person.occasion(kind)
-    if person is not None and occasion is not None:
-        return planned(known, person, occasion, now)
-    return known if known is None or known.gone else ended(known)
-
-
 async def _stop(task: asyncio.Task[Any]) -> None:
     """Cancel a task, unless it has ended, and wait for it. Its error is ignored, as another one is being raised."""
     task.cancel()
@@ -431,18 +338,10 @@ async def _stop(task: asyncio.Task[Any]) -> None:
     task.cancelled() or task.exception()
 
 
-def _problems(rows: Iterable[Row], answers: Iterable[Became | InvalidPerson]) -> Iterator[Problem]:
+def _problems(rows: Iterable[Row], answers: Iterable[PersonChange | InvalidPerson]) -> Iterator[Problem]:
     for row, answer in zip(rows, answers, strict=True):
         if isinstance(answer, InvalidPerson):
             yield from (Problem(row.line, column, why) for column, why in answer.problems)
-
-
-def _first_of_each(remaining: Sequence[int], changes: Changes) -> list[int]:
-    """Return the first change of each person. The next change of a person is applied to the result of the first."""
-    first: dict[str, int] = {}
-    for number in remaining:
-        first.setdefault(changes[number][0], number)
-    return list(first.values())
 
 
 def _becomes(person: Person) -> Change:
@@ -452,14 +351,10 @@ def _becomes(person: Person) -> Change:
     return lambda _known: person
 
 
-def _raise_if_invalid(answer: Became | InvalidPerson) -> Became:
+def _raise_if_invalid(answer: PersonChange | InvalidPerson) -> PersonChange:
     if isinstance(answer, InvalidPerson):
         raise answer
     return answer
-
-
-def _key(id: str) -> Key:
-    return Key(COLLECTION, "", id)
 
 
 def _not_found(id: str) -> PersonNotFound:

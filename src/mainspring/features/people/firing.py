@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from mainspring.features.people import ledger
-from mainspring.features.people.ledger import Entry
 from mainspring.features.people.plan import Plan
+from mainspring.features.schedules.firing import Firing
+from mainspring.features.schedules.ledger import Entry
 from mainspring.features.schedules.rules import tzdata_version
 from mainspring.job import NewJob
-from mainspring.stores.documents import Bundle
 
 MakeJob = Callable[[Plan, datetime], NewJob]  # makes the job for the plan's next message
 
 
-@dataclass(slots=True)
-class Firing:
-    after: Plan  # the plan after this write
-    jobs: tuple[NewJob, ...]  # one or none
-    entries: tuple[Entry, ...]
-
-    def bundle(self, now: datetime) -> Bundle:
-        writes = self.after.write(now), *(entry.write(self.after.person) for entry in self.entries)
-        return Bundle(writes, self.jobs)
-
-
-def fire(plan: Plan, now: datetime, make_job: MakeJob) -> Firing:
+def firing_of(plan: Plan, now: datetime, make_job: MakeJob) -> Firing[Plan]:
     """Decide what to do with a plan that is due. If several years were missed, skip those that are too late."""
     if plan.tzdata < tzdata_version():
         plan = plan.derived()
@@ -41,6 +30,6 @@ def fire(plan: Plan, now: datetime, make_job: MakeJob) -> Firing:
             plan = replace(plan, next=upcoming._replace(due=clear))
         else:
             jobs.append(make_job(plan, now))
-            entries.append(ledger.sent(plan, upcoming, jobs[-1].id, now))
+            entries.append(ledger.fired(plan, upcoming, jobs[-1].id, now))
             plan = plan.beyond(sent=True)
-    return Firing(plan, tuple(jobs), tuple(entries))
+    return Firing(plan, plan.write(now), tuple(jobs), tuple(entries))

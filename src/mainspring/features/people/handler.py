@@ -5,17 +5,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, timedelta
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any, get_type_hints
 
 from mainspring.context import Context
 from mainspring.errors import Cancel, ConfigurationError, InvalidPerson, Snooze
+from mainspring.features.people.api import People
 from mainspring.features.people.lookups import Lookups
 from mainspring.features.people.occasion import Occasion
 from mainspring.features.people.person import Person
 from mainspring.log import get_log
-
-if TYPE_CHECKING:
-    from mainspring.app import Mainspring
+from mainspring.services import Services
 
 log = get_log("mainspring.occasions")
 
@@ -25,10 +24,12 @@ PAYLOAD: dict[str, type] = {"person": str, "kind": str, "on": date, "due": datet
 INJECTED: dict[type, str] = {Person: "person", Occasion: "occasion", Context: "ctx"}
 
 
-def task_function(app: Mainspring, function: Callable[..., Any], names: Mapping[str, Any]) -> Callable[..., Any]:
+def task_function(
+    people: People, services: Services, function: Callable[..., Any], names: Mapping[str, Any]
+) -> Callable[..., Any]:
     """Return the function that the task of an occasion's handler runs."""
     wants = arguments_of(function, names)
-    lookups: Lookups[Looked] = Lookups(app.people.look_up)
+    lookups: Lookups[Looked] = Lookups(people.look_up)
 
     def arguments(found: Looked, payload: dict[str, Any]) -> dict[str, Any]:
         ctx = payload.pop("ctx", None)
@@ -40,7 +41,7 @@ def task_function(app: Mainspring, function: Callable[..., Any], names: Mapping[
         return await function(**arguments(await lookups.get(payload["person"]), payload))
 
     def in_thread(**payload: Any) -> Any:
-        return function(**arguments(app.run(lookups.get(payload["person"])), payload))
+        return function(**arguments(services.run(lookups.get(payload["person"])), payload))
 
     chosen = on_loop if inspect.iscoroutinefunction(function) else in_thread
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):

@@ -7,21 +7,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mainspring.clock import duration
 from mainspring.errors import ConfigurationError, InvalidPerson
-from mainspring.features.people import kinds, ledger
+from mainspring.features.people.api import People
 from mainspring.features.people.handler import task_function
-from mainspring.features.people.ledger import Entry
+from mainspring.features.people.ledger import OCCASIONS, OccasionEntry
 from mainspring.features.people.occasion import KIND
 from mainspring.features.people.plan import Plan, collection_of
+from mainspring.features.people.storage import known_kinds
 from mainspring.features.people.timer import OccasionTimer
 from mainspring.features.schedules.rules import PACKAGED
-from mainspring.stores.documents import Document, Key, Listing
-
-if TYPE_CHECKING:
-    from mainspring.app import Mainspring
+from mainspring.pipeline import Pipeline
+from mainspring.services import Services
+from mainspring.stores.documents import Document, Key
+from mainspring.timers import Timers
 
 WEEK = timedelta(days=7)
 
@@ -43,8 +44,11 @@ class Upcoming:
 
 
 class Occasions:
-    def __init__(self, app: Mainspring) -> None:
-        self._app = app
+    def __init__(self, services: Services, pipeline: Pipeline, people: People, timers: Timers) -> None:
+        self._services = services
+        self._pipeline = pipeline
+        self._people = people
+        self._all_timers = timers
         self._timers: dict[str, OccasionTimer] = {}
 
     @property
@@ -63,11 +67,11 @@ class Occasions:
         if known is not None and _place(known.task.function) != _place(function):  # else the module is reloaded
             msg = f"{kind!r} is handled by {known.task.name!r} already; a kind can have only one handler"
             raise ConfigurationError(msg)
-        task = make(task_function(self._app, function, names))
+        task = make(task_function(self._people, self._services, function, names))
         task.keys_are_unique = True
         if known is None:
-            self._timers[kind] = OccasionTimer(self._app, kind, task)
-            self._app.timers.add(self._timers[kind])
+            self._timers[kind] = OccasionTimer(self._services, self._pipeline, kind, task)
+            self._all_timers.add(self._timers[kind])
         else:
             known.task = task
 
@@ -75,25 +79,24 @@ class Occasions:
         self, ahead: timedelta = WEEK, *, kind: str | None = None, limit: int = 100
     ) -> Sequence[Upcoming]:
         """Return what will be sent within `ahead`, soonest first, including what is overdue."""
-        wanted = [kind] if kind is not None else await kinds.known(self._app.store)
+        wanted = [kind] if kind is not None else await known_kinds(self._services.store)
         found: list[Upcoming] = []
         for name in wanted:
-            due = await self._app.store.due(collection_of(name), limit, ahead=duration(ahead))
+            due = await self._services.store.due(collection_of(name), limit, ahead=duration(ahead))
             found += [_upcoming(plan) for plan in _readable(due.documents)]
         return sorted(found, key=lambda one: (one.due, one.person, one.kind))[:limit]
 
     async def next(self, person: str) -> Sequence[Upcoming]:
         """Return the next message of each occasion of one person, soonest first."""
-        found = await self._app.people.get(person)
+        found = await self._people.get(person)
         keys = [Key(collection_of(occasion.kind), "", person) for occasion in found.occasions]
-        plans = _readable(await self._app.store.documents(keys))
+        plans = _readable(await self._services.store.documents(keys))
         return sorted((_upcoming(plan) for plan in plans if plan.next is not None), key=lambda one: one.due)
 
-    async def ledger(self, person: str, *, limit: int = 100, before: date | None = None) -> Sequence[Entry]:
+    async def ledger(self, person: str, *, limit: int = 100, before: datetime | None = None) -> Sequence[OccasionEntry]:
         """Return what became of a person's occasions, newest first."""
-        seen = None if before is None else (person, str(before))
-        listing = Listing(ledger.COLLECTION, person, seen, limit, backwards=True)
-        return [Entry.from_document(document) for document in await self._app.store.browse(listing)]
+        found = await self._services.store.browse(OCCASIONS.page(person, limit, before))
+        return [OccasionEntry.from_document(document) for document in found]
 
 
 def _place(function: Callable[..., Any]) -> tuple[str, str]:

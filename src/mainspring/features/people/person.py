@@ -11,6 +11,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import time
+from functools import lru_cache
 from typing import Annotated, Any
 
 from pydantic import (
@@ -24,10 +27,11 @@ from pydantic import (
     ValidationError,
 )
 
-from mainspring.errors import InvalidPerson
+from mainspring.errors import InvalidPerson, InvalidSchedule
 from mainspring.features.people.occasion import Occasion
-from mainspring.features.people.quiet import quiet_hours
 from mainspring.features.schedules.rules import PACKAGED
+from mainspring.features.schedules.rules.hours import Hours
+from mainspring.features.schedules.rules.parse import times_of_day, write_time
 
 INVALID_ID = "{!r} cannot be an id; use up to 200 printable characters"
 MAX_OCCASIONS = 30  # a person, their plans and ledger are one write, which has up to 100 items in DynamoDB
@@ -71,6 +75,38 @@ def _occasions(several: Sequence[Occasion]) -> Sequence[Occasion]:
         msg = f"{len(several)} occasions; a person can have up to {MAX_OCCASIONS}"
         raise ValueError(msg)
     return tuple(sorted(several, key=lambda occasion: occasion.kind))
+
+
+@dataclass(frozen=True, slots=True)
+class QuietHours:
+    """Local hours in which a person gets no messages: `22:00-08:00`."""
+
+    start: time
+    end: time  # excluded
+
+    def __str__(self) -> str:
+        return f"{write_time(self.start)}-{write_time(self.end)}"
+
+    @property
+    def others(self) -> Hours:
+        """Return the hours in which messages may be sent."""
+        return Hours(self.end, self.start)
+
+
+@lru_cache(maxsize=1024)
+def quiet_hours(text: str) -> QuietHours:
+    first, dash, last = text.partition("-")
+    try:
+        (start,), (end,) = times_of_day(first.strip()), times_of_day(last.strip())
+    except InvalidSchedule:
+        dash, start, end = "", time(), time()
+    if not dash:
+        msg = f"{text!r} are not quiet hours; write 22:00-08:00"
+        raise ValueError(msg)
+    if start == end:
+        msg = f"{text!r} covers the whole day; leave some time in which messages may be sent"
+        raise ValueError(msg)
+    return QuietHours(start, end)
 
 
 AS_TUPLE = GetPydanticSchema(lambda _source, handler: handler.generate_schema(tuple[Occasion, ...]))

@@ -7,25 +7,21 @@ either before or after it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from typing import TYPE_CHECKING
 
-from mainspring.features.people import kinds, ledger
-from mainspring.features.people.api import Stored
-from mainspring.features.people.ledger import Became, Entry
+from mainspring.features.people.ledger import OCCASIONS, OccasionEntry
 from mainspring.features.people.occasion import Occasion
 from mainspring.features.people.person import Person
 from mainspring.features.people.plan import Plan, collection_of, planned
-from mainspring.features.people.search import EMAILS, PEOPLE, email_key
+from mainspring.features.people.storage import EMAILS, PEOPLE, StoredPerson, email_key, note_kind, person_key
 from mainspring.features.people.times import Times
-from mainspring.stores.documents import Bundle, Document, Key, Listing, Write
+from mainspring.features.schedules.ledger import Became
+from mainspring.services import Services
+from mainspring.stores.documents import Bundle, Document, Key, Write
+from mainspring.stores.paging import pages
 
-if TYPE_CHECKING:
-    from mainspring.app import Mainspring
-
-PAGE = 500
 LEDGER_ENTRIES_READ = 100  # newest entries of a person's ledger, to find what was sent
 
 
@@ -63,35 +59,28 @@ class PersonLack:
         return self.email is not None or bool(self.occasions)
 
 
-async def look(app: Mainspring, most: int) -> Lack:
+async def look(services: Services, most: int) -> Lack:
     """Check up to about `most` people, in the order of their ids; return what is missing."""
     lack = Lack()
-    async for page in _pages(app, PEOPLE, ""):
-        _count(lack, page, await _lacking(app, page))
+    async for page in pages(services.store, PEOPLE):
+        _count(lack, page, await _lacking(services, page))
         if lack.people >= most:
             break
     return lack
 
 
-async def mend(app: Mainspring) -> Lack:
+async def mend(services: Services) -> Lack:
     """Restore what is missing for all people, and remove stray list entries; return what was wrong."""
     lack = Lack()
-    async for page in _pages(app, PEOPLE, ""):
-        found = await _lacking(app, page)
+    async for page in pages(services.store, PEOPLE):
+        found = await _lacking(services, page)
         _count(lack, page, found)
-        await _put_back(app, found)
-    async for page in _pages(app, EMAILS, None):
-        strays = await _strays(app, page)
+        await _put_back(services, found)
+    async for page in pages(services.store, EMAILS, None):
+        strays = await _strays(services, page)
         lack.strays += len(strays)
-        await app.store.write([Bundle((Write(one.key, None, expected=one.version),)) for one in strays])
+        await services.store.write([Bundle((Write(one.key, None, expected=one.version),)) for one in strays])
     return lack
-
-
-async def _pages(app: Mainspring, collection: str, group: str | None) -> AsyncIterator[Sequence[Document]]:
-    seen: tuple[str, str] | None = None
-    while page := await app.store.browse(Listing(collection, group, seen, PAGE)):
-        yield page
-        seen = page[-1].key.group, page[-1].key.id
 
 
 def _count(lack: Lack, page: Sequence[Document], found: Iterable[PersonLack]) -> None:
@@ -104,11 +93,13 @@ def _count(lack: Lack, page: Sequence[Document], found: Iterable[PersonLack]) ->
 # -- what is missing ---------------------------------------------------------------------------------------
 
 
-async def _lacking(app: Mainspring, page: Sequence[Document]) -> list[PersonLack]:
+async def _lacking(services: Services, page: Sequence[Document]) -> list[PersonLack]:
     """Return what is missing for the people on a page. People that only a newer version can read are left to it."""
-    should = [_whole(one, person) for one in page if isinstance(person := Stored.of(one).person, Person)]
+    should = [
+        _whole(one, person) for one in page if isinstance(person := StoredPerson.from_document(one).person, Person)
+    ]
     wanted = [key for one in should for key in (one.email, *one.plans) if key is not None]
-    there = {one.key for one in await app.store.documents(wanted)} if wanted else set()
+    there = {one.key for one in await services.store.documents(wanted)} if wanted else set()
     return [lack for one in should if (lack := one.without(there))]
 
 
@@ -116,8 +107,10 @@ def _whole(document: Document, person: Person) -> PersonLack:
     return PersonLack(document, person, email_key(person.id, person), person.occasions)
 
 
-async def _strays(app: Mainspring, page: Sequence[Document]) -> list[Document]:
-    people = {one.key.id: Stored.of(one).person for one in await app.store.documents(_people_of(page))}
+async def _strays(services: Services, page: Sequence[Document]) -> list[Document]:
+    people = {
+        one.key.id: StoredPerson.from_document(one).person for one in await services.store.documents(_people_of(page))
+    }
     return [
         one
         for one in page
@@ -127,25 +120,25 @@ async def _strays(app: Mainspring, page: Sequence[Document]) -> list[Document]:
 
 
 def _people_of(page: Sequence[Document]) -> list[Key]:
-    return [Key(PEOPLE, "", person_id) for person_id in {document.key.id for document in page}]
+    return [person_key(person_id) for person_id in {document.key.id for document in page}]
 
 
 # -- putting it back ---------------------------------------------------------------------------------------
 
 
-async def _put_back(app: Mainspring, found: Sequence[PersonLack]) -> None:
+async def _put_back(services: Services, found: Sequence[PersonLack]) -> None:
     for kind in {occasion.kind for lack in found for occasion in lack.occasions}:
-        await kinds.note(app.store, kind)
-    bundles = [await _bundle(app, lack) for lack in found]
+        await note_kind(services.store, kind)
+    bundles = [await _bundle(services, lack) for lack in found]
     if bundles:
-        await app.store.write(bundles)
+        await services.store.write(bundles)
 
 
-async def _bundle(app: Mainspring, lack: PersonLack) -> Bundle:
-    now, person = app.now(), lack.person
+async def _bundle(services: Services, lack: PersonLack) -> Bundle:
+    now, person = services.now(), lack.person
     writes = [Write(lack.document.key, lack.document.data, expected=lack.document.version)]
     writes += [Write(lack.email, "{}")] if lack.email is not None else []
-    sent = await _sent(app, person.id) if lack.occasions else {}
+    sent = await _sent(services, person.id) if lack.occasions else {}
     for occasion in lack.occasions:
         times = Times.of(person, occasion)
         before = Plan(person.id, occasion.kind, times, sent=sent.get(occasion.kind), gone=True)
@@ -153,8 +146,8 @@ async def _bundle(app: Mainspring, lack: PersonLack) -> Bundle:
     return Bundle(tuple(writes))
 
 
-async def _sent(app: Mainspring, person: str) -> dict[str, date]:
+async def _sent(services: Services, person: str) -> dict[str, date]:
     """Return, by kind, the last date for which a message was sent, so that it is not sent again."""
-    newest = await app.store.browse(Listing(ledger.COLLECTION, person, None, LEDGER_ENTRIES_READ, backwards=True))
-    entries = [Entry.from_document(document) for document in reversed(newest)]
-    return {entry.kind: entry.on for entry in entries if entry.became is Became.SENT}
+    newest = await services.store.browse(OCCASIONS.page(person, LEDGER_ENTRIES_READ, None))
+    entries = [OccasionEntry.from_document(document) for document in reversed(newest)]
+    return {entry.kind: entry.on for entry in entries if entry.became is Became.FIRED}

@@ -9,15 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import Any
 
 from mainspring.features.people.person import Person
 from mainspring.features.people.plan import collection_of
-from mainspring.stores.documents import Key, Write
-
-PEOPLE = "people"
-EMAILS = "people.email"
+from mainspring.features.people.storage import EMAILS, PEOPLE, group_of, plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,30 +60,6 @@ class Search:
         return any(plain(name).startswith(wanted) for name in (person.name, person.last_name) if name)
 
 
-def plain(text: str) -> str:
-    return text.casefold().strip()
-
-
 def is_value(value: Any, wanted: Any) -> bool:
     """Return whether a value matches. The text "3" also matches the number 3: CSV files and the CLI give texts."""
     return bool(value == wanted) or (isinstance(wanted, str) and value is not None and json.dumps(value) == wanted)
-
-
-# -- the lists by e-mail address ----------------------------------------------------------------------
-
-
-def group_of(email: str) -> str:
-    """Return a hash of an address: its length is fixed, and no address is left in a key."""
-    return sha256(plain(email).encode()).hexdigest()[:32]
-
-
-def email_writes(id: str, before: Person | None, after: Person | None) -> list[Write]:
-    """Return the changes of the e-mail lists. Write them with the person, whose version fences them."""
-    old, new = email_key(id, before), email_key(id, after)
-    if old == new:
-        return []
-    return [*([Write(old, None)] if old else []), *([Write(new, "{}")] if new else [])]
-
-
-def email_key(id: str, person: Person | None) -> Key | None:
-    return None if person is None or person.email is None else Key(EMAILS, group_of(person.email), id)

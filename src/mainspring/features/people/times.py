@@ -8,8 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, get_args
 
 from mainspring.features.people.occasion import Occasion, read_day, read_grace, read_time
-from mainspring.features.people.person import Person
-from mainspring.features.people.quiet import quiet_hours
+from mainspring.features.people.person import Person, quiet_hours
 from mainspring.features.schedules.rules import PACKAGED, Yearly
 from mainspring.features.schedules.rules.zones import Zone
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from mainspring.errors import ConfigurationError, InvalidSchedule, ScheduleNotFound, StoreBusy
-from mainspring.features.schedules import ledger
 from mainspring.features.schedules.audit import note_change, note_trigger
-from mainspring.features.schedules.firing import undecided_entries
-from mainspring.features.schedules.ledger import Entry
+from mainspring.features.schedules.firing import triggered, undecided_entries
+from mainspring.features.schedules.ledger import SCHEDULES, Entry
 from mainspring.features.schedules.rules import (
     PACKAGED,
     Change,
@@ -26,12 +25,11 @@ from mainspring.features.schedules.rules import (
 from mainspring.features.schedules.storage import COLLECTION, StoredSchedule, template_of
 from mainspring.job import Inserted, NewJob
 from mainspring.log import get_log
-from mainspring.services import whoami
-from mainspring.stores.documents import ABSENT, Bundle, Key, Listing, Note, Write
+from mainspring.pipeline import Pipeline
+from mainspring.services import Services, whoami
+from mainspring.stores.documents import ABSENT, Bundle, Key, Note, Write
+from mainspring.stores.paging import pages
 from mainspring.stores.protocol import By
-
-if TYPE_CHECKING:
-    from mainspring.app import Mainspring
 
 log = get_log("mainspring.schedules")
 
@@ -39,7 +37,6 @@ When = Schedule | Rule | timedelta | str
 """When something runs: a schedule, a rule, an interval, or a text for one of these."""
 
 MAX_TRIES = 20  # of a change while other processes change the same schedule
-PAGE = 500
 COMPARED_TIME = timedelta(days=366)
 NOT_IN_CODE = "it is no longer in the code"
 
@@ -57,8 +54,9 @@ class Declared:
 class Schedules:
     """The schedules of an application. Each change takes effect at once, in every process."""
 
-    def __init__(self, app: Mainspring) -> None:
-        self._app = app
+    def __init__(self, services: Services, pipeline: Pipeline) -> None:
+        self._services = services
+        self._pipeline = pipeline
         self.declared: dict[str, Declared] = {}
 
     # -- creating -------------------------------------------------------------------------------------
@@ -93,7 +91,9 @@ class Schedules:
                 return new
             restarts = known is not None and new.decided is None
             gone = (
-                undecided_entries(known, self._app.now(), "changed", "the schedule was changed before it was fired")
+                undecided_entries(
+                    known, self._services.now(), "changed", "the schedule was changed before it was fired"
+                )
                 if known is not None and restarts
                 else ()
             )
@@ -105,8 +105,8 @@ class Schedules:
         self, known: StoredSchedule | None, id: str, schedule: Schedule, job: NewJob, owner: str | None
     ) -> StoredSchedule:
         if known is None:
-            return StoredSchedule(id, schedule, template_of(job), self._app.now(), owner, version=ABSENT).derived()
-        new = replace(known.replaced(schedule, self._app.now()), job=template_of(job), owner=owner)
+            return StoredSchedule(id, schedule, template_of(job), self._services.now(), owner, version=ABSENT).derived()
+        new = replace(known.replaced(schedule, self._services.now()), job=template_of(job), owner=owner)
         return known if new == known else new.derived()
 
     # -- reading --------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class Schedules:
         return found
 
     async def _find(self, id: str) -> StoredSchedule | None:
-        found = await self._app.store.documents([Key(COLLECTION, "", id)])
+        found = await self._services.store.documents([Key(COLLECTION, "", id)])
         return StoredSchedule.from_document(found[0]) if found else None
 
     async def list(self) -> list[StoredSchedule]:
@@ -138,20 +138,17 @@ class Schedules:
         return {name: str(found) async for name, found in self._all() if isinstance(found, InvalidSchedule)}
 
     async def _all(self) -> AsyncIterator[tuple[str, StoredSchedule | InvalidSchedule]]:
-        seen: tuple[str, str] | None = None
-        while page := await self._app.store.browse(Listing(COLLECTION, "", seen, PAGE)):
+        async for page in pages(self._services.store, COLLECTION):
             for document in page:
                 try:
                     yield document.key.id, StoredSchedule.from_document(document)
                 except InvalidSchedule as error:
                     yield document.key.id, error
-            seen = page[-1].key.group, page[-1].key.id
 
     async def ledger(self, id: str, *, limit: int = 100, before: datetime | None = None) -> Sequence[Entry]:
         """Return what became of the schedule's occurrences, newest first."""
-        seen = None if before is None else (id, f"{before:%Y-%m-%dT%H:%M:%S.%fZ}")
-        listing = Listing(ledger.COLLECTION, id, seen, limit, backwards=True)
-        return [Entry.from_document(document) for document in await self._app.store.browse(listing)]
+        found = await self._services.store.browse(SCHEDULES.page(id, limit, before))
+        return [Entry.from_document(document) for document in found]
 
     async def preview(self, id: str, count: int = 10, *, reader: str = "UTC") -> Sequence[Row]:
         """Return the next fires, each in the schedule's zone, in UTC and in the reader's zone.
@@ -159,7 +156,7 @@ class Schedules:
         Occurrences that have fired are left out, even after a change of zone. Overdue ones come first, if they will be
         caught up.
         """
-        stored, now = await self.get(id), self._app.now()
+        stored, now = await self.get(id), self._services.now()
         if stored.disabled:
             return []
         return preview(stored.schedule, now, count, since=stored.position(now), reader=reader)
@@ -168,7 +165,7 @@ class Schedules:
         self, id: str, when: When, *, ahead: timedelta = COMPARED_TIME, **policies: Unpack[PoliciesInZone]
     ) -> Sequence[Change]:
         """Return how the coming fires would change if `put` replaced the schedule by this one."""
-        stored, now = await self.get(id), self._app.now()
+        stored, now = await self.get(id), self._services.now()
         return compare_stored(stored, stored.replaced(as_schedule(when, **policies), now), now, ahead)
 
     # -- changing -------------------------------------------------------------------------------------
@@ -177,12 +174,12 @@ class Schedules:
         self, id: str, *, until: datetime | None = None, reason: str = "", actor: str | None = None
     ) -> StoredSchedule:
         """Stop firing until `until`, or until `resume`. Occurrences during the pause are not caught up."""
-        now, by = self._app.now(), By(actor or whoami(), reason)
+        now, by = self._services.now(), By(actor or whoami(), reason)
         return await self._change(id, "pause", by, lambda old: replace(old, schedule=old.schedule.paused(now, until)))
 
     async def resume(self, id: str, *, reason: str = "", actor: str | None = None) -> StoredSchedule:
         """Fire again from now on. The ledger lists the occurrences that fell into the pause at once."""
-        now, by = self._app.now(), By(actor or whoami(), reason)
+        now, by = self._services.now(), By(actor or whoami(), reason)
         return await self._change(
             id, "resume", by, lambda old: replace(old, schedule=old.schedule.resumed(now)), look_at=now
         )
@@ -190,11 +187,11 @@ class Schedules:
     async def trigger(self, id: str, *, reason: str = "", actor: str | None = None) -> Inserted:
         """Run the job once now, in addition to its times. `ctx.occurrence` is this moment, in the schedule's zone."""
         stored, by = await self.get(id), By(actor or whoami(), reason)
-        occurrence = stored.schedule.occurrence_at(self._app.now())
+        occurrence = stored.schedule.occurrence_at(self._services.now())
         job = stored.job_now(occurrence)
-        entry = ledger.triggered(occurrence, job.id, by.actor)
-        bundle = Bundle((entry.write(id),), (job,), note_trigger(by, id, job.id))
-        (inserted,) = await self._app.pipeline.write([bundle])
+        entry = triggered(occurrence, job.id, by.actor)
+        bundle = Bundle((entry.write(SCHEDULES, id),), (job,), note_trigger(by, id, job.id))
+        (inserted,) = await self._pipeline.write([bundle])
         assert inserted is not None  # noqa: S101 - the write has no condition that could fail
         return inserted[0]
 
@@ -206,9 +203,11 @@ class Schedules:
             if id in self.declared:
                 msg = f"schedule {id!r} is declared in the code and would come back; remove it there, or pause it"
                 raise ConfigurationError(msg)
-            gone = undecided_entries(stored, self._app.now(), "removed", "the schedule was deleted before it was fired")
-            writes = Write(stored.key, None, expected=stored.version), *(entry.write(id) for entry in gone)
-            (answer,) = await self._app.store.write([Bundle(writes, note=note_change(by, "delete", stored, None))])
+            gone = undecided_entries(
+                stored, self._services.now(), "removed", "the schedule was deleted before it was fired"
+            )
+            writes = Write(stored.key, None, expected=stored.version), *(entry.write(SCHEDULES, id) for entry in gone)
+            (answer,) = await self._services.store.write([Bundle(writes, note=note_change(by, "delete", stored, None))])
             if answer is not None or await self._find(id) is None:  # deleted, by this process or by another
                 return  # else it fired meanwhile, and `gone` is no longer right
         raise _too_busy(id)
@@ -225,7 +224,7 @@ class Schedules:
         for _ in range(MAX_TRIES):
             known = await self.get(id)
             new = change(known).derived()
-            gone = undecided_entries(known, self._app.now(), "removed", new.disabled) if new.disabled else ()
+            gone = undecided_entries(known, self._services.now(), "removed", new.disabled) if new.disabled else ()
             if await self._write(new, note_change(by, action, known, new), look_at, gone):
                 return await self.get(id)
         raise _too_busy(id)
@@ -237,8 +236,8 @@ class Schedules:
         look_at: datetime | None = None,
         gone: Sequence[Entry] = (),
     ) -> bool:
-        writes = stored.write(look_at=look_at), *(entry.write(stored.id) for entry in gone)
-        (answer,) = await self._app.store.write([Bundle(writes, note=note)])
+        writes = stored.write(look_at=look_at), *(entry.write(SCHEDULES, stored.id) for entry in gone)
+        (answer,) = await self._services.store.write([Bundle(writes, note=note)])
         return answer is not None
 
     # -- declared in code ---------------------------------------------------------------------------------
@@ -262,7 +261,7 @@ class Schedules:
                 await self._put(declared.id, declared.schedule, declared.job, by, owner=declared.owner)
             except InvalidSchedule as error:  # a newer version of the program wrote it: leave it to that one
                 log.warning("schedule_left_alone", schedule=declared.id, error=str(error))
-        owners = {owner_of(task.function) for task in self._app.tasks.values()}
+        owners = {owner_of(task.function) for task in self._services.tasks.values()}
         async for stored in self.all():
             if stored.owner in owners and stored.id not in self.declared and stored.enabled:
                 by = _code_of(stored.owner)

@@ -5,67 +5,64 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Generic, TypeVar
 
-from mainspring.features.schedules import ledger
-from mainspring.features.schedules.ledger import Became, Entry
-from mainspring.features.schedules.rules import Drop, Fire, Reason, tzdata_version
+from mainspring.features.schedules.ledger import SCHEDULES, Became, Entry, Ledger
+from mainspring.features.schedules.rules import Drop, Fire, Occurrence, Reason, tzdata_version
 from mainspring.features.schedules.storage import StoredSchedule
 from mainspring.job import Job, NewJob
-from mainspring.stores.documents import Bundle, Key
+from mainspring.stores.documents import Bundle, Key, Write
+
+T = TypeVar("T")
 
 RUN_CHECK_INTERVAL = timedelta(seconds=10)
 """How soon to check again whether a run has ended, if the next one starts after that."""
 
 
-@dataclass(frozen=True, slots=True)
-class Firing:
-    """What to write for one schedule that is due."""
+@dataclass(slots=True)
+class Firing(Generic[T]):
+    """What to write for one document that is due: the document itself, the jobs and the entries of the ledger.
 
-    after: StoredSchedule  # the schedule after this write
+    Treat it as immutable; `Write` says why it is not frozen.
+    """
+
+    after: T  # what the document contains after this write
+    write: Write
     jobs: tuple[NewJob, ...] = ()
     entries: tuple[Entry, ...] = ()
-    look_at: datetime | None = None  # when to check the schedule again, if that is before its next occurrence
 
-    def without(self, fired: Collection[Key]) -> Firing:
-        """Return this without the occurrences in `fired`: they fired early, by a clock that was ahead."""
-        kept = tuple(entry for entry in self.entries if entry.write(self.after.id).key not in fired)
-        gone = {entry.job_id for entry in self.entries if entry not in kept}
-        jobs = tuple(job for job in self.jobs if job.id not in gone)
-        after = replace(
-            self.after,
-            fires=self.after.fires - len(self.jobs) + len(jobs),
-            last_jobs=tuple(job_id for job_id in self.after.last_jobs if job_id not in gone),
-            ahead=None if self._is_past(self.after.ahead) else self.after.ahead,
-        )
-        return replace(self, after=after, jobs=jobs, entries=kept)
+    @property
+    def owner(self) -> str:
+        """Return the id of the schedule or person that the document and the ledger belong to."""
+        return self.write.key.id
 
-    def _is_past(self, ahead: datetime | None) -> bool:
-        return ahead is not None and self.after.decided is not None and self.after.decided.utc >= ahead
+    def bundle(self, ledger: Ledger) -> Bundle:
+        owner = self.write.key.id
+        return Bundle((self.write, *(entry.write(ledger, owner) for entry in self.entries)), self.jobs)
 
-    def bundle(self) -> Bundle:
-        writes = self.after.write(look_at=self.look_at), *(entry.write(self.after.id) for entry in self.entries)
-        return Bundle(writes, self.jobs)
+
+# -- what is due --------------------------------------------------------------------------------------
 
 
 def needs_last_jobs(stored: StoredSchedule) -> bool:
     return bool(stored.last_jobs) and (stored.schedule.rule.from_finish or stored.schedule.overlap != "allow")
 
 
-def fire(stored: StoredSchedule, now: datetime, last: Sequence[Job] = ()) -> Firing:
+def firing_of(stored: StoredSchedule, now: datetime, last: Sequence[Job] = ()) -> Firing[StoredSchedule]:
     """Decide what to do with the occurrences that are due. `last`: the last fired jobs, if `needs_last_jobs`."""
     running = [job for job in last if not job.finished]
     if stored.schedule.rule.from_finish and last:
         if running:
-            return Firing(stored, look_at=now + RUN_CHECK_INTERVAL)
+            return Firing(stored, stored.write(look_at=now + RUN_CHECK_INTERVAL))
         stored = replace(stored, since=max(stored.since, *(job.finished_at or now for job in last)))
     plan = stored.schedule.plan(stored.undecided_since, now)
     busy = running[0] if running and stored.schedule.overlap == "skip" else None
     fires, overlaps = _without_overlap(stored, plan.fires, busy)
     jobs = tuple(stored.job_for(fire.occurrence) for fire in fires)
     entries = [
-        *(_entry_of(drop, busy, now) for drop in plan.drops),
-        *(ledger.fired(fire, job.id, now) for fire, job in zip(fires, jobs, strict=True)),
-        *(ledger.overlapped(fire, busy.id if busy else jobs[0].id, now) for fire in overlaps),
+        *(_dropped_or_overlapped(drop, busy, now) for drop in plan.drops),
+        *(_fired(fire, job.id, now) for fire, job in zip(fires, jobs, strict=True)),
+        *(_overlapped(fire, busy.id if busy else jobs[0].id, now) for fire in overlaps),
     ]
     after = replace(
         stored,
@@ -77,27 +74,24 @@ def fire(stored: StoredSchedule, now: datetime, last: Sequence[Job] = ()) -> Fir
         tzdata=tzdata_version(),  # that `next` was found with; a process with a newer version finds it again
     )
     is_open = stored.schedule.rule.from_finish and bool(jobs)
-    return Firing(after, jobs, tuple(entries), look_at=now + RUN_CHECK_INTERVAL if is_open else None)
+    write = after.write(look_at=now + RUN_CHECK_INTERVAL if is_open else None)
+    return Firing(after, write, jobs, tuple(entries))
 
 
-def undecided_entries(stored: StoredSchedule, now: datetime, reason: str, why: str) -> tuple[Entry, ...]:
-    """Return ledger entries for due occurrences that did not fire before the schedule was replaced or removed."""
-    if stored.disabled or stored.schedule.rule.from_finish:  # the latter has no fixed times that could be missed
-        return ()
-    plan = stored.schedule.plan(stored.undecided_since, now)
-    paused = [drop for drop in plan.drops if drop.reason is Reason.PAUSED]
-    others = [drop for drop in plan.drops if drop.reason is not Reason.PAUSED]
-    return (
-        *(ledger.dropped(drop, now) for drop in paused),
-        *(replace(ledger.dropped(drop, now), became=Became.SKIPPED, reason=reason, why=why) for drop in others),
-        *(ledger.skipped(fire.occurrence, now, reason, why) for fire in plan.fires),
+def without_repeats(firing: Firing[StoredSchedule], fired: Collection[Key]) -> Firing[StoredSchedule]:
+    """Return this without the entries in `fired`: those occurrences fired early, by a clock that was ahead."""
+    kept = tuple(entry for entry in firing.entries if entry.document_key(SCHEDULES, firing.owner) not in fired)
+    gone = {entry.job_id for entry in firing.entries if entry not in kept}
+    jobs = tuple(job for job in firing.jobs if job.id not in gone)
+    before = firing.after
+    is_past = before.ahead is not None and before.decided is not None and before.decided.utc >= before.ahead
+    after = replace(
+        before,
+        fires=before.fires - len(firing.jobs) + len(jobs),
+        last_jobs=tuple(job_id for job_id in before.last_jobs if job_id not in gone),
+        ahead=None if is_past else before.ahead,
     )
-
-
-def _entry_of(drop: Drop, busy: Job | None, now: datetime) -> Entry:
-    """Return the entry for a drop. What is coalesced into an occurrence that overlaps is skipped as well."""
-    coalesced = drop.reason is Reason.COALESCED
-    return ledger.overlapped_in_a_row(drop, busy.id, now) if busy and coalesced else ledger.dropped(drop, now)
+    return Firing(after, replace(after.write(), due_at=firing.write.due_at), jobs, kept)
 
 
 def _without_overlap(
@@ -107,3 +101,66 @@ def _without_overlap(
     if stored.schedule.overlap != "skip":
         return fires, ()
     return ((), fires) if busy else (fires[:1], fires[1:])
+
+
+# -- what the ledger says -----------------------------------------------------------------------------
+
+
+def triggered(occurrence: Occurrence, job_id: str, actor: str) -> Entry:
+    """Return the entry of a triggered run. Its key is the job's id, as two may be triggered at the same moment."""
+    entry = _entry(Became.TRIGGERED, occurrence, occurrence.utc)
+    return replace(entry, key=job_id, why=f"by {actor}", job_id=job_id)
+
+
+def undecided_entries(stored: StoredSchedule, now: datetime, reason: str, why: str) -> tuple[Entry, ...]:
+    """Return entries for due occurrences that did not fire before the schedule was replaced or removed."""
+    if stored.disabled or stored.schedule.rule.from_finish:  # the latter has no fixed times that could be missed
+        return ()
+    plan = stored.schedule.plan(stored.undecided_since, now)
+    paused = [drop for drop in plan.drops if drop.reason is Reason.PAUSED]
+    others = [drop for drop in plan.drops if drop.reason is not Reason.PAUSED]
+    return (
+        *(_dropped(drop, now) for drop in paused),
+        *(replace(_dropped(drop, now), became=Became.SKIPPED, reason=reason, why=why) for drop in others),
+        *(_skipped(fire.occurrence, now, reason, why) for fire in plan.fires),
+    )
+
+
+def _fired(fire: Fire, job_id: str, now: datetime) -> Entry:
+    return replace(
+        _entry(Became.FIRED, fire.occurrence, now),
+        job_id=job_id,
+        lateness=fire.lateness.total_seconds(),
+        late=fire.late,
+        coalesced=fire.coalesced,
+    )
+
+
+def _dropped_or_overlapped(drop: Drop, busy: Job | None, now: datetime) -> Entry:
+    """Return the entry for a drop. What is coalesced into an occurrence that overlaps is skipped as well."""
+    entry = _dropped(drop, now)
+    if busy is None or drop.reason is not Reason.COALESCED:
+        return entry
+    return replace(entry, became=Became.SKIPPED, reason="overlap", why=_in_the_way(busy.id))
+
+
+def _dropped(drop: Drop, now: datetime) -> Entry:
+    became = Became.COALESCED if drop.reason is Reason.COALESCED else Became.SKIPPED
+    entry = _entry(became, drop.first, now)
+    return replace(entry, reason=drop.reason, why=drop.why, count=drop.count, last=drop.last.utc, exact=drop.exact)
+
+
+def _overlapped(fire: Fire, job_id: str, now: datetime) -> Entry:
+    return _skipped(fire.occurrence, now, "overlap", _in_the_way(job_id))
+
+
+def _in_the_way(job_id: str) -> str:
+    return f"the run before, job {job_id}, had not ended"
+
+
+def _skipped(occurrence: Occurrence, now: datetime, reason: str, why: str) -> Entry:
+    return replace(_entry(Became.SKIPPED, occurrence, now), reason=reason, why=why)
+
+
+def _entry(became: Became, occurrence: Occurrence, now: datetime) -> Entry:
+    return Entry(became, now, occurrence.nominal.isoformat(), occurrence.utc, occurrence.key)

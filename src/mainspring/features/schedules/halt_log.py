@@ -10,11 +10,15 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from mainspring.clock import to_millis
-from mainspring.features.schedules.ledger import LEDGER_RETENTION, Became, Entry
+from mainspring.features.schedules.firing import Firing
+from mainspring.features.schedules.ledger import SCHEDULES, Became, Entry
 from mainspring.stores.documents import Bundle, Document, Key, Listing, Write
 from mainspring.stores.protocol import Halt, Store
+
+T = TypeVar("T")
 
 COLLECTION = "halts"
 NOTE_INTERVAL = timedelta(seconds=60)
@@ -35,7 +39,7 @@ class PastHalt:
 
     def write(self) -> Write:
         data = {"actor": self.actor, "reason": self.reason, "seen": self.seen.isoformat()}
-        return Write(_key(self.since), json.dumps(data), expires_at=to_millis(self.seen + LEDGER_RETENTION))
+        return Write(_key(self.since), json.dumps(data), expires_at=to_millis(self.seen + SCHEDULES.retention))
 
     @classmethod
     def from_document(cls, document: Document) -> PastHalt:
@@ -67,11 +71,27 @@ async def past_halts(store: Store) -> Sequence[PastHalt]:
 # -- what the entries say ---------------------------------------------------------------------------
 
 
+async def with_halts(store: Store, firings: Sequence[Firing[T]]) -> Sequence[Firing[T]]:
+    """Add to the entries which halt made them late, and which halt or pause makes their jobs wait."""
+    halts = await store.halts() if any(firing.jobs for firing in firings) else []
+    late = any(is_to_explain(entry) for firing in firings for entry in firing.entries)
+    past = await past_halts(store) if late else []
+    if not halts and not past:
+        return firings
+    return [_with_halts(firing, halts, past) for firing in firings]
+
+
+def _with_halts(firing: Firing[T], halts: Sequence[Halt], past: Sequence[PastHalt]) -> Firing[T]:
+    queue = firing.jobs[0].queue if firing.jobs else ""
+    entries = tuple(_with_waiting_job(_explained(entry, past), queue, halts) for entry in firing.entries)
+    return replace(firing, entries=entries)
+
+
 def is_to_explain(entry: Entry) -> bool:
     return entry.late or entry.became is Became.COALESCED or entry.reason in {"too_late", "too_many", "missed"}
 
 
-def explained(entry: Entry, past: Sequence[PastHalt]) -> Entry:
+def _explained(entry: Entry, past: Sequence[PastHalt]) -> Entry:
     """Return the entry; if a halt covered its time, with that halt as the explanation."""
     for halt in past:
         if is_to_explain(entry) and halt.covers(entry.utc):
@@ -80,7 +100,7 @@ def explained(entry: Entry, past: Sequence[PastHalt]) -> Entry:
     return entry
 
 
-def with_waiting_job(entry: Entry, queue: str, halts: Sequence[Halt]) -> Entry:
+def _with_waiting_job(entry: Entry, queue: str, halts: Sequence[Halt]) -> Entry:
     """Return the entry; if it fired and a halt or pause keeps its job from starting, say so in it."""
     for halt in halts:
         if entry.became is Became.FIRED and halt.queue in {None, queue}:

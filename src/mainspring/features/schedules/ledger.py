@@ -1,19 +1,35 @@
-"""The ledger of a schedule: for each occurrence, whether it fired, was coalesced, or was skipped and why."""
+"""The ledger: for each occurrence of a schedule or an occasion, whether it fired, or why it did not.
+
+An entry is a document of its own, in the same write as the job that it is about. Each schedule and each person has a
+ledger.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import MISSING, dataclass, fields
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple, Self
 
-from mainspring.clock import to_millis
-from mainspring.features.schedules.rules import Drop, Fire, Occurrence, Reason
+from mainspring.clock import Millis, check_moment, to_millis
 from mainspring.json_text import from_json, to_json
-from mainspring.stores.documents import Document, Key, Write
+from mainspring.stores.documents import Document, Key, Listing, Write
 
-COLLECTION = "ledger"
-LEDGER_RETENTION = timedelta(days=90)
+
+class Ledger(NamedTuple):
+    """Where entries are stored, and for how long."""
+
+    collection: str
+    retention: timedelta
+
+    def page(self, owner: str, limit: int, before: datetime | None) -> Listing:
+        """Select the entries of one schedule or person, newest first; with `before`, only those of earlier instants."""
+        seen = None if before is None else (owner, _sortable(check_moment(before, "before").astimezone(UTC)))
+        return Listing(self.collection, owner, seen, limit, backwards=True)
+
+
+SCHEDULES = Ledger("ledger", timedelta(days=90))
 
 
 class Became(StrEnum):
@@ -23,15 +39,18 @@ class Became(StrEnum):
     TRIGGERED = "triggered"  # by a person, in addition to the schedule's own times
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Entry:
-    """What became of one occurrence, or of several in a row with the same outcome."""
+    """What became of one occurrence, or of several in a row with the same outcome.
+
+    Treat it as immutable; `Write` says why it is not frozen.
+    """
 
     became: Became
     at: datetime  # when that was decided
     nominal: str  # the local time that the rule names; of several, that of the first
     utc: datetime  # its instant
-    key: str  # of the (first) occurrence; for a triggered one, the job's id
+    key: str  # identifies it among those of the same instant; for a triggered one, the job's id
     reason: str = ""  # why it was skipped: overlap, paused, too_late, …
     why: str = ""  # the same in words
     job_id: str | None = None
@@ -43,56 +62,40 @@ class Entry:
     exact: bool = True  # False: there were at least `count`
     halted: bool = False  # a halt made it late, skipped it, or makes its job wait; `why` says which halt
 
-    def write(self, schedule: str) -> Write:
-        data = {name: getattr(self, name) for name in self.__slots__}
-        name = f"{self.utc:%Y-%m-%dT%H:%M:%S.%fZ} {self.key}"  # ids sort by time
-        return Write(Key(COLLECTION, schedule, name), to_json(data), expires_at=to_millis(self.at + LEDGER_RETENTION))
+    def document_key(self, ledger: Ledger, owner: str) -> Key:
+        return Key(ledger.collection, owner, f"{_sortable(self.utc)} {self.key}")
+
+    def write(self, ledger: Ledger, owner: str) -> Write:
+        """Return the write, without the fields that have their default value."""
+        data: dict[str, Any] = {
+            "became": self.became, "at": self.at, "nominal": self.nominal, "utc": self.utc, "key": self.key,
+        }  # fmt: skip
+        for name, default in DEFAULTS:
+            if (value := getattr(self, name)) != default:
+                data[name] = value
+        return Write(self.document_key(ledger, owner), to_json(data), expires_at=_expiry(self.at, ledger.retention))
 
     @classmethod
-    def from_document(cls, document: Document) -> Entry:
+    def from_document(cls, document: Document) -> Self:
         stored: dict[str, Any] = from_json(document.data)
-        data = {name: stored[name] for name in cls.__slots__ if name in stored}  # newer versions may have more fields
-        moments = {name: data[name] and datetime.fromisoformat(data[name]) for name in ("at", "utc", "last")}
-        return cls(**{**data, **moments, "became": Became(data["became"])})
+        data = {name: stored[name] for name in NAMES if name in stored}  # newer versions may have more fields
+        data |= {name: datetime.fromisoformat(data[name]) for name in ("at", "utc", "last") if name in data}
+        return cls(**data | {"became": Became(data["became"])})
 
 
-def fired(fire: Fire, job_id: str, now: datetime) -> Entry:
-    return replace(
-        _entry(Became.FIRED, fire.occurrence, now),
-        job_id=job_id,
-        lateness=fire.lateness.total_seconds(),
-        late=fire.late,
-        coalesced=fire.coalesced,
-    )
+NAMES = tuple(field.name for field in fields(Entry))
+DEFAULTS = tuple((field.name, field.default) for field in fields(Entry) if field.default is not MISSING)
 
 
-def overlapped(fire: Fire, job_id: str, now: datetime) -> Entry:
-    return skipped(fire.occurrence, now, "overlap", _in_the_way(job_id))
+# Cached, because all entries of a burst have the same times.
 
 
-def skipped(occurrence: Occurrence, now: datetime, reason: str, why: str) -> Entry:
-    return replace(_entry(Became.SKIPPED, occurrence, now), reason=reason, why=why)
+@lru_cache(maxsize=256)
+def _sortable(utc: datetime) -> str:
+    """Return an instant as text that sorts by time, like the ids of entries."""
+    return f"{utc:%Y-%m-%dT%H:%M:%S.%fZ}"
 
 
-def overlapped_in_a_row(drop: Drop, job_id: str, now: datetime) -> Entry:
-    return replace(dropped(drop, now), became=Became.SKIPPED, reason="overlap", why=_in_the_way(job_id))
-
-
-def _in_the_way(job_id: str) -> str:
-    return f"the run before, job {job_id}, had not ended"
-
-
-def dropped(drop: Drop, now: datetime) -> Entry:
-    became = Became.COALESCED if drop.reason is Reason.COALESCED else Became.SKIPPED
-    entry = _entry(became, drop.first, now)
-    return replace(entry, reason=drop.reason, why=drop.why, count=drop.count, last=drop.last.utc, exact=drop.exact)
-
-
-def triggered(occurrence: Occurrence, job_id: str, actor: str) -> Entry:
-    """Return the entry of a triggered run. Its key is the job's id, as two may be triggered at the same moment."""
-    entry = _entry(Became.TRIGGERED, occurrence, occurrence.utc)
-    return replace(entry, key=job_id, why=f"by {actor}", job_id=job_id)
-
-
-def _entry(became: Became, occurrence: Occurrence, now: datetime) -> Entry:
-    return Entry(became, now, occurrence.nominal.isoformat(), occurrence.utc, occurrence.key)
+@lru_cache(maxsize=16)
+def _expiry(decided: datetime, retention: timedelta) -> Millis:
+    return to_millis(decided + retention)

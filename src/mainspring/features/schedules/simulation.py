@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 
-from mainspring.features.schedules.firing import fire
+from mainspring.features.schedules.firing import firing_of
 from mainspring.features.schedules.ledger import Became, Entry
 from mainspring.features.schedules.rules import remarks
 from mainspring.features.schedules.storage import StoredSchedule
@@ -52,7 +52,7 @@ def entries(stored: StoredSchedule, start: datetime, end: datetime) -> Iterator[
     """Yield the ledger entries that the schedule would write in that time."""
     now = replace(stored, since=start, decided=None, last_jobs=(), fires=0).derived()
     while now.next is not None and now.next.utc < end:
-        firing = fire(now, now.next.utc)
+        firing = firing_of(now, now.next.utc)
         yield from firing.entries
         now = _after_its_job(firing.after, now.next.utc)
 
