@@ -324,7 +324,7 @@ async def test_a_stalled_job_waits_as_long_as_its_policy_says() -> None:
 async def test_a_job_that_died_with_its_worker_is_logged_as_an_error(
     cause: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mainspring.stores.rules.MAX_CRASHES", 1)
+    monkeypatch.setattr("mainspring.stores.engine.ack.MAX_CRASHES", 1)
     clock = ManualClock()
     app = Mainspring(MemoryStore(clock=clock, lease=30 if cause == "crashed" else 3600, stall_grace=1000))
     ear = Ear(app)

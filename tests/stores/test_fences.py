@@ -15,7 +15,7 @@ import pytest
 
 from mainspring.errors import StoreBusy, StoreError
 from mainspring.job import Move, Status
-from mainspring.stores import rules
+from mainspring.stores.engine import ack as engine
 from mainspring.stores.protocol import Store
 from mainspring.stores.sqlite import MemoryStore, SqliteStore, acks, claims, insertion, maintenance, wakeups, writer
 from mainspring.stores.sqlite.liveness import Liveness
@@ -144,14 +144,14 @@ GUARDS = [
     ),
     Guard("halts of claims", in_memory, instead(claims, "current_halts", lambda _: []), (HALTED, PAUSED)),
     Guard("halts of new jobs", in_memory, instead(insertion, "current_halts", lambda _: []), (REFUSED,)),
-    Guard("the crash count", in_memory, instead(rules, "MAX_CRASHES", 10**6), CRASHED),
+    Guard("the crash count", in_memory, instead(engine, "MAX_CRASHES", 10**6), CRASHED),
     Guard("suspects run alone", in_memory, suspects_beside_others, (ALONE,)),
     Guard("patience", in_memory, instead(claims, "shares", by_priority_alone), (STARVED,)),
     Guard("the lease", sqlite, instead(SqlStore, "_gone", lambda *_: False), (DEAD,)),
     Guard("heartbeats", sqlite, instead(Liveness, "beat", nobody), ("test_nothing_is_taken_from_living_workers",)),
     Guard("retention", in_memory, no_expiry, (KEPT,)),
     Guard("the deadline", in_memory, instead(SqlStore, "_overdue", lambda _, timed: timed), (STALLED,)),
-    Guard("cancels", in_memory, instead(rules, "FINISHED", frozenset(Status)), (CANCELLED,)),
+    Guard("cancels", in_memory, instead(engine, "FINISHED", frozenset(Status)), (CANCELLED,)),
 ]
 
 

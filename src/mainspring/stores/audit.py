@@ -1,4 +1,4 @@
-"""The details that every store writes into the audit log. Times are ISO 8601, lengths are seconds. Pure functions."""
+"""The entries that every store writes into the audit log. Times are ISO 8601, lengths are seconds. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,10 +9,23 @@ from typing import Any
 
 from mainspring.clock import Millis, to_datetime
 from mainspring.job import FOREVER, KEEP_FOREVER, Priority
-from mainspring.stores.protocol import Edit, Filter, Halt
+from mainspring.stores.documents import Note
+from mainspring.stores.protocol import Action, By, Edit, Filter, Halt
 
 MOMENTS = frozenset({"run_at"})
 LENGTHS = frozenset({"delay", "timeout", "keep", "keep_dead", "dedupe_for"})
+
+
+def note_of_change(action: Action, by: By, where: Filter, edit: Edit | None) -> Note:
+    return Note(by, action.value, detail_of_change(where, edit))
+
+
+def note_of_halt(halt: Halt) -> Note:
+    return Note(By(halt.actor, halt.reason), action_of_halt(halt), detail_of_halt(halt))
+
+
+def note_of_resume(by: By, queue: str | None) -> Note:
+    return Note(by, "resume", {"queue": queue})
 
 
 def detail_of_change(where: Filter, edit: Edit | None) -> dict[str, Any]:

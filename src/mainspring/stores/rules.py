@@ -1,4 +1,4 @@
-"""Rules that every store shares: where an outcome leads, which jobs are valid, what a claim takes. Pure functions."""
+"""Rules that every store shares: which jobs are valid, and which of them a claim takes. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,18 +12,13 @@ from operator import attrgetter
 from typing import Any
 
 from mainspring.clock import MIN_MILLIS, Millis, shown, to_millis
-from mainspring.errors import ConfigurationError, IllegalMove
+from mainspring.errors import ConfigurationError
 from mainspring.job import (
-    FINISHED,
     FOREVER,
     KEEP_FOREVER,
-    MAX_CRASHES,
-    TRANSITIONS,
     UNTIL_WOKEN,
     FreshJobs,
-    Move,
     NewJob,
-    Outcome,
     Priority,
     Status,
 )
@@ -31,80 +26,12 @@ from mainspring.json_text import from_json
 from mainspring.names import LONGEST_KEY, LONGEST_NAME, unkeepable
 from mainspring.stores.protocol import COPIER, EVERY_QUEUE, Halt, WorkerInfo
 
-LEADS_TO = TRANSITIONS[Status.RUNNING]
-COUNTS_AS_ATTEMPT = frozenset({Move.DONE, Move.RETRY, Move.DEAD, Move.CANCEL})
 LONGEST_TRACEBACK = 16_384  # characters
 LONGEST_MESSAGE = 4096  # characters, of an error or a reason
 CURSOR = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")  # the id of a page's last job
 SMALLEST_SHARED_CLAIM = 4  # jobs; smaller claims are not divided among starving levels, see `shares`
 
-# -- how a run ends -------------------------------------------------------------------------------------
-
-
-def refuse_illegal(outcomes: Sequence[Outcome]) -> None:
-    """Raise if an outcome cannot be written: its move does not end a run, or a follow-up cannot be stored."""
-    for outcome in outcomes:
-        if outcome.move not in LEADS_TO:
-            msg = f"job {outcome.job_id}: a run cannot end with {outcome.move}; use one of {', '.join(LEADS_TO)}"
-            raise IllegalMove(msg)
-        if outcome.follow_ups:
-            refuse_unkeepable(outcome.follow_ups)
-
-
-def next_status(outcome: Outcome, *, cancel: bool, crashes: int) -> Status:
-    """Return the job's status after the outcome.
-
-    A crash becomes a dead letter once MAX_CRASHES is reached. A cancellation that was requested during the run applies
-    if the job would otherwise run again.
-    """
-    status = LEADS_TO[outcome.move]
-    if outcome.move is Move.CRASH and crashes + 1 >= MAX_CRASHES:
-        status = Status.DEAD_LETTER
-    if cancel and status not in FINISHED:
-        status = Status.CANCELLED
-    return status
-
-
-def next_time(outcome: Outcome, now: Millis) -> Millis:
-    return min(now + outcome.delay, UNTIL_WOKEN)
-
-
-def keeps_its_time(outcome: Outcome) -> bool:
-    """Return whether the job goes back to its former place in the queue, without a delay."""
-    return outcome.move in {Move.RELEASE, Move.CRASH} and not outcome.delay
-
-
-def begins_anew(outcome: Outcome) -> bool:
-    """Return whether the run made progress, so that the next one has the full budget of attempts and crashes."""
-    return outcome.move is Move.SUSPEND and not outcome.blocked
-
-
-def last_reason(outcome: Outcome, status: Status, *, asked: str | None) -> str:
-    """Return the reason that a finished job shows.
-
-    `asked` is the reason given with a request to cancel it; empty if none was given, None if there was no request. A
-    given reason wins. Without one, a run that cancelled itself may give its own. The reason for a postponement is never
-    used as the reason for a cancellation.
-    """
-    if asked is None or status is not Status.CANCELLED:
-        return outcome.reason
-    return asked or (outcome.reason if outcome.move is Move.CANCEL else "")
-
-
-def recorded_as(outcome: Outcome, status: Status) -> Move | None:
-    """Return the move under which the history lists the run; None if it is not listed.
-
-    A run that was snoozed, released or suspended is not an attempt, unless the job was cancelled.
-    """
-    if outcome.move is Move.DONE:
-        return None  # the job's own row describes it
-    if outcome.move in {Move.SNOOZE, Move.RELEASE, Move.SUSPEND} and status is not Status.CANCELLED:
-        return None
-    if outcome.move is Move.CRASH:
-        return Move.CRASH
-    if status is Status.CANCELLED:
-        return Move.CANCEL
-    return Move.DEAD if status is Status.DEAD_LETTER else outcome.move
+# -- texts ----------------------------------------------------------------------------------------------
 
 
 def shorten(text: str, most: int = LONGEST_TRACEBACK) -> str:
@@ -282,17 +209,6 @@ def rounds_by_key(jobs: Iterable[NewJob]) -> list[list[int]]:
             rounds[seen[key]].append(place)
             seen[key] += 1
     return rounds
-
-
-# -- wake-ups ----------------------------------------------------------------------------------------
-
-
-def refuse_negative(keys: Mapping[str, int]) -> None:
-    """Raise if a number is negative. Databases reject a negative LIMIT, or ignore it and would wake every job."""
-    for key, number in keys.items():
-        if number < 0:
-            msg = f"wake: cannot wake {number} jobs for {key!r}; give 0 or more"
-            raise ConfigurationError(msg)
 
 
 # -- which jobs a claim takes -----------------------------------------------------------------------------

@@ -1,10 +1,10 @@
-"""Shared by all stores that keep jobs in tables, independent of SQL: status codes, rows, and changes by filter."""
+"""Shared by all stores that keep jobs in tables, independent of SQL: status codes, rows and counts."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mainspring.clock import Millis, to_datetime
@@ -15,26 +15,14 @@ from mainspring.job import (
     Failure,
     Job,
     Move,
-    Outcome,
     Priority,
     Progress,
     Status,
     Step,
     TimelineEntry,
-    statuses_that_allow,
 )
-from mainspring.stores.protocol import (
-    DUE_CAP,
-    Action,
-    AfterStall,
-    By,
-    DueTask,
-    Edit,
-    Filter,
-    Finding,
-    Severity,
-    StalledRun,
-)
+from mainspring.stores.engine.state import Place
+from mainspring.stores.protocol import DUE_CAP, DueTask, Finding, Severity
 from mainspring.stores.records import Record, job_record
 from mainspring.stores.rules import decoded
 
@@ -209,46 +197,7 @@ def odd_rows(rows: Sequence[tuple[Any, str]]) -> Finding:
     return Finding(Severity.ERROR, "rows", message, advice)
 
 
-# -- changes by hand ----------------------------------------------------------------------------------------
-
-ALLOWED: Mapping[Action, frozenset[Status]] = {
-    Action.CANCEL: statuses_that_allow(Move.CANCEL),
-    Action.REPLAY: statuses_that_allow(Move.REPLAY),
-    Action.EDIT: statuses_that_allow(Move.EDIT),
-    Action.DELETE: frozenset(Status) - {Status.RUNNING},
-}
-
-
-@dataclass(slots=True)
-class ChangeRequest:
-    action: Action
-    where: Filter
-    by: By
-    edit: Edit | None
-    limit: int
-    cursor: str | None
-    dry_run: bool
-
-
-@dataclass(slots=True)
-class Target:
-    """A job that the filter found and whose status allows the action."""
-
-    table: str
-    id: str
-    queue: str
-    status: int
-    task: str
-    dedupe_key: str | None
-
-
-@dataclass(slots=True)
-class Effect:
-    """What an action did to its targets."""
-
-    changed: list[str] = field(default_factory=list)
-    requested: list[str] = field(default_factory=list)
-    conflicts: dict[str, str] = field(default_factory=dict)
+# -- counts --------------------------------------------------------------------------------------------------
 
 
 class Counting(Protocol):
@@ -257,49 +206,12 @@ class Counting(Protocol):
     def count(self, queue: str, status: int, change: int, /) -> None: ...
 
 
-def count_moves(transaction: Counting, targets: Sequence[Target], status: int | None) -> None:
-    """Update the counts for targets that move to a status; None: they were deleted."""
-    for (queue, old), number in Counter((target.queue, target.status) for target in targets).items():
-        transaction.count(queue, old, -number)
-        if status is not None:
-            transaction.count(queue, status, number)
-
-
-# -- takeover -----------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Running:
-    id: str
-    token: int
-    task: str
-    queue: str
-    worker: str
-    attempts: int
-    max_attempts: int
-    crashes: int
-    claimed_at: Millis
-    timeout: Millis
-    options: str | None
-
-
-@dataclass(slots=True)
-class Timed:
-    """A claim with a timeout."""
-
-    id: str
-    token: int
-    longest: Millis  # how long the run may last: the timeout plus the stall grace
-
-
-def stall(job: Running, after_stall: AfterStall) -> Outcome:
-    """Return the outcome of a run that lasted longer than its timeout and grace."""
-    message = f"still running on {job.worker} after its timeout of {job.timeout / 1000:g} s and the grace"
-    failure, attempt = Failure(TimeoutError.__name__, message), job.attempts + 1
-    run = StalledRun(job.id, job.task, job.queue, attempt, job.options)
-    delay = after_stall(run) if attempt < job.max_attempts else None
-    move = Move.DEAD if delay is None else Move.RETRY
-    return Outcome(job.id, job.token, move, job.claimed_at, delay=delay or 0, failure=failure)
+def count_moves(transaction: Counting, moves: Iterable[tuple[Place, Place | None]]) -> None:
+    """Update the counts for jobs that move from one place to another; None: they were deleted."""
+    for (old, new), number in Counter(moves).items():
+        transaction.count(old[0], CODES[old[1]], -number)
+        if new is not None:
+            transaction.count(new[0], CODES[new[1]], number)
 
 
 # -- records ------------------------------------------------------------------------------------------------

@@ -31,10 +31,11 @@ from mainspring.stores.dynamodb.items import (
     history,
     place_of,
     stamp,
+    state_of,
     status_of,
     text,
+    to_attributes,
     ttl,
-    unstamp,
 )
 from mainspring.stores.dynamodb.table import TRANSACTION, Action, Doubts, Refused, Table, together
 from mainspring.stores.dynamodb.values import (
@@ -50,24 +51,13 @@ from mainspring.stores.dynamodb.values import (
     unpack,
     update,
 )
-from mainspring.stores.rules import (
-    COUNTS_AS_ATTEMPT,
-    begins_anew,
-    keeps_its_time,
-    last_reason,
-    next_status,
-    next_time,
-    recorded_as,
-    refuse_illegal,
-    shorten,
-)
-from mainspring.stores.tables import NEVER
+from mainspring.stores.engine.ack import Conclusion, conclude, refuse_illegal
+from mainspring.stores.engine.state import JobState
 
 log = get_log("mainspring.dynamodb")
 
 MAX_TRIES = 20
 MARKS = ("cancel_requested", "awaited", "steps")  # attributes that others may have set since the job was claimed
-MAX_ERROR_CHARS = 4_096  # of a message
 HISTORY_MARGIN: Millis = 30 * 86_400_000  # an attempt is kept longer than its job by this
 
 
@@ -229,31 +219,22 @@ def written_before(row: Row | None, outcome: Outcome, doubts: Doubts, mark: str)
 
 
 def decide(table: Table, row: Row, outcome: Outcome, mark: str) -> Ending:
-    now = table.clock.now()
-    asked = row.get("reason", "") if row.get("cancel_requested") else None
-    status = next_status(outcome, cancel=asked is not None, crashes=row["crashes"])
-    changes: dict[str, Any] = {
-        "status": WORDS[status],
-        "attempts": row["attempts"] + (outcome.move in COUNTS_AS_ATTEMPT),
-        "crashes": row["crashes"] + (outcome.move is Move.CRASH and status is not Status.CANCELLED),
-        **text("result", outcome.result),
-        "reason": last_reason(outcome, status, asked=asked) or None,
+    job, now = state_of(row), table.clock.now()
+    conclusion = conclude(job, outcome, now)
+    status = conclusion.status
+    changes = {
+        **to_attributes(conclusion.columns()),
         "lock_expires_at": None,
         "acked": f"{mark}#{WORDS[status]}",
-        **failure_of(outcome),
     }
+    if conclusion.failure is not None:
+        changes["traceback"] = conclusion.failure.traceback or None
+    if job.asked is not None:
+        changes["cancel_requested"] = None
     if outcome.steps:
         changes["steps"] = True
-    if status in FINISHED:
-        changes |= finish(row, status, now)
-        if outcome.started_at:
-            changes["started_at"] = stamp(outcome.started_at)
-    else:
-        changes["scheduled_for"] = due_again(row, outcome, now)
-    if status is Status.SUSPENDED:
-        changes |= {"waits_for": outcome.waits_for} | ({"attempts": 0, "crashes": 0} if begins_anew(outcome) else {})
     changes |= place_of(row | changes, status, table.shards)
-    ending = Ending(status, fitted(row, changes), attempt_of(row, outcome, status, now))
+    ending = Ending(status, fitted(row, changes), run_item(job, conclusion, now))
     ending.more = steps.puts(row["SK"], outcome.steps)
     if status in FINISHED:
         ending.call = wakeups.call_for(row)
@@ -269,35 +250,9 @@ def actions_after_end(row: Row, ending: Ending) -> list[Action]:
     return call + steps.note_of_end(row, ending.changes.get("expires_at"))
 
 
-def finish(row: Row, status: Status, now: Millis) -> dict[str, Any]:
-    expires = now + row["keep_dead" if status is Status.DEAD_LETTER else "keep"]
-    return {
-        "completed_at": stamp(now),
-        "expires_at": stamp(expires) if expires < NEVER else None,
-        "ttl": ttl(expires),
-        "waits_for": None,
-    }
-
-
-def due_again(row: Row, outcome: Outcome, now: Millis) -> str:
-    if keeps_its_time(outcome):
-        return min(str(row["scheduled_for"]), stamp(now))  # it was due when claimed, even if the clock was set back
-    return stamp(next_time(outcome, now))
-
-
-def failure_of(outcome: Outcome) -> dict[str, Any]:
-    if outcome.failure is None:
-        return {}
-    return {
-        "error_type": outcome.failure.type,
-        "last_error": outcome.failure.message[:MAX_ERROR_CHARS],
-        "traceback": shorten(outcome.failure.traceback) or None,
-    }
-
-
 def fitted(row: Row, changes: dict[str, Any]) -> dict[str, Any]:
     """Leave out a result that does not fit, and say so in the job: its work was done."""
-    length = len(changes["result"] or changes["result_zlib"] or "")
+    length = len(changes.get("result") or changes.get("result_zlib") or "")
     if not length or size(pack(row | changes)) <= MAX_ITEM_BYTES - 1024:
         return changes
     log.warning("result_left_out", job_id=row["SK"], task=row["job_type"], bytes=length)
@@ -305,20 +260,23 @@ def fitted(row: Row, changes: dict[str, Any]) -> dict[str, Any]:
     return changes | text("result", None) | {"reason": words}
 
 
-def attempt_of(row: Row, outcome: Outcome, status: Status, now: Millis) -> Row | None:
-    move = recorded_as(outcome, status)
-    if move is None:
+def run_item(job: JobState, conclusion: Conclusion, now: Millis) -> Row | None:
+    """Return the item of the run in the job's history. It is kept for longer than the job."""
+    run = conclusion.run
+    if run is None:
         return None
-    kept = max(row["keep"], row["keep_dead"])
+    kept = max(job.keep, job.keep_dead)
     return {
-        "PK": history(row["SK"]),
-        "SK": f"run#{row['token']:012d}",
-        "locked_by": row.get("locked_by"),
-        "started_at": stamp(outcome.started_at or unstamp(row["started_at"])),
-        "completed_at": stamp(outcome.finished_at or now),
-        "move": move.value,
-        "ttl": ttl(next_time(outcome, now) + kept + HISTORY_MARGIN),
-        **failure_of(outcome),
+        "PK": history(job.id),
+        "SK": f"run#{job.token:012d}",
+        "locked_by": run.worker or None,
+        "started_at": stamp(run.started_at),
+        "completed_at": stamp(run.finished_at),
+        "move": run.move.value,
+        "error_type": run.error_type,
+        "last_error": run.error,
+        "traceback": run.traceback,
+        "ttl": ttl(max(now, conclusion.run_at) + kept + HISTORY_MARGIN),
     }
 
 
@@ -371,7 +329,7 @@ async def report(table: Table, reports: Sequence[ProgressReport]) -> set[str]:
 
 
 async def report_one(table: Table, progress: ProgressReport) -> bool:
-    changes: Mapping[str, Any] = {"progress": progress.fraction, "note": progress.note or None}
+    changes: Mapping[str, Any] = {"progress": progress.fraction, "note": progress.note}
     held = [equals("token", progress.token), equals("status", WORDS[Status.RUNNING])]
     try:
         await table.update(update(table.job_key(progress.job_id), changes, only_if=held))

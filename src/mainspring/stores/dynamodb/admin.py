@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from mainspring.clock import Millis
 from mainspring.ids import new_id
-from mainspring.job import FINISHED, TRANSITIONS, Move, Status
-from mainspring.stores.audit import action_of_halt, detail_of_change, detail_of_halt
+from mainspring.stores.audit import note_of_halt, note_of_resume
 from mainspring.stores.documents import Note
 from mainspring.stores.dynamodb import halts, steps, wakeups
-from mainspring.stores.dynamodb.acks import finish
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.counts import day_of
 from mainspring.stores.dynamodb.insertion import (
@@ -25,28 +24,44 @@ from mainspring.stores.dynamodb.insertion import (
     register_queues,
 )
 from mainspring.stores.dynamodb.items import (
-    WORDS,
     dedupe_key,
     history,
     key,
     place_of,
     place_waiting,
     stamp,
+    state_of,
     status_of,
-    text,
+    to_attributes,
     ttl,
 )
 from mainspring.stores.dynamodb.read import Walk
 from mainspring.stores.dynamodb.table import Action as Write
 from mainspring.stores.dynamodb.table import Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, absent, delete, equals, exists, pack, put, unpack, update
-from mainspring.stores.protocol import Action, By, Changed, Edit, Halt, Wake
+from mainspring.stores.engine.ack import Conclusion
+from mainspring.stores.engine.change import ALLOWED, ChangeRequest, Key, Plan, note_of, plan, wanted_keys
+from mainspring.stores.engine.state import Place
+from mainspring.stores.protocol import Action, By, Changed, Halt, Wake
 from mainspring.stores.rules import combined
-from mainspring.stores.tables import ALLOWED, ChangeRequest, Effect
 
 LINE_RETENTION: Millis = 400 * 86_400_000  # of an operation in a job's history
 MAX_TRIES = 20
 MAX_STEPS_REMOVED = 90  # in one transaction
+
+
+@dataclass(slots=True)
+class Effect:
+    """What a change did. Each job is changed by itself, and may have become another by then."""
+
+    changed: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
+    conflicts: dict[str, str] = field(default_factory=dict)
+
+    def add(self, planned: Plan) -> None:
+        self.changed += planned.changed
+        self.requested += planned.requested
+        self.conflicts |= planned.conflicts
 
 
 async def change(table: Table, request: ChangeRequest) -> Changed:
@@ -57,45 +72,35 @@ async def change(table: Table, request: ChangeRequest) -> Changed:
         if not rows:
             break
         found += (row for row in rows if status_of(row) in ALLOWED[request.action])
-    targets = found[: request.limit]
-    effect = await (try_out if request.dry_run else carry_out)(table, targets, request)
-    cursor = targets[-1]["SK"] if len(found) > request.limit else None
-    return Changed(tuple(effect.changed), tuple(effect.requested), effect.conflicts, cursor)
+    jobs = found[: request.limit]
+    cursor = jobs[-1]["SK"] if len(found) > request.limit else None
+    if request.dry_run:
+        return (await try_out(table, jobs, request)).answer(cursor)
+    effect = await carry_out(table, jobs, request)
+    return Changed(tuple(sorted(effect.changed)), tuple(sorted(effect.requested)), effect.conflicts, cursor)
 
 
-async def carry_out(table: Table, targets: Sequence[Row], request: ChangeRequest) -> Effect:
+async def try_out(table: Table, rows: Sequence[Row], request: ChangeRequest) -> Plan:
+    jobs = [state_of(row) for row in rows]
+    keys = {name: await key_of(table, name) for name in wanted_keys(request, jobs)}
+    holders = {name: await live_holder(table, found) for name, found in keys.items()}
+    return plan(request, jobs, {name: holder for name, holder in holders.items() if holder}, table.clock.now())
+
+
+async def carry_out(table: Table, rows: Sequence[Row], request: ChangeRequest) -> Effect:
     """Change the jobs. Those with a dedupe key are replayed one after the other: one may conflict with the next."""
     effect = Effect()
-    await together([carry_out_one(table, row, request, effect) for row in targets if not may_conflict(row, request)])
-    for row in targets:
+    await together([carry_out_one(table, row, request, effect) for row in rows if not may_conflict(row, request)])
+    for row in rows:
         if may_conflict(row, request):
             await carry_out_one(table, row, request, effect)
-    effect.changed.sort()
-    effect.requested.sort()
-    await write_audit(table, request, len(effect.changed) + len(effect.requested))
+    if request.by.audited and (number := len(effect.changed) + len(effect.requested)):
+        await write_entry(table, note_of(request), number)
     return effect
 
 
 def may_conflict(row: Row, request: ChangeRequest) -> bool:
     return request.action is Action.REPLAY and "dedupe_key" in row
-
-
-async def try_out(table: Table, targets: Sequence[Row], request: ChangeRequest) -> Effect:
-    effect = Effect()
-    holders: dict[tuple[str, str], str] = {}
-    for row in targets:
-        if request.action is Action.CANCEL and status_of(row) is Status.RUNNING:
-            effect.requested.append(row["SK"])
-            continue
-        if may_conflict(row, request):
-            name = row["job_type"], row["dedupe_key"]
-            if name not in holders:
-                holders[name] = await holder_of(table, row) or row["SK"]
-            if holders[name] != row["SK"]:
-                effect.conflicts[row["SK"]] = holders[name]
-                continue
-        effect.changed.append(row["SK"])
-    return effect
 
 
 async def carry_out_one(table: Table, row: Row, request: ChangeRequest, effect: Effect) -> None:
@@ -105,13 +110,48 @@ async def carry_out_one(table: Table, row: Row, request: ChangeRequest, effect: 
         if current is None or status_of(current) not in ALLOWED[request.action]:
             return
         try:
-            await EFFECTS[request.action](table, current, request, effect)
+            effect.add(await change_one(table, current, request))
         except ConditionFailed as failed:
             current = unpack(failed.item) if failed.item else None
         except Cancelled:
             current = await table.get(table.job_key(row["SK"]))
         else:
             return
+
+
+async def change_one(table: Table, row: Row, request: ChangeRequest) -> Plan:
+    job = state_of(row)
+    wanted = wanted_keys(request, [job])
+    found = await key_of(table, wanted[0]) if wanted else None
+    holder = await live_holder(table, found)
+    planned = plan(request, [job], {wanted[0]: holder} if holder else {}, table.clock.now())
+    for _, conclusion in planned.ended:
+        await cancel(table, row, conclusion, request)
+    if planned.requested:
+        await ask_to_stop(table, row, planned.columns, request)
+    elif planned.updated:
+        await change_live(table, row, planned.columns, request)
+    elif planned.restored:
+        await restore(table, row, planned.columns, found, request)
+    elif planned.deleted:
+        await remove(table, row)
+    for before, after in planned.moves():
+        count_move(table, row, before, after)
+    table.local_workers.call(planned.woken)
+    return planned
+
+
+async def key_of(table: Table, name: Key) -> Row | None:
+    """Return the item of a dedupe key."""
+    return await table.get(dedupe_key(name[0], name[1] or ""))
+
+
+async def live_holder(table: Table, found: Row | None) -> str | None:
+    """Return the live job that holds a dedupe key."""
+    if found is None or not await is_live(table, found["job_sk"]):
+        return None
+    holder: str = found["job_sk"]
+    return holder
 
 
 def unchanged(row: Row) -> list[Condition]:
@@ -144,37 +184,37 @@ def line(table: Table, row: Row, request: ChangeRequest) -> list[Write]:
     return [("Put", put(words))]
 
 
-def count_move(table: Table, row: Row, status: Status | None, expires_at: str | None = None) -> None:
-    before = status_of(row)
-    table.counts.add(row["queue"], before, -1, day_of(before, row.get("expires_at")))
-    if status is not None:
-        table.counts.add(row["queue"], status, 1, day_of(status, expires_at))
+def count_move(table: Table, row: Row, before: Place, after: Place | None, expires_at: str | None = None) -> None:
+    table.counts.add(*before, -1, day_of(before[1], row.get("expires_at")))
+    if after is not None:
+        table.counts.add(*after, 1, day_of(after[1], expires_at))
+
+
+async def write(table: Table, row: Row, changes: Mapping[str, Any], request: ChangeRequest, *more: Write) -> None:
+    change = update(table.job_key(row["SK"]), changes, only_if=unchanged(row))
+    await table.transact(("Update", change), *more, *line(table, row, request))
 
 
 # -- cancel ---------------------------------------------------------------------------------------------
 
 
-async def cancel(table: Table, row: Row, request: ChangeRequest, effect: Effect) -> None:
-    """Cancel a waiting job at once. Ask a running one to stop: its worker is notified and ends it."""
-    changes: dict[str, Any] = {"reason": request.by.reason or None}
-    if status_of(row) is Status.RUNNING:
-        changes["cancel_requested"] = True
-        where = [equals("status", row["status"]), equals("token", row["token"])]
-        await table.transact(
-            ("Update", update(table.job_key(row["SK"]), changes, only_if=where)), *line(table, row, request)
-        )
-        effect.requested.append(row["SK"])
-        table.local_workers.warn(row.get("locked_by", ""))
-        return
-    status = TRANSITIONS[status_of(row)][Move.CANCEL]
-    changes |= {"status": WORDS[status], **finish(row, status, table.clock.now())}
-    changes |= place_of(row, status, table.shards)
+async def ask_to_stop(table: Table, row: Row, columns: Mapping[str, Any], request: ChangeRequest) -> None:
+    """Ask a running job to stop: its worker is notified and ends it."""
+    same = [equals("status", row["status"]), equals("token", row["token"])]
+    change = update(table.job_key(row["SK"]), to_attributes(columns), only_if=same)
+    await table.transact(("Update", change), *line(table, row, request))
+    table.local_workers.warn(row.get("locked_by", ""))
+
+
+async def cancel(table: Table, row: Row, conclusion: Conclusion, request: ChangeRequest) -> None:
+    """Cancel a waiting job at once."""
+    changes = to_attributes(conclusion.columns()) | place_of(row, conclusion.status, table.shards)
     call = wakeups.call_for(row)
     await write(table, row, changes, request, *left_by(call, steps.note_of_end(row, changes["expires_at"])))
-    count_move(table, row, status, changes["expires_at"])
+    queue = row["queue"]
+    count_move(table, row, (queue, status_of(row)), (queue, conclusion.status), changes["expires_at"])
     await forget_key(table, row)
     await finish_waits(table, row, call)
-    effect.changed.append(row["SK"])
 
 
 def left_by(call: wakeups.Call | None, note: Sequence[Write]) -> list[Write]:
@@ -190,43 +230,38 @@ async def finish_waits(table: Table, row: Row, call: wakeups.Call | None) -> Non
         await call.make(table)
 
 
-async def write(table: Table, row: Row, changes: Mapping[str, Any], request: ChangeRequest, *more: Write) -> None:
-    change = update(table.job_key(row["SK"]), changes, only_if=unchanged(row))
-    await table.transact(("Update", change), *more, *line(table, row, request))
+# -- retry and edit ---------------------------------------------------------------------------------------
 
 
-# -- retry ----------------------------------------------------------------------------------------------
+async def change_live(table: Table, row: Row, columns: Mapping[str, Any], request: ChangeRequest) -> None:
+    """Give a waiting job new values, and another place in the index if it needs one."""
+    changes = to_attributes(columns)
+    if "error" in columns:
+        changes["traceback"] = None
+    after = row | changes
+    checked(pack(after))
+    changes |= place_waiting(after, table.shards)
+    await register_queues(table, {after["queue"]})
+    await write(table, row, changes, request, *await forgotten_steps(table, row, request))
 
-CLEARED = (
-    "error_type", "last_error", "traceback", "result", "result_zlib", "reason", "progress", "note", "completed_at",
-    "expires_at", "ttl", "cancel_requested",
-)  # fmt: skip
 
-
-async def replay(table: Table, row: Row, request: ChangeRequest, effect: Effect) -> None:
-    """Make a job due now, with a full budget. Skip it if another live job holds its dedupe key."""
-    changes: dict[str, Any] = dict.fromkeys(CLEARED)
-    changes |= {
-        "status": WORDS[Status.PENDING],
-        "attempts": 0,
-        "crashes": 0,
-        "scheduled_for": stamp(table.clock.now()),
-    }
+async def restore(
+    table: Table, row: Row, columns: Mapping[str, Any], found: Row | None, request: ChangeRequest
+) -> None:
+    """Make a finished job live again with these values. It takes its dedupe key, whose item was `found`."""
+    finished = dict.fromkeys(("result", "finished_at", "expires_at"))
+    changes = to_attributes({**columns, **finished}) | {"traceback": None}
     changes |= place_waiting(row | changes, table.shards)
-    more: list[Write] = []
-    if "dedupe_key" in row and status_of(row) in FINISHED:
-        found = await table.get(dedupe_key(row["job_type"], row["dedupe_key"]))
-        if found is not None and found["job_sk"] != row["SK"] and await is_live(table, found["job_sk"]):
-            effect.conflicts[row["SK"]] = found["job_sk"]
-            return
+    more = await forgotten_steps(table, row, request)
+    if "dedupe_key" in row:
         changes["dedupe_version"] = new_id()
         more.append(take_key(row, found, changes["dedupe_version"]))
-    if request.edit is not None and request.edit.from_step is not None:
-        more += await forget_steps(table, row, request.edit.from_step)
     await write(table, row, changes, request, *more)
-    count_move(table, row, Status.PENDING)
-    table.local_workers.call([row["queue"]])
-    effect.changed.append(row["SK"])
+
+
+async def forgotten_steps(table: Table, row: Row, request: ChangeRequest) -> list[Write]:
+    name = None if request.edit is None or request.action is not Action.REPLAY else request.edit.from_step
+    return [] if name is None else await forget_steps(table, row, name)
 
 
 async def forget_steps(table: Table, row: Row, name: str) -> list[Write]:
@@ -248,31 +283,19 @@ def take_key(row: Row, found: Row | None, version: str) -> Write:
     return "Put", put({**new_key(row, version), **kept}, [as_found(found)])
 
 
-async def holder_of(table: Table, row: Row) -> str | None:
-    """Return the live job that holds this job's dedupe key."""
-    found = await table.get(dedupe_key(row["job_type"], row["dedupe_key"]))
-    if found is None or not await is_live(table, found["job_sk"]):
-        return None
-    holder: str = found["job_sk"]
-    return holder
-
-
 # -- delete ---------------------------------------------------------------------------------------------
 
 
-async def remove(table: Table, row: Row, request: ChangeRequest, effect: Effect) -> None:
+async def remove(table: Table, row: Row) -> None:
     """Delete a job with its history, and the dedupe key that would outlive it."""
-    del request
     call = wakeups.call_for(row)
     gone = delete(table.job_key(row["SK"]), unchanged(row))
     if left := [*left_by(call, steps.note(row, table.clock.now())), *await free_key(table, row)]:
         await table.transact(("Delete", gone), *left)
     else:
         await table.delete(gone)
-    count_move(table, row, None)
     await forget_belongings(table, row)
     await finish_waits(table, row, call)
-    effect.changed.append(row["SK"])
 
 
 async def free_key(table: Table, row: Row) -> list[Write]:
@@ -292,40 +315,13 @@ async def forget_belongings(table: Table, row: Row) -> None:
     await table.delete_many([key(entry["PK"], entry["SK"]) for entry in lines])
 
 
-# -- edit -----------------------------------------------------------------------------------------------
-
-
-async def edit_job(table: Table, row: Row, request: ChangeRequest, effect: Effect) -> None:
-    edit = request.edit or Edit()
-    changes: dict[str, Any] = {
-        name: value for name in ("queue", "max_attempts") if (value := getattr(edit, name)) is not None
-    }
-    if edit.payload is not None:
-        changes |= text("payload", edit.payload)
-    if edit.priority is not None:
-        changes["priority"] = int(edit.priority)
-    if (run_at := edit.new_time(table.clock.now())) is not None:
-        changes |= {"scheduled_for": stamp(run_at), "reason": None}
-    after = row | changes
-    checked(pack(after))
-    changes |= place_waiting(after, table.shards)
-    await register_queues(table, {after["queue"]})
-    await write(table, row, changes, request)
-    table.counts.add(row["queue"], status_of(row), -1)
-    table.counts.add(after["queue"], status_of(row), 1)
-    table.local_workers.call([after["queue"]])
-    effect.changed.append(row["SK"])
-
-
-EFFECTS = {Action.CANCEL: cancel, Action.REPLAY: replay, Action.DELETE: remove, Action.EDIT: edit_job}
-
 # -- halt -----------------------------------------------------------------------------------------------
 
 
 async def halt(table: Table, wanted: Halt) -> Halt:
     standing = next((other for other in await halts.standing(table) if other.queue == wanted.queue), None)
     written = await halts.write(table, combined(standing, wanted))
-    await write_entry(table, By(wanted.actor, wanted.reason), action_of_halt(wanted), detail_of_halt(wanted), 0)
+    await write_entry(table, note_of_halt(wanted))
     table.local_workers.tell_all(Wake.HALTS)
     return written
 
@@ -333,7 +329,7 @@ async def halt(table: Table, wanted: Halt) -> Halt:
 async def resume(table: Table, by: By, queue: str | None) -> bool:
     if not await halts.remove(table, queue):
         return False
-    await write_entry(table, by, "resume", {"queue": queue}, 0)
+    await write_entry(table, note_of_resume(by, queue))
     table.local_workers.call([queue or "*"])
     table.local_workers.tell_all(Wake.HALTS)
     return True
@@ -342,28 +338,21 @@ async def resume(table: Table, by: By, queue: str | None) -> bool:
 # -- audit ----------------------------------------------------------------------------------------------
 
 
-async def write_audit(table: Table, request: ChangeRequest, number: int) -> None:
-    if not number or not request.by.audited:
-        return
-    detail = detail_of_change(request.where, request.edit)
-    await write_entry(table, request.by, request.action.value, detail, number)
-
-
-async def write_entry(table: Table, by: By, action: str, detail: Mapping[str, Any], number: int) -> None:
+async def write_entry(table: Table, note: Note, number: int = 0) -> None:
     """Write one entry for all chunks of an operation, under the time of the first. A second item remembers which."""
     now = table.clock.now()
-    place = entry_place(by, action, now)
+    place = entry_place(note.by, note.action, now)
     try:
-        await table.put(remember_entry(by, action, place, now))
+        await table.put(remember_entry(note.by, note.action, place, now))
     except ConditionFailed as failed:
         place = unpack(failed.item or {})["entry"]
-    await table.update(update(key("audit", place), entry_words(by, action, detail, place), add={"count": number}))
+    await table.update(update(key("audit", place), entry_words(note, place), add={"count": number}))
 
 
 def note_actions(note: Note, now: Millis) -> list[Write]:
     """Return the writes of an audit entry for a transaction. The first one fails if the entry exists already."""
     place = entry_place(note.by, note.action, now)
-    entry = {**unpack(key("audit", place)), **entry_words(note.by, note.action, note.detail, place), "count": 0}
+    entry = {**unpack(key("audit", place)), **entry_words(note, place), "count": 0}
     return [("Put", remember_entry(note.by, note.action, place, now)), ("Put", put(entry))]
 
 
@@ -376,13 +365,13 @@ def remember_entry(by: By, action: str, place: str, now: Millis) -> dict[str, An
     return put({**known, "entry": place, "ttl": ttl(now + LINE_RETENTION)}, [absent("PK")])
 
 
-def entry_words(by: By, action: str, detail: Mapping[str, Any], place: str) -> Row:
+def entry_words(note: Note, place: str) -> Row:
     words = {
         "at": place.partition("#")[0],
-        "operation": by.operation,
-        "actor": by.actor,
-        "action": action,
-        "reason": by.reason or None,
-        "detail": json.dumps(detail, default=str),
+        "operation": note.by.operation,
+        "actor": note.by.actor,
+        "action": note.action,
+        "reason": note.by.reason or None,
+        "detail": json.dumps(note.detail, default=str),
     }
     return {name: value for name, value in words.items() if value is not None}

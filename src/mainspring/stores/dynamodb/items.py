@@ -32,8 +32,10 @@ entry in `places` along. So no job can be in a queue without existing, or be due
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
 from hashlib import sha256
+from typing import Any
 from zlib import compress, crc32, decompress
 
 from mainspring.clock import Millis, to_datetime, to_millis
@@ -52,7 +54,9 @@ from mainspring.job import (
 )
 from mainspring.stores.dynamodb.client import Item
 from mainspring.stores.dynamodb.values import Row
-from mainspring.stores.rules import decoded, first_status, first_time
+from mainspring.stores.engine.creation import created
+from mainspring.stores.engine.state import STATE_COLUMNS, JobState
+from mainspring.stores.rules import decoded
 from mainspring.stores.tables import NEVER
 
 PLACES, TARGETS = "places", "targets"  # the indexes
@@ -196,42 +200,80 @@ def payload_of(row: Row) -> str:
     return text_of("payload", row) or "null"
 
 
+# -- columns ----------------------------------------------------------------------------------------------
+
+ATTRIBUTES = {
+    "id": "SK", "task": "job_type", "run_at": "scheduled_for", "worker": "locked_by", "claimed_at": "started_at",
+    "finished_at": "completed_at", "cancel": "cancel_requested", "error": "last_error",
+}  # fmt: skip
+"""The columns of a job whose attributes have other names."""
+
+TIMES = frozenset({"run_at", "created_at", "claimed_at", "started_at", "finished_at", "expires_at"})
+LONG = frozenset({"payload", "result"})  # texts that may be compressed
+EMPTY: Mapping[str, Any] = {"timeout": 0, "reason": "", "tags": [], "cancel": False, "started_at": 0}
+"""Values that are not stored, so that small items stay small."""
+ABSENT = {**EMPTY, "claimed_at": 0, "started_at": None, "payload": "null"}
+"""The values of columns that are not stored; None if not listed."""
+
+
+def to_attributes(columns: Mapping[str, Any]) -> Row:
+    """Return the attributes for these columns of a job. Those that are None are to be removed."""
+    row: Row = {}
+    for name, value in columns.items():
+        if name in LONG:
+            row |= text(name, value)
+        else:
+            row[ATTRIBUTES.get(name, name)] = to_attribute(name, value)
+    if "expires_at" in columns:
+        row["ttl"] = ttl(columns["expires_at"])
+    return row
+
+
+def to_attribute(name: str, value: Any) -> Any:
+    if value is None or (name in EMPTY and value == EMPTY[name]):
+        return None
+    if name in TIMES:
+        return None if name == "expires_at" and value >= NEVER else stamp(value)
+    return WORDS[value] if name == "status" else value
+
+
+def column(name: str, row: Row) -> Any:
+    """Return the value of a column in a job's item."""
+    value = text_of(name, row) if name in LONG else row.get(ATTRIBUTES.get(name, name))
+    if value is None:
+        return ABSENT.get(name)
+    if name in TIMES:
+        return unstamp(value)
+    return STATUSES[value] if name == "status" else value
+
+
 # -- a job's item ---------------------------------------------------------------------------------------
 
 
 def new_row(job: NewJob, now: Millis, shards: int) -> Row:
-    target_type, target_id = job.target or (None, None)
-    moment = first_time(job)
-    row: Row = {
-        "PK": bucket(shard_of(job.id, shards)),
-        "SK": job.id,
-        "job_type": job.task,
-        "queue": job.queue,
-        "status": WORDS[first_status(job)],
-        "priority": int(job.priority),
-        **text("payload", job.payload),
-        "scheduled_for": stamp(now + job.delay if moment is None else moment),
-        "waits_for": job.waits_for,
-        "created_at": stamp(now),
-        "attempts": 0,
-        "max_attempts": job.max_attempts,
-        "crashes": 0,
-        "token": 0,
-        "timeout": job.timeout or None,
-        "dedupe_key": job.dedupe_key,
-        "target_type": target_type,
-        "target_id": target_id,
-        "target": None if job.target is None else target_key(*job.target),
-        "tags": list(job.tags) or None,
-        "keep": job.keep,
-        "keep_dead": job.keep_dead,
-        "options": job.options,
+    return to_row(created(job, now), shards)
+
+
+def to_row(columns: Mapping[str, Any], shards: int) -> Row:
+    """Return the item of a job that does not run, from its columns, with its places in the indexes."""
+    target = (columns["target_type"], columns["target_id"])
+    row = {
+        "PK": bucket(shard_of(columns["id"], shards)),
+        **to_attributes(columns),
+        "target": None if target[0] is None else target_key(*target),
     }
-    return row | place_of(row, first_status(job), shards)
+    return row | place_of(row, columns["status"], shards)
 
 
 def status_of(row: Row) -> Status:
     return STATUSES[row["status"]]
+
+
+def state_of(row: Row) -> JobState:
+    """Return what decides about a job. Its `ref` is the item."""
+    asked = column("reason", row) if column("cancel", row) else None
+    state = [column(name, row) for name in STATE_COLUMNS[:-1]]
+    return JobState(*[*state, asked, status_of(row), row])
 
 
 def failure_of(row: Row) -> Failure | None:

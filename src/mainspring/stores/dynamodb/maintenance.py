@@ -6,19 +6,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from mainspring.clock import may_delete
-from mainspring.errors import StoreError, WorkerCrashed
-from mainspring.job import Failure, Move, Outcome, Status
+from mainspring.errors import StoreError
+from mainspring.job import Outcome, Status
 from mainspring.stores.dynamodb import acks, documents, schema, steps, wakeups, workers
 from mainspring.stores.dynamodb.admin import forget_belongings
 from mainspring.stores.dynamodb.client import ConditionFailed
 from mainspring.stores.dynamodb.counts import Counts, day_of
-from mainspring.stores.dynamodb.items import bucket, key, stamp, status_of, unstamp
+from mainspring.stores.dynamodb.items import bucket, key, stamp, state_of, status_of
 from mainspring.stores.dynamodb.read import what_runs
 from mainspring.stores.dynamodb.shares import owned
 from mainspring.stores.dynamodb.table import Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, delete, equals
-from mainspring.stores.protocol import AfterStall, Finding, Reaped, Severity, Takeover, TakeoverCause
-from mainspring.stores.tables import Running, stall
+from mainspring.stores.engine.state import JobState
+from mainspring.stores.engine.takeover import crashed, stalled, takeover
+from mainspring.stores.protocol import AfterStall, Finding, Reaped, Severity, Takeover
 
 SWEEP_EVERY = 600.0  # seconds
 BURIED_WATCH = 600.0  # seconds during which the index may still show a late claim of a dead worker
@@ -106,12 +107,8 @@ async def held_by(table: Table, worker: str) -> list[Row]:
 
 
 async def take_from_dead(table: Table, worker: str) -> list[Takeover]:
-    failure = Failure(WorkerCrashed.__name__, f"worker {worker} died while it held the job")
-    taken = []
-    for row in await held_by(table, worker):
-        outcome = Outcome(row["SK"], row["token"], Move.CRASH, unstamp(row["started_at"]), failure=failure, ref=row)
-        taken.append(await take_over(table, row, outcome, TakeoverCause.CRASHED))
-    return [takeover for takeover in taken if takeover is not None]
+    jobs = [state_of(row) for row in await held_by(table, worker)]
+    return await take_over(table, [(job, crashed(job)) for job in jobs])
 
 
 async def take_stalled(table: Table, watch: Watch, living: Sequence[str], after_stall: AfterStall) -> list[Takeover]:
@@ -122,34 +119,20 @@ async def take_stalled(table: Table, watch: Watch, living: Sequence[str], after_
     timed = {(entry["SK"], entry["token"]): entry["timeout"] for entry in entries if "timeout" in entry}
     watch.runs = {run: since for run, since in watch.runs.items() if run in timed}
     late = [run for run, timeout in timed.items() if watch.overdue(run, now, (timeout + table.stall_grace) / 1000)]
+    rows = await table.get_many([table.job_key(job_id) for job_id, _ in late])
+    jobs = [state_of(row) for row in rows if (row["SK"], row["token"]) in late and status_of(row) is Status.RUNNING]
+    return await take_over(table, [(job, stalled(job, after_stall)) for job in jobs])
+
+
+async def take_over(table: Table, ended: Sequence[tuple[JobState, Outcome]]) -> list[Takeover]:
+    """End runs like any ack, so that the fence, the counts and the history have one implementation."""
     taken = []
-    for row in await table.get_many([table.job_key(job_id) for job_id, _ in late]):
-        if (row["SK"], row["token"]) in late and status_of(row) is Status.RUNNING:
-            outcome = stall(to_running(row), after_stall)
-            outcome.ref = row
-            taken.append(await take_over(table, row, outcome, TakeoverCause.STALLED))
-    return [takeover for takeover in taken if takeover is not None]
-
-
-def to_running(row: Row) -> Running:
-    return Running(
-        row["SK"], row["token"], row["job_type"], row["queue"], row["locked_by"], row["attempts"], row["max_attempts"],
-        row["crashes"], unstamp(row["started_at"]), row.get("timeout", 0), row.get("options"),
-    )  # fmt: skip
-
-
-async def take_over(table: Table, row: Row, outcome: Outcome, cause: TakeoverCause) -> Takeover | None:
-    """Write the outcome like any ack, so that the fence, the counts and the history have one implementation."""
-    status = await acks.take_over(table, outcome)
-    if status is None:
-        return None
-    table.local_workers.warn(row["locked_by"])
-    stalled = cause is TakeoverCause.STALLED
-    crashed = cause is TakeoverCause.CRASHED and status is not Status.CANCELLED
-    return Takeover(
-        row["SK"], row["job_type"], row["queue"], row["locked_by"], cause, status, row["attempts"] + stalled,
-        row["crashes"] + crashed, outcome.failure, row["max_attempts"], outcome.delay,
-    )  # fmt: skip
+    for job, outcome in ended:
+        status = await acks.take_over(table, outcome)
+        if status is not None:
+            table.local_workers.warn(job.worker or "")
+            taken.append(takeover(job, outcome, status))
+    return taken
 
 
 # -- retention ------------------------------------------------------------------------------------------

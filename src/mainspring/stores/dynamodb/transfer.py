@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from typing import Any
 
-from mainspring.clock import Millis, to_datetime, to_millis
+from mainspring.clock import to_datetime, to_millis
 from mainspring.ids import new_id
 from mainspring.job import FINISHED, Status, Step, end_of
 from mainspring.stores.documents import ABSENT, Document, Key, Listing, Write
-from mainspring.stores.dynamodb import documents, halts, read, steps, wakeups, workers
+from mainspring.stores.dynamodb import documents, halts, items, read, steps, wakeups, workers
 from mainspring.stores.dynamodb.admin import LINE_RETENTION
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.counts import day_of, sum_up
@@ -34,19 +34,16 @@ from mainspring.stores.dynamodb.insertion import (
 )
 from mainspring.stores.dynamodb.items import (
     PLACES,
-    WORDS,
     bucket,
+    column,
     dedupe_key,
     history,
     key,
     payload_of,
-    place_of,
     running_place,
     shard_of,
     stamp,
     status_of,
-    target_key,
-    text,
     text_of,
     ttl,
     unstamp,
@@ -56,6 +53,7 @@ from mainspring.stores.dynamodb.values import Condition, Row, absent, equals, pa
 from mainspring.stores.protocol import Halt
 from mainspring.stores.records import (
     DOCUMENT,
+    JOB,
     JOBS,
     STEP,
     Chunk,
@@ -155,34 +153,20 @@ async def job_records(table: Table, rows: Sequence[Row]) -> list[Record]:
 
 
 def to_record(row: Row, lines: Sequence[Row]) -> Record:
-    status = status_of(row)
-    live = status not in FINISHED
-    values = (
-        row["SK"], row["job_type"], row["queue"], status.value, row["priority"], unstamp(row["scheduled_for"]),
-        unstamp(row["created_at"]), row["attempts"], row["max_attempts"], row["crashes"], row["token"],
-        row.get("locked_by"), moment(row.get("started_at")), moment(row.get("completed_at")),
-        moment(row.get("expires_at")), row.get("timeout", 0), row["keep"], row["keep_dead"],
-        live and row.get("cancel_requested", False), row.get("dedupe_key"), row.get("target_type"),
-        row.get("target_id"), row.get("tags", []), row.get("options"), row.get("reason", ""),
-        float(row["progress"]) if "progress" in row else None, row.get("note", "") if "progress" in row else None,
-        row.get("error_type"), row.get("last_error") if "error_type" in row else None, payload_of(row),
-        None if live else text_of("result", row), row.get("waits_for"),
-    )  # fmt: skip
+    values = [column(name, row) for name in JOB]
     runs = [line for line in lines if line["SK"].startswith("run#")]
     by_hand = {(line["operation"], line["action"]): None for line in lines if line["SK"].startswith("hand#")}
     numbered = [[number, *run_values(run)] for number, run in enumerate(runs, 1)]
     done = [list(astuple(step)) for step in steps.in_order(lines)]
-    return job_record(values, numbered, done, [list(operation) for operation in by_hand])
+    record = job_record(values, numbered, done, [list(operation) for operation in by_hand])
+    record["status"] = record["status"].value
+    return record
 
 
 def run_values(run: Row) -> list[Any]:
     began, ended = unstamp(run["started_at"]), unstamp(run["completed_at"])
     why = (run.get("error_type"), run.get("last_error"), run.get("traceback"))
     return [run.get("locked_by", ""), began, ended, run["move"], *why]
-
-
-def moment(words: str | None) -> Millis | None:
-    return None if words is None else unstamp(words)
 
 
 async def dump_audit(table: Table, after: str | None, limit: int) -> Chunk:
@@ -300,45 +284,11 @@ def checked_row(table: Table, record: Record) -> Row:
 def to_row(table: Table, record: Record) -> Row:
     status = Status(record["status"])
     tracebacks = [run[-1] for run in record["runs"] if run[5] is not None]
-    target = record["target_type"] is not None
-    row: Row = {
-        "PK": bucket(shard_of(record["id"], table.shards)),
-        "SK": record["id"],
-        "job_type": record["task"],
-        "queue": record["queue"],
-        "status": WORDS[status],
-        "priority": record["priority"],
-        **text("payload", record["payload"]),
-        "scheduled_for": stamp(record["run_at"]),
-        "created_at": stamp(record["created_at"]),
-        "started_at": None if record["started_at"] is None else stamp(record["started_at"]),
-        "completed_at": None if record["finished_at"] is None else stamp(record["finished_at"]),
-        "expires_at": None if record["expires_at"] is None else stamp(record["expires_at"]),
-        "ttl": ttl(record["expires_at"]),
-        "locked_by": record["worker"],
-        "timeout": record["timeout"] or None,
-        "target": target_key(record["target_type"], record["target_id"]) if target else None,
-        "tags": record["tags"] or None,
-        "reason": record["reason"] or None,
-        "cancel_requested": record["cancel"] or None,
-        "last_error": record["error"],
-        "traceback": tracebacks[-1] if tracebacks else None,
-        "steps": bool(record["steps"]) or None,
-        **text("result", record["result"]),
-        **{name: record[name] for name in SAME},
-    }
-    row = {name: value for name, value in row.items() if value is not None}
+    row = items.to_row({name: record[name] for name in JOB} | {"status": status}, table.shards)
+    row |= {"traceback": tracebacks[-1] if tracebacks else None, "steps": bool(record["steps"]) or None}
     if status is Status.RUNNING:
         row |= {"place": running_place(record["worker"]), "rank": record["id"]}
-    elif (place := place_of(row, status, table.shards))["place"]:
-        row |= place
-    return row
-
-
-SAME = (
-    "attempts", "max_attempts", "crashes", "token", "keep", "keep_dead", "dedupe_key", "target_type", "target_id",
-    "options", "progress", "note", "error_type", "waits_for",
-)  # fmt: skip
+    return {name: value for name, value in row.items() if value is not None}
 
 
 async def load_job(table: Table, record: Record, row: Row, lines: Mapping[tuple[str, str], Row]) -> str | None:

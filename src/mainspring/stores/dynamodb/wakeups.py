@@ -22,9 +22,20 @@ from mainspring.errors import StoreError
 from mainspring.ids import new_id
 from mainspring.job import FINISHED, UNTIL_WOKEN, Status, awaited_job, end_of, is_end
 from mainspring.stores.dynamodb.client import ConditionFailed, Item
-from mainspring.stores.dynamodb.items import WORDS, key, place_waiting, short, stamp, status_of, ttl, unstamp
+from mainspring.stores.dynamodb.items import (
+    WORDS,
+    key,
+    place_waiting,
+    short,
+    stamp,
+    status_of,
+    to_attributes,
+    ttl,
+    unstamp,
+)
 from mainspring.stores.dynamodb.table import Action, Refused, Table, together
 from mainspring.stores.dynamodb.values import Change, Row, delete, equals, exists, put, unpack, update
+from mainspring.stores.engine.wakeup import woken
 
 PARTS = 4  # partitions of calls that are still to be made
 ALL_WAITERS = 2**31
@@ -91,7 +102,7 @@ async def wake_these(table: Table, name: str, waiters: Sequence[Row], call: str)
 
     The mark `woken` recognises a write that was repeated after its answer got lost.
     """
-    changes = [woken(table, name, waiting, call) for waiting in waiters]
+    changes = [wake_up(table, name, waiting, call) for waiting in waiters]
     results = await table.update_many(changes)
     await forget(table, [key(waiting["PK"], waiting["SK"]) for waiting in waiters])
     queues = [
@@ -106,22 +117,16 @@ async def wake_these(table: Table, name: str, waiters: Sequence[Row], call: str)
     return len(queues)
 
 
-def woken(table: Table, name: str, waiting: Row, call: str) -> Change:
+def wake_up(table: Table, name: str, waiting: Row, call: str) -> Change:
     """Return the update that wakes a waiter's job.
 
     The mark also has the token, so that a void waiter does not take the write of its successor for its own.
     """
     priority, _, rest = waiting["SK"].partition("#")
     job_id, _, token = rest.rpartition("#")
-    now = stamp(table.clock.now())
-    job = {**waiting, "SK": job_id, "priority": int(priority), "scheduled_for": now}
-    changes = {
-        "status": WORDS[Status.PENDING],
-        "scheduled_for": now,
-        "waits_for": None,
-        "woken": f"{call}#{token}",
-        **place_waiting(job, table.shards),
-    }
+    changes = to_attributes(woken(table.clock.now()))
+    job = {**waiting, "SK": job_id, "priority": int(priority), **changes}
+    changes |= {"woken": f"{call}#{token}", **place_waiting(job, table.shards)}
     still = [equals("status", WORDS[Status.SUSPENDED]), equals("token", int(token)), equals("waits_for", name)]
     return Change(table.job_key(job_id), changes, still)
 

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-from mainspring.clock import Millis
-from mainspring.job import FINISHED, Failure, Move, Outcome, ProgressReport, Status, is_end
+from mainspring.job import FINISHED, Move, Outcome, ProgressReport, Status, is_end
+from mainspring.stores.engine.ack import Conclusion, Fence, Run, conclude, first_of_each, moves, refuse_illegal
+from mainspring.stores.engine.state import JobState
 from mainspring.stores.postgres import arrays, steps
 from mainspring.stores.postgres.insertion import insert_jobs
-from mainspring.stores.postgres.rows import is_id, storable
+from mainspring.stores.postgres.rows import LIVE_STATE, is_id, storable, to_state
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.postgres.wakeups import wake_for_ends, watch
-from mainspring.stores.rules import (
-    COUNTS_AS_ATTEMPT,
-    begins_anew,
-    keeps_its_time,
-    last_reason,
-    next_status,
-    next_time,
-    recorded_as,
-    refuse_illegal,
-    shorten,
-)
-from mainspring.stores.tables import CODES, RUNNING, STATUSES
+from mainspring.stores.tables import CODES, RUNNING, STATUSES, count_moves
 
 COMPLETE = """
 SELECT * FROM {s}.complete(%(ids)s::uuid[], %(tokens)s::bigint[], %(began)s::bigint[], %(results)s::text[], {now})
@@ -36,12 +24,11 @@ SELECT archive.id::text, archive.token, status FROM {s}.archive
 JOIN unnest(%(ids)s::uuid[], %(tokens)s::bigint[]) AS ended(id, token)
     ON archive.id = ended.id AND archive.token = ended.token
 """
-HELD = "SELECT held.*, {now} FROM {s}.held(%(ids)s::uuid[], %(tokens)s::bigint[])"
+HELD = f"SELECT {LIVE_STATE} FROM {{s}}.held(%(ids)s::uuid[], %(tokens)s::bigint[])"
 GOING = {
     "ids": "uuid",
     "statuses": "smallint",
     "times": "bigint",
-    "anew": "boolean",
     "attempts": "integer",
     "crashes": "integer",
     "keys": "text",
@@ -49,20 +36,21 @@ GOING = {
     "error_types": "text",
     "errors": "text",
 }
-GO_ON = f"SELECT {{s}}.go_on({arrays.casts(GOING)}, %(at)s::bigint)"
+RESCHEDULE = f"SELECT {{s}}.reschedule({arrays.casts(GOING)})"
 ENDED = {
     "ids": "uuid",
     "statuses": "smallint",
     "attempts": "integer",
     "crashes": "integer",
     "began": "bigint",
+    "ended": "bigint",
+    "expiries": "bigint",
     "reasons": "text",
     "error_types": "text",
     "errors": "text",
     "results": "text",
 }
-ASKED = "SELECT id::text, reason FROM {s}.jobs WHERE id = ANY(%(ids)s::uuid[])"
-FINISH = f"SELECT {{s}}.finish({arrays.casts(ENDED)}, {{now}})"
+FINISH = f"SELECT {{s}}.finish({arrays.casts(ENDED)})"
 RECORDED = {
     "ids": "uuid",
     "workers": "text",
@@ -76,20 +64,6 @@ RECORDED = {
 RECORD = f"SELECT {{s}}.record_attempts({arrays.casts(RECORDED)})"
 
 Row = tuple[Any, ...]
-
-
-@dataclass(slots=True)
-class Held:
-    """A running job whose token matched the outcome's, locked by this transaction."""
-
-    id: str
-    token: int
-    queue: str
-    cancel: bool
-    crashes: int
-    worker: str
-    claimed_at: Millis
-    now: Millis
 
 
 async def ack(transaction: Transaction, outcomes: list[Outcome]) -> list[Status | None]:
@@ -109,7 +83,7 @@ async def ack(transaction: Transaction, outcomes: list[Outcome]) -> list[Status 
     return statuses
 
 
-async def written_before(transaction: Transaction, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Status]:
+async def written_before(transaction: Transaction, keys: Sequence[Fence]) -> dict[Fence, Status]:
     """Of outcomes that were sent before and got no answer, return those that were written and ended their job."""
     rows = await transaction.rows(WRITTEN, ids=[key[0] for key in keys], tokens=[key[1] for key in keys])
     return {(job_id, token): STATUSES[status] for job_id, token, status in rows}
@@ -124,7 +98,7 @@ def is_plain(outcome: Outcome) -> bool:
     return outcome.move is Move.DONE and not outcome.follow_ups and not outcome.steps
 
 
-async def complete(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[tuple[str, int], bool]:
+async def complete(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[Fence, bool]:
     """Complete the jobs of runs that simply succeeded, in one statement; return those whose claim held."""
     if not outcomes:
         return {}
@@ -143,121 +117,88 @@ async def complete(transaction: Transaction, outcomes: Sequence[Outcome]) -> dic
     return {(job_id, int(token)): True for job_id, _, token in (one.partition(" ") for one in accepted)}
 
 
-async def settle(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[tuple[str, int], Status]:
-    """Write all other kinds of outcomes; return the new statuses. Of two outcomes for one claim the first counts."""
-    first: dict[tuple[str, int], Outcome] = {}
-    for outcome in outcomes:
-        first.setdefault((outcome.job_id, outcome.token), outcome)
-    held = await transaction.rows(
-        HELD, ids=arrays.of_plain(job_id for job_id, _ in first), tokens=arrays.of_plain(token for _, token in first)
-    )
-    statuses: dict[tuple[str, int], Status] = {}
-    ended: list[tuple[Held, Status, Outcome]] = []
-    going: list[tuple[Held, Status, Outcome]] = []
-    recorded: list[Row] = []
-    for job in (Held(*row) for row in held):
-        outcome = first[job.id, job.token]
-        status = next_status(outcome, cancel=job.cancel, crashes=job.crashes)
-        statuses[job.id, job.token] = status
-        (ended if status in FINISHED else going).append((job, status, outcome))
-        if (move := recorded_as(outcome, status)) is not None:
-            recorded.append(to_record(job, move, outcome))
-    await go_on(transaction, going)
-    await record(transaction, recorded)
-    await end(transaction, ended)
-    accepted = [outcome for key, outcome in first.items() if key in statuses]
-    await steps.put(transaction, [(outcome.job_id, step) for outcome in accepted for step in outcome.steps])
-    follow_ups = [job for outcome in accepted for job in outcome.follow_ups]
+async def settle(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[Fence, Status]:
+    """Write all other kinds of outcomes; return the new statuses of the jobs whose claim held."""
+    first = first_of_each(outcomes)
+    ids, tokens = (arrays.of_plain(column) for column in zip(*first, strict=True)) if first else ("{}", "{}")
+    held = [to_state(row) for row in await transaction.rows(HELD, ids=ids, tokens=tokens)]
+    written = await write(transaction, [(job, first[job.id, job.token]) for job in held])
+    return {(job.id, job.token): end.status for job, end in zip(held, written, strict=True)}
+
+
+async def write(transaction: Transaction, ended: Sequence[tuple[JobState, Outcome]]) -> list[Conclusion]:
+    """Write the ends of runs that this transaction has locked, with their steps and follow-ups."""
+    conclusions = [conclude(job, outcome, job.ref) for job, outcome in ended]
+    concluded = [(job, conclusion) for (job, _), conclusion in zip(ended, conclusions, strict=True)]
+    await reschedule(transaction, [pair for pair in concluded if pair[1].status not in FINISHED])
+    await record(transaction, [(job.id, end.run) for job, end in concluded if end.run is not None])
+    await finish(transaction, [pair for pair in concluded if pair[1].status in FINISHED])
+    outcomes = [outcome for _, outcome in ended]
+    await steps.put(transaction, [(outcome.job_id, step) for outcome in outcomes for step in outcome.steps])
+    follow_ups = [job for outcome in outcomes for job in outcome.follow_ups]
     await insert_jobs(transaction, follow_ups)  # last, because one may need the dedupe key that its parent held
-    await watch(transaction, {one.job_id: one.waits_for for one in accepted if is_end(one.waits_for)})
-    return statuses
+    await watch(transaction, {one.job_id: one.waits_for for one in outcomes if is_end(one.waits_for)})
+    return conclusions
 
 
-async def go_on(transaction: Transaction, going: Sequence[tuple[Held, Status, Outcome]]) -> None:
+async def reschedule(transaction: Transaction, going: Sequence[tuple[JobState, Conclusion]]) -> None:
     """Keep the jobs live: they wait for their next run."""
-    for part in arrays.in_parts(to_go_on(job, status, outcome) for job, status, outcome in going):
-        at = going[0][0].now  # they were due when they were claimed, even if the clock was set back since then
-        await transaction.rows(GO_ON, **arrays.of_columns(GOING, part), at=at)
-    for (queue, status), number in Counter((job.queue, status) for job, status, _ in going).items():
-        transaction.count(queue, RUNNING, -number)
-        transaction.count(queue, CODES[status], number)
-        transaction.woken.add(queue)
+    for part in arrays.in_parts(rescheduled_row(job, conclusion) for job, conclusion in going):
+        await transaction.rows(RESCHEDULE, **arrays.of_columns(GOING, part))
+    count_moves(transaction, moves(going))
+    transaction.woken.update(job.queue for job, _ in going)
 
 
-def to_go_on(job: Held, status: Status, outcome: Outcome) -> Row:
+def rescheduled_row(job: JobState, conclusion: Conclusion) -> Row:
     """Return the values in the order of GOING."""
-    failure = outcome.failure
     return (
         job.id,
-        CODES[status],
-        None if keeps_its_time(outcome) else next_time(outcome, job.now),
-        begins_anew(outcome),
-        int(outcome.move in COUNTS_AS_ATTEMPT),
-        int(outcome.move is Move.CRASH),
-        outcome.waits_for if outcome.move is Move.SUSPEND else None,
-        storable(outcome.reason),
-        failure.type if failure else None,
-        storable(failure.message) if failure else None,
+        CODES[conclusion.status],
+        conclusion.run_at,
+        conclusion.attempts,
+        conclusion.crashes,
+        conclusion.waits_for,
+        storable(conclusion.reason),
+        conclusion.failure.type if conclusion.failure else None,
+        storable(conclusion.failure.message) if conclusion.failure else None,
     )
 
 
-async def end(transaction: Transaction, ended: Sequence[tuple[Held, Status, Outcome]]) -> None:
-    """Move finished jobs from the live table to the archive."""
+async def finish(transaction: Transaction, ended: Sequence[tuple[JobState, Conclusion]]) -> None:
+    """Move finished jobs from the live table to the archive, and wake the jobs that wait for their end."""
     if not ended:
         return
-    asked = await reasons_to_stop(transaction, [job.id for job, _, _ in ended if job.cancel])
-    await finish(transaction, [to_finish(job, status, outcome, asked.get(job.id)) for job, status, outcome in ended])
-    for (queue, status), number in Counter((job.queue, status) for job, status, _ in ended).items():
-        transaction.count(queue, RUNNING, -number)
-        transaction.count(queue, CODES[status], number)
-    await wake_for_ends(transaction, [job.id for job, _, _ in ended])
-
-
-async def reasons_to_stop(transaction: Transaction, ids: Sequence[str]) -> dict[str, str]:
-    """Return why running jobs were asked to stop, by job id."""
-    return dict(await transaction.rows(ASKED, ids=list(ids))) if ids else {}
-
-
-async def finish(transaction: Transaction, rows: Iterable[Row]) -> None:
-    for part in arrays.in_parts(rows):
+    for part in arrays.in_parts(archived_row(job, conclusion) for job, conclusion in ended):
         await transaction.rows(FINISH, **arrays.of_columns(ENDED, part))
+    count_moves(transaction, moves(ended))
+    await wake_for_ends(transaction, [job.id for job, _ in ended])
 
 
-def to_finish(job: Held, status: Status, outcome: Outcome, asked: str | None) -> Row:
+def archived_row(job: JobState, conclusion: Conclusion) -> Row:
     """Return the values in the order of ENDED."""
-    failure = outcome.failure
     return (
         job.id,
-        CODES[status],
-        int(outcome.move in COUNTS_AS_ATTEMPT),
-        int(outcome.move is Move.CRASH and status is not Status.CANCELLED),
-        outcome.started_at or None,
-        storable(last_reason(outcome, status, asked=asked)),
-        failure.type if failure else None,
-        storable(failure.message) if failure else None,
-        outcome.result,
+        CODES[conclusion.status],
+        conclusion.attempts,
+        conclusion.crashes,
+        conclusion.started_at,
+        conclusion.finished_at,
+        conclusion.expires_at,
+        storable(conclusion.reason),
+        conclusion.failure.type if conclusion.failure else None,
+        storable(conclusion.failure.message) if conclusion.failure else None,
+        conclusion.result,
     )
 
 
-async def record(transaction: Transaction, rows: Iterable[Row]) -> None:
+async def record(transaction: Transaction, runs: Sequence[tuple[str, Run]]) -> None:
     """Add runs to the history of their jobs, at most one per job."""
+    rows = [
+        (job_id, *run[:-2], *(None if text is None else storable(text) for text in (run.error, run.traceback)))
+        for job_id, run in runs
+    ]
     for part in arrays.in_parts(rows):
         await transaction.rows(RECORD, **arrays.of_columns(RECORDED, part))
-
-
-def to_record(job: Held, move: Move, outcome: Outcome) -> Row:
-    """Return the values in the order of RECORDED."""
-    failure = outcome.failure or Failure("", "")
-    return (
-        job.id,
-        job.worker,
-        outcome.started_at or job.claimed_at,
-        outcome.finished_at or job.now,
-        move,
-        failure.type or None,
-        storable(failure.message) or None,
-        storable(shorten(failure.traceback)) or None,
-    )
 
 
 REPORT = f"""

@@ -3,71 +3,46 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from mainspring.clock import to_millis
-from mainspring.stores.audit import action_of_halt, detail_of_change, detail_of_halt
+from mainspring.stores.audit import note_of_halt, note_of_resume
+from mainspring.stores.columns import LIVE as LIVE_TYPES
+from mainspring.stores.columns import RESTORED
+from mainspring.stores.documents import Note
+from mainspring.stores.engine.change import ALLOWED, ChangeRequest, Key, Plan, note_of, plan, wanted_keys
+from mainspring.stores.engine.state import JobState
 from mainspring.stores.postgres import steps, wakeups
 from mainspring.stores.postgres.acks import finish
 from mainspring.stores.postgres.halts import ALONE, current_halts
 from mainspring.stores.postgres.insertion import LIVE_HOLDER
 from mainspring.stores.postgres.read import FINISHED, LIVE, Conditions
-from mainspring.stores.postgres.rows import is_id
+from mainspring.stores.postgres.rows import FINISHED_STATE, LIVE_STATE, is_id, to_columns, to_state
 from mainspring.stores.postgres.transaction import Transaction
-from mainspring.stores.protocol import Action, By, Changed, Edit, Halt
+from mainspring.stores.protocol import Action, By, Changed, Halt
 from mainspring.stores.rules import combined
-from mainspring.stores.tables import (
-    ALLOWED,
-    CANCELLED,
-    CODES,
-    COMPLETED,
-    PENDING,
-    RUNNING,
-    ChangeRequest,
-    Effect,
-    Target,
-    count_moves,
-)
-
-
-class DryRun(Exception):
-    pass
+from mainspring.stores.tables import CODES, COMPLETED, count_moves
 
 
 async def change(transaction: Transaction, request: ChangeRequest) -> Changed:
-    found = await find_targets(transaction, request)
-    targets = found[: request.limit]
-    effect = await (try_out if request.dry_run else carry_out)(transaction, targets, request)
-    cursor = targets[-1].id if len(found) > request.limit else None
-    return Changed(tuple(effect.changed), tuple(effect.requested), effect.conflicts, cursor)
+    found = await find_jobs(transaction, request)
+    jobs = found[: request.limit]
+    now = jobs[0].ref if jobs else 0
+    planned = plan(request, jobs, await live_holders(transaction, wanted_keys(request, jobs)), now)
+    if not request.dry_run:
+        await carry_out(transaction, planned, request)
+    return planned.answer(jobs[-1].id if len(found) > request.limit else None)
 
 
-async def carry_out(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
-    effect = await EFFECTS[request.action](transaction, targets, request)
-    await write_audit(transaction, request, effect.changed + effect.requested)
-    return effect
-
-
-async def try_out(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
-    """Do a dry run: make the changes, and roll them back."""
-    effect = Effect()
-    try:
-        async with transaction.connection.transaction():
-            effect = await carry_out(Transaction(transaction.connection, transaction.dialect), targets, request)
-            raise DryRun  # noqa: TRY301 - it takes all of the block back
-    except DryRun:
-        return effect
-
-
-async def find_targets(transaction: Transaction, request: ChangeRequest) -> list[Target]:
+async def find_jobs(transaction: Transaction, request: ChangeRequest) -> list[JobState]:
     """Return up to one more than the limit, oldest first, so that the next chunk can start where this one ended.
 
     The rows are locked, so that nothing else changes them. If an ack is changing one just now, this waits for it.
     """
-    targets: list[Target] = []
-    for table in (LIVE, FINISHED):
+    found: list[JobState] = []
+    for table, state in ((LIVE, LIVE_STATE), (FINISHED, FINISHED_STATE)):
         conditions = Conditions(request.where, table)
         statuses = [CODES[s] for s in ALLOWED[request.action] if (CODES[s] >= COMPLETED) == (table == FINISHED)]
         conditions.add("status = ANY(?::smallint[])", statuses)
@@ -76,100 +51,69 @@ async def find_targets(transaction: Transaction, request: ChangeRequest) -> list
             conditions.add("id > ?::uuid", request.cursor)
         if conditions.impossible or not statuses:
             continue
-        statement = f"""SELECT '{table}', id::text, queue, status, task, dedupe_key FROM {{s}}.{table}
+        statement = f"""SELECT {state} FROM {{s}}.{table}
                         WHERE {conditions} ORDER BY {table}.id LIMIT %(limit)s FOR UPDATE"""
         rows = await transaction.rows(statement, **conditions.values, limit=request.limit + 1)
-        targets += (Target(*row) for row in rows)
-    return sorted(targets, key=lambda target: target.id)[: request.limit + 1]
+        found += map(to_state, rows)
+    return sorted(found, key=lambda job: job.id)[: request.limit + 1]
 
 
-# -- cancel ---------------------------------------------------------------------------------------
-
-ASK_TO_STOP = "UPDATE {s}.jobs SET cancel = true, reason = %(reason)s WHERE id = ANY(%(ids)s::uuid[])"
-
-
-async def cancel(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
-    """Cancel waiting jobs at once. Ask running ones to stop: their worker is notified and ends them."""
-    effect = Effect(
-        [target.id for target in targets if target.status != RUNNING],
-        [target.id for target in targets if target.status == RUNNING],
-    )
-    if effect.changed:
-        row = CANCELLED, 0, 0, None, request.by.reason, None, None, None
-        await finish(transaction, [(job_id, *row) for job_id in effect.changed])
-        count_moves(transaction, [t for t in targets if t.status != RUNNING], CANCELLED)
-        await wakeups.wake_for_ends(transaction, effect.changed)
-    if effect.requested:
-        await transaction.do(ASK_TO_STOP, reason=request.by.reason, ids=effect.requested)
-        transaction.cancellations = True
-    return effect
+async def live_holders(transaction: Transaction, keys: Sequence[Key]) -> dict[Key, str]:
+    """Return the live jobs that hold these dedupe keys."""
+    found = [(key, await transaction.value(LIVE_HOLDER, task=key[0], key=key[1])) for key in keys]
+    return {key: holder for key, holder in found if holder is not None}
 
 
-# -- retry ----------------------------------------------------------------------------------------
-
-REPLAY_LIVE = f"""
-UPDATE {{s}}.jobs SET status = {PENDING}, run_at = {{now}}, attempts = 0, crashes = 0, error_type = NULL, error = NULL,
-                      reason = '', progress = NULL, note = NULL
-WHERE id = %(id)s
-"""
-REPLAY_FINISHED = f"""
-WITH gone AS (DELETE FROM {{s}}.archive WHERE id = %(id)s RETURNING *)
-INSERT INTO {{s}}.jobs (id, task, queue, status, priority, run_at, max_attempts, token, timeout, created_at, keep,
-                        keep_dead, dedupe_key, target_type, target_id, tags, options, payload)
-SELECT id, task, queue, {PENDING}, priority, {{now}}, max_attempts, token, timeout, created_at, keep, keep_dead,
-       dedupe_key, target_type, target_id, tags, options, payload
-FROM gone
-"""
+async def carry_out(transaction: Transaction, planned: Plan, request: ChangeRequest) -> None:
+    await finish(transaction, planned.ended)
+    await update(transaction, [job.id for job in planned.updated], planned.columns)
+    await restore(transaction, [job.id for job in planned.restored], planned.columns)
+    await delete(transaction, planned.deleted)
+    if request.action is Action.REPLAY and request.edit is not None and request.edit.from_step is not None:
+        await steps.forget(transaction, planned.changed, request.edit.from_step)
+    count_moves(transaction, planned.moves())
+    transaction.woken |= planned.woken
+    transaction.cancellations = transaction.cancellations or bool(planned.requested)
+    await write_audit(transaction, request, planned.changed + planned.requested)
 
 
-async def replay(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
-    """Make jobs due now, with a full budget. Skip a job if another live job holds its dedupe key."""
-    effect = Effect()
-    for target in targets:
-        if target.table == LIVE:
-            await transaction.do(REPLAY_LIVE, id=target.id)
-        elif holder := await live_holder(transaction, target):
-            effect.conflicts[target.id] = holder
-            continue
-        else:
-            await transaction.do(REPLAY_FINISHED, id=target.id)
-        effect.changed.append(target.id)
-    if request.edit is not None and request.edit.from_step is not None:
-        await steps.forget(transaction, effect.changed, request.edit.from_step)
-    moved = set(effect.changed)
-    count_moves(transaction, [t for t in targets if t.id in moved], PENDING)
-    transaction.woken.update(t.queue for t in targets if t.id in moved)
-    return effect
+async def update(transaction: Transaction, ids: Sequence[str], columns: Mapping[str, Any]) -> None:
+    """Give live jobs new values."""
+    if ids and columns:
+        assignments = ", ".join(f"{name} = %({name})s" for name in columns)
+        statement = f"UPDATE {{s}}.jobs SET {assignments} WHERE id = ANY(%(ids)s::uuid[])"
+        await transaction.do(statement, **to_columns(columns), ids=list(ids))
 
 
-async def live_holder(transaction: Transaction, target: Target) -> str | None:
-    if target.dedupe_key is None:
-        return None
-    holder: str | None = await transaction.value(LIVE_HOLDER, task=target.task, key=target.dedupe_key)
-    return holder
+async def restore(transaction: Transaction, ids: Sequence[str], columns: Mapping[str, Any]) -> None:
+    """Move finished jobs back to the live table: as they were enqueued, with their token and these values."""
+    if not ids:
+        return
+    kept = ", ".join(name for name in RESTORED if name not in columns)
+    values = ", ".join(f"%({name})s::{LIVE_TYPES[name]}" for name in columns)
+    statement = f"""WITH gone AS (DELETE FROM {{s}}.archive WHERE id = ANY(%(ids)s::uuid[]) RETURNING *)
+                    INSERT INTO {{s}}.jobs ({kept}, {", ".join(columns)}) SELECT {kept}, {values} FROM gone"""
+    await transaction.do(statement, **to_columns(columns), ids=list(ids))
 
 
 # -- delete ---------------------------------------------------------------------------------------
 
 BELONGINGS = ("attempts", "steps", "audit_jobs")
-
-
 FREE_KEYS = """
 DELETE FROM {s}.dedupe WHERE (task, dedupe_key, job_id) IN (
     SELECT * FROM unnest(%(tasks)s::text[], %(keys)s::text[], %(ids)s::uuid[]))
 """
 
 
-async def delete(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
-    del request
-    ids = [target.id for target in targets]
+async def delete(transaction: Transaction, jobs: Sequence[JobState]) -> None:
+    if not jobs:
+        return
+    ids = [job.id for job in jobs]
     await remove_jobs(transaction, ids)
-    if held := [target for target in targets if target.dedupe_key is not None]:
-        tasks, keys, holders = ([getattr(target, name) for target in held] for name in ("task", "dedupe_key", "id"))
+    if held := [job for job in jobs if job.dedupe_key is not None]:
+        tasks, keys, holders = ([getattr(job, name) for job in held] for name in ("task", "dedupe_key", "id"))
         await transaction.do(FREE_KEYS, tasks=tasks, keys=keys, ids=holders)
     await wakeups.wake_for_ends(transaction, ids)
-    count_moves(transaction, targets, None)
-    return Effect(ids)
 
 
 async def remove_jobs(transaction: Transaction, ids: Sequence[str]) -> None:
@@ -178,46 +122,6 @@ async def remove_jobs(transaction: Transaction, ids: Sequence[str]) -> None:
         await transaction.do(f"DELETE FROM {{s}}.{table} WHERE id = ANY(%(ids)s::uuid[])", ids=list(ids))
     for table in BELONGINGS:
         await transaction.do(f"DELETE FROM {{s}}.{table} WHERE job_id = ANY(%(ids)s::uuid[])", ids=list(ids))
-
-
-# -- edit -----------------------------------------------------------------------------------------
-
-APPLY_EDIT = """
-UPDATE {s}.jobs SET priority = coalesce(%(priority)s, priority), queue = coalesce(%(queue)s, queue),
-                    run_at = coalesce(%(run_at)s, {now} + %(delay)s, run_at),
-                    reason = CASE WHEN coalesce(%(run_at)s, %(delay)s) IS NULL THEN reason ELSE '' END,
-                    max_attempts = coalesce(%(max_attempts)s, max_attempts), payload = coalesce(%(payload)s, payload)
-WHERE id = ANY(%(ids)s::uuid[])
-"""
-
-
-async def edit_jobs(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
-    ids = [target.id for target in targets]
-    edit = request.edit or Edit()
-    await transaction.do(
-        APPLY_EDIT,
-        priority=None if edit.priority is None else int(edit.priority),
-        queue=edit.queue,
-        run_at=edit.run_at if edit.delay is None else None,
-        delay=edit.delay,
-        max_attempts=edit.max_attempts,
-        payload=edit.payload,
-        ids=ids,
-    )
-    if edit.queue is not None:
-        for target in targets:
-            transaction.count(target.queue, target.status, -1)
-            transaction.count(edit.queue, target.status, 1)
-    transaction.woken.update([edit.queue] if edit.queue else [target.queue for target in targets])
-    return Effect(ids)
-
-
-EFFECTS: Mapping[Action, Callable[[Transaction, Sequence[Target], ChangeRequest], Awaitable[Effect]]] = {
-    Action.CANCEL: cancel,
-    Action.REPLAY: replay,
-    Action.DELETE: delete,
-    Action.EDIT: edit_jobs,
-}
 
 
 # -- halt -----------------------------------------------------------------------------------------
@@ -247,7 +151,7 @@ async def halt(transaction: Transaction, wanted: Halt) -> Halt:
         until=None if halt.until is None else to_millis(halt.until),
         accept=halt.accept,
     )
-    await write_entry(transaction, By(wanted.actor, wanted.reason), action_of_halt(wanted), detail_of_halt(wanted), 0)
+    await write_entry(transaction, note_of_halt(wanted))
     transaction.halts_changed = True
     return replace(halt, number=number)
 
@@ -256,7 +160,7 @@ async def resume(transaction: Transaction, by: By, queue: str | None) -> bool:
     over = any(halt.queue == queue for halt in await current_halts(transaction))
     await transaction.do("DELETE FROM {s}.halts WHERE queue = %(queue)s", queue=queue or "")
     if over:
-        await write_entry(transaction, by, "resume", {"queue": queue}, 0)
+        await write_entry(transaction, note_of_resume(by, queue))
         transaction.woken.add(queue or "*")
         transaction.halts_changed = True
     return over
@@ -278,19 +182,18 @@ ON CONFLICT DO NOTHING
 async def write_audit(transaction: Transaction, request: ChangeRequest, ids: Sequence[str]) -> None:
     if not ids or not request.by.audited:
         return
-    detail = detail_of_change(request.where, request.edit)
-    await write_entry(transaction, request.by, request.action, detail, len(ids))
+    await write_entry(transaction, note_of(request), len(ids))
     if request.action is not Action.DELETE:
         await transaction.do(PUT_JOBS, operation=request.by.operation, action=str(request.action), ids=list(ids))
 
 
-async def write_entry(transaction: Transaction, by: By, action: str, detail: Mapping[str, Any], number: int) -> None:
+async def write_entry(transaction: Transaction, note: Note, number: int = 0) -> None:
     await transaction.do(
         PUT_ENTRY,
-        operation=by.operation,
-        actor=by.actor,
-        action=str(action),
-        reason=by.reason,
-        detail=json.dumps(detail),
+        operation=note.by.operation,
+        actor=note.by.actor,
+        action=note.action,
+        reason=note.by.reason,
+        detail=json.dumps(note.detail),
         n=number,
     )

@@ -84,7 +84,7 @@ async def write(transaction: Transaction, bundles: Sequence[Bundle]) -> list[lis
     if gone := [write.key for write in writes if write.data is None]:
         await transaction.do(DELETE, **columns_of_keys(gone))
     for note in (bundle.note for bundle in taken if bundle.note is not None):
-        await write_entry(transaction, note.by, note.action, note.detail, 0)
+        await write_entry(transaction, note)
     if puts and comes_soon(puts, await transaction.value("SELECT {now}")):
         transaction.documents = True
     transaction.state_changed |= any(bundle.spread for bundle in taken)

@@ -12,15 +12,16 @@ from typing import Any
 import psycopg
 
 from mainspring.clock import to_millis
-from mainspring.errors import WorkerCrashed
-from mainspring.job import Failure, Move, Outcome
+from mainspring.job import Outcome
+from mainspring.stores.engine.state import JobState
+from mainspring.stores.engine.takeover import Timed, crashed, released, stalled, takeover
 from mainspring.stores.postgres import documents, partitions
-from mainspring.stores.postgres.acks import settle
+from mainspring.stores.postgres.acks import write
 from mainspring.stores.postgres.admin import BELONGINGS, remove_jobs
-from mainspring.stores.postgres.rows import only_ids
+from mainspring.stores.postgres.rows import LIVE_STATE, only_ids, to_state
 from mainspring.stores.postgres.transaction import PLAN_FREELY, SERVER_START, Transaction
-from mainspring.stores.protocol import AfterStall, Pulse, Takeover, TakeoverCause, WorkerInfo
-from mainspring.stores.tables import RUNNING, Running, Timed, stall
+from mainspring.stores.protocol import AfterStall, Pulse, Takeover, WorkerInfo
+from mainspring.stores.tables import RUNNING
 
 # -- workers --------------------------------------------------------------------------------------------
 
@@ -43,8 +44,10 @@ SET beat = beat + 1, seen_at = {now}, lock = %(lock)s::bigint, lock_server = %(l
 WHERE id = %(id)s RETURNING {now}
 """
 IDLE = "UPDATE {s}.workers SET idle = %(idle)s WHERE id = %(id)s AND idle <> %(idle)s"
-HELD_BY = f"SELECT id::text, token FROM {{s}}.jobs WHERE status = {RUNNING} AND worker = %(worker)s"
-TAKEN_BY = f"{HELD_BY} AND claim = ANY(%(claims)s::bigint[])"
+HELD = f"SELECT {LIVE_STATE} FROM {{s}}.jobs WHERE status = {RUNNING} AND"
+IN_ORDER = "ORDER BY jobs.id FOR NO KEY UPDATE"
+HELD_BY = f"{HELD} worker = %(worker)s {IN_ORDER}"
+TAKEN_BY = f"{HELD} worker = %(worker)s AND claim = ANY(%(claims)s::bigint[]) {IN_ORDER}"
 LOST = f"""
 SELECT held.id::text FROM unnest(%(ids)s::uuid[], %(tokens)s::bigint[]) AS held(id, token)
 WHERE NOT EXISTS (
@@ -71,16 +74,24 @@ async def join(transaction: Transaction, worker: WorkerInfo) -> None:
 
 async def leave(transaction: Transaction, worker: str) -> None:
     """Remove a worker that shuts down, and release the jobs that it may still hold."""
-    held = await transaction.rows(HELD_BY, worker=worker)
-    await settle(transaction, [Outcome(job_id, token, Move.RELEASE) for job_id, token in held])
+    await release(transaction, HELD_BY, worker=worker)
     await transaction.do(LEAVE, ids=[worker])
 
 
 async def give_back(transaction: Transaction, worker: str, claims: Iterable[int]) -> int:
     """Release jobs taken by claims whose answer never arrived: no worker runs them. Return their number."""
-    held = await transaction.rows(TAKEN_BY, worker=worker, claims=list(claims))
-    await settle(transaction, [Outcome(job_id, token, Move.RELEASE) for job_id, token in held])
-    return len(held)
+    return await release(transaction, TAKEN_BY, worker=worker, claims=list(claims))
+
+
+async def release(transaction: Transaction, held: str, **given: Any) -> int:
+    """Release the jobs that the statement `held` selects, and return their number."""
+    jobs = await held_jobs(transaction, held, **given)
+    return len(await write(transaction, [(job, released(job)) for job in jobs]))
+
+
+async def held_jobs(transaction: Transaction, statement: str, **given: Any) -> list[JobState]:
+    """Return running jobs. They are locked in the order of their ids, so that two transactions never deadlock."""
+    return [to_state(row) for row in await transaction.rows(statement, **given)]
 
 
 async def pulse(transaction: Transaction, worker: str, held: Mapping[str, int]) -> Pulse:
@@ -95,15 +106,9 @@ async def pulse(transaction: Transaction, worker: str, held: Mapping[str, int]) 
 # -- takeover -------------------------------------------------------------------------------------------
 
 HOLDERS = f"SELECT DISTINCT worker FROM {{s}}.jobs WHERE status = {RUNNING}"
-TO_TAKE = f"""
-SELECT id::text, token, task, queue, worker, attempts, max_attempts, crashes, claimed_at, timeout, options
-FROM {{s}}.jobs
-WHERE status = {RUNNING} AND
-"""
-TO_TAKE_FROM = f"{TO_TAKE} worker = %(worker)s ORDER BY jobs.id FOR NO KEY UPDATE SKIP LOCKED"
+TO_TAKE_FROM = f"{HELD_BY} SKIP LOCKED"
 TO_TAKE_STALLED = f"""
-{TO_TAKE} (id, token) IN (SELECT * FROM unnest(%(ids)s::uuid[], %(tokens)s::bigint[]))
-ORDER BY jobs.id FOR NO KEY UPDATE SKIP LOCKED
+{HELD} (id, token) IN (SELECT * FROM unnest(%(ids)s::uuid[], %(tokens)s::bigint[])) {IN_ORDER} SKIP LOCKED
 """
 MISSED_BEATS = 1.5  # heartbeats that a worker without any session may be late with before it counts as dead
 MIN_CONFIRMATION = 0.75  # seconds to wait for a heartbeat on its way: its connection may have been cut as well
@@ -167,38 +172,22 @@ async def still_dead(transaction: Transaction, dead: Iterable[str], beats: Mappi
 
 
 async def take_over(
-    transaction: Transaction, dead: Iterable[str], stalled: Sequence[Timed], after_stall: AfterStall
+    transaction: Transaction, dead: Iterable[str], stalled_claims: Sequence[Timed], after_stall: AfterStall
 ) -> list[Takeover]:
-    """Take over the jobs of dead workers, and the jobs that have run for too long."""
-    taken: list[Takeover] = []
+    """Take over the jobs of dead workers, and the jobs that have run for too long.
+
+    They are acked like any run, so that the fence, the counts and the history have one implementation.
+    """
+    ended: list[tuple[JobState, Outcome]] = []
     for worker in dead:
-        jobs = [Running(*row) for row in await transaction.rows(TO_TAKE_FROM, worker=worker)]
-        failure = Failure(WorkerCrashed.__name__, f"worker {worker} died while it held the job")
-        outcomes = [Outcome(job.id, job.token, Move.CRASH, job.claimed_at, failure=failure) for job in jobs]
-        taken += await take(transaction, jobs, outcomes, TakeoverCause.CRASHED)
-    keys = {"ids": [job.id for job in stalled], "tokens": [job.token for job in stalled]}
-    jobs = [Running(*row) for row in await transaction.rows(TO_TAKE_STALLED, **keys)] if stalled else []
-    outcomes = [stall(job, after_stall) for job in jobs]
-    return taken + await take(transaction, jobs, outcomes, TakeoverCause.STALLED)
-
-
-async def take(
-    transaction: Transaction, jobs: Sequence[Running], outcomes: list[Outcome], cause: TakeoverCause
-) -> list[Takeover]:
-    """Write the outcomes like any ack, so that the fence, the counts and the history have one implementation."""
-    if not jobs:
-        return []
-    statuses = await settle(transaction, outcomes)
-    transaction.cancellations = True
-    crash, attempt = cause is TakeoverCause.CRASHED, cause is TakeoverCause.STALLED
-    return [
-        Takeover(
-            job.id, job.task, job.queue, job.worker, cause, statuses[job.id, job.token],
-            job.attempts + attempt, job.crashes + crash, outcome.failure, job.max_attempts, outcome.delay,
-        )
-        for job, outcome in zip(jobs, outcomes, strict=True)
-        if (job.id, job.token) in statuses
-    ]  # fmt: skip
+        ended += [(job, crashed(job)) for job in await held_jobs(transaction, TO_TAKE_FROM, worker=worker)]
+    late = {"ids": [job.id for job in stalled_claims], "tokens": [job.token for job in stalled_claims]}
+    jobs = await held_jobs(transaction, TO_TAKE_STALLED, **late) if stalled_claims else []
+    taken = {job.id for job, _ in ended}
+    ended += [(job, stalled(job, after_stall)) for job in jobs if job.id not in taken]
+    transaction.cancellations = transaction.cancellations or bool(ended)
+    written = await write(transaction, ended)
+    return [takeover(job, outcome, end.status) for (job, outcome), end in zip(ended, written, strict=True)]
 
 
 # -- retention ------------------------------------------------------------------------------------------

@@ -17,6 +17,9 @@ from mainspring.errors import ConfigurationError, StoreBusy, StoreError, StoreUn
 from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressReport, Save, Status, Step, TimelineEntry
 from mainspring.log import get_log
 from mainspring.stores.documents import Bundle, Document, Due, Key, Listing
+from mainspring.stores.engine.change import ChangeRequest
+from mainspring.stores.engine.takeover import Timed
+from mainspring.stores.engine.wakeup import refuse_negative
 from mainspring.stores.postgres import (
     acks,
     admin,
@@ -63,8 +66,7 @@ from mainspring.stores.protocol import (
     retry_at_once,
 )
 from mainspring.stores.records import Chunk, Kind, Record
-from mainspring.stores.rules import check_page, refuse_negative, refuse_unkeepable, serves
-from mainspring.stores.tables import ChangeRequest, Timed
+from mainspring.stores.rules import check_page, refuse_unkeepable, serves
 
 T = TypeVar("T")
 log = get_log("mainspring.postgres")

@@ -8,51 +8,41 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from mainspring.clock import Millis
-from mainspring.job import FINISHED, Failure, Inserted, Move, Outcome, ProgressReport, Save, Status
-from mainspring.stores.rules import (
-    COUNTS_AS_ATTEMPT,
-    begins_anew,
-    keeps_its_time,
-    last_reason,
-    next_status,
-    next_time,
-    recorded_as,
-    refuse_illegal,
-    shorten,
-)
+from mainspring.job import FINISHED, Inserted, Move, Outcome, ProgressReport, Save, Status
+from mainspring.stores.engine.ack import Conclusion, conclude, first_of_each, moves, refuse_illegal
+from mainspring.stores.engine.state import JobState
 from mainspring.stores.sqlite.insertion import PreparedJob, insert_jobs, prepare
+from mainspring.stores.sqlite.rows import HELD_STATE, to_state
 from mainspring.stores.sqlite.steps import put_steps
 from mainspring.stores.sqlite.values import in_values
 from mainspring.stores.sqlite.wakeups import call_ends, wake_if_ended
 from mainspring.stores.sqlite.writer import Transaction
-from mainspring.stores.tables import CANCELLED, CODES, COMPLETED, DEAD_LETTER, NEVER, RUNNING, STATUSES, SUSPENDED
+from mainspring.stores.tables import CODES, COMPLETED, NEVER, RUNNING, count_moves
 
 HELD = f"""
-WITH outcome(number, job_id, job_token) AS (VALUES {{values}})
-SELECT json_group_array(json_array(
-    number, seq, id, queue, iif(cancel, reason, NULL), attempts, crashes, worker, claimed_at))
+WITH outcome(job_id, job_token) AS (VALUES {{values}})
+SELECT json_group_array(json_array(job_id, job_token, {HELD_STATE}))
 FROM outcome CROSS JOIN mainspring_jobs ON id = job_id AND token = job_token AND status = {RUNNING}
 """
-ARCHIVE = f"""
+ARCHIVE = """
 WITH ended(
-    ended_seq, end_status, is_attempt, is_crash, began_at, end_reason, end_error_type, end_error, end_result, now
-) AS (VALUES {{values}})
+    ended_seq, end_status, end_attempts, end_crashes, began_at, ended_at, end_expires_at, end_reason, end_error_type,
+    end_error, end_result
+) AS (VALUES {values})
 INSERT INTO mainspring_archive
-SELECT id, task, queue, end_status, priority, run_at, attempts + is_attempt, max_attempts, crashes + is_crash, token,
-       worker, coalesce(began_at, claimed_at), now,
-       min({NEVER}, now + iif(end_status = {DEAD_LETTER}, keep_dead, keep)), timeout, created_at, keep,
-       keep_dead, dedupe_key, target_type, target_id, tags, options,
-       end_reason, progress, note, coalesce(end_error_type, error_type),
+SELECT id, task, queue, end_status, priority, run_at, end_attempts, max_attempts, end_crashes, token,
+       worker, began_at, ended_at, end_expires_at, timeout, created_at, keep, keep_dead, dedupe_key, target_type,
+       target_id, tags, options, end_reason, progress, note, coalesce(end_error_type, error_type),
        iif(end_error_type IS NULL, error, end_error), payload, end_result
 FROM ended CROSS JOIN mainspring_jobs ON seq = ended_seq
 """
 REMOVE = "DELETE FROM mainspring_jobs WHERE seq IN (SELECT value FROM json_each(?))"
+# For speed, this states again what engine.ack.conclude decides for a plain success.
 ARCHIVE_COMPLETED = f"""
 INSERT INTO mainspring_archive -- columns 1 to 5: seq, id, token, began, result; sqlite3 counts rows only after INSERT
 SELECT id, task, queue, {COMPLETED}, priority, run_at, attempts + 1, max_attempts, crashes, token, worker,
@@ -63,34 +53,19 @@ FROM (VALUES {{values}}) CROSS JOIN mainspring_jobs
 """
 RESCHEDULE = """
 WITH going(
-    going_seq, next_status, next_run_at, anew, is_attempt, is_crash, awaited, why, new_error_type, new_error, now
+    going_seq, next_status, next_run_at, next_attempts, next_crashes, awaited, why, new_error_type, new_error
 ) AS (VALUES {values})
-UPDATE mainspring_jobs SET status = next_status, run_at = coalesce(next_run_at, min(run_at, now)), cancel = 0,
-                attempts = iif(anew, 0, attempts + is_attempt), crashes = iif(anew, 0, crashes + is_crash),
+UPDATE mainspring_jobs SET status = next_status, run_at = next_run_at, attempts = next_attempts, crashes = next_crashes,
                 waits_for = awaited, reason = why,
                 error_type = coalesce(new_error_type, error_type), error = iif(new_error_type IS NULL, error, new_error)
 FROM going WHERE seq = going_seq
 """
-RECORD_ATTEMPT = """
+RECORD_RUNS = """
 INSERT INTO mainspring_attempts (job_id, number, worker, started_at, finished_at, move, error_type, error, traceback)
-VALUES (:job_id, (SELECT coalesce(max(number), 0) + 1 FROM mainspring_attempts WHERE job_id = :job_id), :worker,
-        :started_at, :finished_at, :move, :error_type, :error, :traceback)
+SELECT column1, (SELECT coalesce(max(number), 0) + 1 FROM mainspring_attempts WHERE job_id = column1), column2, column3,
+       column4, column5, column6, column7, column8
+FROM (VALUES {values})
 """
-
-
-@dataclass(slots=True)
-class Held:
-    """A running job whose token matches the outcome's."""
-
-    number: int  # index of the outcome
-    seq: int
-    id: str
-    queue: str
-    asked: str | None  # the reason, if a cancellation was requested
-    attempts: int
-    crashes: int
-    worker: str
-    claimed_at: Millis
 
 
 @dataclass(slots=True)
@@ -128,31 +103,34 @@ def ack(transaction: Transaction, requests: list[AckRequest]) -> list[list[Statu
     ]
 
 
-def settle(transaction: Transaction, outcomes: list[Outcome]) -> list[Status | None]:
+def settle(transaction: Transaction, outcomes: Sequence[Outcome]) -> list[Status | None]:
     """Write outcomes; return the new status of each job, or None if the claim was lost.
 
     This is the fence: only jobs that run under the outcome's token are changed. So a worker that lost its claim cannot
     finish the run of another worker.
     """
     refuse_illegal(outcomes)
-    statuses: list[Status | None] = [None] * len(outcomes)
-    ended: list[tuple[Held, int, Outcome]] = []
-    going: list[tuple[Held, int, Outcome]] = []
-    for job in first_of_each(held_jobs(transaction, outcomes)):
-        outcome = outcomes[job.number]
-        status = next_status(outcome, cancel=job.asked is not None, crashes=job.crashes)
-        statuses[job.number] = status
-        (ended if status in FINISHED else going).append((job, CODES[status], outcome))
-        if (move := recorded_as(outcome, status)) is not None:
-            record_attempt(transaction, job, move, outcome)
-    reschedule(transaction, going)
-    end(transaction, ended)
-    accepted = [outcome for outcome, status in zip(outcomes, statuses, strict=True) if status]
-    put_steps(transaction, accepted)
-    follow_ups = prepare([job for outcome in accepted for job in outcome.follow_ups])
-    insert_jobs(transaction, follow_ups)  # after `end`: a follow-up may need the dedupe key that its parent held
-    wake_if_ended(transaction, {outcome.job_id: outcome.waits_for for outcome in accepted})
-    return statuses
+    first = first_of_each(outcomes)
+    held = {(job.id, job.token): job for job in held_jobs(transaction, first)}
+    written = write(transaction, [(job, first[fence]) for fence, job in held.items()])
+    statuses = {fence: conclusion.status for fence, conclusion in zip(held, written, strict=True)}
+    return [statuses.pop((outcome.job_id, outcome.token), None) for outcome in outcomes]
+
+
+def write(transaction: Transaction, ended: Sequence[tuple[JobState, Outcome]]) -> list[Conclusion]:
+    """Write the ends of runs that are still held, with their steps and follow-ups; return what the jobs became."""
+    conclusions = [conclude(job, outcome, transaction.now) for job, outcome in ended]
+    concluded = [(job, conclusion) for (job, _), conclusion in zip(ended, conclusions, strict=True)]
+    for chunk in in_values(RECORD_RUNS, [(job.id, *end.run) for job, end in concluded if end.run is not None]):
+        transaction.execute(*chunk)
+    reschedule(transaction, [pair for pair in concluded if pair[1].status not in FINISHED])
+    finish(transaction, [pair for pair in concluded if pair[1].status in FINISHED])
+    outcomes = [outcome for _, outcome in ended]
+    put_steps(transaction, outcomes)
+    follow_ups = prepare([job for outcome in outcomes for job in outcome.follow_ups])
+    insert_jobs(transaction, follow_ups)  # after `finish`: a follow-up may need the dedupe key that its parent held
+    wake_if_ended(transaction, {outcome.job_id: outcome.waits_for for outcome in outcomes})
+    return conclusions
 
 
 def complete(transaction: Transaction, request: AckRequest) -> bool:
@@ -181,97 +159,60 @@ def complete(transaction: Transaction, request: AckRequest) -> bool:
     return done == len(rows)
 
 
-def held_jobs(transaction: Transaction, outcomes: Sequence[Outcome | Save]) -> Iterable[Held]:
-    fences = [(number, outcome.job_id, outcome.token) for number, outcome in enumerate(outcomes)]
-    for chunk in in_values(HELD, fences):
-        for row in json.loads(transaction.value(*chunk)):
-            yield Held(*row)
+def held_jobs(transaction: Transaction, fences: Iterable[tuple[str, int]]) -> Iterator[JobState]:
+    """Return the jobs that run under these tokens."""
+    for chunk in in_values(HELD, list(fences)):
+        yield from (to_state(row) for row in json.loads(transaction.value(*chunk)))
 
 
-def first_of_each(held: Iterable[Held]) -> Iterable[Held]:
-    """Drop repeated jobs: of two outcomes for one claim, the first counts."""
-    seen: set[int] = set()
-    for job in held:
-        if job.seq not in seen:
-            seen.add(job.seq)
-            yield job
-
-
-def reschedule(transaction: Transaction, going: Sequence[tuple[Held, int, Outcome]]) -> None:
+def reschedule(transaction: Transaction, going: Sequence[tuple[JobState, Conclusion]]) -> None:
     """Put jobs that are not finished back: they stay live and wait for their next run."""
-    rows = [rescheduled_row(job, status, outcome, transaction.now) for job, status, outcome in going]
-    for chunk in in_values(RESCHEDULE, rows):
+    for chunk in in_values(RESCHEDULE, [rescheduled_row(job, conclusion) for job, conclusion in going]):
         transaction.execute(*chunk)
-    for (queue, status), number in Counter((job.queue, status) for job, status, _ in going).items():
-        transaction.count(queue, RUNNING, -number)
-        transaction.count(queue, status, number)
-        transaction.woken.add(queue)
+    count_moves(transaction, moves(going))
+    transaction.woken.update(job.queue for job, _ in going)
 
 
-def rescheduled_row(job: Held, status: int, outcome: Outcome, now: Millis) -> tuple[Any, ...]:
-    failure = outcome.failure
+def rescheduled_row(job: JobState, conclusion: Conclusion) -> tuple[Any, ...]:
+    """Return the values in the order of RESCHEDULE."""
     return (
-        job.seq,
-        status,
-        None if keeps_its_time(outcome) else next_time(outcome, now),
-        int(begins_anew(outcome)),
-        int(outcome.move in COUNTS_AS_ATTEMPT),
-        int(outcome.move is Move.CRASH),
-        outcome.waits_for if status == SUSPENDED else None,
-        outcome.reason,
-        failure.type if failure else None,
-        failure.message if failure else None,
-        now,  # caps run_at: the job was due when claimed, and must stay due if the clock was set back since
+        job.ref,
+        CODES[conclusion.status],
+        conclusion.run_at,
+        conclusion.attempts,
+        conclusion.crashes,
+        conclusion.waits_for,
+        conclusion.reason,
+        conclusion.failure.type if conclusion.failure else None,
+        conclusion.failure.message if conclusion.failure else None,
     )
 
 
-def end(transaction: Transaction, ended: Sequence[tuple[Held, int, Outcome]]) -> None:
-    """Move finished jobs from the live table to the archive."""
+def finish(transaction: Transaction, ended: Sequence[tuple[JobState, Conclusion]]) -> None:
+    """Move finished jobs from the live table to the archive, and wake the jobs that wait for their end."""
     if not ended:
         return
-    archive(transaction, [archived_row(job, status, outcome, transaction.now) for job, status, outcome in ended])
-    for (queue, status), number in Counter((job.queue, status) for job, status, _ in ended).items():
-        transaction.count(queue, RUNNING, -number)
-        transaction.count(queue, status, number)
-    call_ends(transaction, [job.id for job, _, _ in ended])
-
-
-def archive(transaction: Transaction, rows: Sequence[Sequence[Any]]) -> None:
-    for chunk in in_values(ARCHIVE, rows):
+    for chunk in in_values(ARCHIVE, [archived_row(job, conclusion) for job, conclusion in ended]):
         transaction.execute(*chunk)
-    transaction.execute(REMOVE, (json.dumps([row[0] for row in rows]),))
+    transaction.execute(REMOVE, (json.dumps([job.ref for job, _ in ended]),))
+    count_moves(transaction, moves(ended))
+    call_ends(transaction, [job.id for job, _ in ended])
 
 
-def archived_row(job: Held, status: int, outcome: Outcome, now: Millis) -> tuple[Any, ...]:
-    failure = outcome.failure
+def archived_row(job: JobState, conclusion: Conclusion) -> tuple[Any, ...]:
+    """Return the values in the order of ARCHIVE."""
     return (
-        job.seq,
-        status,
-        int(outcome.move in COUNTS_AS_ATTEMPT),
-        int(outcome.move is Move.CRASH and status != CANCELLED),
-        outcome.started_at or None,
-        last_reason(outcome, STATUSES[status], asked=job.asked),
-        failure.type if failure else None,
-        failure.message if failure else None,
-        outcome.result,
-        now,
-    )
-
-
-def record_attempt(transaction: Transaction, job: Held, move: Move, outcome: Outcome) -> None:
-    failure = outcome.failure or Failure("", "")
-    transaction.execute(
-        RECORD_ATTEMPT,
-        {
-            "job_id": job.id,
-            "worker": job.worker,
-            "started_at": outcome.started_at or job.claimed_at,
-            "finished_at": outcome.finished_at or transaction.now,
-            "move": move,
-            "error_type": failure.type or None,
-            "error": failure.message or None,
-            "traceback": shorten(failure.traceback) or None,
-        },
+        job.ref,
+        CODES[conclusion.status],
+        conclusion.attempts,
+        conclusion.crashes,
+        conclusion.started_at,
+        conclusion.finished_at,
+        conclusion.expires_at,
+        conclusion.reason,
+        conclusion.failure.type if conclusion.failure else None,
+        conclusion.failure.message if conclusion.failure else None,
+        conclusion.result,
     )
 
 
@@ -285,6 +226,10 @@ class SaveRequest:
     save: Save
     jobs: list[PreparedJob]
 
+    @property
+    def fence(self) -> tuple[str, int]:
+        return self.save.job_id, self.save.token
+
 
 def save_requests(saves: Iterable[Save]) -> list[SaveRequest]:
     return [SaveRequest(save, prepare(save.jobs)) for save in saves]
@@ -295,13 +240,11 @@ def save(transaction: Transaction, requests: list[SaveRequest]) -> list[list[Ins
 
     A halt does not refuse these jobs, so that a run that has begun can finish.
     """
-    held = {job.number for job in held_jobs(transaction, [request.save for request in requests])}
-    accepted = [request for number, request in enumerate(requests) if number in held]
+    held = {(job.id, job.token) for job in held_jobs(transaction, {request.fence for request in requests})}
+    accepted = [request for request in requests if request.fence in held]
     put_steps(transaction, [request.save for request in accepted])
     inserted = iter(insert_jobs(transaction, [job for request in accepted for job in request.jobs]))
-    return [
-        list(islice(inserted, len(request.jobs))) if number in held else None for number, request in enumerate(requests)
-    ]
+    return [list(islice(inserted, len(request.jobs))) if request.fence in held else None for request in requests]
 
 
 # -- progress -------------------------------------------------------------------------------------

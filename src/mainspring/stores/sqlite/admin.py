@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from mainspring.clock import to_datetime, to_millis
-from mainspring.stores.audit import action_of_halt, detail_of_change, detail_of_halt
-from mainspring.stores.protocol import Action, By, Changed, Edit, Halt
+from mainspring.stores.audit import note_of_halt, note_of_resume
+from mainspring.stores.columns import RESTORED
+from mainspring.stores.documents import Note
+from mainspring.stores.engine.change import ALLOWED, ChangeRequest, Key, Plan, note_of, plan, wanted_keys
+from mainspring.stores.engine.state import JobState
+from mainspring.stores.protocol import Action, By, Changed, Halt
 from mainspring.stores.rules import combined
-from mainspring.stores.sqlite.acks import archive
+from mainspring.stores.sqlite.acks import finish
 from mainspring.stores.sqlite.halts import current_halts
 from mainspring.stores.sqlite.insertion import LIVE_HOLDER, LONG_PAYLOAD
 from mainspring.stores.sqlite.read import FINISHED, LIVE, Conditions
+from mainspring.stores.sqlite.rows import FINISHED_STATE, LIVE_STATE, to_columns, to_state
 from mainspring.stores.sqlite.steps import forget_steps
 from mainspring.stores.sqlite.wakeups import call_ends
 from mainspring.stores.sqlite.writer import Transaction
-from mainspring.stores.tables import (
-    ALLOWED,
-    CANCELLED,
-    CODES,
-    COMPLETED,
-    PENDING,
-    RUNNING,
-    ChangeRequest,
-    Effect,
-    Target,
-    count_moves,
-)
+from mainspring.stores.tables import CODES, COMPLETED, count_moves
 
 
 def change(transaction: Transaction, requests: list[ChangeRequest]) -> list[Changed]:
@@ -37,35 +31,18 @@ def change(transaction: Transaction, requests: list[ChangeRequest]) -> list[Chan
 
 
 def change_one(transaction: Transaction, request: ChangeRequest) -> Changed:
-    found = find_targets(transaction, request)
-    targets = found[: request.limit]
-    apply = try_out if request.dry_run else carry_out
-    effect = apply(transaction, targets, request)
-    cursor = targets[-1].id if len(found) > request.limit else None
-    return Changed(tuple(effect.changed), tuple(effect.requested), effect.conflicts, cursor)
+    found = find_jobs(transaction, request)
+    jobs = found[: request.limit]
+    planned = plan(request, jobs, live_holders(transaction, wanted_keys(request, jobs)), transaction.now)
+    if not request.dry_run:
+        carry_out(transaction, planned, request)
+    return planned.answer(jobs[-1].id if len(found) > request.limit else None)
 
 
-def carry_out(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
-    effect = EFFECTS[request.action](transaction, targets, request)
-    write_audit(transaction, request, effect.changed + effect.requested)
-    return effect
-
-
-def try_out(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
-    """Return what the change would do: carry it out, then roll it back."""
-    rehearsal = Transaction(transaction.connection, transaction.now)
-    transaction.execute("SAVEPOINT rehearsal")
-    try:
-        return carry_out(rehearsal, targets, request)
-    finally:
-        transaction.execute("ROLLBACK TO rehearsal")
-        transaction.execute("RELEASE rehearsal")
-
-
-def find_targets(transaction: Transaction, request: ChangeRequest) -> list[Target]:
+def find_jobs(transaction: Transaction, request: ChangeRequest) -> list[JobState]:
     """Return the matching jobs, oldest first, up to one more than the limit: that one shows that a chunk follows."""
-    targets: list[Target] = []
-    for table in (LIVE, FINISHED):
+    found: list[JobState] = []
+    for table, state in ((LIVE, LIVE_STATE), (FINISHED, FINISHED_STATE)):
         conditions = Conditions(request.where, table)
         statuses = [CODES[s] for s in ALLOWED[request.action] if (CODES[s] >= COMPLETED) == (table == FINISHED)]
         if conditions.impossible or not statuses:
@@ -73,77 +50,68 @@ def find_targets(transaction: Transaction, request: ChangeRequest) -> list[Targe
         conditions.add("status IN (SELECT value FROM json_each(?))", json.dumps(statuses))
         if request.cursor is not None:
             conditions.add("id > ?", request.cursor)
-        statement = f"""SELECT '{table}', id, queue, status, task, dedupe_key FROM {table}
-                        WHERE {conditions} ORDER BY id LIMIT ?"""
+        statement = f"SELECT {state} FROM {table} WHERE {conditions} ORDER BY id LIMIT ?"
         rows = transaction.execute(statement, (*conditions.values, request.limit + 1)).fetchall()
-        targets += (Target(*row) for row in rows)
-    return sorted(targets, key=lambda target: target.id)[: request.limit + 1]
+        found += map(to_state, rows)
+    return sorted(found, key=lambda job: job.id)[: request.limit + 1]
 
 
-# -- cancel ---------------------------------------------------------------------------------------
-
-SEQS = "SELECT json_group_array(seq) FROM mainspring_jobs WHERE id IN (SELECT value FROM json_each(?))"
-ASK_TO_STOP = """
-UPDATE mainspring_jobs SET cancel = 1, reason = ? WHERE id IN (SELECT value FROM json_each(?))
-"""
+def live_holders(transaction: Transaction, keys: Sequence[Key]) -> dict[Key, str]:
+    """Return the live jobs that hold these dedupe keys."""
+    found = ((key, transaction.value(LIVE_HOLDER, key)) for key in keys)
+    return {key: holder for key, holder in found if holder is not None}
 
 
-def cancel(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
-    """Cancel waiting jobs at once, and ask running ones to stop: their workers are woken and end them."""
-    effect = Effect(
-        [target.id for target in targets if target.status != RUNNING],
-        [target.id for target in targets if target.status == RUNNING],
-    )
-    if effect.changed:
-        seqs = json.loads(transaction.value(SEQS, (json.dumps(effect.changed),)))
-        reason = request.by.reason
-        archive(transaction, [(seq, CANCELLED, 0, 0, None, reason, None, None, None, transaction.now) for seq in seqs])
-        count_moves(transaction, [t for t in targets if t.status != RUNNING], CANCELLED)
-        call_ends(transaction, effect.changed)
-    if effect.requested:
-        transaction.execute(ASK_TO_STOP, (request.by.reason, json.dumps(effect.requested)))
-        transaction.cancellations = True
-    return effect
+def carry_out(transaction: Transaction, planned: Plan, request: ChangeRequest) -> None:
+    finish(transaction, planned.ended)
+    update(transaction, [job.id for job in planned.updated], planned.columns)
+    restore(transaction, [job.id for job in planned.restored], planned.columns)
+    delete(transaction, planned.deleted)
+    if request.action is Action.REPLAY and request.edit is not None and request.edit.from_step is not None:
+        forget_steps(transaction, planned.changed, request.edit.from_step)
+    count_moves(transaction, planned.moves())
+    transaction.woken |= planned.woken
+    transaction.cancellations = transaction.cancellations or bool(planned.requested)
+    write_audit(transaction, request, planned.changed + planned.requested)
 
 
-# -- retry ----------------------------------------------------------------------------------------
-
-REPLAY_LIVE = f"""
-UPDATE mainspring_jobs SET status = {PENDING}, run_at = ?, attempts = 0, crashes = 0, error_type = NULL, error = NULL,
-                           reason = '', progress = NULL, note = NULL
-WHERE id = ?
-"""
-REPLAY_FINISHED = f"""
-INSERT INTO mainspring_jobs (id, task, queue, status, priority, run_at, max_attempts, token, timeout, created_at, keep,
-                             keep_dead, dedupe_key, target_type, target_id, tags, options, payload)
-SELECT id, task, queue, {PENDING}, priority, ?, max_attempts, token, timeout, created_at, keep, keep_dead,
-       dedupe_key, target_type, target_id, tags, options, payload
-FROM mainspring_archive WHERE id = ?
-"""
+def update(transaction: Transaction, ids: Sequence[str], columns: Mapping[str, Any]) -> None:
+    """Give live jobs new values."""
+    if not ids or not columns:
+        return
+    values = to_columns(columns)
+    if "payload" in columns:
+        values["payload"] = replace_payloads(transaction, ids, columns["payload"])
+    assignments = ", ".join(f"{name} = ?" for name in values)
+    statement = f"UPDATE mainspring_jobs SET {assignments} WHERE id IN (SELECT value FROM json_each(?))"
+    transaction.execute(statement, (*values.values(), json.dumps(ids)))
 
 
-def replay(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
-    """Make jobs run again now, with a full budget of attempts.
+REPLACE_PAYLOADS = "INSERT INTO mainspring_payloads SELECT value, ? FROM json_each(?)"
 
-    A job whose dedupe key is held by another live job is not replayed; it is reported as a conflict.
-    """
-    effect = Effect()
-    for target in targets:
-        if target.table == LIVE:
-            transaction.execute(REPLAY_LIVE, (transaction.now, target.id))
-        elif holder := transaction.value(LIVE_HOLDER, (target.task, target.dedupe_key)):
-            effect.conflicts[target.id] = holder
-            continue
-        else:
-            transaction.execute(REPLAY_FINISHED, (transaction.now, target.id))
-            transaction.execute("DELETE FROM mainspring_archive WHERE id = ?", (target.id,))
-        effect.changed.append(target.id)
-    if request.edit is not None and request.edit.from_step is not None:
-        forget_steps(transaction, effect.changed, request.edit.from_step)
-    moved = set(effect.changed)
-    count_moves(transaction, [t for t in targets if t.id in moved], PENDING)
-    transaction.woken.update(t.queue for t in targets if t.id in moved)
-    return effect
+
+def replace_payloads(transaction: Transaction, ids: Sequence[str], payload: str) -> str | None:
+    """Write a payload that is too long for the jobs' own rows; return what belongs in these."""
+    listed = json.dumps(ids)
+    transaction.execute("DELETE FROM mainspring_payloads WHERE job_id IN (SELECT value FROM json_each(?))", (listed,))
+    if len(payload) <= LONG_PAYLOAD:
+        return payload
+    transaction.execute(REPLACE_PAYLOADS, (payload, listed))
+    return None
+
+
+def restore(transaction: Transaction, ids: Sequence[str], columns: Mapping[str, Any]) -> None:
+    """Move finished jobs back to the live table: as they were enqueued, with their token and these values."""
+    if not ids:
+        return
+    values = to_columns(columns)
+    kept = ", ".join(name for name in RESTORED if name not in values)
+    statement = f"""INSERT INTO mainspring_jobs ({kept}, {", ".join(values)})
+                    SELECT {kept}, {", ".join("?" * len(values))} FROM mainspring_archive
+                    WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id"""
+    listed = json.dumps(ids)
+    transaction.execute(statement, (*values.values(), listed))
+    transaction.execute("DELETE FROM mainspring_archive WHERE id IN (SELECT value FROM json_each(?))", (listed,))
 
 
 # -- delete ---------------------------------------------------------------------------------------
@@ -154,22 +122,20 @@ DELETE FROM mainspring_tags WHERE (tag, job_id) IN (
     SELECT tag.value, job.id FROM {table} AS job, json_each(iif(json_valid(job.tags), job.tags, '[]')) AS tag
     WHERE job.id IN (SELECT value FROM json_each(?)))
 """
-
-
 FREE_KEYS = """
 DELETE FROM mainspring_dedupe WHERE (task, dedupe_key, job_id) IN (
     SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]') FROM json_each(?))
 """
 
 
-def delete(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
-    del request
-    remove_jobs(transaction, [target.id for target in targets])
-    keys = [(target.task, target.dedupe_key, target.id) for target in targets if target.dedupe_key is not None]
+def delete(transaction: Transaction, jobs: Sequence[JobState]) -> None:
+    if not jobs:
+        return
+    ids = [job.id for job in jobs]
+    remove_jobs(transaction, ids)
+    keys = [(job.task, job.dedupe_key, job.id) for job in jobs if job.dedupe_key is not None]
     transaction.execute(FREE_KEYS, (json.dumps(keys),))
-    count_moves(transaction, targets, None)
-    call_ends(transaction, [target.id for target in targets])
-    return Effect([target.id for target in targets])
+    call_ends(transaction, ids)
 
 
 def remove_jobs(transaction: Transaction, ids: Sequence[str]) -> None:
@@ -180,60 +146,6 @@ def remove_jobs(transaction: Transaction, ids: Sequence[str]) -> None:
         transaction.execute(f"DELETE FROM {table} WHERE id IN (SELECT value FROM json_each(?))", listed)
     for table in BELONGINGS:
         transaction.execute(f"DELETE FROM {table} WHERE job_id IN (SELECT value FROM json_each(?))", listed)
-
-
-# -- edit -----------------------------------------------------------------------------------------
-
-APPLY_EDIT = """
-UPDATE mainspring_jobs SET priority = coalesce(:priority, priority), queue = coalesce(:queue, queue),
-                run_at = coalesce(:run_at, run_at), reason = iif(:run_at IS NULL, reason, ''),
-                max_attempts = coalesce(:max_attempts, max_attempts),
-                payload = iif(:payload IS NULL, payload, :inline)
-WHERE id IN (SELECT value FROM json_each(:ids))
-"""
-REPLACE_PAYLOADS = "INSERT INTO mainspring_payloads SELECT value, ? FROM json_each(?)"
-
-
-def edit_jobs(transaction: Transaction, targets: Sequence[Target], request: ChangeRequest) -> Effect:
-    ids = [target.id for target in targets]
-    edit = request.edit or Edit()
-    is_long = edit.payload is not None and len(edit.payload) > LONG_PAYLOAD
-    transaction.execute(
-        APPLY_EDIT,
-        {
-            "priority": edit.priority,
-            "queue": edit.queue,
-            "run_at": edit.new_time(transaction.now),
-            "max_attempts": edit.max_attempts,
-            "payload": edit.payload,
-            "inline": None if is_long else edit.payload,
-            "ids": json.dumps(ids),
-        },
-    )
-    if edit.payload is not None:
-        replace_long_payloads(transaction, ids, edit.payload if is_long else None)
-    if edit.queue is not None:
-        for target in targets:
-            transaction.count(target.queue, target.status, -1)
-            transaction.count(edit.queue, target.status, 1)
-    transaction.woken.update([edit.queue] if edit.queue else [target.queue for target in targets])
-    return Effect(ids)
-
-
-def replace_long_payloads(transaction: Transaction, ids: Sequence[str], payload: str | None) -> None:
-    transaction.execute(
-        "DELETE FROM mainspring_payloads WHERE job_id IN (SELECT value FROM json_each(?))", (json.dumps(ids),)
-    )
-    if payload is not None:
-        transaction.execute(REPLACE_PAYLOADS, (payload, json.dumps(ids)))
-
-
-EFFECTS: Mapping[Action, Callable[[Transaction, Sequence[Target], ChangeRequest], Effect]] = {
-    Action.CANCEL: cancel,
-    Action.REPLAY: replay,
-    Action.DELETE: delete,
-    Action.EDIT: edit_jobs,
-}
 
 
 # -- halt -----------------------------------------------------------------------------------------
@@ -259,7 +171,7 @@ def halt(transaction: Transaction, halts: list[Halt]) -> list[Halt]:
         number = transaction.value(NEXT_NUMBER)
         row = (halt.queue or "", halt.actor, halt.reason, to_millis(halt.since), until, int(halt.accept), number)
         transaction.execute(PUT_HALT, row)
-        write_entry(transaction, By(given.actor, given.reason), action_of_halt(given), detail_of_halt(given), 0)
+        write_entry(transaction, note_of_halt(given))
         transaction.halts = None
         written.append(replace(halt, number=number))
     transaction.halts_changed = True
@@ -272,7 +184,7 @@ def resume(transaction: Transaction, requests: list[tuple[By, str | None]]) -> l
         over = any(halt.queue == queue for halt in current_halts(transaction))
         transaction.execute("DELETE FROM mainspring_halts WHERE queue = ?", (queue or "",))
         if over:
-            write_entry(transaction, by, "resume", {"queue": queue}, 0)
+            write_entry(transaction, note_of_resume(by, queue))
             transaction.woken.add(queue or "*")
             transaction.halts_changed = True
         transaction.halts = None
@@ -292,12 +204,12 @@ PUT_JOBS = "INSERT OR IGNORE INTO mainspring_audit_jobs SELECT value, ?, ? FROM 
 def write_audit(transaction: Transaction, request: ChangeRequest, ids: Sequence[str]) -> None:
     if not ids or not request.by.audited:
         return
-    detail = detail_of_change(request.where, request.edit)
-    write_entry(transaction, request.by, request.action, detail, len(ids))
+    write_entry(transaction, note_of(request), len(ids))
     if request.action is not Action.DELETE:
         transaction.execute(PUT_JOBS, (request.by.operation, request.action, json.dumps(ids)))
 
 
-def write_entry(transaction: Transaction, by: By, action: str, detail: Mapping[str, Any], number: int) -> None:
-    values = (by.operation, transaction.now, by.actor, action, by.reason, json.dumps(detail), number)
+def write_entry(transaction: Transaction, note: Note, number: int = 0) -> None:
+    by = note.by
+    values = (by.operation, transaction.now, by.actor, note.action, by.reason, json.dumps(note.detail), number)
     transaction.execute(PUT_ENTRY, values)

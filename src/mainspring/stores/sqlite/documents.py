@@ -91,7 +91,7 @@ def write(transaction: Transaction, new: list[PreparedBundle]) -> list[list[Inse
     put(transaction, [write for write in writes if write.data is not None])
     delete(transaction, [write.key for write in writes if write.data is None])
     for note in (prepared.bundle.note for prepared in taken if prepared.bundle.note is not None):
-        write_entry(transaction, note.by, note.action, note.detail, 0)
+        write_entry(transaction, note)
     if comes_soon(writes, transaction.now):
         transaction.documents = True
     transaction.state_changed |= any(prepared.bundle.spread for prepared in taken)

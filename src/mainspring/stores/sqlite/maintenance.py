@@ -6,19 +6,21 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mainspring.clock import Millis
-from mainspring.errors import WorkerCrashed
-from mainspring.job import Failure, Move, Outcome
-from mainspring.stores.protocol import AfterStall, Finding, Pulse, Severity, Takeover, TakeoverCause
+from mainspring.job import Outcome
+from mainspring.stores.engine.state import JobState
+from mainspring.stores.engine.takeover import Timed, crashed, released, stalled, takeover
+from mainspring.stores.protocol import AfterStall, Finding, Pulse, Severity, Takeover
 from mainspring.stores.sqlite import documents, schema
-from mainspring.stores.sqlite.acks import settle
+from mainspring.stores.sqlite.acks import write
 from mainspring.stores.sqlite.admin import remove_jobs
 from mainspring.stores.sqlite.file import DatabaseFile, file_system
 from mainspring.stores.sqlite.liveness import Liveness
+from mainspring.stores.sqlite.rows import LIVE_STATE, to_state
 from mainspring.stores.sqlite.writer import Transaction
-from mainspring.stores.tables import COUNT_JOBS, NEVER, ODD_ROWS, RUNNING, Running, Timed, odd_rows, stall, status_name
+from mainspring.stores.tables import COUNT_JOBS, NEVER, ODD_ROWS, RUNNING, odd_rows, status_name
 
 # -- takeover -------------------------------------------------------------------------------------
 
@@ -28,12 +30,9 @@ SELECT json_group_array(json_array(id, token, deadline - claimed_at))
 FROM mainspring_jobs INDEXED BY mainspring_jobs_running
 WHERE status = {RUNNING} AND deadline < {NEVER}
 """
-TO_TAKE = """
-SELECT id, token, task, queue, worker, attempts, max_attempts, crashes, claimed_at, timeout, options
-FROM mainspring_jobs
-"""
-TO_TAKE_FROM = f"{TO_TAKE} INDEXED BY mainspring_jobs_running WHERE status = {RUNNING} AND worker = ?"
-TO_TAKE_STALLED = f"{TO_TAKE} WHERE id = ? AND token = ? AND status = {RUNNING}"
+HELD = f"SELECT {LIVE_STATE} FROM mainspring_jobs"
+HELD_BY = f"{HELD} INDEXED BY mainspring_jobs_running WHERE status = {RUNNING} AND worker = ?"
+HELD_AS = f"{HELD} WHERE id = ? AND token = ? AND status = {RUNNING}"
 
 
 def holders(connection: sqlite3.Connection) -> list[str]:
@@ -54,52 +53,36 @@ def take_over(transaction: Transaction, dead: list[tuple[str, Callable[[], bool]
 
 
 def take_from(transaction: Transaction, worker: str) -> list[Takeover]:
-    jobs = [Running(*row) for row in transaction.execute(TO_TAKE_FROM, (worker,)).fetchall()]
-    failure = Failure(WorkerCrashed.__name__, f"worker {worker} died while it held the job")
-    outcomes = [Outcome(job.id, job.token, Move.CRASH, job.claimed_at, failure=failure) for job in jobs]
-    return take(transaction, jobs, outcomes, TakeoverCause.CRASHED)
+    return take(transaction, [(job, crashed(job)) for job in held_jobs(transaction, HELD_BY, worker)])
 
 
-def take_stalled(transaction: Transaction, stalled: list[tuple[Timed, AfterStall]]) -> list[list[Takeover]]:
+def take_stalled(transaction: Transaction, late: list[tuple[Timed, AfterStall]]) -> list[list[Takeover]]:
     """Take over stalled jobs, if they still run under the token that was watched."""
-    taken = []
-    for timed, after_stall in stalled:
-        rows = transaction.execute(TO_TAKE_STALLED, (timed.id, timed.token)).fetchall()
-        jobs = [Running(*row) for row in rows]
-        taken.append(take(transaction, jobs, [stall(job, after_stall) for job in jobs], TakeoverCause.STALLED))
-    return taken
-
-
-def take(
-    transaction: Transaction, jobs: Sequence[Running], outcomes: list[Outcome], cause: TakeoverCause
-) -> list[Takeover]:
-    """Write the outcomes like any ack, so that fence, counts and history have only one implementation."""
-    statuses = settle(transaction, outcomes)
-    transaction.cancellations = transaction.cancellations or bool(jobs)
-    crash, attempt = cause is TakeoverCause.CRASHED, cause is TakeoverCause.STALLED
     return [
-        Takeover(
-            job.id, job.task, job.queue, job.worker, cause, status,
-            job.attempts + attempt, job.crashes + crash, outcome.failure, job.max_attempts, outcome.delay,
+        take(
+            transaction, [(job, stalled(job, after)) for job in held_jobs(transaction, HELD_AS, timed.id, timed.token)]
         )
-        for job, outcome, status in zip(jobs, outcomes, statuses, strict=True)
-        if status is not None
-    ]  # fmt: skip
+        for timed, after in late
+    ]
 
 
-HELD_BY = (
-    f"SELECT id, token FROM mainspring_jobs INDEXED BY mainspring_jobs_running WHERE status = {RUNNING} AND worker = ?"
-)
+def held_jobs(transaction: Transaction, statement: str, *given: Any) -> list[JobState]:
+    return [to_state(row) for row in transaction.execute(statement, given).fetchall()]
+
+
+def take(transaction: Transaction, ended: Sequence[tuple[JobState, Outcome]]) -> list[Takeover]:
+    """End runs in place of their workers, like any ack: fence, counts and history have only one implementation."""
+    transaction.cancellations = transaction.cancellations or bool(ended)
+    written = write(transaction, ended)
+    return [takeover(job, outcome, end.status) for (job, outcome), end in zip(ended, written, strict=True)]
 
 
 def release_all(transaction: Transaction, workers: list[str]) -> list[int]:
     """Release all jobs that these workers still hold; return their number per worker."""
-    numbers = []
-    for worker in workers:
-        rows = transaction.execute(HELD_BY, (worker,)).fetchall()
-        settle(transaction, [Outcome(job_id, token, Move.RELEASE) for job_id, token in rows])
-        numbers.append(len(rows))
-    return numbers
+    return [
+        len(write(transaction, [(job, released(job)) for job in held_jobs(transaction, HELD_BY, worker)]))
+        for worker in workers
+    ]
 
 
 # -- retention ------------------------------------------------------------------------------------

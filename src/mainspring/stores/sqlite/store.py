@@ -14,6 +14,9 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from mainspring.clock import Clock, Millis, SteadyClock, may_delete, to_datetime
 from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressReport, Save, Status, Step, TimelineEntry
 from mainspring.stores.documents import Bundle, Document, Due, Key, Listing
+from mainspring.stores.engine.change import ChangeRequest
+from mainspring.stores.engine.takeover import Timed
+from mainspring.stores.engine.wakeup import refuse_negative
 from mainspring.stores.protocol import (
     Action,
     AfterStall,
@@ -34,7 +37,7 @@ from mainspring.stores.protocol import (
     retry_at_once,
 )
 from mainspring.stores.records import Chunk, Kind, Record
-from mainspring.stores.rules import check_page, refuse_negative, serves
+from mainspring.stores.rules import check_page, serves
 from mainspring.stores.sqlite import (
     acks,
     admin,
@@ -49,7 +52,6 @@ from mainspring.stores.sqlite import (
 )
 from mainspring.stores.sqlite.halts import confirm, confirmed_by, is_over, read_halts
 from mainspring.stores.sqlite.writer import Operation, Transaction
-from mainspring.stores.tables import ChangeRequest, Timed
 
 P = ParamSpec("P")
 R = TypeVar("R")

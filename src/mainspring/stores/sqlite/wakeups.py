@@ -7,6 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from mainspring.job import ENDS, is_end
+from mainspring.stores.engine.wakeup import woken
+from mainspring.stores.sqlite.rows import to_columns
 from mainspring.stores.sqlite.values import in_values
 from mainspring.stores.sqlite.writer import Transaction
 from mainspring.stores.tables import PENDING, SUSPENDED
@@ -32,8 +34,7 @@ WHERE NOT EXISTS (
     SELECT 1 FROM mainspring_jobs AS awaited WHERE awaited.id = substr(waiter.waits_for, {len(ENDS) + 1}))
 """
 WAKE = f"""
-UPDATE mainspring_jobs SET status = {PENDING}, run_at = ?, waits_for = NULL
-WHERE seq IN (SELECT value FROM json_each(?))
+UPDATE mainspring_jobs SET {", ".join(f"{name} = ?" for name in woken(0))} WHERE seq IN (SELECT value FROM json_each(?))
 """
 
 
@@ -89,7 +90,8 @@ def make_due(transaction: Transaction, rows: Iterable[tuple[int, str]]) -> None:
     found = list(rows)
     if not found:
         return
-    transaction.execute(WAKE, (transaction.now, json.dumps([seq for seq, _ in found])))
+    values = to_columns(woken(transaction.now)).values()
+    transaction.execute(WAKE, (*values, json.dumps([seq for seq, _ in found])))
     for queue, number in Counter(queue for _, queue in found).items():
         transaction.count(queue, SUSPENDED, -number)
         transaction.count(queue, PENDING, number)

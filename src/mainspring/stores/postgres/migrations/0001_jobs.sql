@@ -668,6 +668,7 @@ COMMENT ON FUNCTION {schema}.take_suspect IS 'Claims one job whose worker has di
 -- Makes due up to the given number of jobs (NULL: all) that wait for each key: by priority, then the oldest.
 -- It takes unlocked jobs first, so that concurrent calls do not wait for each other. If these are too few, it waits for
 -- the locked ones: the transaction that holds them may leave them as they are, and there might be no other call.
+-- It states again what engine.wakeup.woken decides.
 CREATE FUNCTION {schema}.wake(keys text[], numbers integer[], at bigint)
 RETURNS TABLE (key_ text, queue_ text, woken_ bigint) LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
@@ -734,6 +735,7 @@ COMMENT ON FUNCTION {schema}.wake_for_ends IS 'Makes due who waits for the end o
 -- given token is touched. Every plan must find the jobs by their ids. So nested loops are off: a plan made while the table
 -- was empty could make the table the outer side. And `status + 0` hides the index of running jobs, which a plan made while
 -- nothing ran would use.
+-- For speed, it states again what engine.ack.conclude decides for a plain success.
 -- accepted: NULL if all were accepted, otherwise the id and token of those that were. woken: queues of jobs that waited
 -- for these ends.
 CREATE FUNCTION {schema}.complete(
@@ -775,65 +777,61 @@ COMMENT ON FUNCTION {schema}.complete IS 'Ends runs that simply succeeded.';
 -- All other ways to end a run. `held` is the fence: it locks the jobs, always in the order of their ids. The caller then
 -- decides what happens to each job, and calls the functions below for the jobs that it holds. The plans are fixed in the
 -- same way as in `complete`, for the same reasons.
-CREATE FUNCTION {schema}.held(ids uuid[], tokens bigint[]) RETURNS TABLE (
-    id_ text, token_ bigint, queue_ text, cancel_ boolean, crashes_ integer, worker_ text, claimed_at_ bigint
-) LANGUAGE plpgsql
+CREATE FUNCTION {schema}.held(ids uuid[], tokens bigint[]) RETURNS SETOF {schema}.jobs LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 BEGIN
     RETURN QUERY
-        SELECT j.id::text, j.token, j.queue, j.cancel, j.crashes, j.worker, j.claimed_at
-        FROM {schema}.jobs AS j JOIN unnest(ids, tokens) AS run(id, token) ON j.id = run.id AND j.token = run.token
+        SELECT j.* FROM {schema}.jobs AS j JOIN unnest(ids, tokens) AS run(id, token) ON j.id = run.id AND j.token = run.token
         WHERE j.id = ANY (ids) AND j.status + 0 = 3 ORDER BY j.id FOR NO KEY UPDATE OF j;
 END $$;
-COMMENT ON FUNCTION {schema}.held IS 'Of these jobs those that run under the very token: the caller has them now.';
+COMMENT ON FUNCTION {schema}.held IS 'Locks and returns the jobs that run under exactly these tokens.';
 
-CREATE FUNCTION {schema}.go_on(
-    ids uuid[], statuses smallint[], times bigint[], begins_anew boolean[], more_attempts integer[], more_crashes integer[],
-    keys text[], reasons text[], error_types text[], errors text[], at bigint
+CREATE FUNCTION {schema}.reschedule(
+    ids uuid[], statuses smallint[], times bigint[], attempts_ integer[], crashes_ integer[], keys text[], reasons text[],
+    error_types text[], errors text[]
 ) RETURNS void LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 BEGIN
     UPDATE {schema}.jobs AS j
-    SET status = going.status, run_at = coalesce(going.run_at, least(j.run_at, at)), cancel = false,
-        attempts = CASE WHEN going.anew THEN 0 ELSE j.attempts + going.attempts END,
-        crashes = CASE WHEN going.anew THEN 0 ELSE j.crashes + going.crashes END,
+    SET status = going.status, run_at = going.run_at, attempts = going.attempts, crashes = going.crashes,
         waits_for = going.key, reason = going.reason, error_type = coalesce(going.error_type, j.error_type),
         error = CASE WHEN going.error_type IS NULL THEN j.error ELSE going.error END
-    FROM unnest(ids, statuses, times, begins_anew, more_attempts, more_crashes, keys, reasons, error_types, errors)
-        AS going(id, status, run_at, anew, attempts, crashes, key, reason, error_type, error)
+    FROM unnest(ids, statuses, times, attempts_, crashes_, keys, reasons, error_types, errors)
+        AS going(id, status, run_at, attempts, crashes, key, reason, error_type, error)
     WHERE j.id = ANY (ids) AND j.id = going.id;
 END $$;
-COMMENT ON FUNCTION {schema}.go_on IS 'Jobs whose runs have ended and who are not finished: they wait for the next.';
+COMMENT ON FUNCTION {schema}.reschedule IS 'Writes the ends of runs whose jobs are not finished: they wait for their next run.';
 
 CREATE FUNCTION {schema}.finish(
-    ids uuid[], statuses smallint[], more_attempts integer[], more_crashes integer[], began_at bigint[], reasons text[],
-    error_types text[], errors text[], results text[], at bigint
+    ids uuid[], statuses smallint[], attempts_ integer[], crashes_ integer[], began_at bigint[], ended_at bigint[],
+    expiries bigint[], reasons text[], error_types text[], errors text[], results text[]
 ) RETURNS void LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 BEGIN
     WITH ended AS (
-        SELECT * FROM unnest(ids, statuses, more_attempts, more_crashes, began_at, reasons, error_types, errors, results)
-            AS ended(id, end_status, is_attempt, is_crash, began, end_reason, end_error_type, end_error, result)
+        SELECT * FROM unnest(ids, statuses, attempts_, crashes_, began_at, ended_at, expiries, reasons, error_types, errors,
+                             results)
+            AS ended(id, end_status, end_attempts, end_crashes, began, ended, expiry, end_reason, end_error_type, end_error,
+                     result)
     ), gone AS (
         DELETE FROM {schema}.jobs AS j USING ended WHERE j.id = ANY (ids) AND j.id = ended.id
-        RETURNING j.*, end_status, is_attempt, is_crash, began, end_reason, end_error_type, end_error, result,
-                  CASE WHEN end_status = 5 THEN keep_dead ELSE keep END AS keeping
+        RETURNING j.*, end_status, end_attempts, end_crashes, began, ended.ended, expiry, end_reason, end_error_type,
+                  end_error, result
     )
     INSERT INTO {schema}.archive
-    SELECT id, task, queue, end_status, priority, run_at, attempts + is_attempt, max_attempts, crashes + is_crash, token,
-           worker, coalesce(began, claimed_at), at, least(4611686018427387904, at + keeping),
-           {schema}.drop_day(keeping, at), timeout, created_at, keep, keep_dead, dedupe_key, target_type, target_id, tags,
-           options, coalesce(end_reason, reason), progress, note, coalesce(end_error_type, error_type),
+    SELECT id, task, queue, end_status, priority, run_at, end_attempts, max_attempts, end_crashes, token, worker, began,
+           ended, expiry, {schema}.drop_day(expiry - ended, ended), timeout, created_at, keep, keep_dead, dedupe_key,
+           target_type, target_id, tags, options, end_reason, progress, note, coalesce(end_error_type, error_type),
            CASE WHEN end_error_type IS NULL THEN error ELSE end_error END, payload, result
     FROM gone;
 END $$;
-COMMENT ON FUNCTION {schema}.finish IS 'Jobs that are finished move to the archive.';
+COMMENT ON FUNCTION {schema}.finish IS 'Moves finished jobs to the archive.';
 
 CREATE FUNCTION {schema}.record_attempts(
     ids uuid[], workers text[], began_at bigint[], ended_at bigint[], moves text[], error_types text[], errors text[],

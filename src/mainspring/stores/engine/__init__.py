@@ -1,0 +1,12 @@
+"""What a job becomes. Pure functions: every store asks them, and writes what they answer.
+
+A store finds and locks the rows, hands them over as `JobState`, and writes the values that it gets back. It decides
+nothing itself, so all stores agree. Where SQL states a rule again for speed, a comment names the function here, and the
+conformance suite holds both to the same result.
+
+    state       the columns of a job on which decisions depend
+    ack         the end of a run: its outcome becomes a status, times, counters and an entry of the history
+    takeover    the end of a run whose worker died, or that lasted too long: an outcome for `ack`
+    change      cancel, retry, delete and edit by hand
+    wakeup      a suspended job whose key is woken
+"""

@@ -1,0 +1,217 @@
+"""The end of a run: where its outcome leads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from mainspring.clock import Millis
+from mainspring.errors import IllegalMove
+from mainspring.job import (
+    FINISHED,
+    KEEP_FOREVER,
+    MAX_CRASHES,
+    TRANSITIONS,
+    UNTIL_WOKEN,
+    Failure,
+    Move,
+    Outcome,
+    Status,
+)
+from mainspring.stores.engine.state import JobState, Place
+from mainspring.stores.rules import LONGEST_MESSAGE, refuse_unkeepable, shorten
+
+LEADS_TO = TRANSITIONS[Status.RUNNING]
+COUNTS_AS_ATTEMPT = frozenset({Move.DONE, Move.RETRY, Move.DEAD, Move.CANCEL})
+UNRECORDED = frozenset({Move.SNOOZE, Move.RELEASE, Move.SUSPEND})  # runs that are not attempts
+
+Fence = tuple[str, int]
+"""The id and token of a claim. Only a job that runs under this token may be changed by the claim's outcome."""
+
+
+class Run(NamedTuple):
+    """An entry of a job's history. Its number is one more than the job's last entry has."""
+
+    worker: str
+    started_at: Millis
+    finished_at: Millis
+    move: Move
+    error_type: str | None
+    error: str | None
+    traceback: str | None
+
+
+@dataclass(slots=True)
+class Conclusion:
+    """What a job becomes when its run ends, or when it is cancelled: every value that its row gets."""
+
+    status: Status
+    run_at: Millis
+    attempts: int
+    crashes: int
+    reason: str
+    waits_for: str | None
+    failure: Failure | None  # None: it keeps the failure that it shows
+    result: str | None
+    started_at: Millis  # when its last run began
+    finished_at: Millis | None  # None: it is not finished, and so does not expire either
+    expires_at: Millis | None  # KEEP_FOREVER: never
+    run: Run | None  # for its history
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns that get a new value, by name."""
+        changed: dict[str, Any] = {
+            "status": self.status,
+            "attempts": self.attempts,
+            "crashes": self.crashes,
+            "reason": self.reason,
+            "waits_for": self.waits_for,
+        }
+        if self.failure is not None:
+            changed |= {"error_type": self.failure.type, "error": self.failure.message}
+        if self.finished_at is None:
+            return changed | {"run_at": self.run_at}
+        times = {"started_at": self.started_at, "finished_at": self.finished_at, "expires_at": self.expires_at}
+        return changed | times | {"result": self.result}
+
+
+def refuse_illegal(outcomes: Sequence[Outcome]) -> None:
+    """Raise if an outcome cannot be written: its move does not end a run, or a follow-up cannot be stored."""
+    for outcome in outcomes:
+        if outcome.move not in LEADS_TO:
+            msg = f"job {outcome.job_id}: a run cannot end with {outcome.move}; use one of {', '.join(LEADS_TO)}"
+            raise IllegalMove(msg)
+        if outcome.follow_ups:
+            refuse_unkeepable(outcome.follow_ups)
+
+
+def first_of_each(outcomes: Sequence[Outcome]) -> dict[Fence, Outcome]:
+    """Return the outcomes by claim. If a claim has two, the first counts and the second is refused."""
+    first: dict[Fence, Outcome] = {}
+    for outcome in outcomes:
+        first.setdefault((outcome.job_id, outcome.token), outcome)
+    return first
+
+
+def conclude(job: JobState, outcome: Outcome, now: Millis) -> Conclusion:
+    """Return what the job becomes after this outcome of its run."""
+    status = next_status(job, outcome)
+    failure = shortened(outcome.failure)
+    is_finished = status in FINISHED
+    return Conclusion(
+        status,
+        job.run_at if is_finished else next_time(job, outcome, now),
+        next_attempts(job, outcome, status),
+        next_crashes(job, outcome, status),
+        last_reason(job, outcome, status),
+        outcome.waits_for if status is Status.SUSPENDED else None,
+        failure,
+        outcome.result if is_finished else None,
+        outcome.started_at or job.claimed_at,
+        now if is_finished else None,
+        expiry(job, status, now) if is_finished else None,
+        run_of(job, outcome, status, failure, now),
+    )
+
+
+def moves(concluded: Iterable[tuple[JobState, Conclusion]]) -> Iterator[tuple[Place, Place]]:
+    """Yield the queue and status of each job, before and after."""
+    for job, conclusion in concluded:
+        yield (job.queue, job.status), (job.queue, conclusion.status)
+
+
+def next_status(job: JobState, outcome: Outcome) -> Status:
+    """Return the job's status after the outcome.
+
+    A crash becomes a dead letter once MAX_CRASHES is reached. A cancellation that was requested during the run applies
+    if the job would otherwise run again.
+    """
+    status = LEADS_TO[outcome.move]
+    if outcome.move is Move.CRASH and job.crashes + 1 >= MAX_CRASHES:
+        status = Status.DEAD_LETTER
+    if job.asked is not None and status not in FINISHED:
+        status = Status.CANCELLED
+    return status
+
+
+def next_attempts(job: JobState, outcome: Outcome, status: Status) -> int:
+    return 0 if begins_anew(outcome, status) else job.attempts + (outcome.move in COUNTS_AS_ATTEMPT)
+
+
+def next_crashes(job: JobState, outcome: Outcome, status: Status) -> int:
+    """Return the number of workers that died with the job. A job that was to be cancelled anyway is not to blame."""
+    if begins_anew(outcome, status):
+        return 0
+    return job.crashes + (outcome.move is Move.CRASH and status is not Status.CANCELLED)
+
+
+def begins_anew(outcome: Outcome, status: Status) -> bool:
+    """Return whether the run made progress, so that the next one has the full budget of attempts and crashes."""
+    return status is Status.SUSPENDED and not outcome.blocked
+
+
+def next_time(job: JobState, outcome: Outcome, now: Millis) -> Millis:
+    """Return when the job is due again. After a release or crash without a delay, it gets its former place back.
+
+    It was due when it was claimed, and must stay due if the clock was set back since.
+    """
+    if outcome.move in {Move.RELEASE, Move.CRASH} and not outcome.delay:
+        return min(job.run_at, now)
+    return min(now + outcome.delay, UNTIL_WOKEN)
+
+
+def last_reason(job: JobState, outcome: Outcome, status: Status) -> str:
+    """Return the reason that the job shows.
+
+    The reason given with a request to cancel the job wins. Without one, a run that cancelled itself may give its own.
+    The reason for a postponement is never used as the reason for a cancellation, and success needs no reason.
+    """
+    if status is Status.COMPLETED:
+        return ""
+    if job.asked is None or status is not Status.CANCELLED:
+        return outcome.reason
+    return job.asked or (outcome.reason if outcome.move is Move.CANCEL else "")
+
+
+def expiry(job: JobState, status: Status, now: Millis) -> Millis:
+    """Return when retention removes a job that finishes now; KEEP_FOREVER: never."""
+    return min(KEEP_FOREVER, now + (job.keep_dead if status is Status.DEAD_LETTER else job.keep))
+
+
+def shortened(failure: Failure | None) -> Failure | None:
+    if failure is None:
+        return None
+    return Failure(failure.type, shorten(failure.message, LONGEST_MESSAGE), shorten(failure.traceback))
+
+
+def run_of(job: JobState, outcome: Outcome, status: Status, failure: Failure | None, now: Millis) -> Run | None:
+    """Return the run for the job's history; None if it is not listed."""
+    move = recorded_as(outcome, status)
+    if move is None:
+        return None
+    error_type, error, traceback = (failure.type, failure.message, failure.traceback) if failure else ("", "", "")
+    return Run(
+        job.worker or "",
+        outcome.started_at or job.claimed_at,
+        outcome.finished_at or now,
+        move,
+        error_type or None,
+        error or None,
+        traceback or None,
+    )
+
+
+def recorded_as(outcome: Outcome, status: Status) -> Move | None:
+    """Return the move under which the history lists the run; None if it is not listed.
+
+    A success is not listed, because the job's own row describes it. A run that was snoozed, released or suspended is
+    not an attempt, unless the job was cancelled.
+    """
+    if outcome.move is Move.DONE or (outcome.move in UNRECORDED and status is not Status.CANCELLED):
+        return None
+    if outcome.move is Move.CRASH:
+        return Move.CRASH
+    if status is Status.CANCELLED:
+        return Move.CANCEL
+    return Move.DEAD if status is Status.DEAD_LETTER else outcome.move
