@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
 from mainspring.features.schedules.ledger import SCHEDULES, Became, Entry, Ledger
-from mainspring.features.schedules.rules import Drop, Fire, Occurrence, Reason, tzdata_version
+from mainspring.features.schedules.rules import Drop, DueOccurrence, Occurrence, Reason, tzdata_version
 from mainspring.features.schedules.storage import StoredSchedule
 from mainspring.job import Job, NewJob
 from mainspring.stores.documents import Bundle, Key, Write
@@ -55,20 +55,20 @@ def firing_of(stored: StoredSchedule, now: datetime, last: Sequence[Job] = ()) -
         if running:
             return Firing(stored, stored.write(look_at=now + RUN_CHECK_INTERVAL))
         stored = replace(stored, since=max(stored.since, *(job.finished_at or now for job in last)))
-    plan = stored.schedule.plan(stored.undecided_since, now)
+    decision = stored.schedule.decide(stored.undecided_since, now)
     busy = running[0] if running and stored.schedule.overlap == "skip" else None
-    fires, overlaps = _without_overlap(stored, plan.fires, busy)
-    jobs = tuple(stored.job_for(fire.occurrence) for fire in fires)
+    fires, overlaps = _without_overlap(stored, decision.fires, busy)
+    jobs = tuple(stored.job_for(due.occurrence) for due in fires)
     entries = [
-        *(_dropped_or_overlapped(drop, busy, now) for drop in plan.drops),
-        *(_fired(fire, job.id, now) for fire, job in zip(fires, jobs, strict=True)),
-        *(_overlapped(fire, busy.id if busy else jobs[0].id, now) for fire in overlaps),
+        *(_dropped_or_overlapped(drop, busy, now) for drop in decision.drops),
+        *(_fired(due, job.id, now) for due, job in zip(fires, jobs, strict=True)),
+        *(_overlapped(due, busy.id if busy else jobs[0].id, now) for due in overlaps),
     ]
     after = replace(
         stored,
-        schedule=stored.schedule if plan.decided is None else stored.schedule.decided_until(plan.decided.utc),
-        decided=plan.decided or stored.decided,
-        next=plan.next,
+        schedule=stored.schedule if decision.decided is None else stored.schedule.decided_until(decision.decided.utc),
+        decided=decision.decided or stored.decided,
+        next=decision.next,
         last_jobs=tuple(job.id for job in jobs) or stored.last_jobs,
         fires=stored.fires + len(jobs),
         tzdata=tzdata_version(),  # that `next` was found with; a process with a newer version finds it again
@@ -95,9 +95,9 @@ def without_repeats(firing: Firing[StoredSchedule], fired: Collection[Key]) -> F
 
 
 def _without_overlap(
-    stored: StoredSchedule, fires: tuple[Fire, ...], busy: Job | None
-) -> tuple[tuple[Fire, ...], tuple[Fire, ...]]:
-    """Return the fires, and those that overlap with a run. Of several due at once, only the first can fire."""
+    stored: StoredSchedule, fires: tuple[DueOccurrence, ...], busy: Job | None
+) -> tuple[tuple[DueOccurrence, ...], tuple[DueOccurrence, ...]]:
+    """Return what can fire, and what overlaps with a run. Of several due at once, only the first can fire."""
     if stored.schedule.overlap != "skip":
         return fires, ()
     return ((), fires) if busy else (fires[:1], fires[1:])
@@ -116,23 +116,23 @@ def undecided_entries(stored: StoredSchedule, now: datetime, reason: str, why: s
     """Return entries for due occurrences that did not fire before the schedule was replaced or removed."""
     if stored.disabled or stored.schedule.rule.from_finish:  # the latter has no fixed times that could be missed
         return ()
-    plan = stored.schedule.plan(stored.undecided_since, now)
-    paused = [drop for drop in plan.drops if drop.reason is Reason.PAUSED]
-    others = [drop for drop in plan.drops if drop.reason is not Reason.PAUSED]
+    decision = stored.schedule.decide(stored.undecided_since, now)
+    paused = [drop for drop in decision.drops if drop.reason is Reason.PAUSED]
+    others = [drop for drop in decision.drops if drop.reason is not Reason.PAUSED]
     return (
         *(_dropped(drop, now) for drop in paused),
         *(replace(_dropped(drop, now), became=Became.SKIPPED, reason=reason, why=why) for drop in others),
-        *(_skipped(fire.occurrence, now, reason, why) for fire in plan.fires),
+        *(_skipped(due.occurrence, now, reason, why) for due in decision.fires),
     )
 
 
-def _fired(fire: Fire, job_id: str, now: datetime) -> Entry:
+def _fired(due: DueOccurrence, job_id: str, now: datetime) -> Entry:
     return replace(
-        _entry(Became.FIRED, fire.occurrence, now),
+        _entry(Became.FIRED, due.occurrence, now),
         job_id=job_id,
-        lateness=fire.lateness.total_seconds(),
-        late=fire.late,
-        coalesced=fire.coalesced,
+        lateness=due.lateness.total_seconds(),
+        late=due.late,
+        coalesced=due.coalesced,
     )
 
 
@@ -150,8 +150,8 @@ def _dropped(drop: Drop, now: datetime) -> Entry:
     return replace(entry, reason=drop.reason, why=drop.why, count=drop.count, last=drop.last.utc, exact=drop.exact)
 
 
-def _overlapped(fire: Fire, job_id: str, now: datetime) -> Entry:
-    return _skipped(fire.occurrence, now, "overlap", _in_the_way(job_id))
+def _overlapped(due: DueOccurrence, job_id: str, now: datetime) -> Entry:
+    return _skipped(due.occurrence, now, "overlap", _in_the_way(job_id))
 
 
 def _in_the_way(job_id: str) -> str:

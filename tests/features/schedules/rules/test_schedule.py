@@ -308,8 +308,8 @@ def test_a_time_that_falls_behind_the_clock_is_not_lost(changed_zones: Callable[
     following = schedule.following(fired, zones=sooner)
     assert following is not None
     assert (following.nominal.hour, following.utc) == (10, fired.utc)  # it is due at once
-    plan = schedule.plan(fired, fired.utc + timedelta(minutes=5), zones=sooner)
-    assert [fire.occurrence.key for fire in plan.fires] == ["2026-11-15T10:00:00"]
+    decision = schedule.decide(fired, fired.utc + timedelta(minutes=5), zones=sooner)
+    assert [fire.occurrence.key for fire in decision.fires] == ["2026-11-15T10:00:00"]
 
 
 def test_who_moves_from_auckland_to_los_angeles_on_the_day_is_not_greeted_twice() -> None:

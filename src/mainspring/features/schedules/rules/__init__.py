@@ -2,7 +2,7 @@
 
     rules      Cron, Every, Daily, Weekly, Monthly, Yearly, Once, RRule    which times a schedule names
     zones      local time ↔ instants, with policies for gaps and folds     which instants those are
-    expand     → timeline → schedule → plan, preview                       what fires, and what is dropped
+    timeline   → schedule → decision, preview                              what fires, and what is dropped
 
 See docs/schedules.md.
 """
@@ -11,9 +11,9 @@ from mainspring.features.schedules.rules.business import BusinessCalendar
 from mainspring.features.schedules.rules.calendar import Daily, Monthly, Once, Weekly, Yearly
 from mainspring.features.schedules.rules.cron import Cron
 from mainspring.features.schedules.rules.data import rule_from_data
+from mainspring.features.schedules.rules.decision import Decision, Drop, DueOccurrence, Reason
 from mainspring.features.schedules.rules.every import Every
 from mainspring.features.schedules.rules.occurrence import Occurrence
-from mainspring.features.schedules.rules.plan import Drop, Fire, Plan, Reason
 from mainspring.features.schedules.rules.policies import Misfire, Pause
 from mainspring.features.schedules.rules.preview import Change, Row, compare, fires, preview, remarks
 from mainspring.features.schedules.rules.rrule import RRule
@@ -28,15 +28,15 @@ __all__ = [
     "Change",
     "Cron",
     "Daily",
+    "Decision",
     "Drop",
+    "DueOccurrence",
     "Every",
-    "Fire",
     "Misfire",
     "Monthly",
     "Occurrence",
     "Once",
     "Pause",
-    "Plan",
     "Policies",
     "PoliciesInZone",
     "RRule",

@@ -63,15 +63,15 @@ def fires(
 ) -> Iterator[Occurrence]:
     """Yield what a schedule will fire, as seen from an instant.
 
-    `since` is where it continues from, as for `Schedule.plan`: decided occurrences are left out, and overdue ones come
-    first, as far as the misfire policy catches them up. Without `since`, only occurrences after `now` are considered.
-    An interval from the last finish is shown as if runs took no time.
+    `since` is where it continues from, as for `Schedule.decide`: decided occurrences are left out, and overdue ones
+    come first, as far as the misfire policy catches them up. Without `since`, only occurrences after `now` are
+    considered. An interval from the last finish is shown as if runs took no time.
     """
     now = instant(now, "after")
-    plan = schedule.plan(now if since is None else since, now, zones=zones)
-    yield from (fire.occurrence for fire in plan.fires)
-    found = plan.next
-    if found is None and plan.fires and schedule.rule.from_finish:
+    decision = schedule.decide(now if since is None else since, now, zones=zones)
+    yield from (due.occurrence for due in decision.fires)
+    found = decision.next
+    if found is None and decision.fires and schedule.rule.from_finish:
         found = schedule.next_after(now, zones=zones)
     while found is not None:
         yield found

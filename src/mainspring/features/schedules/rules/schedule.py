@@ -11,11 +11,11 @@ from typing import Any, Literal, TypedDict
 
 from mainspring.errors import InvalidSchedule
 from mainspring.features.schedules.rules.data import build, rule_from_data
+from mainspring.features.schedules.rules.decision import Decision, DueOccurrence, catch_up
 from mainspring.features.schedules.rules.english import MOMENT, read_moment
 from mainspring.features.schedules.rules.every import Every
 from mainspring.features.schedules.rules.occurrence import Occurrence
 from mainspring.features.schedules.rules.parse import Length, bound, choice, instant, length, write_length
-from mainspring.features.schedules.rules.plan import Fire, Plan, decide
 from mainspring.features.schedules.rules.policies import OVERLAPS, Misfire, Overlap, Pause, spread
 from mainspring.features.schedules.rules.rule import Rule, fill
 from mainspring.features.schedules.rules.text import rule_from_text
@@ -139,7 +139,7 @@ class Schedule:
 
     # -- what to do -----------------------------------------------------------------------------------
 
-    def plan(self, since: datetime | Occurrence, now: datetime, *, zones: Zones = PACKAGED) -> Plan:
+    def decide(self, since: datetime | Occurrence, now: datetime, *, zones: Zones = PACKAGED) -> Decision:
         """Return which occurrences after `since` until now to fire, and which to drop.
 
         `since` is the newest decided occurrence, or an instant: when the schedule was created or last changed or, for
@@ -148,29 +148,29 @@ class Schedule:
         now, line = instant(now, "now"), self._timeline(zones)
         first = line.following(since) if isinstance(since, Occurrence) else line.after(instant(since, "since"))
         if first is None or first.utc > now:
-            return Plan((), (), None, self._beyond_pause(line, first))
+            return Decision((), (), None, self._beyond_pause(line, first))
         if self.rule.from_finish:
-            return self._plan_from_finish(line, first, now)
-        if (usual := self._plan_of_one(line, first, now)) is not None:
+            return self._decide_from_finish(line, first, now)
+        if (usual := self._decide_for_one(line, first, now)) is not None:
             return usual
-        fires, drops = decide(line, self.misfire, self._pauses(), first, now)
+        fires, drops = catch_up(line, self.misfire, self._pauses(), first, now)
         decided = max([*(fire.occurrence for fire in fires), *(drop.last for drop in drops)], key=lambda one: one.utc)
-        return Plan(tuple(fires), tuple(drops), decided, self._beyond_pause(line, line.after(now)))
+        return Decision(tuple(fires), tuple(drops), decided, self._beyond_pause(line, line.after(now)))
 
-    def _plan_of_one(self, line: Timeline, first: Occurrence, now: datetime) -> Plan | None:
-        """Return the plan if just one occurrence is due and fires. This is the usual case, and takes half the steps."""
+    def _decide_for_one(self, line: Timeline, first: Occurrence, now: datetime) -> Decision | None:
+        """Return the decision if just one occurrence is due and fires: the usual case, in half the steps."""
         lateness, grace = now - first.utc, self.misfire.grace
         if self._pauses() or (grace is not None and lateness > grace):
             return None
         second = line.after(first.utc)
         several = second is not None and second.utc <= now
-        return None if several else Plan((Fire(first, lateness),), (), first, second)
+        return None if several else Decision((DueOccurrence(first, lateness),), (), first, second)
 
-    def _plan_from_finish(self, line: Timeline, first: Occurrence, now: datetime) -> Plan:
+    def _decide_from_finish(self, line: Timeline, first: Occurrence, now: datetime) -> Decision:
         """Fire the one occurrence, however late. If it were dropped, no run would end, and nothing would fire again."""
         if self.pause is not None and self.pause.covers(now):
-            return Plan((), (), None, self._beyond_pause(line, first))
-        return Plan((Fire(first, now - first.utc),), (), first, None)
+            return Decision((), (), None, self._beyond_pause(line, first))
+        return Decision((DueOccurrence(first, now - first.utc),), (), first, None)
 
     def _beyond_pause(self, line: Timeline, found: Occurrence | None) -> Occurrence | None:
         for pause in self._pauses():  # in chronological order

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainspring.features.schedules.rules.expand import Walk
 from mainspring.features.schedules.rules.rule import WallRule
+from mainspring.features.schedules.rules.timeline import Walk
 from mainspring.features.schedules.rules.zones import FOLDS, GAPS, PACKAGED, Fold, Gap, Instant, Span, Zone
 from tests.features.schedules.rules.patience import PATIENT
 

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 
 from mainspring.features.schedules.rules import (
     PACKAGED,
+    Decision,
     Every,
     Misfire,
     Occurrence,
     Pause,
-    Plan,
     Reason,
     Schedule,
     Yearly,
     Zones,
 )
-from mainspring.features.schedules.rules.plan import MAX_COUNTED
+from mainspring.features.schedules.rules.decision import MAX_COUNTED
 from tests.features.schedules.rules.patience import PATIENT
 from tests.features.schedules.rules.test_zones import ZONEINFO
 
@@ -34,36 +34,36 @@ def hours(count: float) -> datetime:
     return MONDAY + timedelta(hours=count)
 
 
-def fired(plan: Plan) -> list[float]:
-    return [(fire.occurrence.utc - MONDAY) / timedelta(hours=1) for fire in plan.fires]
+def fired(decision: Decision) -> list[float]:
+    return [(fire.occurrence.utc - MONDAY) / timedelta(hours=1) for fire in decision.fires]
 
 
-def dropped(plan: Plan) -> list[tuple[Reason, float, float, int]]:
+def dropped(decision: Decision) -> list[tuple[Reason, float, float, int]]:
     hour = timedelta(hours=1)
     return [
         (drop.reason, (drop.first.utc - MONDAY) / hour, (drop.last.utc - MONDAY) / hour, drop.count)
-        for drop in plan.drops
+        for drop in decision.drops
     ]
 
 
 def test_nothing_is_due() -> None:
-    plan = Schedule("0 9 * * *").plan(hours(0), hours(8.9))
-    assert (plan.fires, plan.drops, plan.decided) == ((), (), None)
-    assert plan.next is not None
-    assert plan.next.utc == hours(9)
+    decision = Schedule("0 9 * * *").decide(hours(0), hours(8.9))
+    assert (decision.fires, decision.drops, decision.decided) == ((), (), None)
+    assert decision.next is not None
+    assert decision.next.utc == hours(9)
 
 
 def test_one_is_due_and_on_time() -> None:
-    plan = Schedule("0 * * * *").plan(hours(0), hours(1) + timedelta(milliseconds=5))
-    (fire,) = plan.fires
+    decision = Schedule("0 * * * *").decide(hours(0), hours(1) + timedelta(milliseconds=5))
+    (fire,) = decision.fires
     assert (fire.occurrence.utc, fire.lateness, fire.late) == (hours(1), timedelta(milliseconds=5), False)
-    assert plan.decided == fire.occurrence
-    assert plan.next is not None
-    assert plan.next.utc == hours(2)
+    assert decision.decided == fire.occurrence
+    assert decision.next is not None
+    assert decision.next.utc == hours(2)
 
 
 def test_an_occurrence_at_this_very_moment_is_due_and_one_at_since_is_not() -> None:
-    assert fired(Schedule("0 * * * *").plan(hours(1), hours(2))) == [2]
+    assert fired(Schedule("0 * * * *").decide(hours(1), hours(2))) == [2]
 
 
 @pytest.mark.parametrize(
@@ -80,59 +80,59 @@ def test_an_occurrence_at_this_very_moment_is_due_and_one_at_since_is_not() -> N
     ],
 )
 def test_after_downtime(misfire: Misfire, fires: list[float], drops: list[tuple[Reason, float, float, int]]) -> None:
-    plan = Schedule("0 * * * *", misfire=misfire).plan(hours(0.5), hours(5.5))
-    assert (fired(plan), dropped(plan)) == (fires, drops)
-    assert all(fire.late for fire in plan.fires)
-    assert plan.decided is not None
-    assert plan.decided.utc == hours(5)
+    decision = Schedule("0 * * * *", misfire=misfire).decide(hours(0.5), hours(5.5))
+    assert (fired(decision), dropped(decision)) == (fires, drops)
+    assert all(fire.late for fire in decision.fires)
+    assert decision.decided is not None
+    assert decision.decided.utc == hours(5)
 
 
 def test_what_is_just_late_enough_is_within_the_grace() -> None:
     schedule = Schedule("0 * * * *", misfire=Misfire.latest(grace="1h"))
-    assert fired(schedule.plan(hours(0.5), hours(2) - timedelta(microseconds=1))) == [1]
-    assert fired(Schedule("0 1 * * *", misfire=Misfire.latest(grace="1h")).plan(hours(0.5), hours(2))) == [1]
-    assert fired(Schedule("0 1 * * *", misfire=Misfire.latest(grace="1h")).plan(hours(0.5), hours(2.01))) == []
+    assert fired(schedule.decide(hours(0.5), hours(2) - timedelta(microseconds=1))) == [1]
+    assert fired(Schedule("0 1 * * *", misfire=Misfire.latest(grace="1h")).decide(hours(0.5), hours(2))) == [1]
+    assert fired(Schedule("0 1 * * *", misfire=Misfire.latest(grace="1h")).decide(hours(0.5), hours(2.01))) == []
 
 
 def test_after_a_move_grace_counts_from_where_the_local_time_is_now() -> None:
     new_york, berlin = Schedule("0 9 * * *", "America/New_York"), Schedule("0 9 * * *", "Europe/Berlin")
     last = new_york.next_after(hours(-24))
     assert last is not None
-    (fire,) = berlin.plan(last, hours(9)).fires  # 10:00 in Berlin
+    (fire,) = berlin.decide(last, hours(9)).fires  # 10:00 in Berlin
     assert (fire.occurrence.utc, fire.lateness) == (hours(8), timedelta(hours=1))
     strict = Schedule("0 9 * * *", "Europe/Berlin", misfire=Misfire.latest(grace="30m"))
-    assert [drop.reason for drop in strict.plan(last, hours(9)).drops] == [Reason.TOO_LATE]
+    assert [drop.reason for drop in strict.decide(last, hours(9)).drops] == [Reason.TOO_LATE]
 
 
 def test_a_fire_says_what_it_stands_for() -> None:
-    (fire,) = Schedule("0 * * * *").plan(hours(0.5), hours(5.5)).fires
+    (fire,) = Schedule("0 * * * *").decide(hours(0.5), hours(5.5)).fires
     assert fire.coalesced == 4
 
 
 def test_a_fire_stands_for_those_before_a_pause_too() -> None:
     schedule = Schedule("0 * * * *", pause=Pause(hours(2), hours(4)))
-    plan = schedule.plan(hours(-0.5), hours(5.5))
-    assert (fired(plan), plan.fires[0].coalesced) == ([5], 3)
-    assert dropped(plan) == [(Reason.COALESCED, 0, 1, 2), (Reason.PAUSED, 2, 3, 2), (Reason.COALESCED, 4, 4, 1)]
+    decision = schedule.decide(hours(-0.5), hours(5.5))
+    assert (fired(decision), decision.fires[0].coalesced) == ([5], 3)
+    assert dropped(decision) == [(Reason.COALESCED, 0, 1, 2), (Reason.PAUSED, 2, 3, 2), (Reason.COALESCED, 4, 4, 1)]
 
 
 def test_what_fell_into_a_pause_is_not_caught_up() -> None:
     schedule = Schedule("0 * * * *", misfire=Misfire.all(), pause=Pause(hours(2), hours(4)))
-    plan = schedule.plan(hours(0.5), hours(5.5))
-    assert (fired(plan), dropped(plan)) == ([1, 4, 5], [(Reason.PAUSED, 2, 3, 2)])
+    decision = schedule.decide(hours(0.5), hours(5.5))
+    assert (fired(decision), dropped(decision)) == ([1, 4, 5], [(Reason.PAUSED, 2, 3, 2)])
 
 
 def test_a_pause_without_end_has_no_next() -> None:
     schedule = Schedule("0 * * * *").paused(hours(2))
-    plan = schedule.plan(hours(0.5), hours(5.5))
-    assert (fired(plan), dropped(plan), plan.next) == ([1], [(Reason.PAUSED, 2, 5, 4)], None)
-    again = schedule.resumed(hours(6.5)).plan(plan.decided or hours(0), hours(7.5))
+    decision = schedule.decide(hours(0.5), hours(5.5))
+    assert (fired(decision), dropped(decision), decision.next) == ([1], [(Reason.PAUSED, 2, 5, 4)], None)
+    again = schedule.resumed(hours(6.5)).decide(decision.decided or hours(0), hours(7.5))
     assert (fired(again), dropped(again)) == ([7], [(Reason.PAUSED, 6, 6, 1)])
 
 
 def test_reasons_are_told_in_words() -> None:
-    plan = Schedule("0 * * * *", misfire=Misfire.latest(grace="2h")).plan(hours(0.5), hours(5.5))
-    assert [drop.why for drop in plan.drops] == [
+    decision = Schedule("0 * * * *", misfire=Misfire.latest(grace="2h")).decide(hours(0.5), hours(5.5))
+    assert [drop.why for drop in decision.drops] == [
         "2h30m late or more, and the grace is 2h",
         "a newer one is fired in its place",
     ]
@@ -140,20 +140,20 @@ def test_reasons_are_told_in_words() -> None:
 
 def test_an_interval_from_the_last_finish_fires_once_however_late() -> None:
     schedule = Schedule(Every("1h", after="finish"), misfire=Misfire.skip())
-    plan = schedule.plan(hours(0), hours(50))
-    assert (fired(plan), plan.drops, plan.next) == ([1], (), None)
-    paused = schedule.paused(hours(40), hours(60)).plan(hours(0), hours(50))
+    decision = schedule.decide(hours(0), hours(50))
+    assert (fired(decision), decision.drops, decision.next) == ([1], (), None)
+    paused = schedule.paused(hours(40), hours(60)).decide(hours(0), hours(50))
     assert (paused.fires, paused.decided) == ((), None)
 
 
 def test_years_of_seconds_are_planned_in_a_moment() -> None:
     schedule = Schedule("* * * * * *", "Europe/Berlin", misfire=Misfire.all(max=10))
     began = stopwatch.perf_counter()
-    plan = schedule.plan(MONDAY, MONDAY + timedelta(days=3650))
+    decision = schedule.decide(MONDAY, MONDAY + timedelta(days=3650))
     assert stopwatch.perf_counter() - began < 5
     last = MONDAY + timedelta(days=3650)
-    assert [fire.occurrence.utc for fire in plan.fires] == [last - timedelta(seconds=9 - one) for one in range(10)]
-    (drop,) = plan.drops
+    assert [fire.occurrence.utc for fire in decision.fires] == [last - timedelta(seconds=9 - one) for one in range(10)]
+    (drop,) = decision.drops
     assert (drop.count, drop.exact) == (MAX_COUNTED - 9, False)
     assert drop.first.utc == MONDAY + timedelta(seconds=1)
     assert drop.last.utc == last - timedelta(seconds=10)
@@ -202,20 +202,20 @@ def test_each_occurrence_is_fired_once_or_explained(
     now = begin
     for outage in outages:
         now += timedelta(seconds=outage)
-        plan = schedule.plan(cursor, now)
-        decided += [key for one in keys(unpaused, plan) for key in one]
-        coalesced = sum(drop.count for drop in plan.drops if drop.reason is Reason.COALESCED)
-        assert sum(fire.coalesced for fire in plan.fires) == coalesced
-        cursor = plan.decided or cursor
-        assert plan.next is None or plan.next.utc > now
+        decision = schedule.decide(cursor, now)
+        decided += [key for one in keys(unpaused, decision) for key in one]
+        coalesced = sum(drop.count for drop in decision.drops if drop.reason is Reason.COALESCED)
+        assert sum(fire.coalesced for fire in decision.fires) == coalesced
+        cursor = decision.decided or cursor
+        assert decision.next is None or decision.next.utc > now
     wanted = [one.key for one in unpaused.between(begin + timedelta(microseconds=1), now + timedelta(microseconds=1))]
     assert decided == wanted
 
 
-def keys(unpaused: Schedule, plan: Plan) -> list[list[str]]:
-    """What a plan decided, in order, with drops spelled out."""
-    parts = [(fire.occurrence.utc, [fire.occurrence.key]) for fire in plan.fires]
-    for drop in plan.drops:
+def keys(unpaused: Schedule, decision: Decision) -> list[list[str]]:
+    """What a decision decided, in order, with drops spelled out."""
+    parts = [(fire.occurrence.utc, [fire.occurrence.key]) for fire in decision.fires]
+    for drop in decision.drops:
         spelled = [one.key for one in unpaused.between(drop.first.utc, drop.last.utc + timedelta(microseconds=1))]
         assert len(spelled) == drop.count
         parts.append((drop.first.utc, spelled))
@@ -253,9 +253,9 @@ def test_nominal_times_neither_repeat_nor_vanish_when_tzdata_changes(
     now = begin
     for step, rules in steps:
         now += timedelta(seconds=step)
-        plan = schedule.plan(cursor, now, zones=versions[rules])
-        nominal += [fire.occurrence.nominal for fire in plan.fires]
-        cursor = plan.decided or cursor
+        decision = schedule.decide(cursor, now, zones=versions[rules])
+        nominal += [fire.occurrence.nominal for fire in decision.fires]
+        cursor = decision.decided or cursor
     assert len(nominal) == len(set(nominal))
     if nominal:
         assert sorted(nominal) == walls_between(schedule, min(nominal), max(nominal))
@@ -272,6 +272,6 @@ def walls_between(schedule: Schedule, low: datetime, high: datetime) -> list[dat
 
 def test_a_birthday_missed_by_a_long_outage_is_too_late() -> None:
     schedule = Schedule(Yearly(11, 16), "Asia/Tokyo", misfire=Misfire.latest(grace="1d"))
-    assert len(schedule.plan(hours(-100), hours(20)).fires) == 1
-    late = schedule.plan(hours(-100), hours(30))
+    assert len(schedule.decide(hours(-100), hours(20)).fires) == 1
+    late = schedule.decide(hours(-100), hours(30))
     assert [drop.reason for drop in late.drops] == [Reason.TOO_LATE]

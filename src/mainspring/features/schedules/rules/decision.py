@@ -28,10 +28,12 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fire:
+class DueOccurrence:
+    """An occurrence to fire now."""
+
     occurrence: Occurrence
     lateness: timedelta
-    coalesced: int = 0  # how many earlier ones are dropped in favour of this one; see the plan's drops
+    coalesced: int = 0  # how many earlier ones are dropped in favour of this one; see `Decision.drops`
 
     @property
     def late(self) -> bool:
@@ -51,37 +53,41 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    fires: tuple[Fire, ...]  # oldest first
+class Decision:
+    """What to do with the occurrences that are due."""
+
+    fires: tuple[DueOccurrence, ...]  # oldest first
     drops: tuple[Drop, ...]
-    decided: Occurrence | None  # the newest of them all, from which the next plan continues; None if nothing was due
+    decided: (
+        Occurrence | None
+    )  # the newest of them all, from which the next decision continues; None if nothing was due
     next: Occurrence | None  # the next to fire; None if there is none, or if it depends on when a run ends
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class Stretch:
     """The occurrences of a period: the newest few, and a summary of those before."""
 
     newest: list[Occurrence]
     older: tuple[Occurrence, Occurrence, int, bool] | None  # first, last, count, exact
 
 
-def decide(
+def catch_up(
     timeline: Timeline, misfire: Misfire, pauses: Sequence[Pause], first: Occurrence, now: datetime
-) -> tuple[list[Fire], list[Drop]]:
+) -> tuple[list[DueOccurrence], list[Drop]]:
     """Return which occurrences from `first` until now to fire, and which to drop."""
-    fires: list[Fire] = []
+    fires: list[DueOccurrence] = []
     drops: list[Drop] = []
     room = misfire.max if misfire.mode == "all" else 1
     for reason, low, high in reversed(list(_stretches(misfire, pauses, first.utc, now))):
-        batch = _read(timeline, low, high, room - len(fires) if reason is None else 0)
-        drop = _drop(batch, reason or _surplus(misfire), misfire, now)
-        new = [Fire(occurrence, now - occurrence.utc) for occurrence in batch.newest]
+        stretch = _read(timeline, low, high, room - len(fires) if reason is None else 0)
+        drop = _drop(stretch, reason or _surplus(misfire), misfire, now)
+        new = [DueOccurrence(occurrence, now - occurrence.utc) for occurrence in stretch.newest]
         fires, drops = new + fires, [drop, *drops] if drop else drops
     return _with_coalesced(fires, drops), drops
 
 
-def _with_coalesced(fires: list[Fire], drops: list[Drop]) -> list[Fire]:
+def _with_coalesced(fires: list[DueOccurrence], drops: list[Drop]) -> list[DueOccurrence]:
     """Set how many occurrences were coalesced into the fire. A pause may split them into several drops."""
     count = sum(drop.count for drop in drops if drop.reason is Reason.COALESCED)
     return [replace(fires[0], coalesced=count), *fires[1:]] if fires and count else fires
@@ -114,23 +120,23 @@ def _surplus(misfire: Misfire) -> Reason:
     return {"latest": Reason.COALESCED, "all": Reason.TOO_MANY, "skip": Reason.MISSED}[misfire.mode]
 
 
-def _read(timeline: Timeline, low: datetime, high: datetime, keep: int) -> Batch:
+def _read(timeline: Timeline, low: datetime, high: datetime, keep: int) -> Stretch:
     due = list(islice(timeline.between(low, high), MAX_COUNTED + 1))
     if len(due) <= MAX_COUNTED:
         older = due[: len(due) - keep] if keep < len(due) else []
-        return Batch(due[len(older) :], (older[0], older[-1], len(older), True) if older else None)
+        return Stretch(due[len(older) :], (older[0], older[-1], len(older), True) if older else None)
     newest: list[Occurrence] = []
     for _ in range(keep):
         latest = timeline.latest(low, newest[0].utc if newest else high)
         newest = [latest, *newest] if latest else newest
     last = timeline.latest(low, newest[0].utc if newest else high)
-    return Batch(newest, (due[0], last or due[0], MAX_COUNTED + 1 - keep, False))
+    return Stretch(newest, (due[0], last or due[0], MAX_COUNTED + 1 - keep, False))
 
 
-def _drop(batch: Batch, reason: Reason, misfire: Misfire, now: datetime) -> Drop | None:
-    if batch.older is None:
+def _drop(stretch: Stretch, reason: Reason, misfire: Misfire, now: datetime) -> Drop | None:
+    if stretch.older is None:
         return None
-    first, last, count, exact = batch.older
+    first, last, count, exact = stretch.older
     return Drop(reason, _why(reason, misfire, last, now), first, last, count, exact)
 
 
