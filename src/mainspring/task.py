@@ -202,6 +202,9 @@ class Enqueuer(Generic[P, R]):
         self._given = given
         self._options = over(given, task.options)
         self._queue = queue_of(self._options)
+        self._connection = self._options.get("connection")
+        debounce = self._options.get("debounce")
+        self._newest_under = self._options.get("replace") if debounce is None else debounce.key
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         with self._around() as call:
@@ -307,12 +310,12 @@ class Enqueuer(Generic[P, R]):
     async def _insert(self, jobs: list[NewJob], call: EnqueueCall | None = None) -> list[JobHandle[R]]:
         if self._newest_under is not None:
             return self._handles([await self._replace_waiting(job) for job in jobs], call)
-        return self._handles(await self._shared.pipeline.insert(jobs, self._options.get("connection")), call)
+        return self._handles(await self._shared.pipeline.insert(jobs, self._connection), call)
 
     def _insert_sync(self, jobs: list[NewJob], call: EnqueueCall | None) -> list[JobHandle[R]]:
         if self._newest_under is not None:
             return self._shared.services.run(self._insert(jobs, call))
-        return self._handles(self._shared.pipeline.insert_sync(jobs, self._options.get("connection")), call)
+        return self._handles(self._shared.pipeline.insert_sync(jobs, self._connection), call)
 
     async def _replace_waiting(self, job: NewJob) -> Inserted:
         return await self._shared.newest.put(job, self._newest_under or "", self._options.get("debounce"))
@@ -321,12 +324,6 @@ class Enqueuer(Generic[P, R]):
         if call is not None:
             call.job_ids = [job.id for job in inserted]
         return [JobHandle(job.id, job.created, self._shared.jobs, self._task) for job in inserted]
-
-    @property
-    def _newest_under(self) -> str | None:
-        """The key under which this job replaces the one that waits."""
-        debounce = self._options.get("debounce")
-        return self._options.get("replace") if debounce is None else debounce.key
 
     # -- from options to a job ------------------------------------------------------------------------
 
