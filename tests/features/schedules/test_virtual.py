@@ -13,8 +13,7 @@ from mainspring import Context, Mainspring, Retry, Snooze, testing
 from mainspring.context import Scheduled
 from mainspring.errors import ConfigurationError, InvalidSchedule, ScheduleNotFound
 from mainspring.events import ScheduleFired, ScheduleSkipped
-from mainspring.features.schedules.halt_log import COLLECTION, past_halts
-from mainspring.features.schedules.ledger import Became, Entry
+from mainspring.features.schedules.ledger import PAST_HALTS, Became, Entry, past_halts
 from mainspring.features.schedules.rules import Every, Misfire, Schedule
 from mainspring.job import Status
 from mainspring.stores.documents import Listing
@@ -261,7 +260,7 @@ async def test_a_halt_is_noted_now_and_then_and_not_at_each_try(app: Mainspring,
     versions = set()
     for _ in range(60):
         await kit.time.advance(seconds=5)
-        versions |= {one.version for one in await app.store.browse(Listing(COLLECTION))}
+        versions |= {one.version for one in await app.store.browse(Listing(PAST_HALTS))}
     assert len(versions) == 6  # refused sixty times in five minutes
     (halt,) = await past_halts(app.store)
     assert (halt.actor, halt.since, halt.seen) == ("ana", START, at(2026, 3, 1, 12, 35))

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import Any, Unpack
 
 from mainspring.errors import ConfigurationError, InvalidSchedule, ScheduleNotFound, StoreBusy
-from mainspring.features.schedules.audit import note_change, note_trigger
 from mainspring.features.schedules.firing import triggered, undecided_entries
 from mainspring.features.schedules.ledger import SCHEDULES, Entry
 from mainspring.features.schedules.rules import (
@@ -22,7 +21,7 @@ from mainspring.features.schedules.rules import (
     compare,
     preview,
 )
-from mainspring.features.schedules.storage import COLLECTION, StoredSchedule, template_of
+from mainspring.features.schedules.storage import COLLECTION, StoredSchedule, note_change, note_trigger, template_of
 from mainspring.job import Inserted, NewJob
 from mainspring.log import get_log
 from mainspring.pipeline import Pipeline

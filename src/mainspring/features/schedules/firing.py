@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Generic, TypeVar
@@ -35,6 +35,11 @@ class Firing(Generic[T]):
     def owner(self) -> str:
         """Return the id of the schedule or person that the document and the ledger belong to."""
         return self.write.key.id
+
+    def with_entries(self, change: Callable[[Entry, str], Entry]) -> Firing[T]:
+        """Return this with changed entries. `change` also gets the queue of the jobs."""
+        queue = self.jobs[0].queue if self.jobs else ""
+        return replace(self, entries=tuple(change(entry, queue) for entry in self.entries))
 
     def bundle(self, ledger: Ledger) -> Bundle:
         owner = self.write.key.id

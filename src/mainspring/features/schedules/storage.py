@@ -19,9 +19,13 @@ from mainspring.features.schedules.rules import Occurrence, Schedule, fires, tzd
 from mainspring.ids import new_id
 from mainspring.job import NewJob
 from mainspring.json_text import from_json, to_json
-from mainspring.stores.documents import Document, Key, Write
+from mainspring.stores.audit import plain
+from mainspring.stores.documents import Document, Key, Note, Write
+from mainspring.stores.protocol import By
 
 COLLECTION = "schedules"
+MAX_VALUE_LENGTH = 2000  # characters of a value in the audit log
+UNLOGGED_FIELDS = frozenset({"earlier"})  # past pauses, kept for bookkeeping only
 PER_RUN_FIELDS = frozenset({"id", "run_at", "delay"})  # fields of a NewJob that differ from run to run
 TICK = timedelta(microseconds=1)
 
@@ -234,3 +238,43 @@ def template_of(job: NewJob) -> dict[str, Any]:
     lists = {name: list(given) for name in ("target", "tags") if (given := getattr(job, name)) is not None}
     values = {**asdict(job), "priority": int(job.priority), **lists}  # as they come back from JSON
     return {name: value for name, value in values.items() if value is not None and name not in PER_RUN_FIELDS}
+
+
+# -- in the audit log ------------------------------------------------------------------------------------
+
+
+def note_change(by: By, action: str, before: StoredSchedule | None, after: StoredSchedule | None) -> Note | None:
+    """Return what the audit log records of a change: the fields that changed, before and after. None if none did."""
+    old, new = facts(before), facts(after)
+    changed = {
+        "before": {name: shortened(value) for name, value in old.items() if new.get(name) != value},
+        "after": {name: shortened(value) for name, value in new.items() if old.get(name) != value},
+    }
+    stored = after or before
+    if stored is None or not any(changed.values()):
+        return None
+    return Note(
+        by,
+        f"schedule.{action}",
+        {"schedule": stored.id, **{when: values for when, values in changed.items() if values}},
+    )
+
+
+def shortened(value: Any) -> Any:
+    """Return a value, cut if it is long: a large payload would not fit into a DynamoDB item twice."""
+    return f"{value[:MAX_VALUE_LENGTH]}…" if isinstance(value, str) and len(value) > MAX_VALUE_LENGTH else value
+
+
+def note_trigger(by: By, schedule: str, job_id: str) -> Note:
+    return Note(by, "schedule.trigger", {"schedule": schedule, "job": job_id})
+
+
+def facts(stored: StoredSchedule | None) -> dict[str, Any]:
+    """Return the fields that a person or the code sets. What fires change is in the ledger, not in the audit log."""
+    if stored is None:
+        return {}
+    job = {name: plain(name, value) for name, value in stored.job.items()}
+    fields = {**stored.schedule.to_data(), **job, "owner": stored.owner, "disabled": stored.disabled}
+    return {
+        name: value for name, value in fields.items() if name not in UNLOGGED_FIELDS and value not in (None, "", [])
+    }

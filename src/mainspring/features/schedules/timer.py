@@ -15,8 +15,7 @@ from mainspring.clock import SKEW, Millis, to_datetime
 from mainspring.errors import MainspringError, SystemHalted
 from mainspring.events import ScheduleFired, ScheduleSkipped
 from mainspring.features.schedules.firing import Firing, firing_of, needs_last_jobs, without_repeats
-from mainspring.features.schedules.halt_log import note_refusal, with_halts
-from mainspring.features.schedules.ledger import SCHEDULES, Became, Entry, Ledger
+from mainspring.features.schedules.ledger import SCHEDULES, Became, Entry, Ledger, halts_around, note_refusal
 from mainspring.features.schedules.rules import tzdata_version
 from mainspring.features.schedules.storage import COLLECTION, StoredSchedule
 from mainspring.job import Inserted, Job
@@ -79,7 +78,7 @@ class DueTimer(ABC, Generic[T]):
 
     async def write(self, firings: Sequence[Firing[T]], now: datetime) -> list[Written[T]]:
         """Write firings; return those that were written. Another process has written the others."""
-        firings = await with_halts(self._services.store, firings)
+        firings = await self._with_halts(firings)
         try:
             answers = await self._pipeline.write([firing.bundle(self.ledger) for firing in firings])
         except SystemHalted:
@@ -87,6 +86,12 @@ class DueTimer(ABC, Generic[T]):
             raise
         found = zip(firings, answers, strict=True)
         return [(firing, inserted) for firing, inserted in found if inserted is not None]
+
+    async def _with_halts(self, firings: Sequence[Firing[T]]) -> Sequence[Firing[T]]:
+        entries = [entry for firing in firings for entry in firing.entries]
+        if (halts := await halts_around(self._services.store, entries)) is None:
+            return firings
+        return [firing.with_entries(halts.explain) for firing in firings]
 
     async def pages(self) -> AsyncIterator[Sequence[Document]]:
         async for page in pages(self._services.store, self.collection):

@@ -58,9 +58,7 @@ class Decision:
 
     fires: tuple[DueOccurrence, ...]  # oldest first
     drops: tuple[Drop, ...]
-    decided: (
-        Occurrence | None
-    )  # the newest of them all, from which the next decision continues; None if nothing was due
+    decided: Occurrence | None  # the newest of them all; the next decision continues from it. None if none was due
     next: Occurrence | None  # the next to fire; None if there is none, or if it depends on when a run ends
 
 
