@@ -77,6 +77,10 @@ if TYPE_CHECKING:
         Schedule,
         Weekly,
         Yearly,
+        Zones,
+        compare_schedules,
+        preview_schedule,
+        tzdata_version,
     )
     from mainspring.worker import Worker
 
@@ -150,6 +154,10 @@ __all__ = [
     "Window",
     "Worker",
     "Yearly",
+    "Zones",
+    "compare_schedules",
+    "preview_schedule",
+    "tzdata_version",
 ]
 
 
@@ -162,7 +170,7 @@ LAZY = {
     **dict.fromkeys(
         (
             "BusinessCalendar", "Cron", "Daily", "Every", "Misfire", "Monthly", "Once", "Pause", "RRule", "Schedule",
-            "Weekly", "Yearly",
+            "Weekly", "Yearly", "Zones", "compare_schedules", "preview_schedule", "tzdata_version",
         ),
         "mainspring.features.schedules.rules",
     ),

@@ -43,7 +43,7 @@ from mainspring.cli.terminal import Terminal
 from mainspring.errors import MainspringError, ScheduleNotFound
 from mainspring.features.schedules.api import compare_stored
 from mainspring.features.schedules.ledger import Entry
-from mainspring.features.schedules.rules import PACKAGED, Occurrence, Schedule, Zones, preview
+from mainspring.features.schedules.rules import PACKAGED, Occurrence, Schedule, Zones, preview_schedule
 from mainspring.features.schedules.rules.timeline import TICK
 from mainspring.features.schedules.storage import StoredSchedule
 from mainspring.humanize import show_moment
@@ -87,7 +87,7 @@ def add_preview(schedules: Commands) -> None:
         "For a stored schedule, or for any rule, which needs no store. Days on which clocks change are marked.\n"
         "With an ID and options, shows the stored schedule as it would be with these options."
     )
-    parser = add_command(schedules, "preview", preview_schedule, "show coming times", detail)
+    parser = add_command(schedules, "preview", show_preview, "show coming times", detail)
     parser.add_argument("id", metavar="ID", nargs="?", help="the schedule; or give --rule")
     add_rule_options(parser)
     parser.add_argument(
@@ -244,7 +244,7 @@ def show_ledger(args: Namespace, terminal: Terminal) -> int:
 # -- trying out -------------------------------------------------------------------------------------
 
 
-def preview_schedule(args: Namespace, terminal: Terminal) -> int:
+def show_preview(args: Namespace, terminal: Terminal) -> int:
     if args.id is None:
         return say_preview(args, terminal, make_schedule(args), args.after or datetime.now(UTC))
     with opened(args) as app:
@@ -290,7 +290,7 @@ def say_preview(
     after: datetime,
     since: datetime | Occurrence | None = None,
 ) -> int:
-    rows = preview(schedule, after, args.count, since=since, reader=args.reader or "UTC")
+    rows = preview_schedule(schedule, after, args.count, since=since, reader=args.reader or "UTC")
     if terminal.json:
         terminal.emit({"words": schedule.describe(), "zone": schedule.zone, "coming": plain_rows(rows)})
         return Exit.OK
@@ -393,7 +393,9 @@ def consent_to_put(
     if not terminal.json:
         new = None if known is None else known.replaced(schedule, now)
         terminal.say(schedule.describe(), "bold")
-        rows = preview(new.schedule if new else schedule, now, SHOWN_TIMES, since=new.position(now) if new else None)
+        rows = preview_schedule(
+            new.schedule if new else schedule, now, SHOWN_TIMES, since=new.position(now) if new else None
+        )
         say_rows(terminal, rows, schedule.zone, None)
         if known is not None and new is not None:
             ahead = timedelta(days=90)

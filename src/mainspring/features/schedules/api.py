@@ -18,8 +18,8 @@ from mainspring.features.schedules.rules import (
     Rule,
     Schedule,
     Zones,
-    compare,
-    preview,
+    compare_schedules,
+    preview_schedule,
 )
 from mainspring.features.schedules.storage import COLLECTION, StoredSchedule, note_change, note_trigger, template_of
 from mainspring.job import Inserted, NewJob
@@ -158,7 +158,7 @@ class Schedules:
         stored, now = await self.get(id), self._services.now()
         if stored.disabled:
             return []
-        return preview(stored.schedule, now, count, since=stored.position(now), reader=reader)
+        return preview_schedule(stored.schedule, now, count, since=stored.position(now), reader=reader)
 
     async def compare(
         self, id: str, when: When, *, ahead: timedelta = COMPARED_TIME, **policies: Unpack[PoliciesInZone]
@@ -285,7 +285,7 @@ def compare_stored(
     before: StoredSchedule, after: StoredSchedule, now: datetime, ahead: timedelta, *, zones: Zones = PACKAGED
 ) -> Sequence[Change]:
     """Return how the fires of a stored schedule would differ from now on after a change."""
-    return compare(
+    return compare_schedules(
         None if before.disabled else before.schedule,
         after.schedule,
         now,

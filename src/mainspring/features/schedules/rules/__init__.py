@@ -15,7 +15,7 @@ from mainspring.features.schedules.rules.decision import Decision, Drop, DueOccu
 from mainspring.features.schedules.rules.every import Every
 from mainspring.features.schedules.rules.occurrence import Occurrence
 from mainspring.features.schedules.rules.policies import Misfire, Pause
-from mainspring.features.schedules.rules.preview import Change, Row, compare, fires, preview, remarks
+from mainspring.features.schedules.rules.preview import Change, Row, compare_schedules, fires, preview_schedule, remarks
 from mainspring.features.schedules.rules.rrule import RRule
 from mainspring.features.schedules.rules.rule import Rule
 from mainspring.features.schedules.rules.schedule import Policies, PoliciesInZone, Schedule
@@ -48,9 +48,9 @@ __all__ = [
     "Yearly",
     "Zone",
     "Zones",
-    "compare",
+    "compare_schedules",
     "fires",
-    "preview",
+    "preview_schedule",
     "remarks",
     "rule_from_data",
     "rule_from_text",

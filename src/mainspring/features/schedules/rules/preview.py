@@ -38,7 +38,7 @@ class Change:
     after: Occurrence | None
 
 
-def preview(
+def preview_schedule(
     schedule: Schedule,
     after: datetime,
     count: int = 10,
@@ -78,7 +78,7 @@ def fires(
         found = schedule.next_after(found.utc, zones=zones)
 
 
-def compare(
+def compare_schedules(
     before: Schedule | None,
     after: Schedule,
     low: datetime,
