@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from mainspring.job import FOREVER, Failure, Inserted, Move, ProgressReport, Status, Step
+from mainspring.stores.columns import JOB
 from mainspring.stores.documents import Bundle, Document, Key, Write
 from mainspring.stores.protocol import Action, By, Filter, Store
-from mainspring.stores.records import JOB, JOBS, Chunk, Kind, Record, kind_of
+from mainspring.stores.records import JOBS, Chunk, Kind, Record, kind_of
 from mainspring.stores.sqlite import MemoryStore
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import (

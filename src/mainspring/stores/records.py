@@ -1,7 +1,8 @@
 """Records: the JSON data that `mainspring copy` moves from one store to another. All stores use the same format.
 
 Every record has a `key`, a text that is unique within its kind. Times and lengths are milliseconds; None means that
-there is none, or that it never comes. A job's record has the fields of `JOB`, and three lists:
+there is none, or that it never comes. A job's record has the columns of `columns.JOB`, and three lists. Its `status` is
+a name, `priority` a number and `tags` a list; `payload`, `options` and `result` are JSON texts. The lists are:
 
 - `runs`, each with the fields of `RUN` in that order: all runs except the successful one. A completed job's own fields
   describe that one;
@@ -14,7 +15,7 @@ To add a kind, add it to `Kind` in the order of copying, and tell each store whe
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -45,14 +46,6 @@ def kind_of(status: Status) -> Kind:
     return Kind.HISTORY if status in FINISHED else Kind.LIVE
 
 
-JOB = (
-    "id", "task", "queue", "status", "priority", "run_at", "created_at", "attempts", "max_attempts", "crashes", "token",
-    "worker", "started_at", "finished_at", "expires_at", "timeout", "keep", "keep_dead", "cancel", "dedupe_key",
-    "target_type", "target_id", "tags", "options", "reason", "progress", "note", "error_type", "error", "payload",
-    "result", "waits_for",
-)  # fmt: skip
-"""`status` is a name, `priority` a number, `tags` a list; `payload`, `options` and `result` are JSON texts."""
-
 RUN = ("number", "worker", "started_at", "finished_at", "move", "error_type", "error", "traceback")
 
 STEP = ("name", "number", "kind", "output", "started_at", "finished_at")
@@ -81,10 +74,9 @@ def split_key(key: str) -> list[str]:
     return parts
 
 
-FIELDS = ("key", *JOB, "runs", "steps", "by_hand")
-
-
 def job_record(
-    values: Sequence[Any], runs: list[list[Any]], steps: list[list[Any]], by_hand: list[list[str]]
+    values: Mapping[str, Any], runs: list[list[Any]], steps: list[list[Any]], by_hand: list[list[str]]
 ) -> Record:
-    return dict(zip(FIELDS, (values[0], *values, runs, steps, by_hand), strict=True))
+    """Make a job's record from the columns in `columns.JOB`."""
+    status = Status(values["status"]).value
+    return {"key": values["id"], **values, "status": status, "runs": runs, "steps": steps, "by_hand": by_hand}

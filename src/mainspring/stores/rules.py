@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -24,6 +23,7 @@ from mainspring.job import (
 )
 from mainspring.json_text import from_json
 from mainspring.names import LONGEST_KEY, LONGEST_NAME, unkeepable
+from mainspring.stores.columns import decoded
 from mainspring.stores.protocol import COPIER, EVERY_QUEUE, Halt, WorkerInfo
 
 LONGEST_TRACEBACK = 16_384  # characters
@@ -334,18 +334,6 @@ def earliest(times: Iterable[Millis]) -> Millis | None:
 
 
 # -- filters by payload ---------------------------------------------------------------------------
-
-
-def decoded(text: str) -> Any:
-    """Return the value of a JSON text; or the text itself, if it cannot be read.
-
-    A payload that was written by hand or by an older version may have integers of thousands of digits, or not be JSON.
-    One such row must not prevent the listing of all others.
-    """
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
 
 
 def carries(payload: str, wanted: Mapping[str, Any]) -> bool:

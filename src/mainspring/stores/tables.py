@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,15 +16,14 @@ from mainspring.job import (
     Job,
     Move,
     Priority,
-    Progress,
     Status,
     Step,
     TimelineEntry,
 )
+from mainspring.stores.columns import JOB
 from mainspring.stores.engine.state import Place
 from mainspring.stores.protocol import DUE_CAP, DueTask, Finding, Severity
-from mainspring.stores.records import Record, job_record
-from mainspring.stores.rules import decoded
+from mainspring.stores.records import Record
 
 STATUSES = (
     Status.PENDING,
@@ -94,51 +93,20 @@ def by_queue(counts: Iterable[tuple[str, int, int]]) -> list[Counts]:
     return [Counts(queue, statuses) for queue, statuses in queues.items()]
 
 
-def priority_of(number: int) -> Priority:
-    """Return the priority, or the nearest valid one: a row that was changed by hand may have any number."""
-    return Priority(max(Priority.URGENT, min(number, Priority.LOW)))
+def to_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return new values of a job as tables store them."""
+    return {name: CODES[value] if name == "status" else value for name, value in columns.items()}
 
 
-def to_job(row: tuple[Any, ...], traceback: str = "") -> Job:
-    """Make a job from a row of a store's LIVE_COLUMNS or FINISHED_COLUMNS."""
-    (
-        job_id, task, queue, status, priority, run_at, created_at, attempts, max_attempts, crashes, token, worker,
-        timeout, dedupe_key, target_type, target_id, tags, progress, note, error_type, error, reason, payload,
-        started_at, finished_at, expires_at, result, cancel, waits_for, options,
-    ) = row  # fmt: skip
-    return Job(
-        id=job_id,
-        task=task,
-        queue=queue,
-        status=status_of(status, finished=finished_at is not None),
-        priority=priority_of(priority),
-        payload=decoded(payload),
-        run_at=to_datetime(run_at),
-        created_at=to_datetime(created_at),
-        started_at=None if started_at is None else to_datetime(started_at),
-        finished_at=None if finished_at is None else to_datetime(finished_at),
-        expires_at=None if expires_at is None else to_datetime(expires_at),
-        attempts=attempts,
-        max_attempts=max_attempts,
-        crashes=crashes,
-        token=token,
-        worker=worker,
-        timeout=timeout / 1000 if timeout else None,
-        dedupe_key=dedupe_key,
-        target=None if target_type is None or target_id is None else (target_type, target_id),
-        tags=tuple(tags or ()),
-        progress=None if progress is None else Progress(progress, note or ""),
-        result=None if result is None else decoded(result),
-        failure=None if error_type is None else Failure(error_type, error or "", traceback),
-        reason=reason,
-        cancel_requested=bool(cancel),
-        waits_for=waits_for if status == SUSPENDED else None,
-        options=as_object(decoded(options or "{}")),
-    )
-
-
-def as_object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+def from_row(row: Sequence[Any]) -> dict[str, Any]:
+    """Return the values of a row of the columns in `JOB`, where the status is a code."""
+    values = dict(zip(JOB, row, strict=True))
+    if values["status"] != SUSPENDED:
+        values["waits_for"] = None
+    values["status"] = status_of(values["status"], finished=values["finished_at"] is not None)
+    values["cancel"] = bool(values["cancel"])
+    values["tags"] = values["tags"] or []
+    return values
 
 
 def to_attempt(row: tuple[Any, ...]) -> Attempt:
@@ -215,17 +183,6 @@ def count_moves(transaction: Counting, moves: Iterable[tuple[Place, Place | None
 
 
 # -- records ------------------------------------------------------------------------------------------------
-
-
-def to_record(row: Sequence[Any], runs: list[list[Any]], steps: list[list[Any]], by_hand: list[list[Any]]) -> Record:
-    """Make a job's record from a row of the columns in `records.JOB`, with the status as a code."""
-    record = job_record(row, runs, steps, by_hand)
-    if record["status"] != SUSPENDED:
-        record["waits_for"] = None
-    record["status"] = status_of(record["status"], finished=record["finished_at"] is not None).value
-    record["cancel"] = bool(record["cancel"])
-    record["tags"] = record["tags"] or []
-    return record
 
 
 def grouped(rows: Iterable[Sequence[Any]]) -> dict[str, list[list[Any]]]:

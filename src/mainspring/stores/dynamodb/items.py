@@ -31,7 +31,6 @@ entry in `places` along. So no job can be in a queue without existing, or be due
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import datetime
 from hashlib import sha256
@@ -48,15 +47,13 @@ from mainspring.job import (
     Job,
     Move,
     NewJob,
-    Priority,
-    Progress,
     Status,
 )
+from mainspring.stores import columns
 from mainspring.stores.dynamodb.client import Item
 from mainspring.stores.dynamodb.values import Row
 from mainspring.stores.engine.creation import created
 from mainspring.stores.engine.state import STATE_COLUMNS, JobState
-from mainspring.stores.rules import decoded
 from mainspring.stores.tables import NEVER
 
 PLACES, TARGETS = "places", "targets"  # the indexes
@@ -281,62 +278,14 @@ def failure_of(row: Row) -> Failure | None:
     return None if kind is None else Failure(kind, row.get("last_error", ""), row.get("traceback", ""))
 
 
-def target_of(row: Row) -> tuple[str, str] | None:
-    return (row["target_type"], row["target_id"]) if "target_type" in row else None
-
-
 def to_job(row: Row) -> Job:
-    return Job(
-        id=row["SK"],
-        task=row["job_type"],
-        queue=row["queue"],
-        status=status_of(row),
-        priority=Priority(row["priority"]),
-        payload=decoded(payload_of(row)),
-        run_at=datetime.fromisoformat(row["scheduled_for"]),
-        created_at=datetime.fromisoformat(row["created_at"]),
-        started_at=moment_of(row.get("started_at")),
-        finished_at=moment_of(row.get("completed_at")),
-        expires_at=moment_of(row.get("expires_at")),
-        attempts=row["attempts"],
-        max_attempts=row["max_attempts"],
-        crashes=row["crashes"],
-        token=row["token"],
-        worker=row.get("locked_by"),
-        timeout=row["timeout"] / 1000 if "timeout" in row else None,
-        dedupe_key=row.get("dedupe_key"),
-        target=target_of(row),
-        tags=tuple(row.get("tags", ())),
-        progress=Progress(row["progress"], row.get("note", "")) if "progress" in row else None,
-        result=decoded(text_of("result", row) or "null"),
-        failure=failure_of(row),
-        reason=row.get("reason", ""),
-        cancel_requested=row.get("cancel_requested", False),
-        waits_for=row.get("waits_for"),
-        options=json.loads(row.get("options") or "{}"),
-    )
+    return columns.to_job({name: column(name, row) for name in columns.JOB}, row.get("traceback", ""))
 
 
 def to_claim(row: Row) -> Claim:
-    return Claim(
-        id=row["SK"],
-        token=row["token"],
-        task=row["job_type"],
-        queue=row["queue"],
-        payload=payload_of(row),
-        priority=row["priority"],
-        attempts=row["attempts"],
-        max_attempts=row["max_attempts"],
-        crashes=row["crashes"],
-        timeout=row.get("timeout", 0),
-        run_at=unstamp(row["scheduled_for"]),
-        created_at=unstamp(row["created_at"]),
-        dedupe_key=row.get("dedupe_key"),
-        target=target_of(row),
-        tags=tuple(row.get("tags", ())),
-        options=row.get("options"),
-        ref=row,
-    )
+    values = {name: column(name, row) for name in columns.CLAIMED}
+    target = columns.target_of(values.pop("target_type"), values.pop("target_id"))
+    return Claim(**values | {"tags": tuple(values["tags"])}, target=target, ref=row)
 
 
 def to_attempt(number: int, row: Row) -> Attempt:

@@ -14,6 +14,7 @@ from typing import Any
 from mainspring.clock import to_datetime, to_millis
 from mainspring.ids import new_id
 from mainspring.job import FINISHED, Status, Step, end_of
+from mainspring.stores.columns import JOB
 from mainspring.stores.documents import ABSENT, Document, Key, Listing, Write
 from mainspring.stores.dynamodb import documents, halts, items, read, steps, wakeups, workers
 from mainspring.stores.dynamodb.admin import LINE_RETENTION
@@ -53,7 +54,6 @@ from mainspring.stores.dynamodb.values import Condition, Row, absent, equals, pa
 from mainspring.stores.protocol import Halt
 from mainspring.stores.records import (
     DOCUMENT,
-    JOB,
     JOBS,
     STEP,
     Chunk,
@@ -153,14 +153,12 @@ async def job_records(table: Table, rows: Sequence[Row]) -> list[Record]:
 
 
 def to_record(row: Row, lines: Sequence[Row]) -> Record:
-    values = [column(name, row) for name in JOB]
+    values = {name: column(name, row) for name in JOB}
     runs = [line for line in lines if line["SK"].startswith("run#")]
     by_hand = {(line["operation"], line["action"]): None for line in lines if line["SK"].startswith("hand#")}
     numbered = [[number, *run_values(run)] for number, run in enumerate(runs, 1)]
     done = [list(astuple(step)) for step in steps.in_order(lines)]
-    record = job_record(values, numbered, done, [list(operation) for operation in by_hand])
-    record["status"] = record["status"].value
-    return record
+    return job_record(values, numbered, done, [list(operation) for operation in by_hand])
 
 
 def run_values(run: Row) -> list[Any]:

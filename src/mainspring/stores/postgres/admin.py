@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from mainspring.clock import to_millis
+from mainspring.stores import columns as declared
 from mainspring.stores.audit import note_of_halt, note_of_resume
-from mainspring.stores.columns import LIVE as LIVE_TYPES
-from mainspring.stores.columns import RESTORED
 from mainspring.stores.documents import Note
 from mainspring.stores.engine.change import ALLOWED, ChangeRequest, Key, Plan, note_of, plan, wanted_keys
 from mainspring.stores.engine.state import JobState
@@ -18,12 +17,12 @@ from mainspring.stores.postgres import steps, wakeups
 from mainspring.stores.postgres.acks import finish
 from mainspring.stores.postgres.halts import ALONE, current_halts
 from mainspring.stores.postgres.insertion import LIVE_HOLDER
-from mainspring.stores.postgres.read import FINISHED, LIVE, Conditions
-from mainspring.stores.postgres.rows import FINISHED_STATE, LIVE_STATE, is_id, to_columns, to_state
+from mainspring.stores.postgres.read import Conditions
+from mainspring.stores.postgres.rows import FINISHED, FINISHED_STATE, LIVE, LIVE_STATE, is_id, to_state
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import Action, By, Changed, Halt
 from mainspring.stores.rules import combined
-from mainspring.stores.tables import CODES, COMPLETED, count_moves
+from mainspring.stores.tables import CODES, COMPLETED, count_moves, to_columns
 
 
 async def change(transaction: Transaction, request: ChangeRequest) -> Changed:
@@ -89,8 +88,8 @@ async def restore(transaction: Transaction, ids: Sequence[str], columns: Mapping
     """Move finished jobs back to the live table: as they were enqueued, with their token and these values."""
     if not ids:
         return
-    kept = ", ".join(name for name in RESTORED if name not in columns)
-    values = ", ".join(f"%({name})s::{LIVE_TYPES[name]}" for name in columns)
+    kept = ", ".join(name for name in declared.RESTORED if name not in columns)
+    values = ", ".join(f"%({name})s::{declared.LIVE[name]}" for name in columns)
     statement = f"""WITH gone AS (DELETE FROM {{s}}.archive WHERE id = ANY(%(ids)s::uuid[]) RETURNING *)
                     INSERT INTO {{s}}.jobs ({kept}, {", ".join(columns)}) SELECT {kept}, {values} FROM gone"""
     await transaction.do(statement, **to_columns(columns), ids=list(ids))

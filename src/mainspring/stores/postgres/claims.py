@@ -298,6 +298,6 @@ async def take_suspect(
 
 
 def to_claim(row: Row) -> Claim:
-    """Convert a row of `take`."""
+    """Convert a row of `take`, whose columns are those of `CLAIMED`: 13 and 14 are its target, 15 its tags."""
     target = None if row[13] is None else (row[13], row[14])
-    return Claim(*row[:13], target, tuple(row[15] or ()), row[16])  # type: ignore[call-arg]
+    return Claim(*row[:13], target, tuple(row[15] or ()), *row[16:])  # type: ignore[call-arg]

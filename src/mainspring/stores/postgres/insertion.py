@@ -9,6 +9,7 @@ from typing import Any
 from mainspring.clock import Millis
 from mainspring.errors import SystemHalted
 from mainspring.job import FOREVER, Inserted, NewJob, is_end
+from mainspring.stores import columns
 from mainspring.stores.postgres import arrays
 from mainspring.stores.postgres.halts import IN_COMMON, current_halts
 from mainspring.stores.postgres.listen import channel, describe
@@ -21,23 +22,15 @@ from mainspring.stores.tables import NEVER, PENDING, SUSPENDED
 COPY_THRESHOLD = 200  # from this number of jobs on, COPY is the fastest way
 COPY_CHUNK = 200  # rows: while the server reads them, Python writes the next
 PLAIN = f"\\N\t\\N\t\\N\t\\N\t{PENDING}\t\\N"  # no target, tags or options, and pending
+ROW = (
+    "id", "task", "queue", "priority", "max_attempts", "timeout", "keep", "keep_dead", "payload", "dedupe_key",
+    "target_type", "target_id", "tags", "options",
+)  # fmt: skip
 COLUMNS = {
-    "id": "uuid",
-    "task": "text",
-    "queue": "text",
-    "priority": "smallint",
+    **{name: columns.GIVEN[name] for name in ROW},
+    "tags": "text",  # unnest rejects arrays of arrays of unequal length
     "run_at": "bigint",
     "delay": "bigint",
-    "max_attempts": "integer",
-    "timeout": "bigint",
-    "keep": "bigint",
-    "keep_dead": "bigint",
-    "payload": "text",
-    "dedupe_key": "text",
-    "target_type": "text",
-    "target_id": "text",
-    "tags": "text",
-    "options": "text",
     "waits_for": "text",
 }
 ENDED_IN_RANGE = "EXISTS (SELECT 1 FROM {s}.archive WHERE id BETWEEN %(first)s::uuid AND %(last)s::uuid)"
@@ -52,11 +45,10 @@ def inserting(given: str) -> str:
     return f"""
 WITH given AS MATERIALIZED ({given}),
 new AS (
-    INSERT INTO {{s}}.jobs (id, task, queue, priority, run_at, created_at, max_attempts, timeout, keep, keep_dead,
-                            payload, dedupe_key, target_type, target_id, tags, options, status, waits_for)
-    SELECT id, task, queue, priority, coalesce(run_at, (SELECT {{now}}) + delay), (SELECT {{now}}), max_attempts,
-           timeout, keep, keep_dead, payload, dedupe_key, target_type, target_id, tags::text[], options,
-           CASE WHEN waits_for IS NULL THEN {PENDING} ELSE {SUSPENDED} END, waits_for
+    INSERT INTO {{s}}.jobs (run_at, created_at, status, waits_for, {", ".join(ROW)})
+    SELECT coalesce(run_at, (SELECT {{now}}) + delay), (SELECT {{now}}), -- engine.creation.created, again for speed
+           CASE WHEN waits_for IS NULL THEN {PENDING} ELSE {SUSPENDED} END, waits_for,
+           {", ".join(ROW).replace("tags", "tags::text[]")}
     FROM given
     WHERE ((SELECT NOT {ENDED_IN_RANGE}) OR NOT EXISTS (SELECT 1 FROM {{s}}.archive WHERE archive.id = given.id))
       AND (SELECT cardinality(%(unless)s::text[]) = 0 OR {{s}}.takes_new(%(unless)s::text[], {{now}}))
@@ -69,8 +61,8 @@ SELECT queue, count(*) FROM new GROUP BY queue
 
 
 ENQUEUE = f"""
-CALL {{s}}.enqueue({", ".join(f"%({name})s::{kind}" for name, kind in COLUMNS.items())}, {{now}}, %(alone)s,
-                   %(channel)s, %(message)s, 0)
+CALL {{s}}.enqueue({", ".join(f"{name}_ => %({name})s::{kind}" for name, kind in COLUMNS.items())}, at => {{now}},
+                   alone => %(alone)s, channel => %(channel)s, message => %(message)s, new => 0)
 """
 INSERT_SOME = inserting(f"SELECT * FROM unnest({arrays.casts(COLUMNS)}) AS given({', '.join(COLUMNS)})")
 BEFORE_COPY = f"SELECT {{now}}, {ENDED_IN_RANGE}"
@@ -248,8 +240,6 @@ def values_of(job: NewJob) -> tuple[Any, ...]:
         job.task,
         job.queue,
         int(job.priority),
-        first_time(job),
-        job.delay,
         job.max_attempts,
         job.timeout,
         job.keep,
@@ -257,8 +247,10 @@ def values_of(job: NewJob) -> tuple[Any, ...]:
         job.payload,
         job.dedupe_key,
         *(job.target or (None, None)),
-        arrays.of_texts(job.tags) if job.tags else None,  # as text: unnest rejects arrays of arrays of unequal length
+        arrays.of_texts(job.tags) if job.tags else None,
         job.options,
+        first_time(job),
+        job.delay,
         job.waits_for,
     )
 

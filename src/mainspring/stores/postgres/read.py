@@ -10,8 +10,9 @@ from typing import Any
 
 from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.job import Attempt, Job, Move, Priority, TimelineEntry
+from mainspring.stores.columns import as_object
 from mainspring.stores.postgres import steps
-from mainspring.stores.postgres.rows import FINISHED_COLUMNS, LIVE_COLUMNS, is_id, only_ids
+from mainspring.stores.postgres.rows import COLUMNS, FINISHED, LIVE, is_id, only_ids, to_job
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import DUE_CAP, DUE_LOOK, AuditEntry, Filter, Page, Stats, WorkerInfo
 from mainspring.stores.tables import (
@@ -19,16 +20,12 @@ from mainspring.stores.tables import (
     COMPLETED,
     RUNNING,
     DueIn,
-    as_object,
     by_queue,
     due_in,
     timeline_of,
     to_attempt,
-    to_job,
 )
 
-LIVE, FINISHED = "jobs", "archive"
-COLUMNS = {LIVE: LIVE_COLUMNS, FINISHED: FINISHED_COLUMNS}
 NUMBER = re.compile(r"\s*[+-]?\d+\s*")  # a part of a path that PostgreSQL also takes for an array index
 
 # -- filters --------------------------------------------------------------------------------------
@@ -114,7 +111,7 @@ async def get(transaction: Transaction, ids: Sequence[str]) -> list[Job]:
                                ORDER BY number DESC LIMIT 1)
             FROM {{s}}.{table} AS job WHERE id = ANY(%(ids)s::uuid[])"""
         for *row, traceback in await transaction.rows(statement, ids=only_ids(ids)):
-            found[row[0]] = to_job(tuple(row), traceback or "")
+            found[row[0]] = to_job(row, traceback or "")
     return [found[job_id] for job_id in ids if job_id in found]
 
 

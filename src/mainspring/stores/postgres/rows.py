@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from mainspring.job import Job
+from mainspring.stores import columns
+from mainspring.stores.columns import JOB
 from mainspring.stores.engine.state import STATE_COLUMNS, JobState
-from mainspring.stores.tables import CODES, NEVER, STATUSES
+from mainspring.stores.tables import NEVER, STATUSES, from_row
 
-SHARED_COLUMNS = """
-id::text, task, queue, status, priority, run_at, created_at, attempts, max_attempts, crashes, token, worker, timeout,
-dedupe_key, target_type, target_id, tags, progress, note, error_type, error, reason, payload
-"""
-LIVE_COLUMNS = f"""
-{SHARED_COLUMNS}, nullif(claimed_at, 0) AS started_at, NULL::bigint AS finished_at, NULL::bigint AS expires_at,
-NULL AS result, cancel, waits_for, options
-"""
-FINISHED_COLUMNS = f"""
-{SHARED_COLUMNS}, nullif(started_at, 0) AS started_at, finished_at, nullif(expires_at, {NEVER}) AS expires_at, result,
-false AS cancel, NULL AS waits_for, options
-"""
+LIVE, FINISHED = "jobs", "archive"
+
+
+def selected(**expressions: str) -> str:
+    """Return the columns in `JOB`, for SELECT. Some have another form in a table than readers see."""
+    given = {"id": "id::text", **expressions}
+    return ", ".join(f"{given[name]} AS {name}" if name in given else name for name in JOB)
+
+
+COLUMNS = {
+    LIVE: selected(
+        started_at="nullif(claimed_at, 0)", finished_at="NULL::bigint", expires_at="NULL::bigint", result="NULL::text"
+    ),
+    FINISHED: selected(
+        started_at="nullif(started_at, 0)",
+        expires_at=f"nullif(expires_at, {NEVER})",
+        cancel="false",
+        waits_for="NULL::text",
+    ),
+}
 STATE = ", ".join(STATE_COLUMNS).replace("id,", "id::text,", 1)
 LIVE_STATE = STATE.replace("asked", "CASE WHEN cancel THEN reason END, status, {now}")
 FINISHED_STATE = STATE.replace("claimed_at", "started_at").replace("asked", "NULL::text, status, {now}")
@@ -39,9 +50,9 @@ def to_state(row: tuple[Any, ...]) -> JobState:
     return JobState(*[*state, STATUSES[status], now])
 
 
-def to_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return new values of a job as PostgreSQL stores them."""
-    return {name: CODES[value] if name == "status" else value for name, value in columns.items()}
+def to_job(row: Sequence[Any], traceback: str = "") -> Job:
+    """Make a job from a row of COLUMNS."""
+    return columns.to_job(from_row(row), traceback)
 
 
 def storable(text: str) -> str:

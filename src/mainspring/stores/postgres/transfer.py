@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Any, Protocol
 
 from mainspring.clock import Millis
 from mainspring.job import Status, Step
+from mainspring.stores import columns
 from mainspring.stores.postgres import arrays, steps
 from mainspring.stores.postgres.partitions import DAY, FOREVER_DAY
-from mainspring.stores.postgres.rows import only_ids
+from mainspring.stores.postgres.rows import COLUMNS, FINISHED, LIVE, only_ids
 from mainspring.stores.postgres.transaction import Transaction
-from mainspring.stores.records import STEP, Chunk, Kind, Record, make_key, split_key
+from mainspring.stores.records import STEP, Chunk, Kind, Record, job_record, make_key, split_key
 from mainspring.stores.tables import (
     CODES,
     COMPLETED,
     DEAD_LETTER,
-    NEVER,
     PENDING,
     RUNNING,
     STATUSES,
     deadline_of,
+    from_row,
     grouped,
     none_if_never,
     or_never,
-    to_record,
 )
 
 MAX_CHUNK_BYTES = 8 * 2**20  # a store with long payloads must not fill the memory
@@ -81,31 +80,10 @@ async def under_way(transaction: Transaction) -> int:
 
 # -- jobs ---------------------------------------------------------------------------------------------
 
-SHARED = {
-    "id": "uuid", "task": "text", "queue": "text", "status": "smallint", "priority": "smallint", "run_at": "bigint",
-    "attempts": "integer", "max_attempts": "integer", "crashes": "integer", "token": "bigint", "worker": "text",
-    "timeout": "bigint", "created_at": "bigint", "keep": "bigint", "keep_dead": "bigint", "dedupe_key": "text",
-    "target_type": "text", "target_id": "text", "tags": "text[]", "options": "text", "reason": "text",
-    "progress": "float8", "note": "text", "error_type": "text", "error": "text", "payload": "text",
-}  # fmt: skip
-LIVE = {**SHARED, "claimed_at": "bigint", "deadline": "bigint", "cancel": "boolean", "waits_for": "text"}
-FINISHED = {
-    **SHARED, "started_at": "bigint", "finished_at": "bigint", "expires_at": "bigint", "drop_day": "integer",
-    "result": "text",
-}  # fmt: skip
-SHARED_FIELDS = itemgetter(*SHARED)
+LIVE_TYPES = {**columns.LIVE, "deadline": "bigint"}
+FINISHED_TYPES = {**columns.FINISHED, "drop_day": "integer"}
 encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
-RECORD = """
-SELECT id::text, task, queue, status, priority, run_at, created_at, attempts, max_attempts, crashes, token, worker,
-       {times}, timeout, keep, keep_dead, {cancel}, dedupe_key, target_type, target_id, tags, options, reason, progress,
-       note, error_type, error, payload, {result}, {waits_for}
-"""
-LIVE_RECORD = RECORD.replace("{times}", "nullif(claimed_at, 0), NULL::bigint, NULL::bigint").replace(
-    "{cancel}", "cancel").replace("{result}", "NULL::text").replace("{waits_for}", "waits_for")  # fmt: skip
-FINISHED_RECORD = RECORD.replace(
-    "{times}", f"nullif(started_at, 0), finished_at, nullif(expires_at, {NEVER})").replace(
-    "{cancel}", "false").replace("{result}", "result").replace("{waits_for}", "NULL::text")  # fmt: skip
 RUNS = """
 SELECT job_id::text, number, worker, started_at, finished_at, move, error_type, error, traceback FROM {s}.attempts
 WHERE job_id = ANY(%(ids)s::uuid[]) ORDER BY attempts.job_id, number
@@ -140,10 +118,10 @@ JOIN {s}.jobs ON jobs.task = wanted.task AND jobs.dedupe_key = wanted.key
 """
 
 
-def put_statement(table: str, columns: Mapping[str, str]) -> str:
+def put_statement(table: str, types: Mapping[str, str]) -> str:
     """Return a statement that inserts rows from one JSON text, which costs less to write than thirty arrays."""
-    names = ", ".join(columns)
-    given = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+    names = ", ".join(types)
+    given = ", ".join(f"{name} {kind}" for name, kind in types.items())
     return f"""
 WITH new AS (
     INSERT INTO {{s}}.{table} ({names})
@@ -156,21 +134,20 @@ SELECT id::text FROM new
 """
 
 
-PUT_LIVE = put_statement("jobs", LIVE)
-PUT_FINISHED = put_statement("archive", FINISHED)
+PUT_LIVE = put_statement(LIVE, LIVE_TYPES)
+PUT_FINISHED = put_statement(FINISHED, FINISHED_TYPES)
 
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
     table: str
-    record: str
     condition: str
     statuses: tuple[int, ...]
 
     async def chunk(self, transaction: Transaction, after: str | None, limit: int) -> Chunk:
         """Read the next records. Sizes are known without reading long values; only rows that fit are fetched."""
         of_steps = "coalesce((SELECT sum(octet_length(output)) FROM {s}.steps WHERE job_id = next.id), 0)"
-        result = "coalesce(octet_length(result), 0)" if self.table == "archive" else "0"
+        result = "coalesce(octet_length(result), 0)" if self.table == FINISHED else "0"
         beyond = "AND id > %(after)s::uuid" if after is not None else ""
         statement = f"""
             WITH page AS (
@@ -179,7 +156,7 @@ class Jobs:
                 FROM (SELECT * FROM {{s}}.{self.table} WHERE {self.condition} {beyond}
                       ORDER BY {self.table}.id LIMIT %(limit)s) AS next
             )
-            {self.record} FROM page
+            SELECT {COLUMNS[self.table]} FROM page
             WHERE place = 1 OR so_far <= {MAX_CHUNK_BYTES} ORDER BY page.id"""
         rows = await transaction.rows(statement, limit=limit, after=after)
         cursor = rows[-1][0] if rows and (len(rows) == limit or await self._any(transaction, rows[-1][0])) else None
@@ -190,7 +167,7 @@ class Jobs:
         return bool(await transaction.value(statement, after=after))
 
     async def find(self, transaction: Transaction, keys: Sequence[str]) -> list[Record]:
-        statement = f"""{self.record} FROM {{s}}.{self.table}
+        statement = f"""SELECT {COLUMNS[self.table]} FROM {{s}}.{self.table}
                         WHERE {self.condition} AND id = ANY(%(ids)s::uuid[])"""
         return await complete(transaction, await transaction.rows(statement, ids=arrays.of_plain(only_ids(keys))))
 
@@ -203,7 +180,7 @@ class Jobs:
         ids = arrays.of_plain([record["id"] for record in records])
         in_the_way = {job_id: job_id for (job_id,) in await transaction.rows(HERE, ids=ids)}
         new = [record for record in records if record["id"] not in in_the_way]
-        live = self.table == "jobs"
+        live = self.table == LIVE
         rows = [live_row(record, stall_grace) if live else finished_row(record) for record in new]
         statement = PUT_LIVE if live else PUT_FINISHED
         done = {job_id for (job_id,) in await transaction.rows(statement, rows=encode(rows))} if new else set()
@@ -218,7 +195,7 @@ class Jobs:
 async def complete(transaction: Transaction, rows: Sequence[tuple[Any, ...]]) -> list[Record]:
     ids = arrays.of_plain([row[0] for row in rows])
     parts = [grouped(await transaction.rows(each, ids=ids)) if rows else {} for each in (RUNS, STEPS, BY_HAND)]
-    return [to_record(row, *(part.get(row[0], []) for part in parts)) for row in rows]
+    return [job_record(from_row(row), *(part.get(row[0], []) for part in parts)) for row in rows]
 
 
 async def holders(transaction: Transaction, records: Sequence[Record]) -> dict[str, str]:
@@ -236,29 +213,18 @@ async def holders(transaction: Transaction, records: Sequence[Record]) -> dict[s
 
 
 def live_row(record: Record, stall_grace: Millis) -> dict[str, Any]:
-    return {
-        **shared_row(record),
-        "claimed_at": record["started_at"] or 0,
-        "deadline": deadline_of(record, stall_grace),
-        "cancel": record["cancel"],
-        "waits_for": record["waits_for"],
-    }
+    more = {"claimed_at": record["started_at"] or 0, "deadline": deadline_of(record, stall_grace)}
+    return {**stored(record, columns.LIVE), **more}
 
 
 def finished_row(record: Record) -> dict[str, Any]:
-    return {
-        **shared_row(record),
-        "started_at": record["started_at"] or 0,
-        "finished_at": record["finished_at"],
-        "expires_at": or_never(record["expires_at"]),
-        "drop_day": drop_day(record),
-        "result": record["result"],
-    }
+    more = {"started_at": record["started_at"] or 0, "expires_at": or_never(record["expires_at"])}
+    return {**stored(record, columns.FINISHED), **more, "drop_day": drop_day(record)}
 
 
-def shared_row(record: Record) -> dict[str, Any]:
-    """Return the columns that both tables have, without NULLs: a column that is left out becomes NULL."""
-    row = {name: value for name, value in zip(SHARED, SHARED_FIELDS(record), strict=True) if value is not None}
+def stored(record: Record, names: Iterable[str]) -> dict[str, Any]:
+    """Return the columns of a record, without NULLs: a column that is left out becomes NULL."""
+    row = {name: value for name in names if (value := record.get(name)) is not None}
     row["status"] = CODES[Status(record["status"])]
     row["tags"] = record["tags"] or None
     return row
@@ -384,10 +350,9 @@ PLACES: Mapping[Kind, Place] = {
         "documents", ("collection", "grp", "id"), DOCUMENT, "version", over="expires_at <= {now}",
         read={"due_at": none_if_never, "expires_at": none_if_never}, write={"due_at": or_never, "expires_at": or_never},
     ),
-    Kind.LIVE: Jobs("jobs", LIVE_RECORD, "true", tuple(range(PENDING, COMPLETED))),
-    Kind.DEAD: Jobs("archive", FINISHED_RECORD, f"status = {DEAD_LETTER}", (DEAD_LETTER,)),
+    Kind.LIVE: Jobs(LIVE, "true", tuple(range(PENDING, COMPLETED))),
+    Kind.DEAD: Jobs(FINISHED, f"status = {DEAD_LETTER}", (DEAD_LETTER,)),
     Kind.HISTORY: Jobs(
-        "archive", FINISHED_RECORD, f"status <> {DEAD_LETTER}",
-        tuple(set(range(COMPLETED, len(STATUSES))) - {DEAD_LETTER}),
+        FINISHED, f"status <> {DEAD_LETTER}", tuple(set(range(COMPLETED, len(STATUSES))) - {DEAD_LETTER}),
     ),
 }  # fmt: skip

@@ -17,7 +17,7 @@ from mainspring.job import FINISHED, Inserted, Move, Outcome, ProgressReport, Sa
 from mainspring.stores.engine.ack import Conclusion, conclude, first_of_each, moves, refuse_illegal
 from mainspring.stores.engine.state import JobState
 from mainspring.stores.sqlite.insertion import PreparedJob, insert_jobs, prepare
-from mainspring.stores.sqlite.rows import HELD_STATE, to_state
+from mainspring.stores.sqlite.rows import HELD_STATE, archiving, to_state
 from mainspring.stores.sqlite.steps import put_steps
 from mainspring.stores.sqlite.values import in_values
 from mainspring.stores.sqlite.wakeups import call_ends, wake_if_ended
@@ -29,25 +29,40 @@ WITH outcome(job_id, job_token) AS (VALUES {{values}})
 SELECT json_group_array(json_array(job_id, job_token, {HELD_STATE}))
 FROM outcome CROSS JOIN mainspring_jobs ON id = job_id AND token = job_token AND status = {RUNNING}
 """
-ARCHIVE = """
-WITH ended(
-    ended_seq, end_status, end_attempts, end_crashes, began_at, ended_at, end_expires_at, end_reason, end_error_type,
-    end_error, end_result
-) AS (VALUES {values})
-INSERT INTO mainspring_archive
-SELECT id, task, queue, end_status, priority, run_at, end_attempts, max_attempts, end_crashes, token,
-       worker, began_at, ended_at, end_expires_at, timeout, created_at, keep, keep_dead, dedupe_key, target_type,
-       target_id, tags, options, end_reason, progress, note, coalesce(end_error_type, error_type),
-       iif(end_error_type IS NULL, error, end_error), payload, end_result
+ENDED = (
+    "ended_seq, end_status, end_attempts, end_crashes, began_at, ended_at, end_expires_at, end_reason, end_error_type, "
+    "end_error, end_result"
+)
+ARCHIVE = f"""
+WITH ended({ENDED}) AS (VALUES {{values}})
+{
+    archiving(
+        status="end_status",
+        attempts="end_attempts",
+        crashes="end_crashes",
+        reason="end_reason",
+        error_type="coalesce(end_error_type, error_type)",
+        error="iif(end_error_type IS NULL, error, end_error)",
+        started_at="began_at",
+        finished_at="ended_at",
+        expires_at="end_expires_at",
+        result="end_result",
+    )
+}
 FROM ended CROSS JOIN mainspring_jobs ON seq = ended_seq
 """
 REMOVE = "DELETE FROM mainspring_jobs WHERE seq IN (SELECT value FROM json_each(?))"
-# For speed, this states again what engine.ack.conclude decides for a plain success.
+COMPLETED_COLUMNS = archiving(  # for speed, this states again what engine.ack.conclude decides for a plain success
+    status=f"{COMPLETED}",
+    attempts="attempts + 1",
+    reason="''",
+    started_at="coalesce(column4, claimed_at)",
+    finished_at="?",
+    expires_at=f"min({NEVER}, ? + keep)",
+    result="column5",
+)
 ARCHIVE_COMPLETED = f"""
-INSERT INTO mainspring_archive -- columns 1 to 5: seq, id, token, began, result; sqlite3 counts rows only after INSERT
-SELECT id, task, queue, {COMPLETED}, priority, run_at, attempts + 1, max_attempts, crashes, token, worker,
-       coalesce(column4, claimed_at), ?, min({NEVER}, ? + keep), timeout, created_at, keep, keep_dead,
-       dedupe_key, target_type, target_id, tags, options, '', progress, note, error_type, error, payload, column5
+{COMPLETED_COLUMNS} -- columns 1 to 5: seq, id, token, began, result; sqlite3 counts rows only after INSERT
 FROM (VALUES {{values}}) CROSS JOIN mainspring_jobs
     ON seq = column1 AND +id = column2 AND token = column3 AND status = {RUNNING}
 """

@@ -18,12 +18,12 @@ from mainspring.stores.rules import combined
 from mainspring.stores.sqlite.acks import finish
 from mainspring.stores.sqlite.halts import current_halts
 from mainspring.stores.sqlite.insertion import LIVE_HOLDER, LONG_PAYLOAD
-from mainspring.stores.sqlite.read import FINISHED, LIVE, Conditions
-from mainspring.stores.sqlite.rows import FINISHED_STATE, LIVE_STATE, to_columns, to_state
+from mainspring.stores.sqlite.read import Conditions
+from mainspring.stores.sqlite.rows import FINISHED, FINISHED_STATE, LIVE, LIVE_STATE, to_state
 from mainspring.stores.sqlite.steps import forget_steps
 from mainspring.stores.sqlite.wakeups import call_ends
 from mainspring.stores.sqlite.writer import Transaction
-from mainspring.stores.tables import CODES, COMPLETED, count_moves
+from mainspring.stores.tables import CODES, COMPLETED, count_moves, to_columns
 
 
 def change(transaction: Transaction, requests: list[ChangeRequest]) -> list[Changed]:

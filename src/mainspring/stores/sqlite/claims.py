@@ -14,10 +14,11 @@ from typing import Any
 from mainspring.clock import Millis
 from mainspring.job import Claim
 from mainspring.json_text import from_json
+from mainspring.stores.columns import CLAIMED
 from mainspring.stores.protocol import EVERY_QUEUE, Claims, Want
 from mainspring.stores.rules import Head, Level, earliest, ends, head_of, shares
 from mainspring.stores.sqlite.halts import current_halts
-from mainspring.stores.sqlite.rows import read_tags
+from mainspring.stores.sqlite.rows import PAYLOAD, read_tags
 from mainspring.stores.sqlite.values import in_values
 from mainspring.stores.sqlite.writer import Transaction
 from mainspring.stores.tables import FAILED, NEVER, PENDING, RUNNING, SUSPENDED
@@ -72,13 +73,10 @@ SELECT task, priority, (SELECT run_at {ASIDE.format(queue=":queue")} AND task = 
                         AND priority = level.priority ORDER BY run_at LIMIT 1) AS head
 FROM aside CROSS JOIN level WHERE task IS NOT NULL AND head IS NOT NULL
 """
+TAKEN = {"id": "mainspring_jobs.id", "token": "token + 1", "payload": PAYLOAD.format(table="mainspring_jobs")}
 CHOSEN = f"""
 SELECT count(*), sum(status = {FAILED}), sum(status = {SUSPENDED}), json_group_array(DISTINCT task),
-       json_group_array(seq), json_group_array(json_array(
-    mainspring_jobs.id, token + 1, task, queue,
-    coalesce(payload, (SELECT body FROM mainspring_payloads WHERE job_id = mainspring_jobs.id)), priority, attempts,
-    max_attempts, crashes, timeout, run_at, created_at, dedupe_key, target_type, target_id, tags, options,
-    seq))
+       json_group_array(seq), json_group_array(json_array({", ".join(TAKEN.get(name, name) for name in CLAIMED)}, seq))
 """
 DUE_HERE = f"{WAITING.format(queue=':queue', level=':level')} AND run_at <= :now ORDER BY run_at, seq LIMIT :limit"
 PICK = f"""
@@ -150,10 +148,13 @@ class Taken:
 
 
 def to_claim(row: Sequence[Any]) -> Claim:
-    """Make a claim from the columns of CHOSEN. Its `ref` is the job's row and queue: both are fixed while it runs."""
+    """Make a claim from the columns of CHOSEN: 13 and 14 are its target, 15 its tags.
+
+    Its `ref` is the job's row and queue: both are fixed while it runs.
+    """
     target = None if row[13] is None else (row[13], row[14])
     tags = read_tags(row[15]) if row[15] else ()
-    return Claim(*row[:13], target, tags, row[16], (row[17], row[3]))  # type: ignore[call-arg]
+    return Claim(*row[:13], target, tags, *row[16:-1], (row[-1], row[3]))  # type: ignore[call-arg]
 
 
 def claim(transaction: Transaction, requests: list[ClaimRequest]) -> list[Taken]:

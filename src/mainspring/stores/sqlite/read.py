@@ -9,15 +9,12 @@ from typing import Any
 
 from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.job import Attempt, Counts, Job, Move, TimelineEntry
+from mainspring.stores.columns import as_object, decoded
 from mainspring.stores.protocol import DUE_CAP, DUE_LOOK, AuditEntry, Filter, Page
-from mainspring.stores.rules import decoded
 from mainspring.stores.sqlite.claims import ASIDE, PRIORITIES, SET_ASIDE, SUSPECT, SUSPECTS, WAITING
-from mainspring.stores.sqlite.rows import FINISHED_COLUMNS, LIVE_COLUMNS, to_job
+from mainspring.stores.sqlite.rows import COLUMNS, FINISHED, LIVE, to_job
 from mainspring.stores.sqlite.steps import steps
-from mainspring.stores.tables import CODES, COMPLETED, DueIn, as_object, by_queue, due_in, timeline_of, to_attempt
-
-LIVE, FINISHED = "mainspring_jobs", "mainspring_archive"
-COLUMNS = {LIVE: LIVE_COLUMNS, FINISHED: FINISHED_COLUMNS}
+from mainspring.stores.tables import CODES, COMPLETED, DueIn, by_queue, due_in, timeline_of, to_attempt
 
 # -- filters --------------------------------------------------------------------------------------
 
@@ -122,7 +119,7 @@ def get(connection: sqlite3.Connection, ids: Sequence[str]) -> list[Job]:
                                WHERE job_id = {table}.id AND error_type IS NOT NULL ORDER BY number DESC LIMIT 1)
             FROM {table} WHERE id IN (SELECT value FROM json_each(?))"""
         for *row, traceback in connection.execute(statement, (json.dumps(list(ids)),)):
-            found[row[0]] = to_job(tuple(row), traceback or "")
+            found[row[0]] = to_job(row, traceback or "")
     return [found[job_id] for job_id in ids if job_id in found]
 
 

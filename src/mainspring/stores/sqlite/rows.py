@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mainspring.job import Job
-from mainspring.stores import tables
+from mainspring.stores import columns, tables
+from mainspring.stores.columns import JOB, decoded
 from mainspring.stores.engine.state import STATE_COLUMNS, JobState
-from mainspring.stores.rules import decoded
-from mainspring.stores.tables import CODES, NEVER, STATUSES
+from mainspring.stores.tables import NEVER, STATUSES
 
+LIVE, FINISHED = "mainspring_jobs", "mainspring_archive"
 PAYLOAD = "coalesce(payload, (SELECT body FROM mainspring_payloads WHERE job_id = {table}.id))"
-SHARED_COLUMNS = """
-id, task, queue, status, priority, run_at, created_at, attempts, max_attempts, crashes, token, worker, timeout,
-dedupe_key, target_type, target_id, tags, progress, note, error_type, error, reason
-"""
-LIVE_COLUMNS = f"""
-{SHARED_COLUMNS}, {PAYLOAD.format(table="mainspring_jobs")} AS payload, nullif(claimed_at, 0) AS started_at,
-NULL AS finished_at, NULL AS expires_at, NULL AS result, cancel, waits_for, options
-"""
-FINISHED_COLUMNS = f"""
-{SHARED_COLUMNS}, {PAYLOAD.format(table="mainspring_archive")} AS payload, nullif(started_at, 0) AS started_at,
-finished_at, nullif(expires_at, {NEVER}) AS expires_at, result, 0 AS cancel, NULL AS waits_for, options
-"""
+TAGS = JOB.index("tags")
+
+
+def selected(table: str, **expressions: str) -> str:
+    """Return the columns in `JOB` of a table, for SELECT. Some have another form there than readers see."""
+    given = {"payload": PAYLOAD.format(table=table), **expressions}
+    return ", ".join(f"{given[name]} AS {name}" if name in given else name for name in JOB)
+
+
+COLUMNS = {
+    LIVE: selected(LIVE, started_at="nullif(claimed_at, 0)", finished_at="NULL", expires_at="NULL", result="NULL"),
+    FINISHED: selected(
+        FINISHED,
+        started_at="nullif(started_at, 0)",
+        expires_at=f"nullif(expires_at, {NEVER})",
+        cancel="0",
+        waits_for="NULL",
+    ),
+}
+
+
+def archiving(**expressions: str) -> str:
+    """Return how a statement begins that moves jobs to the archive. Columns not given come from the live row."""
+    chosen = ", ".join(expressions.get(name, name) for name in columns.FINISHED)
+    return f"INSERT INTO {FINISHED} ({', '.join(columns.FINISHED)})\nSELECT {chosen}"
+
+
 STATE = ", ".join(STATE_COLUMNS)
 LIVE_STATE = STATE.replace("asked", "iif(cancel, reason, NULL), status, seq")
 FINISHED_STATE = STATE.replace("claimed_at", "started_at").replace("asked", "NULL, status, NULL")
@@ -36,14 +52,13 @@ def to_state(row: Sequence[Any]) -> JobState:
     return JobState(*[*state, STATUSES[status], seq])
 
 
-def to_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return new values of a job as SQLite stores them."""
-    return {name: CODES[value] if name == "status" else value for name, value in columns.items()}
+def from_row(row: Sequence[Any]) -> dict[str, Any]:
+    """Return the values of a row of COLUMNS, where the tags are a JSON array."""
+    return tables.from_row((*row[:TAGS], list(read_tags(row[TAGS])), *row[TAGS + 1 :]))
 
 
-def to_job(row: tuple[Any, ...], traceback: str = "") -> Job:
-    """Make a job from a row of LIVE_COLUMNS or FINISHED_COLUMNS, where the tags are a JSON array."""
-    return tables.to_job((*row[:16], read_tags(row[16]), *row[17:]), traceback)
+def to_job(row: Sequence[Any], traceback: str = "") -> Job:
+    return columns.to_job(from_row(row), traceback)
 
 
 def read_tags(text: str | None) -> tuple[str, ...]:

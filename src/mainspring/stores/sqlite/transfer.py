@@ -13,10 +13,23 @@ from typing import Any, Protocol
 
 from mainspring.clock import Millis
 from mainspring.job import Status
-from mainspring.stores.records import AUDIT, DOCUMENT, JOB, KEY, PAUSE, STEP, Chunk, Kind, Record, make_key, split_key
-from mainspring.stores.rules import decoded
+from mainspring.stores import columns
+from mainspring.stores.columns import decoded
+from mainspring.stores.records import (
+    AUDIT,
+    DOCUMENT,
+    KEY,
+    PAUSE,
+    STEP,
+    Chunk,
+    Kind,
+    Record,
+    job_record,
+    make_key,
+    split_key,
+)
 from mainspring.stores.sqlite.insertion import INSERT_PAYLOADS, INSERT_TAGS, LONG_PAYLOAD
-from mainspring.stores.sqlite.rows import PAYLOAD, read_tags
+from mainspring.stores.sqlite.rows import COLUMNS, FINISHED, LIVE, from_row
 from mainspring.stores.sqlite.steps import PUT as PUT_STEPS
 from mainspring.stores.sqlite.values import in_values
 from mainspring.stores.sqlite.writer import Transaction
@@ -24,7 +37,6 @@ from mainspring.stores.tables import (
     CODES,
     COMPLETED,
     DEAD_LETTER,
-    NEVER,
     PENDING,
     RUNNING,
     STATUSES,
@@ -32,11 +44,9 @@ from mainspring.stores.tables import (
     grouped,
     none_if_never,
     or_never,
-    to_record,
 )
 
 MAX_CHUNK_BYTES = 8 * 2**20  # so that a store with long payloads does not fill the memory
-TAGS = JOB.index("tags")
 MAX_STATEMENT_ROWS = 512  # SQLite allows 32,766 parameters per statement
 
 
@@ -84,21 +94,12 @@ def under_way(connection: sqlite3.Connection) -> int:
 # -- jobs ---------------------------------------------------------------------------------------------
 
 RECORD = """
-SELECT id, task, queue, status, priority, run_at, created_at, attempts, max_attempts, crashes, token, worker,
-       {times}, timeout, keep, keep_dead, {cancel}, dedupe_key, target_type, target_id, tags, options, reason, progress,
-       note, error_type, error, {payload}, {result}, {waits_for},
+SELECT {columns},
        (SELECT json_group_array(json_array(name, number, kind, output, started_at, finished_at)) FROM mainspring_steps
         WHERE job_id = {table}.id) -- as a column, so that their outputs count among the chunk's bytes
 FROM {table} WHERE
 """
-LIVE_RECORD = RECORD.format(
-    times="nullif(claimed_at, 0), NULL, NULL", cancel="cancel", payload=PAYLOAD.format(table="mainspring_jobs"),
-    result="NULL", waits_for="waits_for", table="mainspring_jobs",
-)  # fmt: skip
-FINISHED_RECORD = RECORD.format(
-    times=f"nullif(started_at, 0), finished_at, nullif(expires_at, {NEVER})", cancel="0",
-    payload=PAYLOAD.format(table="mainspring_archive"), result="result", waits_for="NULL", table="mainspring_archive",
-)  # fmt: skip
+LIVE_RECORD, FINISHED_RECORD = (RECORD.format(columns=COLUMNS[table], table=table) for table in (LIVE, FINISHED))
 RUNS = """
 SELECT job_id, number, worker, started_at, finished_at, move, error_type, error, traceback FROM mainspring_attempts
 WHERE job_id IN (SELECT value FROM json_each(?)) ORDER BY job_id, number
@@ -115,15 +116,9 @@ HOLDERS = """
 WITH wanted(key, wanted_task, wanted_key) AS (VALUES {values})
 SELECT key, id FROM wanted CROSS JOIN mainspring_jobs ON task = wanted_task AND dedupe_key = wanted_key
 """
-SHARED = (
-    "id", "task", "queue", "priority", "run_at", "attempts", "max_attempts", "crashes", "token", "worker", "timeout",
-    "created_at", "keep", "keep_dead", "dedupe_key", "target_type", "target_id", "options", "reason", "progress",
-    "note", "error_type", "error",
-)  # fmt: skip
-IN_BOTH = f"{', '.join(SHARED)}, status, tags, payload"
-PUT_LIVE = f"INSERT INTO mainspring_jobs ({IN_BOTH}, claimed_at, deadline, cancel, waits_for) VALUES {{values}}"
-PUT_FINISHED = (
-    f"INSERT INTO mainspring_archive ({IN_BOTH}, started_at, finished_at, expires_at, result) VALUES {{values}}"
+PUT_LIVE, PUT_FINISHED = (
+    f"INSERT INTO {table} ({', '.join(names)}) VALUES {{values}}"
+    for table, names in ((LIVE, (*columns.LIVE, "deadline")), (FINISHED, columns.FINISHED))
 )
 PUT_RUNS = """
 INSERT OR IGNORE INTO mainspring_attempts
@@ -192,18 +187,13 @@ def complete(connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) ->
     runs = grouped(connection.execute(RUNS, (ids,)))
     by_hand = grouped(connection.execute(BY_HAND, (ids,)))
     return [
-        to_record(with_tags(row), runs.get(row[0], []), by_number(steps), by_hand.get(row[0], []))
+        job_record(from_row(row), runs.get(row[0], []), by_number(steps), by_hand.get(row[0], []))
         for *row, steps in rows
     ]
 
 
 def by_number(steps: str) -> list[list[Any]]:
     return sorted(json.loads(steps), key=itemgetter(STEP.index("number")))
-
-
-def with_tags(row: Sequence[Any]) -> Sequence[Any]:
-    """Decode the tags of a row, which are a JSON array in the table."""
-    return (*row[:TAGS], list(read_tags(row[TAGS])), *row[TAGS + 1 :]) if row[TAGS] else row
 
 
 def holders(transaction: Transaction, records: Sequence[Record]) -> dict[str, str]:
@@ -220,27 +210,29 @@ def put_rows(transaction: Transaction, statement: str, rows: Sequence[Sequence[A
             transaction.execute(*chunk)
 
 
-SHARED_FIELDS = itemgetter(*SHARED)
+LIVE_FIELDS, FINISHED_FIELDS = itemgetter(*columns.LIVE), itemgetter(*columns.FINISHED)
 
 
-def shared_row(record: Record) -> tuple[Any, ...]:
-    """Return the values of IN_BOTH. The last three have another form in the table than in the record."""
-    return (
-        *SHARED_FIELDS(record),
-        CODES[Status(record["status"])],
-        json.dumps(record["tags"]) if record["tags"] else None,
-        record["payload"] if len(record["payload"]) <= LONG_PAYLOAD else None,
-    )
+def stored(record: Record) -> Record:
+    """Return a record's values in the form that both tables have."""
+    return {
+        **record,
+        "status": CODES[Status(record["status"])],
+        "tags": json.dumps(record["tags"]) if record["tags"] else None,
+        "payload": record["payload"] if len(record["payload"]) <= LONG_PAYLOAD else None,
+        "started_at": record["started_at"] or 0,
+    }
 
 
 def live_row(record: Record, stall_grace: Millis) -> tuple[Any, ...]:
-    deadline = deadline_of(record, stall_grace)
-    return (*shared_row(record), record["started_at"] or 0, deadline, int(record["cancel"]), record["waits_for"])
+    values = stored(record)
+    values |= {"claimed_at": values["started_at"], "cancel": int(record["cancel"])}
+    return (*LIVE_FIELDS(values), deadline_of(record, stall_grace))
 
 
 def finished_row(record: Record, _: Millis) -> tuple[Any, ...]:
-    times = (record["started_at"] or 0, record["finished_at"], or_never(record["expires_at"]))
-    return (*shared_row(record), *times, record["result"])
+    row: tuple[Any, ...] = FINISHED_FIELDS({**stored(record), "expires_at": or_never(record["expires_at"])})
+    return row
 
 
 def put_belongings(transaction: Transaction, records: Sequence[Record]) -> None:

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from mainspring.job import ENDS, is_end
 from mainspring.stores.engine.wakeup import woken
-from mainspring.stores.sqlite.rows import to_columns
 from mainspring.stores.sqlite.values import in_values
 from mainspring.stores.sqlite.writer import Transaction
-from mainspring.stores.tables import PENDING, SUSPENDED
+from mainspring.stores.tables import PENDING, SUSPENDED, to_columns
 
 AFTER_ENDS = ENDS.replace(":", ";")  # the keys of all jobs' ends sort between ENDS and this
 
