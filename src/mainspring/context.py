@@ -20,8 +20,8 @@ from mainspring.features.breakers.call import DetachedPassage, Passage
 from mainspring.features.durable.detached import Detached
 from mainspring.job import Claim, NewJob, check_prepared
 from mainspring.names import showable
+from mainspring.stores.engine.validation import refuse_unkeepable
 from mainspring.stores.protocol import Completion
-from mainspring.stores.rules import refuse_unkeepable
 
 UNSET: Any = object()
 

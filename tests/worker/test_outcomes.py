@@ -11,8 +11,8 @@ from mainspring import Cancel, Context, Discard, Mainspring, Retry, Snooze
 from mainspring.errors import CannotStoreResult, ConfigurationError, InvalidPayload, UnsupportedCall, WorkerCrashed
 from mainspring.ids import new_id
 from mainspring.job import Failure, Move, NewJob, Outcome
+from mainspring.stores.engine.ack import LONGEST_TRACEBACK
 from mainspring.stores.protocol import StalledRun
-from mainspring.stores.rules import LONGEST_TRACEBACK
 from mainspring.worker import outcomes
 from mainspring.worker.run import Dumped, Run, Stop
 from tests.worker.working import new_app, run_of

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from mainspring.clock import Millis, to_datetime
-from mainspring.job import Claim, Failure, Job, NewJob, Priority, Progress, Status
+from mainspring.clock import to_datetime
+from mainspring.job import Claim, Failure, Job, NewJob, Priority, Progress
 
 GIVEN = {
     "id": "uuid", "task": "text", "queue": "text", "priority": "smallint", "created_at": "bigint",
@@ -49,26 +49,6 @@ CLAIMED = tuple(
     for name in (("target_type", "target_id") if field.name == "target" else (field.name,))
 )
 """The columns of a `Claim`, in the order of its fields, without `ref`."""
-
-
-def created(job: NewJob, status: Status, run_at: Millis, now: Millis) -> dict[str, Any]:
-    """Return the columns of a job that is inserted now."""
-    target_type, target_id = job.target or (None, None)
-    return {
-        **{name: getattr(job, name) for name in PLAIN},
-        "priority": int(job.priority),
-        "payload": job.payload,
-        "tags": list(job.tags),
-        "target_type": target_type,
-        "target_id": target_id,
-        "created_at": now,
-        "status": status,
-        "run_at": run_at,
-        "waits_for": job.waits_for,
-        "attempts": 0,
-        "crashes": 0,
-        "token": 0,
-    }
 
 
 def to_job(values: Mapping[str, Any], traceback: str = "") -> Job:

@@ -21,7 +21,7 @@ from mainspring.features.breakers.call import Passage
 from mainspring.job import Claim
 from mainspring.log import SetUp, running
 from mainspring.middleware import RunCall
-from mainspring.stores.rules import LONGEST_MESSAGE
+from mainspring.stores.engine.ack import LONGEST_MESSAGE
 from mainspring.task import Task
 from mainspring.worker import outcomes
 

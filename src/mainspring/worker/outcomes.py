@@ -23,8 +23,8 @@ from mainspring.features.durable.suspension import is_suspended
 from mainspring.job import Failure, Move, Outcome
 from mainspring.json_text import read_object
 from mainspring.retry import Retry
+from mainspring.stores.engine.ack import LONGEST_MESSAGE, LONGEST_TRACEBACK, shorten
 from mainspring.stores.protocol import StalledRun
-from mainspring.stores.rules import LONGEST_MESSAGE, LONGEST_TRACEBACK, shorten
 from mainspring.task import Task
 from mainspring.worker.run import Dumped, Run, Stop
 

@@ -7,9 +7,16 @@ import pytest
 
 from mainspring.errors import IllegalMove
 from mainspring.job import KEEP_FOREVER, MAX_CRASHES, UNTIL_WOKEN, Failure, Move, Outcome, Status
-from mainspring.stores.engine.ack import LEADS_TO, Run, conclude, first_of_each, refuse_illegal
+from mainspring.stores.engine.ack import (
+    LEADS_TO,
+    LONGEST_MESSAGE,
+    LONGEST_TRACEBACK,
+    Run,
+    conclude,
+    first_of_each,
+    refuse_illegal,
+)
 from mainspring.stores.engine.state import JobState
-from mainspring.stores.rules import LONGEST_MESSAGE, LONGEST_TRACEBACK
 
 NOW = 1_000_000
 JOB = JobState(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mainspring.errors import StepFailed
-from mainspring.stores.rules import LONGEST_MESSAGE, shorten
+from mainspring.stores.engine.ack import LONGEST_MESSAGE, shorten
 
 MAX_INT_BITS = 14_000  # Python converts integers of up to 4,300 digits to and from text; larger ones are kept as text
 MAX_ERROR_LENGTH = 65_536  # characters, roughly, of all arguments and attributes of an error

@@ -34,8 +34,9 @@ from mainspring.stores.dynamodb.shares import owned
 from mainspring.stores.dynamodb.table import Refused, Table, together
 from mainspring.stores.dynamodb.values import Change, Condition, Row, equals, unpack
 from mainspring.stores.dynamodb.workers import revive, worker_key
+from mainspring.stores.engine.claim import Level, earliest, knows, shares
+from mainspring.stores.engine.halts import ends
 from mainspring.stores.protocol import EVERY_QUEUE, Claims, Halt, Want
-from mainspring.stores.rules import Level, earliest, ends, knows, shares
 
 PRIORITIES = 4
 MAX_ROUNDS = 20  # of looking again because other workers were faster

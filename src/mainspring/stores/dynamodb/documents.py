@@ -40,6 +40,7 @@ from mainspring.stores.dynamodb.insertion import (
 from mainspring.stores.dynamodb.items import PLACES, dedupe_key, key, stamp, text, text_of, ttl, unstamp
 from mainspring.stores.dynamodb.table import TRANSACTION, Action, Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, delete, equals, pack, put, put_item, size
+from mainspring.stores.engine.halts import refuse_while_halted
 from mainspring.stores.protocol import Wake
 
 SEPARATOR = "\0"  # sorts before every other character, so groups keep their order
@@ -101,7 +102,7 @@ async def write(table: Table, bundles: Sequence[Bundle]) -> list[list[Inserted] 
     now = table.clock.now()
     jobs = list(chain.from_iterable(bundle.jobs for bundle in bundles))
     if jobs:
-        halts.refuse(await halts.standing(table), {job.queue for job in jobs})
+        refuse_while_halted(await halts.standing(table), {job.queue for job in jobs})
     attempts = [Attempt(table, bundle, now) for bundle in bundles]
     await register_queues(table, {job.queue for job in jobs})
     await wakeups.mark(table, named_among(jobs))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from mainspring.clock import Millis, to_millis
+from mainspring.stores.columns import decoded
 from mainspring.stores.dynamodb.items import WORDS, payload_of, stamp, unstamp
 from mainspring.stores.dynamodb.values import Condition, Row, equals
 from mainspring.stores.protocol import Filter
-from mainspring.stores.rules import carries
 
 
 def conditions(where: Filter) -> tuple[list[Condition], Filter]:
@@ -66,3 +67,27 @@ def within(text: str | None, after: datetime | None, before: datetime | None) ->
         return False
     moment = unstamp(text)
     return (after is None or to_millis(after) <= moment) and (before is None or moment < to_millis(before))
+
+
+# -- filters by payload: the service cannot search in JSON texts ------------------------------------------
+
+
+def carries(payload: str, wanted: Mapping[str, Any]) -> bool:
+    if not wanted:
+        return True
+    data = decoded(payload)
+    return all(equal(at_path(data, path.split(".")), value) for path, value in wanted.items())
+
+
+def at_path(data: Any, path: list[str]) -> Any:
+    """Return the value at the end of the path, or an object that equals nothing."""
+    for name in path:
+        if not isinstance(data, dict) or name not in data:
+            return object()
+        data = data[name]
+    return data
+
+
+def equal(found: Any, wanted: Any) -> bool:
+    """Compare as JSON values, where true is not 1."""
+    return bool(found == wanted) and isinstance(found, bool) == isinstance(wanted, bool)

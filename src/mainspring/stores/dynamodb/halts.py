@@ -11,21 +11,20 @@ are copies, written in one transaction, and each process reads one of them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from zlib import crc32
 
 from mainspring.clock import Millis, to_datetime
-from mainspring.errors import SystemHalted
 from mainspring.stores.dynamodb import workers
 from mainspring.stores.dynamodb.client import Item
 from mainspring.stores.dynamodb.items import key
 from mainspring.stores.dynamodb.table import Table
 from mainspring.stores.dynamodb.values import Row, update
+from mainspring.stores.engine.halts import serves
 from mainspring.stores.protocol import Halt, WorkerInfo
-from mainspring.stores.rules import serves
 
 COPIES = 16
 ALL, ONE = "halt", "pause#"  # attribute of the whole system, and prefix of the attribute of a queue
@@ -100,12 +99,3 @@ async def unconfirmed(table: Table, halt: Halt) -> list[WorkerInfo]:
         return []
     rows = [row for row in await workers.present(table) if row.get(workers.CONFIRMED, 0) < halt.number]
     return [info for info in map(workers.to_info, rows) if serves(info, halt)]
-
-
-def refuse(halts: Collection[Halt], queues: Collection[str]) -> None:
-    refusing = {halt.queue for halt in halts if not halt.accept}
-    if None in refusing:
-        raise SystemHalted
-    for queue in refusing.intersection(queues):
-        msg = f"Queue {queue!r} is paused and refuses new jobs. Resume it, or pause it with accept=True."
-        raise SystemHalted(msg)

@@ -32,7 +32,8 @@ from mainspring.stores.dynamodb.values import (
     unpack,
     update,
 )
-from mainspring.stores.rules import first_status
+from mainspring.stores.engine.creation import first_status
+from mainspring.stores.engine.halts import refuse_while_halted
 
 MAX_ITEM_BYTES = 400 * 1024  # the service's limit
 MAX_JOB_BYTES = 350 * 1024  # less than an item, to leave space for a traceback and the names of workers
@@ -54,7 +55,7 @@ async def insert(table: Table, jobs: Sequence[NewJob]) -> list[Inserted]:
     parties = [PendingInserts(table, part, awaited) for part in chunks(list(waiters.values()), room_for_job)]
     items = {job.id: to_item(table, job, now, awaited) for job in jobs if is_one_item(job)}
     queues = {job.queue for job in jobs}
-    halts.refuse(await halts.standing(table), queues)
+    refuse_while_halted(await halts.standing(table), queues)
     await register_queues(table, queues)
     await wakeups.mark(table, awaited)
     groups: dict[tuple[str, str | None], list[int]] = {}

@@ -43,6 +43,7 @@ from mainspring.stores.dynamodb.client import Client, TableMissing
 from mainspring.stores.dynamodb.schema import MAX_SHARDS, Plan
 from mainspring.stores.dynamodb.table import Table
 from mainspring.stores.engine.change import ChangeRequest
+from mainspring.stores.engine.validation import check_page, refuse_unkeepable
 from mainspring.stores.engine.wakeup import refuse_negative
 from mainspring.stores.protocol import (
     Action,
@@ -66,7 +67,6 @@ from mainspring.stores.protocol import (
     retry_at_once,
 )
 from mainspring.stores.records import Chunk, Kind, Record
-from mainspring.stores.rules import check_page, refuse_unkeepable
 
 T = TypeVar("T")
 log = get_log("mainspring.dynamodb")

@@ -20,8 +20,10 @@ from mainspring.job import (
     Status,
 )
 from mainspring.stores.engine.state import JobState, Place
-from mainspring.stores.rules import LONGEST_MESSAGE, refuse_unkeepable, shorten
+from mainspring.stores.engine.validation import refuse_unkeepable
 
+LONGEST_TRACEBACK = 16_384  # characters
+LONGEST_MESSAGE = 4096  # characters, of an error or a reason
 LEADS_TO = TRANSITIONS[Status.RUNNING]
 COUNTS_AS_ATTEMPT = frozenset({Move.DONE, Move.RETRY, Move.DEAD, Move.CANCEL})
 UNRECORDED = frozenset({Move.SNOOZE, Move.RELEASE, Move.SUSPEND})  # runs that are not attempts
@@ -183,6 +185,17 @@ def shortened(failure: Failure | None) -> Failure | None:
     if failure is None:
         return None
     return Failure(failure.type, shorten(failure.message, LONGEST_MESSAGE), shorten(failure.traceback))
+
+
+def shorten(text: str, most: int = LONGEST_TRACEBACK) -> str:
+    """Cut a text to about `most` characters; keep both ends, where a traceback begins and where it fails.
+
+    Error texts of megabytes would be written into several rows of one transaction, and delay the acks of other jobs.
+    """
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]}\n  … shortened …\n{text[-half:]}"
 
 
 def run_of(job: JobState, outcome: Outcome, status: Status, failure: Failure | None, now: Millis) -> Run | None:

@@ -12,6 +12,7 @@ from mainspring.stores import columns as declared
 from mainspring.stores.audit import note_of_halt, note_of_resume
 from mainspring.stores.documents import Note
 from mainspring.stores.engine.change import ALLOWED, ChangeRequest, Key, Plan, note_of, plan, wanted_keys
+from mainspring.stores.engine.halts import combined
 from mainspring.stores.engine.state import JobState
 from mainspring.stores.postgres import steps, wakeups
 from mainspring.stores.postgres.acks import finish
@@ -21,7 +22,6 @@ from mainspring.stores.postgres.read import Conditions
 from mainspring.stores.postgres.rows import FINISHED, FINISHED_STATE, LIVE, LIVE_STATE, is_id, to_state
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import Action, By, Changed, Halt
-from mainspring.stores.rules import combined
 from mainspring.stores.tables import CODES, COMPLETED, count_moves, to_columns
 
 

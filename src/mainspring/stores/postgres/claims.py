@@ -19,11 +19,12 @@ from typing import Any
 
 from mainspring.clock import Clock, Millis
 from mainspring.job import Claim
+from mainspring.stores.engine.claim import Head, earliest, head_of, shares
+from mainspring.stores.engine.halts import ends
 from mainspring.stores.postgres import arrays
 from mainspring.stores.postgres.halts import to_halt
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import EVERY_QUEUE, Claims, Halt, Want
-from mainspring.stores.rules import Head, earliest, ends, head_of, shares
 from mainspring.stores.tables import NEVER
 
 CONTENDED_RETRY: Millis = 5  # after this time other workers have finished claiming due jobs that this one did not get

@@ -7,16 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mainspring.clock import Millis
-from mainspring.errors import SystemHalted
 from mainspring.job import FOREVER, Inserted, NewJob, is_end
 from mainspring.stores import columns
+from mainspring.stores.engine.creation import first_time, rounds_by_key
+from mainspring.stores.engine.halts import refuse_while_halted
 from mainspring.stores.postgres import arrays
 from mainspring.stores.postgres.halts import IN_COMMON, current_halts
 from mainspring.stores.postgres.listen import channel, describe
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.postgres.wakeups import watch
-from mainspring.stores.protocol import Halt, Wake
-from mainspring.stores.rules import first_time, rounds_by_key
+from mainspring.stores.protocol import Wake
 from mainspring.stores.tables import NEVER, PENDING, SUSPENDED
 
 COPY_THRESHOLD = 200  # from this number of jobs on, COPY is the fastest way
@@ -105,7 +105,7 @@ async def insert(transaction: Transaction, jobs: list[NewJob], *, lent: bool = F
     """
     if not lent:
         await transaction.rows(IN_COMMON)
-    refuse_while_halted(await current_halts(transaction), jobs)
+    await refuse_if_halted(transaction, jobs)
     return await insert_jobs(transaction, jobs)
 
 
@@ -125,7 +125,7 @@ async def insert_at_once(transaction: Transaction, jobs: list[NewJob]) -> list[I
         else:
             new = await insert_rows(transaction, jobs, unless)
         if not new:
-            refuse_while_halted(await current_halts(transaction), jobs)
+            await refuse_if_halted(transaction, jobs)
             known = await transaction.value(KNOWN_IDS, ids=ids)
     return [Inserted(job.id, created=True) for job in jobs]
 
@@ -133,7 +133,7 @@ async def insert_at_once(transaction: Transaction, jobs: list[NewJob]) -> list[I
 async def copy(transaction: Transaction, jobs: list[NewJob]) -> list[Inserted]:
     """Insert many new jobs without dedupe keys. Raise UniqueViolation if one of them is in the tables already."""
     await transaction.rows(IN_COMMON)
-    refuse_while_halted(await current_halts(transaction), jobs)
+    await refuse_if_halted(transaction, jobs)
     row = await transaction.row(BEFORE_COPY, **range_of(jobs))
     now, some_ended = row or (0, True)
     if some_ended:
@@ -174,12 +174,9 @@ def range_of(jobs: Sequence[NewJob]) -> dict[str, str]:
     return {"first": min(ids), "last": max(ids)}
 
 
-def refuse_while_halted(halts: Sequence[Halt], jobs: Sequence[NewJob]) -> None:
-    for halt in halts:
-        if not halt.accept and (halt.queue is None or any(job.queue == halt.queue for job in jobs)):
-            what = "the system is halted" if halt.queue is None else f"queue {halt.queue!r} is paused"
-            msg = f"{what} by {halt.actor} ({halt.reason or 'no reason given'}) and refuses new jobs"
-            raise SystemHalted(msg)
+async def refuse_if_halted(transaction: Transaction, jobs: Sequence[NewJob]) -> None:
+    if halts := await current_halts(transaction):
+        refuse_while_halted(halts, {job.queue for job in jobs})
 
 
 async def insert_jobs(transaction: Transaction, jobs: Sequence[NewJob]) -> list[Inserted]:

@@ -18,7 +18,9 @@ from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressRepo
 from mainspring.log import get_log
 from mainspring.stores.documents import Bundle, Document, Due, Key, Listing
 from mainspring.stores.engine.change import ChangeRequest
+from mainspring.stores.engine.halts import serves
 from mainspring.stores.engine.takeover import Timed
+from mainspring.stores.engine.validation import check_page, refuse_unkeepable
 from mainspring.stores.engine.wakeup import refuse_negative
 from mainspring.stores.postgres import (
     acks,
@@ -66,7 +68,6 @@ from mainspring.stores.protocol import (
     retry_at_once,
 )
 from mainspring.stores.records import Chunk, Kind, Record
-from mainspring.stores.rules import check_page, refuse_unkeepable, serves
 
 T = TypeVar("T")
 log = get_log("mainspring.postgres")

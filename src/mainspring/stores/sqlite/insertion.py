@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from mainspring.errors import SystemHalted
 from mainspring.job import FOREVER, Inserted, NewJob
-from mainspring.stores.rules import first_time, refuse_unkeepable, rounds_by_key
+from mainspring.stores.engine.creation import first_time, rounds_by_key
+from mainspring.stores.engine.halts import refuse_while_halted
+from mainspring.stores.engine.validation import refuse_unkeepable
 from mainspring.stores.sqlite.halts import current_halts
 from mainspring.stores.sqlite.values import in_values
 from mainspring.stores.sqlite.wakeups import wake_if_ended
@@ -90,7 +91,8 @@ def to_row(job: NewJob) -> tuple[Any, ...]:
 
 
 def insert(transaction: Transaction, new: list[PreparedJob]) -> list[Inserted]:
-    refuse_while_halted(transaction, new)
+    if halts := current_halts(transaction):
+        refuse_while_halted(halts, {item.job.queue for item in new})
     return insert_jobs(transaction, new)
 
 
@@ -105,14 +107,6 @@ def insert_jobs(transaction: Transaction, new: Sequence[PreparedJob]) -> list[In
     if waiting := {item.job.id: item.job.waits_for for item in new if item.job.waits_for is not None}:
         wake_if_ended(transaction, waiting)
     return answers
-
-
-def refuse_while_halted(transaction: Transaction, new: Sequence[PreparedJob]) -> None:
-    for halt in current_halts(transaction):
-        if not halt.accept and (halt.queue is None or any(item.job.queue == halt.queue for item in new)):
-            what = "the system is halted" if halt.queue is None else f"queue {halt.queue!r} is paused"
-            msg = f"{what} by {halt.actor} ({halt.reason or 'no reason given'}) and refuses new jobs"
-            raise SystemHalted(msg)
 
 
 def insert_rows(transaction: Transaction, new: Sequence[PreparedJob]) -> list[NewJob]:

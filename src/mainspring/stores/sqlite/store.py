@@ -15,7 +15,9 @@ from mainspring.clock import Clock, Millis, SteadyClock, may_delete, to_datetime
 from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressReport, Save, Status, Step, TimelineEntry
 from mainspring.stores.documents import Bundle, Document, Due, Key, Listing
 from mainspring.stores.engine.change import ChangeRequest
+from mainspring.stores.engine.halts import serves
 from mainspring.stores.engine.takeover import Timed
+from mainspring.stores.engine.validation import check_page
 from mainspring.stores.engine.wakeup import refuse_negative
 from mainspring.stores.protocol import (
     Action,
@@ -37,7 +39,6 @@ from mainspring.stores.protocol import (
     retry_at_once,
 )
 from mainspring.stores.records import Chunk, Kind, Record
-from mainspring.stores.rules import check_page, serves
 from mainspring.stores.sqlite import (
     acks,
     admin,

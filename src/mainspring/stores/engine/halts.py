@@ -1,0 +1,53 @@
+"""Halts: which workers and jobs they stop, and what a second halt makes of the first."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from mainspring.clock import Millis, to_millis
+from mainspring.errors import SystemHalted
+from mainspring.stores.protocol import COPIER, EVERY_QUEUE, Halt, WorkerInfo
+
+
+def refuse_while_halted(halts: Iterable[Halt], queues: Collection[str]) -> None:
+    """Raise if one of the halts refuses new jobs of these queues."""
+    for halt in halts:
+        if not halt.accept and (halt.queue is None or halt.queue in queues):
+            what = "the system is halted" if halt.queue is None else f"queue {halt.queue!r} is paused"
+            why = f"by {halt.actor} ({halt.reason or 'no reason given'})"
+            msg = f"{what} {why} and refuses new jobs; resume it, or halt it with accept=True"
+            raise SystemHalted(msg)
+
+
+def serves(worker: WorkerInfo, halt: Halt) -> bool:
+    """Return whether the worker serves a queue that the halt stops."""
+    return halt.queue is None or not {halt.queue, EVERY_QUEUE}.isdisjoint(worker.queues)
+
+
+def ends(halts: Iterable[Halt], queues: Collection[str | None]) -> list[Millis]:
+    """Return when the pauses of these queues (None: the halt of the system) end by themselves."""
+    relevant = (halt for halt in halts if halt.queue in queues or EVERY_QUEUE in queues)
+    return [to_millis(halt.until) for halt in relevant if halt.until is not None]
+
+
+def combined(before: Halt | None, new: Halt) -> Halt:
+    """Merge a new halt with the one in force: keep both actors and reasons, the later end and the stricter `accept`.
+
+    The halts of `mainspring copy` replace others and are replaced by them, because they record its progress.
+    """
+    if before is None or COPIER in {before.actor, new.actor}:
+        return new
+    endless = before.until is None or new.until is None
+    return replace(
+        new,
+        actor=joined(", ", before.actor, new.actor),
+        reason=joined("; ", before.reason, new.reason),
+        since=before.since,
+        until=None if endless else max(filter(None, (before.until, new.until))),
+        accept=before.accept and new.accept,
+    )
+
+
+def joined(separator: str, old: str, new: str) -> str:
+    return old if not new or new in old.split(separator) else separator.join(filter(None, (old, new)))
