@@ -6,7 +6,7 @@ the diagram in docs/jobs.md is drawn from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum, StrEnum
@@ -297,6 +297,7 @@ class Outcome:
     waits_for: str | None = None  # SUSPEND: run as soon as this key is woken, even before `delay` is over
     steps: tuple[Step, ...] = ()  # written in the same commit
     blocked: bool = False  # SUSPEND: something held the job back, such as a limit, and its handler was not called
+    inserted: Sequence[Inserted] = ()  # set by the store: what became of each follow-up
 
 
 UNTIL_WOKEN: Millis = LAST_SHOWN

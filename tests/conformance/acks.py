@@ -11,7 +11,7 @@ import pytest
 
 from mainspring.clock import to_datetime
 from mainspring.errors import UnsupportedCall
-from mainspring.job import Claim, Failure, Move, Outcome, Progress, ProgressReport, Status
+from mainspring.job import Claim, Failure, Inserted, Move, Outcome, Progress, ProgressReport, Status
 from mainspring.stores.protocol import Action, By, Filter, Store
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import (
@@ -238,14 +238,19 @@ class AckTests(StoreScenario):
     async def test_a_follow_up_may_take_the_key_that_its_parent_frees(self, store: Store) -> None:
         held = await running(store, dedupe_key="k")
         follow_up = new_job(dedupe_key="k")
-        await end(store, held, Move.DONE, follow_ups=(follow_up,))
+        outcome = Outcome(held.id, held.token, Move.DONE, follow_ups=(follow_up,), ref=held.ref)
+        assert await store.ack([outcome]) == [Status.COMPLETED]
+        assert outcome.inserted == [Inserted(follow_up.id, created=True)]
         assert await status_of(store, follow_up.id) is Status.PENDING
 
     async def test_a_follow_up_whose_key_is_taken_is_left_out(self, store: Store) -> None:
         holder = await put(store, queue="mail", dedupe_key="k")
         held = await running(store)
-        assert await end(store, held, Move.DONE, follow_ups=(new_job(dedupe_key="k"),)) is Status.COMPLETED
-        assert sorted(await found(store)) == sorted([holder, held.id])
+        follow_ups = (new_job(), new_job(dedupe_key="k"))
+        outcome = Outcome(held.id, held.token, Move.DONE, follow_ups=follow_ups, ref=held.ref)
+        assert await store.ack([outcome]) == [Status.COMPLETED]
+        assert outcome.inserted == [Inserted(follow_ups[0].id, created=True), Inserted(holder, created=False)]
+        assert sorted(await found(store)) == sorted([holder, held.id, follow_ups[0].id])
 
     # -- fencing ------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from mainspring.job import Outcome, Status
 from mainspring.stores.sqlite import SqliteStore
@@ -11,4 +10,6 @@ from mainspring.stores.sqlite import SqliteStore
 
 class ForgetfulStore(SqliteStore):
     async def ack(self, outcomes: Sequence[Outcome]) -> list[Status | None]:
-        return await super().ack([replace(outcome, ref=None) for outcome in outcomes])
+        for outcome in outcomes:
+            outcome.ref = None
+        return await super().ack(outcomes)

@@ -51,7 +51,7 @@ from mainspring.stores.dynamodb.values import (
     unpack,
     update,
 )
-from mainspring.stores.engine.ack import Conclusion, conclude, refuse_illegal
+from mainspring.stores.engine.ack import Conclusion, conclude, note_inserted, refuse_illegal
 from mainspring.stores.engine.state import JobState
 
 log = get_log("mainspring.dynamodb")
@@ -172,7 +172,7 @@ async def take_over(table: Table, outcome: Outcome) -> Status | None:
 
 async def ack_one(table: Table, outcome: Outcome, doubts: Doubts) -> Status | None:
     """Write one outcome; return the new status, or None if the claim was lost."""
-    mark = new_id()
+    mark, given = new_id(), outcome
     inserts = PendingInserts(table, outcome.follow_ups, named_by(outcome))
     await register_queues(table, {job.queue for job in outcome.follow_ups})
     lighter = await steps.save_beforehand(table, outcome)
@@ -202,6 +202,7 @@ async def ack_one(table: Table, outcome: Outcome, doubts: Doubts) -> Status | No
             raise
         else:
             inserts.after_write()
+            note_inserted([given], inserts.answers())
             await afterwards(table, row, ending)
             return ending.status
     msg = f"job {outcome.job_id} changed too often to be acked"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 from mainspring.clock import Millis
@@ -15,6 +16,7 @@ from mainspring.job import (
     TRANSITIONS,
     UNTIL_WOKEN,
     Failure,
+    Inserted,
     Move,
     Outcome,
     Status,
@@ -86,6 +88,14 @@ def refuse_illegal(outcomes: Sequence[Outcome]) -> None:
             raise IllegalMove(msg)
         if outcome.follow_ups:
             refuse_unkeepable(outcome.follow_ups)
+
+
+def note_inserted(outcomes: Iterable[Outcome], inserted: Iterable[Inserted]) -> None:
+    """Note in each outcome what became of its follow-ups."""
+    rest = iter(inserted)
+    for outcome in outcomes:
+        if outcome.follow_ups:
+            outcome.inserted = list(islice(rest, len(outcome.follow_ups)))
 
 
 def first_of_each(outcomes: Sequence[Outcome]) -> dict[Fence, Outcome]:

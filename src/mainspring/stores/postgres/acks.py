@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from mainspring.job import FINISHED, Move, Outcome, ProgressReport, Status, is_end
-from mainspring.stores.engine.ack import Conclusion, Fence, Run, conclude, first_of_each, moves, refuse_illegal
+from mainspring.stores.engine.ack import (
+    Conclusion,
+    Fence,
+    Run,
+    conclude,
+    first_of_each,
+    moves,
+    note_inserted,
+    refuse_illegal,
+)
 from mainspring.stores.engine.state import JobState
 from mainspring.stores.postgres import arrays, steps
 from mainspring.stores.postgres.insertion import insert_jobs
@@ -136,7 +145,8 @@ async def write(transaction: Transaction, ended: Sequence[tuple[JobState, Outcom
     outcomes = [outcome for _, outcome in ended]
     await steps.put(transaction, [(outcome.job_id, step) for outcome in outcomes for step in outcome.steps])
     follow_ups = [job for outcome in outcomes for job in outcome.follow_ups]
-    await insert_jobs(transaction, follow_ups)  # last, because one may need the dedupe key that its parent held
+    # last, because a follow-up may need the dedupe key that its parent held
+    note_inserted(outcomes, await insert_jobs(transaction, follow_ups))
     await watch(transaction, {one.job_id: one.waits_for for one in outcomes if is_end(one.waits_for)})
     return conclusions
 

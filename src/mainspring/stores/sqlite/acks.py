@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from mainspring.job import FINISHED, Inserted, Move, Outcome, ProgressReport, Save, Status
-from mainspring.stores.engine.ack import Conclusion, conclude, first_of_each, moves, refuse_illegal
+from mainspring.stores.engine.ack import Conclusion, conclude, first_of_each, moves, note_inserted, refuse_illegal
 from mainspring.stores.engine.state import JobState
 from mainspring.stores.sqlite.insertion import PreparedJob, insert_jobs, prepare
 from mainspring.stores.sqlite.rows import HELD_STATE, archiving, to_state
@@ -143,7 +143,8 @@ def write(transaction: Transaction, ended: Sequence[tuple[JobState, Outcome]]) -
     outcomes = [outcome for _, outcome in ended]
     put_steps(transaction, outcomes)
     follow_ups = prepare([job for outcome in outcomes for job in outcome.follow_ups])
-    insert_jobs(transaction, follow_ups)  # after `finish`: a follow-up may need the dedupe key that its parent held
+    # after `finish`: a follow-up may need the dedupe key that its parent held
+    note_inserted(outcomes, insert_jobs(transaction, follow_ups))
     wake_if_ended(transaction, {outcome.job_id: outcome.waits_for for outcome in outcomes})
     return conclusions
 
