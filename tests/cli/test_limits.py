@@ -10,11 +10,11 @@ import pytest
 from mainspring import Limit, Mainspring, Rate
 from mainspring.cli import main
 from mainspring.features.limits.coordinator import LimitCoordinator
-from mainspring.features.limits.decisions import Acquire, Wait
-from mainspring.features.limits.options import Gate, Ticket
+from mainspring.features.limits.options import Ticket
+from mainspring.features.limits.rules import Acquire, Wait
 
-MAIL = Ticket(Gate("mail", Limit(2, key=str)), "acme")
-SEND = Ticket(Gate("send", Rate(10, per=1, burst=5)), "")
+MAIL = Ticket(Limit(2, key=str, name="mail"), "acme")
+SEND = Ticket(Rate(10, per=1, burst=5, name="send"), "")
 
 
 @pytest.fixture

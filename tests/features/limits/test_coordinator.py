@@ -7,9 +7,9 @@ import pytest
 from mainspring import Limit
 from mainspring.features.limits import coordinator as coordinator_module
 from mainspring.features.limits.coordinator import LimitCoordinator
-from mainspring.features.limits.decisions import Acquire, Release
-from mainspring.features.limits.options import Gate, Ticket
-from mainspring.features.limits.slots import Slots
+from mainspring.features.limits.options import Ticket
+from mainspring.features.limits.rules import Acquire, Release
+from mainspring.features.limits.state import Slots
 from mainspring.features.limits.storage import state_in
 from mainspring.stores.sqlite import MemoryStore
 
@@ -21,7 +21,7 @@ async def test_who_forgets_reads_again_before_it_decides(monkeypatch: pytest.Mon
     monkeypatch.setattr(coordinator_module, "MAX_KNOWN", FEW)
     store = MemoryStore()
     coordinator = LimitCoordinator(store)
-    places = [Ticket(Gate("work", Limit(1)), str(number)) for number in range(FEW + 2)]
+    places = [Ticket(Limit(1, name="work"), str(number)) for number in range(FEW + 2)]
     await coordinator.settle([Acquire("a", 1, (place,)) for place in places[:-1]])
     await coordinator.settle([Release("a", 1, (places[0],)), Acquire("b", 1, (places[-1],))])
     (document,) = await store.documents([places[0].document])

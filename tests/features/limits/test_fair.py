@@ -14,7 +14,7 @@ import pytest
 from mainspring import Context, Fair, Limit, Mainspring, Rate, Retry
 from mainspring.errors import ConfigurationError, Discard, InvalidPayload, StoreError, SystemHalted
 from mainspring.features.limits.fair_share import FairShare
-from mainspring.features.limits.turns import EXPECTED_FOR, LOST_AFTER, UNWRITTEN_FOR, Turns
+from mainspring.features.limits.state import EXPECTED_FOR, LOST_AFTER, UNWRITTEN_FOR, Turns
 from mainspring.job import Status
 from mainspring.stores.documents import Bundle
 from mainspring.stores.protocol import Store

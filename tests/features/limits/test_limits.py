@@ -15,7 +15,7 @@ from mainspring import Limit, Mainspring, Rate
 from mainspring.errors import StoreUnavailable
 from mainspring.features.limits import LimitState
 from mainspring.features.limits.options import COLLECTION
-from mainspring.features.limits.slots import Slots
+from mainspring.features.limits.state import Slots
 from mainspring.job import Move, NewJob, Outcome, Status
 from mainspring.stores.documents import Bundle, Key, Write
 from mainspring.stores.protocol import EVERY_QUEUE, Want, WorkerInfo

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from mainspring import Limit, Mainspring
-from mainspring.features.limits.decisions import Acquire, Decision, LimitRequest, Release
-from mainspring.features.limits.options import Gate, Rate, Ticket
+from mainspring.features.limits.options import Rate, Ticket
+from mainspring.features.limits.rules import Acquire, Decision, LimitRequest, Release
 from mainspring.features.limits.standby import MAX_STANDBYS, QUICK_SECONDS, Standbys
 from mainspring.guards import Guarded
 from mainspring.job import Status
@@ -17,7 +17,7 @@ from mainspring.stores.protocol import Want, WorkerInfo
 from tests.features.conftest import NewApp
 from tests.worker.working import eventually, working
 
-PLACE = Ticket(Gate("work", Limit(1)), "")
+PLACE = Ticket(Limit(1, name="work"), "")
 
 
 def wishes(job_id: str, *tickets: Ticket) -> tuple[Acquire, Release]:
@@ -37,7 +37,7 @@ async def test_it_is_worth_to_wait_only_for_short_runs_of_this_process() -> None
     assert Standbys().wait(PLACE, *wishes("a")) is None
     assert busy(QUICK_SECONDS).wait(PLACE, *wishes("a")) is None
     standbys = busy(0.01)
-    assert standbys.wait(Ticket(Gate("work", Rate(1)), ""), *wishes("a")) is None
+    assert standbys.wait(Ticket(Rate(1, name="work"), ""), *wishes("a")) is None
     assert standbys.wait(PLACE, *wishes("a")) is not None
     standbys.left(wishes("second")[1], 0.01)
     assert standbys.wait(PLACE, *wishes("b")) is None

@@ -8,12 +8,9 @@ from collections import Counter
 import pytest
 
 from mainspring import Fair, Limit, Mainspring, Rate
-from mainspring.features.limits.bucket import Bucket
-from mainspring.features.limits.decisions import State
 from mainspring.features.limits.options import COLLECTION
-from mainspring.features.limits.slots import UNUSED_RETENTION, Slots
+from mainspring.features.limits.state import UNUSED_RETENTION, Bucket, Slots, State, Turns
 from mainspring.features.limits.timer import EMPTY_FOR, LimitTimer, may_be_wrong
-from mainspring.features.limits.turns import Turns
 from mainspring.ids import new_id
 from mainspring.job import UNTIL_WOKEN, NewJob, Status
 from mainspring.stores.documents import Bundle, Document, Key, Write

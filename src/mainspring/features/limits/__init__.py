@@ -1,16 +1,16 @@
 """Limits how many jobs run at once and how many start in a period: of a task, a queue or a key, across all workers.
 
-limit        what a program declares
-slots        the state of a `Limit`: which jobs hold its slots; bucket: of a `Rate`; turns: of one key of a `Fair` task
-decisions    which of the jobs that ask may start, and how many of those that wait are woken
-fair_share   how many jobs of one fair key may be ready or running
+options      what a program declares
+state        slots of a `Limit`, bucket of a `Rate`, turns of one key of a `Fair` task
+rules        which of the jobs that ask may start, and how many of those that wait are woken
 storage      states as documents
+fair_share   how many jobs of one fair key may be ready or running
 token_cache  tokens of a rate that a process has taken in advance
 coordinator  decides and writes, by compare-and-set, many requests at a time
 standby      refused jobs that wait in their worker for a moment
-guard        the check that claimed jobs pass
+feature      the check that claimed jobs pass
 timer        wakes jobs that wait, and repairs what a process that died left behind
-limits       `app.limits`
+api          `app.limits`
 """
 
 from mainspring.features.limits.api import Limits, LimitState

@@ -12,12 +12,20 @@ from typing import Any
 
 from mainspring.clock import Millis, to_datetime
 from mainspring.errors import ConfigurationError, InvalidPayload
-from mainspring.features.limits.bucket import Bucket
-from mainspring.features.limits.decisions import State
 from mainspring.features.limits.feature import LimitGuard
-from mainspring.features.limits.options import COLLECTION, AnyLimit, Fair, Gate, Limit, Rate, Ticket, call_of, gates
+from mainspring.features.limits.options import (
+    COLLECTION,
+    AnyLimit,
+    Fair,
+    Limit,
+    Rate,
+    Ticket,
+    call_of,
+    named,
+    ticket_for,
+)
+from mainspring.features.limits.state import Bucket, State, Turns
 from mainspring.features.limits.storage import states_in
-from mainspring.features.limits.turns import Turns
 from mainspring.guards import Guards
 from mainspring.job import Claim, NewJob, Status
 from mainspring.pipeline import Enqueue
@@ -28,6 +36,8 @@ from mainspring.stores.protocol import Filter
 PAGE_SIZE = 500  # documents per read
 CLOCK_SKEW: Millis = 5_000  # a job may be due now although its time, by the store's clock, is slightly ahead
 MAX_OUT = 20_000  # ready or running jobs of a fair task; if there are more, they are not counted by key
+
+Declared = tuple[AnyLimit, ...]  # the limits of one task or queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,43 +66,43 @@ class Limits:
     def __init__(self, services: Services, guards: Guards) -> None:
         self._services = services
         self._guards = guards
-        self._of_task: dict[str, tuple[Gate, ...]] = {}
-        self._of_queue: dict[str, tuple[Gate, ...]] = {}
-        self._fair: dict[str, tuple[Gate, ...]] = {}
+        self._of_task: dict[str, Declared] = {}
+        self._of_queue: dict[str, Declared] = {}
+        self._fair: dict[str, Declared] = {}
         self._whole: dict[tuple[str, str], tuple[Ticket, ...]] = {}  # by task and queue; empty if not only plain rates
         self.keyed = False  # whether any limit has keys
 
     # -- declaring ------------------------------------------------------------------------------
 
     def of_task(self, task: str, limits: Iterable[Limit | Rate]) -> None:
-        self._of_task[task] = (*self._declare(self._of_task, task, gates(task, limits)), *self._fair.get(task, ()))
+        self._of_task[task] = (*self._declare(self._of_task, task, named(task, limits)), *self._fair.get(task, ()))
 
     def of_fair_task(self, task: str, fair: Fair, queue: str) -> None:
         """Make a task fair, besides its limits: its jobs become ready in turn, then the limits let them start."""
-        others = [gate for gate in self._of_task.get(task, ()) if not isinstance(gate.limit, Fair)]
+        others = [limit for limit in self._of_task.get(task, ()) if not isinstance(limit, Fair)]
         if not isinstance(fair, Fair):
             msg = f"task {task!r}: fair is Fair(key=lambda p: p.tenant), not {fair!r}"
             raise ConfigurationError(msg)
-        self._fair[task] = gates(task, [replace(fair, queue=queue)])
+        self._fair[task] = named(task, [replace(fair, queue=queue)])
         self._of_task[task] = (*others, *self._declare(self._of_task, task, self._fair[task]))
 
     def of_queue(self, queue: str, limits: Iterable[Limit | Rate]) -> None:
         if queue in {"", "*"}:
             msg = f"{queue!r} is not a name for a queue; give the name of a single queue"
             raise ConfigurationError(msg)
-        self._of_queue[queue] = self._declare(self._of_queue, queue, gates(f"queue {queue}", limits))
+        self._of_queue[queue] = self._declare(self._of_queue, queue, named(f"queue {queue}", limits))
 
-    def _declare(self, owners: Mapping[str, tuple[Gate, ...]], owner: str, made: tuple[Gate, ...]) -> tuple[Gate, ...]:
+    def _declare(self, owners: Mapping[str, Declared], owner: str, made: Declared) -> Declared:
         kept = {name: own for name, own in owners.items() if name != owner}  # an owner may declare its limits again
         others = [kept, self._of_queue if owners is self._of_task else self._of_task]
-        for other in (gate for own in others for gates_ in own.values() for gate in gates_):
-            for gate in made:
-                if is_same(gate, other) and numbers(gate.limit) != numbers(other.limit):
-                    what = f"the {gate.limit.kind} named {gate.name!r}"
-                    msg = f"{what} is declared as {other.limit} and as {gate.limit}: one name is one limit"
+        for other in (limit for own in others for limits in own.values() for limit in limits):
+            for limit in made:
+                if is_same(limit, other) and numbers(limit) != numbers(other):
+                    what = f"the {limit.kind} named {limit.name!r}"
+                    msg = f"{what} is declared as {other} and as {limit}: one name is one limit"
                     raise ConfigurationError(msg)
         self._whole.clear()
-        self.keyed = self.keyed or any(gate.limit.key is not None for gate in made)
+        self.keyed = self.keyed or any(limit.key is not None for limit in made)
         self._guard  # noqa: B018 - creates the guard: from now on jobs must pass it
         return made
 
@@ -131,16 +141,16 @@ class Limits:
         await self._guard.entered(lined_up, absent)
 
     def _turn(self, task: str, payload: str) -> Ticket:
-        (gate,) = self._fair[task]
-        return gate.ticket(lambda: self._services.tasks[task].payload.view(payload), task)
+        (fair,) = self._fair[task]
+        return ticket_for(fair, lambda: self._services.tasks[task].payload.view(payload), task)
 
     def is_fair(self, name: str) -> bool:
         """Return whether this program declares a fair task with a limit of this name."""
-        return any(gate.name == name for gates_ in self._fair.values() for gate in gates_)
+        return any(limit.name == name for limits in self._fair.values() for limit in limits)
 
     async def jobs_out(self, name: str, now: Millis) -> Counter[str] | None:
         """Count the ready or running jobs of a fair task by key. Return None if there are too many to look through."""
-        tasks = tuple(task for task, gates_ in self._fair.items() if name in {gate.name for gate in gates_})
+        tasks = tuple(task for task, limits in self._fair.items() if name in {limit.name for limit in limits})
         ready = Filter(statuses=(Status.PENDING,), tasks=tasks or (name,), due_before=to_datetime(now + CLOCK_SKEW))
         running = Filter(statuses=(Status.RUNNING,), tasks=tasks or (name,))
         found: dict[str, str] = {}
@@ -180,8 +190,8 @@ class Limits:
         tickets = self._whole.get((task, queue))
         if tickets is None:
             wanted = (*self._of_task.get(task, ()), *self._of_queue.get(queue, ()))
-            simple = all(isinstance(gate.limit, Rate) and gate.limit.key is None for gate in wanted)
-            made = {ticket.document: ticket for ticket in (Ticket(gate, "") for gate in wanted if simple)}
+            simple = all(isinstance(limit, Rate) and limit.key is None for limit in wanted)
+            made = {ticket.document: ticket for ticket in (Ticket(limit, "") for limit in wanted if simple)}
             tickets = self._whole[task, queue] = tuple(made.values())
         return tickets
 
@@ -204,7 +214,9 @@ class Limits:
                 raise BadPayload(str(error)) from error
 
         wanted = (*self._of_task.get(task, ()), *self._of_queue.get(queue, ()))
-        return tuple({ticket.document: ticket for ticket in (gate.ticket(view, task) for gate in wanted)}.values())
+        return tuple(
+            {ticket.document: ticket for ticket in (ticket_for(limit, view, task) for limit in wanted)}.values()
+        )
 
     # -- looking --------------------------------------------------------------------------------
 
@@ -227,9 +239,9 @@ class BadPayload(InvalidPayload):
     """The task does not accept the payload; the key function is not at fault."""
 
 
-def is_same(one: Gate, other: Gate) -> bool:
-    keyed = one.limit.key is not None, other.limit.key is not None
-    return (one.name, one.limit.kind) == (other.name, other.limit.kind) and keyed[0] == keyed[1]
+def is_same(limit: AnyLimit, other: AnyLimit) -> bool:
+    keyed = limit.key is not None, other.key is not None
+    return (limit.name, limit.kind) == (other.name, other.kind) and keyed[0] == keyed[1]
 
 
 def numbers(limit: AnyLimit) -> tuple[float, ...]:

@@ -15,26 +15,23 @@ from typing import NamedTuple
 
 from mainspring.clock import Millis
 from mainspring.errors import StoreError, StoreUnavailable
-from mainspring.features.limits.bucket import Bucket
-from mainspring.features.limits.decisions import (
+from mainspring.features.limits.fair_share import FairShare
+from mainspring.features.limits.options import Fair, Ticket
+from mainspring.features.limits.rules import (
     Acquire,
     Decision,
     LimitRequest,
     Prefetch,
-    State,
     Wait,
     call_next,
     cases,
     decide,
     state_of,
 )
-from mainspring.features.limits.fair_share import FairShare
-from mainspring.features.limits.options import Fair, Ticket
-from mainspring.features.limits.slots import Slots
 from mainspring.features.limits.standby import Standbys
+from mainspring.features.limits.state import Bucket, Slots, State, Turns
 from mainspring.features.limits.storage import call, gone, state_in, write_of, written
 from mainspring.features.limits.token_cache import TOKENS_AHEAD, USABLE_FOR, Portion, TokenCache, most_drawn, returnable
-from mainspring.features.limits.turns import Turns
 from mainspring.json_text import read_object
 from mainspring.log import get_log
 from mainspring.stores.documents import Bundle, Document, Key, Write
@@ -177,7 +174,7 @@ class LimitCoordinator:
         tickets = {ticket.document: ticket for wishes in left for wish in wishes for ticket in wish.tickets}
         self._forget_if_many()  # before reading: what is not known when deciding would be taken for absent
         await self._read([key for key in tickets if not trusted or key not in self._known])
-        if any(isinstance(ticket.gate.limit, Fair) for ticket in tickets.values()):
+        if any(isinstance(ticket.limit, Fair) for ticket in tickets.values()):
             await self._fair_share.look(self.store)
         self._empty_caches(left)
         now = self.store.clock.now()
@@ -209,9 +206,9 @@ class LimitCoordinator:
         return state.drop(self._gone[key]) if isinstance(state, Slots) else 0
 
     def _state(self, ticket: Ticket, now: Millis) -> State:
-        known, limit = self._known.get(ticket.document), ticket.gate.limit
+        known, limit = self._known.get(ticket.document), ticket.limit
         width = (
-            self._fair_share.width(ticket.gate.name, limit, ticket.key, self._time()) if isinstance(limit, Fair) else 0
+            self._fair_share.width(limit.name or "", limit, ticket.key, self._time()) if isinstance(limit, Fair) else 0
         )
         data = None if known is None else read_object(known.data) or None  # an unreadable document is replaced
         state = state_of(ticket, data, now, width)

@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary, ref
 from mainspring.clock import Millis
 from mainspring.errors import InvalidPayload
 from mainspring.features.limits.coordinator import LimitCoordinator
-from mainspring.features.limits.decisions import Acquire, Admit, LimitRequest, Refund, Release, Wait
 from mainspring.features.limits.options import Fair, Rate, Ticket
+from mainspring.features.limits.rules import Acquire, Admit, LimitRequest, Refund, Release, Wait
 from mainspring.features.limits.standby import Standbys, limits_of
 from mainspring.features.limits.token_cache import most_drawn
 from mainspring.guards import Guarded, LookAgain, Refusal, refuse
@@ -170,7 +170,7 @@ class LimitGuard:
 
 def can_be_drawn(ticket: Ticket) -> bool:
     """Return whether it is for a rate that gains at least one token while tokens taken in advance are valid."""
-    return isinstance(ticket.gate.limit, Rate) and most_drawn(ticket.gate.limit.per_milli) > 0
+    return isinstance(ticket.limit, Rate) and most_drawn(ticket.limit.per_milli) > 0
 
 
 def mark(jobs: Iterable[NewJob], key: str) -> None:
@@ -183,9 +183,9 @@ def wishes_of(job: Guarded, tickets: tuple[Ticket, ...]) -> tuple[Acquire, Relea
     """Return what the job asks for and gives back. If it was claimed before, its turn may have gone to another job."""
     run = job.claim.id, job.claim.token
     fresh = job.option is not None and job.claim.token == 1
-    turn = [ticket for ticket in tickets if fresh and isinstance(ticket.gate.limit, Fair) and ticket.key == job.option]
+    turn = [ticket for ticket in tickets if fresh and isinstance(ticket.limit, Fair) and ticket.key == job.option]
     asked = tuple(ticket for ticket in tickets if ticket not in turn)
-    places = (ticket for ticket in asked if not isinstance(ticket.gate.limit, Rate))
+    places = (ticket for ticket in asked if not isinstance(ticket.limit, Rate))
     return Acquire(*run, asked), Release(*run, (*turn, *places), called=bool(turn))
 
 
@@ -204,7 +204,7 @@ def blocked(claim: Claim, by: Ticket, look_again: LookAgain, pending: asyncio.Fu
         waits_for=by.call,
         delay=UNTIL_WOKEN,
         blocked=True,
-        reason=f"waits for the {by}" if not isinstance(by.gate.limit, Fair) else f"waits for its turn among {by.key}'s",
+        reason=f"waits for the {by}" if not isinstance(by.limit, Fair) else f"waits for its turn among {by.key}'s",
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -116,27 +116,15 @@ def check_common(limit: Limit | Rate) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
-    """A declared limit under its full name, by which all processes know it."""
-
-    name: str
-    limit: AnyLimit
-
-    def ticket(self, view: Callable[[], Any], task: str) -> Ticket:
-        """Return the ticket for a job with this payload. Raise InvalidPayload if the key function has no key for it."""
-        return Ticket(self, "" if self.limit.key is None else key_of(self.limit.key, view(), task))
-
-
-@dataclass(frozen=True, slots=True)
 class Ticket:
     """What a job needs to start: a slot or token of one limit, for one key."""
 
-    gate: Gate
+    limit: AnyLimit  # with its full name
     key: str  # empty if the limit has no keys
     document: Key = field(init=False)
 
     def __post_init__(self) -> None:
-        document = Key(COLLECTION, f"{self.gate.limit.kind}:{self.gate.name}", self.key)
+        document = Key(COLLECTION, f"{self.limit.kind}:{self.limit.name}", self.key)
         object.__setattr__(self, "document", document)
 
     @property
@@ -145,7 +133,12 @@ class Ticket:
 
     def __str__(self) -> str:
         whose = f" for {self.key}" if self.key else ""
-        return f"{self.gate.limit.kind} of {self.gate.name}{whose}: {self.gate.limit}"
+        return f"{self.limit.kind} of {self.limit.name}{whose}: {self.limit}"
+
+
+def ticket_for(limit: AnyLimit, view: Callable[[], Any], task: str) -> Ticket:
+    """Return the ticket for a job with this payload. Raise InvalidPayload if the key function has no key for it."""
+    return Ticket(limit, "" if limit.key is None else key_of(limit.key, view(), task))
 
 
 def call_of(document: Key) -> str:
@@ -167,9 +160,9 @@ def key_of(function: Callable[[Any], Any], payload: Any, task: str) -> str:
     return str(text)
 
 
-def gates(owner: str, limits: Iterable[AnyLimit]) -> tuple[Gate, ...]:
-    """Return the limits of one task or queue, each under its name."""
-    made = tuple(Gate(limit.name or owner, limit) for limit in [checked(owner, limit) for limit in limits])
+def named(owner: str, limits: Iterable[AnyLimit]) -> tuple[AnyLimit, ...]:
+    """Return the limits of one task or queue, each with the name by which all processes know it."""
+    made = tuple(replace(checked(owner, limit), name=limit.name or owner) for limit in limits)
     for problem in clashes(owner, made):
         raise ConfigurationError(problem)
     return made
@@ -182,12 +175,12 @@ def checked(owner: str, limit: Any) -> AnyLimit:
     return limit
 
 
-def clashes(owner: str, made: Iterable[Gate]) -> Iterator[str]:
+def clashes(owner: str, made: Iterable[AnyLimit]) -> Iterator[str]:
     seen = set()
-    for gate in made:
-        if "=" in gate.name:
-            yield f"limits of {owner!r}: there is a '=' in the name {gate.name!r}; give another with name=…"
-        same = gate.limit.kind, gate.name, gate.limit.key is None
+    for limit in made:
+        if "=" in (limit.name or ""):
+            yield f"limits of {owner!r}: there is a '=' in the name {limit.name!r}; give another with name=…"
+        same = limit.kind, limit.name, limit.key is None
         if same in seen:
-            yield f"limits of {owner!r}: two of them are named {gate.name!r}; tell them apart with name=…"
+            yield f"limits of {owner!r}: two of them are named {limit.name!r}; tell them apart with name=…"
         seen.add(same)

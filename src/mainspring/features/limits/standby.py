@@ -12,8 +12,8 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mainspring.features.limits.decisions import Acquire, Release
 from mainspring.features.limits.options import Limit, Ticket
+from mainspring.features.limits.rules import Acquire, Release
 from mainspring.stores.documents import Key
 
 MAX_STANDBYS = 8  # jobs that wait for one limit in one process
@@ -56,7 +56,7 @@ class Standbys:
 
     def wait(self, obstacle: Ticket, ask: Acquire, leave: Release) -> asyncio.Future[bool] | None:
         """Let a refused job wait; return None if that is not worth it, or enough jobs wait already."""
-        if not isinstance(obstacle.gate.limit, Limit) or not self.lacking(obstacle.document):
+        if not isinstance(obstacle.limit, Limit) or not self.lacking(obstacle.document):
             return None
         standby = Standby(ask, leave, asyncio.get_running_loop().create_future())
         others = (other for other in self._waiting.get(obstacle.document, ()) if not other.pending.done())
@@ -90,4 +90,4 @@ class Standbys:
 
 
 def limits_of(leave: Release) -> list[Ticket]:
-    return [ticket for ticket in leave.tickets if isinstance(ticket.gate.limit, Limit)]
+    return [ticket for ticket in leave.tickets if isinstance(ticket.limit, Limit)]

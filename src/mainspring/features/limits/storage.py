@@ -7,11 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from mainspring.clock import Millis
-from mainspring.features.limits.bucket import Bucket
-from mainspring.features.limits.decisions import State
 from mainspring.features.limits.options import Fair, Rate, call_of
-from mainspring.features.limits.slots import Slots
-from mainspring.features.limits.turns import Turns
+from mainspring.features.limits.state import Bucket, Slots, State, Turns
 from mainspring.job import Status
 from mainspring.json_text import from_json, to_json
 from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Write

@@ -13,12 +13,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from mainspring.clock import Millis
 from mainspring.features.limits.api import Limits
-from mainspring.features.limits.bucket import Bucket
-from mainspring.features.limits.decisions import State
 from mainspring.features.limits.options import COLLECTION
-from mainspring.features.limits.slots import UNUSED_RETENTION, Slots
+from mainspring.features.limits.state import CHECK_AFTER, LOST_AFTER, UNUSED_RETENTION, Bucket, Slots, State, Turns
 from mainspring.features.limits.storage import FAIR, call, gone, states_in, write_of, written
-from mainspring.features.limits.turns import CHECK_AFTER, LOST_AFTER, Turns
 from mainspring.services import Services
 from mainspring.stores.documents import Bundle, Document, Key, Listing, Write
 from mainspring.timers import CHUNK, fire_planned, leave_to_newer

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from mainspring import Limit, Rate
-from mainspring.features.limits.decisions import (
+from mainspring.features.limits.options import Ticket
+from mainspring.features.limits.rules import (
     Acquire,
     Decision,
     LimitRequest,
     Release,
-    State,
     Wait,
     cases,
     decide,
     state_of,
 )
-from mainspring.features.limits.options import Gate, Ticket
-from mainspring.features.limits.slots import Slots
+from mainspring.features.limits.state import Slots, State
 from mainspring.stores.documents import Key
 
-ALL = Ticket(Gate("all", Limit(3)), "")
-ACME = Ticket(Gate("each", Limit(1, key=str)), "acme")
-BOB = Ticket(Gate("each", Limit(1, key=str)), "bob")
-QUICK = Ticket(Gate("quick", Rate(2, per=60)), "")
+ALL = Ticket(Limit(3, name="all"), "")
+ACME = Ticket(Limit(1, key=str, name="each"), "acme")
+BOB = Ticket(Limit(1, key=str, name="each"), "bob")
+QUICK = Ticket(Rate(2, per=60, name="quick"), "")
 
 
 class Office:

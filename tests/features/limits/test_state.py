@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.clock import SKEW, Millis
-from mainspring.features.limits.bucket import WAITING_ROOM, WAKE_EVERY, WOKEN_FOR, Bucket
+from mainspring.features.limits.state import WAITING_ROOM, WAKE_EVERY, WOKEN_FOR, Bucket
 from mainspring.features.limits.token_cache import LEASE, TokenCache, returnable
 
 SLACK: Millis = 200  # as docs/flow.md has it: burst + rate x (window + 0.2 s)

@@ -8,13 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mainspring.clock import Millis
-from mainspring.features.limits.bucket import Bucket
 from mainspring.features.limits.options import Fair, Rate, Ticket
-from mainspring.features.limits.slots import Slots
-from mainspring.features.limits.turns import Turns
+from mainspring.features.limits.state import Bucket, Slots, State, Turns
 from mainspring.stores.documents import Key
-
-State = Slots | Bucket | Turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +173,7 @@ def forget(absent: Refund, states: Mapping[Key, State], now: Millis) -> None:
 
 def state_of(ticket: Ticket, data: Mapping[str, Any] | None, now: Millis, width: int = 1) -> State:
     """Return the stored state, with the numbers that this program declares."""
-    limit = ticket.gate.limit
+    limit = ticket.limit
     if isinstance(limit, Fair):
         turns = Turns(width) if data is None else Turns.from_data(data)
         turns.size = width
