@@ -123,14 +123,21 @@ def _firing(plan: tuple[str, str]) -> tuple[Row, Row, list[Row]]:
     (who, data), now, job = plan, _now(), _id()
     key = f"{who}:birthday:2026-06-15"
     payload = {"person": who, "kind": "birthday", "on": "2026-06-15", "due": DUE_AT, "lateness": now - DUE_AT}
-    entry = {"became": "sent", "kind": "birthday", "on": "2026-06-15", "utc": DUE_AT, "at": now, "job_id": job}
+    entry = {
+        "became": "fired",
+        "at": now,
+        "nominal": "2026-06-15T09:00",
+        "utc": DUE_AT,
+        "key": "birthday",
+        "job_id": job,
+    }
     after = json.loads(data) | {"next": ["2027-06-15"], "sent": "2026-06-15"}
     return (
         (job, now, now, json.dumps(payload), key, who),
         (key, job, now + YEAR),
         [
             ("occasions.birthday", "", who, _id(), DUE_AT + YEAR, NEVER, json.dumps(after)),
-            ("occasion_ledger", who, "2026-06-15 birthday", _id(), NEVER, now + 2 * YEAR, json.dumps(entry)),
+            ("occasion_ledger", who, f"{DUE_AT} birthday", _id(), NEVER, now + 2 * YEAR, json.dumps(entry)),
         ],
     )
 
