@@ -26,6 +26,7 @@ from mainspring.stores.dynamodb.items import (
     running_place,
     stamp,
     status_of,
+    to_attributes,
     to_claim,
     unstamp,
     waiting_place,
@@ -34,7 +35,7 @@ from mainspring.stores.dynamodb.shares import owned
 from mainspring.stores.dynamodb.table import Refused, Table, together
 from mainspring.stores.dynamodb.values import Change, Condition, Row, equals, unpack
 from mainspring.stores.dynamodb.workers import revive, worker_key
-from mainspring.stores.engine.claim import Level, earliest, knows, shares
+from mainspring.stores.engine.claim import Level, claimed, earliest, knows, shares
 from mainspring.stores.engine.halts import ends
 from mainspring.stores.protocol import EVERY_QUEUE, Claims, Halt, Want
 
@@ -362,16 +363,11 @@ async def take(table: Table, request: Request, chosen: Sequence[Entry]) -> list[
 
 def asked_for(table: Table, request: Request, entry: Entry, now: Millis) -> Change:
     changes = {
-        "status": WORDS[Status.RUNNING],
-        "locked_by": request.worker,
+        **to_attributes(claimed(request.worker, now)),
         "lock_expires_at": stamp(now + round(table.lease * 1000)),
-        "started_at": stamp(now),
         "claim": request.number,
         "place": running_place(request.worker),
         "rank": entry.id,
-        "progress": None,
-        "note": None,
-        "waits_for": None,
     }
     still_there = [equals("place", entry.place), equals("rank", entry.rank)]
     return Change(table.job_key(entry.id), changes, still_there, {"token": 1})

@@ -151,7 +151,10 @@ async def register_collections(table: Table, collections: set[str]) -> None:
 
 
 def to_action(one: Write, now: Millis) -> Action:
-    """Return the write with a condition for the expected version. An expired document counts as absent."""
+    """Return the write with a condition for the expected version. An expired document counts as absent.
+
+    The service checks what `accepted` (stores/documents.py) decides in the other stores.
+    """
     expected: list[Condition] = []
     if one.expected == ABSENT:
         expired = "(attribute_not_exists({name}) OR expires_at <= {value})"

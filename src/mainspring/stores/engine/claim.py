@@ -1,14 +1,27 @@
-"""Which jobs a claim takes."""
+"""Which jobs a claim takes, and what becomes of them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mainspring.clock import Millis
-from mainspring.job import UNTIL_WOKEN
+from mainspring.job import UNTIL_WOKEN, Status
 
 SMALLEST_SHARED_CLAIM = 4  # jobs; smaller claims are not divided among starving levels, see `shares`
+
+
+def claimed(worker: str, now: Millis) -> dict[str, Any]:
+    """Return the columns of a job that a worker claims now. Its token grows by one."""
+    return {
+        "status": Status.RUNNING,
+        "worker": worker,
+        "claimed_at": now,
+        "progress": None,
+        "note": None,
+        "waits_for": None,
+    }
 
 
 @dataclass(slots=True)

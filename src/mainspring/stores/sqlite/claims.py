@@ -105,6 +105,7 @@ PUT_ASIDE = f"""
 UPDATE mainspring_jobs SET aside = 1 WHERE seq IN (
     SELECT seq FROM (SELECT seq, task {DUE_HERE}) WHERE task NOT IN (SELECT value FROM json_each(:tasks)))
 """
+# For speed, this states again what engine.claim.claimed decides; `waits_for` counts only while a job is suspended.
 TAKE = f"""
 UPDATE mainspring_jobs SET status = {RUNNING}, token = token + 1, worker = :worker, claimed_at = :now, aside = 0,
                 progress = NULL, note = NULL, deadline = iif(timeout > 0, :now + timeout + :stall_grace, {NEVER})

@@ -433,7 +433,8 @@ COMMENT ON FUNCTION {schema}.look IS 'Since when, or from when, the first waitin
 -- caller saw the level's first job. So the claim does not pass over older dead rows that a long transaction keeps from
 -- being vacuumed.
 --
--- It takes no job of a task that is not given (NULL: any). A row without an id names each such task.
+-- It takes no job of a task that is not given (NULL: any). A row without an id names each such task. For speed, it states
+-- again what engine.claim.claimed decides.
 --
 -- All claims share the lock. A halt takes it exclusively, so nothing starts after it. Jobs are locked FOR NO KEY UPDATE:
 -- a transaction that is about to wait for the job's end (wakeups.py) does not conflict, and the job is not skipped.
