@@ -28,7 +28,7 @@ def write_people(path: Path, people: int) -> None:
     chance = random.Random(1)
     with path.open("w", newline="") as file:
         rows = csv.writer(file)
-        rows.writerow(["id", "zone", "first_name", "last_name", "email", "birthday"])
+        rows.writerow(["id", "tz", "first_name", "last_name", "email", "birthday"])
         for number in range(people):
             name, born = f"p{number:07}", date(chance.randrange(1940, 2010), INSTANT.month, INSTANT.day)
             rows.writerow([name, "Europe/Berlin", "Ana", "Lee", f"{name}@example.com", born])

@@ -1,6 +1,6 @@
 """`python -m bench.occasions --people 100000`: people in, and what a day of them costs.
 
-On a virtual clock: writes a CSV file of people in all zones, imports it, imports it again, looks ahead, and goes
+On a virtual clock: writes a CSV file of people in all time zones, imports it, imports it again, looks ahead, and goes
 through one day (or, with --same-day, the day on which all of them were born) from each due time to the next, as a
 worker does.
 """
@@ -51,7 +51,7 @@ def write_people(path: Path, people: int, *, same_day: bool) -> None:
     zones = sorted(zone_keys())
     with path.open("w", newline="") as file:
         rows = csv.writer(file)
-        rows.writerow(["id", "zone", "first_name", "last_name", "email", "birthday"])
+        rows.writerow(["id", "tz", "first_name", "last_name", "email", "birthday"])
         for number in range(people):
             born = DAY.date() if same_day else date(2024, 1, 1) + timedelta(days=chance.randrange(366))
             day = born.replace(year=chance.randrange(1940, 2010, 4))

@@ -56,9 +56,9 @@ that a slow minute is shared by all.
   server, all of its processes. On SQLite beside 1 M jobs that wait for later, on PostgreSQL without and with them.
 - **import** (occasions): 50,000 people from a CSV file into an empty store by `app.people.import_csv`, each with an
   e-mail address and a birthday. Beside it the same rows by bare SQL statements, which check and plan nothing.
-- **burst** (occasions): all of them have their birthday at nine o'clock in one zone, and an idle worker waits for it.
-  From that instant until the last job was made (*fired*), and until the same worker has started the last of these jobs
-  (*run*). The bare statements make the same rows and run no jobs.
+- **burst** (occasions): all of them have their birthday at nine o'clock in one time zone, and an idle worker waits
+  for it. From that instant until the last job was made (*fired*), and until the same worker has started the last of
+  these jobs (*run*). The bare statements make the same rows and run no jobs.
 - **claim** (SQLite): one call of the store's claim, its commit included, in a process that does nothing else.
 
 {sections}

@@ -27,13 +27,13 @@ class Stay(BaseModel):
     reservation: str
     guest: str
     night: date  # the first one
-    zone: str  # of the hotel
+    tz: str  # of the hotel
     eta: AwareDatetime
 
     def at(self, hour: time, *, next_day: bool = False) -> datetime:
         """A time of the first evening, on the hotel's clock."""
         day = self.night + timedelta(days=1) if next_day else self.night
-        return datetime.combine(day, hour, ZoneInfo(self.zone))
+        return datetime.combine(day, hour, ZoneInfo(self.tz))
 
 
 async def expect(stay: Stay) -> JobHandle[str]:

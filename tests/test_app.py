@@ -140,7 +140,7 @@ def test_everything_else_is_called_through_run() -> None:
 def test_decorators_say_how_they_are_written() -> None:
     app = Mainspring("memory://")
     for given in ({"tz": "Asia/Tokyo"}, {"overlap": "skip"}):
-        with pytest.raises(ConfigurationError, match=f"{'zone' if 'tz' in given else 'overlap'} .* part of a Schedule"):
+        with pytest.raises(ConfigurationError, match=f"{'tz' if 'tz' in given else 'overlap'} .* part of a Schedule"):
             app.every(Schedule("@daily"), **given)  # type: ignore[arg-type]
     assert app.tasks == {}
 

@@ -249,7 +249,7 @@ def test_a_payload_that_is_neither_deep_nor_long_is_not_read_again(value: Any, m
 
 def test_a_person_has_no_attribute_that_json_lacks() -> None:
     with pytest.raises(ValueError, match="finite number"):
-        Person(id="p", zone="UTC", attributes={"a": NAN})
+        Person(id="p", tz="UTC", attributes={"a": NAN})
 
 
 # -- rows that were written by hand ------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ from mainspring.errors import (
     StoreUnavailable,
     SystemHalted,
     UnknownTask,
-    UnknownZone,
+    UnknownTimeZone,
     UnsupportedStore,
 )
 from mainspring.features.breakers.options import Breaker
@@ -148,7 +148,7 @@ __all__ = [
     "Task",
     "Throttle",
     "UnknownTask",
-    "UnknownZone",
+    "UnknownTimeZone",
     "UnsupportedStore",
     "Weekly",
     "Window",

@@ -187,7 +187,7 @@ class Mainspring:
             if isinstance(person, InvalidPerson):
                 found[who] = person
             elif person is not None and person.quiet is not None:
-                found[who] = LocalHours(quiet_hours(person.quiet).others, PACKAGED.get(person.zone))
+                found[who] = LocalHours(quiet_hours(person.quiet).others, PACKAGED.get(person.tz))
         return found
 
     def now(self) -> datetime:
@@ -281,12 +281,9 @@ class Mainspring:
         `policies` are those of `Schedule`: gap, fold, misfire, overlap, jitter, start, end. Workers write the schedule
         to the store when they start.
         """
-        if "zone" in policies:
-            msg = "@app.every calls the zone tz: write tz=…"
-            raise ConfigurationError(msg)
         from mainspring.features.schedules.api import Declared, as_schedule, owner_of
 
-        schedule = as_schedule(when, zone=tz, **policies)
+        schedule = as_schedule(when, tz=tz, **policies)
 
         def decorate(function: Any) -> Task[..., Any, Any]:
             task: Task[..., Any, Any] = function if isinstance(function, Task) else self.task()(function)

@@ -211,12 +211,12 @@ def to_millis(moment: datetime) -> Millis:
 
 
 def to_datetime(millis: Millis) -> datetime:
-    """Return the moment, or the nearest one that every zone can show: a listing must not fail over one odd row."""
+    """Return the moment, or the nearest one that every time zone can show: a listing must not fail over one odd row."""
     return EPOCH + timedelta(milliseconds=max(FIRST_SHOWN, min(millis, LAST_SHOWN)))
 
 
 def check_moment(moment: datetime, what: str) -> datetime:
-    """Raise ConfigurationError for a time so far away that arithmetic with zones and delays could overflow."""
+    """Raise ConfigurationError for a time so far away that arithmetic with time zones and delays could overflow."""
     if not isinstance(moment, datetime):
         msg = f"{what} must be a datetime with a time zone, not {shown(moment)}"
         raise ConfigurationError(msg)

@@ -100,7 +100,7 @@ class DurableCalls:
         fold: Literal["first", "second"] = "first",
         name: str | None = None,
     ) -> None:
-        """Suspend the job until `moment`: an aware datetime, or a wall time in the zone `tz`.
+        """Suspend the job until `moment`: an aware datetime, or a wall time in the time zone `tz`.
 
         If the wall time occurs twice, `fold` says which one. If the clocks skip it, it moves later by the length of the
         gap.

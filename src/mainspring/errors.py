@@ -4,8 +4,8 @@
     ├── ConfigurationError        the program is set up wrongly; nothing was tried
     │   ├── UnknownTask           no task of that name is registered in this process
     │   ├── UnsupportedStore      the URL does not name an installed store
-    │   ├── InvalidSchedule       a rule, zone or policy is invalid (also a ValueError)
-    │   │   └── UnknownZone       no IANA time zone has that name
+    │   ├── InvalidSchedule       a rule, time zone or policy is invalid (also a ValueError)
+    │   │   └── UnknownTimeZone   no IANA time zone has that name
     │   ├── UnsupportedCall       the handler's kind of run, or its store, does not support the call: no retry helps
     │   └── MissingExtra          an optional package is needed for this
     ├── InvalidPayload            the arguments do not fit the task (also a ValueError)
@@ -72,10 +72,10 @@ class UnsupportedStore(ConfigurationError):
 
 
 class InvalidSchedule(ConfigurationError, ValueError):
-    """The rule, zone or policy of a schedule is invalid."""
+    """The rule, time zone or policy of a schedule is invalid."""
 
 
-class UnknownZone(InvalidSchedule):
+class UnknownTimeZone(InvalidSchedule):
     """No IANA time zone has that name."""
 
 

@@ -124,7 +124,7 @@ def test_no_command_creates_a_database(command: list[str], run: Run, tmp_path: P
 @pytest.mark.slow
 def test_what_brings_people_in_makes_its_applications_database(run: Run, tmp_path: Path) -> None:
     """But a dry run makes nothing, and neither does a URL that may be mistyped."""
-    write(tmp_path / "people.csv", "id,zone\np1,UTC\n")
+    write(tmp_path / "people.csv", "id,tz\np1,UTC\n")
     command = ("people", "import", "people.csv")
     assert run(*command, "--store", "sqlite:///typo.db").code == 4
     dry = run(*command, "--app", "shop_app:app", "--dry-run")

@@ -24,7 +24,7 @@ def ana(shop: Shop) -> Person:
     day = shop.app.now() + timedelta(days=3)
     ana = Person(
         id="ana",
-        zone="Pacific/Kiritimati",
+        tz="Pacific/Kiritimati",
         first_name="Ana",
         email="ana@example.com",
         addresses={"sms": "+64"},
@@ -35,9 +35,9 @@ def ana(shop: Shop) -> Person:
 
 
 def test_list(people: Run, ana: Person, shop: Shop) -> None:
-    shop.app.run(shop.app.people.put(Person(id="bob", zone="UTC")))
+    shop.app.run(shop.app.people.put(Person(id="bob", tz="UTC")))
     header, *rows = people("people", "list").out.splitlines()
-    assert header.split() == ["ID", "NAME", "ZONE", "OCCASIONS", "EMAIL"]
+    assert header.split() == ["ID", "NAME", "TIME", "ZONE", "OCCASIONS", "EMAIL"]
     assert [row.split()[0] for row in rows] == ["ana", "bob"]
     assert [one["id"] for one in people("people", "list", "--after", "ana", "--json").data["people"]] == ["bob"]
     assert "--after ana" in people("people", "list", "--limit", "1").err
@@ -45,14 +45,14 @@ def test_list(people: Run, ana: Person, shop: Shop) -> None:
 
 @pytest.mark.slow
 def test_find(people: Run, ana: Person, shop: Shop) -> None:
-    shop.app.run(shop.app.people.put(Person(id="bob", zone="UTC", last_name="Anders", attributes={"score": 3})))
+    shop.app.run(shop.app.people.put(Person(id="bob", tz="UTC", last_name="Anders", attributes={"score": 3})))
 
     def found(*argv: str) -> list[str]:
         return [one["id"] for one in people("people", "list", *argv, "--json").data["people"]]
 
     assert found("--email", "ANA@example.com") == ["ana"]
     assert found("--name", "an") == ["ana", "bob"]
-    assert found("--name", "an", "--zone", "UTC") == ["bob"]
+    assert found("--name", "an", "--tz", "UTC") == ["bob"]
     assert found("--kind", "birthday") == ["ana"]
     assert found("--attribute", "score=3") == ["bob"]
     assert found("--attribute", "score=3", "--attribute", "team=blue") == []
@@ -60,7 +60,7 @@ def test_find(people: Run, ana: Person, shop: Shop) -> None:
     assert people("people", "list", "--attribute", "score").code == 2
     assert "--after ana" in people("people", "list", "--name", "an", "--limit", "1").err
     assert found("--name", "an", "--after", "ana") == ["bob"]
-    assert people("people", "list", "--zone", "Mars/Olympus").code == 2
+    assert people("people", "list", "--tz", "Mars/Olympus").code == 2
 
 
 def test_show(people: Run, ana: Person, shop: Shop) -> None:
@@ -69,7 +69,7 @@ def test_show(people: Run, ana: Person, shop: Shop) -> None:
     assert "team=blue" in out
     assert "birthday" in out
     data = people("people", "show", "ana", "--json").data
-    assert data["person"]["zone"] == ana.zone
+    assert data["person"]["tz"] == ana.tz
     assert [(one["kind"], one["local"][10:]) for one in data["next"]] == [("birthday", "T09:00:00+14:00")]
     assert data["ledger"] == []
     missing = people("people", "show", "nobody")
@@ -80,7 +80,7 @@ def test_show_tells_what_was_sent(people: Run, shop: Shop) -> None:
     shop.app.occasion("birthday")(greet)
     now = shop.app.now()
     today = Occasion(kind="birthday", date=f"{now:%m-%d}", at="00:00")
-    shop.app.run(shop.app.people.put(Person(id="bob", zone="UTC", occasions=[today])))
+    shop.app.run(shop.app.people.put(Person(id="bob", tz="UTC", occasions=[today])))
     shop.work()
     (entry,) = people("people", "show", "bob", "--json").data["ledger"]
     assert (entry["became"], entry["on"]) == ("fired", f"{now:%Y-%m-%d}")
@@ -98,15 +98,15 @@ def test_delete(people: Run, ana: Person, shop: Shop) -> None:
 
 def test_upcoming(people: Run, ana: Person) -> None:
     header, row = people("occasions", "upcoming").out.splitlines()
-    assert header.split() == ["LOCAL", "PERSON", "KIND", "ZONE", "UTC", "FOR"]
-    date, time, person, kind, zone, _, utc, on = row.split()
-    assert (date, time, person, kind, zone, utc, on) == (on, "09:00", "ana", "birthday", ana.zone, "19:00", on)
+    assert header.split() == ["LOCAL", "PERSON", "KIND", "TIME", "ZONE", "UTC", "FOR"]
+    date, time, person, kind, tz, _, utc, on = row.split()
+    assert (date, time, person, kind, tz, utc, on) == (on, "09:00", "ana", "birthday", ana.tz, "19:00", on)
     assert people("occasions", "upcoming", "--days", "1", "--json").data == {"upcoming": []}
     assert people("occasions", "upcoming", "--days", "1").err == "nothing is coming up\n"
     assert people("occasions", "upcoming", "--kind", "other", "--json").data == {"upcoming": []}
 
 
-FILE = "id,zone,E-Mail,birthday\np1,UTC,a@b,1990-01-02\np2,Nowhere,,\n"
+FILE = "id,timezone,E-Mail,birthday\np1,UTC,a@b,1990-01-02\np2,Nowhere,,\n"
 
 
 def test_import(people: Run, shop: Shop, tmp_path: Path) -> None:
@@ -119,9 +119,9 @@ def test_import(people: Run, shop: Shop, tmp_path: Path) -> None:
     assert people("people", "list", "--json").data == {"people": [], "unreadable": {}}
     done = people(*command)
     assert done.out.startswith("1 created, 0 updated, 0 unchanged; bad rows, left out: 1\n")
-    assert "3  zone" in done.out
+    assert "3  timezone" in done.out
     data = people(*command, "--json").data
-    assert (data["unchanged"], data["bad_rows"], data["problems"][0]["column"]) == (1, 1, "zone")
+    assert (data["unchanged"], data["bad_rows"], data["problems"][0]["column"]) == (1, 1, "timezone")
     path.write_text(FILE.replace("Nowhere", "Asia/Tokyo"))
     again = people(*command)
     assert (again.code, again.out) == (0, "1 created, 0 updated, 1 unchanged\n")
@@ -165,7 +165,7 @@ def test_doctor_finds_what_people_lack_and_mends_it(people: Run, ana: Person, sh
 def test_doctor_tells_of_occasions_that_nobody_sends(people: Run, ana: Person, shop: Shop) -> None:
     assert "not sent" not in people("doctor").out
     today = Occasion(kind="name-day", date=f"{shop.app.now():%m-%d}", at="00:00")
-    overdue = Person(id="bob", zone="UTC", occasions=[today])
+    overdue = Person(id="bob", tz="UTC", occasions=[today])
     shop.app.run(shop.app.people.put(overdue))
     (document,) = shop.app.run(shop.app.store.documents([Key("occasions.name-day", "", "bob")]))
     plan = Plan.from_document(document)

@@ -58,7 +58,7 @@ def in_code(run: Run, shop: Shop, tmp_path: Path) -> Iterator[Run]:
 
 
 def put(shop: Shop, name: str = "a", when: str = "0 9 * * *", **policies: Any) -> None:
-    policies.setdefault("zone", "Asia/Tokyo")
+    policies.setdefault("tz", "Asia/Tokyo")
     shop.app.run(shop.app.schedules.put(name, when, shop.nightly.prepare(day="monday"), **policies))
 
 
@@ -86,7 +86,7 @@ def test_list(schedules: Run, shop: Shop) -> None:
 
 
 def test_a_narrow_list_says_all(schedules: Run, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(shop, "reports.monthly-closing", "monthly last 17:00", zone="America/Argentina/Buenos_Aires")
+    put(shop, "reports.monthly-closing", "monthly last 17:00", tz="America/Argentina/Buenos_Aires")
     shop.app.run(shop.app.schedules.pause("reports.monthly-closing"))
     monkeypatch.setattr(Terminal, "width", 80)
     header, first, *beneath = schedules("list").out.splitlines()
@@ -161,7 +161,7 @@ def test_a_rule_is_previewed_without_any_store(run: Run) -> None:
     argv = [
         "--rule",
         "30 2 * * *",
-        "--zone",
+        "--tz",
         "Europe/Berlin",
         "--after",
         "2026-03-27",
@@ -188,7 +188,7 @@ def test_a_stored_one_is_previewed_as_it_is_and_as_it_would_be(schedules: Run, s
     put(shop)
     after = ["--after", "2026-05-01T00:00", "-n", "1", "--json"]
     assert only_times(schedules("preview", "a", *after)) == ["2026-05-02T00:00:00.000Z"]
-    assert only_times(schedules("preview", "a", "--zone", "UTC", *after)) == ["2026-05-01T09:00:00.000Z"]
+    assert only_times(schedules("preview", "a", "--tz", "UTC", *after)) == ["2026-05-01T09:00:00.000Z"]
     shop.app.run(shop.app.schedules.pause("a"))
     assert schedules("preview", "a").err == "it does not fire: it is paused until it is resumed\n"
 
@@ -202,7 +202,7 @@ def test_one_that_only_the_code_knows_is_previewed(in_code: Run) -> None:
     [
         ([], "say when with --rule"),
         (["--rule", "sometimes"], "is not a schedule"),
-        (["--rule", "@daily", "--zone", "Europe/Berln"], "did you mean Europe/Berlin"),
+        (["--rule", "@daily", "--tz", "Europe/Berln"], "did you mean Europe/Berlin"),
         (["--rule", "@daily", "--reader", "Mars"], "not an IANA time zone"),
         (["--rule", "@daily", "--grace", "soon"], "not a length of time"),
         (["--rule", "@daily", "--max", "5"], "--max needs --misfire all"),
@@ -217,7 +217,7 @@ def test_bad_input_is_refused(argv: list[str], said: str, run: Run) -> None:
 @pytest.mark.slow
 def fired_at_midnight_in_kiritimati(shop: Shop) -> date:
     """A schedule whose last local midnight was fired; it is 26 hours later in `Etc/GMT+12`. Returns its date there."""
-    put(shop, "a", "0 0 * * *", zone="Pacific/Kiritimati")
+    put(shop, "a", "0 0 * * *", tz="Pacific/Kiritimati")
     stored = shop.app.run(shop.app.schedules.get("a"))
     today = shop.app.now().astimezone(ZoneInfo("Pacific/Kiritimati")).replace(hour=0, minute=0, second=0, microsecond=0)
     last = stored.schedule.next_after(today - timedelta(seconds=1))
@@ -228,33 +228,33 @@ def fired_at_midnight_in_kiritimati(shop: Shop) -> date:
 def test_what_was_fired_before_a_change_of_zone_is_announced_by_nothing(schedules: Run, shop: Shop) -> None:
     fired = fired_at_midnight_in_kiritimati(shop)
     tomorrow = f"{fired + timedelta(days=1)}T12:00:00.000Z"  # midnight there
-    zone = ("--zone", "Etc/GMT+12")
-    assert only_times(schedules("preview", "a", *zone, "--json"))[0] == tomorrow
-    changes = schedules("diff", "a", *zone, "--json", "--days", "5").data["changes"]
+    tz = ("--tz", "Etc/GMT+12")
+    assert only_times(schedules("preview", "a", *tz, "--json"))[0] == tomorrow
+    changes = schedules("diff", "a", *tz, "--json", "--days", "5").data["changes"]
     assert f"{fired}T12:00:00.000Z" not in [change["after"]["utc"] for change in changes if change["after"]]
-    put_it = schedules("put", "a", *zone, "--yes")
+    put_it = schedules("put", "a", *tz, "--yes")
     assert put_it.out.splitlines()[2].split()[1] == str(fired + timedelta(days=1))
     shown = schedules("show", "a", "--json").data
     assert (shown["schedule"]["next"]["utc"], shown["coming"][0]["utc"]) == (tomorrow, tomorrow)
 
 
 def test_what_a_change_makes_due_is_announced_as_due_now(schedules: Run, shop: Shop) -> None:
-    put(shop, "a", "0 0 * * *", zone="Etc/GMT+12")
+    put(shop, "a", "0 0 * * *", tz="Etc/GMT+12")
     stored = shop.app.run(shop.app.schedules.get("a"))
     now = shop.app.now()
     last = stored.schedule.next_after(now - timedelta(days=1))
     shop.app.run(shop.app.store.write([Bundle((replace(stored, decided=last).derived().write(),))]))
-    zone = ("--zone", "Pacific/Kiritimati")  # its next midnight was hours ago there
-    assert only_times(schedules("preview", "a", *zone, "--json"))[0] < f"{now:%Y-%m-%dT%H:%M}"
-    assert "(at once)" in schedules("diff", "a", *zone).out
-    assert "due now: " in schedules("put", "a", *zone, "--yes").out.splitlines()[-1]
+    tz = ("--tz", "Pacific/Kiritimati")  # its next midnight was hours ago there
+    assert only_times(schedules("preview", "a", *tz, "--json"))[0] < f"{now:%Y-%m-%dT%H:%M}"
+    assert "(at once)" in schedules("diff", "a", *tz).out
+    assert "due now: " in schedules("put", "a", *tz, "--yes").out.splitlines()[-1]
     assert "(due now, was due " in schedules("show", "a").out
     assert "(due)" in schedules("list").out
 
 
 def test_what_is_too_late_to_be_caught_up_is_not_announced(schedules: Run, shop: Shop) -> None:
     now = shop.app.now()
-    put(shop, "a", f"0 {(now.hour + 12) % 24} * * *", zone="UTC", misfire="skip")
+    put(shop, "a", f"0 {(now.hour + 12) % 24} * * *", tz="UTC", misfire="skip")
     stored = shop.app.run(shop.app.schedules.get("a"))
     shop.app.run(shop.app.store.write([Bundle((replace(stored, since=now - timedelta(days=2)).derived().write(),))]))
     assert schedules("show", "a", "--json").data["schedule"]["next"]["utc"] > f"{now:%Y-%m-%dT%H:%M}"
@@ -263,7 +263,7 @@ def test_what_is_too_late_to_be_caught_up_is_not_announced(schedules: Run, shop:
 
 def test_diff(schedules: Run, shop: Shop) -> None:
     put(shop)
-    out = schedules("diff", "a", "--zone", "Europe/Paris", "--days", "10", "-n", "3")
+    out = schedules("diff", "a", "--tz", "Europe/Paris", "--days", "10", "-n", "3")
     assert out.out.startswith(
         "before: at 09:00 every day (cron 0 9 * * *), Asia/Tokyo time\n"
         "after:  at 09:00 every day (cron 0 9 * * *), Europe/Paris time\n"
@@ -274,11 +274,11 @@ def test_diff(schedules: Run, shop: Shop) -> None:
     assert (data["added"], data["removed"], data["moved"]) == (10, 10, 0)
     assert schedules("diff", "a", "--overlap", "skip").out.endswith("no time changes in the next 90 days\n")
     assert schedules("diff", "a").code == 2
-    assert shop.app.run(shop.app.schedules.get("a")).schedule.zone == "Asia/Tokyo", "nothing is saved"
+    assert shop.app.run(shop.app.schedules.get("a")).schedule.tz == "Asia/Tokyo", "nothing is saved"
 
 
 def test_diff_with_another_tzdata(schedules: Run, shop: Shop, tmp_path: Path) -> None:
-    put(shop, zone="Africa/Lagos")
+    put(shop, tz="Africa/Lagos")
     newer = tmp_path / "zoneinfo"
     (newer / "Africa").mkdir(parents=True)
     shutil.copy(str(files("tzdata").joinpath("zoneinfo/Asia/Tokyo")), newer / "Africa/Lagos")
@@ -303,7 +303,7 @@ def test_put_shows_what_it_would_do_and_needs_consent(in_code: Run, shop: Shop) 
         "t7",
         "--rule",
         "0 9 * * *",
-        "--zone",
+        "--tz",
         "Asia/Tokyo",
         "--task",
         "greet",
@@ -332,7 +332,7 @@ def test_put_keeps_what_is_not_given(schedules: Run, shop: Shop) -> None:
     put(shop, misfire="skip")
     before = shop.app.run(shop.app.schedules.get("a"))
     data = schedules("put", "a", "--rule", "0 10 * * *", "--yes", "--json").data["schedule"]
-    assert (data["schedule"]["zone"], data["schedule"]["misfire"]["mode"]) == ("Asia/Tokyo", "skip")
+    assert (data["schedule"]["tz"], data["schedule"]["misfire"]["mode"]) == ("Asia/Tokyo", "skip")
     after = shop.app.run(shop.app.schedules.get("a"))
     assert after.job == before.job
     assert "90 added, 90 removed" in schedules("put", "a", "--rule", "0 11 * * *", "--yes").out

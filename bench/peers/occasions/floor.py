@@ -37,7 +37,7 @@ NEVER = 2**62
 BATCH = 500  # people in a transaction
 YEAR = 365 * 86_400_000
 DUE_AT = round(INSTANT.timestamp() * 1000)
-TIMES = {"zone": "Europe/Berlin", "at": "09:00", "feb29": "feb28", "grace": "3d"}
+TIMES = {"tz": "Europe/Berlin", "at": "09:00", "feb29": "feb28", "grace": "3d"}
 
 PUT = "INSERT OR REPLACE INTO mainspring_documents VALUES (?, ?, ?, ?, ?, ?, ?)"
 DUE = """

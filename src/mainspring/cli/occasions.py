@@ -16,7 +16,14 @@ from mainspring.cli.terminal import Terminal
 if TYPE_CHECKING:  # importing occasions takes a while, and most commands do not need them
     from mainspring.features.people.occasions import Upcoming
 
-COLUMNS = [Column("LOCAL"), Column("PERSON", least=8), Column("KIND"), Column("ZONE"), Column("UTC"), Column("FOR")]
+COLUMNS = [
+    Column("LOCAL"),
+    Column("PERSON", least=8),
+    Column("KIND"),
+    Column("TIME ZONE"),
+    Column("UTC"),
+    Column("FOR"),
+]
 
 
 def add_commands(commands: Commands) -> None:
@@ -54,7 +61,7 @@ def plain_upcoming(one: Upcoming) -> dict[str, object]:
         "kind": one.kind,
         "on": str(one.on),
         "local": one.local.isoformat(),
-        "zone": one.zone,
+        "tz": one.tz,
         "due": one.due,
     }
 
@@ -63,7 +70,7 @@ def say_upcoming(terminal: Terminal, found: Sequence[Upcoming]) -> None:
     terminal.table(
         COLUMNS,
         [
-            [f"{one.local:%Y-%m-%d %H:%M}", one.person, one.kind, one.zone, f"{one.due:%Y-%m-%d %H:%M}", str(one.on)]
+            [f"{one.local:%Y-%m-%d %H:%M}", one.person, one.kind, one.tz, f"{one.due:%Y-%m-%d %H:%M}", str(one.on)]
             for one in found
         ],
     )

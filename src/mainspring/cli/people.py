@@ -24,7 +24,7 @@ SHOWN = 20  # bad rows; --json shows all
 PEOPLE = [
     Column("ID", least=8),
     Column("NAME", least=8),
-    Column("ZONE"),
+    Column("TIME ZONE"),
     Column("OCCASIONS", least=12),
     Column("EMAIL"),
 ]
@@ -48,7 +48,7 @@ def add_list(people: Commands) -> None:
     parser = add_command(people, "list", list_people, "list people by id, or find some", detail)
     parser.add_argument("--email", metavar="ADDRESS", help="with this e-mail address")
     parser.add_argument("--name", metavar="BEGINNING", help="whose first, last or whole name begins with this")
-    parser.add_argument("--zone", help="in this IANA zone")
+    parser.add_argument("--tz", metavar="TZ", help="in this time zone, an IANA name such as Europe/Berlin")
     parser.add_argument("--kind", help="with an occasion of this kind, such as birthday")
     parser.add_argument(
         "--attribute", type=parse_attribute, action="append", default=[], metavar="NAME=VALUE",
@@ -78,7 +78,7 @@ def add_delete(people: Commands) -> None:
 
 def add_import(people: Commands) -> None:
     detail = (
-        "The first line names the columns: id, zone, first_name, last_name, email, locale, quiet, address.…,\n"
+        "The first line names the columns: id, tz, first_name, last_name, email, locale, quiet, address.…,\n"
         "attribute.…, birthday, anniversary, occasion.… (a date; or followed by .at, .template and so on).\n"
         "Invalid rows are reported, and the others are imported. Importing again updates what has changed."
     )
@@ -119,7 +119,7 @@ def list_people(args: Namespace, terminal: Terminal) -> int:
         return Exit.OK
     if people:
         terminal.table(
-            PEOPLE, [[person.id, person.name, person.zone, kinds(person), person.email or ""] for person in people]
+            PEOPLE, [[person.id, person.name, person.tz, kinds(person), person.email or ""] for person in people]
         )
     else:
         terminal.note("no people")
@@ -132,7 +132,7 @@ def list_people(args: Namespace, terminal: Terminal) -> int:
 
 async def find(app: Mainspring, args: Namespace) -> tuple[list[Person], dict[str, str]]:
     """Read pages until enough people are found; return them, and the people that only a newer version can read."""
-    wanted = {"email": args.email, "name": args.name, "zone": args.zone, "kind": args.kind}
+    wanted = {"email": args.email, "name": args.name, "tz": args.tz, "kind": args.kind}
     people: list[Person] = []
     unreadable: dict[str, str] = {}
     cursor = args.after
@@ -179,7 +179,7 @@ def facts(person: Person) -> list[tuple[str, str]]:
     attributes = ", ".join(f"{name}={value}" for name, value in person.attributes.items())
     found = [
         ("Person", person.id), ("Name", person.name), ("E-mail", person.email), ("Addresses", addresses),
-        ("Zone", person.zone), ("Locale", person.locale), ("Quiet", person.quiet), ("Attributes", attributes),
+        ("Time zone", person.tz), ("Locale", person.locale), ("Quiet", person.quiet), ("Attributes", attributes),
         ("Occasions", kinds(person)),
     ]  # fmt: skip
     return [(label, printable(value)) for label, value in found if value]

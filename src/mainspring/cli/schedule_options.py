@@ -1,4 +1,4 @@
-"""The options of the command line for a schedule: its rule, its zone and its policies."""
+"""The options of the command line for a schedule: its rule, its time zone and its policies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mainspring.features.schedules.rules import Misfire, Schedule
 from mainspring.features.schedules.rules.policies import MISFIRES, OVERLAPS
 from mainspring.features.schedules.rules.zones import FOLDS, GAPS
 
-PLAIN = ("rule", "zone", "gap", "fold", "overlap", "jitter", "start", "end")
+PLAIN = ("rule", "tz", "gap", "fold", "overlap", "jitter", "start", "end")
 OF_MISFIRE = ("misfire", "grace", "max")
 
 
@@ -22,7 +22,7 @@ def add_rule_options(parser: Parser) -> None:
         metavar="RULE",
         help="when: cron such as '30 2 * * *', or 'every 90s', 'daily 09:00', 'monthly last 17:00'",
     )
-    parser.add_argument("--zone", metavar="ZONE", help="the time zone: an IANA name such as Europe/Berlin")
+    parser.add_argument("--tz", metavar="TZ", help="the time zone: an IANA name such as Europe/Berlin")
     parser.add_argument("--gap", choices=GAPS, help="what to do with a time that the clocks skip")
     parser.add_argument("--fold", choices=FOLDS, help="which to use of a time that comes twice")
     parser.add_argument("--misfire", choices=MISFIRES, help="which missed times are fired later")

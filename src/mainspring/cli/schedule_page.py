@@ -43,7 +43,7 @@ def say_schedules(
         Column("NEXT, LOCAL"),
         Column("NEXT, UTC"),
         Column("WHEN", least=14),
-        Column("ZONE", least=10),
+        Column("TIME ZONE", least=10),
         Column("LAST", least=10),
         Column("WHY NOT", least=12),
     )
@@ -58,7 +58,7 @@ def schedule_row(stored: StoredSchedule, entry: Entry | None, jobs: Mapping[str,
         "" if (coming := stored.coming(now)) is None else show_minutes(coming.local),
         show_next(stored, now),
         stored.schedule.rule.words(),
-        stored.schedule.zone,
+        stored.schedule.tz,
         last_cell(entry, jobs, now),
         Styled(why, "dim"),
     )
@@ -119,7 +119,7 @@ def show_next(stored: StoredSchedule, now: datetime) -> str:
 
 
 def show_minutes(moment: datetime) -> str:
-    """Return a time without its zone: local times look as on a clock on the wall."""
+    """Return a time without its time zone: local times look as on a clock on the wall."""
     return f"{moment:{TIME}:%S}" if moment.second else f"{moment:{TIME}}"
 
 
@@ -137,7 +137,7 @@ def say_schedule(
         say_block(terminal, "Arguments", json.dumps(arguments, indent=2, ensure_ascii=False))
     if rows:
         say_heading(terminal, "Coming times")
-        say_rows(terminal, rows, stored.schedule.zone, None, indent=INDENT)
+        say_rows(terminal, rows, stored.schedule.tz, None, indent=INDENT)
     if entries:
         say_heading(terminal, "Ledger")
         say_ledger(terminal, entries, indent=INDENT)
@@ -153,7 +153,7 @@ def list_fields(stored: StoredSchedule, now: datetime) -> Iterator[tuple[str, st
     yield "when", stored.describe()
     yield "not now", state_of(stored, now)[2]
     yield "task", f"{stored.task}, in queue {stored.job['queue']}"
-    yield "next", next_line(stored.coming(now), stored.schedule.zone, now)
+    yield "next", next_line(stored.coming(now), stored.schedule.tz, now)
     yield "last job", stored.last_job or ""
     yield "fired", f"{stored.fires:,} times" if stored.fires != 1 else "once"
     yield "declared", f"in the code of {stored.owner}" if stored.owner else "by hand"
@@ -169,10 +169,10 @@ def list_policies(schedule: Schedule) -> Iterator[tuple[str, str]]:
     yield "gap, fold", f"{schedule.gap}, {schedule.fold}"
 
 
-def next_line(occurrence: Occurrence | None, zone: str, now: datetime) -> str:
+def next_line(occurrence: Occurrence | None, tz: str, now: datetime) -> str:
     if occurrence is None:
         return ""
-    utc = "" if zone == "UTC" else f" {zone}, {show_minutes(occurrence.utc)}"
+    utc = "" if tz == "UTC" else f" {tz}, {show_minutes(occurrence.utc)}"
     due = "due now, was due " if occurrence.utc <= now else ""
     return f"{show_minutes(occurrence.local)}{utc} UTC ({due}{show_relative(occurrence.utc, now)})"
 
@@ -180,8 +180,8 @@ def next_line(occurrence: Occurrence | None, zone: str, now: datetime) -> str:
 # -- coming times -----------------------------------------------------------------------------------
 
 
-def say_rows(terminal: Terminal, rows: Sequence[Row], zone: str, reader: str | None, *, indent: str = "") -> None:
-    columns = [Column(zone), Column("UTC")]
+def say_rows(terminal: Terminal, rows: Sequence[Row], tz: str, reader: str | None, *, indent: str = "") -> None:
+    columns = [Column(tz), Column("UTC")]
     columns += [Column(reader)] if reader else []
     columns.append(Column("NOTE", least=12))
     terminal.table(columns, [time_row(row, reader=reader is not None) for row in rows], indent=indent)

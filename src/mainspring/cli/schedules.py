@@ -93,7 +93,7 @@ def add_preview(schedules: Commands) -> None:
     parser.add_argument(
         "-n", "--limit", type=parse_limit, default=10, dest="count", metavar="N", help="how many (default: 10)"
     )
-    parser.add_argument("--reader", metavar="ZONE", help="show the times in this zone too, such as your own")
+    parser.add_argument("--reader", metavar="TZ", help="show the times in this time zone too, such as your own")
     parser.add_argument("--after", type=parse_moment, metavar="TIME", help="begin at this time, not now: ISO 8601")
     add_store_options(parser)
 
@@ -109,7 +109,10 @@ def add_diff(schedules: Commands) -> None:
     add_rule_options(parser)
     parser.add_argument("--days", type=parse_positive, default=90, metavar="N", help="how many days (default: 90)")
     parser.add_argument(
-        "--tzdata", type=Path, metavar="DIR", help="use the zones in this directory, laid out as /usr/share/zoneinfo"
+        "--tzdata",
+        type=Path,
+        metavar="DIR",
+        help="use the time zones in this directory, laid out as /usr/share/zoneinfo",
     )
     parser.add_argument(
         "-n", "--limit", type=parse_limit, default=50, dest="count", metavar="N", help="how many to show (default: 50)"
@@ -292,11 +295,11 @@ def say_preview(
 ) -> int:
     rows = preview_schedule(schedule, after, args.count, since=since, reader=args.reader or "UTC")
     if terminal.json:
-        terminal.emit({"words": schedule.describe(), "zone": schedule.zone, "coming": plain_rows(rows)})
+        terminal.emit({"words": schedule.describe(), "tz": schedule.tz, "coming": plain_rows(rows)})
         return Exit.OK
     terminal.say(schedule.describe(), "bold")
     if rows:
-        say_rows(terminal, rows, schedule.zone, args.reader)
+        say_rows(terminal, rows, schedule.tz, args.reader)
     else:
         terminal.note("it does not fire" + (": it is paused until it is resumed" if schedule.pause else " any more"))
     return Exit.OK
@@ -324,7 +327,7 @@ def changed_schedule(app: Mainspring, args: Namespace, before: Schedule) -> Sche
     if args.id in app.schedules.declared:
         return app.schedules.declared[args.id].schedule
     in_code = f"the code of this application does not declare {args.id!r}"
-    msg = f"say what to change: --rule, --zone, a policy or --tzdata ({in_code})"
+    msg = f"say what to change: --rule, --tz, a policy or --tzdata ({in_code})"
     raise UsageError(msg, args.prog)
 
 
@@ -396,7 +399,7 @@ def consent_to_put(
         rows = preview_schedule(
             new.schedule if new else schedule, now, SHOWN_TIMES, since=new.position(now) if new else None
         )
-        say_rows(terminal, rows, schedule.zone, None)
+        say_rows(terminal, rows, schedule.tz, None)
         if known is not None and new is not None:
             ahead = timedelta(days=90)
             terminal.say(summarise(compare_stored(known, new, now, ahead), ahead))
@@ -444,7 +447,7 @@ def then(stored: StoredSchedule, done: str, now: datetime) -> str:
     if coming is None:
         return "it does not fire until it is resumed" if done == "paused" else "it has no more times"
     if coming.utc <= now:
-        return f"due now: {show_minutes(coming.local)} {stored.schedule.zone} has not been fired yet"
+        return f"due now: {show_minutes(coming.local)} {stored.schedule.tz} has not been fired yet"
     return f"next at {show_moment(coming.utc)}"
 
 

@@ -123,7 +123,7 @@ def as_data(courses: Sequence[Course], start: datetime, end: datetime) -> dict[s
             {
                 "id": one.stored.id,
                 "words": one.stored.describe(),
-                "zone": one.stored.schedule.zone,
+                "tz": one.stored.schedule.tz,
                 "state": state_of(one.stored, start)[0],
                 "why": state_of(one.stored, start)[2] or None,
                 "fires": one.fires,
@@ -156,7 +156,7 @@ def say_courses(terminal: Terminal, courses: Sequence[Course], start: datetime, 
         Column("FIRES", right=True),
         Column("FIRST, LOCAL"),
         Column("LAST, LOCAL"),
-        Column("ZONE", least=10),
+        Column("TIME ZONE", least=10),
         Column("REMARKS", least=14),
         Column("WHEN", least=14),
     )
@@ -177,7 +177,7 @@ def course_row(course: Course, start: datetime) -> Sequence[Cell]:
         Styled(f"{course.fires:,}", "" if course.fires else "dim"),
         local_of(course.first),
         local_of(course.last),
-        stored.schedule.zone,
+        stored.schedule.tz,
         Styled(", ".join([*([why] if why else []), *skipped, *clocks]), style if why else ""),
         stored.schedule.rule.words(),
     )

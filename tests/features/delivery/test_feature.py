@@ -114,7 +114,7 @@ async def test_hours_that_the_task_no_longer_has_hold_nobody_up(app: Mainspring,
 
 @pytest.fixture
 async def ana(app: Mainspring, kit: Kit) -> Person:
-    person = Person(id="ana", zone="Pacific/Auckland", quiet="22:00-08:00")  # 13 hours ahead: it is 01:00 there
+    person = Person(id="ana", tz="Pacific/Auckland", quiet="22:00-08:00")  # 13 hours ahead: it is 01:00 there
     await app.people.put(person)
     return person
 
@@ -133,12 +133,12 @@ async def test_a_persons_quiet_hours_are_kept(app: Mainspring, kit: Kit) -> None
 
 async def test_who_moves_is_met_at_their_new_hours(app: Mainspring, kit: Kit, ana: Person) -> None:
     await app.tasks["greet"].enqueue(person_id="ana")
-    await app.people.update("ana", zone="Asia/Tokyo")  # where it is 04:00 then
+    await app.people.update("ana", tz="Asia/Tokyo")  # where it is 04:00 then
     await at(kit, 12, day=2)
     assert sent(app) == ["01 23:00"]
 
 
-@pytest.mark.parametrize("person", [None, Person(id="bob", zone="Pacific/Auckland")])
+@pytest.mark.parametrize("person", [None, Person(id="bob", tz="Pacific/Auckland")])
 async def test_who_is_unknown_or_has_none_is_not_waited_for(app: Mainspring, kit: Kit, person: Person | None) -> None:
     if person is not None:
         await app.people.put(person)

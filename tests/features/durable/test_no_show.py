@@ -16,7 +16,7 @@ from mainspring.testing.kit import Kit
 
 PARIS = ZoneInfo("Europe/Paris")
 MORNING = datetime(2026, 6, 10, 8, tzinfo=PARIS)
-STAY = Stay(reservation="r1", guest="ana", night=date(2026, 6, 10), zone="Europe/Paris", eta=MORNING.replace(hour=15))
+STAY = Stay(reservation="r1", guest="ana", night=date(2026, 6, 10), tz="Europe/Paris", eta=MORNING.replace(hour=15))
 
 FIRST, SECOND, ALERT = "We are expecting you", "Shall we keep your room?", "nobody has come"
 

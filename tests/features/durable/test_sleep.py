@@ -166,7 +166,7 @@ async def test_local_times(quick: Kit, local: datetime, fold: str, utc: datetime
     ("moment", "tz", "problem"),
     [
         (datetime(2026, 7, 1), None, "has no time zone"),
-        (datetime(2026, 7, 1, tzinfo=UTC), "Europe/Berlin", "has a zone already"),
+        (datetime(2026, 7, 1, tzinfo=UTC), "Europe/Berlin", "has a time zone already"),
         (datetime(2026, 7, 1), "Berlin", "Europe/Berlin"),
         (datetime(9999, 12, 31, tzinfo=UTC), None, "9999"),
     ],

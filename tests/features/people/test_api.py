@@ -30,7 +30,7 @@ async def app() -> AsyncIterator[Mainspring]:
 
 ANA = Person(
     id="ana",
-    zone="Pacific/Auckland",
+    tz="Pacific/Auckland",
     first_name="Ana",
     last_name="Lee",
     email="ana@example.com",
@@ -54,7 +54,7 @@ async def test_what_is_put_is_there(app: Mainspring) -> None:
 
 
 async def test_changes_are_told_apart(app: Mainspring) -> None:
-    bob = Person(id="bob", zone="UTC")
+    bob = Person(id="bob", tz="UTC")
     assert await app.people.put_many([ANA, bob]) == [PersonChange.CREATED, PersonChange.CREATED]
     other = bob.with_changes(locale="de")
     assert await app.people.put_many([ANA, other]) == [PersonChange.UNCHANGED, PersonChange.UPDATED]
@@ -64,15 +64,15 @@ async def test_changes_are_told_apart(app: Mainspring) -> None:
 
 async def test_update_changes_what_is_given(app: Mainspring) -> None:
     await app.people.put(ANA)
-    after = await app.people.update("ana", zone="Europe/Paris", quiet=None)
-    assert (after.zone, after.quiet, after.email) == ("Europe/Paris", None, ANA.email)
+    after = await app.people.update("ana", tz="Europe/Paris", quiet=None)
+    assert (after.tz, after.quiet, after.email) == ("Europe/Paris", None, ANA.email)
     assert await app.people.get("ana") == after
-    with pytest.raises(InvalidPerson, match="zone: 'Paris' is not an IANA time zone; did you mean Europe/Paris"):
-        await app.people.update("ana", zone="Paris")
+    with pytest.raises(InvalidPerson, match="tz: 'Paris' is not an IANA time zone; did you mean Europe/Paris"):
+        await app.people.update("ana", tz="Paris")
     with pytest.raises(InvalidPerson, match="shoe_size"):
         await app.people.update("ana", shoe_size=40)
     with pytest.raises(PersonNotFound, match="bob"):
-        await app.people.update("bob", zone="UTC")
+        await app.people.update("bob", tz="UTC")
 
 
 async def test_one_of_each_kind(app: Mainspring) -> None:
@@ -86,7 +86,7 @@ async def test_one_of_each_kind(app: Mainspring) -> None:
 
 
 async def test_people_are_listed_by_id(app: Mainspring) -> None:
-    everyone = [Person(id=f"p{number:04}", zone="UTC", locale="de" if number % 100 else "fr") for number in range(1200)]
+    everyone = [Person(id=f"p{number:04}", tz="UTC", locale="de" if number % 100 else "fr") for number in range(1200)]
     await app.people.put_many(everyone[::-1])
     assert [one.id for one in await app.people.list(limit=2, after="p0009")] == ["p0010", "p0011"]
     assert [one async for one in app.people.all()] == everyone
@@ -96,9 +96,9 @@ async def test_people_are_listed_by_id(app: Mainspring) -> None:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"zone": "Europe/Londn"}, "did you mean Europe/London"),
-        ({"zone": "auckland"}, "Pacific/Auckland"),
-        ({"zone": "+02:00"}, "Europe/Paris"),
+        ({"tz": "Europe/Londn"}, "did you mean Europe/London"),
+        ({"tz": "auckland"}, "Pacific/Auckland"),
+        ({"tz": "+02:00"}, "Europe/Paris"),
         ({"id": ""}, "printable"),
         ({"id": "a\nb"}, "printable"),
         ({"email": "ana"}, "not an e-mail address"),
@@ -113,7 +113,7 @@ async def test_people_are_listed_by_id(app: Mainspring) -> None:
 )
 def test_what_cannot_be_is_refused_with_the_reason(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValidationError, match=reason):
-        Person.model_validate({"id": "p", "zone": "UTC", **fields})
+        Person.model_validate({"id": "p", "tz": "UTC", **fields})
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def file(tmp_path: Path) -> Write:
 
 
 FILE = """\
-id,zone,first_name,last_name,email,quiet,birthday,birthday.at,anniversary,address.sms,attribute.team
+id,tz,first_name,last_name,email,quiet,birthday,birthday.at,anniversary,address.sms,attribute.team
 p1,Pacific/Auckland,Ana,Lee,ana@example.com,22:00-08:00,1990-12-30,10:00,,+64 21 000,blue
 p2,America/New_York,"Bo, Jr",,,,12-30,,2010-06-01,,
 """
@@ -173,7 +173,7 @@ async def test_people_of_a_file(app: Mainspring, file: Write) -> None:
     one, two = await app.people.list()
     assert one == Person(
         id="p1",
-        zone="Pacific/Auckland",
+        tz="Pacific/Auckland",
         first_name="Ana",
         last_name="Lee",
         email="ana@example.com",
@@ -197,7 +197,7 @@ async def test_a_file_again_changes_what_is_different(app: Mainspring, file: Wri
 
 async def test_bad_rows_are_reported_and_the_others_imported(app: Mainspring, file: Write) -> None:
     text = """\
-Id;zone;email;birthday
+Id;tz;email;birthday
 good;Europe/Paris;a@b;1990-01-02
 
 ;Europe/Paris;;
@@ -216,16 +216,16 @@ last;UTC;;02-29
         (4, "Id"),
         (5, "birthday"),
         (5, "email"),
-        (5, "zone"),
+        (5, "tz"),
         (6, ""),
         (7, "Id"),
         (9, "Id"),
         (10, ""),
-        (11, "zone"),
+        (11, "tz"),
     ]
     assert report.bad_rows == 7
     reasons = {(problem.line, problem.column): problem.reason for problem in report.problems}
-    assert "did you mean Europe/Paris or" in reasons[5, "zone"]
+    assert "did you mean Europe/Paris or" in reasons[5, "tz"]
     assert "there are 4 columns" in reasons[6, ""]
     assert "UTF-8" in reasons[10, ""]
     assert [person.id for person in await app.people.list()] == ["good", "last"]
@@ -237,7 +237,7 @@ async def test_lines_about_one_person_take_effect_in_their_order(
     monkeypatch.setattr(api, "CHUNK", 2)
     progress: list[int] = []
     lines = ["p1,UTC,first", "p2,UTC,Bo", "p1,UTC,second", "p3,UTC,Cy", "p1,UTC,third", "p4,UTC,", "p1,UTC,last"]
-    report = await app.people.import_csv(file("id,zone,first_name\n" + "\n".join(lines)), on_progress=progress.append)
+    report = await app.people.import_csv(file("id,tz,first_name\n" + "\n".join(lines)), on_progress=progress.append)
     assert (report.created, report.updated, report.problems) == (4, 3, [])
     assert (await app.people.get("p1")).first_name == "last"
     assert progress == [3, 5, 7, 8]
@@ -248,7 +248,7 @@ async def test_problems_keep_their_lines_however_the_file_is_divided(
 ) -> None:
     monkeypatch.setattr(api, "CHUNK", 3)
     lines = [f"p{number},{'UTC' if number % 4 else 'Nowhere'}" for number in range(20)]
-    report = await app.people.import_csv(file("id,zone\n" + "\n".join(lines)))
+    report = await app.people.import_csv(file("id,tz\n" + "\n".join(lines)))
     assert [problem.line for problem in report.problems] == [2, 6, 10, 14, 18]
     assert report.created == 15
 
@@ -258,7 +258,7 @@ async def test_what_comes_before_an_error_is_put(app: Mainspring, monkeypatch: p
 
     def some() -> Iterator[Person]:
         for number in range(4):
-            yield Person(id=f"p{number}", zone="UTC")
+            yield Person(id=f"p{number}", tz="UTC")
         message = "the source is gone"
         raise OSError(message)
 
@@ -274,7 +274,7 @@ async def test_a_long_import_leaves_the_process_as_it_was(app: Mainspring, monke
     def some() -> Iterator[Person]:
         for number in range(5):
             during.add(gc.get_threshold())
-            yield Person(id=f"p{number}", zone="UTC")
+            yield Person(id=f"p{number}", tz="UTC")
 
     await app.people.put_many(some())
     assert len(during) == 2
@@ -296,7 +296,7 @@ async def test_a_store_that_fails_ends_an_import(app: Mainspring, monkeypatch: p
     monkeypatch.setattr(app.store, "write", fail_later)
     before = asyncio.all_tasks()
     with pytest.raises(StoreUnavailable, match="away"):
-        await app.people.put_many(Person(id=f"p{number}", zone="UTC") for number in range(9))
+        await app.people.put_many(Person(id=f"p{number}", tz="UTC") for number in range(9))
     assert [person.id for person in await app.people.list()] == ["p0", "p1"]
     assert asyncio.all_tasks() == before
 
@@ -313,8 +313,8 @@ async def test_a_dry_run_writes_nothing(app: Mainspring, file: Write) -> None:
     ("header", "columns", "reason"),
     [
         ("", {}, "is empty"),
-        ("name,zone", {}, "'name'.*first_name"),
-        ("zone,email", {}, "no column is named id"),
+        ("name,tz", {}, "'name'.*first_name"),
+        ("tz,email", {}, "no column is named id"),
         ("id,e-mail", {}, "did you mean email"),
         ("id,email", {"mail": "email"}, "no column 'mail'"),
         ("id,a,b", {"a": "email", "b": "email"}, "two columns are email"),
@@ -331,12 +331,12 @@ async def test_columns_of_ones_own(app: Mainspring, file: Write) -> None:
     @app.occasion("name-day")
     async def celebrate(person: Person) -> None: ...
 
-    text = "id,zone,junk,name-day,occasion.hired\np1,UTC,x,03-04,2020-05-06\n"
+    text = "id,tz,junk,name-day,occasion.hired\np1,UTC,x,03-04,2020-05-06\n"
     await app.people.import_csv(file(text), columns={"junk": ""})
     (person,) = await app.people.list()
     assert [(one.kind, one.date) for one in person.occasions] == [("hired", "2020-05-06"), ("name-day", "03-04")]
 
 
 async def test_the_last_row_of_a_person_counts(app: Mainspring, file: Write) -> None:
-    await app.people.import_csv(file("id,zone\np1,UTC\np1,Asia/Tokyo\n"))
-    assert (await app.people.get("p1")).zone == "Asia/Tokyo"
+    await app.people.import_csv(file("id,tz\np1,UTC\np1,Asia/Tokyo\n"))
+    assert (await app.people.get("p1")).tz == "Asia/Tokyo"

@@ -40,8 +40,8 @@ def test_the_example_can_be_read() -> None:
 def test_the_table_of_times_is_what_happens() -> None:
     rows = re.findall(r"^\| `(\w+/\w+)` \| (\d+ \w+).*? \| (.*?) UTC \|$", PAGE, re.MULTILINE)
     assert len(rows) == 3
-    for zone, day, utc in rows:
+    for tz, day, utc in rows:
         date = f"{datetime.strptime(day + ' 2000', '%d %B %Y'):%m-%d}"  # noqa: DTZ007 - a date
-        moment = Times(zone, date, "09:00", "feb28", "3d").in_year(2025)
+        moment = Times(tz, date, "09:00", "feb28", "3d").in_year(2025)
         assert moment
         assert f"{moment.utc:%Y-%m-%d %H:%M}" == utc

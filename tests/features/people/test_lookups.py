@@ -27,7 +27,7 @@ class Register:
         self.opened.set()
 
     def add(self, id: str, name: str = "") -> None:
-        self.people[id] = Person(id=id, zone="UTC", first_name=name)
+        self.people[id] = Person(id=id, tz="UTC", first_name=name)
 
     async def read(self, ids: Sequence[str]) -> Mapping[str, Person | None]:
         self.reads.append(set(ids))
@@ -98,7 +98,7 @@ async def test_a_read_that_fails_is_told_to_all_who_asked(register: Register, lo
 async def test_no_job_sees_what_another_does_to_the_same_person(
     register: Register, lookups: Lookups[Person | None]
 ) -> None:
-    register.people["p1"] = Person(id="p1", zone="UTC", attributes={"tags": []})
+    register.people["p1"] = Person(id="p1", tz="UTC", attributes={"tags": []})
     one, other = await asyncio.gather(lookups.get("p1"), lookups.get("p1"))
     assert one is not None
     assert other is not None
@@ -141,7 +141,7 @@ async def test_a_burst_reads_its_people_together(monkeypatch: pytest.MonkeyPatch
         return await read(keys)
 
     today = Occasion(kind="birthday", date="03-01", at="09:00")
-    await app.people.put_many(Person(id=f"p{number}", zone="UTC", occasions=[today]) for number in range(60))
+    await app.people.put_many(Person(id=f"p{number}", tz="UTC", occasions=[today]) for number in range(60))
     monkeypatch.setattr(app.store, "documents", counted)
     await app.worker().drain()
     assert sorted(greeted) == sorted(f"p{number}" for number in range(60))

@@ -40,7 +40,7 @@ class Life:
 
     def put(self, **fields: Any) -> None:
         self.fields |= fields
-        own = {name: self.fields[name] for name in ("zone", "quiet") if name in self.fields}
+        own = {name: self.fields[name] for name in ("tz", "quiet") if name in self.fields}
         rest = {name: value for name, value in self.fields.items() if name not in own}
         person = Person(id="p", occasions=[Occasion(kind="birthday", **rest)], **own)
         before = self.plan
@@ -79,13 +79,13 @@ class Life:
 SUMMER = at(2025, 6, 1)
 
 
-def born(zone: str, day: str = "12-30", now: datetime = SUMMER, **fields: Any) -> Life:
+def born(tz: str, day: str = "12-30", now: datetime = SUMMER, **fields: Any) -> Life:
     life = Life(now)
-    life.put(zone=zone, date=day, **fields)
+    life.put(tz=tz, date=day, **fields)
     return life
 
 
-# -- from one zone to another ------------------------------------------------------------------------------
+# -- from one time zone to another ------------------------------------------------------------------------------
 
 AUCKLAND, LOS_ANGELES = "Pacific/Auckland", "America/Los_Angeles"
 NINE_IN_AUCKLAND, NINE_IN_LOS_ANGELES = at(2025, 12, 29, 20), at(2025, 12, 30, 17)
@@ -103,7 +103,7 @@ NINE_IN_AUCKLAND, NINE_IN_LOS_ANGELES = at(2025, 12, 29, 20), at(2025, 12, 30, 1
 def test_from_auckland_to_los_angeles_on_the_day_itself(moves_at: datetime, sent_at: datetime) -> None:
     life = born(AUCKLAND)
     life.pass_until(moves_at)
-    life.put(zone=LOS_ANGELES)
+    life.put(tz=LOS_ANGELES)
     life.pass_until(at(2026, 6, 1))
     assert life.sent == [(date(2025, 12, 30), sent_at)]
     assert life.due == at(2026, 12, 30, 17)
@@ -125,7 +125,7 @@ def test_from_los_angeles_to_auckland_on_the_day_itself(
     """Whatever the policies: a move costs nobody a message."""
     life = born(LOS_ANGELES, **policy)
     life.pass_until(moves_at)
-    life.put(zone=AUCKLAND)
+    life.put(tz=AUCKLAND)
     life.pass_until(at(2026, 6, 1))
     assert life.sent == [(date(2025, 12, 30), sent_at)]
     assert life.due == at(2026, 12, 29, 20)
@@ -145,10 +145,10 @@ def test_whenever_one_moves_each_year_is_sent_once(before: str, after: str, day:
         for back in (False, True):
             life = born(before, day, at(2025, 2, 1))
             life.pass_until(middle + hours * HOUR)
-            life.put(zone=after)
+            life.put(tz=after)
             if back:
                 life.pass_until(life.now + 7 * HOUR)
-                life.put(zone=before)
+                life.put(tz=before)
             life.pass_until(at(2027, 12, 1))
             first = 2026 if day == "01-01" else 2025
             assert [on for on, _ in life.sent][:2] == [date(first, month, number), date(first + 1, month, number)]
@@ -158,7 +158,7 @@ def test_whenever_one_moves_each_year_is_sent_once(before: str, after: str, day:
 
 
 def local_nine(on: date, zones: tuple[str, str]) -> datetime:
-    return max(datetime(on.year, on.month, on.day, 9, tzinfo=ZoneInfo(zone)) for zone in zones)
+    return max(datetime(on.year, on.month, on.day, 9, tzinfo=ZoneInfo(tz)) for tz in zones)
 
 
 def test_another_send_time_on_the_day_itself() -> None:
@@ -176,14 +176,14 @@ def test_a_move_does_not_make_an_old_one_new() -> None:
     """What an outage made too late stays too late."""
     life = born("UTC", grace="1h")
     life.now = at(2025, 12, 30, 23)
-    life.put(zone="Europe/Berlin")
+    life.put(tz="Europe/Berlin")
     assert life.sent == []
     assert [entry.reason for entry in life.entries] == ["too_late"]
 
 
 def test_who_was_put_too_late_and_moves_to_where_it_is_not_gets_it() -> None:
     life = born(AUCKLAND, now=at(2025, 12, 30, 4), late="skip")
-    life.put(zone=LOS_ANGELES)
+    life.put(tz=LOS_ANGELES)
     life.pass_until(at(2026, 6, 1))
     assert life.sent == [(date(2025, 12, 30), NINE_IN_LOS_ANGELES)]
 
@@ -234,7 +234,7 @@ def test_a_date_that_is_corrected_to_today() -> None:
 # -- whatever happens --------------------------------------------------------------------------------------
 
 CHANGES = st.one_of(
-    st.tuples(st.just("zone"), st.sampled_from([*ZONES, "UTC", "Europe/London", "Pacific/Apia", "Africa/Casablanca"])),
+    st.tuples(st.just("tz"), st.sampled_from([*ZONES, "UTC", "Europe/London", "Pacific/Apia", "Africa/Casablanca"])),
     st.tuples(st.just("at"), st.sampled_from(["00:00", "02:30", "09:00", "23:59"])),
     st.tuples(st.just("quiet"), st.sampled_from([None, "22:00-08:00", "08:00-22:00", "12:00-13:00"])),
 )

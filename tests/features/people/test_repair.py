@@ -18,8 +18,8 @@ from mainspring.testing.kit import Kit
 
 START = datetime(2026, 3, 1, 8, tzinfo=UTC)
 BIRTHDAY = Occasion(kind="birthday", date="1990-03-01")
-ANA = Person(id="ana", zone="UTC", email="ana@example.com", occasions=[BIRTHDAY, Occasion(kind="hired", date="06-15")])
-BOB = Person(id="bob", zone="UTC", email="bob@example.com")
+ANA = Person(id="ana", tz="UTC", email="ana@example.com", occasions=[BIRTHDAY, Occasion(kind="hired", date="06-15")])
+BOB = Person(id="bob", tz="UTC", email="bob@example.com")
 PLAN = Key("occasions.birthday", "", "ana")
 
 

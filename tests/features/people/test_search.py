@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from mainspring import Mainspring, Occasion, Person
-from mainspring.errors import UnknownZone
+from mainspring.errors import UnknownTimeZone
 from mainspring.features.people import api
 
 ANA = Person(
-    id="ana", zone="Pacific/Auckland", first_name="Ana", last_name="Lee", email="Ana@Example.com",
+    id="ana", tz="Pacific/Auckland", first_name="Ana", last_name="Lee", email="Ana@Example.com",
     attributes={"team": "blue", "score": 3, "vip": True}, occasions=[Occasion(kind="birthday", date="12-30")],
 )  # fmt: skip
-BOB = Person(id="bob", zone="UTC", first_name="Bob", last_name="Ångström", email="team@example.com")
+BOB = Person(id="bob", tz="UTC", first_name="Bob", last_name="Ångström", email="team@example.com")
 CAT = Person(
-    id="cat", zone="UTC", last_name="Leeds", email="TEAM@example.com", attributes={"score": "3", "team": None},
+    id="cat", tz="UTC", last_name="Leeds", email="TEAM@example.com", attributes={"score": "3", "team": None},
     occasions=[Occasion(kind="hired", date="06-15")],
 )  # fmt: skip
 
@@ -42,7 +42,7 @@ async def app() -> AsyncIterator[Mainspring]:
         ({"name": "ana l"}, "ana"),
         ({"name": "ångs"}, "bob"),
         ({"name": "ee"}, ""),
-        ({"zone": "UTC"}, "bob cat"),
+        ({"tz": "UTC"}, "bob cat"),
         ({"kind": "hired"}, "cat"),
         ({"kind": "name day"}, ""),
         ({"attributes": {"score": 3}}, "ana"),
@@ -50,7 +50,7 @@ async def app() -> AsyncIterator[Mainspring]:
         ({"attributes": {"vip": "true"}}, "ana"),
         ({"attributes": {"vip": True, "team": "red"}}, ""),
         ({"email": "team@example.com", "kind": "hired"}, "cat"),
-        ({"name": "lee", "zone": "Pacific/Auckland"}, "ana"),
+        ({"name": "lee", "tz": "Pacific/Auckland"}, "ana"),
     ],
 )
 async def test_all_that_is_given_must_fit(app: Mainspring, wanted: dict[str, Any], found: str) -> None:
@@ -59,8 +59,8 @@ async def test_all_that_is_given_must_fit(app: Mainspring, wanted: dict[str, Any
 
 
 async def test_a_zone_that_does_not_exist_is_refused(app: Mainspring) -> None:
-    with pytest.raises(UnknownZone):
-        await app.people.find(zone="Mars/Olympus")
+    with pytest.raises(UnknownTimeZone):
+        await app.people.find(tz="Mars/Olympus")
 
 
 async def test_who_changes_is_found_by_what_is_true_now(app: Mainspring) -> None:
@@ -85,7 +85,7 @@ async def test_pages_follow_each_other(
         await app.people.delete(person.id)
     day = Occasion(kind="birthday", date="06-15")
     many = [
-        Person(id=f"p{number:03}", zone="UTC", first_name="x", email="all@example.com", occasions=[day])
+        Person(id=f"p{number:03}", tz="UTC", first_name="x", email="all@example.com", occasions=[day])
         for number in range(50)
     ]
     await app.people.put_many(many)

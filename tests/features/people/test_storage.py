@@ -25,7 +25,7 @@ ANA, PLAN, LEDGER = Key("people", "", "ana"), Key("occasions.birthday", "", "ana
 
 
 def a_person(id: str, **fields: Any) -> Person:
-    return Person(**{"id": id, "zone": "UTC", "occasions": [Occasion(kind="birthday", date="1990-03-01")], **fields})
+    return Person(**{"id": id, "tz": "UTC", "occasions": [Occasion(kind="birthday", date="1990-03-01")], **fields})
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ async def rewrite(app: Mainspring, key: Key, *place: str | int, value: Any) -> D
 async def test_a_field_of_a_person_is_kept_whatever_is_changed(app: Mainspring, tmp_path: Path) -> None:
     await rewrite(app, ANA, "pronouns", value=["she", "her"])
     assert (await app.people.get("ana")).email == "ana@example.com"
-    await app.people.update("ana", zone="Asia/Tokyo")
+    await app.people.update("ana", tz="Asia/Tokyo")
     await app.people.put_occasion("ana", Occasion(kind="hired", date="06-15"))
     await app.people.put(a_person("ana", first_name="Ana"))
     file = tmp_path / "people.csv"
@@ -74,7 +74,7 @@ async def test_a_field_of_a_plan_is_kept_when_it_fires_and_when_it_is_moved(
     await rewrite(app, PLAN, "remembered", value={"by": "a newer version"})
     await kit.time.advance(hours=2)
     assert sorted(greeted) == ["ana", "bob"]
-    await app.people.update("ana", zone="Asia/Tokyo")
+    await app.people.update("ana", tz="Asia/Tokyo")
     assert json.loads((await stored(app, PLAN)).data)["remembered"] == {"by": "a newer version"}
 
 
@@ -99,7 +99,7 @@ WHENS = [
     (("occasions", 0, "days_before"), 3),
     (("occasions", 0, "feb29"), "mar2"),
     (("occasions", 0, "date"), "easter"),
-    (("zone",), "Mars/Phobos"),
+    (("tz",), "Mars/Phobos"),
     (("quiet",), "22:00-08:00, 12:00-13:00"),
 ]
 
@@ -144,7 +144,7 @@ async def test_others_are_found_and_listed(app: Mainspring) -> None:
         (("times", "date"), "easter"),
         (("times", "at"), "dawn"),
         (("times", "grace"), "a while"),
-        (("times", "zone"), "Mars/Phobos"),
+        (("times", "tz"), "Mars/Phobos"),
         (("times", "quiet"), "siesta"),
         (("next",), "soon"),
     ],
@@ -163,8 +163,8 @@ async def test_a_plan_that_cannot_be_understood_is_left_to_newer_workers(
     assert [one.person for one in await app.occasions.upcoming()] == []
     assert await app.occasions.next("ana") == []
     with pytest.raises(InvalidPerson, match="the plan for the birthday of person 'ana' cannot be read"):
-        await app.people.update("ana", zone="Asia/Tokyo")
-    assert (await app.people.get("ana")).zone == "UTC"
+        await app.people.update("ana", tz="Asia/Tokyo")
+    assert (await app.people.get("ana")).tz == "UTC"
 
 
 async def test_zones_are_looked_at_once_more_by_who_understands_all(
@@ -215,8 +215,8 @@ def test_what_is_not_used_is_not_written() -> None:
     """So that older versions can read it. A new field belongs here only if it is needed by all of them."""
     person = a_person("ana")
     data = json.loads(person.to_json({}))
-    assert set(data) == {"id", "zone", "first_name", "last_name", "addresses", "attributes", "occasions"}
+    assert set(data) == {"id", "tz", "first_name", "last_name", "addresses", "attributes", "occasions"}
     assert set(data["occasions"][0]) == {"kind", "date", "at", "feb29", "late", "grace"}
     plan = Plan("ana", "birthday", Times.of(person, person.occasions[0]))
     assert set(plan.to_data()) == {"times", "tzdata"}
-    assert set(plan.to_data()["times"]) == {"zone", "date", "at", "feb29", "grace"}
+    assert set(plan.to_data()["times"]) == {"tz", "date", "at", "feb29", "grace"}

@@ -30,10 +30,10 @@ def at(year: int, month: int, day: int, hour: int = 0, minute: int = 0) -> datet
 START = at(2025, 1, 2, 12)  # it is past New Year everywhere
 
 
-def a_person(zone: str, day: str = "1990-12-30", who: str = "p1", **fields: Any) -> Person:
+def a_person(tz: str, day: str = "1990-12-30", who: str = "p1", **fields: Any) -> Person:
     names = ("at", "feb29", "late", "grace", "template", "channel")
     details = {name: fields.pop(name) for name in names if name in fields}
-    return Person(id=who, zone=zone, occasions=[Occasion(kind="birthday", date=day, **details)], **fields)
+    return Person(id=who, tz=tz, occasions=[Occasion(kind="birthday", date=day, **details)], **fields)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def times(sent: Sent) -> list[datetime]:
 
 
 @pytest.mark.parametrize(
-    ("zone", "born", "utc"),
+    ("tz", "born", "utc"),
     [
         ("America/New_York", "1990-12-30", at(2025, 12, 30, 14)),
         ("Australia/Melbourne", "1990-12-30", at(2025, 12, 29, 22)),  # another day by UTC
@@ -80,15 +80,15 @@ def times(sent: Sent) -> list[datetime]:
     ],
 )
 async def test_the_message_is_sent_at_nine_local_time(  # noqa: PLR0917 - a table
-    app: Mainspring, kit: Kit, sent: Sent, zone: str, born: str, utc: datetime
+    app: Mainspring, kit: Kit, sent: Sent, tz: str, born: str, utc: datetime
 ) -> None:
-    await app.people.put(a_person(zone, born))
+    await app.people.put(a_person(tz, born))
     await kit.time.advance_to(utc - timedelta(seconds=1), raise_errors=True)
     assert sent == []
     await kit.time.advance_to(utc, raise_errors=True)
     ((_, moment, occasion),) = sent
     assert (moment, occasion.due) == (utc, utc)
-    local = utc.astimezone(ZoneInfo(zone))
+    local = utc.astimezone(ZoneInfo(tz))
     assert (local.hour, local.minute) == (9, 0)
     assert (occasion.on, occasion.age) == (local.date(), local.year - 1990)
     (job,) = kit.jobs()
@@ -117,7 +117,7 @@ async def test_a_year_with_many_people_everywhere(app: Mainspring, kit: Kit, sen
     await kit.time.advance_to(at(2026, 1, 2), raise_errors=True)
     assert sorted(who for who, _, _ in sent) == [person.id for person in people]
     for who, moment, occasion in sent:
-        local = moment.astimezone(ZoneInfo(people[int(who[1:])].zone))
+        local = moment.astimezone(ZoneInfo(people[int(who[1:])].tz))
         assert (local.date(), local.time()) == (occasion.on, time(9)), who
         leap_day = occasion.date == "02-29" and f"{local:%m-%d}" in {"02-28", "03-01"}
         assert leap_day or f"{local:%m-%d}" == occasion.date
@@ -334,7 +334,7 @@ async def test_the_handler_gets_the_person_as_they_are_when_it_runs(app: Mainspr
         names.append(person.name)
 
     await app.people.put(
-        Person(id="p1", zone="UTC", first_name="Ana", occasions=[Occasion(kind="anniversary", date="06-07")])
+        Person(id="p1", tz="UTC", first_name="Ana", occasions=[Occasion(kind="anniversary", date="06-07")])
     )
     await app.pause("mail")
     await kit.time.advance_to(at(2025, 6, 7, 10))
@@ -423,7 +423,7 @@ async def test_the_dedupe_key_outlives_all_that_remembers(app: Mainspring, kit: 
 
 
 async def test_a_kind_without_a_handler_waits_for_one(app: Mainspring, kit: Kit) -> None:
-    await app.people.put(Person(id="p1", zone="UTC", occasions=[Occasion(kind="name-day", date="06-07")]))
+    await app.people.put(Person(id="p1", tz="UTC", occasions=[Occasion(kind="name-day", date="06-07")]))
     await kit.time.advance_to(at(2025, 6, 7, 10))
     assert kit.jobs() == []
     done = []
@@ -469,7 +469,7 @@ async def test_options_of_tasks_are_those_of_handlers_too(kit: Kit, app: Mainspr
         tried.append(f"{person.id} {app.now():%H:%M}")
 
     await app.breakers.open("mail", reason="the server is being moved")
-    await app.people.put(Person(id="p1", zone="UTC", occasions=[Occasion(kind="hired", date="06-07")]))
+    await app.people.put(Person(id="p1", tz="UTC", occasions=[Occasion(kind="hired", date="06-07")]))
     await kit.time.advance_to(at(2025, 6, 7, 11))
     assert tried == []
     await app.breakers.close("mail")
@@ -486,7 +486,7 @@ async def test_one_function_may_handle_several_kinds(kit: Kit, app: Mainspring) 
         done.append(occasion.kind)
 
     both = [Occasion(kind=kind, date="06-07") for kind in ("hired", "name-day")]
-    await app.people.put(Person(id="p1", zone="UTC", occasions=both))
+    await app.people.put(Person(id="p1", tz="UTC", occasions=both))
     await kit.time.advance_to(at(2025, 6, 7, 10), raise_errors=True)
     assert sorted(done) == ["hired", "name-day"]
 

@@ -53,8 +53,8 @@ def apps(make: Make, number: int = 1) -> AbstractAsyncContextManager[list[Mainsp
 async def greet(person: Person) -> None: ...
 
 
-def a_person(number: int, zone: str = "Europe/Berlin", day: str = "1990-03-02") -> Person:
-    return Person(id=f"p{number:03}", zone=zone, occasions=[Occasion(kind="birthday", date=day)])
+def a_person(number: int, tz: str = "Europe/Berlin", day: str = "1990-03-02") -> Person:
+    return Person(id=f"p{number:03}", tz=tz, occasions=[Occasion(kind="birthday", date=day)])
 
 
 async def keys(app: Mainspring) -> Counter[str | None]:
@@ -82,7 +82,7 @@ async def test_moves_and_fires_at_once(make: Make, clock: ManualClock) -> None:
         await asyncio.gather(
             one.timers.run_due(),
             other.people.apply(
-                [(f"p{n:03}", lambda known: known and known.with_changes(zone="America/New_York")) for n in range(40)]
+                [(f"p{n:03}", lambda known: known and known.with_changes(tz="America/New_York")) for n in range(40)]
             ),
             one.timers.run_due(),
         )
@@ -90,19 +90,19 @@ async def test_moves_and_fires_at_once(make: Make, clock: ManualClock) -> None:
             clock.advance(timedelta(hours=6))
             await asyncio.gather(one.timers.run_due(), other.timers.run_due())
         assert await keys(one) == {f"p{number:03}:birthday:2026-03-02": 1 for number in range(40)}
-        assert {person.zone for person in await one.people.list()} == {"America/New_York"}
+        assert {person.tz for person in await one.people.list()} == {"America/New_York"}
 
 
 async def test_two_who_change_a_person_at_once_both_do(make: Make) -> None:
     async with apps(make, 3) as (one, two, three):
         await one.people.put(a_person(1))
         await asyncio.gather(
-            one.people.update("p001", zone="Asia/Tokyo"),
+            one.people.update("p001", tz="Asia/Tokyo"),
             two.people.put_occasion("p001", Occasion(kind="name-day", date="03-03")),
             three.people.update("p001", first_name="Ana"),
         )
         person = await one.people.get("p001")
-        assert (person.zone, person.first_name, len(person.occasions)) == ("Asia/Tokyo", "Ana", 2)
+        assert (person.tz, person.first_name, len(person.occasions)) == ("Asia/Tokyo", "Ana", 2)
         found = await one.occasions.next("p001")
         assert {f"{one.local:%H:%M %Z}" for one in found} == {"09:00 JST"}
 
@@ -144,10 +144,10 @@ async def test_on_dynamodb(clock: ManualClock) -> None:
 
     @app.occasion("birthday")
     async def greet(person: Person) -> None:
-        sent.append((person.id, person.zone))
+        sent.append((person.id, person.tz))
 
     await app.people.put_many(a_person(number) for number in range(20))
-    await app.people.update("p001", zone="Asia/Tokyo")
+    await app.people.update("p001", tz="Asia/Tokyo")
     assert [one.person for one in await app.occasions.upcoming(limit=2)] == ["p001", "p000"]
     await app.people.delete("p002")
     clock.advance(timedelta(days=1))
@@ -204,7 +204,7 @@ async def test_a_burst_is_one_line_of_the_log(clock: ManualClock, caplog: pytest
     told: list[str] = []
     app.on(OccasionSent)(lambda event: told.append(event.person))
     await app.people.put_many(a_person(number) for number in range(30))
-    await app.people.put(a_person(30).with_changes(zone="America/New_York"))
+    await app.people.put(a_person(30).with_changes(tz="America/New_York"))
     clock.advance(timedelta(hours=20))
     with caplog.at_level("INFO", "mainspring.occasions"):
         await app.timers.run_due()
@@ -291,7 +291,7 @@ async def test_a_year_of_outages_jumping_clocks_and_people_who_move(make: Make, 
             clock.advance(timedelta(hours=chance.choice([6, 20, 48, 24 * 6])))
             clock.shift(timedelta(hours=chance.choice([-1, 0, 0, 1])))
             up = chance.sample(several, chance.choice([1, 2, 3]))
-            moves = [up[0].people.update(who, zone=chance.choice(zones)) for who in chance.sample(ids, 3)]
+            moves = [up[0].people.update(who, tz=chance.choice(zones)) for who in chance.sample(ids, 3)]
             await asyncio.gather(*(app.timers.run_due() for app in up), *moves)
         made = await keys(several[0])
         assert set(made.values()) == {1}
@@ -320,7 +320,7 @@ PROGRAM = """
     async def fill() -> None:
         day = app.now() + timedelta(seconds=1)
         await app.people.put_many(
-            Person(id=f"p{{n:04}}", zone="UTC", occasions=[
+            Person(id=f"p{{n:04}}", tz="UTC", occasions=[
                 Occasion(kind="birthday", date=f"{{day:%m-%d}}", at=f"{{day:%H:%M:%S}}")])
             for n in range(800))
 

@@ -44,10 +44,10 @@ async def newest(app: Mainspring) -> AuditEntry:
 
 
 async def test_a_new_schedule(app: Mainspring) -> None:
-    await app.schedules.put("a", "daily 11:00", work(app), zone="Asia/Tokyo", **BY)
+    await app.schedules.put("a", "daily 11:00", work(app), tz="Asia/Tokyo", **BY)
     entry = await newest(app)
     assert (entry.at, entry.actor, entry.action, entry.reason) == (START, "ana", "schedule.put", "ticket 42")
-    assert (entry.detail["schedule"], entry.detail["after"]["zone"]) == ("a", "Asia/Tokyo")
+    assert (entry.detail["schedule"], entry.detail["after"]["tz"]) == ("a", "Asia/Tokyo")
     assert (entry.detail["after"]["task"], "before" in entry.detail) == ("work", False)
 
 
@@ -60,13 +60,13 @@ async def test_lengths_are_told_in_seconds_and_priorities_by_name(app: Mainsprin
 
 
 async def test_a_change_tells_what_is_different(app: Mainspring) -> None:
-    await app.schedules.put("a", "daily 11:00", work(app), zone="Asia/Tokyo")
+    await app.schedules.put("a", "daily 11:00", work(app), tz="Asia/Tokyo")
     assert (await newest(app)).actor == whoami()
-    await app.schedules.put("a", "daily 11:00", work(app, day="friday"), zone="Asia/Seoul", **BY)
+    await app.schedules.put("a", "daily 11:00", work(app, day="friday"), tz="Asia/Seoul", **BY)
     assert (await newest(app)).detail == {
         "schedule": "a",
-        "before": {"zone": "Asia/Tokyo", "payload": "{}"},
-        "after": {"zone": "Asia/Seoul", "payload": '{"day":"friday"}'},
+        "before": {"tz": "Asia/Tokyo", "payload": "{}"},
+        "after": {"tz": "Asia/Seoul", "payload": '{"day":"friday"}'},
     }
 
 
@@ -118,7 +118,7 @@ async def test_a_trigger_that_is_refused_is_not_noted(app: Mainspring) -> None:
 
 
 async def test_a_deletion_tells_what_there_was(app: Mainspring) -> None:
-    await app.schedules.put("a", "daily 11:00", work(app), zone="Asia/Tokyo")
+    await app.schedules.put("a", "daily 11:00", work(app), tz="Asia/Tokyo")
     made = (await newest(app)).detail["after"]
     await app.schedules.delete("a", **BY)
     entry = await newest(app)

@@ -123,7 +123,7 @@ def test_what_is_not_used_is_not_written() -> None:
     assert set(data) == {
         "schedule", "job", "since", "owner", "disabled", "decided", "next", "last_job", "fires", "tzdata",
     }  # fmt: skip
-    assert set(data["schedule"]) == {"rule", "zone", "gap", "fold", "misfire", "overlap", "jitter"}
+    assert set(data["schedule"]) == {"rule", "tz", "gap", "fold", "misfire", "overlap", "jitter"}
     assert set(data["job"]) == {
         "task", "payload", "queue", "priority", "max_attempts", "timeout", "tags", "keep", "keep_dead",
     }  # fmt: skip

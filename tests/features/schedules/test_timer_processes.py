@@ -244,7 +244,7 @@ async def test_one_that_cannot_be_read_is_in_nobodys_way(make: Make, clock: Manu
 
 async def test_next_times_follow_a_new_tzdata(make: Make, clock: ManualClock) -> None:
     async with apps(make) as (app,):
-        stored = await app.schedules.put("a", "daily 09:00", job_of(app), zone="Europe/Berlin")
+        stored = await app.schedules.put("a", "daily 09:00", job_of(app), tz="Europe/Berlin")
         assert stored.next
         wrong = replace(stored.next, utc=stored.next.utc + timedelta(hours=1), offset=timedelta(0))
         old = replace(stored, tzdata="2000a", next=wrong)
@@ -272,7 +272,7 @@ async def test_what_a_program_with_an_older_tzdata_fires_is_set_right_again(
     async with apps(make) as (app,):
         clock.advance(timedelta(days=60))  # summer
         with PACKAGED.reading(newer):
-            stored = await app.schedules.put("a", "daily 07:00", job_of(app), zone=CHANGED)
+            stored = await app.schedules.put("a", "daily 07:00", job_of(app), tz=CHANGED)
         assert stored.tzdata == newer.version
         clock.advance(timedelta(days=1))
         await app.timers.run_due()

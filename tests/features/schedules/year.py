@@ -49,7 +49,7 @@ class Plan:
     """One of the year's schedules, and when it should fire as the oracle knows it."""
 
     rule: str
-    zone: str
+    tz: str
     matches: Callable[[datetime], bool] | int  # of a wall time; or so many hours of real time
     policies: dict[str, Any] = field(default_factory=dict)
     catches_up: bool = False
@@ -129,7 +129,7 @@ class World:
         async with self._reader() as app:
             job = app.task(name="work")(work).prepare()
             for name, plan in PLANS.items():
-                await app.schedules.put(name, plan.rule, job, zone=plan.zone, **plan.policies)
+                await app.schedules.put(name, plan.rule, job, tz=plan.tz, **plan.policies)
 
     async def start_one(self) -> None:
         app = Mainspring(self._make(), retention=KEEP)
@@ -337,8 +337,8 @@ class World:
     def expected(self, plan: Plan) -> Times:
         if isinstance(plan.matches, int):
             return in_real_time(self.start, self.now(), plan.matches)
-        zone, span = ZoneInfo(plan.zone), (self.start, self.now(), plan.matches)
-        if plan.zone == CHANGED:
+        zone, span = ZoneInfo(plan.tz), (self.start, self.now(), plan.matches)
+        if plan.tz == CHANGED:
             return by_changing_rules(zone, ZoneInfo(WITHOUT_SUMMER), *span)
         return on_the_wall(zone, *span)
 

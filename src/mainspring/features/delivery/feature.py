@@ -1,6 +1,6 @@
-"""Starts jobs only within local hours, of a zone or of the person they are about; defers them until the hours begin.
+"""Starts jobs only within local hours, of a time zone or of a person, and defers them until the hours begin.
 
-The code that knows hours and zones is imported when the first window is made, as most programs have none.
+The code that knows hours and time zones is imported when the first window is made, as most programs have none.
 """
 
 from __future__ import annotations

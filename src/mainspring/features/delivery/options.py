@@ -1,6 +1,6 @@
 """The hours within which jobs may start: what a task or an enqueue declares, and how it is stored.
 
-The code that knows hours and zones is imported when the first window is made, as most programs have none.
+The code that knows hours and time zones is imported when the first window is made, as most programs have none.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class PersonWindow:
 
 
 class LocalHours(NamedTuple):
-    """Hours of the day in a zone."""
+    """Hours of the day in a time zone."""
 
     hours: Hours
     zone: Zone

@@ -52,7 +52,7 @@ def at(moment: datetime, tz: str | None, fold: Literal["first", "second"]) -> Un
     if tz is None:
         instant = to_millis(moment)
     elif moment.tzinfo is not None:
-        msg = f"sleep_until({moment!r}, tz={tz!r}): it has a zone already; give a naive datetime, or leave out tz"
+        msg = f"sleep_until({moment!r}, tz={tz!r}): it has a time zone already; give a naive datetime, or leave out tz"
         raise ConfigurationError(msg)
     else:
         from mainspring.features.schedules.rules.zones import PACKAGED  # noqa: PLC0415 - slow to import, and only needed for wall times

@@ -1,7 +1,7 @@
 """People and their occasions: send a message once a year, at nine in the morning of the person's local time.
 
 occasion    a birthday, an anniversary, or a kind of your own
-person      a person: name, zone, addresses, quiet hours, occasions
+person      a person: name, time zone, addresses, quiet hours, occasions
 times       which instant an occasion has in a year, without I/O
 plan        what to send next to one person for one occasion, and how changes affect that, without I/O
 firing      decides what to write when a plan is due, without I/O
@@ -12,7 +12,7 @@ timer       finds the plans that are due and writes the decisions
 handler     calls your function with the current person and occasion
 lookups     reads the people of many jobs in one read
 api         `app.people`: put, change, find and delete people
-search      finds people by e-mail address, name, zone, kind or attributes
+search      finds people by e-mail address, name, time zone, kind or attributes
 repair      restores missing plans and e-mail list entries
 rows        reads people from CSV files
 occasions   `app.occasions`, `@app.occasion(…)`: handlers, what is coming, the ledger

@@ -42,7 +42,7 @@ class PendingChunk(NamedTuple):
 
 
 class People:
-    """The people of an application. A change of zone, date or send time moves the plans in the same write."""
+    """The people of an application. A change of time zone, date or send time moves the plans in the same write."""
 
     def __init__(self, services: Services, cancel_where: CancelWhere, kinds: Callable[[], Sequence[str]]) -> None:
         """`kinds` returns the kinds of occasions that the application has handlers for."""
@@ -65,7 +65,7 @@ class People:
             return [_raise_if_invalid(answer) async for answers in chunks for answer in answers]
 
     async def update(self, id: str, **changes: Any) -> Person:
-        """Change only the given fields: `await app.people.update("p1", zone="America/Los_Angeles")`."""
+        """Change only the given fields: `await app.people.update("p1", tz="America/Los_Angeles")`."""
         return await self._change(id, lambda person: person.with_changes(**changes))
 
     async def put_occasion(self, id: str, occasion: Occasion) -> Person:
@@ -234,7 +234,7 @@ class People:
         *,
         email: str | None = None,
         name: str | None = None,
-        zone: str | None = None,
+        tz: str | None = None,
         kind: str | None = None,
         attributes: Mapping[str, Any] | None = None,
         limit: int = 50,
@@ -247,8 +247,8 @@ class People:
         there are more. Continue while there is a cursor. People that only a newer version can read are left out;
         `Found.unreadable` names them.
         """
-        zone = None if zone is None else PACKAGED.get(zone).key
-        search = Search(email, name, zone, kind, attributes or {})
+        tz = None if tz is None else PACKAGED.get(tz).key
+        search = Search(email, name, tz, kind, attributes or {})
         people: list[Person] = []
         unreadable: dict[str, str] = {}
         for _ in range(MAX_SCANNED // PAGE):

@@ -86,7 +86,7 @@ def read_grace(text: str) -> timedelta:
 
 
 class Occasion(BaseModel):
-    """`Occasion(kind="birthday", date="1990-12-30")`. Local times are those of the person's zone."""
+    """`Occasion(kind="birthday", date="1990-12-30")`. Local times are those of the person's time zone."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -35,12 +35,12 @@ class Upcoming:
     kind: str
     on: date  # the local date that it is for
     due: datetime  # when it will be sent, in UTC
-    zone: str
+    tz: str
 
     @property
     def local(self) -> datetime:
         """Return `due` in the person's local time."""
-        return self.due.astimezone(PACKAGED.get(self.zone).info)
+        return self.due.astimezone(PACKAGED.get(self.tz).info)
 
 
 class Occasions:
@@ -112,4 +112,4 @@ def _readable(documents: Iterable[Document]) -> Iterator[Plan]:
 
 def _upcoming(plan: Plan) -> Upcoming:
     assert plan.next is not None  # noqa: S101 - a plan without one is never due
-    return Upcoming(plan.person, plan.kind, plan.next.on, plan.next.due, plan.times.zone)
+    return Upcoming(plan.person, plan.kind, plan.next.on, plan.next.due, plan.times.tz)

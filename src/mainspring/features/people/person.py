@@ -1,4 +1,4 @@
-"""A person: name, zone, how and when to reach them, and their occasions.
+"""A person: name, time zone, how and when to reach them, and their occasions.
 
 During an upgrade, versions of this program that know different fields read the same documents. A field of an occasion
 says when or what to send. A version that does not know such a field, or cannot read a value, leaves the whole person to
@@ -47,7 +47,7 @@ def _id(value: str) -> str:
     return value
 
 
-def _zone(value: str) -> str:
+def _checked_tz(value: str) -> str:
     return PACKAGED.get(value).key
 
 
@@ -114,12 +114,12 @@ AS_TUPLE = GetPydanticSchema(lambda _source, handler: handler.generate_schema(tu
 
 
 class Person(BaseModel):
-    """`Person(id="p1", first_name="Ana", zone="Pacific/Auckland", occasions=[Occasion(…)])`."""
+    """`Person(id="p1", first_name="Ana", tz="Pacific/Auckland", occasions=[Occasion(…)])`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     id: Annotated[str, AfterValidator(_id)]
-    zone: Annotated[str, AfterValidator(_zone)]  # IANA
+    tz: Annotated[str, AfterValidator(_checked_tz)]  # IANA
     first_name: str = ""
     last_name: str = ""
     email: Annotated[str, AfterValidator(_email)] | None = None

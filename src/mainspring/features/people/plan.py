@@ -1,7 +1,7 @@
 """Plans what to send next to one person for one occasion, and how a change of either affects that.
 
 `sent` is the date of the last message: no year gets a second message, whatever is changed. A message that is still to
-be sent for a year is also sent after a change of zone or time. If the new time has passed, it is sent at once.
+be sent for a year is also sent after a change of time zone or time. If the new time has passed, it is sent at once.
 
 A version must understand `times` and `next` of what a newer version wrote; it keeps other fields unchanged.
 """

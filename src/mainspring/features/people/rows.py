@@ -15,8 +15,9 @@ from mainspring.features.people.occasion import Occasion
 from mainspring.features.people.person import INVALID_ID, Person, is_id, person_of
 from mainspring.features.schedules.rules.parse import did_you_mean
 
-PLAIN = ("id", "zone", "first_name", "last_name", "email", "locale", "quiet")
+PLAIN = ("id", "tz", "first_name", "last_name", "email", "locale", "quiet")
 KNOWN_KINDS = ("birthday", "anniversary")
+SAME_AS = {"timezone": "tz"}  # other names for columns
 DETAILS = tuple(name for name in Occasion.model_fields if name not in {"kind", "date", "on", "due", "lateness"})
 DELIMITERS = ",;\t|"
 
@@ -93,7 +94,7 @@ def read_rows(
         lines = csv.reader(file, delimiter=_delimiter(first))
         header = next(lines, None)
         if not header:
-            msg = f"{path} is empty; its first line names the columns: id, zone, first_name, email, birthday, …"
+            msg = f"{path} is empty; its first line names the columns: id, tz, first_name, email, birthday, …"
             raise ConfigurationError(msg)
         places = columns_of(header, renamed, [*KNOWN_KINDS, *kinds])
         names = {place: name for name, place in zip(header, places, strict=True) if place}
@@ -173,6 +174,7 @@ def _place(name: str, kinds: Iterable[str]) -> tuple[str, ...] | None:
     """Return the path for `email`, `address.sms`, `attribute.team`, `birthday`, `birthday.at`, `occasion.name-day`."""
     if not name:
         return None
+    name = SAME_AS.get(name, name)
     if name in PLAIN:
         return (name,)
     first, dot, rest = name.removeprefix("occasion.").partition(".")

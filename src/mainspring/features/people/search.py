@@ -1,7 +1,7 @@
 """Searches for people: the filters, and which documents a search reads.
 
 There is a list of the people with each e-mail address, and a collection of the plans of each kind of occasion. A search
-for an address or a kind reads those. There is no list per name or zone, so any other search reads all people.
+for an address or a kind reads those. There is no list per name or time zone, so any other search reads all people.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Search:
 
     email: str | None = None
     name: str | None = None  # the beginning of the first, the last or the whole name
-    zone: str | None = None
+    tz: str | None = None
     kind: str | None = None  # of an occasion
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
@@ -50,7 +50,7 @@ class Search:
         return (
             (self.email is None or (person.email is not None and plain(person.email) == plain(self.email)))
             and (self.name is None or self._fits_name(person))
-            and self.zone in {None, person.zone}
+            and self.tz in {None, person.tz}
             and (self.kind is None or person.occasion(self.kind) is not None)
             and all(is_value(person.attributes.get(name), wanted) for name, wanted in self.attributes.items())
         )

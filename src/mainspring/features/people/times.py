@@ -24,7 +24,7 @@ class Moment(NamedTuple):
 class Times(NamedTuple):
     """All fields that determine when to send. They are texts, as they are compared and stored."""
 
-    zone: str
+    tz: str
     date: str
     at: str
     feb29: str
@@ -33,7 +33,7 @@ class Times(NamedTuple):
 
     @classmethod
     def of(cls, person: Person, occasion: Occasion) -> Times:
-        return cls(person.zone, occasion.date, occasion.at, occasion.feb29, occasion.grace, person.quiet)
+        return cls(person.tz, occasion.date, occasion.at, occasion.feb29, occasion.grace, person.quiet)
 
     @property
     def grace_length(self) -> timedelta:
@@ -48,7 +48,7 @@ class Times(NamedTuple):
         if first is not None and year <= first:
             return None
         on = Date(year, month, day) if (month, day) != (2, 29) else Yearly(2, 29, feb29=self.feb29).in_year(year)
-        return None if on is None else Moment(on, self.after_quiet(_instant(PACKAGED.get(self.zone), on, self.at)))
+        return None if on is None else Moment(on, self.after_quiet(_instant(PACKAGED.get(self.tz), on, self.at)))
 
     def from_year(self, year: int) -> Moment | None:
         """Return its moment in that year, or in the first one after it in which it is celebrated."""
@@ -67,13 +67,13 @@ class Times(NamedTuple):
 
     def today(self, utc: datetime) -> Date:
         minute = utc.replace(second=0, microsecond=0)  # clocks change at full minutes, so offsets can be cached
-        return (utc + _offset(PACKAGED.get(self.zone), minute)).date()
+        return (utc + _offset(PACKAGED.get(self.tz), minute)).date()
 
     def after_quiet(self, utc: datetime) -> datetime:
         """Return that instant or, if it is in quiet hours, their end."""
         if self.quiet is None:
             return utc
-        found = quiet_hours(self.quiet).others.opening(PACKAGED.get(self.zone), utc.replace(tzinfo=None))
+        found = quiet_hours(self.quiet).others.opening(PACKAGED.get(self.tz), utc.replace(tzinfo=None))
         return found.replace(tzinfo=UTC)
 
     @classmethod
@@ -85,18 +85,18 @@ class Times(NamedTuple):
 
     def to_data(self) -> dict[str, Any]:
         data = {
-            "zone": self.zone, "date": self.date, "at": self.at, "feb29": self.feb29, "grace": self.grace,
+            "tz": self.tz, "date": self.date, "at": self.at, "feb29": self.feb29, "grace": self.grace,
         }  # fmt: skip
         return data if self.quiet is None else {**data, "quiet": self.quiet}
 
 
-# Caches: bursts and imports need the same instants many times. A zone of another tzdata is another key.
+# Caches: bursts and imports need the same instants many times. A time zone of another tzdata is another key.
 
 
 @lru_cache(maxsize=16_384)
 def _check(times: Times) -> None:
     """Raise an error unless all fields can be read."""
-    PACKAGED.get(times.zone)
+    PACKAGED.get(times.tz)
     read_day(times.date)
     read_time(times.at)
     read_grace(times.grace)

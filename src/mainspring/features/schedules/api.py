@@ -13,7 +13,7 @@ from mainspring.features.schedules.ledger import SCHEDULES, Entry
 from mainspring.features.schedules.rules import (
     PACKAGED,
     Change,
-    PoliciesInZone,
+    PoliciesInTimeZone,
     Row,
     Rule,
     Schedule,
@@ -68,12 +68,12 @@ class Schedules:
         *,
         reason: str = "",
         actor: str | None = None,
-        **policies: Unpack[PoliciesInZone],
+        **policies: Unpack[PoliciesInTimeZone],
     ) -> StoredSchedule:
-        """Create or replace a schedule: `put("nightly", "0 2 * * *", sync.prepare(), zone="Asia/Tokyo")`.
+        """Create or replace a schedule: `put("nightly", "0 2 * * *", sync.prepare(), tz="Asia/Tokyo")`.
 
         `job` is a prepared job, so its arguments are checked already. A new rule starts from now. The same rule in
-        another zone continues after the last fired occurrence: no local time is fired twice or left out.
+        another time zone continues after the last fired occurrence: no local time is fired twice or left out.
         """
         schedule = as_schedule(when, **policies)
         refuse_bad_id(id)
@@ -150,10 +150,10 @@ class Schedules:
         return [Entry.from_document(document) for document in found]
 
     async def preview(self, id: str, count: int = 10, *, reader: str = "UTC") -> Sequence[Row]:
-        """Return the next fires, each in the schedule's zone, in UTC and in the reader's zone.
+        """Return the next fires, each in the schedule's time zone, in UTC and in the reader's.
 
-        Occurrences that have fired are left out, even after a change of zone. Overdue ones come first, if they will be
-        caught up.
+        Occurrences that have fired are left out, even after a change of time zone. Overdue ones come first, if they
+        will be caught up.
         """
         stored, now = await self.get(id), self._services.now()
         if stored.disabled:
@@ -161,7 +161,7 @@ class Schedules:
         return preview_schedule(stored.schedule, now, count, since=stored.position(now), reader=reader)
 
     async def compare(
-        self, id: str, when: When, *, ahead: timedelta = COMPARED_TIME, **policies: Unpack[PoliciesInZone]
+        self, id: str, when: When, *, ahead: timedelta = COMPARED_TIME, **policies: Unpack[PoliciesInTimeZone]
     ) -> Sequence[Change]:
         """Return how the coming fires would change if `put` replaced the schedule by this one."""
         stored, now = await self.get(id), self._services.now()
@@ -184,7 +184,7 @@ class Schedules:
         )
 
     async def trigger(self, id: str, *, reason: str = "", actor: str | None = None) -> Inserted:
-        """Run the job once now, in addition to its times. `ctx.occurrence` is this moment, in the schedule's zone."""
+        """Run the job once now, in addition to its times. `ctx.occurrence` is now, in the schedule's time zone."""
         stored, by = await self.get(id), By(actor or whoami(), reason)
         occurrence = stored.schedule.occurrence_at(self._services.now())
         job = stored.job_now(occurrence)
@@ -267,9 +267,9 @@ class Schedules:
                 await self._change(stored.id, "disable", by, lambda old: replace(old, disabled=NOT_IN_CODE))
 
 
-def as_schedule(when: When, **policies: Unpack[PoliciesInZone]) -> Schedule:
-    if unknown := policies.keys() - PoliciesInZone.__annotations__.keys():
-        known = ", ".join(PoliciesInZone.__annotations__)
+def as_schedule(when: When, **policies: Unpack[PoliciesInTimeZone]) -> Schedule:
+    if unknown := policies.keys() - PoliciesInTimeZone.__annotations__.keys():
+        known = ", ".join(PoliciesInTimeZone.__annotations__)
         wrong = ", ".join(sorted(unknown))
         msg = f"a schedule has no policy named {wrong}; it has {known}; options of its job go into @app.task(…)"
         raise InvalidSchedule(msg)

@@ -92,7 +92,7 @@ class StoredSchedule:
     def replaced(self, schedule: Schedule, now: datetime) -> StoredSchedule:
         """Return this with another schedule, enabled. A new rule starts from now.
 
-        The same rule continues after the last decided occurrence, also in another zone. A pause stays in force.
+        The same rule continues after the last decided occurrence, also in another time zone. A pause stays in force.
         """
         schedule = with_pause(schedule, self.schedule)
         new = replace(self, schedule=schedule, disabled="")

@@ -1,6 +1,6 @@
 """A second opinion on time zones: the C library's `localtime`, reading the same files. Run as a program of its own.
 
-Prints, as JSON, per zone each change of its offset from 2000 to 2040 as [instant, offset before, offset after, walls].
+Prints, as JSON and per time zone, each change of its offset from 2000 to 2040: [instant, offset before, after, walls].
 Walls are wall times around it, each with the instants at which clocks show it. All are whole seconds, walls as if UTC.
 """
 
@@ -59,7 +59,7 @@ def main() -> None:
     root, answers, seen = Path(os.environ["TZDIR"]), {}, set()
     for key in sys.stdin.read().split():
         content = (root / key).read_bytes()
-        if content in seen:  # another name of a zone that was there already
+        if content in seen:  # another name of a time zone that was there already
             continue
         seen.add(content)
         os.environ["TZ"] = key

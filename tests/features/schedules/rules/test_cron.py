@@ -198,8 +198,8 @@ def some_expression(dice: random.Random) -> str:
     )
 
 
-def ours(expression: str, zone: str, after: datetime, count: int) -> list[datetime]:
-    schedule = Schedule(Cron(expression), zone)
+def ours(expression: str, tz: str, after: datetime, count: int) -> list[datetime]:
+    schedule = Schedule(Cron(expression), tz)
     found: list[datetime] = []
     following = schedule.next_after(after)
     while following is not None and len(found) < count:
@@ -208,8 +208,8 @@ def ours(expression: str, zone: str, after: datetime, count: int) -> list[dateti
     return found
 
 
-def of_croniter(expression: str, zone: str, after: datetime, count: int) -> list[datetime]:
-    them = croniter(expression, after.astimezone(ZoneInfo(zone)))
+def of_croniter(expression: str, tz: str, after: datetime, count: int) -> list[datetime]:
+    them = croniter(expression, after.astimezone(ZoneInfo(tz)))
     return [them.get_next(datetime).astimezone(UTC) for _ in range(count)]
 
 
@@ -227,7 +227,7 @@ HALF_AN_HOUR = "cronsim steps by whole hours from a change of half an hour, and 
 
 
 def known_deviation(expression: str) -> str | None:
-    """How croniter reads an expression otherwise than cron does, whatever the zone."""
+    """How croniter reads an expression otherwise than cron does, whatever the time zone."""
     _, _, day, _, weekday = expression.split()
     if re.search(r"\b(\d+)-\1\b", expression):
         return ONE_VALUE_RANGE
@@ -260,10 +260,10 @@ def test_wall_times_are_those_of_cronsim() -> None:
 def test_instants_around_changes_of_clocks_are_those_of_croniter_but_for_known_deviations() -> None:
     dice, seen = random.Random(10), Counter[str]()
     for _ in range(1000):
-        expression, zone = some_expression(dice), dice.choice(ZONES)
+        expression, tz = some_expression(dice), dice.choice(ZONES)
         if known_deviation(expression) is None:
-            after = near_a_change(dice, zone)
-            seen.update(deviations(expression, zone, after, of_croniter(expression, zone, after, 12)))
+            after = near_a_change(dice, tz)
+            seen.update(deviations(expression, tz, after, of_croniter(expression, tz, after, 12)))
     assert set(seen) == {FIRES_TWICE, AT_THE_GAPS_END, BY_ITS_LENGTH}
 
 
@@ -271,38 +271,38 @@ def test_instants_around_changes_of_clocks_are_those_of_croniter_but_for_known_d
 def test_instants_around_changes_of_clocks_are_those_of_cronsim_but_for_known_deviations() -> None:
     dice, seen = random.Random(9), Counter[str]()
     for _ in range(2500):
-        expression, zone = some_expression(dice), dice.choice(ZONES)
-        after = near_a_change(dice, zone)
-        simulated = CronSim(expression, after.astimezone(ZoneInfo(zone)))
-        seen.update(deviations(expression, zone, after, [one.astimezone(UTC) for one in islice(simulated, 12)]))
+        expression, tz = some_expression(dice), dice.choice(ZONES)
+        after = near_a_change(dice, tz)
+        simulated = CronSim(expression, after.astimezone(ZoneInfo(tz)))
+        seen.update(deviations(expression, tz, after, [one.astimezone(UTC) for one in islice(simulated, 12)]))
     assert set(seen) == {AT_THE_GAPS_END, BY_ITS_LENGTH, HALF_AN_HOUR, NO_MIDNIGHT}
 
 
-def near_a_change(dice: random.Random, zone: str) -> datetime:
-    changes = [change.at for year in (2015, 2016, 2024) for change in PACKAGED.get(zone).transitions(year)]
+def near_a_change(dice: random.Random, tz: str) -> datetime:
+    changes = [change.at for year in (2015, 2016, 2024) for change in PACKAGED.get(tz).transitions(year)]
     return dice.choice(changes).replace(tzinfo=UTC) + timedelta(seconds=dice.randrange(-2 * 86_400, 86_400))
 
 
-def deviations(expression: str, zone: str, after: datetime, theirs: list[datetime]) -> Iterator[str]:
+def deviations(expression: str, tz: str, after: datetime, theirs: list[datetime]) -> Iterator[str]:
     """Why the two differ, for each instant that only one of them has."""
-    mine = {one.utc: one for one in Schedule(Cron(expression), zone).between(after + timedelta(seconds=1), theirs[-1])}
+    mine = {one.utc: one for one in Schedule(Cron(expression), tz).between(after + timedelta(seconds=1), theirs[-1])}
     gaps = {
-        one.at.replace(tzinfo=UTC): one for year in (2015, 2016, 2024) for one in PACKAGED.get(zone).transitions(year)
+        one.at.replace(tzinfo=UTC): one for year in (2015, 2016, 2024) for one in PACKAGED.get(tz).transitions(year)
     }
     for utc in sorted(mine.keys() ^ set(theirs[:-1])):
         since = min((utc - gap for gap in gaps if gap <= utc), default=timedelta.max)
         if utc in mine and mine[utc].shifted:
             yield BY_ITS_LENGTH
-        elif utc in mine and since < timedelta(days=1) and zone == "Australia/Lord_Howe":
+        elif utc in mine and since < timedelta(days=1) and tz == "Australia/Lord_Howe":
             yield HALF_AN_HOUR
-        elif utc in mine and since < timedelta(hours=1) and zone == "America/Sao_Paulo":
+        elif utc in mine and since < timedelta(hours=1) and tz == "America/Sao_Paulo":
             yield NO_MIDNIGHT
         elif utc not in mine and utc in gaps:
             yield AT_THE_GAPS_END
         else:
-            assert utc not in mine, (expression, zone, after, utc)
-            assert utc.astimezone(ZoneInfo(zone)).fold, (expression, zone, after, utc)
-            assert not Cron(expression).continuous, (expression, zone, after, utc)
+            assert utc not in mine, (expression, tz, after, utc)
+            assert utc.astimezone(ZoneInfo(tz)).fold, (expression, tz, after, utc)
+            assert not Cron(expression).continuous, (expression, tz, after, utc)
             yield FIRES_TWICE
 
 
@@ -310,7 +310,7 @@ BERLIN, HOWE = "Europe/Berlin", "Australia/Lord_Howe"
 
 
 @pytest.mark.parametrize(
-    ("what", "expression", "zone", "after", "theirs", "mine"),
+    ("what", "expression", "tz", "after", "theirs", "mine"),
     [
         (FIRES_TWICE, "30 2 * * *", BERLIN, "2026-10-24T12Z", ["25T00:30", "25T01:30"], ["25T00:30", "26T01:30"]),
         (AT_THE_GAPS_END, "30 2 * * *", BERLIN, "2026-03-28T12Z", ["29T01:00", "30T00:30"], ["29T01:30", "30T00:30"]),
@@ -320,11 +320,11 @@ BERLIN, HOWE = "Europe/Berlin", "Australia/Lord_Howe"
     ],
 )  # fmt: skip
 def test_where_croniter_differs(
-    *, what: str, expression: str, zone: str, after: str, theirs: list[str], mine: list[str]
+    *, what: str, expression: str, tz: str, after: str, theirs: list[str], mine: list[str]
 ) -> None:
     since = datetime.fromisoformat(after)
-    assert [f"{one:%dT%H:%M}" for one in of_croniter(expression, zone, since, len(theirs))] == theirs, what
-    assert [f"{one:%dT%H:%M}" for one in ours(expression, zone, since, len(mine))] == mine, what
+    assert [f"{one:%dT%H:%M}" for one in of_croniter(expression, tz, since, len(theirs))] == theirs, what
+    assert [f"{one:%dT%H:%M}" for one in ours(expression, tz, since, len(mine))] == mine, what
 
 
 def test_a_matcher_is_made_once() -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainspring.errors import InvalidSchedule, UnknownZone
+from mainspring.errors import InvalidSchedule, UnknownTimeZone
 from mainspring.features.schedules.rules import (
     BusinessCalendar,
     Cron,
@@ -92,7 +92,7 @@ def test_what_is_stored_is_stable() -> None:
     """Databases hold these: a change here needs a migration."""
     assert SCHEDULES[-2].to_data() == {
         "rule": {"kind": "cron", "expression": "0 9 * * *"},
-        "zone": "Asia/Kathmandu",
+        "tz": "Asia/Kathmandu",
         "gap": "skip",
         "fold": "both",
         "misfire": {"mode": "all", "grace": "2h", "max": 5},
@@ -128,9 +128,9 @@ def test_little_is_needed() -> None:
         (None, "schedule: None is not a JSON object"),
         ([], "schedule: .* is not a JSON object"),
         ({}, "schedule: .*'rule'"),
-        ({"rule": "0 9 * * *", "zome": "UTC"}, "schedule: 'zome' is not a field; .* did you mean zone"),
-        ({"rule": "0 9 * * *", "zone": "Mars/Base"}, "Mars/Base"),
-        ({"rule": "0 9 * * *", "zone": 5}, "5 is not an IANA time zone"),
+        ({"rule": "0 9 * * *", "tzz": "UTC"}, "schedule: 'tzz' is not a field; .* did you mean tz"),
+        ({"rule": "0 9 * * *", "tz": "Mars/Base"}, "Mars/Base"),
+        ({"rule": "0 9 * * *", "tz": 5}, "5 is not an IANA time zone"),
         ({"rule": {"kind": "corn"}}, "kind 'corn' is not one of .* did you mean cron"),
         ({"rule": {"expression": "0 9 * * *"}}, "kind None is not one of"),
         ({"rule": {"kind": "cron"}}, "rule cron: .*'expression'"),
@@ -155,8 +155,8 @@ def test_bad_data_is_refused_and_why(data: Any, why: str) -> None:
 
 
 def test_an_unknown_zone_stays_an_unknown_zone() -> None:
-    with pytest.raises(UnknownZone):
-        Schedule.from_data({"rule": "0 9 * * *", "zone": "Mars/Base"})
+    with pytest.raises(UnknownTimeZone):
+        Schedule.from_data({"rule": "0 9 * * *", "tz": "Mars/Base"})
 
 
 TEXT = st.text("aLW09:-/*,#. T\n\x00é", max_size=8)

@@ -175,7 +175,7 @@ MISFIRES = [
 @settings(PATIENT, max_examples=100)
 @given(
     rule=st.sampled_from(["30 2 * * *", "0 */3 * * *", "15 0,2,3 * * *", "every 5h", "daily 00:00,02:30"]),
-    zone=st.sampled_from(["Europe/Berlin", "Australia/Lord_Howe", "America/Havana"]),
+    tz=st.sampled_from(["Europe/Berlin", "Australia/Lord_Howe", "America/Havana"]),
     fold=st.sampled_from(["first", "second", "both"]),
     misfire=st.sampled_from(MISFIRES),
     begin=st.sampled_from([datetime(2026, 3, 25, tzinfo=UTC), datetime(2026, 10, 20, tzinfo=UTC)]),
@@ -185,18 +185,18 @@ MISFIRES = [
 def test_each_occurrence_is_fired_once_or_explained(
     *,
     rule: str,
-    zone: str,
+    tz: str,
     fold: str,
     misfire: Misfire,
     begin: datetime,
     outages: list[int],
     pause: tuple[int, int] | None,
 ) -> None:
-    schedule = Schedule(rule, zone, fold=fold, misfire=misfire)
+    schedule = Schedule(rule, tz, fold=fold, misfire=misfire)
     if pause is not None:
         since = begin + timedelta(seconds=pause[0])
         schedule = schedule.paused(since, since + timedelta(seconds=pause[1]))
-    unpaused = Schedule(rule, zone, fold=fold)
+    unpaused = Schedule(rule, tz, fold=fold)
     decided: list[str] = []
     cursor: datetime | Occurrence = begin
     now = begin

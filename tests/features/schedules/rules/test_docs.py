@@ -29,10 +29,10 @@ def test_the_examples_run(tmp_path: Path) -> None:
     exec(first, names)  # noqa: S102 - our own page
     now = datetime(2026, 3, 27, tzinfo=UTC)
     schedule = Schedule("0 9 * * *", "Europe/Berlin")
-    for zone in ("Europe/Berlin",):
-        copied = tmp_path / zone
+    for tz in ("Europe/Berlin",):
+        copied = tmp_path / tz
         copied.parent.mkdir(parents=True)
-        copied.write_bytes((Path(str(rules.PACKAGED._root)) / zone).read_bytes())
+        copied.write_bytes((Path(str(rules.PACKAGED._root)) / tz).read_bytes())
     names |= {"schedule": schedule, "before": schedule, "after": schedule, "now": now, "later": now + timedelta(days=9)}
     exec(last.replace("/opt/tzdata-new", str(tmp_path)), names)  # noqa: S102 - our own page
 

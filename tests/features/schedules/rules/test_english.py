@@ -110,16 +110,16 @@ def test_what_describes_a_rule_is_read_back_as_that_rule(rule: Rule) -> None:
 @settings(PATIENT, max_examples=100)
 @given(
     rule=rules,
-    zone=st.sampled_from(["UTC", "Europe/London", "America/Argentina/Buenos_Aires", "Etc/GMT+5"]),
+    tz=st.sampled_from(["UTC", "Europe/London", "America/Argentina/Buenos_Aires", "Etc/GMT+5"]),
     bounds=st.tuples(st.none() | moments, st.none() | moments),
     aware=st.booleans(),
 )
 def test_what_describes_a_schedule_is_read_back_with_its_zone_and_bounds(
-    rule: Rule, zone: str, bounds: tuple[datetime | None, datetime | None], aware: bool
+    rule: Rule, tz: str, bounds: tuple[datetime | None, datetime | None], aware: bool
 ) -> None:
     start, end = (bound and (bound.replace(tzinfo=UTC) if aware else bound) for bound in bounds)
     try:
-        schedule = Schedule(rule, zone, start=start, end=end)
+        schedule = Schedule(rule, tz, start=start, end=end)
     except InvalidSchedule:  # it ends before it starts
         return
     again = Schedule(schedule.describe())
@@ -127,7 +127,7 @@ def test_what_describes_a_schedule_is_read_back_with_its_zone_and_bounds(
     assert again.describe() == schedule.describe()
     after = datetime(2026, 3, 1, tzinfo=UTC)
     assert again.next_after(after) is None or again.next_after(after).utc == schedule.next_after(after).utc  # type: ignore[union-attr]
-    assert again.zone == schedule.zone
+    assert again.tz == schedule.tz
 
 
 @pytest.mark.parametrize(
@@ -207,6 +207,6 @@ def test_what_is_not_understood_is_explained(text: Any, said: str) -> None:
 
 def test_a_zone_in_the_words_and_another_beside_them_is_a_contradiction() -> None:
     words = "at 09:00 every day, Europe/London time"
-    assert Schedule(words).zone == Schedule(words, "Europe/London").zone == "Europe/London"
-    with pytest.raises(InvalidSchedule, match=r"zone: .* contains a zone already; leave out zone='Asia/Tokyo'"):
+    assert Schedule(words).tz == Schedule(words, "Europe/London").tz == "Europe/London"
+    with pytest.raises(InvalidSchedule, match=r"tz: .* already contains one; leave out tz='Asia/Tokyo'"):
         Schedule(words, "Asia/Tokyo")

@@ -22,16 +22,16 @@ NIGHT = Hours(time(22), time(6))
 OFFICE = Hours(time(9), time(17), (0, 1, 2, 3, 4))
 
 
-def opening(hours: Hours, zone: str, local: str) -> str:
+def opening(hours: Hours, tz: str, local: str) -> str:
     """Both as local times; a `+` after the first is its second pass, when clocks go back."""
-    at = datetime.fromisoformat(local.rstrip("+")).replace(tzinfo=ZoneInfo(zone), fold=local.endswith("+"))
-    found = hours.opening(PACKAGED.get(zone), at.astimezone(UTC).replace(tzinfo=None))
-    there = found.replace(tzinfo=UTC).astimezone(ZoneInfo(zone))
+    at = datetime.fromisoformat(local.rstrip("+")).replace(tzinfo=ZoneInfo(tz), fold=local.endswith("+"))
+    found = hours.opening(PACKAGED.get(tz), at.astimezone(UTC).replace(tzinfo=None))
+    there = found.replace(tzinfo=UTC).astimezone(ZoneInfo(tz))
     return there.strftime("%Y-%m-%d %H:%M") + ("+" if there.fold else "")
 
 
 @pytest.mark.parametrize(
-    ("hours", "zone", "local", "expected"),
+    ("hours", "tz", "local", "expected"),
     [
         (DAY, "UTC", "2026-03-02 07:59", "2026-03-02 08:00"),
         (DAY, "UTC", "2026-03-02 08:00", "2026-03-02 08:00"),
@@ -62,8 +62,8 @@ def opening(hours: Hours, zone: str, local: str) -> str:
         (Hours(time(8), time()), "Pacific/Apia", "2011-12-31 00:00", "2011-12-31 08:00"),
     ],
 )  # fmt: skip
-def test_when_they_begin(hours: Hours, zone: str, local: str, expected: str) -> None:
-    assert opening(hours, zone, local) == expected
+def test_when_they_begin(hours: Hours, tz: str, local: str, expected: str) -> None:
+    assert opening(hours, tz, local) == expected
 
 
 SPRINGS = [

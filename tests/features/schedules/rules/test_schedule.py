@@ -1,4 +1,4 @@
-"""Schedules: the right instants, through changes of clocks, zones and tzdata."""
+"""Schedules: the right instants, through changes of clocks, time zones and tzdata."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainspring.errors import InvalidSchedule, UnknownZone
+from mainspring.errors import InvalidSchedule, UnknownTimeZone
 from mainspring.features.schedules.rules import (
     PACKAGED,
     Cron,
@@ -75,8 +75,7 @@ def test_a_birthday_beside_the_day_on_which_clocks_change() -> None:
 def test_zones_at_the_ends_of_the_world() -> None:
     """24 December begins 26 hours earlier on Kiritimati than on Baker Island."""
     found = {
-        zone: first(Schedule(Yearly(12, 24), zone), "2026-12-20T00:00").utc
-        for zone in ("Pacific/Kiritimati", "Etc/GMT+12")
+        tz: first(Schedule(Yearly(12, 24), tz), "2026-12-20T00:00").utc for tz in ("Pacific/Kiritimati", "Etc/GMT+12")
     }
     assert found == {"Pacific/Kiritimati": at("2026-12-23T19:00"), "Etc/GMT+12": at("2026-12-24T21:00")}
 
@@ -111,12 +110,10 @@ def test_the_table_of_the_days_on_which_clocks_change(
 
 
 def test_five_minutes_go_on_through_the_repeated_hour() -> None:
-    for zone in ("Europe/Berlin", "Australia/Lord_Howe", "America/New_York", "Antarctica/Troll"):
-        for change in PACKAGED.get(zone).transitions(2026):
+    for tz in ("Europe/Berlin", "Australia/Lord_Howe", "America/New_York", "Antarctica/Troll"):
+        for change in PACKAGED.get(tz).transitions(2026):
             around = change.at.replace(tzinfo=UTC)
-            found = list(
-                Schedule("*/5 * * * *", zone).between(around - timedelta(hours=6), around + timedelta(hours=6))
-            )
+            found = list(Schedule("*/5 * * * *", tz).between(around - timedelta(hours=6), around + timedelta(hours=6)))
             assert [one.utc for one in found] == [around + timedelta(minutes=5 * step) for step in range(-72, 72)]
             assert len({one.key for one in found}) == len(found)
 
@@ -183,13 +180,13 @@ ZONES = [
 @settings(PATIENT, max_examples=120)
 @given(
     rule=st.sampled_from(RULES),
-    zone=st.sampled_from(ZONES),
+    tz=st.sampled_from(ZONES),
     gap=st.sampled_from(["shift", "skip"]),
     fold=st.sampled_from(["first", "second", "both"]),
     after=st.datetimes(datetime(2011, 1, 1), datetime(2030, 1, 1), timezones=st.just(UTC)),
 )
-def test_what_holds_for_all(rule: Rule, zone: str, gap: str, fold: str, after: datetime) -> None:
-    schedule = Schedule(rule, zone, gap=gap, fold=fold)
+def test_what_holds_for_all(rule: Rule, tz: str, gap: str, fold: str, after: datetime) -> None:
+    schedule = Schedule(rule, tz, gap=gap, fold=fold)
     found: list[Occurrence] = []
     following = schedule.next_after(after)
     while following is not None and len(found) < 6:
@@ -281,11 +278,11 @@ def test_nothing_comes_after_the_last() -> None:
 
 @pytest.fixture
 def changed_zones(tmp_path: Path) -> Callable[[str, str], Zones]:
-    """A tzdata in which one zone has the rules of another."""
+    """A tzdata in which one time zone has the rules of another."""
 
-    def change(zone: str, rules: str) -> Zones:
-        (tmp_path / zone).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ZONEINFO / rules, tmp_path / zone)
+    def change(tz: str, rules: str) -> Zones:
+        (tmp_path / tz).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ZONEINFO / rules, tmp_path / tz)
         return Zones(tmp_path)
 
     return change
@@ -328,5 +325,5 @@ def test_what_goes_by_real_time_goes_on(changed_zones: Callable[[str, str], Zone
 
 
 def test_a_zone_that_a_new_tzdata_does_not_have_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UnknownZone, match="not in"):
+    with pytest.raises(UnknownTimeZone, match="not in"):
         Schedule("0 9 * * *", "Europe/Paris").next_after(AUTUMN, zones=Zones(tmp_path))

@@ -1,4 +1,4 @@
-"""From wall times to instants in their order: as brute force finds them, whatever the zone and the policies."""
+"""From wall times to instants in their order: as brute force finds them, whatever the time zone and the policies."""
 
 from __future__ import annotations
 

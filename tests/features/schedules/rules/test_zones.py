@@ -1,4 +1,4 @@
-"""Wall times and instants, held against the C library for every zone and every change of clocks."""
+"""Wall times and instants, held against the C library for every time zone and every change of clocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.errors import UnknownZone
+from mainspring.errors import UnknownTimeZone
 from mainspring.features.schedules.rules.zones import PACKAGED, SHADOW, Fold, Gap, Zones, tzdata_version, zone_keys
 
 ORACLE = Path(__file__).with_name("oracle.py")
@@ -33,7 +33,7 @@ Change = tuple[int, int, int, list[tuple[int, list[int]]]]
 
 @pytest.fixture(scope="module")
 def oracle() -> dict[str, list[Change]]:
-    """Some seconds; the other names of a zone are left out, as their files are the same."""
+    """Some seconds; the other names of a time zone are left out, as their files are the same."""
     environment = os.environ | {"TZDIR": str(ZONEINFO)}
     command = [sys.executable, str(ORACLE)]
     done = subprocess.run(
@@ -143,7 +143,7 @@ def test_the_changes_of_a_local_day() -> None:
     ],
 )
 def test_unknown_zones_are_refused_with_a_hint(name: Any, hint: str) -> None:
-    with pytest.raises(UnknownZone, match=hint):
+    with pytest.raises(UnknownTimeZone, match=hint):
         PACKAGED.get(name)
 
 
@@ -160,7 +160,7 @@ def test_the_version_can_be_told(tmp_path: Path) -> None:
     (tmp_path / "+VERSION").write_text("2027z\n")
     assert Zones(tmp_path).version == "2027z"
     assert Zones(tmp_path).get("Europe/Paris").offset(datetime(2026, 7, 1)) == timedelta(hours=2)
-    with pytest.raises(UnknownZone, match="not in"):
+    with pytest.raises(UnknownTimeZone, match="not in"):
         Zones(tmp_path).get("Asia/Tokyo")
 
 

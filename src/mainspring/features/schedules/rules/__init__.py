@@ -1,4 +1,4 @@
-"""When things happen: rules, zones, policies, and the schedule that combines them. Pure: it only reads zone files.
+"""When things happen: rules, time zones, policies, and the schedule that combines them. Pure: it only reads tzdata.
 
     rules      Cron, Every, Daily, Weekly, Monthly, Yearly, Once, RRule    which times a schedule names
     zones      local time ↔ instants, with policies for gaps and folds     which instants those are
@@ -18,7 +18,7 @@ from mainspring.features.schedules.rules.policies import Misfire, Pause
 from mainspring.features.schedules.rules.preview import Change, Row, compare_schedules, fires, preview_schedule, remarks
 from mainspring.features.schedules.rules.rrule import RRule
 from mainspring.features.schedules.rules.rule import Rule
-from mainspring.features.schedules.rules.schedule import Policies, PoliciesInZone, Schedule
+from mainspring.features.schedules.rules.schedule import Policies, PoliciesInTimeZone, Schedule
 from mainspring.features.schedules.rules.text import rule_from_text
 from mainspring.features.schedules.rules.zones import PACKAGED, Zone, Zones, tzdata_version, zone_keys
 
@@ -38,7 +38,7 @@ __all__ = [
     "Once",
     "Pause",
     "Policies",
-    "PoliciesInZone",
+    "PoliciesInTimeZone",
     "RRule",
     "Reason",
     "Row",

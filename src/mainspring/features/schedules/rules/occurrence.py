@@ -16,8 +16,8 @@ class Occurrence:
 
     nominal: datetime  # the wall time that the rule names, naive
     utc: datetime  # the instant, aware
-    offset: timedelta  # of the zone at that instant
-    key: str  # identifies it, even if the zone's rules change: see `Schedule.following`
+    offset: timedelta  # of the time zone at that instant
+    key: str  # identifies it, even if the time zone's rules change: see `Schedule.following`
     shifted: timedelta = timedelta()  # how far it was moved, because clocks skip the nominal time
     fold: Literal["first", "second"] | None = None  # which one, if the nominal time comes twice
 

@@ -123,12 +123,12 @@ def calendar_date(value: Date, what: str) -> date:
 
 
 def local_time(value: datetime | str, what: str) -> datetime:
-    """Parse a wall time without an offset. The schedule's zone determines its instant."""
+    """Parse a wall time without an offset. The schedule's time zone determines its instant."""
     moment = _moment(value, what)
     if moment.tzinfo is not None:
         msg = (
             f"{what}: {value!r} has an offset; write the local time only, such as 2026-12-24T18:00, "
-            "and give the zone separately"
+            "and give the time zone separately"
         )
         raise InvalidSchedule(msg)
     return moment.replace(microsecond=0, fold=0)
@@ -144,7 +144,7 @@ def instant(value: datetime | str, what: str) -> datetime:
 
 
 def bound(value: datetime | str, what: str) -> datetime:
-    """Parse a point in time or, without an offset, a wall time in the schedule's zone."""
+    """Parse a point in time or, without an offset, a wall time in the schedule's time zone."""
     moment = _moment(value, what)
     return moment.replace(fold=0) if moment.tzinfo is None else moment.astimezone(UTC)
 
@@ -155,7 +155,7 @@ def _moment(value: datetime | str, what: str) -> datetime:
     except (TypeError, ValueError):
         msg = f"{what}: {shown(value)} is not a time; write 2026-12-24T18:00"
         raise InvalidSchedule(msg) from None
-    if not FIRST_YEAR <= moment.year < END_YEAR:  # near the limits of datetime, arithmetic with zones overflows
+    if not FIRST_YEAR <= moment.year < END_YEAR:  # near the limits of datetime, arithmetic with time zones overflows
         msg = f"{what}: {value!r} must be in the years {FIRST_YEAR} to {END_YEAR - 1}"
         raise InvalidSchedule(msg)
     return moment

@@ -25,9 +25,9 @@ class Row:
     """One coming fire. All three times are the same instant."""
 
     occurrence: Occurrence
-    local: datetime  # in the schedule's zone
+    local: datetime  # in the schedule's time zone
     utc: datetime
-    reader: datetime  # in the reader's zone
+    reader: datetime  # in the reader's time zone
     notes: tuple[str, ...]  # clocks that change that day, a time that was moved or comes twice
 
 
@@ -48,7 +48,7 @@ def preview_schedule(
     zones: Zones = PACKAGED,
 ) -> list[Row]:
     """Return the next fires after an instant, as `fires` finds them."""
-    zone, reader_zone = zones.get(schedule.zone), zones.get(reader)
+    zone, reader_zone = zones.get(schedule.tz), zones.get(reader)
     rows = []
     for found in islice(fires(schedule, after, since=since, zones=zones), count):
         changes = zone.changes_on(found.local.date())
@@ -115,7 +115,7 @@ def remarks(schedule: Schedule, low: datetime, high: datetime, *, zones: Zones =
     found: list[tuple[date, str]] = []
     if schedule.rule.continuous:  # it recurs in real time, so clock changes do not affect it
         return found
-    for change in _transitions(zones.get(schedule.zone), instant(low, "low"), instant(high, "high")):
+    for change in _transitions(zones.get(schedule.tz), instant(low, "low"), instant(high, "high")):
         near = change.at.replace(tzinfo=UTC) - DAY, change.at.replace(tzinfo=UTC) + DAY
         found += [(one.nominal.date(), text) for one in schedule.between(*near, zones=zones) for text in _fate(one)]
         if schedule.gap == "skip":

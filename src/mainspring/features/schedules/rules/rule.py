@@ -60,7 +60,7 @@ class Rule(ABC):
 
 
 class WallRule(Rule):
-    """A rule about wall time. The schedule's zone and its policies determine the instants."""
+    """A rule about wall time. The schedule's time zone and its policies determine the instants."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""The schedule: a rule, a zone and policies. It is data, with methods that say when it fires and what is due."""
+"""The schedule: a rule, a time zone and policies. It is data, with methods that say when it fires and what is due."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ NONE = timedelta()
 Bound = datetime | str | None
 BOUND = rf"{MOMENT}(?: UTC)?|\d{{4}}-\d\d-\d\dT[\d:.+]+"
 DESCRIBED = re.compile(
-    rf"(?P<rule>.*?)(?:, (?P<zone>UTC|[\w/+-]+ time))?(?:, from (?P<start>{BOUND}))?(?:, until (?P<end>{BOUND}))?"
+    rf"(?P<rule>.*?)(?:, (?P<tz>UTC|[\w/+-]+ time))?(?:, from (?P<start>{BOUND}))?(?:, until (?P<end>{BOUND}))?"
 )
 
 
 class Policies(TypedDict, total=False):
-    """The options of a schedule, besides its rule and its zone."""
+    """The options of a schedule, besides its rule and its time zone."""
 
     gap: Gap
     fold: Fold
@@ -44,20 +44,20 @@ class Policies(TypedDict, total=False):
     end: datetime | str | None
 
 
-class PoliciesInZone(Policies, total=False):
-    zone: str | None
+class PoliciesInTimeZone(Policies, total=False):
+    tz: str | None
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Schedule:
-    """Schedule(Cron("0 9 * * *"), zone="Europe/London"), Schedule("every 90s"), Schedule(Yearly(12, 24), "Asia/Tokyo").
+    """Schedule(Cron("0 9 * * *"), tz="Europe/London"), Schedule("every 90s"), Schedule(Yearly(12, 24), "Asia/Tokyo").
 
     All methods take and return aware instants; wall times are naive. `start` is the first instant that may fire, `end`
-    the first that may not. They are aware, or naive for a wall time in the zone.
+    the first that may not. They are aware, or naive for a wall time in the time zone.
     """
 
     rule: Rule
-    zone: str
+    tz: str
     gap: Gap
     fold: Fold
     misfire: Misfire
@@ -71,7 +71,7 @@ class Schedule:
     def __init__(
         self,
         rule: Rule | str | timedelta,
-        zone: str | None = None,
+        tz: str | None = None,
         *,
         gap: str = "shift",
         fold: str = "first",
@@ -83,11 +83,11 @@ class Schedule:
         pause: Pause | None = None,
         earlier: tuple[Pause, ...] = (),
     ) -> None:
-        rule, zone, start, end = _described(rule, zone, start, end)
+        rule, tz, start, end = _described(rule, tz, start, end)
         fill(
             self,
             rule=_rule(rule),
-            zone=PACKAGED.get(zone).key,
+            tz=PACKAGED.get(tz).key,
             gap=choice(gap, GAPS, "gap"),
             fold=choice(fold, FOLDS, "fold"),
             misfire=misfire if isinstance(misfire, Misfire) else Misfire(misfire),
@@ -118,11 +118,11 @@ class Schedule:
                 yield found
 
     def following(self, last: Occurrence, *, zones: Zones = PACKAGED) -> Occurrence | None:
-        """Return the occurrence after the last decided one, even if tzdata or the zone has changed since.
+        """Return the occurrence after the last decided one, even if tzdata or the time zone has changed since.
 
-        If the zone still puts the last one's nominal time at the same instant, this is the next instant. If not, it is
-        the next nominal time, wherever that now is, even in the past. So a wall time that moved into the future does
-        not fire again, and one that moved into the past is not lost. Rules that recur in real time (intervals,
+        If the time zone still puts the last one's nominal time at the same instant, this is the next instant. If not,
+        it is the next nominal time, wherever that now is, even in the past. So a wall time that moved into the future
+        does not fire again, and one that moved into the past is not lost. Rules that recur in real time (intervals,
         `*/5 * * * *`) always use the next instant.
         """
         return self._timeline(zones).following(last)
@@ -130,7 +130,7 @@ class Schedule:
     def occurrence_at(self, moment: datetime, *, zones: Zones = PACKAGED) -> Occurrence:
         """Return a moment as an occurrence, whatever the rule says. Used for a run that a person triggers."""
         utc = instant(moment, "moment")
-        offset = zones.get(self.zone).offset(utc.replace(tzinfo=None))
+        offset = zones.get(self.tz).offset(utc.replace(tzinfo=None))
         return Occurrence(utc.replace(tzinfo=None) + offset, utc, offset, f"by hand {utc.isoformat()}")
 
     def run_at(self, occurrence: Occurrence, schedule_id: str) -> datetime:
@@ -212,15 +212,15 @@ class Schedule:
     def describe(self) -> str:
         """Return words such as `at 09:00 on the last weekday of every month, Europe/London time`.
 
-        `Schedule(…)` and `@app.every(…)` can parse them. They contain the rule, the zone, start and end, but no
+        `Schedule(…)` and `@app.every(…)` can parse them. They contain the rule, the time zone, start and end, but no
         policies.
         """
         local = any(bound is not None and bound.tzinfo is None for bound in (self.start, self.end))
         zoneless = isinstance(self.rule, Every) and not local  # then UTC need not be mentioned
-        zone = f", {self.zone} time" if self.zone != "UTC" else "" if zoneless else ", UTC"
+        where = f", {self.tz} time" if self.tz != "UTC" else "" if zoneless else ", UTC"
         start = "" if self.start is None else f", from {self._moment(self.start)}"
         end = "" if self.end is None else f", until {self._moment(self.end)}"
-        return f"{self.rule.describe()}{zone}{start}{end}"
+        return f"{self.rule.describe()}{where}{start}{end}"
 
     def _moment(self, moment: datetime) -> str:
         """Return words, or ISO 8601 for a moment with fractions of a second, which the words cannot express."""
@@ -229,7 +229,7 @@ class Schedule:
     def to_data(self) -> dict[str, Any]:
         data: dict[str, Any] = {
             "rule": self.rule.to_data(),
-            "zone": self.zone,
+            "tz": self.tz,
             "gap": self.gap,
             "fold": self.fold,
             "misfire": self.misfire.to_data(),
@@ -247,29 +247,29 @@ class Schedule:
         return build("schedule", _from_fields, data, [field.name for field in dataclasses.fields(cls)])
 
     def _timeline(self, zones: Zones) -> Timeline:
-        zone = zones.get(self.zone)
+        zone = zones.get(self.tz)
         start = self._bound(self.start, zones)
         return Timeline(self.rule, zone, self.gap, self.fold, start, self._bound(self.end, zones))
 
     def _bound(self, moment: datetime | None, zones: Zones) -> datetime | None:
         if moment is None or moment.tzinfo is not None:
             return moment
-        (found,) = zones.get(self.zone).resolve(moment)
+        (found,) = zones.get(self.tz).resolve(moment)
         return found.utc.replace(tzinfo=UTC)
 
 
-def _described(rule: Any, zone: str | None, start: Bound, end: Bound) -> tuple[Any, str, Bound, Bound]:
-    """Split a text that `describe` wrote into its rule, zone and bounds."""
+def _described(rule: Any, tz: str | None, start: Bound, end: Bound) -> tuple[Any, str, Bound, Bound]:
+    """Split a text that `describe` wrote into its rule, time zone and bounds."""
     found = DESCRIBED.fullmatch(rule.strip()) if isinstance(rule, str) else None
-    if found is None or not any(found[name] for name in ("zone", "start", "end")):
-        return rule, zone or "UTC", start, end
-    named = found["zone"] and found["zone"].removesuffix(" time")
-    for what, inside, given in (("zone", named, zone), ("start", found["start"], start), ("end", found["end"], end)):
+    if found is None or not any(found[name] for name in ("tz", "start", "end")):
+        return rule, tz or "UTC", start, end
+    named = found["tz"] and found["tz"].removesuffix(" time")
+    for what, inside, given in (("tz", named, tz), ("start", found["start"], start), ("end", found["end"], end)):
         if inside and given and inside != given:
-            msg = f"{what}: {rule!r} contains a {what} already; leave out {what}={given!r}, or remove it from the text"
+            msg = f"{what}: {rule!r} already contains one; leave out {what}={given!r}, or remove it from the text"
             raise InvalidSchedule(msg)
     bounds = (_read_bound(found["start"]) or start, _read_bound(found["end"]) or end)
-    return found["rule"], named or zone or "UTC", *bounds
+    return found["rule"], named or tz or "UTC", *bounds
 
 
 def _read_bound(text: str | None) -> datetime | None:

@@ -1,4 +1,4 @@
-"""The occurrences of a rule in a zone, in the order of instants. Pauses and misfires are handled elsewhere.
+"""The occurrences of a rule in a time zone, in the order of instants. Pauses and misfires are handled elsewhere.
 
 `Walk` goes from span to span; a span is a period with one offset. Within a span, wall times and instants have the same
 order, so one call of the rule is enough. Where two spans meet, wall times are missing (a gap) or come twice (a fold):
@@ -96,7 +96,7 @@ class Timeline:
         return nominal.isoformat() + again
 
     def _still_means(self, last: Occurrence) -> bool:
-        """Return whether the zone, by today's tzdata, still puts that nominal time at the same instant."""
+        """Return whether the time zone, by today's tzdata, still puts that nominal time at the same instant."""
         instants = self.zone.resolve(last.nominal, self.gap, self.fold)
         return any(instant.utc == last.utc.replace(tzinfo=None) for instant in instants)
 

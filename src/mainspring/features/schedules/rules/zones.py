@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from zoneinfo import ZoneInfo
 
-from mainspring.errors import UnknownZone
+from mainspring.errors import UnknownTimeZone
 from mainspring.features.schedules.rules.parse import did_you_mean
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ SHADOW = timedelta(days=3)  # longer than clocks ever move, shorter than the tim
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """The instant (naive UTC) at which a zone's clocks change from one offset to another."""
+    """The instant (naive UTC) at which a time zone's clocks change from one offset to another."""
 
     at: datetime
     before: timedelta
@@ -67,13 +67,13 @@ class Instant:
     """An instant that a wall time stands for."""
 
     utc: datetime  # naive
-    offset: timedelta  # of the zone at that instant
+    offset: timedelta  # of the time zone at that instant
     shifted: timedelta = timedelta()  # how far the wall time was moved, because clocks skip it
     fold: Literal["first", "second"] | None = None  # which one, if the wall time comes twice
 
 
 class Zone:
-    """One IANA zone. In this class, instants are naive UTC and wall times are naive local time."""
+    """One IANA time zone. In this class, instants are naive UTC and wall times are naive local time."""
 
     def __init__(self, key: str, info: ZoneInfo) -> None:
         self.key = key
@@ -164,7 +164,7 @@ class Zone:
 
 
 class Zones:
-    """The zones of a directory with the layout of /usr/share/zoneinfo, or of the `tzdata` package."""
+    """The time zones of a directory with the layout of /usr/share/zoneinfo, or of the `tzdata` package."""
 
     def __init__(self, directory: Path | None = None) -> None:
         self._root: Traversable = directory or importlib.resources.files("tzdata").joinpath("zoneinfo")
@@ -184,7 +184,7 @@ class Zones:
 
     @contextmanager
     def reading(self, other: Zones) -> Iterator[None]:
-        """Use the zones of `other` within this context, as if that tzdata were installed. For tests of upgrades."""
+        """Use the time zones of `other` within this context, as if that tzdata were installed. For tests of updates."""
         before = self._root, self._packaged, self._known
         self._root, self._packaged, self._known = other._root, other._packaged, other._known
         try:
@@ -197,7 +197,7 @@ class Zones:
             return self._known[key]
         except (KeyError, TypeError):  # not loaded yet; or not hashable, so not a name
             if not _is_name(key):
-                raise UnknownZone(_unknown(key)) from None
+                raise UnknownTimeZone(_unknown(key)) from None
         return self._known.setdefault(key, self._load(key))
 
     def _load(self, key: str) -> Zone:
@@ -206,7 +206,7 @@ class Zones:
                 return Zone(key, ZoneInfo.from_file(file, key))
         except FileNotFoundError:
             msg = f"{key} is not in {self._root}"
-            raise UnknownZone(msg) from None
+            raise UnknownTimeZone(msg) from None
 
 
 def tzdata_version() -> str:
@@ -221,7 +221,7 @@ def _packaged_version() -> str:
 
 @cache
 def zone_keys() -> frozenset[str]:
-    """Return the names of all zones."""
+    """Return the names of all time zones."""
     listed = importlib.resources.files("tzdata").joinpath("zones").read_text("ascii")
     return frozenset(listed.split())
 
