@@ -354,7 +354,7 @@ async def test_the_numbers_of_the_system() -> None:
         stats = await app.stats()
         (counts,) = stats.queues
         assert (counts.queue, dict(counts.by_status)) == (
-            "mail", {Status.COMPLETED: 1, Status.FAILED: 1, Status.PENDING: 2},
+            "mail", {Status.COMPLETED: 1, Status.RETRYING: 1, Status.PENDING: 2},
         )  # fmt: skip
         assert stats.due == {"mail": 1}
         assert stats.oldest_due == {"mail": kit.time.now()}

@@ -77,14 +77,14 @@ async def test_jobs_are_found_by_what_they_are_about(kit: Kit) -> None:
 @pytest.mark.parametrize("name", ["ids", "statuses", "queues", "tasks", "tags"])
 def test_a_filter_takes_several_and_not_the_letters_of_one(name: str) -> None:
     with pytest.raises(
-        ConfigurationError, match=rf"{name} of a Filter must be a tuple, not a string; write {name}=\('failed',\)"
+        ConfigurationError, match=rf"{name} of a Filter must be a tuple, not a string; write {name}=\('retrying',\)"
     ):
-        Filter(**{name: "failed"})  # type: ignore[arg-type]
-    assert Filter(**{name: ["failed"]}) == Filter(**{name: ("failed",)})  # type: ignore[arg-type]
+        Filter(**{name: "retrying"})  # type: ignore[arg-type]
+    assert Filter(**{name: ["retrying"]}) == Filter(**{name: ("retrying",)})  # type: ignore[arg-type]
 
 
 def test_a_filter_knows_the_statuses() -> None:
-    with pytest.raises(ConfigurationError, match="'done' is not a status; use any of pending, running, failed"):
+    with pytest.raises(ConfigurationError, match="'done' is not a status; use any of pending, running, retrying"):
         Filter(statuses=("done",))  # type: ignore[arg-type]
 
 

@@ -389,7 +389,7 @@ async def test_a_jobs_own_retry_policy_holds_whatever_the_task_says() -> None:
 
     with manual(own) as kit:
         await fail.enqueue()
-        assert [run.status for run in await kit.time.advance(hours=1)] == [Status.FAILED, Status.DEAD_LETTER]
+        assert [run.status for run in await kit.time.advance(hours=1)] == [Status.RETRYING, Status.DEAD_LETTER]
         await fail.using(retry=Retry.fixed(1, max_attempts=4)).enqueue()
         assert len(await kit.time.advance(seconds=3)) == 4
         await fail.using(max_attempts=1).enqueue()

@@ -20,14 +20,14 @@ from mainspring.names import LONGEST_NAME, check_name
 class Status(StrEnum):
     PENDING = "pending"  # waits to be claimed, now or at a later time
     RUNNING = "running"  # claimed by a worker
-    FAILED = "failed"  # an attempt failed; waits for its retry
+    RETRYING = "retrying"  # an attempt failed; waits for its retry
     SUSPENDED = "suspended"  # sleeps until `run_at`, or waits for the key in `waits_for`
     COMPLETED = "completed"
     DEAD_LETTER = "dead_letter"  # failed for good; kept for a person to look at and replay
     CANCELLED = "cancelled"
 
 
-WAITING = frozenset({Status.PENDING, Status.FAILED})
+WAITING = frozenset({Status.PENDING, Status.RETRYING})
 FINISHED = frozenset({Status.COMPLETED, Status.DEAD_LETTER, Status.CANCELLED})
 LIVE = frozenset(Status) - FINISHED
 
@@ -55,15 +55,15 @@ TRANSITIONS: Mapping[Status, Mapping[Move, Status]] = {
         Move.CANCEL: Status.CANCELLED,
         Move.EDIT: Status.PENDING,
     },
-    Status.FAILED: {
+    Status.RETRYING: {
         Move.CLAIM: Status.RUNNING,
         Move.CANCEL: Status.CANCELLED,
-        Move.EDIT: Status.FAILED,
+        Move.EDIT: Status.RETRYING,
         Move.REPLAY: Status.PENDING,
     },
     Status.RUNNING: {
         Move.DONE: Status.COMPLETED,
-        Move.RETRY: Status.FAILED,
+        Move.RETRY: Status.RETRYING,
         Move.SNOOZE: Status.PENDING,
         Move.RELEASE: Status.PENDING,
         Move.SUSPEND: Status.SUSPENDED,

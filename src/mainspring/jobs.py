@@ -31,7 +31,7 @@ from mainspring.why import Why, explain, inquire
 CHUNK = 1000  # jobs per transaction of a change by filter
 ALLOWED = {
     Action.CANCEL: "only jobs that have not finished can be cancelled",
-    Action.REPLAY: "only failed and cancelled jobs and dead letters can be retried",
+    Action.REPLAY: "only retrying and cancelled jobs and dead letters can be retried",
     Action.EDIT: "only waiting jobs can be edited or moved; to edit a finished job, pause its queue and retry it first",
     Action.DELETE: "cancel it first",
 }
@@ -101,7 +101,7 @@ class Jobs:
     async def retry(
         self, job_id: str, *, from_step: str | None = None, reason: str = "", actor: str | None = None
     ) -> None:
-        """Run a failed or cancelled job or a dead letter now, with a full budget of attempts.
+        """Run a retrying or cancelled job or a dead letter now, with a full budget of attempts.
 
         A durable function continues where it was, at the step that failed. With `from_step` it continues at that step:
         the step and everything after it run again, and the results of earlier steps are kept.

@@ -130,7 +130,7 @@ def of_its_own(inquiry: Inquiry) -> Iterator[Reason]:
     """Yield what the job itself waits for."""
     if inquiry.job.run_at <= inquiry.now:  # a wait for a key is over, too, once the job is due
         return
-    of_status = {Status.SUSPENDED: suspended, Status.FAILED: retry, Status.PENDING: later}
+    of_status = {Status.SUSPENDED: suspended, Status.RETRYING: retry, Status.PENDING: later}
     yield of_status[inquiry.job.status](inquiry)
 
 

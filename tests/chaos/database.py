@@ -23,7 +23,7 @@ from mainspring.stores.protocol import Finding, Severity
 from mainspring.stores.sqlite.schema import TABLES
 from tests.chaos.programs.own import EFFECTS
 
-LIVE = ("pending", "failed", "running", "suspended")
+LIVE = ("pending", "retrying", "running", "suspended")
 AROUND = {"connection", "durability", "replication", "autovacuum", "dead rows", "transactions", "prepared", "notices"}
 LEFTOVERS = "workers"  # files of the dead, of which the next worker is rid as soon as it looks: see Crew.finish
 WATCHER = "watcher"  # our own connection, as the server knows it

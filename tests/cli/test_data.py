@@ -26,7 +26,7 @@ def test_a_job_has_all_its_fields(shop: Shop) -> None:
 
 def test_whatever_else_comes_along() -> None:
     assert plain(Priority.LOW) == "low"
-    assert plain([Status.FAILED, {Status.FAILED: (1, None)}]) == ["failed", {"failed": [1, None]}]
+    assert plain([Status.RETRYING, {Status.RETRYING: (1, None)}]) == ["retrying", {"retrying": [1, None]}]
     assert plain(Failure("E", "m")) == {"type": "E", "message": "m", "traceback": ""}
     assert plain(timedelta(minutes=1)) == 60
     assert plain(Filter(ids=("a",)))["ids"] == ["a"]
@@ -38,7 +38,7 @@ def test_stats_have_a_row_per_queue_with_every_status() -> None:
     data = plain(Stats(queues=[counts], due={"mail": 2}, oldest_due={"mail": oldest}, workers=[], halts=[]))
     assert data["queues"] == [
         {
-            "queue": "mail", "pending": 3, "running": 0, "failed": 0, "suspended": 0, "completed": 0, "dead_letter": 0,
-            "cancelled": 0, "due": 2, "oldest_due": "2026-05-01T00:00:00.000Z",
+            "queue": "mail", "pending": 3, "running": 0, "retrying": 0, "suspended": 0, "completed": 0,
+            "dead_letter": 0, "cancelled": 0, "due": 2, "oldest_due": "2026-05-01T00:00:00.000Z",
         }
     ]  # fmt: skip

@@ -103,8 +103,8 @@ def test_the_next_page_replaces_the_cursor() -> None:
     ("filters", "found"),
     [
         (["--status", "pending"], {"wanted", "later"}),
-        (["--status", "failed,pending"], {"wanted", "later"}),
-        (["--status", "failed", "--status", "pending"], {"wanted", "later"}),
+        (["--status", "retrying,pending"], {"wanted", "later"}),
+        (["--status", "retrying", "--status", "pending"], {"wanted", "later"}),
         (["--queue", "here"], {"wanted"}),
         (["--queue", "elsewhere,here"], {"wanted", "later"}),
         (["--task", "welcome"], {"wanted", "dead"}),

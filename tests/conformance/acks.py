@@ -76,7 +76,7 @@ class AckTests(StoreScenario):
     async def test_a_retry_waits_for_its_delay_and_counts_an_attempt(self, store: Store, clock: ManualClock) -> None:
         held = await running(store)
         clock.advance(5)
-        assert await end(store, held, Move.RETRY, delay=60_000, failure=BOOM) is Status.FAILED
+        assert await end(store, held, Move.RETRY, delay=60_000, failure=BOOM) is Status.RETRYING
         job = await look(store, held.id)
         assert (job.attempts, job.failure, job.run_at) == (1, BOOM, at(clock, 60))
         assert (job.finished_at, job.expires_at) == (None, None)
@@ -193,7 +193,7 @@ class AckTests(StoreScenario):
         await put_many(store, 3)
         first, second, third = await claim(store)
         answers = await store.ack([outcome(first, Move.DONE), outcome(second, Move.RETRY), outcome(third, Move.DEAD)])
-        assert answers == [Status.COMPLETED, Status.FAILED, Status.DEAD_LETTER]
+        assert answers == [Status.COMPLETED, Status.RETRYING, Status.DEAD_LETTER]
 
     async def test_a_batch_leaves_each_job_as_if_it_had_ended_by_itself(self, store: Store) -> None:
         await put_many(store, 2 * len(WAYS))

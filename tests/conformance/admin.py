@@ -92,7 +92,7 @@ class AdminTests(StoreScenario):
         assert not (await look(store, held.id)).cancel_requested
         again = await claim_one(store)
         assert dict((await store.heartbeat("w1", {again.id: again.token})).cancelled) == {}
-        assert await end(store, again, Move.RETRY) is Status.FAILED
+        assert await end(store, again, Move.RETRY) is Status.RETRYING
 
     # -- replay -------------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ class AdminTests(StoreScenario):
     async def test_a_replayed_job_starts_afresh(self, store: Store, clock: ManualClock, status: Status) -> None:
         held = await running(store)
         await store.report([ProgressReport(held.id, held.token, 0.5, "half")])
-        move = {Status.FAILED: Move.RETRY, Status.DEAD_LETTER: Move.DEAD, Status.CANCELLED: Move.CANCEL}[status]
+        move = {Status.RETRYING: Move.RETRY, Status.DEAD_LETTER: Move.DEAD, Status.CANCELLED: Move.CANCEL}[status]
         await end(store, held, move, failure=Failure("ValueError", "boom"), reason="why", delay=60_000)
         clock.advance(5)
         assert (await by_hand(store, Action.REPLAY, held.id)).ids == (held.id,)
@@ -135,7 +135,7 @@ class AdminTests(StoreScenario):
             assert (changed.ids, dict(changed.conflicts)) == ((first,), {second: first})
 
     async def test_a_failed_job_does_not_conflict_with_itself(self, store: Store) -> None:
-        job_id = await job_in(store, Status.FAILED, dedupe_key="k")
+        job_id = await job_in(store, Status.RETRYING, dedupe_key="k")
         changed = await by_hand(store, Action.REPLAY, job_id)
         assert (changed.ids, dict(changed.conflicts)) == ((job_id,), {})
 
@@ -272,7 +272,7 @@ class AdminTests(StoreScenario):
     async def test_the_audit_log_says_who_did_what_and_why(
         self, store: Store, clock: ManualClock, action: Action
     ) -> None:
-        await job_in(store, Status.FAILED, queue="mail")
+        await job_in(store, Status.RETRYING, queue="mail")
         by = By("ben", "ticket 42")
         edit = Edit(max_attempts=77) if action is Action.EDIT else None
         await store.change(action, Filter(queues=("mail",)), by, edit=edit)

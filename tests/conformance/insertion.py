@@ -93,7 +93,7 @@ class InsertionTests(StoreScenario):
         await job_in(store, status, id=job.id)
         assert await store.insert([job]) == [Inserted(job.id, created=True)]
         assert (await look(store, job.id)).status is status
-        waits = [job.id] if status is Status.FAILED else []  # for its retry, which is due
+        waits = [job.id] if status is Status.RETRYING else []  # for its retry, which is due
         assert [held.id for held in await claim(store, queue="*")] == waits
 
     async def test_an_id_twice_in_one_batch_is_one_job(self, store: Store) -> None:

@@ -191,7 +191,7 @@ class ReadTests(StoreScenario):
 
     async def test_the_newest_come_first(self, store: Store, clock: ManualClock) -> None:
         ids = []
-        for status in (Status.COMPLETED, Status.RUNNING, Status.FAILED, Status.CANCELLED):
+        for status in (Status.COMPLETED, Status.RUNNING, Status.RETRYING, Status.CANCELLED):
             ids.append(await job_in(store, status, delay=0, queue=status))
             clock.advance(1)
         assert await found(store) == ids[::-1]
@@ -296,7 +296,7 @@ class ReadTests(StoreScenario):
 
     async def test_due_counts_waiting_jobs_whose_time_has_come(self, store: Store, clock: ManualClock) -> None:
         await crashed(store, queue="mail")
-        await job_in(store, Status.FAILED, queue="mail")
+        await job_in(store, Status.RETRYING, queue="mail")
         await job_in(store, Status.COMPLETED, queue="sms")
         await job_in(store, Status.RUNNING, queue="sms")
         await put(store, queue="sms", delay=60_000)

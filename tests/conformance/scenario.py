@@ -113,7 +113,7 @@ async def end(store: Store, held: Claim, move: Move, **fields: Any) -> Status | 
 async def job_in(store: Store, status: Status, **overrides: Any) -> str:
     """A job that has come to have this status."""
     ways_there = {
-        Status.FAILED: Move.RETRY,
+        Status.RETRYING: Move.RETRY,
         Status.COMPLETED: Move.DONE,
         Status.DEAD_LETTER: Move.DEAD,
         Status.CANCELLED: Move.CANCEL,
@@ -130,7 +130,7 @@ async def job_in(store: Store, status: Status, **overrides: Any) -> str:
 
 async def one_of_each(store: Store, **overrides: Any) -> dict[Status, str]:
     """A job of each status; the waiting ones last, so that they are not claimed on the way."""
-    order = [*sorted(set(Status) - WAITING), Status.FAILED, Status.PENDING]
+    order = [*sorted(set(Status) - WAITING), Status.RETRYING, Status.PENDING]
     return {status: await job_in(store, status, **overrides) for status in order}
 
 

@@ -172,11 +172,11 @@ class TakeoverTests(StoreScenario):
         held = await running(store, timeout=TIMEOUT)
         (takeover,) = await after(store, clock, OVERDUE)
         assert (takeover.job_id, takeover.worker, takeover.cause) == (held.id, "w1", TakeoverCause.STALLED)
-        assert (takeover.status, takeover.attempts, takeover.crashes) == (Status.FAILED, 1, 0)
+        assert (takeover.status, takeover.attempts, takeover.crashes) == (Status.RETRYING, 1, 0)
         assert takeover.failure is not None
         assert takeover.failure.type == "TimeoutError"
         job = await look(store, held.id)
-        assert (job.status, job.attempts, job.crashes, job.run_at) == (Status.FAILED, 1, 0, at(clock))
+        assert (job.status, job.attempts, job.crashes, job.run_at) == (Status.RETRYING, 1, 0, at(clock))
         assert (await claim_one(store, worker="w2")).id == held.id
 
     async def test_a_stalled_job_waits_as_long_as_its_policy_says(self, store: Store, clock: ManualClock) -> None:
@@ -189,7 +189,7 @@ class TakeoverTests(StoreScenario):
         held = await running(store, timeout=TIMEOUT, options='{"retry": null}')
         (takeover,) = await after(store, clock, OVERDUE, in_a_minute)
         assert asked == [StalledRun(held.id, held.task, held.queue, 1, '{"retry": null}')]
-        assert (takeover.status, takeover.delay) == (Status.FAILED, 60_000)
+        assert (takeover.status, takeover.delay) == (Status.RETRYING, 60_000)
         clock.advance(59)
         assert await claim(store, worker="w2") == []
         clock.advance(1)

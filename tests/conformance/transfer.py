@@ -467,7 +467,7 @@ async def with_a_past(store: Store, clock: ManualClock, status: Status) -> str:
     failure = Failure("ValueError", "no such guest: Zoë", "Traceback …")
     await end(store, held, Move.RETRY, started_at=began, failure=failure, delay=5000, reason="later")
     clock.advance(5)
-    if status is Status.FAILED:
+    if status is Status.RETRYING:
         return held.id
     held = await claim_one(store, queue=queue)
     await store.report([ProgressReport(held.id, held.token, 0.25, "a quarter")])

@@ -77,7 +77,7 @@ class UnknownTaskTests(StoreScenario):
         job_id = await put(store, task="thank")
         await ask(store, OLD)
         [held] = await claim(store, tasks=NEW)
-        assert await end(store, held, Move.RETRY, delay=1000) is Status.FAILED
+        assert await end(store, held, Move.RETRY, delay=1000) is Status.RETRYING
         assert (await ask(store, NEW)).next_due == clock.now() + 1000
         clock.advance(1)
         [held] = await claim(store, tasks=NEW)

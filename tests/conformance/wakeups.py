@@ -316,7 +316,7 @@ class WakeupTests(StoreScenario):
     @pytest.mark.parametrize("action", [Action.CANCEL, Action.DELETE])
     async def test_so_is_an_end_by_hand(self, store: Store, action: Action) -> None:
         parent_of: dict[str, str] = {}
-        for status in (Status.SUSPENDED, Status.FAILED, Status.PENDING):
+        for status in (Status.SUSPENDED, Status.RETRYING, Status.PENDING):
             child = await job_in(store, status, queue=status)
             parent_of[child] = await suspended(store, end_of(child), queue="parents")
         await by_hand(store, action, *parent_of)

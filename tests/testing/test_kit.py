@@ -107,11 +107,11 @@ async def test_a_failing_job_waits_for_its_retry_and_ends_as_it_would_anywhere()
     async with testing.manual(app) as kit:
         job = await welcome.enqueue(guest="nobody")
         (first,) = await kit.drain()
-        assert first.status is Status.FAILED
+        assert first.status is Status.RETRYING
         assert isinstance(first.error, LookupError)
         assert first.job.run_at == kit.time.now() + timedelta(seconds=30)
         ran = await kit.time.advance(minutes=2)
-        assert [run.status for run in ran] == [Status.FAILED, Status.DEAD_LETTER]
+        assert [run.status for run in ran] == [Status.RETRYING, Status.DEAD_LETTER]
         with pytest.raises(JobFailed, match="LookupError: nobody"):
             await job.result()
 
@@ -262,7 +262,7 @@ async def test_inline_the_enqueuer_gets_what_the_handler_raised() -> None:
     async with testing.inline(app) as kit:
         with pytest.raises(LookupError, match="nobody"):
             await welcome.enqueue(guest="nobody")
-        assert [job.status for job in kit.jobs()] == [Status.FAILED]
+        assert [job.status for job in kit.jobs()] == [Status.RETRYING]
         with pytest.raises(InvalidPayload):
             await welcome.enqueue(guest=1)  # type: ignore[arg-type]
         assert len(kit.jobs()) == 1

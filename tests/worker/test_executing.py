@@ -321,7 +321,7 @@ async def test_retries_follow_the_task_then_the_job(app: Mainspring) -> None:
         by_task = await fails.enqueue()
         by_job = await fails.using(retry=Retry.delays(0, 0, 0)).enqueue()
         assert (await ended(app, by_job.id))[0].attempts == 4
-        waiting = (await reached(app, by_task.id, statuses=(Status.FAILED,)))[0]
+        waiting = (await reached(app, by_task.id, statuses=(Status.RETRYING,)))[0]
     assert waiting.attempts == 1
     assert 90 < (waiting.run_at - app.now()).total_seconds() <= 100
     delays = [event.delay for event in events if event.job_id == by_task.id]
@@ -361,7 +361,7 @@ async def test_a_broken_policy_costs_neither_job_nor_slot(app: Mainspring) -> No
     async with working(app, concurrency=1):
         job = await fails.enqueue()
         assert await (await fine.enqueue()).result(10) == "fine"
-        await reached(app, job.id, statuses=(Status.FAILED,))
+        await reached(app, job.id, statuses=(Status.RETRYING,))
 
 
 async def test_signals_end_a_job_their_own_way(app: Mainspring) -> None:

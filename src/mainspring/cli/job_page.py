@@ -25,7 +25,7 @@ STEP_STYLES = {
     State.DONE: STATUS_STYLES[Status.COMPLETED],
     State.RUNNING: STATUS_STYLES[Status.RUNNING],
     State.WAITING: STATUS_STYLES[Status.SUSPENDED],
-    State.FAILED: STATUS_STYLES[Status.FAILED],
+    State.FAILED: STATUS_STYLES[Status.RETRYING],
     State.TO_COME: "dim",
     State.SKIPPED: "dim",
 }

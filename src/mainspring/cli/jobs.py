@@ -53,7 +53,7 @@ def add_commands(commands: Commands) -> None:
     replay.add_replay(jobs)
     cancel = "Waiting jobs end at once; running jobs are asked to stop, and their worker ends them"
     add_change(jobs, "cancel", CANCEL, "cancel jobs", f"By id or by filter. {cancel}.")
-    retry = "Failed and cancelled jobs and dead letters run again now, with a full budget of attempts"
+    retry = "Retrying and cancelled jobs and dead letters run again now, with a full budget of attempts"
     add_change(jobs, "retry", RETRY, "run jobs again", f"By id or by filter. {retry}.").add_argument(
         "--from-step", metavar="NAME", help="repeat a durable function from this step on; keep the steps before it"
     )

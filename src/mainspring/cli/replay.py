@@ -36,7 +36,7 @@ OURS = (str(Path(mainspring.__file__).parent), str(Path(asyncio.__file__).parent
 
 def add_replay(jobs: Commands) -> None:
     parser: Parser = add_command(
-        jobs, "replay", replay_job, "run a failed or finished job again, in this process", DETAIL
+        jobs, "replay", replay_job, "run a retrying or finished job again, in this process", DETAIL
     )
     parser.add_argument("id", metavar="ID", help="the job")
     parser.add_argument(

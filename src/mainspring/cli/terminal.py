@@ -29,7 +29,7 @@ STYLES = {
 STATUS_STYLES = {
     Status.PENDING: "cyan",
     Status.RUNNING: "blue",
-    Status.FAILED: "yellow",
+    Status.RETRYING: "yellow",
     Status.SUSPENDED: "magenta",
     Status.COMPLETED: "green",
     Status.DEAD_LETTER: "red",

@@ -1,4 +1,4 @@
-"""Run a finished or failed job in this process, with its payload and its recorded steps.
+"""Run a finished or retrying job in this process, with its payload and its recorded steps.
 
 Recorded steps return their recorded output, sleeps end at once, and waits return the signal that they got. Before a
 step that is not recorded runs, the listener is asked; if it refuses, the replay stops.
@@ -34,7 +34,7 @@ from mainspring.stores.protocol import Completion, Store
 from mainspring.stores.records import Record, kind_of
 from mainspring.task import Task
 
-REPLAYED = FINISHED | {Status.FAILED}
+REPLAYED = FINISHED | {Status.RETRYING}
 SIGNAL_KEY = "signal:"
 
 
@@ -79,7 +79,7 @@ class Replay:
     async def find(cls, app: Mainspring, job_id: str, listener: Listener, *, from_step: str | None = None) -> Replay:
         job = await app.jobs.get(job_id)
         if job.status not in REPLAYED:
-            msg = f"job {job_id} is {job.status}: a worker will run it; only failed and finished jobs can be replayed"
+            msg = f"job {job_id} is {job.status}: a worker will run it; only retrying and finished jobs can be replayed"
             raise IllegalMove(msg)
         record = await record_of(app.store, job)
         steps = [Step(*fields) for fields in record["steps"]]

@@ -116,7 +116,7 @@ class Takeover:
     queue: str
     worker: str
     cause: TakeoverCause
-    status: Status  # PENDING, FAILED, DEAD_LETTER; or CANCELLED if a cancellation had been requested
+    status: Status  # PENDING, RETRYING, DEAD_LETTER; or CANCELLED if a cancellation had been requested
     attempts: int
     crashes: int
     failure: Failure | None = None
@@ -250,7 +250,7 @@ class Action(StrEnum):
     """The changes that can be applied to all jobs that match a filter."""
 
     CANCEL = "cancel"  # waiting or suspended jobs end at once; running ones are asked to stop, see Pulse.cancelled
-    REPLAY = "retry"  # failed, dead or cancelled jobs run now with a full budget of attempts and keep their steps
+    REPLAY = "retry"  # retrying, dead or cancelled jobs run now with a full budget of attempts and keep their steps
     DELETE = "delete"  # jobs of every status but running
     EDIT = "edit"  # waiting jobs only
 

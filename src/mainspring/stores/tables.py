@@ -27,7 +27,7 @@ from mainspring.stores.records import Record
 
 STATUSES = (
     Status.PENDING,
-    Status.FAILED,
+    Status.RETRYING,
     Status.SUSPENDED,
     Status.RUNNING,
     Status.COMPLETED,
@@ -35,7 +35,7 @@ STATUSES = (
     Status.CANCELLED,
 )
 CODES = {status: code for code, status in enumerate(STATUSES)}
-PENDING, FAILED, SUSPENDED, RUNNING, COMPLETED, DEAD_LETTER, CANCELLED = range(7)
+PENDING, RETRYING, SUSPENDED, RUNNING, COMPLETED, DEAD_LETTER, CANCELLED = range(7)
 """Claimable statuses come before RUNNING, finished ones after it: so indexes need only one comparison."""
 
 NEVER = 2**62  # milliseconds; a deadline or expiry that never comes

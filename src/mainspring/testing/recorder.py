@@ -19,7 +19,7 @@ from mainspring.worker import Worker
 from mainspring.worker.batcher import PendingBatch
 from mainspring.worker.run import Run
 
-FAILURES = frozenset({Status.FAILED, Status.DEAD_LETTER})
+FAILURES = frozenset({Status.RETRYING, Status.DEAD_LETTER})
 MAX_RUNS = 10_000  # at one moment of virtual time
 numbers = count(1)
 

@@ -120,7 +120,7 @@ async def put_right(app: Mainspring, by: Millis) -> None:
     now = app.store.clock.now()
     new = Filter(statuses=(Status.PENDING,), created_after=to_datetime(now + SKEW))
     due = [job.id async for job in app.jobs.all(new) if job.run_at <= job.created_at]
-    retries = Filter(statuses=(Status.FAILED,), due_after=to_datetime(now + SKEW))
+    retries = Filter(statuses=(Status.RETRYING,), due_after=to_datetime(now + SKEW))
     moved = {job.id: at async for job in app.jobs.all(retries) if (at := retry_time(job, now)) is not None}
     for begin in range(0, len(due), CHUNK):
         await move(app, due[begin : begin + CHUNK], now)

@@ -205,7 +205,7 @@ async def waiting(app: Mainspring) -> list[Job]:
 
 
 async def is_idle(app: Mainspring) -> bool:
-    return not await app.jobs.count(Filter(statuses=(Status.PENDING, Status.RUNNING, Status.FAILED)))
+    return not await app.jobs.count(Filter(statuses=(Status.PENDING, Status.RUNNING, Status.RETRYING)))
 
 
 async def test_while_none_works_all_find_the_same_job(new_app: Callable[[], Mainspring]) -> None:

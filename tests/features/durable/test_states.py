@@ -131,7 +131,7 @@ async def test_a_gather_of_a_child_that_failed_is_what_failed(quick: Kit) -> Non
 
     job = await work.enqueue()
     await quick.drain()
-    assert ((await job.get()).status, brief(await job.steps())) == (Status.FAILED, [("gather", "failed")])
+    assert ((await job.get()).status, brief(await job.steps())) == (Status.RETRYING, [("gather", "failed")])
     await quick.time.advance(minutes=1)
     assert ((await job.get()).status, brief(await job.steps())) == (Status.DEAD_LETTER, [("gather", "failed")])
 

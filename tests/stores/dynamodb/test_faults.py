@@ -55,7 +55,7 @@ async def test_an_ack_is_written_once_and_known_again(store: FreshStore, fault: 
     await join(store, "w1")
     held = await running(store)
     client_of(store).plan = once(fault, "TransactWriteItems" if move is Move.RETRY else "UpdateItem")
-    statuses = {Move.DONE: Status.COMPLETED, Move.RETRY: Status.FAILED, Move.RELEASE: Status.PENDING}
+    statuses = {Move.DONE: Status.COMPLETED, Move.RETRY: Status.RETRYING, Move.RELEASE: Status.PENDING}
     assert await end(store, held, move) is statuses[move]
     assert client_of(store).met[fault] == 1
     assert await end(store, held, move) is None
@@ -191,7 +191,7 @@ async def test_a_batch_of_acks_of_which_one_failed_is_repeated_as_a_whole(progra
     with pytest.raises(StoreUnavailable):
         await store.ack(outcomes)
     client_of(store).plan = lambda *_: None
-    written = [Status.COMPLETED, Status.FAILED, Status.COMPLETED, Status.CANCELLED]
+    written = [Status.COMPLETED, Status.RETRYING, Status.COMPLETED, Status.CANCELLED]
     assert await store.ack(outcomes) == written
     assert await store.ack(outcomes) == [None] * 4
 
@@ -285,7 +285,7 @@ async def work(store: DynamoStore, worker: str, hands: Hands, chance: random.Ran
         move = Move.RETRY if chance.random() < 0.2 else Move.DONE
         hands.drop(one.id)  # from here on it may be in other hands: its outcome is on its way
         (status,) = await insist(store, "ack", [outcome(one, move)])
-        assert status in {Status.FAILED, Status.COMPLETED}
+        assert status in {Status.RETRYING, Status.COMPLETED}
         if status is Status.COMPLETED:
             hands.done.append(one.id)
     await insist(store, "heartbeat", worker, {})

@@ -56,7 +56,7 @@ async def test_a_job_can_be_read_in_the_table(store: FreshStore, clock: ManualCl
 
     await end(store, held, Move.RETRY, delay=60_000, failure=Failure("ValueError", "boom", "Traceback …"))
     row = await item(store, job_id)
-    assert (row["status"], row["attempts"], row["last_error"]) == ("failed", 1, "boom")
+    assert (row["status"], row["attempts"], row["last_error"]) == ("retrying", 1, "boom")
     assert row["scheduled_for"] == "2026-01-01T00:01:00.000Z"
     assert row["rank"].startswith(f"2#{row['scheduled_for']}#")
     assert "lock_expires_at" not in row

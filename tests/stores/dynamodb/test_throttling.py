@@ -59,7 +59,7 @@ async def test_what_was_met_with_is_counted(store: FreshStore) -> None:
     client_of(store).plan = once(Fault.THROTTLED, "PutItem", 3)
     await store.insert([new_job()])
     client_of(store).plan = once(Fault.CONFLICT, "TransactWriteItems", 2)
-    assert await end(store, held, Move.RETRY) is Status.FAILED
+    assert await end(store, held, Move.RETRY) is Status.RETRYING
     client_of(store).plan = once(Fault.BROKEN, "GetItem")
     await store.halts()
     after = (await store.stats()).measures

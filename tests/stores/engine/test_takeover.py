@@ -44,5 +44,5 @@ def test_a_takeover_reports_what_the_job_has_become(status: Status, crashes: int
 
 
 def test_a_takeover_of_a_stalled_run_counts_the_attempt() -> None:
-    taken = takeover(TIMED, stalled(TIMED, lambda _: 100), Status.FAILED)
+    taken = takeover(TIMED, stalled(TIMED, lambda _: 100), Status.RETRYING)
     assert (taken.cause, taken.attempts, taken.crashes, taken.delay) == (TakeoverCause.STALLED, 2, 1, 100)

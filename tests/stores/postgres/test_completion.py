@@ -100,7 +100,7 @@ async def test_an_error_takes_both_back(
     with pytest.raises(error):
         fail_in_thread()
     assert stays() == []
-    assert await end(store, held, Move.RETRY) is Status.FAILED
+    assert await end(store, held, Move.RETRY) is Status.RETRYING
 
 
 async def test_a_lost_claim_takes_the_rows_back(store: PostgresStore, stays: Stays, check_in: str) -> None:

@@ -109,7 +109,7 @@ async def test_an_error_takes_both_back(store: PostgresStore, rooms: Rooms, inse
 
     await asyncio.to_thread(fail)
     assert rooms() == []
-    assert await end(store, held, Move.RETRY) is Status.FAILED
+    assert await end(store, held, Move.RETRY) is Status.RETRYING
 
 
 @pytest.mark.parametrize("lend", LENDERS)
@@ -211,7 +211,7 @@ async def test_an_error_in_a_coroutine_takes_both_back(
                 await execute(insert)
                 raise error
         assert rooms() == []
-    assert await end(store, held, Move.RETRY) is Status.FAILED
+    assert await end(store, held, Move.RETRY) is Status.RETRYING
 
 
 @pytest.mark.parametrize("lend", ASYNC_LENDERS)

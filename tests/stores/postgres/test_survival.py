@@ -59,7 +59,7 @@ async def test_connections_that_were_cut_while_idle_are_not_noticed(store: Postg
     stores.terminate()
     assert not (await store.heartbeat("w1", {second.id: second.token})).lost
     stores.terminate()
-    assert await end(store, second, Move.RETRY) is Status.FAILED
+    assert await end(store, second, Move.RETRY) is Status.RETRYING
     stores.terminate()
     assert await store.count(Filter()) == 2
     assert await is_sound(store)

@@ -100,7 +100,7 @@ async def test_an_error_takes_both_back(store: SqliteStore, stays: Stays, error:
     with pytest.raises(error):
         await fail()
     assert stays() == []
-    assert await end(store, held, Move.RETRY) is Status.FAILED
+    assert await end(store, held, Move.RETRY) is Status.RETRYING
 
 
 async def test_a_lost_claim_takes_the_rows_back(store: SqliteStore, stays: Stays) -> None:

@@ -112,7 +112,7 @@ def test_an_error_takes_both_back(app: Mainspring, path: Path, lend: Any) -> Non
             execute(INSERT)
             raise ZeroDivisionError
         assert rooms(path) == []
-        assert app.run(end(app.store, held, Move.RETRY)) is Status.FAILED  # the file is not locked any more
+        assert app.run(end(app.store, held, Move.RETRY)) is Status.RETRYING  # the file is not locked any more
         execute(INSERT)
         lent.commit()
     assert rooms(path) == [7]
@@ -271,7 +271,7 @@ async def test_an_error_in_a_coroutine_takes_both_back(
                 await execute(INSERT)
                 raise error
         assert rooms(path) == []
-        assert await end(store, held, Move.RETRY) is Status.FAILED
+        assert await end(store, held, Move.RETRY) is Status.RETRYING
 
 
 @pytest.mark.parametrize("lend", ASYNC_LENDERS)

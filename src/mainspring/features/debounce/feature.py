@@ -59,7 +59,7 @@ class NewestOnly:
         return next(iter(await self._services.store.documents([place])), None)
 
     async def _change_waiting(self, found: Document, job: NewJob, debounce: Debounce | None, now: Millis) -> bool:
-        """Change the job if it waits; return whether it did. A failed job is left alone: it gives way by itself."""
+        """Change the job if it waits; return whether it did. A retrying job is left alone: it gives way by itself."""
         known = Newest.read(found)
         delay = job.delay if debounce is None else debounce.delay(known.first_at, now)
         edit = Edit(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mainspring.stores.protocol import Store
 
 
-ENDED_BADLY = frozenset({Status.FAILED, Status.DEAD_LETTER})
+ENDED_BADLY = frozenset({Status.RETRYING, Status.DEAD_LETTER})
 
 
 class State(StrEnum):

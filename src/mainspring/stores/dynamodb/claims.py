@@ -385,7 +385,7 @@ def ours(row: Row | None, number: str) -> Row | None:
     """Return the job if this claim has taken it: a write that was repeated after its answer got lost."""
     if not row or row.get("claim") != number or status_of(row) is not Status.RUNNING:
         return None
-    return row | {"was": WORDS[Status.FAILED if row["attempts"] else Status.PENDING]}
+    return row | {"was": WORDS[Status.RETRYING if row["attempts"] else Status.PENDING]}
 
 
 async def take_suspect(table: Table, request: Request, aparts: Sequence[Apart]) -> list[Row]:

@@ -22,7 +22,7 @@ from mainspring.stores.sqlite.halts import current_halts
 from mainspring.stores.sqlite.rows import PAYLOAD, read_tags
 from mainspring.stores.sqlite.values import in_values
 from mainspring.stores.sqlite.writer import Transaction
-from mainspring.stores.tables import FAILED, NEVER, PENDING, RUNNING, SUSPENDED
+from mainspring.stores.tables import NEVER, PENDING, RETRYING, RUNNING, SUSPENDED
 
 PRIORITIES = range(4)
 ASIDE_LOOK = 1000  # jobs that one statement searches for unknown tasks
@@ -76,7 +76,7 @@ FROM aside CROSS JOIN level WHERE task IS NOT NULL AND head IS NOT NULL
 """
 TAKEN = {"id": "mainspring_jobs.id", "token": "token + 1", "payload": PAYLOAD.format(table="mainspring_jobs")}
 CHOSEN = f"""
-SELECT count(*), sum(status = {FAILED}), sum(status = {SUSPENDED}), json_group_array(DISTINCT task),
+SELECT count(*), sum(status = {RETRYING}), sum(status = {SUSPENDED}), json_group_array(DISTINCT task),
        json_group_array(seq), json_group_array(json_array({", ".join(TAKEN.get(name, name) for name in CLAIMED)}, seq))
 """
 DUE_HERE = f"{WAITING.format(queue=':queue', level=':level')} AND run_at <= :now ORDER BY run_at, seq LIMIT :limit"
@@ -266,15 +266,15 @@ def take(transaction: Transaction, request: ClaimRequest, taken: Taken, pick: st
     If some of them are of unknown tasks, take none and return None.
     """
     now, queue = transaction.now, place["queue"]
-    number, failed, suspended, tasks, seqs, rows = transaction.execute(pick, {**place, "now": now}).fetchone()
+    number, retrying, suspended, tasks, seqs, rows = transaction.execute(pick, {**place, "now": now}).fetchone()
     if request.tasks is not None and not request.tasks.issuperset(from_json(tasks)):
         return None
     if number:
         given = {"worker": request.worker, "now": now, "stall_grace": request.stall_grace, "seqs": seqs}
         transaction.execute(TAKE, given)
-        transaction.count(queue, FAILED, -failed)
+        transaction.count(queue, RETRYING, -retrying)
         transaction.count(queue, SUSPENDED, -suspended)
-        transaction.count(queue, PENDING, failed + suspended - number)
+        transaction.count(queue, PENDING, retrying + suspended - number)
         transaction.count(queue, RUNNING, number)
         taken.number += number
         taken.rows.append(rows)

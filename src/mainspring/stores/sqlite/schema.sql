@@ -2,7 +2,7 @@
 --
 -- Every name begins with `mainspring_`, because the application's own tables may be in the same file. Live jobs are in
 -- `mainspring_jobs`, finished ones in `mainspring_archive`: so claims never read history. Times are milliseconds since
--- 1970 UTC. `status` is 0 pending, 1 failed (waits for its retry), 2 suspended, 3 running, 4 completed, 5 dead letter,
+-- 1970 UTC. `status` is 0 pending, 1 retrying (an attempt failed), 2 suspended, 3 running, 4 completed, 5 dead letter,
 -- 6 cancelled. To explore the file by hand, use the view `mainspring_all_jobs`.
 
 CREATE TABLE mainspring_jobs (
@@ -203,7 +203,7 @@ CREATE INDEX mainspring_documents_expiry ON mainspring_documents (expires_at) WH
 
 CREATE VIEW mainspring_all_jobs AS
 SELECT id, task, queue,
-       CASE status WHEN 0 THEN 'pending' WHEN 1 THEN 'failed' WHEN 2 THEN 'suspended' ELSE 'running' END AS status,
+       CASE status WHEN 0 THEN 'pending' WHEN 1 THEN 'retrying' WHEN 2 THEN 'suspended' ELSE 'running' END AS status,
        datetime(run_at / 1000, 'unixepoch') AS run_at, attempts, worker, error, payload, NULL AS result
 FROM mainspring_jobs
 UNION ALL

@@ -48,7 +48,7 @@ CREATE TABLE {schema}.jobs (
 
 COMMENT ON TABLE {schema}.jobs IS 'Live jobs: waiting, running or suspended. Finished ones are in archive.';
 COMMENT ON COLUMN {schema}.jobs.id IS 'UUIDv7, made by the client, so ids are in the order of creation';
-COMMENT ON COLUMN {schema}.jobs.status IS '0 pending, 1 failed (waits for its retry), 2 suspended, 3 running';
+COMMENT ON COLUMN {schema}.jobs.status IS '0 pending, 1 retrying (an attempt failed), 2 suspended, 3 running';
 COMMENT ON COLUMN {schema}.jobs.priority IS '0 urgent, 1 high, 2 normal, 3 low';
 COMMENT ON COLUMN {schema}.jobs.run_at IS 'due at this time (ms since 1970 UTC); on the last day of 9999: not by itself';
 COMMENT ON COLUMN {schema}.jobs.attempts IS 'runs that ended in success or failure';
@@ -320,7 +320,7 @@ END $$;
 COMMENT ON PROCEDURE {schema}.enqueue IS 'One new job; by itself, it is committed and made known at once.';
 
 CREATE VIEW {schema}.all_jobs AS
-SELECT id, task, queue, (ARRAY['pending', 'failed', 'suspended', 'running'])[status + 1] AS status,
+SELECT id, task, queue, (ARRAY['pending', 'retrying', 'suspended', 'running'])[status + 1] AS status,
        (ARRAY['urgent', 'high', 'normal', 'low'])[priority + 1] AS priority,
        to_timestamp(run_at / 1000.0) AS run_at, attempts, worker, error_type, error, payload::json AS payload,
        NULL::json AS result, waits_for
