@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from mainspring import (
-    Batch,
+    Chunk,
     ConfigurationError,
     InvalidPayload,
     JobHandle,
@@ -185,13 +185,13 @@ def test_items_with_options_can_be_enqueued_without_a_loop() -> None:
         assert {job.payload["guest"]: job.tags for job in kit.jobs()} == {"ana": ("vip",), "bo": ()}
 
 
-async def test_prepared_items_of_a_batched_task() -> None:
+async def test_prepared_items_of_a_chunk_task() -> None:
     app = new_app()
 
     class Doc(BaseModel):
         id: int
 
-    @app.task(batch=Batch(size=10, wait=0))
+    @app.task(chunk=Chunk(size=10, wait=0))
     async def index(docs: list[Doc]) -> None: ...
 
     async with manual(app) as kit:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from mainspring import (
-    Batch,
     Cancel,
+    Chunk,
     ConfigurationError,
     Context,
     Discard,
@@ -281,7 +281,7 @@ async def test_a_timeout_unwinds_middleware_too(app: Mainspring) -> None:
     assert (run.status, closed) == (Status.DEAD_LETTER, ["session"])
 
 
-async def test_a_batched_handler_is_wrapped_once_for_all_its_jobs(app: Mainspring) -> None:
+async def test_a_chunk_handler_is_wrapped_once_for_all_its_jobs(app: Mainspring) -> None:
     calls: list[list[str]] = []
 
     @app.around_run
@@ -289,11 +289,11 @@ async def test_a_batched_handler_is_wrapped_once_for_all_its_jobs(app: Mainsprin
         calls.append([ctx.headers["n"] for ctx in call.contexts])
         yield
 
-    @app.task(batch=Batch(size=10, wait=0))
+    @app.task(chunk=Chunk(size=10, wait=0))
     async def index(numbers: list[int]) -> list[int]:
         return [number + 1 for number in numbers]
 
-    @app.task(batch=Batch(size=10, wait=0))
+    @app.task(chunk=Chunk(size=10, wait=0))
     def index_items(items: list[Item[int]]) -> None:
         for item in items:
             item.done(item.ctx.headers["n"])

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mainspring.app import Mainspring
-from mainspring.batched import Batch, Item
+from mainspring.chunk import Chunk, Item
 from mainspring.context import Context
 from mainspring.errors import (
     BatchNotFound,
@@ -85,7 +85,6 @@ if TYPE_CHECKING:
     from mainspring.worker import Worker
 
 __all__ = [
-    "Batch",
     "BatchNotFound",
     "Breaker",
     "BreakerNotFound",
@@ -93,6 +92,7 @@ __all__ = [
     "Cancel",
     "CannotStoreResult",
     "Child",
+    "Chunk",
     "ClaimLost",
     "ConfigurationError",
     "Context",

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
-from mainspring.batch_task import BatchDecorator, BatchTask
-from mainspring.batched import Batch
+from mainspring.chunk import Chunk
+from mainspring.chunk_task import ChunkDecorator, ChunkTask
 from mainspring.clock import Clock, Length, check_moment, to_millis
 from mainspring.context import Context
 from mainspring.errors import ConfigurationError, InvalidPerson, SystemHalted, UnknownTask
@@ -74,7 +74,7 @@ AE = TypeVar("AE", bound=AroundEnqueue)
 
 log = get_log("mainspring")
 
-NOT_FOR_OCCASIONS = frozenset({"batch", "isolation"})
+NOT_FOR_OCCASIONS = frozenset({"chunk", "isolation"})
 
 
 class Mainspring:
@@ -204,14 +204,14 @@ class Mainspring:
     @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
     @overload
-    def task(self, *, batch: Batch, **options: Unpack[TaskOptions]) -> BatchDecorator: ...
+    def task(self, *, chunk: Chunk, **options: Unpack[TaskOptions]) -> ChunkDecorator: ...
     @overload
-    def task(self, *, batch: None = None, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
-    def task(self, *plain: Callable[..., Any], batch: Batch | None = None, **options: Unpack[TaskOptions]) -> Any:
+    def task(self, *, chunk: None = None, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
+    def task(self, *plain: Callable[..., Any], chunk: Chunk | None = None, **options: Unpack[TaskOptions]) -> Any:
         """Make a function a task. The store knows it by the function's name or by `name`, never by an import path.
 
         Coroutines run on the worker's event loop, plain functions in its threads. With isolation="process" each job
-        runs in its own process; only then can a timeout really stop the work. With `batch` the function takes a list,
+        runs in its own process; only then can a timeout really stop the work. With `chunk` the function takes a list,
         and each job is one item of it. `version` keeps an older function, for jobs under way, beside a newer one.
         `steps` declares the steps in advance, so that readers see what is to come. See docs/durable.md.
         """
@@ -221,7 +221,7 @@ class Mainspring:
         names = sys._getframe(1).f_locals  # noqa: SLF001 - annotations may name what is local to the caller
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
-            return self._make_task(function, names, of_jobs, batch=batch, **of_task)
+            return self._make_task(function, names, of_jobs, chunk=chunk, **of_task)
 
         return decorate(*plain) if plain else decorate
 
@@ -231,16 +231,16 @@ class Mainspring:
         names: Mapping[str, Any],
         options: EnqueueOptions,
         *,
-        batch: Batch | None,
+        chunk: Chunk | None,
         name: str | None = None,
         version: int = 1,
-        ack: Ack = "batched",
+        ack: Ack = "grouped",
         steps: Sequence[str] = (),
         limits: Iterable[Limit | Rate] | Limit | Rate = (),
         fair: Fair | None = None,
     ) -> Task[..., Any, Any]:
         refuse_unfit(function, name)
-        make: Callable[..., Task[..., Any, Any]] = Task if batch is None else partial(BatchTask, batch=batch)
+        make: Callable[..., Task[..., Any, Any]] = Task if chunk is None else partial(ChunkTask, chunk=chunk)
         called = versioned(name or function.__name__, version)
         task = make(self._shared, function, called, options=options, ack=ack, names=names, steps=steps)
         if limited := (limits,) if isinstance(limits, (Limit, Rate)) else tuple(limits):

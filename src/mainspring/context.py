@@ -84,7 +84,7 @@ class Scheduled:
 
 
 making = threading.Lock()
-NOT_HERE = "a durable function cannot run in batches or in its own process; it may spawn children that do"
+NOT_HERE = "a durable function cannot run in chunks or in its own process; it may spawn children that do"
 
 
 class Context(DurableCalls):

@@ -17,7 +17,7 @@ from typing import Any
 from mainspring.job import Claim
 
 running: ContextVar[Claim | None] = ContextVar("mainspring_running", default=None)
-"""The job whose handler runs in this context; None for batched handlers, which run several jobs at once."""
+"""The job whose handler runs in this context; None for chunk handlers, which run several jobs at once."""
 
 FORMAT = "%(asctime)s [%(levelname)s] %(name)s %(message)s job_id=%(job_id)s task=%(task)s"
 

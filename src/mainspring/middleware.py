@@ -39,17 +39,17 @@ class RunCall:
     """One call of a handler, as passed to `@app.around_run` middleware."""
 
     task: str
-    contexts: tuple[Context, ...]  # one per job; only batched handlers are called with several
+    contexts: tuple[Context, ...]  # one per job; only chunk handlers are called with several
     is_async: bool  # the handler is a coroutine function; then blocking work here would block the event loop
 
     @property
     def ctx(self) -> Context:
-        """The job's context; for a batched handler the context of the first job."""
+        """The job's context; for a chunk handler the context of the first job."""
         return self.contexts[0]
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers that the enqueue gave the job; for a batched handler those of the first job."""
+        """The headers that the enqueue gave the job; for a chunk handler those of the first job."""
         return self.ctx.headers
 
 

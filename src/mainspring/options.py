@@ -25,7 +25,7 @@ from mainspring.names import LONGEST_KEY, LONGEST_NAME, UNSEARCHABLE, problem_of
 from mainspring.retry import Retry, problem_of_attempts
 
 Isolation = Literal["auto", "process"]
-Ack = Literal["batched", "sync"]
+Ack = Literal["grouped", "sync"]
 Kept = Length | Literal["forever"]
 LONGEST_KEPT = timedelta(days=365_000)  # anything longer means for ever: the last date that Python knows is in 9999
 

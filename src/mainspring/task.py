@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-from mainspring.batched import Batch
+from mainspring.chunk import Chunk
 from mainspring.clock import Millis, duration, to_millis
 from mainspring.context import Context
 from mainspring.errors import ConfigurationError, InvalidPayload
@@ -71,7 +71,7 @@ class TaskServices:
 class Task(Generic[P, R, C]):
     """A task made by `@app.task(...)`. Calling it calls the function; enqueuing it makes a job."""
 
-    batch: Batch | None = None  # only a `BatchTask` has one
+    chunk: Chunk | None = None  # only a `ChunkTask` has one
     is_internal = False  # a task of Mainspring's own, without middleware and defaults
     keys_are_unique = False  # True if no two of its jobs ever have the same dedupe key, as for occasions
 
@@ -82,7 +82,7 @@ class Task(Generic[P, R, C]):
         name: str,
         *,
         options: EnqueueOptions,
-        ack: Ack = "batched",
+        ack: Ack = "grouped",
         names: Mapping[str, Any] | None = None,
         steps: Iterable[str] = (),
     ) -> None:

@@ -1,4 +1,4 @@
-"""The window of batched acks: a kill makes run twice what ended within the delay and one commit before it, no more."""
+"""The window of grouped acks: a kill makes run twice what ended within the delay and one commit before it, no more."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from mainspring import Filter, HaltResult, Mainspring, Status
 from mainspring.stores.tables import RUNNING, SUSPENDED
 from tests.chaos.conftest import LONG, STORES, Chaos, each_store
 from tests.chaos.nursery import Nursery, Process
-from tests.chaos.programs.halts import BATCH_WAIT, define, starts
+from tests.chaos.programs.halts import CHUNK_WAIT, define, starts
 from tests.chaos.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
@@ -101,13 +101,13 @@ def test_nothing_starts_after_a_halt_has_returned(scene: Scene, chaos: Chaos, ta
 
 
 @each_store
-def test_a_batch_that_is_being_gathered_does_not_start_after_a_halt(scene: Scene) -> None:
+def test_a_chunk_that_is_being_gathered_does_not_start_after_a_halt(scene: Scene) -> None:
     async def halt(app: Mainspring) -> None:
         scene.start()
         together: Any = app.tasks["together"]
         await together.enqueue_many(range(30))
         await asyncio.to_thread(wait_until, lambda: running(scene.nursery) == 30)
-        assert (await scene.watch(app.halt(), seconds=2 * BATCH_WAIT)).confirmed
+        assert (await scene.watch(app.halt(), seconds=2 * CHUNK_WAIT)).confirmed
         assert running(scene.nursery) == 0  # handed back before the halt was confirmed
         await scene.wait_for_starts(1, after=app.resume())
 
@@ -117,7 +117,7 @@ def test_a_batch_that_is_being_gathered_does_not_start_after_a_halt(scene: Scene
 
 @each_store
 def test_a_stopped_worker_is_named_and_starts_nothing_when_it_goes_on(scene: Scene) -> None:
-    """It is stopped while it gathers a batch: in the middle of a write it would keep SQLite's lock."""
+    """It is stopped while it gathers a chunk: in the middle of a write it would keep SQLite's lock."""
 
     async def halt(app: Mainspring) -> None:
         workers = {worker.who: worker for worker in scene.start()}
@@ -128,7 +128,7 @@ def test_a_stopped_worker_is_named_and_starts_nothing_when_it_goes_on(scene: Sce
         stopped.send(signal.SIGSTOP)
         result = await app.halt()
         stopped.send(signal.SIGCONT)
-        await scene.watch(as_it_is(result), seconds=2 * BATCH_WAIT)
+        await scene.watch(as_it_is(result), seconds=2 * CHUNK_WAIT)
         assert [late.worker.id for late in result.unconfirmed] == [stopped.who]
         assert "no heartbeat" in result.unconfirmed[0].why
         assert (await app.halt(wait=None)).confirmed  # now that it goes on

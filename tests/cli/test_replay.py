@@ -23,7 +23,7 @@ import os
 from datetime import timedelta
 from pathlib import Path
 
-from mainspring import Batch, Context, Item, Mainspring, Snooze
+from mainspring import Chunk, Context, Item, Mainspring, Snooze
 
 app = Mainspring("sqlite:///shop.db")
 
@@ -71,7 +71,7 @@ def plain(ctx: Context) -> int:
         raise RuntimeError("half way")
     return one + ctx.step_sync("two", int, "2")
 
-@app.task(max_attempts=1, batch=Batch(10))
+@app.task(max_attempts=1, chunk=Chunk(10))
 async def together(items: list[Item[int]]) -> None:
     for item in items:
         item.fail(ValueError(item.payload))
@@ -243,7 +243,7 @@ def test_plain_functions(replayed: Replayed, app: Mainspring, monkeypatch: pytes
     assert replayed(job, "--run-steps").out == "completed, with result 3\n"
 
 
-def test_one_job_of_a_batch(replayed: Replayed, app: Mainspring) -> None:
+def test_one_job_of_a_chunk(replayed: Replayed, app: Mainspring) -> None:
     assert replayed(dead(app, "together", 5)).out.splitlines()[-1] == "ValueError: 5"
 
 

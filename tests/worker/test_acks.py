@@ -209,7 +209,7 @@ def test_patience() -> None:
 # -- in a worker ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ack", ["batched", "sync"])
+@pytest.mark.parametrize("ack", ["grouped", "sync"])
 async def test_who_runs_alone_does_not_wait_for_others(ack: Any) -> None:
     app = new_app()
 
@@ -239,7 +239,7 @@ async def test_sync_tasks_are_written_before_their_slot_is_free_again() -> None:
     assert unwritten == [0] * 10
 
 
-async def test_batched_tasks_are_written_together() -> None:
+async def test_grouped_acks_are_written_together() -> None:
     app: Mainspring = new_app()
     batches: list[int] = []
     real = app.store.ack

@@ -212,7 +212,7 @@ async def test_progress_is_written_when_the_store_is_back(app: Mainspring, store
         gate.set()
 
 
-@pytest.mark.parametrize("ack", ["batched", "sync"])
+@pytest.mark.parametrize("ack", ["grouped", "sync"])
 async def test_an_outcome_that_no_store_takes_harms_no_other(app: Mainspring, store: FaultyStore, ack: Any) -> None:
     real = store.ack
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mainspring import Batch, Limit, Mainspring
+from mainspring import Chunk, Limit, Mainspring
 from mainspring.clock import since_boot
 from mainspring.errors import ConfigurationError, StoreUnavailable
 from mainspring.events import Halted, JobReleased, JobStarted
@@ -138,13 +138,13 @@ async def test_a_pause_concerns_one_queue() -> None:
         await eventually(lambda: completed(app, 6))
 
 
-async def test_a_batch_that_is_being_gathered_is_handed_back() -> None:
+async def test_a_chunk_that_is_being_gathered_is_handed_back() -> None:
     app = new_app()
-    batches: list[list[int]] = []
+    chunks: list[list[int]] = []
 
-    @app.task(batch=Batch(size=10, wait=0.1))
+    @app.task(chunk=Chunk(size=10, wait=0.1))
     async def together(numbers: list[int]) -> None:
-        batches.append(numbers)
+        chunks.append(numbers)
 
     async with working(app):
         await together.enqueue_many(range(3))
@@ -153,7 +153,7 @@ async def test_a_batch_that_is_being_gathered_is_handed_back() -> None:
         assert len(await jobs_of(app, Status.PENDING)) == 3
         await app.resume()
         await eventually(lambda: completed(app, 3))
-    assert sorted(number for batch in batches for number in batch) == [0, 1, 2]
+    assert sorted(number for chunk in chunks for number in chunk) == [0, 1, 2]
 
 
 async def test_a_job_that_waits_at_a_guard_is_handed_back() -> None:
@@ -281,7 +281,7 @@ async def test_a_halt_ends_by_itself() -> None:
 # -- guards ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["async", "batched"])
+@pytest.mark.parametrize("kind", ["async", "chunk"])
 async def test_jobs_that_passed_a_breaker_do_not_start_after_it_opened(kind: str) -> None:
     app = new_app()
     calls: list[int] = []
@@ -295,7 +295,7 @@ async def test_jobs_that_passed_a_breaker_do_not_start_after_it_opened(kind: str
     async def send(number: int) -> None:
         calls.append(number)
 
-    @app.task(breaker="mail", batch=Batch(size=10, wait=0.05))
+    @app.task(breaker="mail", chunk=Chunk(size=10, wait=0.05))
     async def send_all(numbers: list[int]) -> None:
         calls.extend(numbers)
 

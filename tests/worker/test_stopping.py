@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from mainspring import Batch, Context, Mainspring
-from mainspring.batched import LONGEST_WAIT
+from mainspring import Chunk, Context, Mainspring
+from mainspring.chunk import LONGEST_WAIT
 from mainspring.clock import Millis
 from mainspring.errors import StoreBusy, StoreReadOnly
 from mainspring.events import JobReleased, JobStarted, WorkerStopped
@@ -179,7 +179,7 @@ async def test_a_claim_on_its_way_at_the_stop_is_handed_back() -> None:
 
 @pytest.mark.usefixtures("short_last_words")
 async def test_what_passes_its_guards_after_the_stop_is_handed_back_at_once(app: Mainspring) -> None:
-    """It would have to wait for others of its batch, and nobody comes any more."""
+    """It would have to wait for others of its chunk, and nobody comes any more."""
     asked, answer = asyncio.Event(), asyncio.Event()
 
     class Slow(Doorman):
@@ -191,7 +191,7 @@ async def test_what_passes_its_guards_after_the_stop_is_handed_back_at_once(app:
     door = Slow()
     app.guards.add(door)
 
-    @app.task(batch=Batch(10, wait=LONGEST_WAIT))
+    @app.task(chunk=Chunk(10, wait=LONGEST_WAIT))
     async def work(numbers: list[int]) -> None: ...
 
     await app.pipeline.insert([NewJob(new_id(), "work", "1", options='{"door": "in"}')])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import structlog
 
-from mainspring import Batch, Mainspring, Retry
+from mainspring import Chunk, Mainspring, Retry
 from mainspring.cli.exits import Exit
 from mainspring.errors import ConfigurationError, WorkerStuck
 from mainspring.events import JobReleased, WorkerHeartbeat
@@ -158,8 +158,8 @@ async def test_a_thread_that_takes_a_moment_to_stop_is_not_stuck(gate: threading
         await ended(app, job.id)
 
 
-async def test_a_batch_is_one_slot(app: Mainspring, gate: threading.Event, caplog: pytest.LogCaptureFixture) -> None:
-    @app.task(timeout=0.05, max_attempts=1, batch=Batch(3, wait=20))
+async def test_a_chunk_is_one_slot(app: Mainspring, gate: threading.Event, caplog: pytest.LogCaptureFixture) -> None:
+    @app.task(timeout=0.05, max_attempts=1, chunk=Chunk(3, wait=20))
     def hang(numbers: list[int]) -> None:
         del numbers
         gate.wait()

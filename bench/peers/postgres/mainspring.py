@@ -23,7 +23,7 @@ from typing_extensions import TypedDict
 from bench import limited as limits
 from bench import tally
 from bench.peer import TEXT, Peer, database, here
-from mainspring import Batch, Mainspring, Status
+from mainspring import Chunk, Mainspring, Status
 
 CHUNK = 5_000
 DAY = 86_400_000  # milliseconds
@@ -74,7 +74,7 @@ class Arguments(TypedDict):
     s: str
 
 
-@app.task(batch=Batch(here()[1].get("batch", 1)))
+@app.task(chunk=Chunk(here()[1].get("batch", 1)))
 async def noops(jobs: list[Arguments]) -> None:
     for job in jobs:
         tally.mark(job["n"])

@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any, cast
 
 from mainspring.app import Mainspring
-from mainspring.batch_task import BatchTask
-from mainspring.batched import Item
+from mainspring.chunk import Item
+from mainspring.chunk_task import ChunkTask
 from mainspring.context import UNSET, Context
 from mainspring.durable_calls import RecordedCalls
 from mainspring.errors import ConfigurationError, IllegalMove, JobNotFound
@@ -157,7 +157,7 @@ class Replay:
 
     def _prepared(self, context: Context) -> Callable[[], Any]:
         payload, function = self.task.payload, self.task.function
-        if isinstance(self.task, BatchTask):
+        if isinstance(self.task, ChunkTask):
             value = self.task.payload.load_one(self._claim.payload)
             self._item = Item(value, lambda: context) if self.task.payload.takes_items else None
             return partial(function, [self._item or value])
@@ -168,8 +168,8 @@ class Replay:
 
     def _ended(self, context: Context, value: Any) -> Any:
         """Return the result as it would be stored."""
-        if isinstance(self.task, BatchTask):
-            value = self._of_batch(value)
+        if isinstance(self.task, ChunkTask):
+            value = self._of_chunk(value)
         if context.effects.result is not UNSET:
             value = context.effects.result
         for job in context.effects.follow_ups:
@@ -177,7 +177,7 @@ class Replay:
         text = self.task.payload.dump_result(value)
         return None if text is None else json.loads(text)
 
-    def _of_batch(self, value: Any) -> Any:
+    def _of_chunk(self, value: Any) -> Any:
         if self._item is not None and self._item.settled:
             value = self._item.error or self._item.result
         elif isinstance(value, (list, tuple)):

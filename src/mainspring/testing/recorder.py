@@ -16,7 +16,7 @@ from mainspring.job import Job, Move, Outcome, Status
 from mainspring.stores.protocol import Claims
 from mainspring.testing.waiting import Waiting
 from mainspring.worker import Worker
-from mainspring.worker.batcher import PendingBatch
+from mainspring.worker.chunker import PendingChunk
 from mainspring.worker.run import Run
 
 FAILURES = frozenset({Status.RETRYING, Status.DEAD_LETTER})
@@ -68,7 +68,7 @@ class Recorder(Worker):
         await self._remember()
         return claims
 
-    async def _execute(self, run: Run | PendingBatch, slot: asyncio.Task[None]) -> None:
+    async def _execute(self, run: Run | PendingChunk, slot: asyncio.Task[None]) -> None:
         with self._waiting.handling():
             await super()._execute(run, slot)
 

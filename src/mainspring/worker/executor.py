@@ -18,7 +18,7 @@ from mainspring.middleware import RunCall
 from mainspring.stores.protocol import Completion
 from mainspring.task import Task
 from mainspring.worker import outcomes
-from mainspring.worker.batch_run import RunningBatch
+from mainspring.worker.chunk_run import ChunkRun
 from mainspring.worker.processes import Processes
 from mainspring.worker.progress import Progress
 from mainspring.worker.run import Run, Stop, in_this_thread
@@ -61,22 +61,22 @@ class Executor:
                 return await handler()
             return await self._app.middleware.around(RunCall(task.name, (self.context(run),), is_async=True), handler)
 
-    async def call_batch(self, batch: RunningBatch) -> Any:
-        if not batch.runs:
+    async def call_chunk(self, chunk: ChunkRun) -> Any:
+        if not chunk.runs:
             return None
-        call = partial(batch.task.function, list(batch.argument))  # a copy, as the handler may change the list
-        with batch.deadline():
-            if self._wraps(batch.task):
-                return await self._call_wrapped_batch(batch, call)
-            value = call() if batch.task.is_async else await self._in_thread(batch.runs, call)
+        call = partial(chunk.task.function, list(chunk.argument))  # a copy, as the handler may change the list
+        with chunk.deadline():
+            if self._wraps(chunk.task):
+                return await self._call_wrapped_chunk(chunk, call)
+            value = call() if chunk.task.is_async else await self._in_thread(chunk.runs, call)
             return await value if inspect.iscoroutine(value) else value
 
-    async def _call_wrapped_batch(self, batch: RunningBatch, call: Callable[[], Any]) -> Any:
-        contexts = tuple(self.context(run) for run in batch.runs)
-        middleware, of_call = self._app.middleware, RunCall(batch.task.name, contexts, batch.task.is_async)
-        if batch.task.is_async:
+    async def _call_wrapped_chunk(self, chunk: ChunkRun, call: Callable[[], Any]) -> Any:
+        contexts = tuple(self.context(run) for run in chunk.runs)
+        middleware, of_call = self._app.middleware, RunCall(chunk.task.name, contexts, chunk.task.is_async)
+        if chunk.task.is_async:
             return await middleware.around(of_call, call)
-        value = await middleware.around_thread(of_call, partial(self._in_thread, batch.runs), call)
+        value = await middleware.around_thread(of_call, partial(self._in_thread, chunk.runs), call)
         return await value if inspect.iscoroutine(value) else value
 
     def _wraps(self, task: Task[..., Any, Any]) -> bool:
@@ -149,7 +149,7 @@ class Executor:
     # -- what handlers can use through their context --------------------------------------------
 
     def context(self, run: Run) -> Context:
-        """Return the run's context. Any thread may call this: the handler of a batch asks for those it needs."""
+        """Return the run's context. Any thread may call this: the handler of a chunk asks for those it needs."""
         if run.context is None:
             durable = run.task.payload.context is not None and not run.isolated
             run.context = Context(

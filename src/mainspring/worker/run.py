@@ -45,7 +45,7 @@ class Run:
     started_at: Millis = 0
     context: Context | None = None
     thread: int | None = None  # the thread in which the handler runs
-    handler_thread: int | None = None  # the same, but only while the handler runs there; also set for batches
+    handler_thread: int | None = None  # the same, but only while the handler runs there; also set for chunks
     durable: DurableRun | None = None  # set once the handler has used anything durable
     slot: asyncio.Task[None] | None = None  # the asyncio task that runs it
     written: asyncio.Future[None] | None = None  # set if the slot must wait until the outcome is written

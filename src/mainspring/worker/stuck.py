@@ -2,7 +2,7 @@
 
 A run is told to stop when its timeout is over, when its job is cancelled, or when its claim is lost. Its slot is stuck
 when it still runs `grace` seconds later. The grace is the store's `stall_grace`, after which a timed-out job is taken
-over. A stuck slot holds a thread that hangs, or a coroutine that swallows its cancellation. The slot of a batch is
+over. A stuck slot holds a thread that hangs, or a coroutine that swallows its cancellation. The slot of a chunk is
 stuck when this is true of all its jobs. Runs that are told to stop because the worker stops do not count.
 """
 

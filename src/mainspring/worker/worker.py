@@ -26,7 +26,7 @@ from importlib.metadata import version
 from typing import Any, Self, Unpack, cast
 
 from mainspring.app import Mainspring
-from mainspring.batched import MAX_BATCH_SIZE
+from mainspring.chunk import MAX_CHUNK_SIZE
 from mainspring.clock import Millis, since_boot
 from mainspring.errors import ConfigurationError, StoreError, StoreUnavailable, WorkerStuck
 from mainspring.events import JobStarted, WorkerHeartbeat, WorkerStarted, WorkerStopped
@@ -42,8 +42,8 @@ from mainspring.worker.acks import Acks
 from mainspring.worker.admission import Admissions
 from mainspring.worker.after_ack import AfterAck
 from mainspring.worker.background import Background
-from mainspring.worker.batch_run import RunningBatch
-from mainspring.worker.batcher import Batcher, PendingBatch
+from mainspring.worker.chunk_run import ChunkRun
+from mainspring.worker.chunker import Chunker, PendingChunk
 from mainspring.worker.claiming import Prefetch, SoloTurns, wants
 from mainspring.worker.executor import Executor
 from mainspring.worker.gate import Gate
@@ -95,7 +95,7 @@ class Worker:
         self._wrapped = app.middleware.runs  # middleware around each run, if there is any
         self._random = random.Random()  # noqa: S311 - draws the order of the queues
         self._held: dict[str, Run] = {}  # claimed, and the outcome is not decided yet
-        self._buffer: deque[Run | PendingBatch] = deque()  # claimed ahead, not started
+        self._buffer: deque[Run | PendingChunk] = deque()  # claimed ahead, not started
         self._running: set[Run] = set()  # in slots
         self._detached: set[Run] = set()  # in slots but not in _held: stuck, or their jobs were claimed here again
         self._stuck = StuckSlots(self.id, self.store.stall_grace / 1000)
@@ -290,8 +290,8 @@ class Worker:
             claims = await self._claim_suspect()
         if claims.jobs:
             self._take(claims.jobs)
-            await self._fill_batches(claims)
-        self._batcher.flush()
+            await self._fill_chunks(claims)
+        self._chunker.flush()
         await self._idle.wait()
         await self._acks.flush()
         await self._after_ack.settle()
@@ -302,11 +302,11 @@ class Worker:
             claims.next_due = min((at for at in (claims.next_due, next_timer) if at is not None), default=None)
         return claims
 
-    async def _fill_batches(self, claims: Claims) -> None:
-        """Claim more due jobs to fill the batches. Then they start even if not full, as more may never come."""
+    async def _fill_chunks(self, claims: Claims) -> None:
+        """Claim more due jobs to fill the chunks. Then they start even if not full, as more may never come."""
         await self._admissions.settled()
-        while self._batcher.missing and len(claims.jobs) < MAX_BATCH_SIZE:  # the jobs may enqueue each other for ever
-            more = await self._claim(self._batcher.missing)
+        while self._chunker.missing and len(claims.jobs) < MAX_CHUNK_SIZE:  # the jobs may enqueue each other for ever
+            more = await self._claim(self._chunker.missing)
             if not more.jobs:
                 break
             self._take(more.jobs)
@@ -322,7 +322,7 @@ class Worker:
         self._idle.set()
         self._loop = asyncio.get_running_loop()
         self._slot_pool = SlotPool(self.settings.concurrency, self._buffer, self._execute)
-        self._batcher = Batcher(self._post)
+        self._chunker = Chunker(self._post)
         self._progress = Progress(self.store, self._reporter, self._held)
         self._gate = self._new_gate()
         if self._stopping.is_set():
@@ -490,7 +490,7 @@ class Worker:
             return False
         self._take(claims.jobs)
         await asyncio.sleep(0)
-        self._batcher.flush()
+        self._chunker.flush()
         await self._idle.wait()  # meanwhile this worker claims nothing else
         await self._acks.flush()
         return True
@@ -521,7 +521,7 @@ class Worker:
                 with contextlib.suppress(StoreError):
                     await self._gate.look()
             if not claims.jobs:
-                self._batcher.claimed([], of=0)
+                self._chunker.claimed([], of=0)
             return claims
 
     def _hand_back_late(self, claims: Claims) -> None:
@@ -547,12 +547,12 @@ class Worker:
         )
 
     def _free(self) -> int:
-        """Return how many more jobs this worker can use: in free slots, ahead of those, or to fill batches."""
-        singly = len(self._held) + len(self._detached) - self._batcher.together - self._admissions.standing_by
+        """Return how many more jobs this worker can use: in free slots, ahead of those, or to fill chunks."""
+        singly = len(self._held) + len(self._detached) - self._chunker.together - self._admissions.standing_by
         room = self.settings.concurrency + self._prefetch.ahead - singly
-        if self._buffer or singly - len(self._batcher) >= self.settings.concurrency:
+        if self._buffer or singly - len(self._chunker) >= self.settings.concurrency:
             return room
-        return max(room, self._batcher.lacking)
+        return max(room, self._chunker.lacking)
 
     async def _wait_for_room(self) -> None:
         """Wait until a slot is free or half of the prefetched jobs are used up, and the store keeps up with acks."""
@@ -584,7 +584,7 @@ class Worker:
     def _take(self, claims: list[Claim]) -> None:
         now = self._loop.time()
         guarded: list[Run] = []
-        batched: list[Run] = []
+        for_chunks: list[Run] = []
         concerned = self.app.guards.concern(claims)
         for claim in claims:
             task = self.app.task_named(claim.task)
@@ -597,36 +597,36 @@ class Worker:
                 self._end(before, Stop.LOST)
                 if before in self._running:
                     self._detached.add(before)
-            if task.batch is not None:
-                batched.append(run)
+            if task.chunk is not None:
+                for_chunks.append(run)
             if claim.id in concerned:
                 run.guarded = True
                 guarded.append(run)
             else:
                 self._ready(run)
-        self._batcher.claimed(batched, of=len(claims))
+        self._chunker.claimed(for_chunks, of=len(claims))
         if guarded:
             self._admissions.admit(guarded)
-        self._batcher.settle()
+        self._chunker.settle()
         self._slot_pool.feed()
         (self._idle.clear if self._held else self._idle.set)()
 
     def _ready(self, run: Run) -> None:
         if not self._gate.clear and (self._stopping.is_set() or self._gate.stops(run.claim.queue)):
             self._end(run, Stop.SHUTDOWN if self._stopping.is_set() else Stop.HALTED)
-        elif run.task.batch is None:
+        elif run.task.chunk is None:
             self._buffer.append(run)
         else:
-            self._batcher.add(run)
+            self._chunker.add(run)
 
-    def _post(self, pending: PendingBatch) -> None:
+    def _post(self, pending: PendingChunk) -> None:
         self._buffer.append(pending)
         self._slot_pool.feed()
 
     def _let_in(self, runs: list[Run]) -> None:
         for run in runs:
             self._ready(run)
-        self._batcher.settle()
+        self._chunker.settle()
         self._slot_pool.feed()
 
     def _turn_away(self, run: Run, refusal: Refusal) -> None:
@@ -639,10 +639,10 @@ class Worker:
 
     # -- execute --------------------------------------------------------------------------------
 
-    async def _execute(self, run: Run | PendingBatch, slot: asyncio.Task[None]) -> None:
+    async def _execute(self, run: Run | PendingChunk, slot: asyncio.Task[None]) -> None:
         """Run one job in one slot, until its outcome is on the way to the store."""
-        if isinstance(run, PendingBatch):
-            await self._execute_batch(run.take(), slot)
+        if isinstance(run, PendingChunk):
+            await self._execute_chunk(run.take(), slot)
             return
         if run.guarded and run.claim.options is not None:
             await self._ask_guards_again([run])
@@ -668,7 +668,7 @@ class Worker:
         if run.written is not None:
             await run.written
 
-    async def _execute_batch(self, runs: list[Run], slot: asyncio.Task[None]) -> None:
+    async def _execute_chunk(self, runs: list[Run], slot: asyncio.Task[None]) -> None:
         """Run several jobs in one slot by one call of their handler, until their outcomes are on the way."""
         if any(run.guarded for run in runs):
             await self._ask_guards_again(runs)
@@ -678,15 +678,15 @@ class Worker:
         if not runs:  # all of them were taken away while they waited for this slot
             self._room.set()
             return
-        self._batcher.together += len(runs) - 1
+        self._chunker.together += len(runs) - 1
         for run in runs:
             self._begin(run, slot)
-        batch = RunningBatch(runs, slot, self._executor.context)
+        chunk = ChunkRun(runs, slot, self._executor.context)
         try:
-            endings = batch.returned(await self._executor.call_batch(batch))
+            endings = chunk.returned(await self._executor.call_chunk(chunk))
         except BaseException as error:  # noqa: BLE001 - every exception decides the outcomes
-            endings = batch.raised(error)
-        self._batcher.together -= len(runs) - 1
+            endings = chunk.raised(error)
+        self._chunker.together -= len(runs) - 1
         for run, (value, failure) in endings:
             self._finish(run, self._ended(run, value, failure))
         if slot.cancelling():
@@ -851,7 +851,7 @@ class Worker:
         """Stop a run, wherever it is. One that has not started never will."""
         run.end(stop, reason)
         if run.slot is None and not run.ended:
-            if not self._batcher.discard(run):
+            if not self._chunker.discard(run):
                 with contextlib.suppress(ValueError):  # a slot has just taken it out to start it
                     self._buffer.remove(run)
             run.ended = True
@@ -871,7 +871,7 @@ class Worker:
         )  # fmt: skip
 
     def _hand_back_halted(self) -> None:
-        """Hand back halted jobs that have not started, wherever they wait: in the buffer, a batch, or at a guard."""
+        """Hand back halted jobs that have not started, wherever they wait: in the buffer, a chunk, or at a guard."""
         for run in list(self._held.values()):
             if (run.slot is None or run.waits_for_child) and self._gate.stops(run.claim.queue):
                 self._end(run, Stop.HALTED)
@@ -907,7 +907,7 @@ class Worker:
         before = self._loop.time() - MAX_BUFFER_WAIT
         singly = (run for run in self._buffer if isinstance(run, Run))
         waiting = [*singly, *(run for run in self._held.values() if run.waits_for_child)]
-        for run in [*(run for run in waiting if run.claimed_at < before), *self._batcher.stale(before)]:
+        for run in [*(run for run in waiting if run.claimed_at < before), *self._chunker.stale(before)]:
             self._end(run, Stop.CROWDED)
             self._prefetch.overestimated()
 
@@ -915,7 +915,7 @@ class Worker:
 
     @property
     def _slots(self) -> int:
-        """Return how many jobs are in slots; each job of a batch counts."""
+        """Return how many jobs are in slots; each job of a chunk counts."""
         return len(self._running)
 
     def _look_for_stuck(self) -> None:
@@ -951,7 +951,7 @@ class Worker:
 
     async def _drain(self) -> None:
         """Hand back what has not started, wait for the rest within the grace, then stop and hand back what is left."""
-        for run in [*(run for run in self._buffer if isinstance(run, Run)), *self._batcher.waiting]:
+        for run in [*(run for run in self._buffer if isinstance(run, Run)), *self._chunker.waiting]:
             self._end(run, Stop.SHUTDOWN)
         await self._wait_idle(self.settings.grace, unless=self._stop_now)
         for run in list(self._held.values()):

@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mainspring import Batch, Mainspring
+from mainspring import Chunk, Mainspring
 from mainspring.cli import logs
 from mainspring.features.breakers import api as breakers
 from mainspring.worker import Worker
 
 START = struct.Struct("<Q")  # CLOCK_MONOTONIC, nanoseconds
-BATCH_WAIT = 1.0  # seconds
+CHUNK_WAIT = 1.0  # seconds
 CALL_TAKES = 0.05  # seconds, so that calls are left when the breaker opens
 
 
@@ -39,7 +39,7 @@ def define(app: Mainspring, folder: str) -> None:
     def threaded() -> None:
         started()
 
-    @app.task(batch=Batch(size=100, wait=BATCH_WAIT))
+    @app.task(chunk=Chunk(size=100, wait=CHUNK_WAIT))
     async def together(numbers: list[int]) -> None:
         del numbers
         started()

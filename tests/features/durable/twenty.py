@@ -64,7 +64,7 @@ class Ledger:
         return Counter(what for owner, _, what in (line.partition(" ") for line in lines) if owner == job_id)
 
 
-def define(app: Mainspring, ledger: Ledger, ack: Ack = "batched") -> None:
+def define(app: Mainspring, ledger: Ledger, ack: Ack = "grouped") -> None:
     def note_plainly(job_id: str, number: int) -> int:
         ledger.note(job_id, f"step {number}")
         return number

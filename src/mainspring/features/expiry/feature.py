@@ -32,7 +32,7 @@ class Expiry:
         }
 
     async def recheck(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
-        """Refuse jobs that have expired while they waited in the worker, say in a batch."""
+        """Refuse jobs that have expired while they waited in the worker, say in a chunk."""
         return await self.admit(jobs, now)
 
     def permits(self, job: Guarded) -> bool:

@@ -1,11 +1,11 @@
-"""A batched task: jobs are enqueued one by one, and one call of the handler runs many of them."""
+"""A chunk task: jobs are enqueued one by one, and one call of the handler runs many of them."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, overload
 
-from mainspring.batched import Batch, Item
+from mainspring.chunk import Chunk, Item
 from mainspring.errors import ConfigurationError
 from mainspring.handle import JobHandle
 from mainspring.job import NewJob
@@ -13,33 +13,33 @@ from mainspring.options import EnqueueOptions
 from mainspring.task import Task
 
 if TYPE_CHECKING:
-    from mainspring.batch_payload import BatchPayload
+    from mainspring.chunk_payload import ChunkPayload
 
 T = TypeVar("T")
 R = TypeVar("R")
 C = TypeVar("C")
 
 
-class BatchTask(Task[[T], R, C]):
-    """A task made by `@app.task(batch=Batch(…))`. Call it with a list; enqueue it with one item."""
+class ChunkTask(Task[[T], R, C]):
+    """A task made by `@app.task(chunk=Chunk(…))`. Call it with a list; enqueue it with one item."""
 
-    payload: BatchPayload
+    payload: ChunkPayload
 
-    def __init__(self, *args: Any, batch: Batch, **rest: Any) -> None:
+    def __init__(self, *args: Any, chunk: Chunk, **rest: Any) -> None:
         super().__init__(*args, **rest)
-        if not isinstance(batch, Batch):
-            msg = f"task {self.name!r}: batch must be a Batch, such as Batch(size=100), not {batch!r}"
+        if not isinstance(chunk, Chunk):
+            msg = f"task {self.name!r}: chunk must be a Chunk, such as Chunk(size=100), not {chunk!r}"
             raise ConfigurationError(msg)
         if self.steps:
-            msg = f"task {self.name!r}: a batched task cannot be a durable function; leave out batch or steps"
+            msg = f"task {self.name!r}: a chunk task cannot be a durable function; leave out chunk or steps"
             raise ConfigurationError(msg)
-        self.batch = batch
+        self.chunk = chunk
         self.is_plain = False
 
-    def _payload_of(self, function: Callable[..., Any], names: Mapping[str, Any]) -> BatchPayload:
-        from mainspring.batch_payload import BatchPayload  # noqa: PLC0415 - as Task does: Pydantic takes a while to import
+    def _payload_of(self, function: Callable[..., Any], names: Mapping[str, Any]) -> ChunkPayload:
+        from mainspring.chunk_payload import ChunkPayload  # noqa: PLC0415 - as Task does: Pydantic takes a while to import
 
-        return BatchPayload(self.name, function, names)
+        return ChunkPayload(self.name, function, names)
 
     def __call__(self, items: Sequence[T] | Sequence[Item[T]]) -> C:  # type: ignore[override] # a list, not one of them
         given: list[Any] = list(items)
@@ -59,38 +59,38 @@ class BatchTask(Task[[T], R, C]):
 
 
 NO_PROCESSES = (
-    'task {!r} is batched, but isolation="process" runs one job at a time: leave out one of them, or start a process'
-    " in the handler"
+    'task {!r} is a chunk task, but isolation="process" runs one job at a time: leave out one of them, or start a'
+    " process in the handler"
 )
 
 
-class BatchDecorator(Protocol):
-    """The type of `@app.task(batch=…)`: a function that takes `list[Doc]` is enqueued with one `Doc`.
+class ChunkDecorator(Protocol):
+    """The type of `@app.task(chunk=…)`: a function that takes `list[Doc]` is enqueued with one `Doc`.
 
     Exceptions in the list that the function returns are not results. They are failures of single jobs.
     """
 
     @overload
-    def __call__(self, function: Callable[[list[Item[T]]], Awaitable[None]]) -> BatchTask[T, Any, Awaitable[None]]: ...
+    def __call__(self, function: Callable[[list[Item[T]]], Awaitable[None]]) -> ChunkTask[T, Any, Awaitable[None]]: ...
     @overload
     def __call__(
         self, function: Callable[[list[Item[T]]], Awaitable[Sequence[R | BaseException]]]
-    ) -> BatchTask[T, R, Awaitable[Sequence[R | BaseException]]]: ...
+    ) -> ChunkTask[T, R, Awaitable[Sequence[R | BaseException]]]: ...
     @overload
-    def __call__(self, function: Callable[[list[Item[T]]], None]) -> BatchTask[T, Any, None]: ...
+    def __call__(self, function: Callable[[list[Item[T]]], None]) -> ChunkTask[T, Any, None]: ...
     @overload
     def __call__(
         self, function: Callable[[list[Item[T]]], Sequence[R | BaseException]]
-    ) -> BatchTask[T, R, Sequence[R | BaseException]]: ...
+    ) -> ChunkTask[T, R, Sequence[R | BaseException]]: ...
     @overload
-    def __call__(self, function: Callable[[list[T]], Awaitable[None]]) -> BatchTask[T, None, Awaitable[None]]: ...
+    def __call__(self, function: Callable[[list[T]], Awaitable[None]]) -> ChunkTask[T, None, Awaitable[None]]: ...
     @overload
     def __call__(
         self, function: Callable[[list[T]], Awaitable[Sequence[R | BaseException]]]
-    ) -> BatchTask[T, R, Awaitable[Sequence[R | BaseException]]]: ...
+    ) -> ChunkTask[T, R, Awaitable[Sequence[R | BaseException]]]: ...
     @overload
-    def __call__(self, function: Callable[[list[T]], None]) -> BatchTask[T, None, None]: ...
+    def __call__(self, function: Callable[[list[T]], None]) -> ChunkTask[T, None, None]: ...
     @overload
     def __call__(
         self, function: Callable[[list[T]], Sequence[R | BaseException]]
-    ) -> BatchTask[T, R, Sequence[R | BaseException]]: ...
+    ) -> ChunkTask[T, R, Sequence[R | BaseException]]: ...

@@ -1,6 +1,6 @@
-"""Collects claimed jobs of batched tasks until a batch is full or its first job has waited long enough.
+"""Collects claimed jobs of chunk tasks until a chunk is full or its first job has waited long enough.
 
-A batch that is ready is put into the slots' buffer as a `PendingBatch`, not as a list of jobs. So more jobs can join it
+A chunk that is ready is put into the slots' buffer as a `PendingChunk`, not as a list of jobs. So more jobs can join it
 while all slots are busy.
 """
 
@@ -11,18 +11,18 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from mainspring.batched import Batch
+from mainspring.chunk import Chunk
 from mainspring.clock import Millis
 from mainspring.worker.run import Run
 
-Kind = tuple[str, Millis]  # task and timeout: the timeout applies to the whole batch
+Kind = tuple[str, Millis]  # task and timeout: the timeout applies to the whole chunk
 
 
-class PendingBatch:
-    """The waiting jobs of one kind. Each time it is posted, one batch may be taken."""
+class PendingChunk:
+    """The waiting jobs of one kind. Each time it is posted, one chunk may be taken."""
 
-    def __init__(self, batch: Batch, post: Callable[[PendingBatch], None]) -> None:
-        self.size, self.wait = batch.size, batch.seconds
+    def __init__(self, chunk: Chunk, post: Callable[[PendingChunk], None]) -> None:
+        self.size, self.wait = chunk.size, chunk.seconds
         self.waiting: deque[Run] = deque()
         self._post = post
         self._posted = 0
@@ -30,7 +30,7 @@ class PendingBatch:
 
     @property
     def lacks(self) -> int:
-        """Return how many more jobs would fill the batch that has begun, or a new one."""
+        """Return how many more jobs would fill the chunk that has begun, or a new one."""
         return self.size - len(self.waiting) % self.size
 
     @property
@@ -38,7 +38,7 @@ class PendingBatch:
         return bool(self.waiting or self._posted)
 
     def settle(self) -> None:
-        """Post the full batches, and set a timer for when the first of the other jobs has waited long enough."""
+        """Post the full chunks, and set a timer for when the first of the other jobs has waited long enough."""
         while (self._posted + 1) * self.size <= len(self.waiting):
             self._post_one()
         self._cancel_timer()
@@ -52,13 +52,13 @@ class PendingBatch:
                 self._timer = loop.call_at(due, self.flush)
 
     def flush(self) -> None:
-        """Post all waiting jobs, even if they do not fill a batch."""
+        """Post all waiting jobs, even if they do not fill a chunk."""
         self._cancel_timer()
         while self._posted * self.size < len(self.waiting):
             self._post_one()
 
     def take(self) -> list[Run]:
-        """Remove and return the next batch. It is smaller or empty if jobs were taken away since it was posted."""
+        """Remove and return the next chunk. It is smaller or empty if jobs were taken away since it was posted."""
         self._posted -= 1
         taken = [self.waiting.popleft() for _ in range(min(self.size, len(self.waiting)))]
         self.settle()
@@ -74,15 +74,15 @@ class PendingBatch:
             self._timer = None
 
 
-class Batcher:
-    """All pending batches of a worker."""
+class Chunker:
+    """All pending chunks of a worker."""
 
-    def __init__(self, post: Callable[[PendingBatch], None]) -> None:
+    def __init__(self, post: Callable[[PendingChunk], None]) -> None:
         self._post = post
-        self._by_kind: dict[Kind, PendingBatch] = {}
-        self._seen: set[PendingBatch] = set()
+        self._by_kind: dict[Kind, PendingChunk] = {}
+        self._seen: set[PendingChunk] = set()
         self._share = 0.0
-        self.together = 0  # jobs in running batches that need no slot of their own: all but one per batch
+        self.together = 0  # jobs in running chunks that need no slot of their own: all but one per chunk
 
     def add(self, run: Run) -> None:
         self._of(run).waiting.append(run)
@@ -105,7 +105,7 @@ class Batcher:
             pending.flush()
 
     def claimed(self, runs: Sequence[Run], of: int) -> None:
-        """Learn from a claim what the next one may bring: `runs` are its batched jobs, `of` the number of all."""
+        """Learn from a claim what the next may bring: `runs` are its jobs of chunk tasks, `of` the number of all."""
         if runs or self._seen:
             self._share = len(runs) / max(1, of)
             self._seen = {self._of(run) for run in runs}
@@ -113,16 +113,16 @@ class Batcher:
 
     @property
     def lacking(self) -> int:
-        """Return how many jobs to claim to fill the batches of the last claim, if the next claim is like it.
+        """Return how many jobs to claim to fill the chunks of the last claim, if the next claim is like it.
 
-        If only a share of the last claim was batched, only that share of the number is returned. Otherwise the worker
-        would claim too many other jobs.
+        If only a share of the last claim belonged to chunk tasks, only that share of the number is returned.
+        Otherwise the worker would claim too many other jobs.
         """
         return math.ceil(self._share * sum(pending.lacks for pending in self._seen))
 
     @property
     def missing(self) -> int:
-        """Return how many jobs would fill the batches that have begun, if all due jobs belonged to them."""
+        """Return how many jobs would fill the chunks that have begun, if all due jobs belonged to them."""
         return sum(pending.lacks for pending in self._by_kind.values() if len(pending.waiting) % pending.size)
 
     def __len__(self) -> int:
@@ -141,12 +141,12 @@ class Batcher:
             if run.claimed_at + pending.wait < before
         ]
 
-    def _of(self, run: Run) -> PendingBatch:
+    def _of(self, run: Run) -> PendingChunk:
         kind = kind_of(run)
         if (pending := self._by_kind.get(kind)) is None:
-            batch = run.task.batch
-            assert batch is not None  # noqa: S101 - only runs of batched tasks are added
-            pending = self._by_kind[kind] = PendingBatch(batch, self._post)
+            chunk = run.task.chunk
+            assert chunk is not None  # noqa: S101 - only runs of chunk tasks are added
+            pending = self._by_kind[kind] = PendingChunk(chunk, self._post)
         return pending
 
 

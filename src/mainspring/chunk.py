@@ -1,4 +1,4 @@
-"""What a batched task's handler works with: the settings of its batches, and the items of a batch."""
+"""What a chunk task's handler works with: the settings of its chunks, and the items of a chunk."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from mainspring.errors import ConfigurationError
 
 T = TypeVar("T")
 
-MAX_BATCH_SIZE = 10_000
+MAX_CHUNK_SIZE = 10_000
 LONGEST_WAIT = timedelta(seconds=20)  # well below a store's stall_grace, because the waiting jobs count as running
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Give the handler the payloads of up to `size` jobs at once: `@app.task(batch=Batch(size=100, wait=1.0))`."""
+class Chunk:
+    """Give the handler the payloads of up to `size` jobs at once: `@app.task(chunk=Chunk(size=100, wait=1.0))`."""
 
     size: int
     wait: Length = 1.0  # how long the first job waits for more; 0: run at once with the jobs that are there
 
     def __post_init__(self) -> None:
-        if not 1 <= self.size <= MAX_BATCH_SIZE:
-            msg = f"a batch has between 1 and {MAX_BATCH_SIZE:,} jobs, not {self.size}"
+        if not 1 <= self.size <= MAX_CHUNK_SIZE:
+            msg = f"a chunk has between 1 and {MAX_CHUNK_SIZE:,} jobs, not {self.size}"
             raise ConfigurationError(msg)
         if not 0 <= duration(self.wait) <= duration(LONGEST_WAIT):
             msg = (
-                f"a batch waits between 0 and {LONGEST_WAIT.total_seconds():g} seconds for more jobs, not {self.wait}:"
+                f"a chunk waits between 0 and {LONGEST_WAIT.total_seconds():g} seconds for more jobs, not {self.wait}:"
                 " meanwhile no other worker can run the jobs that wait"
             )
             raise ConfigurationError(msg)
@@ -42,7 +42,7 @@ class Batch:
 
 
 class Item(Generic[T]):
-    """One job of a batch, for a handler that asks for `items: list[Item[Doc]]`.
+    """One job of a chunk, for a handler that asks for `items: list[Item[Doc]]`.
 
     If the handler calls neither `done` nor `fail` for an item, that job ends as the handler does.
     """

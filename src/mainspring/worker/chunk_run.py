@@ -1,4 +1,4 @@
-"""Runs a batch: one call of the handler for several jobs in one slot. Each job has its own outcome."""
+"""Runs a chunk: one call of the handler for several jobs in one slot. Each job has its own outcome."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from mainspring.batch_task import BatchTask
-from mainspring.batched import Item
+from mainspring.chunk import Item
+from mainspring.chunk_task import ChunkTask
 from mainspring.context import Context
 from mainspring.errors import CannotStoreResult
 from mainspring.worker import outcomes
 from mainspring.worker.run import Run, Stop
 
 Verdict = tuple[Any, BaseException | None]  # the job's result, or the exception with which it failed
-COMMIT_PAUSE = 0.05  # seconds until the timeout tries again to stop a batch with a job that is just being committed
+COMMIT_PAUSE = 0.05  # seconds until the timeout tries again to stop a chunk with a job that is just being committed
 
 
-class RunningBatch:
+class ChunkRun:
     """The jobs of one call, their argument, and the rules by which each gets its verdict."""
 
     def __init__(self, runs: list[Run], slot: asyncio.Task[None], context_of: Callable[[Run], Context]) -> None:
-        self.task: BatchTask[Any, Any, Any] = runs[0].task  # type: ignore[assignment] # only batched tasks come here
+        self.task: ChunkTask[Any, Any, Any] = runs[0].task  # type: ignore[assignment] # only chunk tasks come here
         self.timeout = runs[0].timeout  # the same for all of them
         self._slot = slot
         self._rejected: list[tuple[Run, Verdict]] = []
@@ -98,4 +98,4 @@ class RunningBatch:
 
 def misfit(task: str, value: Any, jobs: int) -> str:
     what = f"{len(value)} results" if isinstance(value, (list, tuple)) else f"a {type(value).__name__}"
-    return f"batched task {task!r} returned {what} for {jobs} jobs: return nothing, or a list with one for each"
+    return f"chunk task {task!r} returned {what} for {jobs} jobs: return nothing, or a list with one for each"

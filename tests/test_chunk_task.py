@@ -1,4 +1,4 @@
-"""Batched tasks as their callers see them."""
+"""Chunk tasks as their callers see them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from mainspring import Batch, Context, Item, JobHandle, Mainspring, Retry
-from mainspring.batch_task import BatchTask
+from mainspring import Chunk, Context, Item, JobHandle, Mainspring, Retry
+from mainspring.chunk_task import ChunkTask
 from mainspring.errors import ConfigurationError, InvalidPayload
 from mainspring.testing import inline, manual
 
@@ -35,22 +35,22 @@ class Point:
     y: int = 0
 
 
-@app.task(batch=Batch(100), queue="search")
+@app.task(chunk=Chunk(100), queue="search")
 async def index(docs: list[Doc]) -> None:
     assert all(isinstance(doc, Doc) for doc in docs)
 
 
-@app.task(batch=Batch(size=10, wait=timedelta(seconds=2)))
+@app.task(chunk=Chunk(size=10, wait=timedelta(seconds=2)))
 def sums(points: Sequence[Point]) -> list[int]:
     return [point.x + point.y for point in points]
 
 
-@app.task(batch=Batch(10))
+@app.task(chunk=Chunk(10))
 async def halves(numbers: list[int]) -> list[int | BaseException]:
     return [ValueError(f"{n} is odd") if n % 2 else n // 2 for n in numbers]
 
 
-@app.task(batch=Batch(10))
+@app.task(chunk=Chunk(10))
 async def insert(items: list[Item[Row]]) -> None:
     for item in items:
         if item.payload["id"] < 0:
@@ -63,7 +63,7 @@ async def test_one_item_is_enqueued_and_its_type_is_known() -> None:
     with manual(app) as kit:
         handle = await index.enqueue(Doc(id=1))
         assert_type(handle, JobHandle[None])
-        assert_type(index, BatchTask[Doc, None, Awaitable[None]])
+        assert_type(index, ChunkTask[Doc, None, Awaitable[None]])
         assert_type(await halves.enqueue(4), JobHandle[int])
         assert_type(await sums.using(delay=1).enqueue(Point(1)), JobHandle[int])
         await insert.enqueue({"id": 1, "name": "ana"})
@@ -95,11 +95,11 @@ async def test_it_stays_a_function_of_a_list() -> None:
     await insert([Row(id=1, name="a")])
 
 
-async def test_inline_runs_what_was_enqueued_together_in_one_batch() -> None:
+async def test_inline_runs_what_was_enqueued_together_in_one_chunk() -> None:
     sizes: list[int] = []
     own = Mainspring("memory://")
 
-    @own.task(batch=Batch(10))
+    @own.task(chunk=Chunk(10))
     async def work(numbers: list[int]) -> None:
         sizes.append(len(numbers))
 
@@ -120,7 +120,7 @@ async def test_one_payload_per_job() -> None:
         await index.enqueue(Doc(id=1), Doc(id=2))  # type: ignore[call-arg]
 
 
-def test_what_cannot_be_batched_is_refused() -> None:
+def test_what_cannot_be_in_chunks_is_refused() -> None:
     own = Mainspring("memory://")
 
     def two(docs: list[Doc], more: int) -> None: ...
@@ -132,7 +132,7 @@ def test_what_cannot_be_batched_is_refused() -> None:
 
     def fine(docs: list[Doc]) -> None: ...
 
-    decorate: Any = own.task(batch=Batch(2))
+    decorate: Any = own.task(chunk=Chunk(2))
     for function, reason in [
         (two, "one argument, the list"),
         (none, "one argument, the list"),
@@ -143,11 +143,11 @@ def test_what_cannot_be_batched_is_refused() -> None:
         with pytest.raises(ConfigurationError, match=reason):
             decorate(function)
     with pytest.raises(ConfigurationError, match='isolation="process"'):
-        own.task(batch=Batch(2), isolation="process")(fine)
-    with pytest.raises(ConfigurationError, match="leave out batch or steps"):
-        own.task(batch=Batch(2), steps=["a"])(fine)
+        own.task(chunk=Chunk(2), isolation="process")(fine)
+    with pytest.raises(ConfigurationError, match="leave out chunk or steps"):
+        own.task(chunk=Chunk(2), steps=["a"])(fine)
     with pytest.raises(ConfigurationError, match="not 5"):
-        own.task(batch=5)(fine)  # type: ignore[call-overload]
+        own.task(chunk=5)(fine)  # type: ignore[call-overload]
     with pytest.raises(ConfigurationError, match='isolation="process"'):
         index.using(isolation="process")
 
@@ -156,9 +156,9 @@ def test_what_cannot_be_batched_is_refused() -> None:
     ("size", "wait", "reason"),
     [(0, 1, "between 1 and"), (10_001, 1, "between 1 and"), (1, -1, "between 0 and 20"), (1, 21, "no other worker")],
 )
-def test_what_no_batch_can_be(size: int, wait: float, reason: str) -> None:
+def test_what_no_chunk_can_be(size: int, wait: float, reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason):
-        Batch(size, wait)
+        Chunk(size, wait)
 
 
 def test_an_item_fails_with_an_exception() -> None:
@@ -169,7 +169,7 @@ def test_an_item_fails_with_an_exception() -> None:
 def test_options_are_those_of_any_task() -> None:
     own = Mainspring("memory://")
 
-    @own.task(batch=Batch(5), name="other", retry=Retry(max_attempts=7), timeout=3, tags=["t"])
+    @own.task(chunk=Chunk(5), name="other", retry=Retry(max_attempts=7), timeout=3, tags=["t"])
     def work(numbers: list[int]) -> None: ...
 
     job = work.prepare(1)

@@ -1,4 +1,4 @@
-"""Batched handlers: many jobs by one call, each with an end of its own."""
+"""Chunk handlers: many jobs by one call, each with an end of its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, field_validator
 
-from mainspring import Batch, Cancel, Discard, Item, Job, Mainspring, Retry, Snooze, Status
+from mainspring import Cancel, Chunk, Discard, Item, Job, Mainspring, Retry, Snooze, Status
 from mainspring.events import JobCompleted, JobStarted
 from mainspring.job import Move, Outcome
 from mainspring.stores.protocol import Want
@@ -30,22 +30,22 @@ def by_payload(kit: Kit) -> dict[Any, Job]:
     return {job.payload: job for job in kit.jobs()}
 
 
-async def test_full_batches_first_and_the_rest_together(kit: Kit) -> None:
-    batches: list[list[int]] = []
+async def test_full_chunks_first_and_the_rest_together(kit: Kit) -> None:
+    chunks: list[list[int]] = []
 
-    @kit.app.task(batch=Batch(4))
+    @kit.app.task(chunk=Chunk(4))
     async def work(numbers: list[int]) -> None:
-        batches.append(numbers)
+        chunks.append(numbers)
 
     await work.enqueue_many(range(10))
     ran = await kit.drain()
-    assert batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert chunks == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert len(ran) == 10
     assert {run.status for run in ran} == {Status.COMPLETED}
 
 
-async def test_no_handler_of_a_batch_is_durable_however_often_it_tries(kit: Kit) -> None:
-    @kit.app.task(batch=Batch(2), max_attempts=5)
+async def test_no_handler_of_a_chunk_is_durable_however_often_it_tries(kit: Kit) -> None:
+    @kit.app.task(chunk=Chunk(2), max_attempts=5)
     async def work(items: list[Item[int]]) -> None:
         for item in items:
             await item.ctx.step("one", asyncio.sleep, 0)
@@ -55,13 +55,13 @@ async def test_no_handler_of_a_batch_is_durable_however_often_it_tries(kit: Kit)
     for job in kit.jobs():
         assert job.failure is not None
         assert (job.status, job.attempts, job.failure.type) == (Status.DEAD_LETTER, 1, "UnsupportedCall")
-        assert "cannot run in batches or in its own process" in job.failure.message
+        assert "cannot run in chunks or in its own process" in job.failure.message
 
 
-async def test_what_else_is_due_does_not_part_a_batch(kit: Kit) -> None:
+async def test_what_else_is_due_does_not_part_a_chunk(kit: Kit) -> None:
     log: list[Any] = []
 
-    @kit.app.task(batch=Batch(3))
+    @kit.app.task(chunk=Chunk(3))
     def together(numbers: list[int]) -> None:
         log.append(numbers)
 
@@ -78,11 +78,11 @@ async def test_what_else_is_due_does_not_part_a_batch(kit: Kit) -> None:
 
 
 async def test_single_items_fail_and_are_retried_alone(kit: Kit) -> None:
-    batches: list[list[tuple[int, int]]] = []
+    chunks: list[list[tuple[int, int]]] = []
 
-    @kit.app.task(batch=Batch(10), retry=Retry(max_attempts=2, base=60))
+    @kit.app.task(chunk=Chunk(10), retry=Retry(max_attempts=2, base=60))
     async def work(items: list[Item[int]]) -> None:
-        batches.append([(item.payload, item.attempt) for item in items])
+        chunks.append([(item.payload, item.attempt) for item in items])
         for item in items:
             if item.payload == 2:
                 item.fail(ValueError("not two"))
@@ -94,12 +94,12 @@ async def test_single_items_fail_and_are_retried_alone(kit: Kit) -> None:
     assert jobs[2].failure is not None
     assert (jobs[2].failure.type, jobs[2].failure.message) == ("ValueError", "not two")
     await kit.time.advance(hours=1)
-    assert batches == [[(1, 1), (2, 1), (3, 1)], [(2, 2)]]
+    assert chunks == [[(1, 1), (2, 1), (3, 1)], [(2, 2)]]
     assert by_payload(kit)[2].status is Status.DEAD_LETTER
 
 
 async def test_exceptions_in_the_list_are_failures(kit: Kit) -> None:
-    @kit.app.task(batch=Batch(10), max_attempts=1)
+    @kit.app.task(chunk=Chunk(10), max_attempts=1)
     async def work(numbers: list[int]) -> list[int | BaseException]:
         async def one(number: int) -> int:
             return 12 // number
@@ -117,7 +117,7 @@ async def test_exceptions_in_the_list_are_failures(kit: Kit) -> None:
 
 
 async def test_an_exception_fails_all_but_those_that_are_settled(kit: Kit) -> None:
-    @kit.app.task(batch=Batch(10), retry=Retry(max_attempts=3, base=60))
+    @kit.app.task(chunk=Chunk(10), retry=Retry(max_attempts=3, base=60))
     def work(items: list[Item[int]]) -> None:
         items[0].done("saved")
         items[1].fail(Discard("never"))
@@ -136,7 +136,7 @@ async def test_an_exception_fails_all_but_those_that_are_settled(kit: Kit) -> No
 async def test_signals_of_single_items(kit: Kit) -> None:
     signals: list[Any] = [Snooze(60, "later"), Cancel("no more"), Discard("bad"), None]
 
-    @kit.app.task(batch=Batch(10))
+    @kit.app.task(chunk=Chunk(10))
     async def work(numbers: list[int]) -> list[Any]:
         return [signals[number] for number in numbers]
 
@@ -151,7 +151,7 @@ async def test_signals_of_single_items(kit: Kit) -> None:
 
 
 async def test_a_signal_that_is_raised_is_for_all(kit: Kit) -> None:
-    @kit.app.task(batch=Batch(10))
+    @kit.app.task(chunk=Chunk(10))
     async def work(numbers: list[int]) -> None:
         raise Snooze(60)
 
@@ -162,7 +162,7 @@ async def test_a_signal_that_is_raised_is_for_all(kit: Kit) -> None:
 
 @pytest.mark.parametrize("value", [[1], [1, 2, 3], "ab", 7])
 async def test_results_that_do_not_match_the_jobs_are_no_results(kit: Kit, value: Any) -> None:
-    @kit.app.task(batch=Batch(10))
+    @kit.app.task(chunk=Chunk(10))
     async def work(numbers: list[int]) -> list[Any]:
         return value  # type: ignore[no-any-return]
 
@@ -173,7 +173,7 @@ async def test_results_that_do_not_match_the_jobs_are_no_results(kit: Kit, value
 
 
 async def test_a_result_that_does_not_fit_is_one_jobs_affair(kit: Kit) -> None:
-    @kit.app.task(batch=Batch(10))
+    @kit.app.task(chunk=Chunk(10))
     async def work(numbers: list[int]) -> list[int]:
         return [1, "two"]  # type: ignore[list-item]
 
@@ -185,7 +185,7 @@ async def test_a_result_that_does_not_fit_is_one_jobs_affair(kit: Kit) -> None:
 async def test_a_payload_that_no_longer_fits_fails_alone(kit: Kit) -> None:
     seen: list[int] = []
 
-    @kit.app.task(batch=Batch(10))
+    @kit.app.task(chunk=Chunk(10))
     async def work(numbers: list[int]) -> list[int]:
         seen.extend(numbers)
         return numbers
@@ -213,7 +213,7 @@ async def test_a_type_that_cannot_even_say_what_is_wrong_fails_alone(kit: Kit) -
 
     running_now: list[int] = []
 
-    @kit.app.task(batch=Batch(10), max_attempts=1)
+    @kit.app.task(chunk=Chunk(10), max_attempts=1)
     async def work(odds: list[Odd]) -> None: ...
 
     await work.enqueue_many([Odd(number=1), Odd(number=2)])
@@ -223,7 +223,7 @@ async def test_a_type_that_cannot_even_say_what_is_wrong_fails_alone(kit: Kit) -
 
 
 async def test_a_handler_may_use_up_its_list(kit: Kit) -> None:
-    @kit.app.task(batch=Batch(10))
+    @kit.app.task(chunk=Chunk(10))
     async def work(items: list[Item[int]]) -> None:
         while items:
             items.pop().done("popped")
@@ -237,7 +237,7 @@ async def test_an_item_has_the_context_of_its_job(kit: Kit) -> None:
     @kit.app.task()
     async def after(number: int) -> None: ...
 
-    @kit.app.task(batch=Batch(10))
+    @kit.app.task(chunk=Chunk(10))
     async def work(items: list[Item[int]]) -> None:
         for item in items:
             assert item.job_id == item.ctx.job_id
@@ -250,29 +250,29 @@ async def test_an_item_has_the_context_of_its_job(kit: Kit) -> None:
 
 
 async def test_guards_decide_per_job(kit: Kit) -> None:
-    batches: list[list[int]] = []
+    chunks: list[list[int]] = []
     kit.app.guards.add(Doorman())
 
-    @kit.app.task(batch=Batch(10))
+    @kit.app.task(chunk=Chunk(10))
     async def work(numbers: list[int]) -> None:
-        batches.append(numbers)
+        chunks.append(numbers)
 
     jobs = [work.prepare(number) for number in range(4)]
     for job, option in zip(jobs, ["in", "later", "in", None], strict=True):
         job.options = f'{{"door": "{option}"}}' if option else None
     await kit.app.enqueue_all(jobs)
     await kit.drain()
-    assert [sorted(batch) for batch in batches] == [[0, 2, 3]]
+    assert [sorted(chunk) for chunk in chunks] == [[0, 2, 3]]
     assert by_payload(kit)[1].status is Status.PENDING
 
 
 # -- beside a real worker -----------------------------------------------------------------------
 
 
-async def test_a_batch_goes_when_it_is_full() -> None:
+async def test_a_chunk_goes_when_it_is_full() -> None:
     app, sizes = new_app(), list[int]()
 
-    @app.task(batch=Batch(50, wait=20))
+    @app.task(chunk=Chunk(50, wait=20))
     async def work(numbers: list[int]) -> None:
         sizes.append(len(numbers))
 
@@ -285,7 +285,7 @@ async def test_a_batch_goes_when_it_is_full() -> None:
 async def test_the_first_job_waits_no_longer_than_it_should() -> None:
     app, sizes = new_app(), list[int]()
 
-    @app.task(batch=Batch(50, wait=0.05))
+    @app.task(chunk=Chunk(50, wait=0.05))
     def work(numbers: list[int]) -> None:
         sizes.append(len(numbers))
 
@@ -295,11 +295,11 @@ async def test_the_first_job_waits_no_longer_than_it_should() -> None:
     assert sizes == [3]
 
 
-async def test_a_batch_is_one_slot() -> None:
+async def test_a_chunk_is_one_slot() -> None:
     app, most, now = new_app(), 0, 0
     go = asyncio.Event()
 
-    @app.task(batch=Batch(10, wait=0))
+    @app.task(chunk=Chunk(10, wait=0))
     async def work(numbers: list[int]) -> None:
         nonlocal most, now
         now += 1
@@ -318,7 +318,7 @@ async def test_a_batch_is_one_slot() -> None:
 async def test_no_more_is_claimed_than_can_be_used_soon() -> None:
     app, go = new_app(), asyncio.Event()
 
-    @app.task(batch=Batch(10, wait=20))
+    @app.task(chunk=Chunk(10, wait=20))
     async def work(numbers: list[int]) -> None:
         await go.wait()
 
@@ -330,7 +330,7 @@ async def test_no_more_is_claimed_than_can_be_used_soon() -> None:
         await work.enqueue_many(range(100))
         await eventually(lambda: running(app, 20))
         await single.enqueue_many([{}] * 50)
-        await eventually(lambda: worker._free() == 0)  # both batches have begun
+        await eventually(lambda: worker._free() == 0)  # both chunks have begun
         assert await running(app, 20)
         go.set()
         await eventually(lambda: running(app, 0))
@@ -341,10 +341,10 @@ async def running(app: Mainspring, number: int) -> bool:
     return sum(job.status is Status.RUNNING for job in jobs) == number
 
 
-async def test_a_job_cancelled_while_it_waits_leaves_the_batch() -> None:
+async def test_a_job_cancelled_while_it_waits_leaves_the_chunk() -> None:
     app, seen = new_app(), list[int]()
 
-    @app.task(batch=Batch(3, wait=20))
+    @app.task(chunk=Chunk(3, wait=20))
     async def work(numbers: list[int]) -> None:
         seen.extend(numbers)
 
@@ -362,7 +362,7 @@ async def test_a_job_cancelled_while_it_waits_leaves_the_batch() -> None:
 async def test_a_job_cancelled_during_the_run_is_told_and_the_others_go_on() -> None:
     app, started = new_app(), asyncio.Event()
 
-    @app.task(batch=Batch(2, wait=20))
+    @app.task(chunk=Chunk(2, wait=20))
     async def work(items: list[Item[int]]) -> None:
         started.set()
         await eventually(lambda: items[0].cancelled)
@@ -381,7 +381,7 @@ async def test_a_job_cancelled_during_the_run_is_told_and_the_others_go_on() -> 
 async def test_when_all_are_cancelled_the_handler_is() -> None:
     app, started, stopped = new_app(), asyncio.Event(), asyncio.Event()
 
-    @app.task(batch=Batch(2, wait=20))
+    @app.task(chunk=Chunk(2, wait=20))
     async def work(numbers: list[int]) -> None:
         started.set()
         try:
@@ -399,10 +399,10 @@ async def test_when_all_are_cancelled_the_handler_is() -> None:
     assert {job.status for job in jobs} == {Status.CANCELLED}
 
 
-async def test_a_timeout_holds_for_the_batch() -> None:
+async def test_a_timeout_holds_for_the_chunk() -> None:
     app = new_app()
 
-    @app.task(batch=Batch(2, wait=20), timeout=0.05, max_attempts=1)
+    @app.task(chunk=Chunk(2, wait=20), timeout=0.05, max_attempts=1)
     async def work(numbers: list[int]) -> None:
         await asyncio.sleep(DEADLINE)
 
@@ -413,23 +413,23 @@ async def test_a_timeout_holds_for_the_batch() -> None:
     assert all(job.failure and job.failure.message == "ran longer than its timeout of 0.05 s" for job in jobs)
 
 
-async def test_jobs_with_other_timeouts_go_in_other_batches() -> None:
-    app, batches = new_app(), list[list[int]]()
+async def test_jobs_with_other_timeouts_go_in_other_chunks() -> None:
+    app, chunks = new_app(), list[list[int]]()
 
-    @app.task(batch=Batch(10, wait=0))
+    @app.task(chunk=Chunk(10, wait=0))
     async def work(numbers: list[int]) -> None:
-        batches.append(numbers)
+        chunks.append(numbers)
 
     await work.enqueue_many([1, 2])
     await work.using(timeout=5).enqueue_many([3, 4])
     assert await app.worker().drain() == 4
-    assert sorted(batches) == [[1, 2], [3, 4]]
+    assert sorted(chunks) == [[1, 2], [3, 4]]
 
 
 async def test_a_thread_is_told_of_its_timeout() -> None:
     app, told = new_app(), threading.Event()
 
-    @app.task(batch=Batch(2, wait=20), timeout=0.05, max_attempts=1)
+    @app.task(chunk=Chunk(2, wait=20), timeout=0.05, max_attempts=1)
     def work(items: list[Item[int]]) -> None:
         if items[1].ctx.wait_cancelled(DEADLINE) and items[0].cancelled:
             told.set()
@@ -440,10 +440,10 @@ async def test_a_thread_is_told_of_its_timeout() -> None:
     assert told.is_set()
 
 
-async def test_stopping_hands_back_what_waits_and_lets_the_batch_finish() -> None:
+async def test_stopping_hands_back_what_waits_and_lets_the_chunk_finish() -> None:
     app, started, go = new_app(), asyncio.Event(), asyncio.Event()
 
-    @app.task(batch=Batch(2, wait=20))
+    @app.task(chunk=Chunk(2, wait=20))
     async def work(numbers: list[int]) -> list[int]:
         started.set()
         await go.wait()
@@ -462,10 +462,10 @@ async def test_stopping_hands_back_what_waits_and_lets_the_batch_finish() -> Non
     assert [(job.status, job.result) for job in done] == [(Status.COMPLETED, 1), (Status.COMPLETED, 2)]
 
 
-async def test_after_the_grace_a_running_batch_is_handed_back() -> None:
+async def test_after_the_grace_a_running_chunk_is_handed_back() -> None:
     app, started = new_app(), asyncio.Event()
 
-    @app.task(batch=Batch(2, wait=20))
+    @app.task(chunk=Chunk(2, wait=20))
     async def work(numbers: list[int]) -> None:
         started.set()
         await asyncio.sleep(DEADLINE)
@@ -477,12 +477,12 @@ async def test_after_the_grace_a_running_batch_is_handed_back() -> None:
     assert [(job.status, job.attempts) for job in jobs] == [(Status.PENDING, 0)] * 2
 
 
-async def test_a_suspect_is_a_batch_of_its_own_and_does_not_wait() -> None:
-    app, batches = new_app(), list[list[int]]()
+async def test_a_suspect_is_a_chunk_of_its_own_and_does_not_wait() -> None:
+    app, chunks = new_app(), list[list[int]]()
 
-    @app.task(batch=Batch(10, wait=20))
+    @app.task(chunk=Chunk(10, wait=20))
     async def work(numbers: list[int]) -> None:
-        batches.append(numbers)
+        chunks.append(numbers)
 
     handles = await work.enqueue_many([1, 2])
     store = app.store
@@ -490,7 +490,7 @@ async def test_a_suspect_is_a_batch_of_its_own_and_does_not_wait() -> None:
     await crash(store, [handle.id for handle in handles])
     async with working(app):
         await ended(app, *(handle.id for handle in handles))
-    assert batches == [[1], [2]]
+    assert chunks == [[1], [2]]
 
 
 async def crash(store: MemoryStore, ids: list[str]) -> None:
@@ -505,7 +505,7 @@ async def test_events_and_acks_are_per_job() -> None:
     app = new_app()
     started, completed = record(app, JobStarted), record(app, JobCompleted)
 
-    @app.task(batch=Batch(3, wait=20), ack="sync")
+    @app.task(chunk=Chunk(3, wait=20), ack="sync")
     async def work(numbers: list[int]) -> None: ...
 
     async with working(app):
@@ -518,7 +518,7 @@ async def test_events_and_acks_are_per_job() -> None:
 
 
 @pytest.mark.slow
-async def test_a_batch_that_finds_no_slot_is_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_chunk_that_finds_no_slot_is_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mainspring.worker.worker.MAX_BUFFER_WAIT", 0.05)
     app, go, started = new_app(), asyncio.Event(), asyncio.Event()
 
@@ -529,7 +529,7 @@ async def test_a_batch_that_finds_no_slot_is_for_others(monkeypatch: pytest.Monk
 
     sizes: list[int] = []
 
-    @app.task(batch=Batch(2, wait=0))
+    @app.task(chunk=Chunk(2, wait=0))
     async def work(numbers: list[int]) -> None:
         sizes.append(len(numbers))
 

@@ -1,4 +1,4 @@
-"""The payload of a batched task: each job's payload is one item of the list that the function takes."""
+"""The payload of a chunk task: each job's payload is one item of the list that the function takes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
-from mainspring.batched import Item
+from mainspring.chunk import Item
 from mainspring.context import Context
 from mainspring.errors import ConfigurationError, InvalidPayload
 from mainspring.payload import Arguments, Payload
 
-ONE_LIST = "a batched task takes one argument, the list of its payloads: docs: list[Doc], or docs: list[Item[Doc]]"
+ONE_LIST = "a chunk task takes one argument, the list of its payloads: docs: list[Doc], or docs: list[Item[Doc]]"
 
 
-class BatchPayload(Payload):
+class ChunkPayload(Payload):
     """Check each item on its own, when it is enqueued and when it is run."""
 
     def __init__(self, name: str, function: Callable[..., Any], names: Mapping[str, Any]) -> None:
@@ -30,7 +30,7 @@ class BatchPayload(Payload):
     def dump(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Return the JSON of one item: `index.enqueue(doc)`. An object's fields may also be given by name."""
         if len(args) + bool(kwargs) != 1:
-            msg = f"task {self.task!r} is batched and takes one payload per job: an item of its list"
+            msg = f"task {self.task!r} is a chunk task and takes one payload per job: an item of its list"
             raise InvalidPayload(msg)
         return self.dump_one(args[0] if args else kwargs)
 
@@ -43,13 +43,13 @@ class BatchPayload(Payload):
         return True
 
     def load(self, text: str) -> Arguments:
-        """Return the arguments for a batch of one job."""
+        """Return the arguments for a chunk of one job."""
         return ([self.load_one(text)],), {}
 
     def _refuse_context(self, hints: Mapping[str, Any]) -> None:
         if Context in hints.values():
             msg = (
-                f"task {self.task!r}: each job of a batch has a context of its own; ask for items: list[Item[…]] and"
+                f"task {self.task!r}: each job of a chunk has a context of its own; ask for items: list[Item[…]] and"
                 " use item.ctx"
             )
             raise ConfigurationError(msg)
@@ -69,7 +69,7 @@ class BatchPayload(Payload):
         if kinds in ([], [Any]):
             return Any
         if len(kinds) > 1 or get_origin(kinds[0]) not in {list, Sequence}:
-            msg = f"task {self.task!r} is batched: it returns nothing, or a list with the result of each job"
+            msg = f"task {self.task!r} is a chunk task: it returns nothing, or a list with the result of each job"
             raise ConfigurationError(msg)
         results = [kind for kind in members(get_args(kinds[0])[0]) if not is_exception(kind)]
         return Union[tuple(results)] if results else Any  # noqa: UP007 - as many as there are
