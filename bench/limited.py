@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SERVICE = 0.05  # seconds that a job of `served` takes
 NEVER_REACHED = 10_000_000  # starts per second
-CHUNK = 5_000
+JOBS_PER_CALL = 5_000
 
 
 def define(url: str) -> Mainspring:
@@ -49,9 +49,9 @@ async def fill(app: Mainspring, task: str, numbers: Sequence[int], keys: int) ->
 async def block(app: Mainspring, jobs: int) -> None:
     """As if a limit had been in their way."""
     payload = app.tasks["rated"].prepare(n=0, s=TEXT).payload
-    for start in range(0, jobs, CHUNK):
-        chunk = range(start, min(start + CHUNK, jobs))
-        await app.store.insert([NewJob(new_id(), "rated", payload, waits_for="limit:bench") for _ in chunk])
+    for start in range(0, jobs, JOBS_PER_CALL):
+        numbers = range(start, min(start + JOBS_PER_CALL, jobs))
+        await app.store.insert([NewJob(new_id(), "rated", payload, waits_for="limit:bench") for _ in numbers])
 
 
 async def probe(app: Mainspring, tenant: str, timeout: float) -> float:

@@ -43,7 +43,7 @@ from tests.stores.sqlite.template import fresh_database
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copying, "POLL", 0.0)
     monkeypatch.setattr(copying, "RETRY_DELAYS", (0.0, 0.0))
-    monkeypatch.setattr(copying, "CHUNK", 2)
+    monkeypatch.setattr(copying, "PAGE_SIZE", 2)
 
 
 @pytest.fixture

@@ -269,8 +269,8 @@ async def test_an_age_beyond_the_calendar_is_refused(kit: Kit) -> None:
     assert kit.jobs() == []
 
 
-async def test_many_chunks_are_one_operation(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.jobs.CHUNK", 2)
+async def test_many_pages_are_one_operation(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainspring.jobs.PAGE_SIZE", 2)
     await write.enqueue_many({"text": str(number)} for number in range(5))
     progress: list[int] = []
     await app.jobs.cancel_where(Filter(), actor="ana", reason="all of it", on_progress=progress.append)

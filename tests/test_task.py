@@ -163,7 +163,7 @@ async def test_the_kinds_of_arguments(kit: Kit) -> None:
     ]
 
 
-async def test_arguments_that_do_not_fit_are_refused_and_none_of_a_batch_is_enqueued(kit: Kit) -> None:
+async def test_one_invalid_item_keeps_all_jobs_of_the_call_from_being_enqueued(kit: Kit) -> None:
     with pytest.raises(InvalidPayload, match="task 'welcome' does not take this payload: nights"):
         await welcome.enqueue(guest="ana", nights="many")  # type: ignore[arg-type]
     with pytest.raises(InvalidPayload, match="gest: Extra inputs are not permitted"):

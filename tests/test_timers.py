@@ -20,7 +20,7 @@ HOUR: Millis = 3_600_000
 class Bell:
     """Notes what it is fired for, and is done with that."""
 
-    chunk = 10
+    page_size = 10
 
     def __init__(self, app: Mainspring, collection: str = "bells", heard: list[str] | None = None) -> None:
         self._app = app

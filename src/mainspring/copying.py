@@ -1,6 +1,6 @@
 """Copy all jobs of one store into another: `mainspring copy`.
 
-A copy consists of sweeps. Each sweep goes through the source chunk by chunk, compares every record with the target's
+A copy consists of sweeps. Each sweep goes through the source page by page, compares every record with the target's
 record, and inserts what the target lacks. When a sweep inserts nothing and finds all records equal, the copy is done,
 and that sweep has verified it. So no progress needs to be stored: an interrupted copy starts again and passes over
 what is there already.
@@ -30,11 +30,11 @@ from mainspring.clock import to_datetime
 from mainspring.errors import ConfigurationError, CopyFailed, StoreFull, StoreUnavailable, StoreVanished
 from mainspring.job import Job, Status
 from mainspring.stores.protocol import COPIER, Action, By, Filter, Halt, Store
-from mainspring.stores.records import JOBS, Chunk, Kind, Record
+from mainspring.stores.records import JOBS, Kind, Record, RecordPage
 
 T = TypeVar("T")
 
-CHUNK = 1000  # records
+PAGE_SIZE = 1000  # records
 MAX_SWEEPS = 5
 POLL = 0.2  # seconds
 RETRY_DELAYS = (0.1, 0.5, 1.0, 2.0, 5.0)  # seconds, for a store that cannot be reached
@@ -286,24 +286,24 @@ class Copy:
         raise CopyFailed(msg)
 
     async def _sweep(self, kind: Kind, tally: Tally, done: int, total: int, what: str) -> int:
-        """Sweep all records of one kind. Read the next chunk while this one is compared and inserted."""
-        reading: asyncio.Task[Chunk] | None = asyncio.create_task(self._read(self.source, kind, None))
+        """Sweep all records of one kind. Read the next page while this one is compared and inserted."""
+        reading: asyncio.Task[RecordPage] | None = asyncio.create_task(self._read(self.source, kind, None))
         try:
             while reading is not None:
-                chunk = await reading
+                page = await reading
                 reading = None
-                if chunk.cursor is not None:
-                    reading = asyncio.create_task(self._read(self.source, kind, chunk.cursor))
-                await self._compare(kind, chunk.records, tally)
-                done += len(chunk.records)
+                if page.cursor is not None:
+                    reading = asyncio.create_task(self._read(self.source, kind, page.cursor))
+                await self._compare(kind, page.records, tally)
+                done += len(page.records)
                 self._tell(Step(what, done, max(total, done)))
         finally:
             if reading is not None:
                 reading.cancel()
         return done
 
-    async def _read(self, store: Store, kind: Kind, cursor: str | None) -> Chunk:
-        return await patiently(partial(store.dump, kind, after=cursor, limit=CHUNK))
+    async def _read(self, store: Store, kind: Kind, cursor: str | None) -> RecordPage:
+        return await patiently(partial(store.dump, kind, after=cursor, limit=PAGE_SIZE))
 
     async def _compare(self, kind: Kind, dumped: Sequence[Record], tally: Tally) -> None:
         now = self.target.clock.now()
@@ -324,14 +324,14 @@ class Copy:
 
     async def _look_back(self) -> None:
         """Find jobs that ended in the source after they were copied: they must not run in the target."""
-        chunk = await self._read(self.target, Kind.LIVE, None)
-        await self._find_ended(chunk)
-        while chunk.cursor is not None:
-            chunk = await self._read(self.target, Kind.LIVE, chunk.cursor)
-            await self._find_ended(chunk)
+        page = await self._read(self.target, Kind.LIVE, None)
+        await self._find_ended(page)
+        while page.cursor is not None:
+            page = await self._read(self.target, Kind.LIVE, page.cursor)
+            await self._find_ended(page)
 
-    async def _find_ended(self, chunk: Chunk) -> None:
-        keys = [record["key"] for record in chunk.records]
+    async def _find_ended(self, page: RecordPage) -> None:
+        keys = [record["key"] for record in page.records]
         for kind in (Kind.DEAD, Kind.HISTORY):
             found = await patiently(partial(self.source.look_up, kind, keys)) if keys else []
             self.report.ended += [record["key"] for record in found]

@@ -28,7 +28,7 @@ from mainspring.services import Services, whoami
 from mainspring.stores.protocol import Action, By, Changed, ChangeResult, Edit, Filter, Page
 from mainspring.why import Why, explain, inquire
 
-CHUNK = 1000  # jobs per transaction of a change by filter
+PAGE_SIZE = 1000  # jobs per transaction of a change by filter
 ALLOWED = {
     Action.CANCEL: "only jobs that have not finished can be cancelled",
     Action.REPLAY: "only retrying and cancelled jobs and dead letters can be retried",
@@ -221,10 +221,12 @@ class Jobs:
         on_progress: Callable[[int], None] = lambda _count: None,
         operation: str | None = None,
     ) -> ChangeResult:
-        """Change jobs in chunks, so that other writers wait little. The audit log shows all chunks as one operation."""
+        """Change jobs page by page, so that other writers wait little. The audit log shows them as one operation."""
         by, result, cursor = By(actor or whoami(), reason, operation or new_id()), ChangeResult(), None
         while True:
-            changed = await self.services.store.change(action, where, by, limit=CHUNK, cursor=cursor, dry_run=dry_run)
+            changed = await self.services.store.change(
+                action, where, by, limit=PAGE_SIZE, cursor=cursor, dry_run=dry_run
+            )
             result.changed += len(changed.ids)
             result.requested += len(changed.requested)
             result.conflicts.update(changed.conflicts)
@@ -248,6 +250,6 @@ class Jobs:
         """Cancel the children of jobs that were cancelled, and in turn the children of those."""
         for parent in parents:
             children = await children_of(self.services.store, parent)
-            for start in range(0, len(children), CHUNK):
-                some = Filter(ids=tuple(children[start : start + CHUNK]))
+            for start in range(0, len(children), PAGE_SIZE):
+                some = Filter(ids=tuple(children[start : start + PAGE_SIZE]))
                 await self.cancel_where(some, reason=reason_of(parent), actor=actor)

@@ -15,7 +15,7 @@ from mainspring.stores.documents import Bundle, Document, Listing, Write
 
 log = get_log("mainspring.timers")
 
-CHUNK = 200  # documents to fire at a time, for most timers
+PAGE_SIZE = 200  # documents to fire at a time, for most timers
 TURN_SECONDS = 0.1  # how long a timer may fire while other timers wait for their turn
 HALTED_RETRY: Millis = 5_000  # until the next try, while the system is halted and accepts no new jobs
 LOOK_AGAIN: Millis = 1_000  # until the next look, if the clock went back during this one
@@ -27,7 +27,7 @@ class Timer(Protocol):
     """Acts on the due documents of one collection."""
 
     collection: str
-    chunk: int  # documents to fire at a time
+    page_size: int  # documents to fire at a time
 
     async def fire(self, documents: Sequence[Document], now: Millis) -> Millis | None:
         """Do what these documents ask for, and write them so that they come due later or not again.
@@ -47,16 +47,16 @@ class Timer(Protocol):
 
 
 async def leave_to_newer(
-    services: Services, documents: Sequence[Document], now: Millis, chunk: int = CHUNK
+    services: Services, documents: Sequence[Document], now: Millis, page_size: int = PAGE_SIZE
 ) -> Millis | None:
     """Leave documents that this version cannot read to newer workers; return when to check whether one has fired them.
 
-    If no newer worker seems to exist, put them off. Put off a whole chunk of them, too: others would wait behind it.
+    If no newer worker seems to exist, put them off. Put off a whole page of them, too: others would wait behind it.
     """
     if not documents:
         return None
     chances = {document.key: (document.due_at or now) + NEWER_FIRST for document in documents}
-    over = [document for document in documents if chances[document.key] <= now or len(documents) == chunk]
+    over = [document for document in documents if chances[document.key] <= now or len(documents) == page_size]
     writes = [Write(each.key, each.data, expected=each.version, due_at=now + UNREADABLE_DELAY) for each in over]
     if writes:
         await services.store.write([Bundle((write,)) for write in writes])
@@ -66,7 +66,7 @@ async def leave_to_newer(
 async def fire_planned(services: Services, timer: Timer) -> None:
     """Fire everything that is planned for later, if that does no harm: a wrong clock may have planned it far ahead."""
     after = None
-    while page := await services.store.browse(Listing(timer.collection, None, after, CHUNK)):
+    while page := await services.store.browse(Listing(timer.collection, None, after, PAGE_SIZE)):
         after = page[-1].key[1:]
         if planned := [document for document in page if document.due_at is not None]:
             await timer.fire(planned, services.store.clock.now())
@@ -78,7 +78,7 @@ class Step:
 
     fired: bool  # there may be more that is due now
     next_at: Millis | None  # when to look again, unless something fired
-    full: bool = False  # a whole chunk was due
+    full: bool = False  # a whole page was due
 
 
 class Timers:
@@ -121,7 +121,7 @@ class Timers:
             turn = busy if turn is self._timers else self._timers
 
     async def _take_turn(self, timer: Timer) -> Step:
-        """Fire one chunk of due documents after another, as long as the turn lasts and the chunks are full."""
+        """Fire one page of due documents after another, as long as the turn lasts and the pages are full."""
         until = time.monotonic() + TURN_SECONDS
         while True:
             step = await self._step(timer)
@@ -129,7 +129,7 @@ class Timers:
                 return step
 
     async def _step(self, timer: Timer) -> Step:
-        due = await self._services.store.due(timer.collection, timer.chunk)
+        due = await self._services.store.due(timer.collection, timer.page_size)
         if not due.documents:
             return Step(fired=False, next_at=due.next_at)
         if due.now > self._services.store.clock.now() + SKEW:  # the clock went back meanwhile: perhaps nothing is due
@@ -143,4 +143,4 @@ class Timers:
             return Step(fired=False, next_at=due.now + HALTED_RETRY)
         self._refused = False
         next_at = again if due.next_at is None else min(again or due.next_at, due.next_at)
-        return Step(fired=again is None, full=len(due.documents) == timer.chunk, next_at=next_at)
+        return Step(fired=again is None, full=len(due.documents) == timer.page_size, next_at=next_at)

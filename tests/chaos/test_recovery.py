@@ -22,7 +22,7 @@ from tests.postgres import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 
-BATCH = 2000  # jobs that are drained for one measurement
+JOBS = 2000  # jobs that are drained for one measurement
 SAMPLES = 9  # measurements of which the median counts
 RECOVERED = 0.9  # of the rate before
 KEPT = 0.5  # of it, while a transaction is held open
@@ -32,12 +32,12 @@ WORKER: dict[str, Any] = {"heartbeat": 0.5, "upkeep": 0.5, "settings": f"lease={
 
 
 class Drains:
-    """Measures how fast quick jobs are drained, batch after batch."""
+    """Measures how fast quick jobs are drained, group after group."""
 
     def __init__(self, nursery: Nursery) -> None:
         self.nursery = nursery
         self.workers = [self.worker() for _ in range(2)]
-        self.rates: list[float] = []  # jobs a second, of each batch
+        self.rates: list[float] = []  # jobs a second, of each group
 
     def worker(self) -> Process:
         return self.nursery.start("work:work", **WORKER)
@@ -45,8 +45,8 @@ class Drains:
     def one(self) -> None:
         """Enqueued in one transaction, so that from its commit on nobody waits for anything but the drain."""
         before = self.nursery.ledger_size()
-        self.nursery.run("enqueue:some", number=BATCH)
-        wait_until(lambda: self._since(before).count("end") >= BATCH, self.workers[0].said, every=0.1)
+        self.nursery.run("enqueue:some", number=JOBS)
+        wait_until(lambda: self._since(before).count("end") >= JOBS, self.workers[0].said, every=0.1)
         self.rates.append(rate_of(self._since(before)))
 
     def some(self, number: int) -> float:
@@ -94,8 +94,8 @@ def rate_of(ledger: Ledger) -> float:
 
 
 def kill_workers(drains: Drains, _: Server, rng: random.Random) -> None:
-    """All of them, in the middle of a batch; what they held is run by their successors, one at a time."""
-    drains.nursery.run("enqueue:some", number=BATCH)
+    """All of them, in the middle of a group; what they held is run by their successors, one at a time."""
+    drains.nursery.run("enqueue:some", number=JOBS)
     for worker in drains.workers:
         time.sleep(rng.uniform(0, 0.2))
         worker.kill()
@@ -110,7 +110,7 @@ def cut_connections(drains: Drains, server: Server, rng: random.Random) -> None:
 
 
 def kill_server(drains: Drains, server: Server, rng: random.Random) -> None:
-    drains.nursery.run("enqueue:some", number=BATCH)
+    drains.nursery.run("enqueue:some", number=JOBS)
     time.sleep(rng.uniform(0, 0.3))
     server.stop(signal.SIGKILL)
     time.sleep(rng.uniform(0, 5))
@@ -119,7 +119,7 @@ def kill_server(drains: Drains, server: Server, rng: random.Random) -> None:
 
 def stop_a_worker(drains: Drains, _: Server, rng: random.Random) -> None:
     with rng.choice(drains.workers).stopped():
-        drains.nursery.run("enqueue:some", number=BATCH)
+        drains.nursery.run("enqueue:some", number=JOBS)
         time.sleep(2 * LEASE)
 
 
@@ -168,6 +168,6 @@ def test_a_transaction_that_is_held_open_does_not_stop_the_drain(nursery: Nurser
     with held_transaction(nursery):
         drains.some(2)
         held = drains.some(2)
-    print(f"{before:.0f} jobs/s before, {held:.0f} beside {4 * BATCH} dead rows")
+    print(f"{before:.0f} jobs/s before, {held:.0f} beside {4 * JOBS} dead rows")
     assert held >= before / 4
     drains.check()

@@ -14,7 +14,7 @@ from tests.cli.conftest import Run
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "SINGLES", 5)
     monkeypatch.setattr(bench, "STARTS", 5)
-    monkeypatch.setattr(bench, "CHUNK", 10)
+    monkeypatch.setattr(bench, "JOBS_PER_CALL", 10)
 
 
 def test_it_measures_and_leaves_nothing(run: Run, tmp_path: Path) -> None:

@@ -380,7 +380,7 @@ def test_the_choice_must_be_clear(command: str, argv: list[str], told: str, jobs
     assert told in outcome.err
 
 
-def test_many_more_than_a_chunk(jobs: Run, shop: Shop) -> None:
+def test_many_more_than_a_page(jobs: Run, shop: Shop) -> None:
     shop.nightly.using(delay=3600).enqueue_many_sync({"day": "monday"} for _ in range(2500))
     assert jobs("cancel", "--all-matching", "--yes").out == "2,500 jobs cancelled\n"
     assert len(shop.app.run(shop.app.audit())) == 1

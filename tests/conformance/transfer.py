@@ -11,7 +11,7 @@ from mainspring.job import FOREVER, Failure, Inserted, Move, ProgressReport, Sta
 from mainspring.stores.columns import JOB
 from mainspring.stores.documents import Bundle, Document, Key, Write
 from mainspring.stores.protocol import Action, By, Filter, Store
-from mainspring.stores.records import JOBS, Chunk, Kind, Record, kind_of
+from mainspring.stores.records import JOBS, Kind, Record, RecordPage, kind_of
 from mainspring.stores.sqlite import MemoryStore
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import (
@@ -136,7 +136,7 @@ class TransferTests(StoreScenario):
 
     async def test_an_empty_store_has_nothing(self, store: Store) -> None:
         for kind in Kind:
-            assert await store.dump(kind) == Chunk([], None)
+            assert await store.dump(kind) == RecordPage([], None)
             assert await store.look_up(kind, []) == []
             assert await store.load(kind, []) == {}
 

@@ -67,7 +67,7 @@ async def test_all_of_it_arrives_and_the_target_is_sound(pair: tuple[Store, Stor
     broken = await running(source, queue="broken", payload=json.dumps("x" * 50_000))
     nul = "\0" if isinstance(source, SqliteStore) else "0"  # PostgreSQL cannot keep it
     await end(source, broken, Move.RETRY, failure=Failure("OSError", f"b{nul}d", f"tr{nul}ce"), delay=10**6)
-    many = 60 if {type(source), type(target)} & {FreshStore} else 1200  # more than a chunk; the local DynamoDB is slow
+    many = 60 if {type(source), type(target)} & {FreshStore} else 1200  # more than a page; the local DynamoDB is slow
     await put_many(source, many, queue="many", tags=("bulk",))
     report = await Copy(source, target, history=True).run()
     assert report.done

@@ -277,7 +277,7 @@ def drop_index(path: Path) -> None:
         connection.execute("DROP INDEX mainspring_jobs_waiting")
 
 
-async def test_each_request_of_a_failed_batch_gets_its_own_savepoint(ours: SqliteStore, monkeypatch: Patch) -> None:
+async def test_each_request_of_a_failed_commit_gets_its_own_savepoint(ours: SqliteStore, monkeypatch: Patch) -> None:
     await requests.test_an_error_of_sqlite_fails_alone_and_in_our_words(ours)
     monkeypatch.setattr(writer, "concerns_all", lambda _: True)
     with pytest.raises(RED):

@@ -13,17 +13,17 @@ from mainspring.errors import IllegalMove, StoreBusy, StoreCorrupt, StoreError, 
 from mainspring.job import Move, Outcome, Status
 from mainspring.stores.protocol import Store
 from mainspring.worker import acks as acks_module
-from mainspring.worker.acks import FULL_BATCH, LARGE_RESULT, Acks, patience_with
+from mainspring.worker.acks import FULL_GROUP, LARGE_RESULT, Acks, patience_with
 from mainspring.worker.outage import Outage
 from mainspring.worker.run import Run
 from tests.worker.working import claim_of, ended, eventually, new_app, working
 
 
 class FakeStore:
-    """Remembers the batches; raises what it is told to, first."""
+    """Remembers the groups of outcomes; raises what it is told to, first."""
 
     def __init__(self) -> None:
-        self.batches: list[list[str]] = []
+        self.groups: list[list[str]] = []
         self.tries = 0
         self.errors: list[BaseException] = []
         self.poison: dict[str, BaseException] = {}
@@ -42,7 +42,7 @@ class FakeStore:
         for outcome in outcomes:
             if outcome.job_id in self.poison and outcome.move is not Move.DEAD:
                 raise self.poison[outcome.job_id]
-        self.batches.append([outcome.job_id for outcome in outcomes])
+        self.groups.append([outcome.job_id for outcome in outcomes])
         return [Status.DEAD_LETTER if one.move is Move.DEAD else Status.COMPLETED for one in outcomes]
 
 
@@ -84,10 +84,10 @@ async def test_outcomes_wait_for_each_other_but_not_for_long() -> None:
         it.add("a")
         it.add("b")
         await asyncio.sleep(0)
-        assert it.store.batches == []
+        assert it.store.groups == []
         it.add("c")
         await eventually(lambda: it.confirmed)
-        assert it.store.batches == [["a", "b", "c"]]
+        assert it.store.groups == [["a", "b", "c"]]
         assert time.monotonic() - began > 0.4
 
 
@@ -96,14 +96,14 @@ async def test_an_urgent_one_takes_the_others_along() -> None:
         it.add("a")
         it.add("b", urgent=True)
         await eventually(lambda: it.confirmed)
-        assert it.store.batches == [["a", "b"]]
+        assert it.store.groups == [["a", "b"]]
 
 
 async def test_enough_is_enough() -> None:
     async with scene() as it:
-        for number in range(FULL_BATCH):
+        for number in range(FULL_GROUP):
             it.add(str(number))
-        await eventually(lambda: len(it.confirmed) == FULL_BATCH)
+        await eventually(lambda: len(it.confirmed) == FULL_GROUP)
 
 
 async def test_without_a_delay_each_is_written_as_it_comes() -> None:
@@ -121,7 +121,7 @@ async def test_what_comes_during_a_write_goes_with_the_next() -> None:
         it.add("c", urgent=True)
         it.store.gate.set()
         await it.acks.flush()
-        assert it.store.batches == [["a"], ["b", "c"]]
+        assert it.store.groups == [["a"], ["b", "c"]]
 
 
 async def test_large_results_hold_up_no_others() -> None:
@@ -133,11 +133,11 @@ async def test_large_results_hold_up_no_others() -> None:
         await eventually(lambda: it.store.tries)
         it.add("next", urgent=True)
         await eventually(lambda: len(it.confirmed) == 2)
-        assert it.store.batches == [["small", "next"]]
+        assert it.store.groups == [["small", "next"]]
         assert it.acks.unwritten == 1
         it.store.large_gate.set()
         await it.acks.flush()
-        assert it.store.batches == [["small", "next"], ["large"], ["another"]]
+        assert it.store.groups == [["small", "next"], ["large"], ["another"]]
 
 
 async def test_flush_waits_for_all_that_was_added() -> None:
@@ -159,7 +159,7 @@ async def test_a_store_that_is_away_is_tried_again_and_nothing_is_confirmed_befo
         assert it.confirmed == []
         await it.acks.flush()
         assert it.confirmed == [("a", Status.COMPLETED), ("b", Status.COMPLETED)]
-        assert it.store.batches == [["a", "b"]]
+        assert it.store.groups == [["a", "b"]]
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), OverflowError("x"), TypeError("x"), IllegalMove("x")])
@@ -196,7 +196,7 @@ async def test_an_announcement_that_fails_does_not_end_the_writing() -> None:
     for name in ("a", "b"):
         it.add(name)
         await acks.flush()
-    assert store.batches == [["a"], ["b"]]
+    assert store.groups == [["a"], ["b"]]
     serving.cancel()
 
 
@@ -241,11 +241,11 @@ async def test_sync_tasks_are_written_before_their_slot_is_free_again() -> None:
 
 async def test_grouped_acks_are_written_together() -> None:
     app: Mainspring = new_app()
-    batches: list[int] = []
+    groups: list[int] = []
     real = app.store.ack
 
     async def counting(outcomes: Sequence[Outcome]) -> list[Status | None]:
-        batches.append(len(outcomes))
+        groups.append(len(outcomes))
         return await real(outcomes)
 
     app.store.ack = counting  # type: ignore[method-assign]
@@ -256,6 +256,6 @@ async def test_grouped_acks_are_written_together() -> None:
     jobs = await work.enqueue_many([{}] * 300)
     async with working(app, concurrency=50):
         await ended(app, *[job.id for job in jobs])
-    assert sum(batches) == 300
-    assert len(batches) < 30
-    assert max(batches) <= acks_module.FULL_BATCH
+    assert sum(groups) == 300
+    assert len(groups) < 30
+    assert max(groups) <= acks_module.FULL_GROUP

@@ -20,12 +20,12 @@ ONCE = 3600.0  # seconds between rounds: there is one
 @pytest.fixture
 def one_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "PRUNE_EVERY", ONCE)
-    monkeypatch.setattr(maintenance, "PRUNE_CHUNK", 10)
+    monkeypatch.setattr(maintenance, "PRUNE_LIMIT", 10)
 
 
 @pytest.mark.usefixtures("one_round")
 async def test_one_round_removes_all_that_has_expired(tmp_path: Path) -> None:
-    """Also if jobs, dedupe keys and documents expire side by side: a chunk is then more than was asked for."""
+    """Also if jobs, dedupe keys and documents expire side by side: one round then deletes more than was asked for."""
     async with Mainspring(f"sqlite:///{tmp_path}/jobs.db") as app:
 
         @app.task(retention=Retention(completed=0))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SCRIPTS = Path(__file__).parent / "node"
-CHUNK = 10_000
+JOBS_PER_CALL = 10_000
 LONGEST_LINE = 1 << 20
 
 
@@ -65,8 +65,8 @@ class NodePeer(Peer):
         return float(await self._call("enqueueManyFor", seconds, batch))
 
     async def fill(self, jobs: int) -> None:
-        for start in range(0, jobs, CHUNK):
-            await self._call("enqueueMany", start, min(start + CHUNK, jobs))
+        for start in range(0, jobs, JOBS_PER_CALL):
+            await self._call("enqueueMany", start, min(start + JOBS_PER_CALL, jobs))
 
     async def settled(self) -> bool:
         return bool(await self._call("settled"))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MODULE = "bench.peers.postgres.awa"
-CHUNK = 5_000
+JOBS_PER_CALL = 5_000
 QUEUE = "bench"
 SCHEMA = "awa"  # of its queue storage, the engine that new installations get
 CONNECTIONS = 20
@@ -76,8 +76,8 @@ class Awa(Peer):
         await self.client.insert(Noop(number, TEXT), queue=QUEUE, run_at=datetime.fromtimestamp(when, UTC))
 
     async def fill(self, jobs: int) -> None:
-        for start in range(0, jobs, CHUNK):
-            await self.enqueue_many(range(start, min(start + CHUNK, jobs)))
+        for start in range(0, jobs, JOBS_PER_CALL):
+            await self.enqueue_many(range(start, min(start + JOBS_PER_CALL, jobs)))
 
     async def settled(self) -> bool:
         """By its tables: its own `queue_stats` takes seconds, or a minute after some thousand jobs."""

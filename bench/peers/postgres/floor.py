@@ -36,7 +36,7 @@ from bench.peer import TEXT, Peer, database, here
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-CHUNK = 10_000
+JOBS_PER_CALL = 10_000
 IDLE_SECONDS = 0.010
 
 SCHEMA = """
@@ -86,8 +86,8 @@ class Floor(Peer):
                 copy.write_row([_payload(number)])
 
     async def fill(self, jobs: int) -> None:
-        for start in range(0, jobs, CHUNK):
-            await self.enqueue_many(range(start, min(start + CHUNK, jobs)))
+        for start in range(0, jobs, JOBS_PER_CALL):
+            await self.enqueue_many(range(start, min(start + JOBS_PER_CALL, jobs)))
 
     async def fill_waiting(self, jobs: int) -> None:
         self.db.execute(WAITING, [_payload(0), jobs])

@@ -25,7 +25,7 @@ from bench import tally
 from bench.peer import TEXT, Peer, database, here
 from mainspring import Chunk, Mainspring, Status
 
-CHUNK = 5_000
+JOBS_PER_CALL = 5_000
 DAY = 86_400_000  # milliseconds
 WEEK, MONTH = 7 * DAY, 30 * DAY
 
@@ -104,8 +104,8 @@ class Ours(Peer):
         await noop.using(run_at=datetime.fromtimestamp(when, UTC)).enqueue(n=number, s=TEXT)
 
     async def fill(self, jobs: int) -> None:
-        for chunk in _chunks(jobs):
-            await self.enqueue_many(chunk)
+        for numbers in _ranges(jobs):
+            await self.enqueue_many(numbers)
 
     async def fill_waiting(self, jobs: int) -> None:
         """By SQL: a million through the application would take a minute, and are not what is measured."""
@@ -144,8 +144,8 @@ class Ours(Peer):
         return [sys.executable, "-m", "mainspring", "worker", f"{__name__}:{app_name}", "--queues", "default"]
 
 
-def _chunks(jobs: int) -> Iterator[range]:
-    return (range(start, min(start + CHUNK, jobs)) for start in range(0, jobs, CHUNK))
+def _ranges(jobs: int) -> Iterator[range]:
+    return (range(start, min(start + JOBS_PER_CALL, jobs)) for start in range(0, jobs, JOBS_PER_CALL))
 
 
 peer = Ours

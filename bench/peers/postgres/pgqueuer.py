@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MODULE = "bench.peers.postgres.pgqueuer"
-CHUNK = 10_000
+JOBS_PER_CALL = 10_000
 CONNECTIONS = 4
 WAITING = """
 INSERT INTO pgqueuer (priority, execute_after, status, entrypoint, payload)
@@ -79,8 +79,8 @@ class PgQueuerPeer(Peer):
         await self.queries.enqueue("noop", _payload(number), execute_after=delay)
 
     async def fill(self, jobs: int) -> None:
-        for start in range(0, jobs, CHUNK):
-            await self.enqueue_many(range(start, min(start + CHUNK, jobs)))
+        for start in range(0, jobs, JOBS_PER_CALL):
+            await self.enqueue_many(range(start, min(start + JOBS_PER_CALL, jobs)))
 
     async def fill_waiting(self, jobs: int) -> None:
         await self.pool.execute(WAITING, _payload(0), jobs, timeout=300)

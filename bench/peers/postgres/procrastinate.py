@@ -28,7 +28,7 @@ from bench.peer import TEXT, Peer, database, here
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-CHUNK = 5_000
+JOBS_PER_CALL = 5_000
 UNSETTLED = """
 SELECT EXISTS (SELECT 1 FROM procrastinate_jobs
                WHERE status IN ('todo', 'doing') AND (scheduled_at IS NULL OR scheduled_at <= now())) AS found
@@ -65,8 +65,8 @@ class Procrastinate(Peer):
         await noop.configure(schedule_at=datetime.fromtimestamp(when, UTC)).defer_async(n=number, s=TEXT)
 
     async def fill(self, jobs: int) -> None:
-        for start in range(0, jobs, CHUNK):
-            await self.enqueue_many(range(start, min(start + CHUNK, jobs)))
+        for start in range(0, jobs, JOBS_PER_CALL):
+            await self.enqueue_many(range(start, min(start + JOBS_PER_CALL, jobs)))
 
     async def settled(self) -> bool:
         return not (await app.connector.execute_query_one_async(UNSETTLED))["found"]

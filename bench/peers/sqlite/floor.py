@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 SCHEMA = Path(__file__).parents[3] / "src/mainspring/stores/sqlite/schema.sql"
 SETTINGS = ("wal_autocheckpoint = 4000", "cache_size = -65536", "synchronous = FULL", "busy_timeout = 30000")
 NORMAL, RUNNING, COMPLETED = 2, 3, 4
-CHUNK = 10_000
+JOBS_PER_CALL = 10_000
 IDLE_SECONDS = 0.010
 
 INSERT = """
@@ -103,8 +103,8 @@ class Floor(Peer):
         self._insert(_rows(numbers))
 
     async def fill(self, jobs: int) -> None:
-        for start in range(0, jobs, CHUNK):
-            self._insert(_rows(range(start, min(start + CHUNK, jobs))))
+        for start in range(0, jobs, JOBS_PER_CALL):
+            self._insert(_rows(range(start, min(start + JOBS_PER_CALL, jobs))))
 
     def _insert(self, rows: Iterable[tuple[str, int, int, int, str]]) -> None:
         self.db.execute("BEGIN IMMEDIATE")

@@ -27,8 +27,8 @@ from mainspring import Mainspring, Status
 from mainspring.job import Claim, Move, Outcome
 from mainspring.stores.protocol import Wake, Want, WorkerInfo
 
-CHUNK = 5_000
-FILL_CHUNK = 500_000
+JOBS_PER_CALL = 5_000
+JOBS_PER_FILL = 500_000
 WORKER = "bench"
 DATABASE = here()[0] / "mainspring.db"
 
@@ -82,15 +82,15 @@ class Ours(Peer):
         await noop.using(run_at=datetime.fromtimestamp(when, UTC)).enqueue(n=number, s=TEXT)
 
     async def fill(self, jobs: int) -> None:
-        for chunk in _chunks(jobs):
-            await self.enqueue_many(chunk)
+        for numbers in _ranges(jobs):
+            await self.enqueue_many(numbers)
 
     async def fill_waiting(self, jobs: int) -> None:
         """By SQL: ten million through the application would take minutes, and are not what is measured."""
         first = {"now": app.store.clock.now(), "jobs": jobs, "payload": noop.prepare(n=0, s=TEXT).payload}
         with closing(sqlite3.connect(DATABASE)) as db, db:
-            for start in range(0, jobs, FILL_CHUNK):
-                db.execute(WAITING, first | {"start": start, "end": min(start + FILL_CHUNK, jobs)})
+            for start in range(0, jobs, JOBS_PER_FILL):
+                db.execute(WAITING, first | {"start": start, "end": min(start + JOBS_PER_FILL, jobs)})
                 db.commit()
             db.execute(COUNT_WAITING, first)
 
@@ -122,8 +122,8 @@ class Ours(Peer):
         return [sys.executable, "-m", "mainspring", "worker", f"{__name__}:{app_name}", "--queues", "default"]
 
 
-def _chunks(jobs: int) -> Iterator[range]:
-    return (range(start, min(start + CHUNK, jobs)) for start in range(0, jobs, CHUNK))
+def _ranges(jobs: int) -> Iterator[range]:
+    return (range(start, min(start + JOBS_PER_CALL, jobs)) for start in range(0, jobs, JOBS_PER_CALL))
 
 
 def _ignore(_: Wake) -> None:

@@ -24,7 +24,7 @@ from mainspring.cli.table import Column
 from mainspring.cli.terminal import Terminal
 from mainspring.job import Status
 
-CHUNK = 1000
+JOBS_PER_CALL = 1000
 SINGLES = 200  # jobs enqueued one by one, each on disk before the next
 STARTS = 100  # jobs enqueued for an idle worker
 DETAIL = """\
@@ -71,7 +71,7 @@ def bench(args: Namespace, terminal: Terminal) -> int:
 def say_measured(terminal: Terminal, measured: Measured) -> None:
     rows = (
         ("enqueue, one by one", f"{measured.enqueue_single:,.0f}", "jobs/s, each on disk before the next"),
-        ("enqueue, many", f"{measured.enqueue_bulk:,.0f}", f"jobs/s, {CHUNK:,} at a time"),
+        ("enqueue, many", f"{measured.enqueue_bulk:,.0f}", f"jobs/s, {JOBS_PER_CALL:,} at a time"),
         ("run", f"{measured.run:,.0f}", "jobs/s, claimed, run and on disk"),
         ("start, median", f"{measured.start_p50:.1f}", "ms from enqueue to handler, idle worker"),
         ("start, 99 of 100", f"{measured.start_p99:.1f}", "ms"),
@@ -118,15 +118,15 @@ async def enqueue_singly(work: Work, terminal: Terminal) -> float:
 
 
 async def enqueue_many(work: Work, jobs: int, terminal: Terminal) -> float:
-    async def chunk(done: int) -> None:
-        await work.task.enqueue_many({"number": number} for number in range(done - min(CHUNK, done), done))
+    async def enqueue_some(done: int) -> None:
+        await work.task.enqueue_many({"number": number} for number in range(done - min(JOBS_PER_CALL, done), done))
 
-    return await timed("enqueue, many:", jobs, terminal, steps(jobs), chunk)
+    return await timed("enqueue, many:", jobs, terminal, steps(jobs), enqueue_some)
 
 
 def steps(jobs: int) -> Iterator[int]:
-    """Yield the number of jobs after each chunk."""
-    yield from range(CHUNK, jobs, CHUNK)
+    """Yield the number of jobs after each call."""
+    yield from range(JOBS_PER_CALL, jobs, JOBS_PER_CALL)
     yield jobs
 
 

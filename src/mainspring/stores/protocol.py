@@ -3,7 +3,7 @@
 These rules hold for all of them:
 
 - The store's clock decides. Callers never pass "now".
-- Methods take batches. A single job is a batch of one.
+- Methods take lists. A single job is a list of one.
 - Every write to a claimed job carries the claim's token. The store refuses the write unless the job is running under
   that token. So a worker that lost its claim cannot change the job.
 - Filters are data, never SQL.
@@ -47,7 +47,7 @@ from mainspring.job import (
 )
 from mainspring.names import check_searched
 from mainspring.stores.documents import Bundle, Document, Due, Key, Listing
-from mainspring.stores.records import Chunk, Kind, Record
+from mainspring.stores.records import Kind, Record, RecordPage
 
 EVERY_QUEUE = "*"
 
@@ -222,7 +222,7 @@ class By:
 
     actor: str
     reason: str = ""
-    operation: str = field(default_factory=new_id)  # all chunks of one operation share one audit entry
+    operation: str = field(default_factory=new_id)  # all pages of one operation share one audit entry
     audited: bool = True  # False: not made by a person (an enqueue replaces the pending job); leaves no entry
 
     def __post_init__(self) -> None:
@@ -257,14 +257,14 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The result of a change by filter, for one chunk of jobs."""
+    """The result of a change by filter, for one page of jobs."""
 
     ids: tuple[str, ...]  # changed at once; in a dry run: would be changed
     requested: tuple[str, ...] = ()  # running jobs that were asked to cancel
     conflicts: Mapping[str, str] = field(
         default_factory=dict
     )  # not replayed: job -> live job that holds its dedupe key
-    cursor: str | None = None  # where the next chunk begins; None: this was the last
+    cursor: str | None = None  # where the next page begins; None: this was the last
 
 
 @dataclass(slots=True)
@@ -512,7 +512,7 @@ class Store(Protocol):
         cursor: str | None = None,
         dry_run: bool = False,
     ) -> Changed:
-        """Apply an action to one chunk of the matching jobs; if it changed anything, write it into the audit log.
+        """Apply an action to one page of the matching jobs; if it changed anything, write it into the audit log.
 
         With `by.audited` False, it appears neither in the audit log nor in the timelines of the jobs.
         """
@@ -557,7 +557,7 @@ class Store(Protocol):
         """Return documents that are due or, with `ahead`, become due within that time; the longest overdue first."""
 
     # -- moving to another store, see records.py; these methods work during a halt --------------------------------
-    async def dump(self, kind: Kind, *, after: str | None = None, limit: int = 1000) -> Chunk:
+    async def dump(self, kind: Kind, *, after: str | None = None, limit: int = 1000) -> RecordPage:
         """Return records of one kind from the cursor `after` on, up to `limit` and some megabytes.
 
         Each store has its own order of records.

@@ -57,11 +57,11 @@ DOCUMENT = ("collection", "grp", "id", "version", "due_at", "expires_at", "data"
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class RecordPage:
     """Some records of one kind. Only `cursor` tells whether there are more, not the number of records."""
 
     records: list[Record]
-    cursor: str | None  # where the next chunk begins; None: this was the last
+    cursor: str | None  # where the next page begins; None: this was the last
 
 
 def make_key(*parts: str) -> str:

@@ -24,7 +24,7 @@ log = get_log("mainspring.worker")
 
 Confirmed = Callable[[list[tuple[Run, Outcome]], Sequence[Status | None]], None]
 UNWRITABLE = "how its run ended could not be written"
-FULL_BATCH = 500  # outcomes; when so many are collected, they are written without waiting for more
+FULL_GROUP = 500  # outcomes; when so many are collected, they are written without waiting for more
 LARGE_RESULT = 262_144  # characters; a longer result is written by itself, in parallel to the others
 
 
@@ -58,7 +58,7 @@ class Acks:
         waiting.append((run, outcome))
         if len(waiting) == 1:
             self._some.set()
-        if urgent or len(waiting) == FULL_BATCH:
+        if urgent or len(waiting) == FULL_GROUP:
             self._urgent.set()
 
     @property
@@ -77,13 +77,13 @@ class Acks:
         while True:
             await self._some.wait()
             await self._gather()
-            batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+            group, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
             if not self._waiting:
                 self._some.clear()
                 self._urgent.clear()
-            self._writing = len(batch)
-            await self._write(batch)
-            self._written += len(batch)
+            self._writing = len(group)
+            await self._write(group)
+            self._written += len(group)
             self._writing = 0
             self._progressed.set()
 
@@ -105,40 +105,40 @@ class Acks:
             except TimeoutError:
                 pass
 
-    async def _write(self, batch: list[tuple[Run, Outcome]]) -> None:
+    async def _write(self, group: list[tuple[Run, Outcome]]) -> None:
         """Retry until the store accepts the outcomes, so that a full or locked database loses no finished work."""
         backoff, doubts = Backoff(), 0
         while True:
             try:
-                statuses = await self._store.ack([outcome for _, outcome in batch])
+                statuses = await self._store.ack([outcome for _, outcome in group])
             except (Exception, asyncio.CancelledError) as error:
                 if is_being_cancelled():
                     raise
                 patience = patience_with(error)
                 doubts += patience != math.inf
                 if doubts >= patience:
-                    await self._write_singly(batch, error)
+                    await self._write_singly(group, error)
                     return
                 if isinstance(error, StoreError):
                     self._outage.failed("acks", error)
                 else:
-                    log.warning("ack_failed", jobs=len(batch), error=str(error), retry_in=backoff.next)
+                    log.warning("ack_failed", jobs=len(group), error=str(error), retry_in=backoff.next)
                 await backoff.wait()
             else:
                 self._outage.worked("acks")
-                self._confirm(batch, statuses)
+                self._confirm(group, statuses)
                 return
 
-    async def _write_singly(self, batch: list[tuple[Run, Outcome]], error: BaseException) -> None:
+    async def _write_singly(self, group: list[tuple[Run, Outcome]], error: BaseException) -> None:
         """Write the outcomes one by one, because one of them cannot be written and must not block the others."""
-        if len(batch) > 1:
-            for entry in batch:
+        if len(group) > 1:
+            for entry in group:
                 await self._write([entry])
             return
-        run, outcome = batch[0]
+        run, outcome = group[0]
         log.error("outcome_not_writable", job_id=outcome.job_id, task=run.claim.task, error=str(error))
         if outcome.reason == UNWRITABLE:  # the replacement outcome below could not be written either
-            self._confirm(batch, [None])
+            self._confirm(group, [None])
             return
         failure = Failure(type(error).__name__, str(error))
         buried = Outcome(
@@ -146,11 +146,11 @@ class Acks:
         )
         await self._write([(run, buried)])
 
-    def _confirm(self, batch: list[tuple[Run, Outcome]], statuses: Sequence[Status | None]) -> None:
+    def _confirm(self, group: list[tuple[Run, Outcome]], statuses: Sequence[Status | None]) -> None:
         try:
-            self._confirmed(batch, statuses)
+            self._confirmed(group, statuses)
         except Exception as error:  # noqa: BLE001 - if this loop ended, no outcome would be written any more
-            log.warning("announcing_failed", jobs=len(batch), error=f"{type(error).__name__}: {error}")
+            log.warning("announcing_failed", jobs=len(group), error=f"{type(error).__name__}: {error}")
 
 
 def patience_with(error: BaseException) -> float:

@@ -16,7 +16,7 @@ ALL_WAITING = 1_000_000  # jobs to wake per key: more than ever wait
 
 
 class AfterAck:
-    """Collects what is to be done after acks and does it in batches; belongs to one event loop.
+    """Collects what is to be done after acks and does it for many jobs at once; belongs to one event loop.
 
     `ended`, `suspended` and `cancelled` only take note; `settle` does the work.
     """

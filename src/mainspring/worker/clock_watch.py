@@ -19,7 +19,7 @@ log = get_log("mainspring.worker")
 KEEP_EVERY = 60.0  # seconds after which the current time is written to the store again
 LONG_GAP: Millis = duration(timedelta(days=7))  # after such a gap, either no worker has run or the clock is wrong
 GAP_DOUBT: Millis = duration(timedelta(hours=1))  # for how long nothing is deleted after such a gap
-CHUNK = 500  # jobs to change at a time
+PAGE_SIZE = 500  # jobs to change at a time
 HOUR: Millis = duration(timedelta(hours=1))
 RETENTION_WAITS = (
     "the clock is days ahead of what it was: nothing is deleted for another {hours:.1f} h, in case it is wrong"
@@ -122,8 +122,8 @@ async def put_right(app: Mainspring, by: Millis) -> None:
     due = [job.id async for job in app.jobs.all(new) if job.run_at <= job.created_at]
     retries = Filter(statuses=(Status.RETRYING,), due_after=to_datetime(now + SKEW))
     moved = {job.id: at async for job in app.jobs.all(retries) if (at := retry_time(job, now)) is not None}
-    for begin in range(0, len(due), CHUNK):
-        await move(app, due[begin : begin + CHUNK], now)
+    for begin in range(0, len(due), PAGE_SIZE):
+        await move(app, due[begin : begin + PAGE_SIZE], now)
     for job_id, at in moved.items():
         await move(app, [job_id], at)
     log.warning("clock_went_back", due=len(due), retries=len(moved))
@@ -139,4 +139,4 @@ def retry_time(job: Job, now: Millis) -> Millis | None:
 
 async def move(app: Mainspring, ids: list[str], at: Millis) -> None:
     by = By("mainspring", "the clock went back: it was enqueued or put off by a clock that was ahead")
-    await app.store.change(Action.EDIT, Filter(ids=tuple(ids)), by, edit=Edit(run_at=at), limit=CHUNK)
+    await app.store.change(Action.EDIT, Filter(ids=tuple(ids)), by, edit=Edit(run_at=at), limit=PAGE_SIZE)

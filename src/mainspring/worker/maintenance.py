@@ -16,7 +16,7 @@ from mainspring.worker.reporter import Reporter
 
 CLOCK_JUMP = 250  # milliseconds by which the wall clock may be off between two looks before it counts as a jump
 PRUNE_EVERY = 10.0  # seconds
-PRUNE_CHUNK = 1000  # jobs
+PRUNE_LIMIT = 1000  # jobs
 HEARTBEAT_POLL = 0.05  # seconds
 PRUNE_FOR = 1.0  # seconds at a time, as this worker does not look for dead workers meanwhile
 
@@ -92,11 +92,11 @@ class Maintenance:
         return self._store.clock.now() - self._loop.time() * 1000
 
     async def _prune(self) -> None:
-        """Delete old jobs in chunks, so that others can write in between."""
+        """Delete old jobs some at a time, so that others can write in between."""
         began = self._loop.time()
         if began - self._pruned_at < PRUNE_EVERY or not self._watch.may_delete():
             return
-        while await self._store.prune(PRUNE_CHUNK) >= PRUNE_CHUNK:
+        while await self._store.prune(PRUNE_LIMIT) >= PRUNE_LIMIT:
             if self._stopping.is_set() or self._loop.time() - began > PRUNE_FOR:
                 return  # there is more; the next look goes on
         self._pruned_at = self._loop.time()

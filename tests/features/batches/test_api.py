@@ -154,8 +154,8 @@ async def test_what_is_known_of_it_is_kept_for_a_while(app: Mainspring, kit: Kit
         await batch.progress()
 
 
-async def test_several_chunks(app: Mainspring, kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "CHUNK", 3)
+async def test_several_pages_of_members(app: Mainspring, kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "PAGE_SIZE", 3)
     jobs = [work(app, str(number), fails=number == 4, delay=(number * 7) % 10) for number in range(10)]
     batch = await app.batch(jobs, **follow_ups(app))
     for _ in range(10):
@@ -294,7 +294,7 @@ async def test_on_every_store_it_goes_from_page_to_page(new_app: Callable[[], Ma
 
 
 async def test_cancelled_what_has_not_finished_ends(app: Mainspring, kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "CHUNK", 3)
+    monkeypatch.setattr(batches, "PAGE_SIZE", 3)
     jobs = [work(app, str(number), delay=60 * (number % 2)) for number in range(8)]
     batch = await app.batch(jobs, **follow_ups(app))
     await kit.drain()

@@ -128,8 +128,8 @@ def watch(store: Any, job_id: str, at: Boundary, die: Callable[[], Awaitable[Non
     setattr(store, at.method, watched)
 
 
-def concerns(batch: Sequence[Any], job_id: str) -> bool:
-    return any(one.job_id == job_id for one in batch)
+def concerns(items: Sequence[Any], job_id: str) -> bool:
+    return any(one.job_id == job_id for one in items)
 
 
 def problems(ledger: Ledger, job_id: str, at: Boundary) -> list[str]:

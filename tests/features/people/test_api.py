@@ -234,7 +234,7 @@ last;UTC;;02-29
 async def test_lines_about_one_person_take_effect_in_their_order(
     app: Mainspring, file: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api, "CHUNK", 2)
+    monkeypatch.setattr(api, "PEOPLE_PER_WRITE", 2)
     progress: list[int] = []
     lines = ["p1,UTC,first", "p2,UTC,Bo", "p1,UTC,second", "p3,UTC,Cy", "p1,UTC,third", "p4,UTC,", "p1,UTC,last"]
     report = await app.people.import_csv(file("id,tz,first_name\n" + "\n".join(lines)), on_progress=progress.append)
@@ -246,7 +246,7 @@ async def test_lines_about_one_person_take_effect_in_their_order(
 async def test_problems_keep_their_lines_however_the_file_is_divided(
     app: Mainspring, file: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api, "CHUNK", 3)
+    monkeypatch.setattr(api, "PEOPLE_PER_WRITE", 3)
     lines = [f"p{number},{'UTC' if number % 4 else 'Nowhere'}" for number in range(20)]
     report = await app.people.import_csv(file("id,tz\n" + "\n".join(lines)))
     assert [problem.line for problem in report.problems] == [2, 6, 10, 14, 18]
@@ -254,7 +254,7 @@ async def test_problems_keep_their_lines_however_the_file_is_divided(
 
 
 async def test_what_comes_before_an_error_is_put(app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "CHUNK", 2)
+    monkeypatch.setattr(api, "PEOPLE_PER_WRITE", 2)
 
     def some() -> Iterator[Person]:
         for number in range(4):
@@ -268,7 +268,7 @@ async def test_what_comes_before_an_error_is_put(app: Mainspring, monkeypatch: p
 
 
 async def test_a_long_import_leaves_the_process_as_it_was(app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "CHUNK", 1)
+    monkeypatch.setattr(api, "PEOPLE_PER_WRITE", 1)
     before, during = (sys.getswitchinterval(), gc.get_threshold()), set[tuple[int, int, int]]()
 
     def some() -> Iterator[Person]:
@@ -282,7 +282,7 @@ async def test_a_long_import_leaves_the_process_as_it_was(app: Mainspring, monke
 
 
 async def test_a_store_that_fails_ends_an_import(app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "CHUNK", 1)
+    monkeypatch.setattr(api, "PEOPLE_PER_WRITE", 1)
     write, calls = app.store.write, 0
 
     async def fail_later(bundles: Sequence[Bundle]) -> list[list[Inserted] | None]:

@@ -23,7 +23,7 @@ from mainspring.clock import duration
 from mainspring.errors import SystemHalted
 from mainspring.events import OccasionSent
 from mainspring.features.people.plan import Plan
-from mainspring.features.people.timer import CHUNK, PLANS_PER_WRITE, YIELD_TO_OTHERS, OccasionTimer
+from mainspring.features.people.timer import PLANS_AT_A_TIME, PLANS_PER_WRITE, YIELD_TO_OTHERS, OccasionTimer
 from mainspring.features.schedules.rules import tzdata_version
 from mainspring.job import Inserted
 from mainspring.stores.documents import Bundle, Key, Listing, Write
@@ -164,7 +164,7 @@ async def test_who_comes_second_leaves_a_burst_to_the_first(make: Make, clock: M
         await one.people.put_many(a_person(number) for number in range(PLANS_PER_WRITE + 10))
         clock.advance(timedelta(days=1))
         timers = [OccasionTimer(app.services, app.pipeline, "birthday", app.tasks["greet"]) for app in (one, other)]
-        due = await one.store.due("occasions.birthday", CHUNK)
+        due = await one.store.due("occasions.birthday", PLANS_AT_A_TIME)
         assert len(due.documents) == PLANS_PER_WRITE + 10
         answers = [await timer.fire(due.documents, due.now) for timer in timers]
         assert answers == [None, due.now + YIELD_TO_OTHERS]
@@ -189,7 +189,7 @@ async def test_a_halt_in_the_middle_of_a_burst_loses_nothing(make: Make, clock: 
 
         app.store.write = halt_later  # type: ignore[method-assign]
         timer = OccasionTimer(app.services, app.pipeline, "birthday", app.tasks["greet"])
-        due = await app.store.due("occasions.birthday", CHUNK)
+        due = await app.store.due("occasions.birthday", PLANS_AT_A_TIME)
         with pytest.raises(SystemHalted):
             await timer.fire(due.documents, due.now)
         assert await app.jobs.count() < people
@@ -227,13 +227,13 @@ async def test_many_of_one_kind_do_not_hold_up_another(clock: ManualClock, monke
     app.occasion("name-day", name="celebrate")(greet)
     order: list[str] = []
     app.on(OccasionSent)(lambda event: order.append(event.kind))
-    await app.people.put_many(a_person(number) for number in range(CHUNK * 2 + 50))
+    await app.people.put_many(a_person(number) for number in range(PLANS_AT_A_TIME * 2 + 50))
     await app.people.put_occasion("p000", Occasion(kind="name-day", date="03-02"))
     clock.advance(timedelta(days=1))
     await app.timers.run_due()
     await app.bus.flush()
-    assert len(order) == CHUNK * 2 + 51
-    assert order.index("name-day") < CHUNK + 50
+    assert len(order) == PLANS_AT_A_TIME * 2 + 51
+    assert order.index("name-day") < PLANS_AT_A_TIME + 50
     await app.close()
 
 

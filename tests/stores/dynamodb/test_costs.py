@@ -162,8 +162,8 @@ async def test_durable_functions_cost_what_the_page_says(store: FreshStore) -> N
 
 
 @pytest.mark.slow
-async def test_a_batch_costs_what_its_jobs_cost(store: FreshStore) -> None:
-    """In a batch each statement is a write of its own; what it saves is calls."""
+async def test_a_batch_request_costs_what_its_jobs_cost(store: FreshStore) -> None:
+    """In a batch request each statement is a write of its own; what it saves is calls."""
     before = store.client.tally["calls"]
     await store.insert([new_job() for _ in range(50)])
     held = await claim(store, 50)

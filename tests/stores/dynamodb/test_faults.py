@@ -62,7 +62,7 @@ async def test_an_ack_is_written_once_and_known_again(store: FreshStore, fault: 
 
 
 @pytest.mark.parametrize("fault", Fault)
-async def test_a_batch_of_acks_is_written_once_and_known_again(store: FreshStore, fault: Fault) -> None:
+async def test_acks_of_one_call_are_written_once_and_recognised(store: FreshStore, fault: Fault) -> None:
     await join(store, "w1")
     await put_many(store, 4)
     held = await claim(store)
@@ -70,8 +70,8 @@ async def test_a_batch_of_acks_is_written_once_and_known_again(store: FreshStore
     assert await store.ack([outcome(one, Move.DONE) for one in held]) == [Status.COMPLETED] * 4
 
 
-async def test_a_part_of_a_batch_that_is_throttled_is_tried_again(store: FreshStore) -> None:
-    """As it is when a batch meets the limit of one partition."""
+async def test_a_throttled_part_of_a_batch_request_is_tried_again(store: FreshStore) -> None:
+    """As it is when a batch request meets the limit of one partition."""
     await join(store, "w1")
     await put_many(store, 4)
     whole = client_of(store).call
@@ -88,7 +88,7 @@ async def test_a_part_of_a_batch_that_is_throttled_is_tried_again(store: FreshSt
     assert await store.ack([outcome(one, Move.DONE) for one in held]) == [Status.COMPLETED] * 4
 
 
-async def test_what_a_batch_leaves_over_is_written_too(store: FreshStore) -> None:
+async def test_items_that_a_batch_request_left_over_are_written_too(store: FreshStore) -> None:
     ids = await put_many(store, 3)
     whole = client_of(store).call
     left_over: list[Any] = []
@@ -179,7 +179,7 @@ async def test_an_ack_whose_answer_never_came_is_no_takeover(programs: Programs,
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_AFTER, Fault.LOST_BEFORE])
-async def test_a_batch_of_acks_of_which_one_failed_is_repeated_as_a_whole(programs: Programs, fault: Fault) -> None:
+async def test_all_acks_of_a_call_are_repeated_if_one_failed(programs: Programs, fault: Fault) -> None:
     """Those that were written the first time are no lost claims."""
     store = await programs.another(budget=0.0)
     await join(store, "w1")

@@ -290,15 +290,15 @@ async def test_a_claim_from_its_own_shards_asks_only_those(programs: Programs) -
 
 
 @slow
-async def test_one_item_twice_in_a_batch_of_changes(store: FreshStore) -> None:
-    """The service refuses such a batch: see dynamodb_rules.py."""
+async def test_one_item_twice_in_a_list_of_changes(store: FreshStore) -> None:
+    """The service refuses such a batch request: see dynamodb_rules.py."""
     await store.table.put(values.put({"PK": "a", "SK": "1", "n": 0}))
     await store.table.put(values.put({"PK": "a", "SK": "2", "n": 0}))
-    whole, batches = store.client.call, []
+    whole, sizes = store.client.call, []
 
     async def watched(operation: str, request: Any) -> dict[str, Any]:
         if operation == "BatchExecuteStatement":
-            batches.append(len(request["Statements"]))
+            sizes.append(len(request["Statements"]))
         return await whole(operation, request)
 
     store.client.call = watched  # type: ignore[method-assign]
@@ -306,7 +306,7 @@ async def test_one_item_twice_in_a_batch_of_changes(store: FreshStore) -> None:
         values.Change(key("a", one), {"n": n}, [values.equals("n", 0)]) for one, n in (("1", 1), ("2", 1), ("1", 2))
     ]
     first, other, again = await store.table.update_many(changes)
-    assert batches == [2]
+    assert sizes == [2]
     assert other == {"PK": "a", "SK": "2", "n": 0}
     assert sorted(isinstance(one, Refused) for one in (first, again)) == [False, True]
 

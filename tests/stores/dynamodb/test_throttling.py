@@ -72,7 +72,7 @@ async def test_what_was_met_with_is_counted(store: FreshStore) -> None:
 
 
 @pytest.mark.slow
-async def test_statements_of_a_batch_that_were_refused_are_counted(store: FreshStore) -> None:
+async def test_throttled_statements_of_a_batch_request_are_counted(store: FreshStore) -> None:
     await join(store, "w1")
     await put_many(store, 4)
     held = await claim(store)

@@ -356,7 +356,7 @@ async def test_one_who_waits_for_an_end_finds_it_after_a_copy(store: FreshStore,
     assert await status_of(store, parent) is Status.PENDING
 
 
-async def test_one_who_waits_and_its_job_may_come_in_one_chunk(store: FreshStore) -> None:
+async def test_one_who_waits_and_its_job_may_come_in_one_page(store: FreshStore) -> None:
     source = MemoryStore(clock=store.clock)
     await join(source, "w1")
     await join(store, "w1")
@@ -379,12 +379,12 @@ async def test_a_call_that_was_not_made_is_made_before_jobs_are_copied(programs:
     assert (record["id"], record["status"], record["waits_for"]) == (parent, Status.PENDING, None)
 
 
-async def test_a_chunk_ends_where_its_steps_are_too_much(store: FreshStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_ends_where_its_steps_are_too_much(store: FreshStore, monkeypatch: pytest.MonkeyPatch) -> None:
     await join(store, "w1")
     await store.insert([new_job() for _ in range(40)])
     held = await claim(store, 40)
     await store.save([Save(one.id, one.token, (Step("large", 1, output='"' + "x" * 100 + '"'),)) for one in held])
-    monkeypatch.setattr(transfer, "MAX_CHUNK_BYTES", 3_000)
+    monkeypatch.setattr(transfer, "MAX_PAGE_BYTES", 3_000)
     first = await store.dump(Kind.LIVE)
     rest = await store.dump(Kind.LIVE, after=first.cursor)
     assert (len(first.records), len(rest.records), rest.cursor) == (32, 8, None)

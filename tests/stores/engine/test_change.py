@@ -12,7 +12,7 @@ from mainspring.stores.protocol import Action, By, Edit, Filter
 from tests.stores.engine.test_ack import JOB as RUNNING
 
 NOW = 1_000_000
-WAITING = replace(RUNNING, id="waiting", status=Status.FAILED)
+WAITING = replace(RUNNING, id="waiting", status=Status.RETRYING)
 DEAD = replace(RUNNING, id="dead", status=Status.DEAD_LETTER, dedupe_key="key")
 
 
@@ -43,7 +43,7 @@ def test_a_retried_job_has_a_full_budget() -> None:
     assert (planned.columns["run_at"], planned.columns["attempts"], planned.columns["crashes"]) == (NOW, 0, 0)
     assert planned.woken == {"queue"}
     assert list(planned.moves()) == [
-        (("queue", Status.FAILED), ("queue", Status.PENDING)),
+        (("queue", Status.RETRYING), ("queue", Status.PENDING)),
         (("queue", Status.DEAD_LETTER), ("queue", Status.PENDING)),
     ]
 
@@ -83,7 +83,7 @@ def test_an_edit_changes_what_it_names(edit: Edit | None, columns: dict[str, Any
 
 def test_an_edited_queue_is_counted_and_woken() -> None:
     planned = plan(request(Action.EDIT, Edit(queue="other")), [WAITING], {}, NOW)
-    assert list(planned.moves()) == [(("queue", Status.FAILED), ("other", Status.FAILED))]
+    assert list(planned.moves()) == [(("queue", Status.RETRYING), ("other", Status.RETRYING))]
     assert planned.woken == {"other"}
 
 

@@ -1,4 +1,4 @@
-"""What a batch of outcomes costs, and that it may be very long."""
+"""What a list of outcomes costs, and that it may be very long."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ async def test_of_many_inserts_with_one_key_one_wins(programs: list[PostgresStor
 
 
 @pytest.mark.slow
-async def test_batches_with_the_same_keys_in_another_order_do_not_deadlock(
+async def test_inserts_with_the_same_keys_in_another_order_do_not_deadlock(
     programs: list[PostgresStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store would try again after one, and nobody would notice but by the time that it takes."""

@@ -107,7 +107,7 @@ async def test_nor_is_one_who_waits_and_is_not_committed(
 
 
 @pytest.mark.parametrize("move", [Move.DONE, Move.DEAD])
-async def test_both_in_one_batch(store: PostgresStore, move: Move) -> None:
+async def test_both_in_one_call(store: PostgresStore, move: Move) -> None:
     child, parent = await running(store), await running(store)
     await store.ack([suspend(parent, end_of(child.id)), outcome(child, move)])
     assert await status_of(store, parent.id) is Status.PENDING

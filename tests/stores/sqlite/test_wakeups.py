@@ -33,7 +33,7 @@ async def test_who_call_together_share_those_who_wait(store: SqliteStore) -> Non
     assert await consistent(store)
 
 
-async def test_saves_of_one_batch_get_their_own_answers(store: SqliteStore) -> None:
+async def test_saves_of_one_commit_get_their_own_answers(store: SqliteStore) -> None:
     zombie, first, second = [await running(store) for _ in range(3)]
     await end(store, zombie, Move.DONE)
     children = [new_job(queue="children") for _ in range(3)]
@@ -94,16 +94,16 @@ async def test_a_suspended_job_that_comes_twice_is_counted_once(store: SqliteSto
     assert await consistent(store)
 
 
-async def test_outputs_of_steps_count_among_the_bytes_of_a_chunk(
+async def test_outputs_of_steps_count_among_the_bytes_of_a_page(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mainspring.stores.sqlite.transfer.MAX_CHUNK_BYTES", 10_000)
+    monkeypatch.setattr("mainspring.stores.sqlite.transfer.MAX_PAGE_BYTES", 10_000)
     large = Step("large", 1, output='"' + "x" * 20_000 + '"')
     for _ in range(3):
         await end(store, await running(store), Move.SUSPEND, delay=UNTIL_WOKEN, steps=(large,))
-    chunk = await store.dump(Kind.LIVE)
-    assert len(chunk.records) == 1
-    assert len((await store.dump(Kind.LIVE, after=chunk.cursor)).records) == 1
+    page = await store.dump(Kind.LIVE)
+    assert len(page.records) == 1
+    assert len((await store.dump(Kind.LIVE, after=page.cursor)).records) == 1
 
 
 async def test_the_doctor_finds_suspended_jobs_well_and_steps_of_nobody_not(store: SqliteStore, path: Path) -> None:

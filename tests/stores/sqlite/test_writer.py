@@ -40,7 +40,7 @@ from tests.conformance.scenario import (
     running,
 )
 
-IN_ONE_BATCH = 50
+IN_ONE_COMMIT = 50
 DEADLINE = 30.0  # seconds
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")  # from Python 3.12 on, with threads
@@ -52,9 +52,9 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     commit = Writer._commit
 
-    def count(self: Writer, batch: list[Request], work: Callable[[Transaction], None]) -> None:
-        sizes.append(len(batch))
-        commit(self, batch, work)
+    def count(self: Writer, requests: list[Request], work: Callable[[Transaction], None]) -> None:
+        sizes.append(len(requests))
+        commit(self, requests, work)
 
     monkeypatch.setattr(Writer, "_commit", count)
     return sizes
@@ -79,16 +79,16 @@ async def test_jobs_with_dedupe_keys_take_as_few_statements_as_others(
 
 @contextmanager
 def held_up(store: SqliteStore) -> Iterator[None]:
-    """Let requests pile up meanwhile, so that they come into one batch."""
+    """Let requests pile up meanwhile, so that they come into one commit."""
     assert store._threads
     with store._threads.writer._link._lock:
         yield
 
 
 async def together(store: SqliteStore, *work: Any) -> list[Any]:
-    """All of it in one batch; errors are results."""
+    """All of it in one commit; errors are results."""
     with held_up(store):
-        first = asyncio.ensure_future(store.claim("w1", []))  # keeps the thread busy with a batch of its own
+        first = asyncio.ensure_future(store.claim("w1", []))  # keeps the thread busy with a commit of its own
         await asyncio.sleep(0)
         tasks = [asyncio.ensure_future(one) for one in work]
         await asyncio.sleep(0)
@@ -105,21 +105,23 @@ async def consistent(store: Store) -> bool:
 
 
 async def test_what_waits_goes_into_one_commit(store: SqliteStore, commits: list[int]) -> None:
-    jobs = [new_job() for _ in range(IN_ONE_BATCH)]
+    jobs = [new_job() for _ in range(IN_ONE_COMMIT)]
     answers = await together(store, *(store.insert([job]) for job in jobs))
     assert answers == [[Inserted(job.id, created=True)] for job in jobs]
     assert len(commits) <= 3
     assert await consistent(store)
 
 
-async def test_a_batch_is_not_endless(store: SqliteStore, commits: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "MAX_BATCH", 10)
+async def test_one_commit_takes_a_limited_number_of_requests(
+    store: SqliteStore, commits: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "MAX_REQUESTS", 10)
     await together(store, *(put(store) for _ in range(35)))
     assert max(commits) == 10
     assert await store.count(Filter()) == 35
 
 
-async def test_requests_of_one_batch_get_their_own_answers(store: SqliteStore) -> None:
+async def test_requests_of_one_commit_get_their_own_answers(store: SqliteStore) -> None:
     held = await running(store)
     lost = Outcome("unknown", 1, Move.DONE)
     results = await together(
@@ -261,7 +263,7 @@ async def test_closing_finishes_what_was_asked_for(path: Path) -> None:
     store = SqliteStore(path)
     await store.open()
     with held_up(store):
-        tasks = [asyncio.ensure_future(put(store)) for _ in range(IN_ONE_BATCH)]
+        tasks = [asyncio.ensure_future(put(store)) for _ in range(IN_ONE_COMMIT)]
         await asyncio.sleep(0)
         closing_ = asyncio.ensure_future(store.close())
         await asyncio.sleep(0)

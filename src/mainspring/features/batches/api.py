@@ -1,8 +1,8 @@
 """Jobs that belong together, and what follows when all have finished: `app.batch([...], on_success=…)`, `app.chain(…)`.
 
-The ids of a batch's members are stored in documents, one per chunk. One more job, whose id is the batch's id, waits for
+The ids of a batch's members are stored in documents, one per page. One more job, whose id is the batch's id, waits for
 the last member that has not finished. When that one ends, it looks for others, waits for the last of those, and so on.
-It writes down how the members ended, chunk by chunk. When it runs at last, the jobs that follow are committed together
+It writes down how the members ended, page by page. When it runs at last, the jobs that follow are committed together
 with its own end: exactly once.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 from mainspring.clock import Length, Millis, duration
 from mainspring.errors import BatchNotFound, ConfigurationError, IllegalMove
 from mainspring.features.batches.rules import BatchPage, BatchProgress, Found, Tally
-from mainspring.features.batches.storage import BATCHES, COMING_IN, MEMBERS, Chunk, Counted, Head, from_data
+from mainspring.features.batches.storage import BATCHES, COMING_IN, MEMBERS, Counted, Head, MemberPage, from_data
 from mainspring.features.dependencies.feature import suspended_until
 from mainspring.features.dependencies.options import option_behind
 from mainspring.ids import new_id
@@ -30,7 +30,7 @@ from mainspring.stores.documents import Bundle, Document, Key, Listing, Write
 from mainspring.stores.protocol import ChangeResult, Filter
 
 TASK = "mainspring.batch"
-CHUNK = 1000  # ids in a document
+PAGE_SIZE = 1000  # ids in a document
 COMING_IN_RECHECK: Millis = 10_000  # until the next check whether they have been
 ENDS = (Status.COMPLETED, Status.DEAD_LETTER, Status.CANCELLED)  # in the order of a Tally's fields
 CancelWhere = Callable[..., Awaitable[ChangeResult]]
@@ -107,12 +107,12 @@ class Batches:
         """Return the writes of the batch's documents. They expire until the jobs are in: this process may die first."""
         now = self._services.store.clock.now()
         expires_at = None if is_in else now + BATCH_RETENTION
-        starts = range(0, len(ids), CHUNK)
-        chunks = [Chunk(tuple(dict.fromkeys(ids[start : start + CHUNK]))) for start in starts]
-        head = Head(sum(len(chunk.ids) for chunk in chunks), now, is_in=is_in)
+        starts = range(0, len(ids), PAGE_SIZE)
+        pages = [MemberPage(tuple(dict.fromkeys(ids[start : start + PAGE_SIZE]))) for start in starts]
+        head = Head(sum(len(members.ids) for members in pages), now, is_in=is_in)
         return [
             head.write(batch, expires_at),
-            *(chunk.write(batch, number, expires_at) for number, chunk in enumerate(chunks)),
+            *(members.write(batch, number, expires_at) for number, members in enumerate(pages)),
         ]
 
     async def _write(self, writes: Sequence[Write]) -> None:
@@ -123,13 +123,13 @@ class Batches:
 
     async def get(self, batch: str) -> BatchHandle:
         await self._head(batch)
-        ids = [job_id for document in await self._chunks(batch) for job_id in Chunk.read(document).ids]
+        ids = [job_id for document in await self._member_pages(batch) for job_id in MemberPage.read(document).ids]
         return BatchHandle(batch, tuple(ids), self)
 
     async def progress(self, batch: str) -> BatchProgress:
         head = await self._head(batch)
         tally = Tally()
-        for document in await self._chunks(batch):
+        for document in await self._member_pages(batch):
             tally += (await self._count(document, head)).tally
         return BatchProgress(batch, head.total, **asdict(tally))
 
@@ -154,24 +154,24 @@ class Batches:
             raise BatchNotFound(msg)
         return Head.read(found[0])
 
-    async def _chunks(self, batch: str) -> Sequence[Document]:
+    async def _member_pages(self, batch: str) -> Sequence[Document]:
         found: list[Document] = []
         while page := await self._services.store.browse(Listing(MEMBERS, batch, found[-1].key[1:] if found else None)):
             found += page
         return found
 
     async def _count(self, document: Document, head: Head) -> Counted:
-        """Count how a chunk's jobs ended. Once all have finished, write that down, so that it is not counted again."""
-        chunk = Chunk.read(document)
-        if chunk.tally is not None:
-            return Counted(chunk.ids, chunk.tally)
-        found = await self._by_status(chunk.ids)
+        """Count how the jobs of a page ended. Once all have finished, write the counts down, to count only once."""
+        members = MemberPage.read(document)
+        if members.tally is not None:
+            return Counted(members.ids, members.tally)
+        found = await self._by_status(members.ids)
         may_come = found.missing > 0 and not head.is_in and not head.is_lost
         tally = found.tally if may_come else found.with_missing(failed=head.is_lost)
         if not found.live and not may_come:
-            done = replace(chunk, tally=tally).to_json()
+            done = replace(members, tally=tally).to_json()
             await self._write([Write(document.key, done, document.version)])
-        return Counted(chunk.ids, tally, found.live, may_come=may_come)
+        return Counted(members.ids, tally, found.live, may_come=may_come)
 
     async def _by_status(self, ids: tuple[str, ...]) -> Found:
         """Count jobs by status, live ones first: a job that ends meanwhile is then counted twice rather than missed."""
@@ -214,13 +214,13 @@ class Batches:
         return result
 
     async def _unfinished(self, batch: str) -> Sequence[tuple[str, ...]]:
-        """Return the members of each chunk with unfinished ones. Raise IllegalMove if more jobs may still come in."""
+        """Return the members of each page with unfinished ones. Raise IllegalMove if more jobs may still come in."""
         head = await self._sure_head(batch)
-        counted = [await self._count(document, head) for document in await self._chunks(batch)]
-        if any(chunk.may_come for chunk in counted):
+        counted = [await self._count(document, head) for document in await self._member_pages(batch)]
+        if any(members.may_come for members in counted):
             msg = f"jobs of batch {batch} are still coming in; cancel it again in a moment"
             raise IllegalMove(msg)
-        return [chunk.ids for chunk in counted if chunk.live]
+        return [members.ids for members in counted if members.live]
 
     # -- waiting and following --------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class Batches:
         Search from the end: jobs mostly run in the order of their insertion, so the last one is waited for just once.
         """
         head = await self._sure_head(batch)
-        for document in reversed(await self._chunks(batch)):
+        for document in reversed(await self._member_pages(batch)):
             counted = await self._count(document, head)
             while counted.live:
                 if (last := await self._last_live(counted.ids)) is not None:
@@ -250,8 +250,8 @@ class Batches:
         if head.is_in or head.is_lost or now - head.at <= COMING_IN:
             return head
         lost = replace(head, is_lost=True)
-        chunks = [Write(chunk.key, chunk.data, chunk.version) for chunk in await self._chunks(batch)]
-        await self._write([*chunks, lost.write(batch, None)])
+        pages = [Write(page.key, page.data, page.version) for page in await self._member_pages(batch)]
+        await self._write([*pages, lost.write(batch, None)])
         return lost
 
     async def follow(
@@ -270,8 +270,8 @@ class Batches:
     async def _forget_later(self, progress: BatchProgress) -> None:
         at, batch = self._services.store.clock.now() + BATCH_RETENTION, progress.id
         head = replace(await self._head(batch), is_in=True, ended=progress.tally)
-        chunks = [Write(chunk.key, chunk.data, chunk.version, expires_at=at) for chunk in await self._chunks(batch)]
-        await self._write([*chunks, head.write(batch, at)])
+        pages = [Write(page.key, page.data, page.version, expires_at=at) for page in await self._member_pages(batch)]
+        await self._write([*pages, head.write(batch, at)])
 
 
 # -- documents --------------------------------------------------------------------------------------------

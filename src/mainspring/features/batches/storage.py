@@ -49,14 +49,14 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class MemberPage:
     """The ids of some members, and how they ended."""
 
     ids: tuple[str, ...]
     tally: Tally | None = None  # set once all of them have finished
 
     @classmethod
-    def read(cls, document: Document) -> Chunk:
+    def read(cls, document: Document) -> MemberPage:
         data = json.loads(document.data)
         return cls(tuple(data["ids"]), None if data["tally"] is None else Tally(**data["tally"]))
 
@@ -69,7 +69,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """How a chunk's jobs have ended so far, and what is still missing."""
+    """How the jobs of a page have ended so far, and what is still missing."""
 
     ids: tuple[str, ...]
     tally: Tally

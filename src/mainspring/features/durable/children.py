@@ -18,7 +18,7 @@ from mainspring.stored_options import with_options
 
 R_co = TypeVar("R_co", covariant=True)
 
-CHUNK = 500
+PAGE_SIZE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +132,8 @@ async def ends_of(run: DurableRun, asked: Asked, state: dict[str, Any]) -> list[
 
 async def read(run: DurableRun, ids: Sequence[str]) -> dict[str, Job]:
     found: dict[str, Job] = {}
-    for start in range(0, len(ids), CHUNK):
-        found |= {job.id: job for job in await run.store.get(ids[start : start + CHUNK])}
+    for start in range(0, len(ids), PAGE_SIZE):
+        found |= {job.id: job for job in await run.store.get(ids[start : start + PAGE_SIZE])}
     return found
 
 

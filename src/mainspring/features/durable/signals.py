@@ -25,7 +25,7 @@ from mainspring.job import UNTIL_WOKEN
 from mainspring.services import Services
 from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Listing, Write
 from mainspring.stores.protocol import Store
-from mainspring.timers import CHUNK, fire_planned
+from mainspring.timers import PAGE_SIZE, fire_planned
 
 COLLECTION = "signals"
 SENT = "signals_sent"  # signals by the id that their sender chose
@@ -129,7 +129,7 @@ class SignalTimer:
     """Repeats the wake for signals, as their sender may have died before it woke the waiting jobs."""
 
     collection = COLLECTION
-    chunk = CHUNK
+    page_size = PAGE_SIZE
 
     def __init__(self, services: Services) -> None:
         self._services = services

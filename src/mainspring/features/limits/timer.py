@@ -18,12 +18,11 @@ from mainspring.features.limits.state import CHECK_AFTER, LOST_AFTER, UNUSED_RET
 from mainspring.features.limits.storage import FAIR, call, gone, states_in, write_of, written
 from mainspring.services import Services
 from mainspring.stores.documents import Bundle, Document, Key, Listing, Write
-from mainspring.timers import CHUNK, fire_planned, leave_to_newer
+from mainspring.timers import PAGE_SIZE, fire_planned, leave_to_newer
 
 COUNT_EVERY: Millis = 5_000  # between two counts of the ready and running jobs of a fair task
 ON_THE_WAY = 0.1  # seconds; usually the next job of a fair key starts within this time after the last one has ended
 EMPTY_FOR: Millis = 600_000  # a limit that was empty for so long has not refused a job lately
-PAGE_SIZE = 200  # documents per read
 MAX_TRIES = 10  # to repair documents that other processes change at the same time
 
 
@@ -31,7 +30,7 @@ class LimitTimer:
     """The timer of the collection "limits"."""
 
     collection = COLLECTION
-    chunk = CHUNK
+    page_size = PAGE_SIZE
 
     def __init__(self, services: Services, limits: Limits) -> None:
         self._services = services
@@ -44,7 +43,7 @@ class LimitTimer:
         strange = [document for document in documents if document.key not in states]
         again = [await leave_to_newer(self._services, strange, now)] if strange else []
         others = {key for key, state in states.items() if self._is_for_others(key, state, now)}
-        if 0 < len(others) < CHUNK:  # else limits that come due later would wait behind them
+        if 0 < len(others) < PAGE_SIZE:  # else limits that come due later would wait behind them
             states = {key: state for key, state in states.items() if key not in others}
             again.append(now + CHECK_AFTER)
         await self._look([document for document in documents if document.key in states], states, now)

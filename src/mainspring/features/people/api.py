@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
 MAX_TRIES = 20  # of a change while other processes change the same person
-CHUNK = 1024  # people per write; SQLite writes a power of two of them in the fewest statements
+PEOPLE_PER_WRITE = 1024  # SQLite writes a power of two of them in the fewest statements
 PAGE = 500
 MAX_SCANNED = 10_000  # people per page of a search
 
@@ -34,8 +34,8 @@ CancelWhere = Callable[..., Awaitable[object]]  # see `app.jobs.cancel_where`
 Candidate = tuple[str, Person | InvalidPerson | None]
 
 
-class PendingChunk(NamedTuple):
-    """A chunk of changes that is being written, and its answers."""
+class PendingWrite(NamedTuple):
+    """A group of changes that is being written, and its answers."""
 
     ids: set[str]
     answers: asyncio.Task[list[PersonChange | InvalidPerson]]
@@ -59,10 +59,10 @@ class People:
         return person
 
     async def put_many(self, people: Iterable[Person]) -> list[PersonChange]:
-        """Create or replace many people, in chunks. If this is interrupted, the people written so far stay."""
+        """Create or replace many people, in groups. If this is interrupted, the people written so far stay."""
         changes = ((person.id, _becomes(person)) for person in people)
-        async with aclosing(self._apply_all(changes)) as chunks:
-            return [_raise_if_invalid(answer) async for answers in chunks for answer in answers]
+        async with aclosing(self._apply_all(changes)) as groups:
+            return [_raise_if_invalid(answer) async for answers in groups for answer in answers]
 
     async def update(self, id: str, **changes: Any) -> Person:
         """Change only the given fields: `await app.people.update("p1", tz="America/Los_Angeles")`."""
@@ -113,23 +113,23 @@ class People:
     async def _apply_all(
         self, changes: Iterable[tuple[str, Change]], *, dry_run: bool = False
     ) -> AsyncGenerator[list[PersonChange | InvalidPerson], None]:
-        """Apply any number of changes, in chunks; yield the answers of each chunk.
+        """Apply any number of changes, in groups; yield the answers of each group.
 
-        While the store writes a chunk, the next one is prepared. If both contain the same person, the next one waits,
+        While the store writes a group, the next one is prepared. If both contain the same person, the next one waits,
         so that changes of one person take effect in the order given.
         """
         remaining, tuning, many = iter(changes), ExitStack(), False
-        ahead: PendingChunk | None = None
+        ahead: PendingWrite | None = None
         try:
-            while chunk := list(islice(remaining, CHUNK)):
+            while group := list(islice(remaining, PEOPLE_PER_WRITE)):
                 if ahead is not None and not many:
                     many = True
                     tuning.enter_context(tuned())
-                ids = {person_id for person_id, _ in chunk}
+                ids = {person_id for person_id, _ in group}
                 if ahead is not None and not ids.isdisjoint(ahead.ids):
                     yield await ahead.answers
                     ahead = None
-                before, ahead = ahead, PendingChunk(ids, asyncio.create_task(self.apply(chunk, dry_run=dry_run)))
+                before, ahead = ahead, PendingWrite(ids, asyncio.create_task(self.apply(group, dry_run=dry_run)))
                 if before is not None:
                     yield await before.answers
             if ahead is not None:
@@ -156,11 +156,11 @@ class People:
         for _ in range(MAX_TRIES + len(changes)):
             if not remaining:
                 return [answers[number] for number in range(len(changes))]
-            batch = first_of_each(remaining, changes)
-            wanted, plans = await self._want([changes[number] for number in batch])
-            written = set(batch) if dry_run else {batch[place] for place in await self._write(wanted, plans, by)}
+            numbers = first_of_each(remaining, changes)
+            wanted, plans = await self._want([changes[number] for number in numbers])
+            written = set(numbers) if dry_run else {numbers[place] for place in await self._write(wanted, plans, by)}
             answers |= {
-                number: change.became for number, change in zip(batch, wanted, strict=True) if number in written
+                number: change.became for number, change in zip(numbers, wanted, strict=True) if number in written
             }
             remaining = [number for number in remaining if number not in answers]
         msg = f"other processes changed person {changes[remaining[0]][0]!r} during each attempt to change it; try again"
@@ -321,8 +321,8 @@ class People:
         report = Report()
         rows, again = tee(read_rows(path, columns or {}, self._kinds(), report))
         changes = ((row.id, row.change) for row in rows)
-        async with aclosing(self._apply_all(changes, dry_run=dry_run)) as chunks:
-            async for answers in chunks:
+        async with aclosing(self._apply_all(changes, dry_run=dry_run)) as groups:
+            async for answers in groups:
                 done = list(islice(again, len(answers)))
                 report.count(answers)
                 report.problems += _problems(done, answers)

@@ -42,21 +42,21 @@ class Lookups(threading.local, Generic[T]):
     async def _read_all(self) -> None:
         try:
             while self._waiting:
-                batch, self._waiting = self._waiting, []
-                await self._answer(batch)
+                group, self._waiting = self._waiting, []
+                await self._answer(group)
         finally:
             self._reader = None
 
-    async def _answer(self, batch: Waiting[T]) -> None:
+    async def _answer(self, group: Waiting[T]) -> None:
         try:
-            found = await self._read(list({person_id for person_id, _ in batch}))
+            found = await self._read(list({person_id for person_id, _ in group}))
         except Exception as error:  # noqa: BLE001 - each request gets the error
-            for _, future in batch:
+            for _, future in group:
                 if not future.done():
                     future.set_exception(error)
         else:
             given: set[str] = set()
-            for person_id, future in batch:
+            for person_id, future in group:
                 if not future.done():  # else its job was cancelled
                     future.set_result(_copy(found[person_id]) if person_id in given else found[person_id])
                 given.add(person_id)

@@ -31,10 +31,10 @@ from mainspring.task import Task
 
 log = get_log("mainspring.occasions")
 
-CHUNK = 8192  # plans at a time; other timers wait meanwhile, for less than a second
+PLANS_AT_A_TIME = 8192  # other timers wait meanwhile, for less than a second
 PLANS_PER_WRITE = 1024  # takes about 35 ms of Python, while jobs wait
 MAX_WRITES_AT_ONCE = 3  # several, because a busy event loop notices late that one has ended
-YIELD_TO_OTHERS: Millis = 250  # after another process wrote a whole chunk first; else both would keep colliding
+YIELD_TO_OTHERS: Millis = 250  # after another process wrote a whole page first; else both would keep colliding
 MAX_LOG_LINES = 20  # about messages that are sent at once
 HARMLESS_SKEW = duration(timedelta(minutes=10))  # graces are longer, so a clock that was ahead by less skipped nothing
 DEDUPE_RETENTION = duration(timedelta(days=400))  # until after the next year's message
@@ -44,7 +44,7 @@ class OccasionTimer(DueTimer[Plan]):
     """Fires the plans of one kind of occasion."""
 
     ledger = OCCASIONS
-    chunk = CHUNK
+    page_size = PLANS_AT_A_TIME
 
     def __init__(self, services: Services, pipeline: Pipeline, kind: str, task: Task[..., Any, Any]) -> None:
         super().__init__(services, pipeline)

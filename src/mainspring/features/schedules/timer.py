@@ -25,7 +25,7 @@ from mainspring.services import Services
 from mainspring.stores.documents import Bundle, Document
 from mainspring.stores.paging import pages
 from mainspring.stores.protocol import Action, By, Filter
-from mainspring.timers import CHUNK, leave_to_newer
+from mainspring.timers import PAGE_SIZE, leave_to_newer
 
 log = get_log("mainspring.schedules")
 
@@ -40,7 +40,7 @@ class DueTimer(ABC, Generic[T]):
 
     collection: str
     ledger: Ledger
-    chunk = CHUNK
+    page_size = PAGE_SIZE
 
     def __init__(self, services: Services, pipeline: Pipeline) -> None:
         self._services = services
@@ -74,7 +74,7 @@ class DueTimer(ABC, Generic[T]):
     async def leave_unreadable(self, documents: Sequence[Document], now: Millis) -> Millis | None:
         """Leave documents that `read` could not read to newer workers; return when to look at them again."""
         unreadable = [one for one in documents if one.key.id in self._unreadable] if self._unreadable else []
-        return await leave_to_newer(self._services, unreadable, now, self.chunk)
+        return await leave_to_newer(self._services, unreadable, now, self.page_size)
 
     async def write(self, firings: Sequence[Firing[T]], now: datetime) -> list[Written[T]]:
         """Write firings; return those that were written. Another process has written the others."""

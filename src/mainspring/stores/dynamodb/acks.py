@@ -99,7 +99,7 @@ async def ack(table: Table, outcomes: Sequence[Outcome]) -> list[Status | None]:
 
 
 def remember(table: Table, outcomes: Sequence[Outcome], statuses: Mapping[int, Status | None]) -> None:
-    """Remember the outcomes that were written, because the batch failed and all of it will be repeated.
+    """Remember the outcomes that were written, because one of them failed and all will be repeated.
 
     Without this, the repetition would report them as lost claims.
     """
@@ -110,7 +110,7 @@ def remember(table: Table, outcomes: Sequence[Outcome], statuses: Mapping[int, S
 
 
 def take_unanswered(table: Table, outcomes: Sequence[Outcome]) -> dict[int, Status | None]:
-    """Return the statuses of outcomes that an earlier, failed batch has written."""
+    """Return the statuses of outcomes that an earlier, failed call has written."""
     found: dict[int, Status | None] = {}
     for number, outcome in enumerate(outcomes):
         if (status := table.unanswered.pop((outcome.job_id, outcome.token), None)) is not None:
@@ -128,7 +128,7 @@ def is_plain(outcome: Outcome) -> bool:
 
 
 async def ack_plain(table: Table, outcomes: Mapping[int, Outcome]) -> dict[int, Status | None]:
-    """Write plain outcomes in batches. Leave out jobs that are not as expected: the caller acks them one by one."""
+    """Write plain outcomes, many per request. Leave out jobs that are not as expected: the caller acks each alone."""
     if len(outcomes) < 2:
         return {}
     mark = new_id()

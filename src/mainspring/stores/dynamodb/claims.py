@@ -42,7 +42,7 @@ from mainspring.stores.protocol import EVERY_QUEUE, Claims, Halt, Want
 PRIORITIES = 4
 MAX_ROUNDS = 20  # of looking again because other workers were faster
 CONTENDED_RETRY: Millis = 20  # after this time other workers have finished claiming due jobs that this one did not get
-ASIDE_BATCH = 100  # jobs of unknown tasks that are read from one place before they are set aside
+MAX_SET_ASIDE = 100  # jobs of unknown tasks that are read from one place before they are set aside
 MAX_ASIDE = 1000  # jobs, about, that one claim sets aside
 ALL_SHARDS_EVERY = 4  # claims; urgent jobs in shards of other processes must not wait for those
 
@@ -183,7 +183,7 @@ async def read_place(
                 entry = to_entry(place, row["rank"], row)
                 if entry.due > now:
                     later.append(entry.due)
-                elif not knows(tasks, entry.task) and len(unknown_entries) < ASIDE_BATCH:
+                elif not knows(tasks, entry.task) and len(unknown_entries) < MAX_SET_ASIDE:
                     unknown_entries.append(entry)
                     continue
                 elif knows(tasks, entry.task) and number[entry.priority] < most:

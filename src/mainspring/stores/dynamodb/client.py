@@ -133,10 +133,10 @@ class Client:
         await asyncio.sleep(seconds)
 
     def left_over(self, operation: str, number: int) -> None:
-        """Record that the service throttled: it processed only a part of a batch."""
+        """Record that the service throttled: it processed only a part of a batch request."""
         self.tally["throttled"] += 1
         self.tally["unprocessed"] += number
-        self.throttling.met(operation, f"{number} items of a batch were left over")
+        self.throttling.met(operation, f"{number} items of a batch request were left over")
 
     def measures(self) -> dict[str, float]:
         """Return the numbers of this process since it started; see docs/dynamodb.md."""

@@ -17,7 +17,7 @@ from mainspring.job import FINISHED, FOREVER, Inserted, NewJob, Status
 from mainspring.stores.dynamodb import halts, wakeups
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed, Item
 from mainspring.stores.dynamodb.items import dedupe_key, new_row, stamp, status_of, ttl, unstamp
-from mainspring.stores.dynamodb.room import chunks, room_for_job
+from mainspring.stores.dynamodb.room import parts_that_fit, room_for_job
 from mainspring.stores.dynamodb.table import Action, Table, together
 from mainspring.stores.dynamodb.values import (
     Condition,
@@ -52,7 +52,7 @@ async def insert(table: Table, jobs: Sequence[NewJob]) -> list[Inserted]:
         number: PendingInserts(table, [job], awaited) for number, job in enumerate(jobs) if job.dedupe_key is not None
     }
     waiters = {job.id: job for job in jobs if job.dedupe_key is None and job.waits_for is not None}
-    parties = [PendingInserts(table, part, awaited) for part in chunks(list(waiters.values()), room_for_job)]
+    parties = [PendingInserts(table, part, awaited) for part in parts_that_fit(list(waiters.values()), room_for_job)]
     items = {job.id: to_item(table, job, now, awaited) for job in jobs if is_one_item(job)}
     queues = {job.queue for job in jobs}
     refuse_while_halted(await halts.standing(table), queues)

@@ -38,14 +38,14 @@ def room_for_step(step: Step) -> Room:
     return Room(1, len((step.output or "").encode()))
 
 
-def chunks(things: Sequence[T], room_for: Callable[[T], Room]) -> Iterator[tuple[T, ...]]:
-    chunk: list[T] = []
+def parts_that_fit(things: Sequence[T], room_for: Callable[[T], Room]) -> Iterator[tuple[T, ...]]:
+    part: list[T] = []
     taken = Room()
     for thing in things:
         taken += room_for(thing)
-        if chunk and not taken.fits():
-            yield tuple(chunk)
-            chunk, taken = [], room_for(thing)
-        chunk.append(thing)
-    if chunk:
-        yield tuple(chunk)
+        if part and not taken.fits():
+            yield tuple(part)
+            part, taken = [], room_for(thing)
+        part.append(thing)
+    if part:
+        yield tuple(part)

@@ -18,7 +18,7 @@ from mainspring.stores.dynamodb import wakeups
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed, Item
 from mainspring.stores.dynamodb.insertion import MAX_ITEM_BYTES, MAX_TRIES, PendingInserts, named_among, register_queues
 from mainspring.stores.dynamodb.items import PLACES, WORDS, history, key, short, stamp, text, text_of, unstamp
-from mainspring.stores.dynamodb.room import Room, chunks, room_for_job, room_for_step
+from mainspring.stores.dynamodb.room import Room, parts_that_fit, room_for_job, room_for_step
 from mainspring.stores.dynamodb.table import Action, Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, delete, equals, pack, put, put_item, size, update
 
@@ -105,8 +105,8 @@ def parts_of(one: Save) -> list[Save]:
     whole = sum([*map(room_for_job, one.jobs), *map(room_for_step, one.steps)], start=Room())
     if whole.fits():
         return [one]
-    jobs = [replace(one, steps=(), jobs=part) for part in chunks(one.jobs, room_for_job)]
-    return jobs + [replace(one, steps=part, jobs=()) for part in chunks(one.steps, room_for_step)]
+    jobs = [replace(one, steps=(), jobs=part) for part in parts_that_fit(one.jobs, room_for_job)]
+    return jobs + [replace(one, steps=part, jobs=()) for part in parts_that_fit(one.steps, room_for_step)]
 
 
 async def save_part(table: Table, one: Save, awaited: frozenset[str]) -> list[Inserted] | None:

@@ -66,7 +66,7 @@ from mainspring.stores.protocol import (
     WorkerInfo,
     retry_at_once,
 )
-from mainspring.stores.records import Chunk, Kind, Record
+from mainspring.stores.records import Kind, Record, RecordPage
 
 T = TypeVar("T")
 log = get_log("mainspring.dynamodb")
@@ -376,7 +376,7 @@ class DynamoStore:
 
     # -- moving to another store --------------------------------------------------------------
 
-    async def dump(self, kind: Kind, *, after: str | None = None, limit: int = 1000) -> Chunk:
+    async def dump(self, kind: Kind, *, after: str | None = None, limit: int = 1000) -> RecordPage:
         await self.open()
         return await transfer.dump(self.table, kind, after, limit)
 

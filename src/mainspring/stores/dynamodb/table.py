@@ -42,7 +42,7 @@ BATCH_GET, BATCH_WRITE, TRANSACTION = 100, 25, 100  # items that the service acc
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A write of a batch whose condition did not hold, and the item as it is."""
+    """A write of a batch request whose condition did not hold, and the item as it is."""
 
     item: Item | None
 
@@ -185,7 +185,7 @@ class Table:
     async def update_many(self, changes: Sequence[Change]) -> list[Row | Refused]:
         """Update items independently; return each as it was before, or why its update was refused.
 
-        The service rejects batches that name one item twice, so such updates are sent alone.
+        The service rejects batch requests that name one item twice, so such updates are sent alone.
         """
         once = list({str(change.key): number for number, change in reversed(list(enumerate(changes)))}.values())[::-1]
         again = sorted(set(range(len(changes))).difference(once))
@@ -214,7 +214,7 @@ class Table:
         return await self._update_alone(change)  # throttled or in conflict: a single call waits and retries
 
     def _note(self, error: Mapping[str, Any]) -> None:
-        """Count a throttled statement of a batch; it is tried again alone."""
+        """Count a throttled statement of a batch request; it is tried again alone."""
         if error["Code"] in THROTTLED:
             self.client.left_over("BatchExecuteStatement", 1)
 

@@ -1,7 +1,7 @@
 """Read records from the table and write them: what `mainspring copy` moves between stores.
 
-A batch is loaded record by record, each whole or not at all, because DynamoDB writes at most a hundred items at once.
-If one record fails, the whole batch is loaded again, and records that exist by then stay as they are.
+Records are loaded one by one, each whole or not at all, because DynamoDB writes at most a hundred items at once.
+If one record fails, all of them are loaded again, and records that exist by then stay as they are.
 """
 
 from __future__ import annotations
@@ -56,22 +56,22 @@ from mainspring.stores.records import (
     DOCUMENT,
     JOBS,
     STEP,
-    Chunk,
     Kind,
     Record,
+    RecordPage,
     job_record,
     kind_of,
     make_key,
     split_key,
 )
 
-HISTORY_BATCH = 32  # jobs whose history is read in parallel
-MAX_CHUNK_BYTES = 8 * 2**20  # a table with long payloads must not fill the memory
+HISTORIES_AT_ONCE = 32  # jobs whose histories are read in parallel
+MAX_PAGE_BYTES = 8 * 2**20  # a table with long payloads must not fill the memory
 
 # -- reading --------------------------------------------------------------------------------------------
 
 
-async def dump(table: Table, kind: Kind, after: str | None, limit: int) -> Chunk:
+async def dump(table: Table, kind: Kind, after: str | None, limit: int) -> RecordPage:
     if kind in JOBS:
         return await dump_jobs(table, kind, after, limit)
     if kind is Kind.AUDIT:
@@ -80,7 +80,7 @@ async def dump(table: Table, kind: Kind, after: str | None, limit: int) -> Chunk
         return await dump_documents(table, after, limit)
     records = await (pauses if kind is Kind.PAUSES else kept_keys)(table)
     left = sorted((record for record in records if after is None or record["key"] > after), key=lambda r: str(r["key"]))
-    return Chunk(left[:limit], left[limit - 1]["key"] if limit < len(left) else None)
+    return RecordPage(left[:limit], left[limit - 1]["key"] if limit < len(left) else None)
 
 
 async def look_up(table: Table, kind: Kind, keys: Sequence[str]) -> list[Record]:
@@ -98,39 +98,39 @@ async def look_up(table: Table, kind: Kind, keys: Sequence[str]) -> list[Record]
     return [record for record in records if record["key"] in set(keys)]
 
 
-async def dump_jobs(table: Table, kind: Kind, after: str | None, limit: int) -> Chunk:
+async def dump_jobs(table: Table, kind: Kind, after: str | None, limit: int) -> RecordPage:
     """Read jobs by shard and id. Calls are not records, so those that were left over are made first."""
     if kind is Kind.LIVE and after is None:
         await wakeups.make_all(table, await wakeups.left_to_make(table, consistent=True))
     first = 0 if after is None else shard_of(after, table.shards)
-    chunk = ChunkRows(limit)
+    page = PageRows(limit)
     for shard in range(first, table.shards):
         beyond = [Condition("{name} > {value}", "SK", after)] if after is not None and shard == first else []
         pages = table.query(equals("PK", bucket(shard)), *beyond, consistent=True)
-        while pages.more and not chunk.is_full:
+        while pages.more and not page.is_full:
             for row in await pages.next():
                 if kind_of(status_of(row)) is kind and not read.is_over(table, row):
-                    chunk.add(row)
-    records = await records_within_bounds(table, chunk.rows)
-    more = chunk.is_full or len(records) < len(chunk.rows)
-    return Chunk(records, records[-1]["key"] if more else None)
+                    page.add(row)
+    records = await records_within_bounds(table, page.rows)
+    more = page.is_full or len(records) < len(page.rows)
+    return RecordPage(records, records[-1]["key"] if more else None)
 
 
 async def records_within_bounds(table: Table, rows: Sequence[Row]) -> list[Record]:
     """Read records until their steps are too large. Their size is known only after they have been read."""
     records: list[Record] = []
     outputs = 0
-    for start in range(0, len(rows), HISTORY_BATCH):
-        if outputs > MAX_CHUNK_BYTES:
+    for start in range(0, len(rows), HISTORIES_AT_ONCE):
+        if outputs > MAX_PAGE_BYTES:
             break
-        part = await job_records(table, rows[start : start + HISTORY_BATCH])
+        part = await job_records(table, rows[start : start + HISTORIES_AT_ONCE])
         outputs += sum(len(step[STEP.index("output")] or "") for record in part for step in record["steps"])
         records += part
     return records
 
 
-class ChunkRows:
-    """Rows for one chunk, until another row would exceed the limit or the size."""
+class PageRows:
+    """Rows for one page, until another row would exceed the limit or the size."""
 
     def __init__(self, limit: int) -> None:
         self.rows: list[Row] = []
@@ -141,7 +141,7 @@ class ChunkRows:
     def add(self, row: Row) -> None:
         self._bytes += len(payload_of(row)) + len(text_of("result", row) or "")
         self.is_full = (
-            self.is_full or len(self.rows) == self._limit or (bool(self.rows) and self._bytes > MAX_CHUNK_BYTES)
+            self.is_full or len(self.rows) == self._limit or (bool(self.rows) and self._bytes > MAX_PAGE_BYTES)
         )
         if not self.is_full:
             self.rows.append(row)
@@ -167,11 +167,11 @@ def run_values(run: Row) -> list[Any]:
     return [run.get("locked_by", ""), began, ended, run["move"], *why]
 
 
-async def dump_audit(table: Table, after: str | None, limit: int) -> Chunk:
+async def dump_audit(table: Table, after: str | None, limit: int) -> RecordPage:
     beyond = [] if after is None else [Condition("{name} > {value}", "SK", after)]
     pages = table.query(equals("PK", "audit"), *beyond, consistent=True, limit=limit + 1)
     rows = await table.first(pages, limit + 1)
-    return Chunk([audit_record(row) for row in rows[:limit]], rows[limit - 1]["SK"] if len(rows) > limit else None)
+    return RecordPage([audit_record(row) for row in rows[:limit]], rows[limit - 1]["SK"] if len(rows) > limit else None)
 
 
 def audit_record(row: Row) -> Record:
@@ -187,7 +187,7 @@ def audit_record(row: Row) -> Record:
     }
 
 
-async def dump_documents(table: Table, after: str | None, limit: int) -> Chunk:
+async def dump_documents(table: Table, after: str | None, limit: int) -> RecordPage:
     """Read documents by collection, group and id; few at once, because each may be large."""
     limit = min(limit, 100)
     last = None if after is None else Key(*split_key(after))
@@ -199,7 +199,7 @@ async def dump_documents(table: Table, after: str | None, limit: int) -> Chunk:
         if len(found) > limit:
             break
     records = [document_record(document) for document in found[:limit]]
-    return Chunk(records, records[-1]["key"] if len(found) > limit else None)
+    return RecordPage(records, records[-1]["key"] if len(found) > limit else None)
 
 
 def document_record(document: Document) -> Record:

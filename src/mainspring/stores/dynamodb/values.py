@@ -100,7 +100,7 @@ def absent(name: str) -> Condition:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An update that can be sent alone or in a batch. A batch is PartiQL, the only batch of the API with conditions."""
+    """An update that can be sent alone or in a batch request, in PartiQL: the only one that allows conditions."""
 
     key: Item
     changes: Mapping[str, Any]

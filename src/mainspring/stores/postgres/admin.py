@@ -36,7 +36,7 @@ async def change(transaction: Transaction, request: ChangeRequest) -> Changed:
 
 
 async def find_jobs(transaction: Transaction, request: ChangeRequest) -> list[JobState]:
-    """Return up to one more than the limit, oldest first, so that the next chunk can start where this one ended.
+    """Return up to one more than the limit, oldest first, so that the next page can start where this one ended.
 
     The rows are locked, so that nothing else changes them. If an ack is changing one just now, this waits for it.
     """

@@ -32,7 +32,7 @@ class GroupCommit:
             line.append(request)
         else:
             self._lines[loop] = [request]
-            task = loop.create_task(self._serve(loop), name="mainspring-batches")
+            task = loop.create_task(self._serve(loop), name="mainspring-group-commit")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return await request.future
@@ -47,28 +47,28 @@ class GroupCommit:
             for request in line:  # there are some only if this task was cancelled
                 request.future.cancel()
 
-    async def _write_together(self, batch: list[Request]) -> None:
-        """Write a batch. If it fails, write each request separately, so that only the bad request fails."""
+    async def _write_together(self, group: list[Request]) -> None:
+        """Write a group. If it fails, write each request separately, so that only the bad request fails."""
         try:
-            results = await self._write([item for request in batch for item in request.items])
+            results = await self._write([item for request in group for item in request.items])
         except BaseException as error:  # noqa: BLE001 - the callers that wait for these requests get the error
-            if len(batch) == 1:
-                fail(batch[0], error)
+            if len(group) == 1:
+                fail(group[0], error)
             else:
-                for request in batch:
+                for request in group:
                     await self._write_together([request])
         else:
-            for request in batch:
+            for request in group:
                 answer(request, results[: len(request.items)])
                 del results[: len(request.items)]
 
 
 def take_some(line: list[Request]) -> list[Request]:
-    batch, items = [line.pop(0)], 0
+    group, items = [line.pop(0)], 0
     while line and items < MAX_ITEMS:
         items += len(line[0].items)
-        batch.append(line.pop(0))
-    return batch
+        group.append(line.pop(0))
+    return group
 
 
 def answer(request: Request, results: list[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Insert new jobs, a whole batch in one statement."""
+"""Insert new jobs, many in one statement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mainspring.stores.protocol import Wake
 from mainspring.stores.tables import NEVER, PENDING, SUSPENDED
 
 COPY_THRESHOLD = 200  # from this number of jobs on, COPY is the fastest way
-COPY_CHUNK = 200  # rows: while the server reads them, Python writes the next
+COPY_ROWS = 200  # rows: while the server reads them, Python writes the next
 PLAIN = f"\\N\t\\N\t\\N\t\\N\t{PENDING}\t\\N"  # no target, tags or options, and pending
 ROW = (
     "id", "task", "queue", "priority", "max_attempts", "timeout", "keep", "keep_dead", "payload", "dedupe_key",
@@ -139,8 +139,8 @@ async def copy(transaction: Transaction, jobs: list[NewJob]) -> list[Inserted]:
     if some_ended:
         return await insert_jobs(transaction, jobs)
     async with transaction.connection.cursor().copy(transaction.dialect.statement(COPY)) as writer:
-        for start in range(0, len(jobs), COPY_CHUNK):
-            await writer.write("".join([line_of(job, now) for job in jobs[start : start + COPY_CHUNK]]))
+        for start in range(0, len(jobs), COPY_ROWS):
+            await writer.write("".join([line_of(job, now) for job in jobs[start : start + COPY_ROWS]]))
     suspended = Counter([job.queue for job in jobs if job.waits_for is not None])
     for queue, number in Counter([job.queue for job in jobs]).items():
         transaction.count(queue, PENDING, number - suspended[queue])
@@ -183,7 +183,7 @@ async def insert_jobs(transaction: Transaction, jobs: Sequence[NewJob]) -> list[
     """Insert jobs. Those with a dedupe key go in together as far as no key occurs twice."""
     await insert_rows(transaction, [job for job in jobs if job.dedupe_key is None])
     if keys := {f"{job.task}\n{job.dedupe_key}" for job in jobs if job.dedupe_key is not None}:
-        await transaction.rows(LOCK_KEYS, keys=sorted(keys))  # always sorted: otherwise two batches could deadlock
+        await transaction.rows(LOCK_KEYS, keys=sorted(keys))  # always sorted: otherwise two inserts could deadlock
     answers = [Inserted(job.id, created=True) for job in jobs]
     for places in rounds_by_key(jobs) if keys else ():
         for place, holder in (await insert_unique(transaction, {place: jobs[place] for place in places})).items():

@@ -67,7 +67,7 @@ from mainspring.stores.protocol import (
     WorkerInfo,
     retry_at_once,
 )
-from mainspring.stores.records import Chunk, Kind, Record
+from mainspring.stores.records import Kind, Record, RecordPage
 
 T = TypeVar("T")
 log = get_log("mainspring.postgres")
@@ -653,7 +653,7 @@ class PostgresStore:
 
     # -- moving to another store --------------------------------------------------------------
 
-    async def dump(self, kind: Kind, *, after: str | None = None, limit: int = 1000) -> Chunk:
+    async def dump(self, kind: Kind, *, after: str | None = None, limit: int = 1000) -> RecordPage:
         return await self._run(lambda transaction: transfer.dump(transaction, kind, after, limit), repeatable=True)
 
     async def look_up(self, kind: Kind, keys: Sequence[str]) -> list[Record]:

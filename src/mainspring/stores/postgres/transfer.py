@@ -14,7 +14,7 @@ from mainspring.stores.postgres import arrays, steps
 from mainspring.stores.postgres.partitions import DAY, FOREVER_DAY
 from mainspring.stores.postgres.rows import COLUMNS, FINISHED, LIVE, only_ids
 from mainspring.stores.postgres.transaction import Transaction
-from mainspring.stores.records import STEP, Chunk, Kind, Record, job_record, make_key, split_key
+from mainspring.stores.records import STEP, Kind, Record, RecordPage, job_record, make_key, split_key
 from mainspring.stores.tables import (
     CODES,
     COMPLETED,
@@ -29,13 +29,13 @@ from mainspring.stores.tables import (
     or_never,
 )
 
-MAX_CHUNK_BYTES = 8 * 2**20  # a store with long payloads must not fill the memory
+MAX_PAGE_BYTES = 8 * 2**20  # a store with long payloads must not fill the memory
 
 
 class Place(Protocol):
     """Where records of one kind are stored."""
 
-    async def chunk(self, transaction: Transaction, after: str | None, limit: int) -> Chunk: ...
+    async def page(self, transaction: Transaction, after: str | None, limit: int) -> RecordPage: ...
     async def find(self, transaction: Transaction, keys: Sequence[str]) -> list[Record]: ...
     async def put(self, transaction: Transaction, records: Sequence[Record], stall_grace: Millis) -> dict[str, str]: ...
     async def size(self, transaction: Transaction) -> int: ...
@@ -44,12 +44,12 @@ class Place(Protocol):
 BY_INDEX = """
 SELECT set_config(setting, 'off', true)
 FROM unnest(ARRAY['enable_seqscan', 'enable_bitmapscan', 'enable_sort']) AS setting
-"""  # a planner with stale statistics may expect few rows, and sort all that are left for each chunk
+"""  # a planner with stale statistics may expect few rows, and sort all that are left for each page
 
 
-async def dump(transaction: Transaction, kind: Kind, after: str | None, limit: int) -> Chunk:
+async def dump(transaction: Transaction, kind: Kind, after: str | None, limit: int) -> RecordPage:
     await transaction.rows(BY_INDEX)
-    return await PLACES[kind].chunk(transaction, after, limit)
+    return await PLACES[kind].page(transaction, after, limit)
 
 
 async def look_up(transaction: Transaction, kind: Kind, keys: Sequence[str]) -> list[Record]:
@@ -144,7 +144,7 @@ class Jobs:
     condition: str
     statuses: tuple[int, ...]
 
-    async def chunk(self, transaction: Transaction, after: str | None, limit: int) -> Chunk:
+    async def page(self, transaction: Transaction, after: str | None, limit: int) -> RecordPage:
         """Read the next records. Sizes are known without reading long values; only rows that fit are fetched."""
         of_steps = "coalesce((SELECT sum(octet_length(output)) FROM {s}.steps WHERE job_id = next.id), 0)"
         result = "coalesce(octet_length(result), 0)" if self.table == FINISHED else "0"
@@ -157,10 +157,10 @@ class Jobs:
                       ORDER BY {self.table}.id LIMIT %(limit)s) AS next
             )
             SELECT {COLUMNS[self.table]} FROM page
-            WHERE place = 1 OR so_far <= {MAX_CHUNK_BYTES} ORDER BY page.id"""
+            WHERE place = 1 OR so_far <= {MAX_PAGE_BYTES} ORDER BY page.id"""
         rows = await transaction.rows(statement, limit=limit, after=after)
         cursor = rows[-1][0] if rows and (len(rows) == limit or await self._any(transaction, rows[-1][0])) else None
-        return Chunk(await complete(transaction, rows), cursor)
+        return RecordPage(await complete(transaction, rows), cursor)
 
     async def _any(self, transaction: Transaction, after: str) -> bool:
         statement = f"SELECT EXISTS (SELECT 1 FROM {{s}}.{self.table} WHERE {self.condition} AND id > %(after)s::uuid)"
@@ -275,14 +275,14 @@ class Table:
     read: Mapping[str, Convert] = field(default_factory=dict)  # from a column's value to a record's
     write: Mapping[str, Convert] = field(default_factory=dict)  # from a record's value to a column's
 
-    async def chunk(self, transaction: Transaction, after: str | None, limit: int) -> Chunk:
+    async def page(self, transaction: Transaction, after: str | None, limit: int) -> RecordPage:
         names = ", ".join(self.key)
         parts = {} if after is None else dict(zip(self.key, split_key(after), strict=True))
         beyond = f"AND ({names}) > ({', '.join(f'%({name})s' for name in parts)})" if parts else ""
         statement = f"""{self._select()} WHERE {self.ours} AND NOT coalesce({self.over}, false) {beyond}
                         ORDER BY {names} LIMIT %(limit)s"""
         records = [self._record(row) for row in await transaction.rows(statement, **parts, limit=limit + 1)]
-        return Chunk(records[:limit], records[limit - 1]["key"] if len(records) > limit else None)
+        return RecordPage(records[:limit], records[limit - 1]["key"] if len(records) > limit else None)
 
     async def find(self, transaction: Transaction, keys: Sequence[str]) -> list[Record]:
         if not keys:

@@ -1,6 +1,6 @@
 """Writes of running jobs: outcomes (checked against the claim's token), progress and steps.
 
-SQLite returns the rows of a batch as one JSON text. The docstring of writer.py explains why nothing is done per row.
+SQLite returns all rows as one JSON text. The docstring of writer.py explains why nothing is done per row.
 """
 
 from __future__ import annotations

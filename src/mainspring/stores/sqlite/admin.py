@@ -40,7 +40,7 @@ def change_one(transaction: Transaction, request: ChangeRequest) -> Changed:
 
 
 def find_jobs(transaction: Transaction, request: ChangeRequest) -> list[JobState]:
-    """Return the matching jobs, oldest first, up to one more than the limit: that one shows that a chunk follows."""
+    """Return the matching jobs, oldest first, up to one more than the limit: that one shows that a page follows."""
     found: list[JobState] = []
     for table, state in ((LIVE, LIVE_STATE), (FINISHED, FINISHED_STATE)):
         conditions = Conditions(request.where, table)

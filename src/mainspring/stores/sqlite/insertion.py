@@ -1,4 +1,4 @@
-"""Insert new jobs: a whole batch in a few statements."""
+"""Insert new jobs, many in a few statements."""
 
 from __future__ import annotations
 

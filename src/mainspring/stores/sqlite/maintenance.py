@@ -112,11 +112,11 @@ def something_expired(connection: sqlite3.Connection, now: Millis) -> bool:
     return bool(connection.execute(SOMETHING_EXPIRED, {"now": now}).fetchone()[0])
 
 
-def prune(transaction: Transaction, chunks: list[Prune]) -> list[int]:
-    return [prune_chunk(transaction, *chunk) for chunk in chunks]
+def prune(transaction: Transaction, requests: list[Prune]) -> list[int]:
+    return [prune_some(transaction, *request) for request in requests]
 
 
-def prune_chunk(transaction: Transaction, now: Millis, limit: int) -> int:
+def prune_some(transaction: Transaction, now: Millis, limit: int) -> int:
     rows = transaction.execute(EXPIRED, (now, limit)).fetchall()
     if rows:
         remove_jobs(transaction, [job_id for job_id, _, _ in rows])

@@ -167,7 +167,7 @@ CREATE TABLE mainspring_confirmations (
 
 -- The audit log: changes by hand, and the jobs that they changed.
 CREATE TABLE mainspring_audit (
-    operation     TEXT    NOT NULL,        -- all chunks of an operation share one row
+    operation     TEXT    NOT NULL,        -- all pages of an operation share one row
     action        TEXT    NOT NULL,
     at            INTEGER NOT NULL,
     actor         TEXT    NOT NULL,

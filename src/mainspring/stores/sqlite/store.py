@@ -38,7 +38,7 @@ from mainspring.stores.protocol import (
     WorkerInfo,
     retry_at_once,
 )
-from mainspring.stores.records import Chunk, Kind, Record
+from mainspring.stores.records import Kind, Record, RecordPage
 from mainspring.stores.sqlite import (
     acks,
     admin,
@@ -324,7 +324,7 @@ class SqlStore(ABC):
 
     # -- moving to another store --------------------------------------------------------------
 
-    async def dump(self, kind: Kind, *, after: str | None = None, limit: int = 1000) -> Chunk:
+    async def dump(self, kind: Kind, *, after: str | None = None, limit: int = 1000) -> RecordPage:
         return await self._read(transfer.dump, kind, after, limit, self.clock.now())
 
     async def look_up(self, kind: Kind, keys: Sequence[str]) -> list[Record]:

@@ -21,9 +21,9 @@ from mainspring.stores.records import (
     KEY,
     PAUSE,
     STEP,
-    Chunk,
     Kind,
     Record,
+    RecordPage,
     job_record,
     make_key,
     split_key,
@@ -46,7 +46,7 @@ from mainspring.stores.tables import (
     or_never,
 )
 
-MAX_CHUNK_BYTES = 8 * 2**20  # so that a store with long payloads does not fill the memory
+MAX_PAGE_BYTES = 8 * 2**20  # so that a store with long payloads does not fill the memory
 MAX_STATEMENT_ROWS = 512  # SQLite allows 32,766 parameters per statement
 
 
@@ -60,14 +60,14 @@ class LoadRequest:
 class Place(Protocol):
     """The tables that hold the records of one kind."""
 
-    def chunk(self, connection: sqlite3.Connection, after: str | None, limit: int, now: Millis) -> Chunk: ...
+    def page(self, connection: sqlite3.Connection, after: str | None, limit: int, now: Millis) -> RecordPage: ...
     def find(self, connection: sqlite3.Connection, keys: Sequence[str], now: Millis) -> list[Record]: ...
     def put(self, transaction: Transaction, request: LoadRequest) -> dict[str, str]: ...
     def size(self, connection: sqlite3.Connection) -> int: ...
 
 
-def dump(connection: sqlite3.Connection, kind: Kind, after: str | None, limit: int, now: Millis) -> Chunk:
-    return PLACES[kind].chunk(connection, after, limit, now)
+def dump(connection: sqlite3.Connection, kind: Kind, after: str | None, limit: int, now: Millis) -> RecordPage:
+    return PLACES[kind].page(connection, after, limit, now)
 
 
 def look_up(connection: sqlite3.Connection, kind: Kind, keys: Sequence[str], now: Millis) -> list[Record]:
@@ -96,7 +96,7 @@ def under_way(connection: sqlite3.Connection) -> int:
 RECORD = """
 SELECT {columns},
        (SELECT json_group_array(json_array(name, number, kind, output, started_at, finished_at)) FROM mainspring_steps
-        WHERE job_id = {table}.id) -- as a column, so that their outputs count among the chunk's bytes
+        WHERE job_id = {table}.id) -- as a column, so that their outputs count among the page's bytes
 FROM {table} WHERE
 """
 LIVE_RECORD, FINISHED_RECORD = (RECORD.format(columns=COLUMNS[table], table=table) for table in (LIVE, FINISHED))
@@ -134,11 +134,11 @@ class Jobs:
     condition: str
     statuses: tuple[int, ...]
 
-    def chunk(self, connection: sqlite3.Connection, after: str | None, limit: int, now: Millis) -> Chunk:
+    def page(self, connection: sqlite3.Connection, after: str | None, limit: int, now: Millis) -> RecordPage:
         del now
         statement = f"{self.select} {self.condition} AND id > ? ORDER BY id LIMIT ?"
         rows, more = up_to(connection.execute(statement, (after or "", limit + 1)), limit)
-        return Chunk(complete(connection, rows), rows[-1][0] if more else None)
+        return RecordPage(complete(connection, rows), rows[-1][0] if more else None)
 
     def find(self, connection: sqlite3.Connection, keys: Sequence[str], now: Millis) -> list[Record]:
         del now
@@ -170,11 +170,11 @@ class Jobs:
 
 
 def up_to(rows: Iterable[tuple[Any, ...]], limit: int) -> tuple[list[tuple[Any, ...]], bool]:
-    """Return the first rows, as many as fit into a chunk (at least one), and whether there are more."""
+    """Return the first rows, as many as fit into a page (at least one), and whether there are more."""
     taken: list[tuple[Any, ...]] = []
     size = 0
     for row in rows:
-        if len(taken) == limit or size > MAX_CHUNK_BYTES:
+        if len(taken) == limit or size > MAX_PAGE_BYTES:
             return taken, True
         taken.append(row)
         size += sum(len(value) for value in row if isinstance(value, str))
@@ -265,7 +265,7 @@ class Table:
     read: Mapping[str, Convert] = field(default_factory=dict)  # conversions from a column to a record
     write: Mapping[str, Convert] = field(default_factory=dict)  # and from a record to a column
 
-    def chunk(self, connection: sqlite3.Connection, after: str | None, limit: int, now: Millis) -> Chunk:
+    def page(self, connection: sqlite3.Connection, after: str | None, limit: int, now: Millis) -> RecordPage:
         names, marks = ", ".join(self.key), ", ".join("?" * len(self.key))
         condition = f"({names}) > ({marks})" if after is not None else "1"
         statement = f"""SELECT {", ".join(self.columns)} FROM {self.name}
@@ -275,7 +275,7 @@ class Table:
         statement = statement.replace("{now}", str(now))
         rows, more = up_to(connection.execute(statement, (*parts, limit + 1)), limit)
         records = [self._record(row) for row in rows]
-        return Chunk(records, records[-1]["key"] if more else None)
+        return RecordPage(records, records[-1]["key"] if more else None)
 
     def find(self, connection: sqlite3.Connection, keys: Sequence[str], now: Millis) -> list[Record]:
         names = " AND ".join(f"{name} = column{number}" for number, name in enumerate(self.key, 1))

@@ -1,4 +1,4 @@
-"""Process a whole batch in one statement: pass rows as the parameters of a VALUES list.
+"""Process many rows in one statement: pass rows as the parameters of a VALUES list.
 
 SQLite would parse a JSON array again for each column that is read from it. Bound values cost half of that: 7 instead of
 14.7 µs per inserted row (SQLite 3.40). Lists have only a few sizes, so that prepared statements are reused.

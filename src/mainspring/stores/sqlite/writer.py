@@ -5,7 +5,7 @@ the less each one costs.
 
 Python may switch threads at every step of SQLite, and a busy thread returns the interpreter only after 5 ms. With one
 statement per row, each row would cost that (measured next to a busy loop: 140 jobs/s instead of 60,000). So requests of
-one kind are merged, and every operation handles its whole batch in a few statements (see insertion.py, claims.py,
+one kind are merged, and every operation handles all its items in a few statements (see insertion.py, claims.py,
 acks.py).
 """
 
@@ -33,10 +33,10 @@ from mainspring.stores.sqlite.values import in_values
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Operation = Callable[["Transaction", list[Any]], list[Any]]
-"""Handles a whole batch of items and returns one result for each."""
+"""Handles all items at once and returns one result for each."""
 
 IDLE_AFTER = 0.01  # seconds without a request after which the writer no longer counts as busy
-MAX_BATCH = 2000  # requests in one transaction, so that none waits too long
+MAX_REQUESTS = 2000  # in one transaction, so that none waits too long
 STOP_CHECK_INTERVAL = 0.2  # seconds between checks whether a stopping writer is waiting in vain
 
 
@@ -145,14 +145,14 @@ class Writer:
     def _run(self) -> None:
         going = True
         while going:
-            going, batch = self._next_batch()
-            if batch:
+            going, requests = self._next_requests()
+            if requests:
                 self._busy_until = math.inf
-                self._writing = batch
-                self._write(batch)
+                self._writing = requests
+                self._write(requests)
                 self._writing = ()
                 self._busy_until = time.monotonic() + IDLE_AFTER
-                answer(batch)
+                answer(requests)
         self._link.close()
         self._refuse_the_rest()
 
@@ -163,37 +163,37 @@ class Writer:
                 fail([request], StoreError("the store was closed"))
                 answer([request])
 
-    def _next_batch(self) -> tuple[bool, list[Request]]:
-        batch: list[Request] = []
+    def _next_requests(self) -> tuple[bool, list[Request]]:
+        requests: list[Request] = []
         request = self._inbox.get()
         while request is not None:
-            batch.append(request)
-            if len(batch) == MAX_BATCH:
-                return True, batch
+            requests.append(request)
+            if len(requests) == MAX_REQUESTS:
+                return True, requests
             try:
                 request = self._inbox.get_nowait()
             except queue.Empty:
-                return True, batch
-        return False, batch
+                return True, requests
+        return False, requests
 
-    def _write(self, batch: list[Request]) -> None:
-        """Write a batch; if that fails, write its requests one by one, so that only the bad one fails."""
+    def _write(self, requests: list[Request]) -> None:
+        """Write the requests; if that fails, write them one by one, so that only the bad one fails."""
         try:
-            self._commit(batch, merged(batch))
+            self._commit(requests, merged(requests))
         except Exception as error:  # noqa: BLE001 - every error is passed to the callers
-            if len(batch) == 1 or concerns_all(error):
-                fail(batch, error)
+            if len(requests) == 1 or concerns_all(error):
+                fail(requests, error)
             else:
-                self._write_singly(batch)
+                self._write_singly(requests)
 
-    def _write_singly(self, batch: list[Request]) -> None:
+    def _write_singly(self, requests: list[Request]) -> None:
         try:
-            self._commit(batch, lambda transaction: one_by_one(transaction, batch, self._file.explain))
+            self._commit(requests, lambda transaction: one_by_one(transaction, requests, self._file.explain))
         except Exception as error:  # noqa: BLE001
-            fail(batch, error)
+            fail(requests, error)
 
-    def _commit(self, batch: list[Request], work: Callable[[Transaction], None]) -> None:
-        durable = any(request.durable for request in batch)
+    def _commit(self, requests: list[Request], work: Callable[[Transaction], None]) -> None:
+        durable = any(request.durable for request in requests)
         with self._link.use() as connection:
             self._set_synchronous(connection, "FULL" if durable else "NORMAL")
             with committing(connection, self._clock) as transaction:
@@ -208,18 +208,18 @@ class Writer:
             self._synchronous = connection, mode
 
 
-def merged(batch: list[Request]) -> Callable[[Transaction], None]:
+def merged(requests: list[Request]) -> Callable[[Transaction], None]:
     """Return a function that runs each operation once, for all its requests together.
 
     Operations run in the order of their first requests; claims run last.
     """
 
     def work(transaction: Transaction) -> None:
-        if len(batch) == 1:
-            run_group(transaction, batch[0].operation, batch)
+        if len(requests) == 1:
+            run_group(transaction, requests[0].operation, requests)
             return
         groups: dict[Operation, list[Request]] = {}
-        for request in batch:
+        for request in requests:
             groups.setdefault(request.operation, []).append(request)
         for operation in sorted(groups, key=lambda op: getattr(op, "last", False)):
             run_group(transaction, operation, groups[operation])
@@ -238,9 +238,11 @@ def run_group(transaction: Transaction, operation: Operation, requests: list[Req
         start += len(request.items)
 
 
-def one_by_one(transaction: Transaction, batch: list[Request], explain: Callable[[sqlite3.Error], StoreError]) -> None:
+def one_by_one(
+    transaction: Transaction, requests: list[Request], explain: Callable[[sqlite3.Error], StoreError]
+) -> None:
     """Run each request in its own savepoint, so that one that fails does not affect the others."""
-    for request in batch:
+    for request in requests:
         before = dict(transaction.counts)
         transaction.execute("SAVEPOINT request")
         try:
@@ -282,26 +284,26 @@ def free_pages(connection: sqlite3.Connection, number: int) -> None:
     """Shrink the file by up to `number` pages.
 
     The pragma returns a row per page, and `execute` would stop at the first one; `executescript` runs it to the end.
-    But `executescript` also commits, so this must be called after the commit. If it fails, the batch is still written.
+    But `executescript` also commits, so this must be called after the commit. If it fails, the commit still holds.
     """
     if number:
         with suppress(sqlite3.Error):
             connection.executescript(f"PRAGMA incremental_vacuum({number})")
 
 
-def fail(batch: list[Request], error: BaseException) -> None:
-    for request in batch:
+def fail(requests: list[Request], error: BaseException) -> None:
+    for request in requests:
         request.error = error
 
 
-def answer(batch: list[Request]) -> None:
-    """Resolve the futures of a batch, with only one call per event loop: waking a loop is expensive."""
+def answer(requests: list[Request]) -> None:
+    """Resolve the futures of the requests, with only one call per event loop: waking a loop is expensive."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Request]] = {}
-    for request in batch:
+    for request in requests:
         by_loop.setdefault(request.future.get_loop(), []).append(request)
-    for loop, requests in by_loop.items():
+    for loop, its_requests in by_loop.items():
         with suppress(RuntimeError):  # the loop is closed, so no caller waits there
-            loop.call_soon_threadsafe(resolve, requests)
+            loop.call_soon_threadsafe(resolve, its_requests)
 
 
 def resolve(requests: list[Request]) -> None:
