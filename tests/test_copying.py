@@ -110,7 +110,7 @@ async def test_history_can_follow_while_the_target_works(source: MemoryStore, ta
     assert report.before
     assert report.loaded[Kind.HISTORY] == 2
     assert await end(target, held, Move.DONE) is Status.COMPLETED
-    await by_hand(target, Action.REPLAY, cancelled)
+    await by_hand(target, Action.RETRY, cancelled)
     report = await Copy(source, target, history=True).run()
     assert report.done
     assert (report.loaded[Kind.HISTORY], await status_of(target, cancelled)) == (0, Status.PENDING)

@@ -54,8 +54,8 @@ def test_a_completed_job_stays_completed() -> None:
     assert TRANSITIONS[Status.COMPLETED] == {}
 
 
-def test_finished_jobs_only_ever_leave_by_replay() -> None:
-    assert {move for status in FINISHED for move in TRANSITIONS[status]} == {Move.REPLAY}
+def test_finished_jobs_only_ever_leave_by_a_manual_retry() -> None:
+    assert {move for status in FINISHED for move in TRANSITIONS[status]} == {Move.MANUAL_RETRY}
 
 
 def test_only_waiting_jobs_are_claimed_and_edited() -> None:

@@ -110,7 +110,7 @@ async def test_the_life_of_a_job_can_be_read(kit: Kit) -> None:
     assert "raise LookupError(text)" in attempts[0].failure.traceback
     timeline = await app.jobs.timeline(handle.id)
     assert [entry.what for entry in timeline] == [
-        "created", "claimed", "retry", "claimed", "dead", "retry", "edit", "claimed", "done",
+        "created", "claimed", "retry", "claimed", "dead", "manual_retry", "edit", "claimed", "done",
     ]  # fmt: skip
     by_hand = timeline[5]
     assert (by_hand.who, by_hand.detail, by_hand.at) == (

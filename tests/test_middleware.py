@@ -27,7 +27,7 @@ from mainspring import (
     Status,
     SystemHalted,
 )
-from mainspring.replay.run import Listener, Replay
+from mainspring.debug.run import DebugRun, Listener
 from mainspring.testing import inline, manual
 from tests.worker import wrapped
 from tests.worker.working import DEADLINE, ended, eventually, working
@@ -376,17 +376,17 @@ async def test_a_child_process_that_cannot_find_the_middleware_does_not_run_the_
     assert "wrapped.register_late.<locals>.late is not registered in the child process" in job.failure.message
 
 
-async def test_a_local_replay_is_wrapped_as_well() -> None:
+async def test_a_debug_run_is_wrapped_as_well() -> None:
     class Silent(Listener):
         pass
 
     async with manual(wrapped.app) as kit:
         handle = await wrapped.threaded.using(headers={"tenant": "7"}).enqueue()
         await kit.drain()
-        replay = await Replay.find(wrapped.app, handle.id, Silent())
-        replayed = await asyncio.to_thread(replay.run)
-    assert replayed.error is None
-    assert replayed.result[0].startswith("7 of ")
+        debug_run = await DebugRun.find(wrapped.app, handle.id, Silent())
+        result = await asyncio.to_thread(debug_run.run)
+    assert result.error is None
+    assert result.result[0].startswith("7 of ")
 
 
 @pytest.mark.parametrize("wrong", ["coroutine", "function", "contextmanager", "object"])

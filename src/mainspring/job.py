@@ -23,7 +23,7 @@ class Status(StrEnum):
     RETRYING = "retrying"  # an attempt failed; waits for its retry
     SUSPENDED = "suspended"  # sleeps until `run_at`, or waits for the key in `waits_for`
     COMPLETED = "completed"
-    DEAD_LETTER = "dead_letter"  # failed for good; kept for a person to look at and replay
+    DEAD_LETTER = "dead_letter"  # failed for good; kept for a person to look at and retry
     CANCELLED = "cancelled"
 
 
@@ -37,7 +37,7 @@ class Move(StrEnum):
 
     CLAIM = "claim"  # a worker takes it
     DONE = "done"  # the handler returned
-    RETRY = "retry"  # the handler failed, or overran its timeout, with attempts left
+    RETRY = "retry"  # the handler failed, or overran its timeout; it is tried again
     SNOOZE = "snooze"  # the handler raised Snooze, or it is outside delivery hours; uses no attempt
     RELEASE = "release"  # the worker hands it back unfinished; uses no attempt
     SUSPEND = "suspend"  # a durable function sleeps or waits, or something holds the job back
@@ -46,7 +46,7 @@ class Move(StrEnum):
     DEAD = "dead"  # out of attempts, discarded, or crashed too often
     CANCEL = "cancel"  # by its handler or by hand
     EDIT = "edit"  # payload, priority, queue or time changed by hand
-    REPLAY = "replay"  # retried by hand
+    MANUAL_RETRY = "manual_retry"  # an operator retries it, with a full budget of attempts
 
 
 TRANSITIONS: Mapping[Status, Mapping[Move, Status]] = {
@@ -59,7 +59,7 @@ TRANSITIONS: Mapping[Status, Mapping[Move, Status]] = {
         Move.CLAIM: Status.RUNNING,
         Move.CANCEL: Status.CANCELLED,
         Move.EDIT: Status.RETRYING,
-        Move.REPLAY: Status.PENDING,
+        Move.MANUAL_RETRY: Status.PENDING,
     },
     Status.RUNNING: {
         Move.DONE: Status.COMPLETED,
@@ -77,8 +77,8 @@ TRANSITIONS: Mapping[Status, Mapping[Move, Status]] = {
         Move.CANCEL: Status.CANCELLED,
     },
     Status.COMPLETED: {},
-    Status.DEAD_LETTER: {Move.REPLAY: Status.PENDING},
-    Status.CANCELLED: {Move.REPLAY: Status.PENDING},
+    Status.DEAD_LETTER: {Move.MANUAL_RETRY: Status.PENDING},
+    Status.CANCELLED: {Move.MANUAL_RETRY: Status.PENDING},
 }
 
 MAX_CRASHES = 3

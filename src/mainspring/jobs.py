@@ -31,7 +31,7 @@ from mainspring.why import Why, explain, inquire
 PAGE_SIZE = 1000  # jobs per transaction of a change by filter
 ALLOWED = {
     Action.CANCEL: "only jobs that have not finished can be cancelled",
-    Action.REPLAY: "only retrying and cancelled jobs and dead letters can be retried",
+    Action.RETRY: "only retrying and cancelled jobs and dead letters can be retried",
     Action.EDIT: "only waiting jobs can be edited or moved; to edit a finished job, pause its queue and retry it first",
     Action.DELETE: "cancel it first",
 }
@@ -109,7 +109,7 @@ class Jobs:
         if from_step is not None:
             await self._require_step(job_id, from_step)
         edit = None if from_step is None else Edit(from_step=from_step)
-        changed = await self._change_one(Action.REPLAY, job_id, reason, actor, edit)
+        changed = await self._change_one(Action.RETRY, job_id, reason, actor, edit)
         if changed.conflicts:
             msg = f"job {job_id} is not retried: {changed.conflicts[job_id]} is live and holds its dedupe key"
             raise DedupeConflict(msg)
@@ -195,7 +195,7 @@ class Jobs:
         return await self._change_many(Action.CANCEL, where, **options)
 
     async def retry_where(self, where: Filter, **options: Any) -> ChangeResult:
-        return await self._change_many(Action.REPLAY, where, **options)
+        return await self._change_many(Action.RETRY, where, **options)
 
     async def delete_where(self, where: Filter, **options: Any) -> ChangeResult:
         return await self._change_many(Action.DELETE, where, **options)

@@ -84,7 +84,7 @@ def replace(crew: list[Process], place: int, successor: Callable[[], Process]) -
 def check(nursery: Nursery) -> None:
     """Nothing lost, nothing in two hands, and all effects there exactly once."""
     check_dead_letters(nursery)
-    nursery.run("work:replay_dead")
+    nursery.run("work:retry_dead")
     report(nursery.ledger)
     problems = nursery.ledger.problems(nursery.database.statuses())
     assert not problems, "\n".join(problems[:20])

@@ -279,10 +279,10 @@ class AckTests(StoreScenario):
         assert await store.count(Filter()) == 1
         assert await end(store, new, Move.DONE) is Status.COMPLETED
 
-    async def test_after_replay_and_reclaim_the_old_claim_writes_nothing(self, store: Store) -> None:
+    async def test_after_a_manual_retry_and_reclaim_the_old_claim_writes_nothing(self, store: Store) -> None:
         old = await running(store)
         await end(store, old, Move.DEAD)
-        await by_hand(store, Action.REPLAY, old.id)
+        await by_hand(store, Action.RETRY, old.id)
         assert await end(store, old, Move.DONE) is None
         new = await claim_one(store)
         assert new.token > old.token
@@ -410,10 +410,10 @@ class AckTests(StoreScenario):
         (run,) = await store.attempts(held.id)
         assert (run.started_at, run.finished_at) == (at(clock, -7), at(clock))
 
-    async def test_history_survives_a_replay(self, store: Store) -> None:
+    async def test_history_survives_a_manual_retry(self, store: Store) -> None:
         held = await running(store)
         await end(store, held, Move.DEAD, failure=BOOM)
-        await by_hand(store, Action.REPLAY, held.id)
+        await by_hand(store, Action.RETRY, held.id)
         await end(store, await claim_one(store), Move.DONE)
         assert [run.move for run in await store.attempts(held.id)] == [Move.DEAD, Move.DONE]
 

@@ -32,7 +32,7 @@ from tests.conformance.scenario import (
 
 DELETABLE = sorted(set(Status) - {Status.RUNNING})
 CANCELLABLE = sorted(status for status in DELETABLE if Move.CANCEL in TRANSITIONS[status])
-REPLAYABLE = sorted(status for status in Status if Move.REPLAY in TRANSITIONS[status])
+RETRYABLE = sorted(status for status in Status if Move.MANUAL_RETRY in TRANSITIONS[status])
 WAITING = sorted(status for status in Status if Move.EDIT in TRANSITIONS[status])
 
 
@@ -84,26 +84,26 @@ class AdminTests(StoreScenario):
         assert await end(store, held, Move.CANCEL) is Status.CANCELLED
         assert (await look(store, held.id)).reason == "by hand"
 
-    async def test_a_cancelled_job_can_be_replayed_and_runs(self, store: Store) -> None:
+    async def test_a_cancelled_job_can_be_retried_and_runs(self, store: Store) -> None:
         held = await running(store)
         await by_hand(store, Action.CANCEL, held.id)
         await end(store, held, Move.RETRY)
-        await by_hand(store, Action.REPLAY, held.id)
+        await by_hand(store, Action.RETRY, held.id)
         assert not (await look(store, held.id)).cancel_requested
         again = await claim_one(store)
         assert dict((await store.heartbeat("w1", {again.id: again.token})).cancelled) == {}
         assert await end(store, again, Move.RETRY) is Status.RETRYING
 
-    # -- replay -------------------------------------------------------------------------------
+    # -- manual retry -------------------------------------------------------------------------
 
-    @pytest.mark.parametrize("status", REPLAYABLE)
-    async def test_a_replayed_job_starts_afresh(self, store: Store, clock: ManualClock, status: Status) -> None:
+    @pytest.mark.parametrize("status", RETRYABLE)
+    async def test_a_manual_retry_starts_afresh(self, store: Store, clock: ManualClock, status: Status) -> None:
         held = await running(store)
         await store.report([ProgressReport(held.id, held.token, 0.5, "half")])
         move = {Status.RETRYING: Move.RETRY, Status.DEAD_LETTER: Move.DEAD, Status.CANCELLED: Move.CANCEL}[status]
         await end(store, held, move, failure=Failure("ValueError", "boom"), reason="why", delay=60_000)
         clock.advance(5)
-        assert (await by_hand(store, Action.REPLAY, held.id)).ids == (held.id,)
+        assert (await by_hand(store, Action.RETRY, held.id)).ids == (held.id,)
         job = await look(store, held.id)
         assert (job.status, job.attempts, job.crashes, job.run_at) == (Status.PENDING, 0, 0, at(clock))
         assert (job.failure, job.result, job.reason, job.progress) == (None, None, "", None)
@@ -111,37 +111,37 @@ class AdminTests(StoreScenario):
         again = await claim_one(store)
         assert (again.token > held.token, again.attempt) == (True, 1)
 
-    async def test_a_replay_clears_the_suspicion(self, store: Store) -> None:
+    async def test_a_manual_retry_clears_the_suspicion(self, store: Store) -> None:
         job_id = await crashed(store, MAX_CRASHES)
         assert await status_of(store, job_id) is Status.DEAD_LETTER
-        await by_hand(store, Action.REPLAY, job_id)
+        await by_hand(store, Action.RETRY, job_id)
         assert [held.id for held in await claim(store)] == [job_id]
 
     @pytest.mark.parametrize("status", [Status.DEAD_LETTER, Status.CANCELLED])
-    async def test_a_job_whose_key_another_holds_is_not_replayed(self, store: Store, status: Status) -> None:
+    async def test_a_job_whose_key_another_holds_is_not_retried(self, store: Store, status: Status) -> None:
         old = await job_in(store, status, dedupe_key="k")
         holder = await put(store, dedupe_key="k")
         before = await look(store, old)
         for dry_run in (True, False):
-            changed = await store.change(Action.REPLAY, Filter(ids=(old,)), BY, dry_run=dry_run)
+            changed = await store.change(Action.RETRY, Filter(ids=(old,)), BY, dry_run=dry_run)
             assert (changed.ids, dict(changed.conflicts)) == ((), {old: holder})
         assert await look(store, old) == before
 
-    async def test_of_two_jobs_with_one_key_one_is_replayed(self, store: Store) -> None:
+    async def test_of_two_jobs_with_one_key_one_is_retried(self, store: Store) -> None:
         first = await job_in(store, Status.DEAD_LETTER, dedupe_key="k")
         second = await job_in(store, Status.DEAD_LETTER, dedupe_key="k")
         for dry_run in (True, False):
-            changed = await store.change(Action.REPLAY, Filter(), BY, dry_run=dry_run)
+            changed = await store.change(Action.RETRY, Filter(), BY, dry_run=dry_run)
             assert (changed.ids, dict(changed.conflicts)) == ((first,), {second: first})
 
     async def test_a_failed_job_does_not_conflict_with_itself(self, store: Store) -> None:
         job_id = await job_in(store, Status.RETRYING, dedupe_key="k")
-        changed = await by_hand(store, Action.REPLAY, job_id)
+        changed = await by_hand(store, Action.RETRY, job_id)
         assert (changed.ids, dict(changed.conflicts)) == ((job_id,), {})
 
-    async def test_a_key_kept_beyond_its_job_does_not_stop_the_jobs_replay(self, store: Store) -> None:
+    async def test_a_key_kept_beyond_its_job_does_not_stop_its_manual_retry(self, store: Store) -> None:
         job_id = await job_in(store, Status.DEAD_LETTER, dedupe_key="k", dedupe_for=3_600_000)
-        assert (await by_hand(store, Action.REPLAY, job_id)).ids == (job_id,)
+        assert (await by_hand(store, Action.RETRY, job_id)).ids == (job_id,)
 
     # -- delete -------------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ class AdminTests(StoreScenario):
         ("action", "statuses"),
         [
             (Action.CANCEL, CANCELLABLE),
-            (Action.REPLAY, REPLAYABLE),
+            (Action.RETRY, RETRYABLE),
             (Action.DELETE, DELETABLE),
             (Action.EDIT, WAITING),
         ],
@@ -305,7 +305,7 @@ class AdminTests(StoreScenario):
             ids=(dead,), statuses=(Status.DEAD_LETTER,), tags=("vip",), target_type="guest", created_after=at(clock),
             finished_before=at(clock, 1), payload={"guest.id": 7},
         )  # fmt: skip
-        await store.change(Action.REPLAY, where, BY)
+        await store.change(Action.RETRY, where, BY)
         (entry,) = await store.audit()
         assert "guest.id" in json.dumps(entry.detail)
 
@@ -318,10 +318,10 @@ class AdminTests(StoreScenario):
             await store.change(action, Filter(queues=("mail",)), BY, edit=edit)
         assert await store.audit() == []
 
-    async def test_a_replay_that_only_met_conflicts_is_not_in_the_audit_log(self, store: Store) -> None:
+    async def test_a_manual_retry_that_only_met_conflicts_is_not_in_the_audit_log(self, store: Store) -> None:
         dead = await job_in(store, Status.DEAD_LETTER, dedupe_key="k")
         await put(store, dedupe_key="k")
-        assert (await by_hand(store, Action.REPLAY, dead)).ids == ()
+        assert (await by_hand(store, Action.RETRY, dead)).ids == ()
         assert await store.audit() == []
 
     async def test_the_chunks_of_one_operation_make_one_entry(self, store: Store) -> None:

@@ -161,7 +161,7 @@ class HaltTests(StoreScenario):
     async def test_changes_by_hand_work_while_halted(self, store: Store, clock: ManualClock) -> None:
         job_id = await put(store)
         await store.halt(a_halt(clock, accept=False))
-        for action in (Action.CANCEL, Action.REPLAY, Action.DELETE):
+        for action in (Action.CANCEL, Action.RETRY, Action.DELETE):
             assert (await by_hand(store, action, job_id)).ids == (job_id,)
 
     async def test_takeovers_happen_while_halted(self, store: Store, clock: ManualClock) -> None:

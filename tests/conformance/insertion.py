@@ -135,9 +135,9 @@ class InsertionTests(StoreScenario):
         assert await store.prune() == 1
         assert await store.insert([new_job(dedupe_key="k")]) == [Inserted(holder, created=False)]
 
-    async def test_a_replayed_job_holds_its_dedupe_key_again(self, store: Store) -> None:
+    async def test_a_job_retried_by_hand_holds_its_dedupe_key_again(self, store: Store) -> None:
         holder = await job_in(store, Status.DEAD_LETTER, dedupe_key="k")
-        await by_hand(store, Action.REPLAY, holder)
+        await by_hand(store, Action.RETRY, holder)
         assert await store.insert([new_job(dedupe_key="k")]) == [Inserted(holder, created=False)]
 
     async def test_a_dedupe_key_belongs_to_its_task(self, store: Store) -> None:
@@ -224,7 +224,7 @@ class InsertionTests(StoreScenario):
     async def test_deleting_a_job_by_hand_leaves_a_key_that_is_kept_for_another(self, store: Store) -> None:
         dead = await job_in(store, Status.DEAD_LETTER, dedupe_key="k")
         kept_for = await job_in(store, Status.COMPLETED, dedupe_key="k", dedupe_for=FOREVER)
-        await by_hand(store, Action.REPLAY, dead)
+        await by_hand(store, Action.RETRY, dead)
         await by_hand(store, Action.DELETE, dead)
         assert await store.insert([new_job(dedupe_key="k")]) == [Inserted(kept_for, created=False)]
         await by_hand(store, Action.DELETE, kept_for)
@@ -233,7 +233,7 @@ class InsertionTests(StoreScenario):
     async def test_deleting_the_job_that_a_key_is_kept_for_leaves_it_to_the_live_one(self, store: Store) -> None:
         dead = await job_in(store, Status.DEAD_LETTER, dedupe_key="k")
         kept_for = await job_in(store, Status.COMPLETED, dedupe_key="k", dedupe_for=FOREVER)
-        await by_hand(store, Action.REPLAY, dead)
+        await by_hand(store, Action.RETRY, dead)
         await by_hand(store, Action.DELETE, kept_for)
         assert await store.insert([new_job(dedupe_key="k")]) == [Inserted(dead, created=False)]
         await end(store, await claim_one(store), Move.DONE)

@@ -90,7 +90,7 @@ STEPS: dict[str, tuple[int, tuple[st.SearchStrategy[Any], ...]]] = {  # method: 
     "crash": (2, (workers,)),
     "tick": (3, (st.sampled_from([1, 10, 30, 60]),)),
     "cancel": (2, (any_of,)),
-    "replay": (3, (any_of,)),
+    "manual_retry": (3, (any_of,)),
     "delete": (1, (any_of,)),
     "halt": (1, (st.sampled_from(["a", None]),)),
     "resume": (2, (st.sampled_from(["a", None]),)),
@@ -145,8 +145,8 @@ class ModelJob:
         keep = self.spec.keep_dead if self.status is Status.DEAD_LETTER else self.spec.keep
         self.expires_at = now + keep if self.status in FINISHED else None
 
-    def replay(self, now: Millis) -> None:
-        self.apply(Move.REPLAY)
+    def manual_retry(self, now: Millis) -> None:
+        self.apply(Move.MANUAL_RETRY)
         self.attempts = self.crashes = 0
         self.cancel_requested = False
         self.run_at = now
@@ -416,16 +416,16 @@ class StoreMachine(RuleBasedStateMachine):
                     job.date(self.clock.now())
                     self.model.wake_waiters_of(job, self.clock.now())
 
-    def replay(self, which: int) -> None:
+    def manual_retry(self, which: int) -> None:
         for job in self.pick(which):
             holder = self.model.holder(job.spec.dedupe_key)
-            ids, _, conflicts = self.change(Action.REPLAY, job)
-            allowed = Move.REPLAY in TRANSITIONS[job.status]
+            ids, _, conflicts = self.change(Action.RETRY, job)
+            allowed = Move.MANUAL_RETRY in TRANSITIONS[job.status]
             in_conflict = allowed and holder not in (None, job.spec.id)
             assert conflicts == ({job.spec.id: holder} if in_conflict else {})
             assert bool(ids) is (allowed and not in_conflict)
             if ids:
-                job.replay(self.clock.now())
+                job.manual_retry(self.clock.now())
 
     def delete(self, which: int) -> None:
         for job in self.pick(which):

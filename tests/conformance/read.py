@@ -236,13 +236,13 @@ class ReadTests(StoreScenario):
         clock.advance(1)
         await end(store, held, Move.RETRY, failure=Failure("ValueError", "boom"))
         clock.advance(1)
-        await by_hand(store, Action.REPLAY, job_id)
+        await by_hand(store, Action.RETRY, job_id)
         clock.advance(1)
         held = await claim_one(store, worker="w2")
         clock.advance(1)
         await end(store, held, Move.DONE)
         timeline = await store.timeline(job_id)
-        assert [entry.what for entry in timeline] == ["created", "claimed", "retry", "retry", "claimed", "done"]
+        assert [entry.what for entry in timeline] == ["created", "claimed", "retry", "manual_retry", "claimed", "done"]
         assert [entry.at for entry in timeline] == [at(clock, seconds) for seconds in range(-5, 1)]
         assert [timeline[n].who for n in (1, 3, 4)] == ["w1", "ana", "w2"]
         assert "by hand" in timeline[3].detail
@@ -282,7 +282,7 @@ class ReadTests(StoreScenario):
             await check()
         await put_many(store, 3, queue="q0", keep=1000, delay=1000)
         await check()
-        for action in (Action.REPLAY, Action.CANCEL, Action.REPLAY, Action.DELETE):
+        for action in (Action.RETRY, Action.CANCEL, Action.RETRY, Action.DELETE):
             await by_hand(store, action, *(await found(store))[:5])
             await check()
         await put(store, queue="q0")

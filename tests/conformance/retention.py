@@ -50,9 +50,9 @@ class RetentionTests(StoreScenario):
         assert await store.prune() == 0
         assert await found(store) == [job_id]
 
-    async def test_a_replayed_job_is_not_pruned_on_its_old_date(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_job_retried_by_hand_is_not_pruned_on_its_old_date(self, store: Store, clock: ManualClock) -> None:
         job_id = await job_in(store, Status.DEAD_LETTER, **KEEP)
-        await by_hand(store, Action.REPLAY, job_id)
+        await by_hand(store, Action.RETRY, job_id)
         clock.advance(10 * DAY)
         assert await store.prune() == 0
         await end(store, await claim_one(store), Move.DONE)

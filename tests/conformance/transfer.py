@@ -293,10 +293,10 @@ class TransferTests(StoreScenario):
         assert (taken.id, taken.crashes) == (job_id, 2)
         assert await end(store, taken, Move.CRASH) is Status.DEAD_LETTER
 
-    async def test_a_loaded_dead_letter_can_be_replayed(self, store: Store, other: Store) -> None:
+    async def test_a_loaded_dead_letter_can_be_retried(self, store: Store, other: Store) -> None:
         job_id = await job_in(other, Status.DEAD_LETTER)
         await copy(other, store)
-        assert (await by_hand(store, Action.REPLAY, job_id)).ids == (job_id,)
+        assert (await by_hand(store, Action.RETRY, job_id)).ids == (job_id,)
         assert (await claim_one(store)).token == 2
 
     async def test_a_loaded_job_holds_its_key(self, store: Store, other: Store) -> None:

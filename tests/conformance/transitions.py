@@ -22,7 +22,7 @@ from tests.conformance.scenario import (
     running,
 )
 
-BY_HAND = {Move.CANCEL: Action.CANCEL, Move.EDIT: Action.EDIT, Move.REPLAY: Action.REPLAY}
+BY_HAND = {Move.CANCEL: Action.CANCEL, Move.EDIT: Action.EDIT, Move.MANUAL_RETRY: Action.RETRY}
 BY_WORKER = frozenset(TRANSITIONS[Status.RUNNING])
 
 LEGAL = [
@@ -71,8 +71,8 @@ class TransitionTests(StoreScenario):
         await attempt(store, clock, job_id, move)
         assert await look(store, job_id) == before
 
-    @pytest.mark.parametrize("action", [Action.EDIT, Action.REPLAY])
-    async def test_a_running_job_is_not_edited_or_replayed(self, store: Store, action: Action) -> None:
+    @pytest.mark.parametrize("action", [Action.EDIT, Action.RETRY])
+    async def test_a_running_job_is_not_edited_or_retried(self, store: Store, action: Action) -> None:
         job_id = await job_in(store, Status.RUNNING)
         before = await look(store, job_id)
         changed = await by_hand(store, action, job_id, **({"priority": 0} if action is Action.EDIT else {}))

@@ -441,29 +441,29 @@ class WakeupTests(StoreScenario):
         await save(store, held, large)
         assert await store.steps(held.id) == [large]
 
-    async def test_a_replay_keeps_steps(self, store: Store) -> None:
+    async def test_a_manual_retry_keeps_steps(self, store: Store) -> None:
         held = await running(store)
         await save(store, held, FETCH, RENDER)
         await end(store, held, Move.DEAD)
-        await by_hand(store, Action.REPLAY, held.id)
+        await by_hand(store, Action.RETRY, held.id)
         assert await store.steps(held.id) == [FETCH, RENDER]
         assert (await claim_one(store)).token > held.token
 
     @pytest.mark.parametrize("move", [Move.DEAD, Move.RETRY])
-    async def test_a_replay_may_begin_at_a_step(self, store: Store, move: Move) -> None:
+    async def test_a_manual_retry_may_begin_at_a_step(self, store: Store, move: Move) -> None:
         held, other = await running(store), await running(store)
         for one in (held, other):
             await save(store, one, FETCH, RENDER, Step("upload", 3))
             await end(store, one, move)
-        await by_hand(store, Action.REPLAY, held.id, from_step="render")
+        await by_hand(store, Action.RETRY, held.id, from_step="render")
         assert await store.steps(held.id) == [FETCH]
         assert len(await store.steps(other.id)) == 3
 
-    async def test_a_replay_from_an_unknown_step_keeps_all(self, store: Store) -> None:
+    async def test_a_manual_retry_from_an_unknown_step_keeps_all(self, store: Store) -> None:
         held = await running(store)
         await save(store, held, FETCH)
         await end(store, held, Move.DEAD)
-        await by_hand(store, Action.REPLAY, held.id, from_step="nonsense")
+        await by_hand(store, Action.RETRY, held.id, from_step="nonsense")
         assert await store.steps(held.id) == [FETCH]
 
     async def test_steps_go_with_their_job(self, store: Store, clock: ManualClock) -> None:

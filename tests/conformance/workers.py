@@ -143,11 +143,11 @@ class WorkerTests(StoreScenario):
         assert await bell.hears(Wake.JOBS)
         assert bell.threads == {threading.get_ident()}
 
-    async def test_a_replay_wakes_a_worker(self, store: Store) -> None:
+    async def test_a_manual_retry_wakes_a_worker(self, store: Store) -> None:
         job_id = await job_in(store, Status.DEAD_LETTER)
         bell = Bell()
         await join(store, "w3", bell)
-        await by_hand(store, Action.REPLAY, job_id)
+        await by_hand(store, Action.RETRY, job_id)
         assert await bell.hears(Wake.JOBS)
 
     async def test_an_edit_that_makes_a_job_due_wakes_a_worker(self, store: Store) -> None:

@@ -102,7 +102,7 @@ def in_memory(clock: ManualClock) -> Store:
 RECLAIMED = "test_after_release_and_reclaim_the_old_claim_writes_nothing", {"worker": "w2"}
 SHIFTED = "test_an_ack_under_another_token_is_refused", {"shift": 1}
 ZOMBIE = "test_a_zombie_writes_nothing_while_another_runs_its_job"
-REPLAYED = "test_after_replay_and_reclaim_the_old_claim_writes_nothing"
+RETRIED = "test_after_a_manual_retry_and_reclaim_the_old_claim_writes_nothing"
 SAVED = "test_a_zombie_saves_nothing"
 ENDED = ("test_the_end_of_a_job_is_called", {"move": Move.DONE}), "test_many_ends_at_once"
 HALTED = "test_nothing_is_claimed_while_halted"
@@ -124,7 +124,7 @@ STALLED = "test_a_job_within_its_timeout_and_grace_is_left_alone"
 
 GUARDS = [
     Guard("the fence of acks", in_memory, without(acks, "HELD", "token = job_token"), (RECLAIMED, SHIFTED, ZOMBIE)),
-    Guard("the fence of successes", in_memory, without(acks, "ARCHIVE_COMPLETED", "token = column3"), (REPLAYED,)),
+    Guard("the fence of successes", in_memory, without(acks, "ARCHIVE_COMPLETED", "token = column3"), (RETRIED,)),
     Guard(
         "only what runs can end",
         in_memory,

@@ -16,11 +16,12 @@ from mainspring.features.dependencies import options as dependencies
 from mainspring.features.durable.states import State, StepState
 from mainspring.features.expiry import options as expiry
 from mainspring.humanize import show_both, show_exactly, show_length
-from mainspring.job import UNTIL_WOKEN, WAITING, Attempt, Job, Status, TimelineEntry
+from mainspring.job import UNTIL_WOKEN, WAITING, Attempt, Job, Move, Status, TimelineEntry
 from mainspring.stores.protocol import Action
 
 INDENT = "  "
 MAX_SHOWN_IDS = 3  # of other jobs in a line
+NO_LONGER_EXPIRES = frozenset({Action.EDIT, Move.RETRY, Move.MANUAL_RETRY})
 STEP_STYLES = {
     State.DONE: STATUS_STYLES[Status.COMPLETED],
     State.RUNNING: STATUS_STYLES[Status.RUNNING],
@@ -91,7 +92,7 @@ def list_fields(job: Job, timeline: Sequence[TimelineEntry], now: datetime) -> I
 
 
 def show_expiry(job: Job, timeline: Sequence[TimelineEntry], now: datetime) -> str:
-    if expiry.OPTION in job.options and any(entry.what in {Action.EDIT, Action.REPLAY} for entry in timeline):
+    if expiry.OPTION in job.options and any(entry.what in NO_LONGER_EXPIRES for entry in timeline):
         return "not any more: it has been retried, or changed by hand"
     match expiry.of_job(job):
         case datetime() as end:

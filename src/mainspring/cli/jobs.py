@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from mainspring.app import Mainspring
-from mainspring.cli import replay
+from mainspring.cli import debug
 from mainspring.cli.changes import Change, add_change_options, run_change
 from mainspring.cli.exits import Exit, UsageError
 from mainspring.cli.filters import add_filter_options, make_filter
@@ -50,7 +50,7 @@ def add_commands(commands: Commands) -> None:
     add_list(jobs)
     add_show(jobs)
     add_why(jobs)
-    replay.add_replay(jobs)
+    debug.add_debug(jobs)
     cancel = "Waiting jobs end at once; running jobs are asked to stop, and their worker ends them"
     add_change(jobs, "cancel", CANCEL, "cancel jobs", f"By id or by filter. {cancel}.")
     retry = "Retrying and cancelled jobs and dead letters run again now, with a full budget of attempts"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from mainspring.job import Claim, Move
 from mainspring.stores.protocol import Action, Store
 
@@ -22,13 +20,8 @@ async def has_steps(store: Store, claim: Claim) -> bool:
 
 
 async def touched_by_hand(store: Store, claim: Claim) -> bool:
-    """Return whether an operator retried or edited the job.
-
-    The timeline names a retry by hand like a run that failed, so those in the history of runs are subtracted.
-    """
-    entries = Counter(entry.what for entry in await store.timeline(claim.id))
-    history = [] if is_first(claim) else await store.attempts(claim.id)
-    return entries[Action.EDIT] > 0 or entries[Action.REPLAY] > sum(run.move is Move.RETRY for run in history)
+    """Return whether an operator retried or edited the job."""
+    return any(entry.what in {Action.EDIT, Move.MANUAL_RETRY} for entry in await store.timeline(claim.id))
 
 
 def is_first(claim: Claim) -> bool:

@@ -240,7 +240,7 @@ class Edit:
     run_at: Millis | None = None
     delay: Millis | None = None  # sets run_at to the store's now plus this
     max_attempts: int | None = None
-    from_step: str | None = None  # REPLAY only: delete this step and all later ones
+    from_step: str | None = None  # RETRY only: delete this step and all later ones
 
     def new_time(self, now: Millis) -> Millis | None:
         return self.run_at if self.delay is None else now + self.delay
@@ -250,7 +250,7 @@ class Action(StrEnum):
     """The changes that can be applied to all jobs that match a filter."""
 
     CANCEL = "cancel"  # waiting or suspended jobs end at once; running ones are asked to stop, see Pulse.cancelled
-    REPLAY = "retry"  # retrying, dead or cancelled jobs run now with a full budget of attempts and keep their steps
+    RETRY = "retry"  # retrying, dead or cancelled jobs run now with a full budget of attempts and keep their steps
     DELETE = "delete"  # jobs of every status but running
     EDIT = "edit"  # waiting jobs only
 
@@ -261,9 +261,7 @@ class Changed:
 
     ids: tuple[str, ...]  # changed at once; in a dry run: would be changed
     requested: tuple[str, ...] = ()  # running jobs that were asked to cancel
-    conflicts: Mapping[str, str] = field(
-        default_factory=dict
-    )  # not replayed: job -> live job that holds its dedupe key
+    conflicts: Mapping[str, str] = field(default_factory=dict)  # not retried: job -> live job that holds its dedupe key
     cursor: str | None = None  # where the next page begins; None: this was the last
 
 

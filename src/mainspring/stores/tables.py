@@ -22,7 +22,7 @@ from mainspring.job import (
 )
 from mainspring.stores.columns import JOB
 from mainspring.stores.engine.state import Place
-from mainspring.stores.protocol import DUE_CAP, DueTask, Finding, Severity
+from mainspring.stores.protocol import DUE_CAP, Action, DueTask, Finding, Severity
 from mainspring.stores.records import Record
 
 STATUSES = (
@@ -134,7 +134,9 @@ def timeline_of(
     if job.started_at and job.status is Status.RUNNING:
         entries.append(TimelineEntry(job.started_at, "claimed", "", job.worker or ""))
     entries += (TimelineEntry(to_datetime(step.finished_at), step.kind, step.name) for step in steps)
-    entries += (TimelineEntry(to_datetime(at), action, reason, actor) for at, actor, action, reason in by_hand)
+    for at, actor, action, reason in by_hand:
+        what = Move.MANUAL_RETRY if action == Action.RETRY else action  # Move.RETRY is the end of a run that failed
+        entries.append(TimelineEntry(to_datetime(at), what, reason, actor))
     return sorted(entries, key=lambda entry: entry.at)
 
 

@@ -41,12 +41,12 @@ def work_without_polling(folder: str, who: str, **worker: Any) -> int:
     return work(folder, who, **worker)
 
 
-def replay_dead(folder: str, who: str) -> None:
+def retry_dead(folder: str, who: str) -> None:
     """Run every dead letter again, as a person would who found out that the jobs were not to blame."""
-    asyncio.run(_replay_dead(Shop(folder, who)))
+    asyncio.run(_retry_dead(Shop(folder, who)))
 
 
-async def _replay_dead(shop: Shop) -> None:
+async def _retry_dead(shop: Shop) -> None:
     async with shop.app as app:
         await app.jobs.retry_where(app.jobs.dead(), reason="their workers were killed by a test")
         async with app.worker(id=shop.who):

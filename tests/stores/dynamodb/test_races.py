@@ -174,21 +174,21 @@ async def test_time_in_which_the_service_did_not_answer_proves_nothing(programs:
     assert await end(store, held, Move.DONE) is Status.COMPLETED
 
 
-async def test_of_an_insert_and_a_replay_for_one_key_one_wins(programs: Programs) -> None:
+async def test_of_an_insert_and_a_manual_retry_for_one_key_one_wins(programs: Programs) -> None:
     store, other = programs.first, await programs.another()
     await join(store, "w1")
     dead = await running(store, dedupe_key="k")
     await end(store, dead, Move.DEAD)
     fresh = new_job(dedupe_key="k")
     (inserted,), changed = await asyncio.gather(
-        other.insert([fresh]), store.change(Action.REPLAY, Filter(ids=(dead.id,)), BY)
+        other.insert([fresh]), store.change(Action.RETRY, Filter(ids=(dead.id,)), BY)
     )
     live = await store.count(Filter(statuses=(Status.PENDING,)))
     assert live == 1
     assert inserted.created is (changed.ids == ())
 
 
-async def test_a_job_that_was_replayed_at_the_last_moment_keeps_its_key(programs: Programs) -> None:
+async def test_a_job_that_was_retried_at_the_last_moment_keeps_its_key(programs: Programs) -> None:
     """The key of a job that ended is removed after the fact: not if the job is back by then."""
     store, other = programs.first, await programs.another()
     await join(store, "w1")
@@ -197,7 +197,7 @@ async def test_a_job_that_was_replayed_at_the_last_moment_keeps_its_key(programs
 
     async def call(operation: str, request: Any) -> dict[str, Any]:
         if operation == "DeleteItem":
-            assert (await other.change(Action.REPLAY, Filter(ids=(held.id,)), BY)).ids == (held.id,)
+            assert (await other.change(Action.RETRY, Filter(ids=(held.id,)), BY)).ids == (held.id,)
         return await whole(operation, request)
 
     store.client.call = call  # type: ignore[method-assign]

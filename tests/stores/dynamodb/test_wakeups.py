@@ -167,7 +167,7 @@ async def test_an_end_that_is_called_leaves_nothing(store: FreshStore) -> None:
 
 
 async def test_a_call_that_is_made_late_does_not_unmake_that_of_a_later_end(programs: Programs) -> None:
-    """Between its waking and its tidying up the job is replayed, waited for and ended again."""
+    """Between its waking and its tidying up the job is retried by hand, waited for and ended again."""
     store, other = programs.first, await programs.another()
     await join(store, "w1")
     await join(other, "w2")
@@ -178,7 +178,7 @@ async def test_a_call_that_is_made_late_does_not_unmake_that_of_a_later_end(prog
 
     async def call(operation: str, request: Any) -> dict[str, Any]:
         if operation == "DeleteItem" and request["Key"]["PK"]["S"].startswith("calls#") and not parents:
-            await by_hand(other, Action.REPLAY, child.id)
+            await by_hand(other, Action.RETRY, child.id)
             again = await claim_one(other, worker="w2", queue="default")
             parents.append(await suspended(other, end_of(child.id), queue="parents"))
             client_of(other).plan = dies_after("TransactWriteItems")
@@ -465,12 +465,12 @@ async def test_a_zombie_saves_nothing_of_a_large_one_either(store: FreshStore) -
     assert await store.get([job.id for job in jobs]) == []
 
 
-async def test_a_replay_forgets_very_many_steps(store: FreshStore) -> None:
+async def test_a_manual_retry_forgets_very_many_steps(store: FreshStore) -> None:
     await join(store, "w1")
     held = await running(store)
     await save(store, held, *(Step(f"s{number}", number) for number in range(130)))
     await end(store, held, Move.DEAD)
-    await by_hand(store, Action.REPLAY, held.id, from_step="s3")
+    await by_hand(store, Action.RETRY, held.id, from_step="s3")
     assert [step.name for step in await store.steps(held.id)] == ["s0", "s1", "s2"]
 
 
@@ -508,11 +508,11 @@ async def test_steps_go_after_their_job_has_expired(expiring: FreshStore, clock:
     assert await expiring.table.rows(history(held.id)) == []
 
 
-async def test_steps_of_a_job_that_was_replayed_stay(expiring: FreshStore, clock: ManualClock) -> None:
+async def test_steps_of_a_job_that_was_retried_stay(expiring: FreshStore, clock: ManualClock) -> None:
     held = await running(expiring, keep_dead=60_000)
     await save(expiring, held, Step("fetch", 1))
     await end(expiring, held, Move.DEAD)
-    await by_hand(expiring, Action.REPLAY, held.id)
+    await by_hand(expiring, Action.RETRY, held.id)
     clock.advance(2 * DAY)
     assert await expiring.prune() == 0
     assert len(await expiring.steps(held.id)) == 1

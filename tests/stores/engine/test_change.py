@@ -37,7 +37,7 @@ def test_a_waiting_job_is_cancelled_and_a_running_one_is_asked_to_stop() -> None
 
 
 def test_a_retried_job_has_a_full_budget() -> None:
-    planned = plan(request(Action.REPLAY), [WAITING, DEAD], {}, NOW)
+    planned = plan(request(Action.RETRY), [WAITING, DEAD], {}, NOW)
     assert (planned.updated, planned.restored) == ([WAITING], [DEAD])
     assert planned.columns["status"] is Status.PENDING
     assert (planned.columns["run_at"], planned.columns["attempts"], planned.columns["crashes"]) == (NOW, 0, 0)
@@ -49,20 +49,20 @@ def test_a_retried_job_has_a_full_budget() -> None:
 
 
 def test_a_job_is_not_retried_while_another_holds_its_dedupe_key() -> None:
-    planned = plan(request(Action.REPLAY), [DEAD], {("task", "key"): "other"}, NOW)
+    planned = plan(request(Action.RETRY), [DEAD], {("task", "key"): "other"}, NOW)
     assert (planned.changed, planned.restored, planned.conflicts) == ([], [], {"dead": "other"})
 
 
 def test_of_two_dead_jobs_with_one_dedupe_key_the_first_is_retried() -> None:
     second = replace(DEAD, id="second")
-    planned = plan(request(Action.REPLAY), [DEAD, second], {}, NOW)
+    planned = plan(request(Action.RETRY), [DEAD, second], {}, NOW)
     assert (planned.restored, planned.conflicts) == ([DEAD], {"second": "dead"})
 
 
 @pytest.mark.parametrize("action", Action)
 def test_only_retried_jobs_need_their_dedupe_keys(action: Action) -> None:
     wanted = wanted_keys(request(action), [DEAD, WAITING, replace(WAITING, dedupe_key="key")])
-    assert wanted == ([("task", "key")] if action is Action.REPLAY else [])
+    assert wanted == ([("task", "key")] if action is Action.RETRY else [])
 
 
 @pytest.mark.parametrize(

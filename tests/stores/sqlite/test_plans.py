@@ -284,11 +284,11 @@ LONG = f'"{"x" * 2000}"'
 async def a_day(store: SqliteStore, clock: ManualClock) -> None:
     """All that happens again and again, or to single jobs by hand."""
     await join(store, "w1")
-    for move in sorted(set(Move) - {Move.CLAIM, Move.EDIT, Move.REPLAY, Move.WAKE}):
+    for move in sorted(set(Move) - {Move.CLAIM, Move.EDIT, Move.MANUAL_RETRY, Move.WAKE}):
         held = await running(store, tags=("a", "b"), dedupe_key=move, dedupe_for=1000, payload=LONG, keep=0)
         await end(store, held, move, follow_ups=(new_job(queue="other"),))
         await by_hand(store, Action.CANCEL, held.id)
-        await by_hand(store, Action.REPLAY, held.id)
+        await by_hand(store, Action.RETRY, held.id)
         await by_hand(store, Action.DELETE, held.id)
     await a_day_of_durable_functions(store)
     await put_many(store, 20, queue="other")
@@ -318,7 +318,7 @@ async def a_day_of_durable_functions(store: Store) -> None:
     await end(store, await claim_one(store), Move.SUSPEND, waits_for="door", delay=UNTIL_WOKEN)
     assert await store.wake({"door": 1, "bell": 0, "window": 1}) == {"door": 1, "bell": 0, "window": 0}
     await end(store, await claim_one(store), Move.DEAD)
-    await store.change(Action.REPLAY, Filter(ids=(parent.id,)), BY, edit=Edit(from_step="render"))
+    await store.change(Action.RETRY, Filter(ids=(parent.id,)), BY, edit=Edit(from_step="render"))
     assert [step.name for step in await store.steps(parent.id)] == ["fetch"]
     await end(store, await claim_one(store), Move.DONE)
 

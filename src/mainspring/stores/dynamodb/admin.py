@@ -88,7 +88,7 @@ async def try_out(table: Table, rows: Sequence[Row], request: ChangeRequest) -> 
 
 
 async def carry_out(table: Table, rows: Sequence[Row], request: ChangeRequest) -> Effect:
-    """Change the jobs. Those with a dedupe key are replayed one after the other: one may conflict with the next."""
+    """Change the jobs. Those with a dedupe key are retried one after the other: one may conflict with the next."""
     effect = Effect()
     await together([carry_out_one(table, row, request, effect) for row in rows if not may_conflict(row, request)])
     for row in rows:
@@ -100,7 +100,7 @@ async def carry_out(table: Table, rows: Sequence[Row], request: ChangeRequest) -
 
 
 def may_conflict(row: Row, request: ChangeRequest) -> bool:
-    return request.action is Action.REPLAY and "dedupe_key" in row
+    return request.action is Action.RETRY and "dedupe_key" in row
 
 
 async def carry_out_one(table: Table, row: Row, request: ChangeRequest, effect: Effect) -> None:
@@ -260,14 +260,14 @@ async def restore(
 
 
 async def forgotten_steps(table: Table, row: Row, request: ChangeRequest) -> list[Write]:
-    name = None if request.edit is None or request.action is not Action.REPLAY else request.edit.from_step
+    name = None if request.edit is None or request.action is not Action.RETRY else request.edit.from_step
     return [] if name is None else await forget_steps(table, row, name)
 
 
 async def forget_steps(table: Table, row: Row, name: str) -> list[Write]:
     """Delete a step and all later ones.
 
-    Return the deletes for the transaction that replays the job. If there are very many, the last steps go before it.
+    Return the deletes for the transaction that retries the job. If there are very many, the last steps go before it.
     """
     gone = await steps.those_from(table, row["SK"], name)
     while len(gone) > MAX_STEPS_REMOVED:

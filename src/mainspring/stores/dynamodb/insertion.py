@@ -267,7 +267,7 @@ async def is_live(table: Table, job_id: str) -> bool:
 async def forget_key(table: Table, row: Row) -> None:
     """Delete the key of a finished job. This only saves space, so failures are ignored.
 
-    The delete names the key's version: if the job was replayed meanwhile, its key has another one.
+    The delete names the key's version: if the job was retried by hand meanwhile, its key has another one.
     """
     name = row.get("dedupe_key")
     if name is None:

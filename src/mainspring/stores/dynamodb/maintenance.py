@@ -168,7 +168,7 @@ async def sweep(table: Table, limit: int) -> int:
 
 
 async def prune_one(table: Table, row: Row) -> bool:
-    """Delete an expired job, unless it was replayed meanwhile."""
+    """Delete an expired job, unless it was retried by hand meanwhile."""
     same = [equals("expires_at", row["expires_at"]), equals("token", row["token"])]
     try:
         await table.delete(delete(table.job_key(row["SK"]), same))

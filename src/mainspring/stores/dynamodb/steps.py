@@ -182,7 +182,7 @@ async def sweep(table: Table, limit: int) -> int:
 
 
 async def sweep_one(table: Table, noted: Row) -> bool:
-    """Remove the steps of one job, unless it was replayed since. Then its next end leaves another note."""
+    """Remove the steps of one job, unless it was retried by hand since. Then its next end leaves another note."""
     job_id = noted["rank"].partition("#")[2]
     job = await table.get(table.job_key(job_id))
     gone = job is None or is_over(table, job)
@@ -197,5 +197,5 @@ async def sweep_one(table: Table, noted: Row) -> bool:
 
 
 def is_over(table: Table, row: Row) -> bool:
-    """Return whether the job expired so long ago that it cannot be replayed. The service may delete it much later."""
+    """Return whether the job expired so long ago that it cannot be retried. The service may delete it much later."""
     return "expires_at" in row and unstamp(row["expires_at"]) + CLOCK_SLACK <= table.clock.now()

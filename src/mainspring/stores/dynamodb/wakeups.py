@@ -140,7 +140,7 @@ def named_by(waits_for: str | None) -> str | None:
 
 
 async def mark(table: Table, ids: Iterable[str]) -> None:
-    """Mark jobs whose end will be waited for; finished ones too, because they may be replayed.
+    """Mark jobs whose end will be waited for; finished ones too, because they may be retried.
 
     This is not part of the waiting jobs' transactions: many jobs that wait for one job would conflict.
     """

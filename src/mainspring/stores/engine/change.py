@@ -16,7 +16,7 @@ from mainspring.stores.protocol import Action, By, Changed, Edit, Filter
 
 ALLOWED: Mapping[Action, frozenset[Status]] = {
     Action.CANCEL: statuses_that_allow(Move.CANCEL),
-    Action.REPLAY: statuses_that_allow(Move.REPLAY),
+    Action.RETRY: statuses_that_allow(Move.MANUAL_RETRY),
     Action.EDIT: statuses_that_allow(Move.EDIT),
     Action.DELETE: frozenset(Status) - {Status.RUNNING},
 }
@@ -85,8 +85,8 @@ def plan(request: ChangeRequest, found: Sequence[JobState], holders: Mapping[Key
     match request.action:
         case Action.CANCEL:
             _cancel(planned, request.by.reason, now)
-        case Action.REPLAY:
-            _replay(planned, holders, now)
+        case Action.RETRY:
+            _retry(planned, holders, now)
         case Action.EDIT:
             planned.updated, planned.columns = list(found), edited(request.edit or Edit(), now)
         case Action.DELETE:
@@ -104,9 +104,9 @@ def _cancel(planned: Plan, reason: str, now: Millis) -> None:
             planned.ended.append((job, cancelled(job, reason, now)))
 
 
-def _replay(planned: Plan, holders: Mapping[Key, str], now: Millis) -> None:
+def _retry(planned: Plan, holders: Mapping[Key, str], now: Millis) -> None:
     """Make jobs due now, with a full budget. Leave out a job if another live job holds its dedupe key."""
-    planned.columns = replayed(now)
+    planned.columns = retried(now)
     held = dict(holders)
     for job in planned.found:
         key = job.task, job.dedupe_key
@@ -120,7 +120,7 @@ def _replay(planned: Plan, holders: Mapping[Key, str], now: Millis) -> None:
 
 def wanted_keys(request: ChangeRequest, found: Sequence[JobState]) -> list[Key]:
     """Return the dedupe keys that these jobs need to become live again. Another live job may hold them."""
-    if request.action is not Action.REPLAY:
+    if request.action is not Action.RETRY:
         return []
     needed = (job for job in found if job.dedupe_key is not None and job.status in FINISHED)
     return list(dict.fromkeys((job.task, job.dedupe_key) for job in needed))
@@ -145,7 +145,7 @@ def cancelled(job: JobState, reason: str, now: Millis) -> Conclusion:
     )
 
 
-def replayed(now: Millis) -> dict[str, Any]:
+def retried(now: Millis) -> dict[str, Any]:
     """Return the columns of a job that runs again with a full budget. Nothing is left of its former runs."""
     return {
         "status": Status.PENDING,

@@ -68,7 +68,7 @@ async def carry_out(transaction: Transaction, planned: Plan, request: ChangeRequ
     await update(transaction, [job.id for job in planned.updated], planned.columns)
     await restore(transaction, [job.id for job in planned.restored], planned.columns)
     await delete(transaction, planned.deleted)
-    if request.action is Action.REPLAY and request.edit is not None and request.edit.from_step is not None:
+    if request.action is Action.RETRY and request.edit is not None and request.edit.from_step is not None:
         await steps.forget(transaction, planned.changed, request.edit.from_step)
     count_moves(transaction, planned.moves())
     transaction.woken |= planned.woken

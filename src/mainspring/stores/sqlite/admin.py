@@ -67,7 +67,7 @@ def carry_out(transaction: Transaction, planned: Plan, request: ChangeRequest) -
     update(transaction, [job.id for job in planned.updated], planned.columns)
     restore(transaction, [job.id for job in planned.restored], planned.columns)
     delete(transaction, planned.deleted)
-    if request.action is Action.REPLAY and request.edit is not None and request.edit.from_step is not None:
+    if request.action is Action.RETRY and request.edit is not None and request.edit.from_step is not None:
         forget_steps(transaction, planned.changed, request.edit.from_step)
     count_moves(transaction, planned.moves())
     transaction.woken |= planned.woken

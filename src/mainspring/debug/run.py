@@ -1,7 +1,7 @@
 """Run a finished or retrying job in this process, with its payload and its recorded steps.
 
 Recorded steps return their recorded output, sleeps end at once, and waits return the signal that they got. Before a
-step that is not recorded runs, the listener is asked; if it refuses, the replay stops.
+step that is not recorded runs, the listener is asked; if it refuses, the run stops.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from mainspring.app import Mainspring
 from mainspring.chunk import Item
 from mainspring.chunk_task import ChunkTask
 from mainspring.context import UNSET, Context
+from mainspring.debug.read_only_store import ReadOnlyStore, RolledBack
+from mainspring.debug.unrecorded import Unrecorded
 from mainspring.durable_calls import RecordedCalls
 from mainspring.errors import ConfigurationError, IllegalMove, JobNotFound
 from mainspring.events import Bus
@@ -28,19 +30,17 @@ from mainspring.features.durable.states import restartable
 from mainspring.features.durable.suspension import Wait
 from mainspring.job import FINISHED, Claim, Job, Move, NewJob, Outcome, Status, Step
 from mainspring.middleware import RunCall
-from mainspring.replay.read_only_store import ReadOnlyStore, RolledBack
-from mainspring.replay.unrecorded import Unrecorded
 from mainspring.stores.protocol import Completion, Store
 from mainspring.stores.records import Record, kind_of
 from mainspring.task import Task
 
-REPLAYED = FINISHED | {Status.RETRYING}
+DEBUGGABLE = FINISHED | {Status.RETRYING}
 SIGNAL_KEY = "signal:"
 
 
 @dataclass(slots=True)
-class Replayed:
-    """How the replay ended. If it did not run to its end, `stopped` says why."""
+class DebugResult:
+    """How the run ended. If it did not run to its end, `stopped` says why."""
 
     result: Any = None
     error: BaseException | None = None
@@ -50,7 +50,7 @@ class Replayed:
 
 
 class Listener:
-    """Gets reports of what happens in a replay, and decides whether a step may run."""
+    """Gets reports of what happens in the run, and decides whether a step may run."""
 
     def said(self, text: str) -> None:
         """Report something that was answered from the record or skipped."""
@@ -63,8 +63,8 @@ class Listener:
         """Report a job that would have been enqueued, spawned, or enqueued as a follow-up."""
 
 
-class Replay:
-    """The replay of one job, which was found and checked. Call `run` from code without an event loop."""
+class DebugRun:
+    """A run of one job in this process. The job was found and checked. Call `run` from code without an event loop."""
 
     def __init__(self, app: Mainspring, claim: Claim, steps: Sequence[Step], listener: Listener) -> None:
         self._app = app
@@ -72,14 +72,14 @@ class Replay:
         self._claim = claim
         self._steps = list(steps)
         self._listener = listener
-        self._replayed = Replayed()
+        self._result = DebugResult()
         self.task: Task[..., Any, Any] = app.find_task(claim.task)
 
     @classmethod
-    async def find(cls, app: Mainspring, job_id: str, listener: Listener, *, from_step: str | None = None) -> Replay:
+    async def find(cls, app: Mainspring, job_id: str, listener: Listener, *, from_step: str | None = None) -> DebugRun:
         job = await app.jobs.get(job_id)
-        if job.status not in REPLAYED:
-            msg = f"job {job_id} is {job.status}: a worker will run it; only retrying and finished jobs can be replayed"
+        if job.status not in DEBUGGABLE:
+            msg = f"job {job_id} is {job.status}: a worker will run it; only retrying and finished jobs can be debugged"
             raise IllegalMove(msg)
         record = await record_of(app.store, job)
         steps = [Step(*fields) for fields in record["steps"]]
@@ -96,16 +96,16 @@ class Replay:
 
     # -- here -----------------------------------------------------------------------------------------
 
-    def run(self) -> Replayed:
+    def run(self) -> DebugResult:
         """Run the handler in this thread, so that a debugger works; a coroutine runs on its own loop."""
         with self._read_only():
             try:
-                self._replayed.result = asyncio.run(self._call_async()) if self.task.is_async else self._call_here()
+                self._result.result = asyncio.run(self._call_async()) if self.task.is_async else self._call_here()
             except Unrecorded as end:
-                self._replayed.stopped = str(end)
-            except BaseException as error:  # noqa: BLE001 - the replay exists to show this error
-                self._replayed.error = error
-        return self._replayed
+                self._result.stopped = str(end)
+            except BaseException as error:  # noqa: BLE001 - the run exists to show this error
+                self._result.error = error
+        return self._result
 
     @contextlib.contextmanager
     def _read_only(self) -> Iterator[None]:
@@ -135,13 +135,13 @@ class Replay:
         return self._make_run()
 
     def _make_run(self) -> LocalRun:
-        return LocalRun(self._app, self._claim, self._listener, self._replayed.steps, self.task.steps)
+        return LocalRun(self._app, self._claim, self._listener, self._result.steps, self.task.steps)
 
     def _context(self, run: LocalRun) -> Context:
         return Context(
             self._claim,
             key=self.task.idempotency_key(self._claim),
-            worker="a local replay",
+            worker="mainspring jobs debug",
             report=lambda fraction, note: self._listener.said(f"progress: {fraction:.0%} {note}".rstrip()),
             transact=self._transact,
             durable=partial(RecordedCalls, run),
@@ -187,7 +187,7 @@ class Replay:
         return value
 
     def _would(self, what: str, job: NewJob) -> None:
-        self._replayed.jobs.append((what, job))
+        self._result.jobs.append((what, job))
         self._listener.would(what, job)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from mainspring.debug.unrecorded import Unrecorded
 from mainspring.errors import ConfigurationError
 from mainspring.job import Inserted, Job, NewJob, Save, Step
-from mainspring.replay.unrecorded import Unrecorded
 from mainspring.stores.documents import Bundle
 from mainspring.stores.protocol import Completion, Store
 
@@ -30,7 +30,7 @@ class ReadOnlyStore:
     def __getattr__(self, name: str) -> Any:
         if name in READS:
             return getattr(self._store, name)
-        msg = f"a local replay writes nothing, so store.{name}() cannot be called here"
+        msg = f"a debug run writes nothing, so store.{name}() cannot be called here"
         raise ConfigurationError(msg)
 
     async def steps(self, job_id: str) -> list[Step]:

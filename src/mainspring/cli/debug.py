@@ -1,4 +1,4 @@
-"""`mainspring jobs replay`: run a job again in this process, to see why it failed."""
+"""`mainspring jobs debug`: run a job again in this process, to see why it failed."""
 
 from __future__ import annotations
 
@@ -20,28 +20,25 @@ from mainspring.cli.loading import load, opening
 from mainspring.cli.parser import Commands, Parser, add_command
 from mainspring.cli.table import printable
 from mainspring.cli.terminal import Terminal
+from mainspring.debug.run import DebugResult, DebugRun, Listener
 from mainspring.errors import Wish
 from mainspring.job import NewJob
-from mainspring.replay.run import Listener, Replay, Replayed
 from mainspring.stores.connect import connect
 
 DETAIL = (
     "Calls the handler in this process, with the payload and the recorded outputs of its steps. The job is not\n"
     "claimed and nothing is written to the store; jobs that it would enqueue are printed. Everything else that its\n"
     "code does, such as calls of other services, really happens. A step that is not recorded runs only if you agree\n"
-    "on the terminal or give --run-steps."
+    "on the terminal or give --run-steps. To have a worker run the job again, use `mainspring jobs retry`."
 )
 OURS = (str(Path(mainspring.__file__).parent), str(Path(asyncio.__file__).parent), str(Path(contextlib.__file__)))
 
 
-def add_replay(jobs: Commands) -> None:
+def add_debug(jobs: Commands) -> None:
     parser: Parser = add_command(
-        jobs, "replay", replay_job, "run a retrying or finished job again, in this process", DETAIL
+        jobs, "debug", debug_job, "run a retrying or finished job again, in this process", DETAIL
     )
     parser.add_argument("id", metavar="ID", help="the job")
-    parser.add_argument(
-        "--local", action="store_true", help="required; to have a worker run the job again, use `mainspring jobs retry`"
-    )
     parser.add_argument("--run-steps", action="store_true", help="run steps that are not recorded, without asking")
     parser.add_argument("--from-step", metavar="NAME", help="ignore the record of this step and those after it")
     parser.add_argument("--pdb", action="store_true", help="open the debugger where it fails")
@@ -51,31 +48,28 @@ def add_replay(jobs: Commands) -> None:
     parser.add_argument("--store", metavar="URL", help="the store that has the job, if not the application's own")
 
 
-def replay_job(args: Namespace, terminal: Terminal) -> int:
+def debug_job(args: Namespace, terminal: Terminal) -> int:
     app = application(args, terminal)
     with opening(app):
         watching = Watching(terminal, run_steps=args.run_steps)
         args.id = full_id(app, args.id)
-        replay = app.run(Replay.find(app, args.id, watching, from_step=args.from_step))
-        recorded = ", ".join(map(repr, replay.recorded)) or "none"
-        terminal.note(f"replaying {printable(replay.task.name)} {args.id}; recorded steps: {printable(recorded)}")
+        debug_run = app.run(DebugRun.find(app, args.id, watching, from_step=args.from_step))
+        recorded = ", ".join(map(repr, debug_run.recorded)) or "none"
+        terminal.note(f"running {printable(debug_run.task.name)} {args.id}; recorded steps: {printable(recorded)}")
         with contextlib.redirect_stdout(sys.stderr) if terminal.json else contextlib.nullcontext():
-            replayed = replay.run()
+            result = debug_run.run()
         if terminal.json:
-            terminal.emit(as_data(args.id, replayed))
+            terminal.emit(as_data(args.id, result))
         else:
-            say_end(terminal, replayed)
-        if replayed.error is not None and args.pdb:
+            say_end(terminal, result)
+        if result.error is not None and args.pdb:
             import pdb  # noqa: T100 - what --pdb is for
 
-            pdb.post_mortem(of_user(replayed.error.__traceback__))
-    return Exit.OK if replayed.error is None and not replayed.stopped else Exit.FAILED
+            pdb.post_mortem(of_user(result.error.__traceback__))
+    return Exit.OK if result.error is None and not result.stopped else Exit.FAILED
 
 
 def application(args: Namespace, terminal: Terminal) -> Mainspring:
-    if not args.local:
-        msg = "give --local to run the job in this process, or use `mainspring jobs retry` to have a worker run it"
-        raise UsageError(msg, args.prog)
     if args.pdb and terminal.json:
         msg = "--pdb is for people and --json for programs: give only one of them"
         raise UsageError(msg, args.prog)
@@ -109,10 +103,10 @@ class Watching(Listener):
         self.said(f"would {what} {job.task} {job.payload} in queue {job.queue}")
 
 
-def say_end(terminal: Terminal, replayed: Replayed) -> None:
-    error = replayed.error
-    if replayed.stopped:
-        terminal.say(f"stopped: {printable(replayed.stopped)}")
+def say_end(terminal: Terminal, result: DebugResult) -> None:
+    error = result.error
+    if result.stopped:
+        terminal.say(f"stopped: {printable(result.stopped)}")
         terminal.note("give --run-steps to run what is not recorded")
     elif isinstance(error, Wish):
         terminal.say(f"it ended itself with {type(error).__name__}: {printable(error.reason) or 'no reason given'}")
@@ -120,16 +114,16 @@ def say_end(terminal: Terminal, replayed: Replayed) -> None:
         trace = of_user(error.__traceback__)
         terminal.say("".join(traceback.format_exception(type(error), error, trace)).rstrip("\n"))
     else:
-        terminal.say(f"completed, with result {printable(repr(replayed.result))}")
+        terminal.say(f"completed, with result {printable(repr(result.result))}")
 
 
-def as_data(job_id: str, replayed: Replayed) -> dict[str, Any]:
-    error = replayed.error
+def as_data(job_id: str, result: DebugResult) -> dict[str, Any]:
+    error = result.error
     return {
         "job": job_id,
-        "end": "stopped" if replayed.stopped else "completed" if error is None else "failed",
-        "result": replayed.result,
-        "stopped": replayed.stopped or None,
+        "end": "stopped" if result.stopped else "completed" if error is None else "failed",
+        "result": result.result,
+        "stopped": result.stopped or None,
         "error": None
         if error is None
         else {
@@ -137,9 +131,9 @@ def as_data(job_id: str, replayed: Replayed) -> dict[str, Any]:
             "message": str(error),
             "traceback": "".join(traceback.format_exception(type(error), error, of_user(error.__traceback__))),
         },
-        "steps_run": replayed.steps,
+        "steps_run": result.steps,
         "jobs": [
-            {"would": what, "task": job.task, "queue": job.queue, "payload": job.payload} for what, job in replayed.jobs
+            {"would": what, "task": job.task, "queue": job.queue, "payload": job.payload} for what, job in result.jobs
         ],
     }
 

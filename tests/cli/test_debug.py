@@ -96,11 +96,11 @@ def booked(ctx: Context, guest: str) -> str:
 @pytest.fixture
 def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mainspring:
     """Its module is there for `--app` too."""
-    (tmp_path / "replayed_shop.py").write_text(SHOP)
+    (tmp_path / "debugged_shop.py").write_text(SHOP)
     monkeypatch.delenv("FIXED", raising=False)
-    monkeypatch.delitem(sys.modules, "replayed_shop", raising=False)
+    monkeypatch.delitem(sys.modules, "debugged_shop", raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
-    return load("replayed_shop:app")
+    return load("debugged_shop:app")
 
 
 def dead(app: Mainspring, task: str, *args: object, **kwargs: object) -> str:
@@ -122,41 +122,41 @@ def everything(app: Mainspring) -> list[Job]:
 
 
 @pytest.fixture
-def replayed(run: Run, app: Mainspring) -> Callable[..., Outcome]:
+def debugged(run: Run, app: Mainspring) -> Callable[..., Outcome]:
     def call(job_id: str, *argv: str) -> Outcome:
         before = everything(app)
-        outcome = run("jobs", "replay", job_id, "--local", "--app", "replayed_shop:app", *argv)
-        assert everything(app) == before, "a replay writes nothing"
+        outcome = run("jobs", "debug", job_id, "--app", "debugged_shop:app", *argv)
+        assert everything(app) == before, "a debug run writes nothing"
         return outcome
 
     return call
 
 
-Replayed = Callable[..., Outcome]
+Debugged = Callable[..., Outcome]
 
 
-def test_the_traceback_is_as_python_shows_it(replayed: Replayed, app: Mainspring, tmp_path: Path) -> None:
+def test_the_traceback_is_as_python_shows_it(debugged: Debugged, app: Mainspring, tmp_path: Path) -> None:
     job = dead(app, "divide", number=0)
-    outcome = replayed(job)
+    outcome = debugged(job)
     assert outcome.code == 1
     lines = outcome.out.splitlines()
     assert lines[0] == "Traceback (most recent call last):"
-    assert "replayed_shop.py" in lines[1]
+    assert "debugged_shop.py" in lines[1]
     assert lines[-1].startswith("ZeroDivisionError")
     assert (tmp_path / "log").read_text() == f"divide 1 {job}\n" * 2
 
 
-def test_what_completes_says_its_result(replayed: Replayed, app: Mainspring) -> None:
+def test_what_completes_says_its_result(debugged: Debugged, app: Mainspring) -> None:
     job = app.tasks["divide"].enqueue_sync(number=4).id
     app.run(app.worker().drain())
-    outcome = replayed(job)
+    outcome = debugged(job)
     assert (outcome.code, outcome.out) == (0, "completed, with result 3\n")
 
 
 @pytest.fixture
 def half_done(app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> str:
     """Charged, slept, packed; not shipped. Its days are milliseconds."""
-    monkeypatch.setattr(sys.modules["replayed_shop"], "timedelta", lambda days: timedelta(milliseconds=days))
+    monkeypatch.setattr(sys.modules["debugged_shop"], "timedelta", lambda days: timedelta(milliseconds=days))
     app.run(app.signal("packed", {"box": 9}))
     return finished(app, app.tasks["fulfil"].enqueue_sync(order="o1").id)
 
@@ -171,19 +171,19 @@ def finished(app: Mainspring, job_id: str) -> str:
 
 
 def test_recorded_steps_are_not_run_again(
-    replayed: Replayed, half_done: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    debugged: Debugged, half_done: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "log").unlink()
-    stopped = replayed(half_done)
+    stopped = debugged(half_done)
     assert stopped.code == 1
     assert stopped.out == "stopped: step 'ship' is not recorded\n"
     assert not (tmp_path / "log").exists()
     assert "step 'charge': recorded" in stopped.err
-    failed = replayed(half_done, "--run-steps")
+    failed = debugged(half_done, "--run-steps")
     assert failed.out.splitlines()[-1] == "OSError: no truck"
     assert (tmp_path / "log").read_text() == "ship\n"
     monkeypatch.setenv("FIXED", "1")
-    fixed = replayed(half_done, "--run-steps", "--json")
+    fixed = debugged(half_done, "--run-steps", "--json")
     assert fixed.code == 0
     assert fixed.data["result"] == {"paid": 7, "told": {"box": 9}, "shipped": "shipped"}
     assert fixed.data["steps_run"] == ["ship"]
@@ -193,79 +193,79 @@ def test_recorded_steps_are_not_run_again(
 
 
 def test_a_step_may_be_forgotten(
-    replayed: Replayed, half_done: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    debugged: Debugged, half_done: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "log").unlink()
     monkeypatch.setenv("FIXED", "1")
-    assert replayed(half_done, "--from-step", "charge", "--run-steps").code == 0
+    assert debugged(half_done, "--from-step", "charge", "--run-steps").code == 0
     assert (tmp_path / "log").read_text() == "charge\nship\n"
-    wrong = replayed(half_done, "--from-step", "nonsense")
+    wrong = debugged(half_done, "--from-step", "nonsense")
     assert wrong.code == 2
     assert "it has done: 'charge'" in wrong.err
 
 
-def test_a_replay_may_begin_at_the_step_that_failed(
-    replayed: Replayed, half_done: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_debug_run_may_begin_at_the_step_that_failed(
+    debugged: Debugged, half_done: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "log").unlink()
     monkeypatch.setenv("FIXED", "1")
-    assert replayed(half_done, "--from-step", "ship", "--run-steps").code == 0
+    assert debugged(half_done, "--from-step", "ship", "--run-steps").code == 0
     assert (tmp_path / "log").read_text() == "ship\n"
 
 
 def test_children_that_were_not_enqueued_end_it(
-    replayed: Replayed, half_done: str, monkeypatch: pytest.MonkeyPatch
+    debugged: Debugged, half_done: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FIXED", "1")
     monkeypatch.setenv("GATHER", "1")
-    outcome = replayed(half_done, "--run-steps")
+    outcome = debugged(half_done, "--run-steps")
     assert outcome.code == 1
     assert "which were not enqueued" in outcome.out
 
 
 def test_a_person_is_asked_before_a_step_is_run(
-    replayed: Replayed, half_done: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    debugged: Debugged, half_done: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "log").unlink()
     monkeypatch.setattr("mainspring.cli.terminal.Terminal.interactive", property(lambda _self: True))
     asked: list[str] = []
     monkeypatch.setattr("mainspring.cli.terminal.Terminal.confirm", lambda _self, question: asked.append(question))
-    assert replayed(half_done).out == "stopped: step 'ship' is not recorded\n"
+    assert debugged(half_done).out == "stopped: step 'ship' is not recorded\n"
     assert asked == ["ship is not recorded: really run it?"]
 
 
-def test_plain_functions(replayed: Replayed, app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_functions(debugged: Debugged, app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mainspring.features.durable.sleep.delay_of", lambda *_: 1)
     job = finished(app, app.tasks["plain"].enqueue_sync().id)
-    assert replayed(job).out.splitlines()[-1] == "RuntimeError: half way"
+    assert debugged(job).out.splitlines()[-1] == "RuntimeError: half way"
     monkeypatch.setenv("FIXED", "1")
-    assert replayed(job).out == "stopped: step 'two' is not recorded\n"
-    assert replayed(job, "--run-steps").out == "completed, with result 3\n"
+    assert debugged(job).out == "stopped: step 'two' is not recorded\n"
+    assert debugged(job, "--run-steps").out == "completed, with result 3\n"
 
 
-def test_one_job_of_a_chunk(replayed: Replayed, app: Mainspring) -> None:
-    assert replayed(dead(app, "together", 5)).out.splitlines()[-1] == "ValueError: 5"
+def test_one_job_of_a_chunk(debugged: Debugged, app: Mainspring) -> None:
+    assert debugged(dead(app, "together", 5)).out.splitlines()[-1] == "ValueError: 5"
 
 
-def test_a_wish(replayed: Replayed, app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wish(debugged: Debugged, app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
     job = dead(app, "moody")
     monkeypatch.setenv("FIXED", "1")
-    outcome = replayed(job)
+    outcome = debugged(job)
     assert outcome.out == "it ended itself with Snooze: not today\n"
 
 
-def test_a_transaction_is_rolled_back(replayed: Replayed, app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transaction_is_rolled_back(debugged: Debugged, app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
     job = dead(app, "booked", guest="ana")
     monkeypatch.setenv("FIXED", "1")
-    assert replayed(job).out.startswith("stopped: it begins ctx.transaction()")
+    assert debugged(job).out.startswith("stopped: it begins ctx.transaction()")
     for _ in range(2):  # the table was not left behind
-        outcome = replayed(job, "--run-steps")
+        outcome = debugged(job, "--run-steps")
         assert outcome.out == "completed, with result 'ana'\n"
         assert "was rolled back" in outcome.err
 
 
 def test_the_debugger_opens_in_the_handler(
-    replayed: Replayed, app: Mainspring, monkeypatch: pytest.MonkeyPatch
+    debugged: Debugged, app: Mainspring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
 
@@ -275,22 +275,19 @@ def test_the_debugger_opens_in_the_handler(
         opened.append(trace.tb_frame.f_code.co_name)
 
     monkeypatch.setattr("pdb.post_mortem", note)
-    replayed(dead(app, "divide", number=0), "--pdb")
+    debugged(dead(app, "divide", number=0), "--pdb")
     assert opened == ["divide"]
 
 
-def test_what_a_worker_will_run_is_not_replayed(replayed: Replayed, app: Mainspring) -> None:
+def test_what_a_worker_will_run_is_not_debugged(debugged: Debugged, app: Mainspring) -> None:
     job = app.tasks["divide"].using(delay=60).enqueue_sync(number=1).id
-    outcome = replayed(job)
+    outcome = debugged(job)
     assert outcome.code == 1
     assert "a worker will run it" in outcome.err
 
 
 def test_what_must_be_said(run: Run, app: Mainspring) -> None:
     job = dead(app, "divide", number=0)
-    assert "give --local" in run("jobs", "replay", job, "--app", "replayed_shop:app").err
-    assert "give --app" in run("jobs", "replay", job, "--local").err
-    assert run("jobs", "replay", job, "--local", "--pdb", "--json", "--app", "replayed_shop:app").code == 2
-    assert (
-        run("jobs", "replay", "0190b2c4-0000-7000-8000-000000000000", "--local", "--app", "replayed_shop:app").code == 3
-    )
+    assert "give --app" in run("jobs", "debug", job).err
+    assert run("jobs", "debug", job, "--pdb", "--json", "--app", "debugged_shop:app").code == 2
+    assert run("jobs", "debug", "0190b2c4-0000-7000-8000-000000000000", "--app", "debugged_shop:app").code == 3
