@@ -22,7 +22,7 @@ from tests.dynamodb_rules import StrictClient
 START_WITHIN = 60.0  # seconds
 REGION = "eu-central-1"
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}  # a local server believes any
-GUARD = """
+WATCHDOG = """
 import os, signal, subprocess, sys
 server = subprocess.Popen([sys.executable, "-m", "ministack"], stdin=subprocess.DEVNULL)
 signal.signal(signal.SIGTERM, lambda *_: sys.stdin.close())
@@ -55,32 +55,32 @@ def endpoint() -> str:
 def start() -> str:
     port = free_port()
     settings = {"BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port), "SERVICES": "dynamodb", "LOG_LEVEL": "ERROR"}
-    guard = subprocess.Popen(
-        [sys.executable, "-c", GUARD],
+    watchdog = subprocess.Popen(
+        [sys.executable, "-c", WATCHDOG],
         env=os.environ | settings,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    atexit.register(stop, guard)
+    atexit.register(stop, watchdog)
     url = f"http://127.0.0.1:{port}"
     end = time.monotonic() + START_WITHIN
     while True:
         try:
             urlopen(f"{url}/_ministack/health", timeout=2).close()  # noqa: S310 - ours
         except (URLError, OSError):
-            if guard.poll() is not None or time.monotonic() > end:
+            if watchdog.poll() is not None or time.monotonic() > end:
                 raise RuntimeError("ministack did not start") from None
             time.sleep(0.05)
         else:
             return url
 
 
-def stop(guard: subprocess.Popen[bytes]) -> None:
-    assert guard.stdin is not None
-    guard.stdin.close()
-    guard.wait()
+def stop(watchdog: subprocess.Popen[bytes]) -> None:
+    assert watchdog.stdin is not None
+    watchdog.stdin.close()
+    watchdog.wait()
 
 
 def fresh_name() -> str:

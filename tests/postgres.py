@@ -36,7 +36,7 @@ class Server:
         self.directory = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
         self._settings = (*SETTINGS, f"unix_socket_directories={self.directory}", *settings)
         self._process: subprocess.Popen[bytes] | None = None
-        self._guard: subprocess.Popen[bytes] | None = None
+        self._watchdog: subprocess.Popen[bytes] | None = None
         self._was_killed = False
         self.directory.chmod(0o777 if os.geteuid() == 0 else 0o700)  # root maps itself to another user
         if copy_of is None:
@@ -71,7 +71,7 @@ class Server:
                 stderr=log,
                 start_new_session=True,
             )
-        self._guard = guard(self._process.pid, self.directory)
+        self._watchdog = watchdog(self._process.pid, self.directory)
         while self._process.poll() is None and time.monotonic() < end:
             with contextlib.suppress(psycopg.OperationalError):
                 psycopg.connect(self.dsn, connect_timeout=2).close()
@@ -85,9 +85,9 @@ class Server:
             self._process.wait()
             self._process = None
             self._was_killed = self._was_killed or how is signal.SIGKILL
-        if self._guard is not None:
-            self._guard.communicate(b"the server has ended")
-            self._guard = None
+        if self._watchdog is not None:
+            self._watchdog.communicate(b"the server has ended")
+            self._watchdog = None
 
     def remove(self) -> None:
         self.stop()
@@ -97,7 +97,7 @@ class Server:
         subprocess.run([*as_somebody(), str(self.binaries / program), *arguments], check=True, capture_output=True)
 
 
-GUARD = """
+WATCHDOG = """
 import contextlib, select, shutil, signal, sys
 server, directory = int(sys.argv[1]), sys.argv[2]
 if not sys.stdin.read():
@@ -108,11 +108,11 @@ if not sys.stdin.read():
 """
 
 
-def guard(server: int, directory: Path) -> subprocess.Popen[bytes]:
-    """Stops the server and removes its data if we die without a word: then its standard input ends."""
+def watchdog(server: int, directory: Path) -> subprocess.Popen[bytes]:
+    """Start a process that stops the server and removes its data if this one dies: then its standard input ends."""
     handle = os.pidfd_open(server)  # which never is another process, as a number may be one day
     try:
-        command = [sys.executable, "-S", "-c", GUARD, str(handle), str(directory)]
+        command = [sys.executable, "-S", "-c", WATCHDOG, str(handle), str(directory)]
         return subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[handle], start_new_session=True)
     finally:
         os.close(handle)

@@ -481,7 +481,7 @@ class Mainspring:
         )
 
     async def _copy_halt(self) -> Halt | None:
-        return next((halt for halt in await self.store.halts() if halt.queue is None and halt.guards_copy), None)
+        return next((halt for halt in await self.store.halts() if halt.queue is None and halt.protects_copy), None)
 
     async def resume(
         self, queue: str | None = None, *, reason: str = "", actor: str | None = None, anyway: bool = False

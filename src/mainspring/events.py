@@ -335,13 +335,13 @@ class Bus:
     def _call(self, subscriber: Subscriber[Any], event: Event) -> None:
         if _is_async(subscriber):
             with contextlib.suppress(RuntimeError):  # no event loop here; synchronous callers run on the portal's loop
-                task = asyncio.get_running_loop().create_task(_guard(subscriber, event))
+                task = asyncio.get_running_loop().create_task(_call_async(subscriber, event))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             return
         if self._thread is None or self._pid != os.getpid():
             self._thread, self._pid = ThreadPoolExecutor(1, thread_name_prefix="mainspring-events"), os.getpid()
-        self._thread.submit(_guard_plain, subscriber, event)
+        self._thread.submit(_call_plain, subscriber, event)
 
 
 inside: ContextVar[bool] = ContextVar("mainspring_inside_subscriber", default=False)
@@ -352,7 +352,7 @@ def _is_async(subscriber: Subscriber[Any]) -> bool:
     return inspect.iscoroutinefunction(subscriber) or inspect.iscoroutinefunction(type(subscriber).__call__)
 
 
-async def _guard(subscriber: Subscriber[Any], event: Event) -> None:
+async def _call_async(subscriber: Subscriber[Any], event: Event) -> None:
     inside.set(True)  # this task has a context of its own
     try:
         result = subscriber(event)
@@ -362,7 +362,7 @@ async def _guard(subscriber: Subscriber[Any], event: Event) -> None:
         _report(subscriber, event)
 
 
-def _guard_plain(subscriber: Subscriber[Any], event: Event) -> None:
+def _call_plain(subscriber: Subscriber[Any], event: Event) -> None:
     inside.set(True)  # the thread has a context of its own, too
     try:
         subscriber(event)

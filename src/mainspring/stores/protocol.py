@@ -301,7 +301,7 @@ class Halt:
         check_searched(self.reason, "reason")
 
     @property
-    def guards_copy(self) -> bool:
+    def protects_copy(self) -> bool:
         """Whether ending this halt could make jobs run twice: they were, or are being, copied to another store."""
         return self.actor == COPIER and not self.reason.startswith("copied from ")
 
