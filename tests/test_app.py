@@ -301,7 +301,7 @@ async def test_a_halt_stops_everything_and_keeps_or_refuses_new_jobs() -> None:
             "ana", "fire drill", kit.time.now(), None, True,
         )  # fmt: skip
         assert (await app.stats()).halts == [halt]
-        await app.halt("fire", accept=False)
+        await app.halt("fire", reject_new=True)
         with pytest.raises(SystemHalted):
             await note.enqueue()
         assert await app.resume(reason="it is out", actor="ana")

@@ -133,16 +133,14 @@ async def test_a_store_that_was_copied_is_resumed_only_on_purpose(source: Memory
     await put(source)
     await Copy(source, target).run()
     app = Mainspring(source)
-    with pytest.raises(
-        SystemHalted, match=r"memory://source is copied to memory://target, and stays halted.* --anyway"
-    ):
+    with pytest.raises(SystemHalted, match=r"memory://source is copied to memory://target, and stays halted.* --force"):
         await app.resume()
     with pytest.raises(SystemHalted, match="is already halted, because it is copied to memory://target"):
         await app.halt("fire drill")
     assert await halted(source) == COPIED
     await app.pause("mail")
     assert await app.resume("mail")
-    assert await app.resume(anyway=True)
+    assert await app.resume(force=True)
     assert await halted(source) is None
 
 
@@ -157,7 +155,7 @@ async def test_a_store_that_is_being_copied_is_resumed_only_on_purpose(source: M
     app = Mainspring(source)
     with pytest.raises(SystemHalted, match=f"is {reason}, and stays halted"):
         await app.resume()
-    assert await app.resume(anyway=True)
+    assert await app.resume(force=True)
 
 
 async def test_while_it_copies_nothing_starts_on_either_side(source: MemoryStore, target: MemoryStore) -> None:
@@ -521,7 +519,7 @@ async def test_two_copies_of_one_source_are_refused(
 ) -> None:
     await source.halt(Halt(COPIER, reason, at(clock)))
     with pytest.raises(
-        CopyFailed, match=f"is {reason}; another copy would .*: mainspring resume --anyway --store memory://sou"
+        CopyFailed, match=f"is {reason}; another copy would .*: mainspring resume --force --store memory://sou"
     ):
         await Copy(source, target).run()
     assert await halted(target) is None

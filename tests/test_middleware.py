@@ -360,7 +360,7 @@ async def test_the_jobs_of_a_batch_are_wrapped_but_not_the_job_that_waits_for_th
 @pytest.mark.slow
 @pytest.mark.parametrize("task", [wrapped.isolated, wrapped.isolated_coroutine], ids=["plain", "coroutine"])
 async def test_in_a_child_process_middleware_wraps_the_handler_over_there(task: Any) -> None:
-    async with working(wrapped.app, processes=1):
+    async with working(wrapped.app, child_processes=1):
         tenant, pid, *trail = await (await task.using(headers={"tenant": "7"}).enqueue()).result(timeout=DEADLINE)
     assert tenant == f"7 of {pid}"
     assert sorted(trail) == [f"async {task.name}", "plain"]
@@ -370,7 +370,7 @@ async def test_in_a_child_process_middleware_wraps_the_handler_over_there(task: 
 async def test_a_child_process_that_cannot_find_the_middleware_does_not_run_the_job() -> None:
     wrapped.register_late()
     app = wrapped.Elsewhere.app
-    async with working(app, processes=1):
+    async with working(app, child_processes=1):
         (job,) = await ended(app, (await wrapped.lonely.enqueue()).id)
     assert job.failure is not None
     assert "wrapped.register_late.<locals>.late is not registered in the child process" in job.failure.message
@@ -549,7 +549,7 @@ async def test_middleware_sees_that_an_enqueue_failed_and_cannot_hide_it(app: Ma
     async def work() -> None: ...
 
     async with manual(app):
-        await app.halt(accept=False)
+        await app.halt(reject_new=True)
         with pytest.raises(RuntimeError, match="caught its error; raise it again"):
             await work.enqueue()
     assert len(told) == 1

@@ -509,7 +509,7 @@ async def test_a_connection_to_another_database_is_refused(hotel: Hotel, kind: s
 
 async def test_a_halt_that_accepts_nothing_holds_in_transactions_too(hotel: Hotel) -> None:
     own, prepare_room, path = hotel
-    await own.halt("fire", accept=False)
+    await own.halt("fire", reject_new=True)
     connection = sqlite3.connect(path)
     with pytest.raises(SystemHalted):
         await prepare_room.using(connection=connection).enqueue(room=1)

@@ -432,17 +432,17 @@ class Mainspring:
         self,
         reason: str = "",
         *,
-        accept: bool = True,
+        reject_new: bool = False,
         until: datetime | None = None,
         actor: str | None = None,
         wait: Length | None = CONFIRM_WITHIN,
     ) -> HaltResult:
-        """Stop all workers from starting jobs. New jobs are stored for later, or refused with accept=False.
+        """Stop all workers from starting jobs. New jobs are stored for later, or rejected with `reject_new`.
 
         Return as soon as all live workers have confirmed, at the latest after `wait`: a length of time, 0 to return at
         once, None for no limit. The result names the workers that have not confirmed.
         """
-        return await self._halt(Halt(actor or whoami(), reason, self.now(), until, None, accept), wait)
+        return await self._halt(Halt(actor or whoami(), reason, self.now(), until, None, not reject_new), wait)
 
     async def pause(
         self,
@@ -484,18 +484,18 @@ class Mainspring:
         return next((halt for halt in await self.store.halts() if halt.queue is None and halt.protects_copy), None)
 
     async def resume(
-        self, queue: str | None = None, *, reason: str = "", actor: str | None = None, anyway: bool = False
+        self, queue: str | None = None, *, reason: str = "", actor: str | None = None, force: bool = False
     ) -> bool:
         """End the halt, or the pause of one queue; return False if there was none.
 
         A store whose jobs were or are being copied to another store stays halted, because its jobs would run twice.
-        Pass `anyway=True` to resume it nevertheless.
+        Pass `force=True` to resume it nevertheless.
         """
         by = By(actor or whoami(), reason)
-        if queue is None and not anyway and (copy := await self._copy_halt()) is not None:
+        if queue is None and not force and (copy := await self._copy_halt()) is not None:
             msg = (
                 f"{self.store.url} is {copy.reason}, and stays halted: its jobs would run in both stores. To give up "
-                f"that copy and run them from here: mainspring resume --anyway, or app.resume(anyway=True)"
+                f"that copy and run them from here: mainspring resume --force, or app.resume(force=True)"
             )
             raise SystemHalted(msg)
         resumed = await self.store.resume(by, None if queue is None else check_queue(queue))

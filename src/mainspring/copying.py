@@ -189,7 +189,7 @@ class Copy:
             return
         msg = (
             f"{self.source.url} is {halt.reason}; another copy would let its jobs run twice. If that copy was given "
-            f"up, or its jobs are to run from here again: mainspring resume --anyway --store {self.source.url}"
+            f"up, or its jobs are to run from here again: mainspring resume --force --store {self.source.url}"
         )
         raise CopyFailed(msg)
 
@@ -200,7 +200,7 @@ class Copy:
         if is_ours(halt, self.words.copying_to):
             raise same_store(self.source)
         if halt.actor == COPIER:
-            give_up = f"mainspring resume --anyway --store {url}"
+            give_up = f"mainspring resume --force --store {url}"
             msg = f"{url} is {halt.reason}; finish that first, or give it up with: {give_up}"
             raise CopyFailed(msg)
         if halt.until is not None:
@@ -217,7 +217,7 @@ class Copy:
         return CopyFailed(
             f"{target} has jobs of an unfinished copy, but {source} has been resumed since, and may have run them. "
             f"Copy into an empty store; or delete them from {target}, and then: "
-            f"mainspring resume --anyway --store {target}"
+            f"mainspring resume --force --store {target}"
         )
 
     # -- standing still -----------------------------------------------------------------------

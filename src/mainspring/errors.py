@@ -17,7 +17,7 @@
     ├── InvalidPerson             fields of a person are invalid (also a ValueError)
     ├── IllegalMove               the job's status does not allow it
     ├── DedupeConflict            another live job holds the dedupe key
-    ├── SystemHalted              the system is halted and refuses new jobs
+    ├── SystemHalted              the system is halted and rejects new jobs
     ├── ClaimLost                 this run's claim was taken over; nothing it writes counts
     ├── JobFailed                 a job whose result was awaited did not complete
     ├── CannotStoreResult         the handler, or a step of it, returned something that is not JSON
@@ -104,7 +104,7 @@ class DedupeConflict(MainspringError):
 
 
 class SystemHalted(MainspringError):
-    """The system is halted and refuses new jobs. Resume it, or halt with accept=True."""
+    """The system is halted and rejects new jobs. Resume it, or halt it without reject_new."""
 
 
 class ClaimLost(MainspringError):

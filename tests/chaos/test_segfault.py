@@ -36,8 +36,8 @@ def test_a_job_that_segfaults_is_alone_in_the_dead_letters(nursery: Nursery, cha
 
 @contextmanager
 def supervised_workers(nursery: Nursery) -> Iterator[None]:
-    """`mainspring worker … --processes 2`, which starts another worker for each that dies."""
-    command = [sys.executable, "-m", "mainspring", "worker", "tests.chaos.programs.shop:app", "--processes", "2"]
+    """`mainspring worker … --workers 2`, which starts another worker for each that dies."""
+    command = [sys.executable, "-m", "mainspring", "worker", "tests.chaos.programs.shop:app", "--workers", "2"]
     environment = {
         **os.environ,
         "CHAOS_FOLDER": str(nursery.folder),

@@ -127,10 +127,10 @@ def test_the_source_can_be_taken_up_again_deliberately(run: Run, shop: Shop) -> 
     run("copy", shop.url, TARGET)
     outcome = run("copy", shop.url, "sqlite:///third.db")
     assert outcome.code == 1
-    assert f"mainspring resume --anyway --store {shop.url}" in outcome.err
+    assert f"mainspring resume --force --store {shop.url}" in outcome.err
     refused = run("resume", "--store", shop.url)
     assert (refused.code, "stays halted" in refused.err) == (1, True)
-    assert run("resume", "--anyway", "--store", shop.url).code == 0
+    assert run("resume", "--force", "--store", shop.url).code == 0
     assert run("copy", shop.url, "sqlite:///third.db").code == 0
 
 
@@ -302,7 +302,7 @@ def test_given_up_or_interrupted_it_leaves_the_jobs_where_they_are(
     copying.process.send_signal(signal.SIGINT)
     assert copying.process.wait(timeout=90) == 130
     assert "run the same command again to continue" in copying.log.read_text()
-    assert f"mainspring resume --anyway --store {source}" in copying.log.read_text()
+    assert f"mainspring resume --force --store {source}" in copying.log.read_text()
     (tmp_path / "go on").touch()
     assert copy(tmp_path, source, TARGET).returncode == 0
     stop(worker)

@@ -111,7 +111,7 @@ def test_a_worker_that_was_killed_is_shown_as_dead(start: Start, run: Run, url: 
 def test_workers_end_at_once_if_there_is_no_such_database(start: Start, tmp_path: Path) -> None:
     url = urlsplit(dsn())._replace(path="/no_such_database").geturl()
     (tmp_path / "shop_app.py").write_text(APP.format(url=url))
-    worker = start("worker", "shop_app:app", "--json", "--processes", "2")
+    worker = start("worker", "shop_app:app", "--json", "--workers", "2")
     assert worker.process.wait(timeout=90) == 4
     told = [line for line in worker.lines() if line.get("type") == "StoreRefused"]
     assert all("create it, or correct the database's name in the URL" in line["error"] for line in told)

@@ -385,7 +385,7 @@ def test_trigger(schedules: Run, shop: Shop) -> None:
     assert shop.count(ids=(job["id"],)) == 1
     (entry,) = shop.app.run(shop.app.schedules.ledger("a"))
     assert (entry.became, entry.job_id, entry.why) == (Became.TRIGGERED, job["id"], "by ana")
-    shop.app.run(shop.app.halt("moving", accept=False))
+    shop.app.run(shop.app.halt("moving", reject_new=True))
     outcome = schedules("trigger", "a")
     assert (outcome.code, "halted" in outcome.err) == (1, True)
     assert shop.app.run(shop.app.jobs.count(Filter())) == 1

@@ -40,7 +40,7 @@ def _application(tmp_path: Path) -> None:
 
 @pytest.fixture
 def pair(start: Start) -> Started:
-    supervisor = start("worker", "shop_app:app", "--processes", "2", "--json")
+    supervisor = start("worker", "shop_app:app", "--workers", "2", "--json")
     supervisor.wait_for("worker_started", 2)
     return supervisor
 
@@ -69,7 +69,7 @@ def test_a_child_that_dies_is_replaced(pair: Started) -> None:
 
 def test_a_child_whose_slots_are_stuck_is_replaced(start: Start, shop: Shop, tmp_path: Path) -> None:
     (tmp_path / "shop_app.py").write_text(STUCK_APP)
-    supervisor = start("worker", "shop_app:app", "--processes", "1", "--reload", "--concurrency", "2", "--json")
+    supervisor = start("worker", "shop_app:app", "--workers", "1", "--reload", "--concurrency", "2", "--json")
     supervisor.wait_for("worker_started")
     shop.app.run(shop.app.store.insert([NewJob(id=new_id(), task="hang", payload="{}", timeout=100, max_attempts=1)]))
     supervisor.wait_for("worker_started", 2)
@@ -118,7 +118,7 @@ def test_a_child_that_does_not_drain_makes_it_exit_with_1(pair: Started, shop: S
 
 def test_a_wrong_application_is_not_started_again_and_again(start: Start, tmp_path: Path) -> None:
     (tmp_path / "shop_app.py").write_text("import not_installed_anywhere\n")
-    supervisor = start("worker", "shop_app:app", "--processes", "2", "--json")
+    supervisor = start("worker", "shop_app:app", "--workers", "2", "--json")
     assert supervisor.process.wait() == 2
     assert "not_installed_anywhere" in supervisor.log.read_text()
     assert not any(alive(pid) for pid in supervisor.children())

@@ -44,7 +44,7 @@ def test_halt_and_resume(call: Run, shop: Shop) -> None:
 
 
 def test_halt_and_refuse(call: Run, shop: Shop) -> None:
-    data = call("halt", "--refuse", "--reason", "deploy", "--actor", "ann", "--json").data["halted"][0]
+    data = call("halt", "--reject-new", "--reason", "deploy", "--actor", "ann", "--json").data["halted"][0]
     assert (data["actor"], data["reason"], data["accept"], data["queue"]) == ("ann", "deploy", False, None)
     with pytest.raises(SystemHalted):
         shop.enqueue()
@@ -90,7 +90,7 @@ def test_to_resume_what_runs_is_no_failure(call: Run) -> None:
 
 def test_a_pause_needs_a_queue(call: Run, shop: Shop) -> None:
     assert call("pause").code == 2
-    for argv in (["pause", ""], ["pause", "", "--anyway"], ["pause", "*"], ["resume", "--queue", ""]):
+    for argv in (["pause", ""], ["pause", "", "--force"], ["pause", "*"], ["resume", "--queue", ""]):
         outcome = call(*argv)
         assert (outcome.code, "is not a name for a queue" in outcome.err) == (2, True)
     assert shop.app.run(shop.app.halts()) == []
@@ -100,15 +100,15 @@ def test_a_queue_that_nobody_knows_is_taken_for_mistyped(call: Run, run: Run, sh
     shop.enqueue(queue="mail")
     outcome = call("pause", "mial")
     assert (outcome.code, shop.app.run(shop.app.halts())) == (2, [])
-    assert "queue 'mial' has no job, worker or task here; known are: mail. Pause it with --anyway" in outcome.err
-    assert call("pause", "mial", "--anyway").code == 0
+    assert "queue 'mial' has no job, worker or task here; known are: mail. Pause it with --force" in outcome.err
+    assert call("pause", "mial", "--force").code == 0
     assert call("pause", "mial").code == 0  # now it is known
     shop.path.with_name("nights.py").write_text(NIGHTLY_ONLY)
     assert run("pause", "default", "--app", "nights:app").code == 0  # of a task
 
 
 @pytest.mark.parametrize("end", [["--until", "2020-01-01"], ["--for", "0"]])
-@pytest.mark.parametrize("argv", [["halt"], ["pause", "mail", "--anyway"]])
+@pytest.mark.parametrize("argv", [["halt"], ["pause", "mail", "--force"]])
 def test_what_would_be_over_at_once_is_refused(argv: list[str], end: list[str], call: Run, shop: Shop) -> None:
     outcome = call(*argv, *end)
     assert (outcome.code, "until is in the past" in outcome.err) == (2, True)
@@ -141,10 +141,10 @@ def test_stats_of_nothing(call: Run) -> None:
 
 
 def test_halts_are_on_top(call: Run) -> None:
-    call("pause", "mail", "--anyway", "--reason", "provider is down", "--actor", "ann", "--for", "2h")
-    call("halt", "--refuse", "--actor", "bob")
+    call("pause", "mail", "--force", "--reason", "provider is down", "--actor", "ann", "--for", "2h")
+    call("halt", "--reject-new", "--actor", "bob")
     lines = call("stats").out.splitlines()
-    assert lines[0] == "the whole system is halted, new jobs are refused since now, by bob"
+    assert lines[0] == "the whole system is halted, new jobs are rejected since now, by bob"
     assert lines[1].startswith("queue mail is paused since ")
     assert lines[1].endswith("by ann: provider is down")
 
@@ -228,7 +228,7 @@ def test_audit(call: Run, shop: Shop) -> None:
     assert call("audit").err == "nothing was changed by hand yet\n"
     shop.enqueue_later(queue="a")
     call("jobs", "cancel", "--queue", "a", "--all-matching", "--reason", "not needed", "--actor", "ann")
-    call("pause", "mail", "--anyway", "--actor", "bob")
+    call("pause", "mail", "--force", "--actor", "bob")
     header, pause, cancel = call("audit").out.splitlines()
     assert header.split() == ["AT,", "UTC", "ACTION", "JOBS", "ACTOR", "REASON", "DETAIL"]
     assert pause.split()[2:] == ["pause", "bob", "queue=mail,", "accept=True"]

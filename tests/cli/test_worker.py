@@ -53,13 +53,13 @@ def test_what_is_not_given_is_left_to_the_worker() -> None:
 
 
 def test_every_option_reaches_its_setting() -> None:
-    argv = ["--queues", "mail=3, default", "--strict", "--queue-limit", "mail=10", "--concurrency", "7"]
+    argv = ["--queues", "mail=3, default", "--strict", "--queue-concurrency", "mail=10", "--concurrency", "7"]
     settings = WorkerSettings(**make_settings(parse(*argv, "--child-processes", "2", "--grace", "1min")))
     assert [(one.queue, one.weight, one.concurrency) for one in settings.queues] == [
         ("mail", 3, 10),
         ("default", 1, None),
     ]
-    assert (settings.strict, settings.concurrency, settings.processes, settings.grace) == (True, 7, 2, 60.0)
+    assert (settings.strict, settings.concurrency, settings.child_processes, settings.grace) == (True, 7, 2, 60.0)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_only_a_supervised_worker_exits_by_default_when_it_is_stuck(argv: list[s
 
 
 def test_limits_may_be_repeated() -> None:
-    settings = make_settings(parse("--queues", "a,b,c", "--queue-limit", "a=1,b=2", "--queue-limit", "c=3"))
+    settings = make_settings(parse("--queues", "a,b,c", "--queue-concurrency", "a=1,b=2", "--queue-concurrency", "c=3"))
     assert [one.concurrency for one in settings["queues"]] == [1, 2, 3]
 
 
@@ -87,16 +87,16 @@ def test_limits_may_be_repeated() -> None:
         (["--queues", ","], "does not name a queue"),
         (["--queues", "mail=0"], "at least 1"),
         (["--queues", "mail=much"], "at least 1"),
-        (["--queue-limit", "mail"], "write mail=10"),
+        (["--queue-concurrency", "mail"], "write mail=10"),
         (["--concurrency", "0"], "at least 1"),
-        (["--processes", "none"], "at least 1"),
+        (["--workers", "none"], "at least 1"),
         (["--grace", "long"], "not a length of time"),
         (["--exit-when-stuck", "2"], "write a number above 0 and up to 1, such as 0.5, or never"),
         (["--exit-when-stuck", "often"], "is not a share of the slots"),
         (["--log-level", "loud"], "invalid choice"),
         (
-            ["--queue-limit", "other=3", "--queues", "mail"],
-            "limits name queues that the worker does not take from: other",
+            ["--queue-concurrency", "other=3", "--queues", "mail"],
+            "queue_concurrency names queues that the worker does not take from: other",
         ),
     ],
 )

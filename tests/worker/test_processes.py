@@ -63,7 +63,7 @@ async def test_children_log_as_the_command_line_has_set_it_up(
     app: Mainspring, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(log, "_of_children", [partial(logs.set_up, "info", as_json=True, final=True)])
-    async with working(app, processes=1):
+    async with working(app, child_processes=1):
         job = await children.tells.enqueue("hello")
         await job.result(15)
     (line,) = (json.loads(line) for line in capfd.readouterr().err.splitlines() if "hello" in line)
@@ -77,7 +77,7 @@ async def test_children_log_from_the_level_of_their_parent_on(
 ) -> None:
     monkeypatch.setattr(log, "_of_children", [])
     monkeypatch.setattr(logging.getLogger(), "level", logging.INFO)
-    async with working(app, processes=1):
+    async with working(app, child_processes=1):
         job = await children.tells.enqueue("hello")
         await job.result(15)
     (line,) = (line for line in capfd.readouterr().err.splitlines() if "hello" in line)
@@ -86,7 +86,7 @@ async def test_children_log_from_the_level_of_their_parent_on(
 
 @pytest.mark.slow
 async def test_what_children_do_and_give_back(app: Mainspring) -> None:
-    async with working(app, processes=1) as worker:
+    async with working(app, child_processes=1) as worker:
         first = await (await children.pid.enqueue()).result(15)
         assert first != os.getpid()
         assert await (await children.pid_of_coroutine.enqueue()).result(15) == first  # reused
@@ -108,7 +108,7 @@ async def test_what_children_do_and_give_back(app: Mainspring) -> None:
 
 @pytest.mark.slow
 async def test_what_a_child_can_never_do_is_not_tried_again(app: Mainspring) -> None:
-    async with working(app, processes=1):
+    async with working(app, child_processes=1):
         for call in ("step", "sleep", "transaction"):
             job, why = await failure(app, (await children.lasts.enqueue(call=call)).id)
             assert (job.status, job.attempts, why.type) == (Status.DEAD_LETTER, 1, "UnsupportedCall")
@@ -120,7 +120,7 @@ async def test_progress_comes_through(app: Mainspring, tmp_path: Path) -> None:
         progress = (await job.get()).progress
         return progress is not None and (progress.fraction, progress.note) == (0.5, "half")
 
-    async with working(app, processes=1):
+    async with working(app, child_processes=1):
         job = await children.reports.enqueue(note=str(tmp_path / "go"))
         await eventually(half)
         (tmp_path / "go").touch()
@@ -129,7 +129,7 @@ async def test_progress_comes_through(app: Mainspring, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_errors_keep_their_kind_their_words_and_their_traceback(app: Mainspring) -> None:
-    async with working(app, processes=1):
+    async with working(app, child_processes=1):
         job, told = await failure(app, (await children.fails.enqueue(kind="value")).id)
         assert (job.attempts, told.type, told.message) == (3, "ValueError", "wrong\\udce9")
         assert 'raise ValueError("wrong' in told.traceback
@@ -153,7 +153,7 @@ async def test_errors_keep_their_kind_their_words_and_their_traceback(app: Mains
 
 @pytest.mark.slow
 async def test_signals_come_through(app: Mainspring) -> None:
-    async with working(app, processes=1):
+    async with working(app, child_processes=1):
         snoozed = await children.signals.enqueue(kind="snooze")
         cancelled = await children.signals.enqueue(kind="cancel")
         discarded = await children.signals.enqueue(kind="discard")
@@ -169,7 +169,7 @@ async def test_signals_come_through(app: Mainspring) -> None:
 @pytest.mark.slow
 async def test_a_child_that_dies_is_a_crash_and_the_third_is_the_last(app: Mainspring) -> None:
     retrying, dead = record(app, JobRetrying), record(app, JobDeadLettered)
-    async with working(app, processes=1):
+    async with working(app, child_processes=1):
         job, last = await failure(app, (await children.dies.enqueue(how="kill")).id)
         assert await (await children.pid.enqueue()).result(15) > 0  # the worker goes on
     assert (job.status, job.crashes, job.attempts) == (Status.DEAD_LETTER, 3, 0)
@@ -185,7 +185,7 @@ async def test_a_timeout_ends_the_process(
     app: Mainspring, tmp_path: Path, deaf: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mainspring.worker.processes.TERMINATE_TIMEOUT", 0.1)
-    async with working(app, processes=1):
+    async with working(app, child_processes=1):
         await (await children.pid.enqueue()).result(15)  # a child that is up: the timeout is the handler's own
         job = await children.hangs.using(timeout=0.3).enqueue(note=str(tmp_path / "pid"), deaf=deaf)
         pid = await pid_in(tmp_path / "pid")
@@ -197,7 +197,7 @@ async def test_a_timeout_ends_the_process(
 
 @pytest.mark.slow
 async def test_a_cancelled_job_is_ended_also_while_it_waits_for_a_child(app: Mainspring, tmp_path: Path) -> None:
-    async with working(app, processes=1):
+    async with working(app, child_processes=1):
         running = await children.hangs.enqueue(note=str(tmp_path / "pid"))
         pid = await pid_in(tmp_path / "pid")
         waiting = await children.pid.enqueue()
@@ -210,7 +210,7 @@ async def test_a_cancelled_job_is_ended_also_while_it_waits_for_a_child(app: Mai
 
 @pytest.mark.slow
 async def test_the_stop_of_the_worker_ends_children_and_hands_back(app: Mainspring, tmp_path: Path) -> None:
-    async with working(app, processes=1, grace=0.05) as worker:
+    async with working(app, child_processes=1, grace=0.05) as worker:
         jobs = [await children.hangs.enqueue(note=str(tmp_path / "pid")), await children.pid.enqueue()]
         pid = await pid_in(tmp_path / "pid")
         await reached(app, *[job.id for job in jobs], statuses=(Status.RUNNING,))
@@ -227,7 +227,7 @@ async def test_jobs_that_wait_too_long_for_a_child_are_handed_back(
     """To the store they look as if they ran: with a timeout they would count as stalled."""
     monkeypatch.setattr(worker_module, "MAX_BUFFER_WAIT", 0.05)
     released = record(app, JobReleased)
-    async with working(app, processes=1) as worker:
+    async with working(app, child_processes=1) as worker:
         running = await children.hangs.enqueue(note=str(tmp_path / "pid"))
         await pid_in(tmp_path / "pid")
         waiting = await children.pid.enqueue()
@@ -247,7 +247,7 @@ async def test_children_die_with_their_parent(tmp_path: Path) -> None:
         "from mainspring.worker import Worker\n"
         "async def main():\n"
         f"    await children.hangs.enqueue(note={str(tmp_path / 'pid')!r})\n"
-        "    await Worker(children.app, processes=1).serve()\n"
+        "    await Worker(children.app, child_processes=1).serve()\n"
         "if __name__ == '__main__':\n"
         "    asyncio.run(main())\n"
     )

@@ -68,7 +68,7 @@ async def test_no_more_jobs_of_a_queue_at_once_than_it_may_and_no_waiting_in_bet
         await gauge.measure(queue)
 
     monkeypatch.setattr(worker_module, "LONGEST_SLEEP", NEVER)  # it looks again when one has ended, not after a while
-    async with working(app, queues=["slim", "wide", "free"], limits={"slim": 1, "wide": 4}, concurrency=20):
+    async with working(app, queues=["slim", "wide", "free"], queue_concurrency={"slim": 1, "wide": 4}, concurrency=20):
         jobs = [
             await work.using(queue=queue).enqueue(queue=queue) for _ in range(60) for queue in ("slim", "wide", "free")
         ]

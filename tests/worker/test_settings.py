@@ -49,7 +49,7 @@ def test_every_queue_may_stand_behind_others_and_may_have_a_limit_itself() -> No
     "fields",
     [
         {"concurrency": 0},
-        {"processes": 0},
+        {"child_processes": 0},
         {"prefetch": -1},
         {"ack_delay": -0.1},
         {"grace": -1},
@@ -71,18 +71,18 @@ def test_every_worker_has_an_id_of_its_own() -> None:
 def test_a_worker_takes_settings_or_single_values() -> None:
     app = Mainspring("memory://")
     assert Worker(app, WorkerSettings(concurrency=7)).settings.concurrency == 7
-    worker = Worker(app, queues={"mail": 2, "default": 1}, limits={"mail": 3}, strict=True)
+    worker = Worker(app, queues={"mail": 2, "default": 1}, queue_concurrency={"mail": 3}, strict=True)
     assert worker.settings.queues == (Subscription("mail", 2, 3), Subscription("default", 1))
     assert worker.settings.strict
-    with pytest.raises(ConfigurationError, match="no setting named colour; its settings are queues, limits"):
+    with pytest.raises(ConfigurationError, match="no setting named colour; its settings are queues, queue_concurrency"):
         Worker(app, colour="red")  # type: ignore[call-arg]
 
 
 def test_the_options_are_the_settings() -> None:
-    assert WorkerOptions.__annotations__.keys() == {*WorkerSettings.__dataclass_fields__, "limits"}
+    assert WorkerOptions.__annotations__.keys() == {*WorkerSettings.__dataclass_fields__, "queue_concurrency"}
 
 
-@pytest.mark.parametrize("fields", [{"concurrency": 9}, {"queues": ["mail"]}, {"limits": {"*": 2}}])
+@pytest.mark.parametrize("fields", [{"concurrency": 9}, {"queues": ["mail"]}, {"queue_concurrency": {"*": 2}}])
 def test_settings_beside_single_values_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=f"give settings or {next(iter(fields))}, not both"):
         Worker(Mainspring("memory://"), WorkerSettings(), **fields)

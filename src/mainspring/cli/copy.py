@@ -86,7 +86,7 @@ def carry_out(args: Namespace, terminal: Terminal, source: Mainspring, target: M
 def how_to_go_on(source: Mainspring, target: Mainspring) -> str:
     return (
         "run the same command again to continue; until then both stores may be halted. To give up instead, remove what "
-        f"was copied from {target.store.url}, and then: mainspring resume --anyway --store {source.store.url}"
+        f"was copied from {target.store.url}, and then: mainspring resume --force --store {source.store.url}"
     )
 
 

@@ -29,7 +29,7 @@ def say_stats(terminal: Terminal, stats: Stats, now: datetime) -> None:
 
 def describe_halt(halt: Halt, now: datetime) -> str:
     what = "the whole system is halted" if halt.queue is None else f"queue {halt.queue} is paused"
-    refused = "" if halt.accept else ", new jobs are refused"
+    refused = "" if halt.accept else ", new jobs are rejected"
     end = "" if halt.until is None else f", until {show_moment(halt.until)} ({show_relative(halt.until, now)})"
     reason = f": {halt.reason}" if halt.reason else ""
     return f"{what}{refused} since {show_relative(halt.since, now)}{end}, by {halt.actor}{reason}"

@@ -60,7 +60,7 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._pass_on, number)
         self._reading, writing = os.pipe()
-        log.info("supervisor_started", pid=os.getpid(), processes=self._count, reload=self._watch is not None)
+        log.info("supervisor_started", pid=os.getpid(), workers=self._count, reload=self._watch is not None)
         watching = asyncio.create_task(self._look_for_changes())
         try:
             await asyncio.gather(*(self._keep_alive() for _ in range(self._count)))

@@ -35,9 +35,9 @@ def add_commands(commands: Commands) -> None:
 
 
 def add_halt(commands: Commands) -> None:
-    detail = "Running jobs may finish. New jobs are stored for later, or refused with --refuse."
+    detail = "Running jobs may finish. New jobs are stored for later, or rejected with --reject-new."
     parser = add_command(commands, "halt", halt, "stop starting jobs, on all workers", detail)
-    parser.add_argument("--refuse", action="store_true", help="refuse new jobs instead of storing them for later")
+    parser.add_argument("--reject-new", action="store_true", help="reject new jobs instead of storing them for later")
     add_end_options(parser)
 
 
@@ -65,7 +65,7 @@ def add_length_options(parser: Parser) -> None:
 def add_resume(commands: Commands) -> None:
     parser = add_command(commands, "resume", resume, "end the halt, or with --queue the pause of one queue")
     parser.add_argument("--queue", help="end the pause of this queue")
-    parser.add_argument("--anyway", action="store_true", help="resume even if the store was copied to another one")
+    parser.add_argument("--force", action="store_true", help="resume even if the store was copied to another one")
     add_actor_options(parser)
     add_store_options(parser)
 
@@ -74,7 +74,7 @@ def add_pause(commands: Commands) -> None:
     detail = "Running jobs may finish. New jobs are stored for later."
     parser = add_command(commands, "pause", pause, "stop starting jobs of one queue", detail)
     parser.add_argument("queue", metavar="QUEUE", help="the queue")
-    parser.add_argument("--anyway", action="store_true", help="pause even if the queue is not known yet")
+    parser.add_argument("--force", action="store_true", help="pause even if the queue is not known yet")
     add_end_options(parser)
 
 
@@ -100,15 +100,15 @@ def add_audit(commands: Commands) -> None:
 def halt(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
         until = end_of(args, app.now())
-        halting = app.halt(args.reason, accept=not args.refuse, until=until, actor=args.actor, wait=args.wait)
-        what = "refused" if args.refuse else "stored for later"
+        halting = app.halt(args.reason, reject_new=args.reject_new, until=until, actor=args.actor, wait=args.wait)
+        what = "rejected" if args.reject_new else "stored for later"
         return say_halted(app, terminal, app.run(halting), f"halted: no worker starts jobs, new jobs are {what}")
 
 
 def pause(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
         until = end_of(args, app.now())
-        if not args.anyway:
+        if not args.force:
             require_known(app, args)
         pausing = app.pause(args.queue, args.reason, until=until, actor=args.actor, wait=args.wait)
         return say_halted(app, terminal, app.run(pausing), f"queue {args.queue} paused: no worker starts its jobs")
@@ -119,7 +119,7 @@ def require_known(app: Mainspring, args: Namespace) -> None:
     known = known_queues(app)
     if check_queue(args.queue) not in known:
         shown = ", ".join(sorted(known)) or "none"
-        msg = f"queue {args.queue!r} has no job, worker or task here; known are: {shown}. Pause it with --anyway"
+        msg = f"queue {args.queue!r} has no job, worker or task here; known are: {shown}. Pause it with --force"
         raise UsageError(msg, args.prog)
 
 
@@ -164,7 +164,7 @@ def unconfirmed_data(late: Unconfirmed) -> dict[str, Any]:
 def resume(args: Namespace, terminal: Terminal) -> int:
     """End a halt or pause. If there was none, that is not an error: the system runs, as requested."""
     with opened(args) as app:
-        resumed = app.run(app.resume(args.queue, reason=args.reason, actor=args.actor, anyway=args.anyway))
+        resumed = app.run(app.resume(args.queue, reason=args.reason, actor=args.actor, force=args.force))
         remaining = app.run(app.halts())
     if terminal.json:
         terminal.emit({"resumed": resumed, "halted": remaining})

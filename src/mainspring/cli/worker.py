@@ -24,7 +24,7 @@ NEVER = "never"
 SUPERVISED_SHARE = 0.5  # a worker with a supervisor exits when this share of its slots is stuck
 DETAIL = """\
 Runs until SIGTERM or Ctrl-C, then finishes its running jobs within --grace. A second signal stops it at once and hands
-unfinished jobs back. With several --processes or --reload, this process only supervises the workers, and restarts
+unfinished jobs back. With several --workers or --reload, this process only supervises the workers, and restarts
 each one that dies."""
 
 
@@ -42,18 +42,22 @@ def add_commands(commands: Commands) -> None:
         "--strict", action="store_true", help="take from a queue only when the queues named before it are empty"
     )
     parser.add_argument(
-        "--queue-limit", action="extend", type=parse_limits, default=[], metavar="QUEUE=N,…",
+        "--queue-concurrency", action="extend", type=parse_concurrencies, default=[], metavar="QUEUE=N,…",
         help="run at most N jobs of QUEUE at once in each worker",
     )  # fmt: skip
     parser.add_argument(
         "--concurrency", type=parse_positive, metavar="N", help="jobs at once, per worker (default: 100)"
     )
     parser.add_argument(
-        "--processes", type=parse_positive, default=1, metavar="N", help="worker processes (default: 1)"
+        "--workers",
+        type=parse_positive,
+        default=1,
+        metavar="N",
+        help="how many workers, each in its own process (default: 1)",
     )
     parser.add_argument(
         "--child-processes", type=parse_positive, metavar="N",
-        help='processes per worker for tasks with isolation="process" (default: one per processor)',
+        help='child processes per worker for tasks with isolation="process" (default: one per processor)',
     )  # fmt: skip
     parser.add_argument(
         "--grace", type=parse_seconds, metavar="LENGTH", help="how long running jobs may take to finish (default: 30s)"
@@ -61,7 +65,7 @@ def add_commands(commands: Commands) -> None:
     parser.add_argument(
         "--exit-when-stuck", type=parse_share, metavar="SHARE",
         help="exit with code 5 when this share of the slots is stuck, so that a supervisor restarts the worker: 0.5 or"
-        " never (default: 0.5 with --reload or several --processes, else never)",
+        " never (default: 0.5 with --reload or several --workers, else never)",
     )  # fmt: skip
     parser.add_argument(
         "--log-level", choices=logs.LEVELS, default="info", help="the lowest level that is logged (default: info)"
@@ -83,7 +87,7 @@ def run_worker(args: Namespace, terminal: Terminal) -> int:
         raise UsageError(msg, args.prog)
     as_json = args.log_format == "json" or (terminal.json and args.log_format is None)
     logs.set_up(args.log_level, as_json=as_json, final=True)
-    if args.parent_pipe is None and (args.processes > 1 or args.reload):
+    if args.parent_pipe is None and (args.workers > 1 or args.reload):
         return supervise(args)
     if args.parent_pipe is not None:
         stop_with_parent(args.parent_pipe)
@@ -102,11 +106,11 @@ def make_settings(args: Namespace) -> dict[str, Any]:
     from mainspring.worker.settings import subscriptions
 
     settings: dict[str, Any] = {"strict": args.strict, "log_completions": args.log_completions}
-    if args.queues or args.queue_limit:
-        settings["queues"] = subscriptions(args.queues or "*", dict(args.queue_limit))
-    for option, field in (("concurrency", "concurrency"), ("child_processes", "processes"), ("grace", "grace")):
-        if (value := getattr(args, option)) is not None:
-            settings[field] = value
+    if args.queues or args.queue_concurrency:
+        settings["queues"] = subscriptions(args.queues or "*", dict(args.queue_concurrency))
+    for name in ("concurrency", "child_processes", "grace"):
+        if (value := getattr(args, name)) is not None:
+            settings[name] = value
     if (share := exit_when_stuck(args)) is not None:
         settings["exit_when_stuck"] = share
     return settings
@@ -125,7 +129,7 @@ def exit_when_stuck(args: Namespace) -> float | None:
 def supervise(args: Namespace) -> int:
     command = [sys.executable, "-m", "mainspring", *args.argv]
     watch = Watch(Path.cwd()) if args.reload else None
-    return Supervisor(command, args.processes, watch).run()
+    return Supervisor(command, args.workers, watch).run()
 
 
 def stop_with_parent(pipe: int) -> None:
@@ -166,12 +170,12 @@ def parse_weights(text: str) -> dict[str, int]:
     return {queue.strip(): parse_positive(number) if equals else 1 for queue, equals, number in pairs}
 
 
-def parse_limits(text: str) -> list[tuple[str, int]]:
-    limits = []
+def parse_concurrencies(text: str) -> list[tuple[str, int]]:
+    concurrencies = []
     for name in parse_names(text):
         queue, equals, number = name.partition("=")
         if not equals:
             msg = f"{name!r} has no number; write mail=10"
             raise ArgumentTypeError(msg)
-        limits.append((queue.strip(), parse_positive(number)))
-    return limits
+        concurrencies.append((queue.strip(), parse_positive(number)))
+    return concurrencies

@@ -48,7 +48,7 @@ class Recorder(Worker):
     """A worker with one slot: with several slots, the order of the runs would be random."""
 
     def __init__(self, app: Mainspring, waiting: Waiting | None = None, *, schedules: bool = True) -> None:
-        super().__init__(app, concurrency=1, prefetch=0, ack_delay=0.0, processes=1, id=f"test-{next(numbers)}")
+        super().__init__(app, concurrency=1, prefetch=0, ack_delay=0.0, child_processes=1, id=f"test-{next(numbers)}")
         self.ran: list[Ran] = []
         self._reconciled = not schedules  # True keeps declared schedules out of the store
         self._waiting = waiting or Waiting()

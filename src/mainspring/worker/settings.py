@@ -31,9 +31,9 @@ class Subscription:
 Queues = str | Iterable[str | Subscription] | Mapping[str, int]
 
 
-def subscriptions(queues: Queues, limits: Mapping[str, int] | None = None) -> tuple[Subscription, ...]:
+def subscriptions(queues: Queues, concurrency: Mapping[str, int] | None = None) -> tuple[Subscription, ...]:
     """Return the subscriptions for `"*"`, `["mail", "default"]`, `{"mail": 3, "default": 1}` (weights) or a mix."""
-    limits = dict(limits or {})
+    limits = dict(concurrency or {})
     if isinstance(queues, str):
         queues = [queues]
     given: Iterable[Subscription]
@@ -43,7 +43,7 @@ def subscriptions(queues: Queues, limits: Mapping[str, int] | None = None) -> tu
         given = [queue if isinstance(queue, Subscription) else Subscription(queue) for queue in queues]
     made = tuple(Subscription(s.queue, s.weight, limits.pop(s.queue, s.concurrency)) for s in given)
     if limits:
-        msg = f"limits name queues that the worker does not take from: {', '.join(limits)}"
+        msg = f"queue_concurrency names queues that the worker does not take from: {', '.join(limits)}"
         raise ConfigurationError(msg)
     if not made:
         msg = 'a worker needs at least one queue; "*" is all of them'
@@ -82,10 +82,10 @@ class WorkerOptions(TypedDict, total=False):
     """The keyword arguments of `Worker(app, …)` and `app.worker(…)`; `WorkerSettings` says what each one means."""
 
     queues: Queues
-    limits: Mapping[str, int]  # per queue: at most this many of its jobs run at once in this worker
+    queue_concurrency: Mapping[str, int]  # per queue: at most this many of its jobs run at once in this worker
     strict: bool
     concurrency: int
-    processes: int
+    child_processes: int
     prefetch: int
     ack_delay: float
     grace: float
@@ -103,7 +103,7 @@ class WorkerSettings:
     queues: tuple[Subscription, ...] = (Subscription(EVERY_QUEUE),)
     strict: bool = False  # take from a later queue only when the earlier ones are empty
     concurrency: int = 100  # jobs at once: coroutines, threads and processes together
-    processes: int = field(default_factory=lambda: os.cpu_count() or 1)  # children for isolation="process"
+    child_processes: int = field(default_factory=lambda: os.cpu_count() or 1)  # for isolation="process"
     prefetch: int = 2000  # at most this many jobs are claimed ahead; fewer if jobs finish slowly
     ack_delay: float = 0.005  # seconds a finished job may wait for others to be written with it
     grace: float = 30.0  # seconds that running jobs get to finish when the worker stops
@@ -115,8 +115,8 @@ class WorkerSettings:
 
     def __post_init__(self) -> None:
         refuse_share(self.exit_when_stuck)
-        if self.concurrency < 1 or self.processes < 1 or self.prefetch < 0:
-            msg = "concurrency and processes are at least 1, prefetch at least 0"
+        if self.concurrency < 1 or self.child_processes < 1 or self.prefetch < 0:
+            msg = "concurrency and child_processes are at least 1, prefetch at least 0"
             raise ConfigurationError(msg)
         if min(self.ack_delay, self.grace) < 0 or min(self.heartbeat, self.upkeep) <= 0:
             msg = "ack_delay and grace must not be negative; heartbeat and upkeep must be positive"
@@ -130,5 +130,5 @@ class WorkerSettings:
             msg = f"a worker has no setting named {', '.join(sorted(unknown))}; its settings are {known}"
             raise ConfigurationError(msg)
         rest: dict[str, Any] = dict(options)
-        queues = subscriptions(rest.pop("queues", EVERY_QUEUE), rest.pop("limits", None))
+        queues = subscriptions(rest.pop("queues", EVERY_QUEUE), rest.pop("queue_concurrency", None))
         return cls(queues=queues, **rest)

@@ -328,7 +328,7 @@ class Worker:
         if self._stopping.is_set():
             self._gate.shut()
         self._executor = Executor(
-            self.app, self.id, self._progress, processes=self.settings.processes, may_start=self._may_start
+            self.app, self.id, self._progress, processes=self.settings.child_processes, may_start=self._may_start
         )
         self._acks = Acks(self.store, self.settings.ack_delay, self._confirmed, self._outage)
         self._after_ack = AfterAck(self.app)

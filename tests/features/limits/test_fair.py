@@ -237,7 +237,7 @@ async def test_what_was_not_inserted_takes_no_room() -> None:
     task = serve(app, counters, 2)
     for _ in range(5):
         await task.using(dedupe_key="once").enqueue(who="a")
-    await app.halt(accept=False)
+    await app.halt(reject_new=True)
     with pytest.raises(SystemHalted):
         await task.enqueue(who="a")
     await app.resume()

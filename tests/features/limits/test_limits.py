@@ -144,7 +144,7 @@ async def test_a_blocked_job_says_by_what_and_keeps_its_attempts(new_app: NewApp
         assert (job.waits_for, job.attempts) == ("limit:work=acme", 0)
         assert job.reason == "waits for the limit of work for acme: 1 at once"
         state = await eventually(lambda: waiting_for(app, "acme"))
-        assert (state.jobs, state.size, state.call) == ((first.id,), 1, job.waits_for)
+        assert (state.jobs, state.size, state.waits_for) == ((first.id,), 1, job.waits_for)
         crowd.open.set()
         await eventually(lambda: completed(app, 2))
 

@@ -256,7 +256,7 @@ async def test_what_was_missed_is_caught_up_within_the_grace(app: Mainspring, ki
 
 async def test_the_ledger_says_which_halt_made_a_message_late(app: Mainspring, kit: Kit, sent: Sent) -> None:
     await app.people.put(a_person("UTC", "1990-01-03"))
-    await app.halt("moving house", accept=False, actor="ana")
+    await app.halt("moving house", reject_new=True, actor="ana")
     await kit.time.advance_to(at(2025, 1, 3, 9, 5))
     await app.resume()
     await kit.drain(raise_errors=True)
@@ -317,7 +317,7 @@ async def test_a_clock_that_jumps_sends_nothing_twice(app: Mainspring, kit: Kit,
 async def test_a_halt_that_refuses_jobs_is_waited_out(app: Mainspring, kit: Kit, sent: Sent) -> None:
     await app.people.put(a_person("UTC", "06-07"))
     await kit.time.advance_to(at(2025, 6, 7, 8))
-    await app.halt("maintenance", accept=False, until=at(2025, 6, 7, 9, 5))
+    await app.halt("maintenance", reject_new=True, until=at(2025, 6, 7, 9, 5))
     await kit.time.advance_to(at(2025, 6, 7, 13), raise_errors=True)
     assert len(sent) == 1
     assert times(sent)[0] >= at(2025, 6, 7, 9, 5)

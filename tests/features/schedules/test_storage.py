@@ -111,7 +111,7 @@ async def test_a_trigger(app: Mainspring) -> None:
 
 async def test_a_trigger_that_is_refused_is_not_noted(app: Mainspring) -> None:
     await app.schedules.put("a", "daily 11:00", work(app))
-    await app.halt("moving", accept=False)
+    await app.halt("moving", reject_new=True)
     with pytest.raises(SystemHalted):
         await app.schedules.trigger("a")
     assert (await newest(app)).action == "halt"

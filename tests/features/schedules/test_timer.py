@@ -210,7 +210,7 @@ async def test_after_downtime_each_occurrence_is_caught_up_or_explained(
 
 async def test_a_halt_that_refuses_jobs_is_downtime(app: Mainspring, kit: Kit, runs: Noted, note: Note) -> None:
     await app.schedules.put("a", "*/10 * * * *", note.prepare())
-    await app.halt("stop", accept=False)
+    await app.halt("stop", reject_new=True)
     await kit.time.advance(minutes=22)
     assert await ledger(app) == []
     await app.resume()
@@ -223,7 +223,7 @@ async def test_a_halt_that_refuses_jobs_is_downtime(app: Mainspring, kit: Kit, r
 async def test_the_ledger_tells_of_the_halt_that_was_in_the_way(app: Mainspring, kit: Kit, note: Note) -> None:
     await app.schedules.put("a", "*/10 * * * *", note.prepare())
     await app.schedules.put("skips", "*/10 * * * *", note.prepare(), misfire="skip")
-    await app.halt("moving house", accept=False, actor="ana")
+    await app.halt("moving house", reject_new=True, actor="ana")
     await kit.time.advance(minutes=32)
     await app.resume()
     await kit.drain()
@@ -240,7 +240,7 @@ async def test_the_ledger_tells_of_the_halt_that_was_in_the_way(app: Mainspring,
 
 async def test_what_was_missed_after_a_halt_is_not_blamed_on_it(app: Mainspring, kit: Kit, note: Note) -> None:
     await app.schedules.put("a", "*/10 * * * *", note.prepare(), misfire=Misfire.all())
-    await app.halt("moving", accept=False, actor="ana")
+    await app.halt("moving", reject_new=True, actor="ana")
     await kit.time.advance(minutes=12)
     await app.resume()
     kit.clock.advance(timedelta(minutes=20))  # nobody is there
@@ -255,7 +255,7 @@ async def test_what_was_missed_after_a_halt_is_not_blamed_on_it(app: Mainspring,
 @pytest.mark.slow
 async def test_a_halt_is_noted_now_and_then_and_not_at_each_try(app: Mainspring, kit: Kit, note: Note) -> None:
     await app.schedules.put("a", "30 * * * *", note.prepare())
-    await app.halt("moving", accept=False, actor="ana")
+    await app.halt("moving", reject_new=True, actor="ana")
     await kit.time.advance(minutes=30)
     versions = set()
     for _ in range(60):

@@ -257,7 +257,7 @@ class World:
                 accept = self._rng.random() < 0.4
                 self.note(f"the system was halted, and {'took' if accept else 'refused'} new jobs")
                 self.halts.append(Halted(self.now(), None, accepts=accept))
-                await app.halt("moving", accept=accept, actor="ana")
+                await app.halt("moving", reject_new=not accept, actor="ana")
 
     async def _end_runs(self) -> None:
         self.note("runs ended")

@@ -47,7 +47,7 @@ class LimitState:
     kind: str  # limit, rate or fair
     name: str
     key: str  # empty if the limit has no keys
-    call: str  # the `waits_for` of jobs that it blocks
+    waits_for: str  # the `waits_for` of jobs that it blocks
     waiting: bool  # whether jobs may wait for it
     size: int  # a limit's slots; a rate's burst
     jobs: tuple[str, ...] = ()  # the jobs that hold its slots
