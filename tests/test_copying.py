@@ -301,7 +301,7 @@ async def test_what_does_not_end_in_time_is_left_alone(
     if before:
         await source.halt(before)
     with pytest.raises(CopyFailed, match=f"greet {held.id} on w1 did not end within 0 s. Nothing was copied, both st"):
-        await Copy(source, target, wait=0).run()
+        await Copy(source, target, timeout=0).run()
     assert await copying.system_halt(source) == before
     assert await halted(target) is None
 

@@ -264,7 +264,7 @@ async def taken_over(app: Mainspring, clock: ManualClock, seconds: float, ear: E
     await join(app.store, "ghost")
     await app.store.claim("ghost", [Want("*", 1)])
     await app.store.reap()  # how it is now is what later looks are compared with
-    worker = app.worker(heartbeat=0.01, upkeep=0.01)
+    worker = app.worker(heartbeat_interval=0.01, maintenance_interval=0.01)
     serving = asyncio.create_task(worker.serve())
     await ear.hears(WorkerHeartbeat)
     clock.advance(seconds)

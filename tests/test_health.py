@@ -106,7 +106,7 @@ def test_due_jobs_that_wait_too_long_although_somebody_takes_them(app: Mainsprin
     clock.advance(20)
     health = app.run(app.health())
     assert (health.state, health.workers, health.unattended) == (State.OK, 1, ())
-    health = app.run(app.health(late=timedelta(seconds=10)))
+    health = app.run(app.health(max_lateness=timedelta(seconds=10)))
     assert health.state is State.DEGRADED
     assert health.problems == ("the oldest job of queue mail has been due for 20 s",)
 

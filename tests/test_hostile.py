@@ -117,7 +117,7 @@ def test_an_option_that_cannot_be_kept_is_refused_before_anything_is_enqueued(op
         lambda: Throttle("\0", per=1),
         lambda: Retry.fixed(timedelta.max),
         lambda: Retry.delays(1, timedelta.max),
-        lambda: Retry(cap=MANY_DIGITS),
+        lambda: Retry(max_delay=MANY_DIGITS),
         lambda: Retry(max_attempts=MANY_DIGITS),
         lambda: Snooze(timedelta.max),
         lambda: Snooze(1e300),

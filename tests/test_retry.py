@@ -19,7 +19,7 @@ def delays(retry: Retry, attempts: int = 5) -> list[int | None]:
 
 
 def test_delays_double_up_to_the_cap() -> None:
-    assert delays(Retry(base=1, cap=5, jitter=0)) == [1000, 2000, 4000, 5000, 5000]
+    assert delays(Retry(base=1, max_delay=5, jitter=0)) == [1000, 2000, 4000, 5000, 5000]
 
 
 def test_by_default_there_are_three_attempts_a_minute_and_more_apart() -> None:
@@ -33,7 +33,11 @@ def test_by_default_there_are_three_attempts_a_minute_and_more_apart() -> None:
 
 
 def test_times_may_be_timedeltas() -> None:
-    assert delays(Retry(base=timedelta(minutes=1), cap=timedelta(minutes=3), jitter=0), 3) == [60_000, 120_000, 180_000]
+    assert delays(Retry(base=timedelta(minutes=1), max_delay=timedelta(minutes=3), jitter=0), 3) == [
+        60_000,
+        120_000,
+        180_000,
+    ]
 
 
 def test_a_fixed_delay_stays_the_same() -> None:
@@ -67,14 +71,14 @@ def test_a_delay_of_nothing_is_no_giving_up() -> None:
 @given(attempt=st.integers(1, 10), jitter=st.floats(0, 1))
 def test_jitter_lengthens_delays_below_the_cap(attempt: int, jitter: float) -> None:
     planned = 1000 * 2 ** (attempt - 1)
-    jittered = Retry(base=1, cap=10_000, jitter=jitter).delay(attempt, ERROR)
+    jittered = Retry(base=1, max_delay=10_000, jitter=jitter).delay(attempt, ERROR)
     assert jittered is not None
     assert planned <= jittered <= planned * (1 + jitter) + 1
 
 
 @given(attempt=st.integers(7, 10_000), jitter=st.floats(0, 1))
 def test_delays_that_reach_the_cap_are_spread_below_it(attempt: int, jitter: float) -> None:
-    delay = Retry(base=1, cap=60, jitter=jitter).delay(attempt, ERROR)
+    delay = Retry(base=1, max_delay=60, jitter=jitter).delay(attempt, ERROR)
     assert delay is not None
     assert 60_000 / (1 + jitter) - 1 <= delay <= 60_000
 
@@ -89,17 +93,17 @@ def test_fixed_and_explicit_delays_are_lengthened_by_their_jitter(retry: Retry) 
 
 @given(
     base=st.floats(0, 1e6),
-    cap=st.floats(0, 1e6),
+    max_delay=st.floats(0, 1e6),
     factor=st.floats(1, 10),
     attempt=st.integers(1, 1_000_000),
     jitter=st.floats(0, 2),
 )
 def test_no_delay_exceeds_the_cap_however_many_attempts(
-    base: float, cap: float, factor: float, attempt: int, jitter: float
+    base: float, max_delay: float, factor: float, attempt: int, jitter: float
 ) -> None:
-    delay = Retry(base=base, cap=cap, factor=factor, jitter=jitter).delay(attempt, ERROR)
+    delay = Retry(base=base, max_delay=max_delay, factor=factor, jitter=jitter).delay(attempt, ERROR)
     assert delay is not None
-    assert 0 <= delay <= round(cap * 1000)
+    assert 0 <= delay <= round(max_delay * 1000)
 
 
 # -- which errors ---------------------------------------------------------------------------------
@@ -129,7 +133,7 @@ def test_errors_that_are_never_retried_win() -> None:
     [
         {"max_attempts": 0},
         {"base": -1},
-        {"cap": timedelta(seconds=-1)},
+        {"max_delay": timedelta(seconds=-1)},
         {"jitter": -0.1},
         {"factor": 0.5},
     ],

@@ -33,7 +33,7 @@ from mainspring.features.limits.timer import LimitTimer
 from mainspring.guards import Guards
 from mainspring.halting import CONFIRM_WITHIN, HaltResult, explained, seconds_of, wait_for_workers, write_halt
 from mainspring.handle import JobHandle
-from mainspring.health import LATE, TIMEOUT, Contact, Health, examine
+from mainspring.health import MAX_LATENESS, TIMEOUT, Contact, Health, examine
 from mainspring.humanize import show_moment
 from mainspring.job import Inserted, NewJob, check_prepared, check_queue
 from mainspring.jobs import Jobs
@@ -509,9 +509,9 @@ class Mainspring:
     async def stats(self) -> Stats:
         return await self.store.stats()
 
-    async def health(self, *, late: timedelta = LATE, timeout: float = TIMEOUT) -> Health:
+    async def health(self, *, max_lateness: timedelta = MAX_LATENESS, timeout: float = TIMEOUT) -> Health:
         """Return whether all is well. Never raise; report a store that does not answer within `timeout` as down."""
-        return await examine(self.store, self.contact, late=late, timeout=timeout)
+        return await examine(self.store, self.contact, max_lateness=max_lateness, timeout=timeout)
 
     async def audit(self, *, limit: int = 100) -> list[AuditEntry]:
         return await self.store.audit(limit=limit)

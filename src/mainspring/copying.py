@@ -135,7 +135,7 @@ class Copy:
         target: Store,
         *,
         history: bool = False,
-        wait: float = 300.0,
+        timeout: float = 300.0,  # seconds that running jobs may take to finish
         skip_conflicts: bool = False,
         stay_halted: bool = False,
         tell: Callable[[Step], None] = lambda _: None,
@@ -145,7 +145,7 @@ class Copy:
         self.words = Words.of(source, target)
         self.report = Report(source.url, target.url)
         self._history = history
-        self._wait = wait
+        self._timeout = timeout
         self._skip_conflicts = skip_conflicts
         self._stay_halted = stay_halted
         self._tell = tell
@@ -242,7 +242,7 @@ class Copy:
 
         Not every store knows that for sure (an index of DynamoDB may be late), so the sweeps check it too.
         """
-        end = time.monotonic() + self._wait
+        end = time.monotonic() + self._timeout
         most = running = await self.source.under_way()
         while running:
             self._tell(Step("waiting for running jobs", most - running, most))
@@ -259,7 +259,7 @@ class Copy:
         for undo in reversed(self._undo):  # the source last: its halt says that a copy is under way
             await undo()
         now = "Nothing was copied, both stores go on as before" if self._undo else "Both stores stay halted"
-        msg = f"{listed} did not end within {self._wait:g} s. {now}; try later, or --wait longer"
+        msg = f"{listed} did not end within {self._timeout:g} s. {now}; try later, or give a longer --timeout"
         raise CopyFailed(msg)
 
     # -- sweeping -----------------------------------------------------------------------------

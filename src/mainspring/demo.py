@@ -44,7 +44,7 @@ async def welcome(guest: str) -> str:
     return f"welcomed {guest}"
 
 
-@app.task(queue="payments", retry=Retry(max_attempts=4, base=1, cap=5))
+@app.task(queue="payments", retry=Retry(max_attempts=4, base=1, max_delay=5))
 async def charge(guest: str, cents: int) -> str:
     """Fail now and then, like talking to a bank; the job is retried."""
     await asyncio.sleep(0.1)

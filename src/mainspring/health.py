@@ -28,7 +28,7 @@ from mainspring.stores.protocol import EVERY_QUEUE, DueTask, Locking, Stats, Sto
 
 T = TypeVar("T")
 
-LATE = timedelta(minutes=5)
+MAX_LATENESS = timedelta(minutes=5)
 TIMEOUT = 5.0  # seconds
 PROBE = "health"  # the name under which `Contact` knows the health check
 
@@ -121,7 +121,9 @@ def is_throttled(measures: Mapping[str, float]) -> bool:
     return measures.get("throttling", 0) > 0
 
 
-async def examine(store: Store, contact: Contact, *, late: timedelta = LATE, timeout: float = TIMEOUT) -> Health:
+async def examine(
+    store: Store, contact: Contact, *, max_lateness: timedelta = MAX_LATENESS, timeout: float = TIMEOUT
+) -> Health:
     try:
         stats = await within(timeout, store.stats())
     except Exception as error:  # noqa: BLE001 - any error means that the store is down
@@ -130,7 +132,7 @@ async def examine(store: Store, contact: Contact, *, late: timedelta = LATE, tim
         lost_at, why = contact.lost_at or now, contact.error
         return Health(State.DOWN, now, store.url, (problem,), reachable=False, lost_at=lost_at, error=why)
     contact.answered(PROBE)
-    health = judge(stats, to_datetime(store.clock.now()), store.url, late)
+    health = judge(stats, to_datetime(store.clock.now()), store.url, max_lateness)
     for problem in (clock_problem(store.clock) or contact.clock, await write_problem(store, timeout)):
         if problem:
             health = replace(health, state=State.DEGRADED, problems=(problem, *health.problems))
@@ -188,7 +190,7 @@ async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
     raise StoreUnavailable(msg)
 
 
-def judge(stats: Stats, now: datetime, store: str, late: timedelta = LATE) -> Health:
+def judge(stats: Stats, now: datetime, store: str, max_lateness: timedelta = MAX_LATENESS) -> Health:
     alive = [worker for worker in stats.workers if worker.alive]
     served = {queue for worker in alive for queue in worker.queues}
     waiting = {queue: oldest for queue, oldest in stats.oldest_due.items() if not is_halted(stats, queue)}
@@ -202,7 +204,7 @@ def judge(stats: Stats, now: datetime, store: str, late: timedelta = LATE) -> He
     problems += [
         f"no live worker of queue {task.queue} knows task {task.task} ({shown_due(task.due)} due)" for task in unknown
     ]
-    if oldest_in and now - waiting[oldest_in] > late:
+    if oldest_in and now - waiting[oldest_in] > max_lateness:
         seconds = (now - waiting[oldest_in]).total_seconds()
         problems.append(f"the oldest job of queue {oldest_in} has been due for {seconds:.0f} s")
     if is_throttled(stats.measures):

@@ -32,9 +32,9 @@ def problem_of_attempts(number: object) -> str | None:
 class Retry:
     """When to retry a failed job. Exponential by default: 60 s, 120 s, 240 s … up to an hour, each up to 20 % longer.
 
-    No delay is longer than the cap. Delays that reach the cap are spread over the 20 % below it.
+    No delay is longer than `max_delay`. Delays that reach it are spread over the 20 % below it.
 
-    Retry(max_attempts=5, base=1, cap=300)          1 s, 2 s, 4 s, 8 s
+    Retry(max_attempts=5, base=1, max_delay=300)    1 s, 2 s, 4 s, 8 s
     Retry.fixed(30)                                 always 30 s
     Retry.delays(30, 60)                            30 s, then 60 s: three attempts
     Retry.by(lambda attempt, error: attempt * 10)   seconds, or None to give up
@@ -43,8 +43,8 @@ class Retry:
 
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     base: Delay = 60.0
-    cap: Delay = 3600.0
-    jitter: float = 0.2  # each delay is lengthened by up to this share of itself, within the cap
+    max_delay: Delay = 3600.0
+    jitter: float = 0.2  # each delay is lengthened by up to this share of itself, within max_delay
     factor: float = 2.0
     explicit: tuple[Delay, ...] = ()  # used in order; the last one is repeated
     function: Callable[[int, BaseException], Delay | None] | None = None
@@ -55,7 +55,7 @@ class Retry:
         if problem := problem_of_attempts(self.max_attempts):
             raise ConfigurationError(problem)
         if (
-            any(duration(delay) < 0 for delay in (self.base, self.cap, *self.explicit))
+            any(duration(delay) < 0 for delay in (self.base, self.max_delay, *self.explicit))
             or self.jitter < 0
             or self.factor < 1
         ):
@@ -64,8 +64,8 @@ class Retry:
 
     @classmethod
     def fixed(cls, delay: Delay, *, max_attempts: int = DEFAULT_MAX_ATTEMPTS, jitter: float = 0.0) -> Retry:
-        cap = duration(delay) / 1000 * (1 + jitter)
-        return cls(max_attempts=max_attempts, base=delay, cap=cap, factor=1.0, jitter=jitter)
+        max_delay = duration(delay) / 1000 * (1 + jitter)
+        return cls(max_attempts=max_attempts, base=delay, max_delay=max_delay, factor=1.0, jitter=jitter)
 
     @classmethod
     def delays(cls, *delays: Delay, max_attempts: int | None = None, jitter: float = 0.0) -> Retry:
@@ -95,7 +95,7 @@ class Retry:
             return None
         longest = duration(planned) * (1 + self.jitter)
         if self.function is None and not self.explicit:
-            longest = min(longest, duration(self.cap))
+            longest = min(longest, duration(self.max_delay))
         return round(random.uniform(longest / (1 + self.jitter), longest))  # noqa: S311 - spreads load
 
     def _planned(self, attempt: int, error: BaseException) -> Delay | None:
@@ -103,8 +103,8 @@ class Retry:
             return self.function(attempt, error)
         if self.explicit:
             return self.explicit[min(attempt, len(self.explicit)) - 1]
-        exponent = min(attempt - 1, 64)  # beyond that the cap has long been reached
-        return min(duration(self.base) * self.factor**exponent, duration(self.cap)) / 1000
+        exponent = min(attempt - 1, 64)  # beyond that max_delay has long been reached
+        return min(duration(self.base) * self.factor**exponent, duration(self.max_delay)) / 1000
 
     def to_data(self) -> dict[str, Any]:
         """Return the policy as JSON data, for a job with its own policy. Code and exception types cannot be stored."""
@@ -114,7 +114,7 @@ class Retry:
         return {
             "max_attempts": self.max_attempts,
             "base": duration(self.base) / 1000,
-            "cap": duration(self.cap) / 1000,
+            "max_delay": duration(self.max_delay) / 1000,
             "jitter": self.jitter,
             "factor": self.factor,
             "explicit": [duration(d) / 1000 for d in self.explicit],

@@ -16,7 +16,7 @@ from tests.chaos.nursery import Nursery, Process
 from tests.chaos.waiting import wait_until
 
 WORKERS, ENQUEUERS = 3, 2
-WORKER: dict[str, Any] = {"concurrency": 4, "prefetch": 20, "heartbeat": 0.2, "upkeep": 0.2}
+WORKER: dict[str, Any] = {"concurrency": 4, "prefetch": 20, "heartbeat_interval": 0.2, "maintenance_interval": 0.2}
 CRASHED = "SELECT worker FROM attempts WHERE job_id = ? AND move = 'crash'"
 
 

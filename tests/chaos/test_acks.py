@@ -13,7 +13,7 @@ from tests.chaos.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 
-WORKER: dict[str, Any] = {"concurrency": 4, "prefetch": 20, "upkeep": 0.05}
+WORKER: dict[str, Any] = {"concurrency": 4, "prefetch": 20, "maintenance_interval": 0.05}
 COMMIT = 0.5  # seconds that one commit may take, on a machine that has other things to do
 SUSPECTS = "SELECT 1 FROM jobs WHERE crashes > 0 LIMIT 1"
 

@@ -12,7 +12,13 @@ from tests.chaos.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 
-WORKER: dict[str, Any] = {"concurrency": 1, "prefetch": 0, "heartbeat": 0.1, "upkeep": 0.1, "settings": "lease=1"}
+WORKER: dict[str, Any] = {
+    "concurrency": 1,
+    "prefetch": 0,
+    "heartbeat_interval": 0.1,
+    "maintenance_interval": 0.1,
+    "settings": "lease=1",
+}
 
 
 @each_store_if_long

@@ -15,7 +15,12 @@ from tests.chaos.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 
-WORKER: dict[str, Any] = {"heartbeat": 0.1, "upkeep": 0.1, "settings": "busy_timeout=0.2", "log_level": "debug"}
+WORKER: dict[str, Any] = {
+    "heartbeat_interval": 0.1,
+    "maintenance_interval": 0.1,
+    "settings": "busy_timeout=0.2",
+    "log_level": "debug",
+}
 LOCKED = "StoreBusy: {path} is locked by another program; end its transaction and try again"
 GONE = "StoreVanished: {path} is gone or was replaced while in use; put it back, and it will be opened again"
 

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 
 CLEAR = "StoreFull: no room left on the disk of {path}; nothing was changed; free some and try again"
 MOUNT = 'mount -t tmpfs -o size="$1" tmpfs "$2" && shift 2 && exec "$@"'
-WORKER: dict[str, Any] = {"heartbeat": 0.2, "upkeep": 0.2}
+WORKER: dict[str, Any] = {"heartbeat_interval": 0.2, "maintenance_interval": 0.2}
 
 
 def with_disk(size: str, disk: Path) -> list[str]:

@@ -45,7 +45,7 @@ def start_delays(ledger: Ledger) -> list[float]:
     return [max(0, runs[0].start - enqueued[job_id]) / 1e9 for job_id, runs in ledger.runs.items()]
 
 
-WORKER: dict[str, Any] = {"concurrency": 2, "heartbeat": 0.2, "upkeep": 0.2}
+WORKER: dict[str, Any] = {"concurrency": 2, "heartbeat_interval": 0.2, "maintenance_interval": 0.2}
 
 
 def test_all_may_start_at_once_where_there_is_no_database_yet(forks: Forks, tmp_path: Path, chaos: Chaos) -> None:

@@ -19,7 +19,7 @@ from tests.chaos.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 
-WORKER: dict[str, Any] = {"heartbeat": 0.1, "upkeep": 0.1}
+WORKER: dict[str, Any] = {"heartbeat_interval": 0.1, "maintenance_interval": 0.1}
 
 LEASE = 4.0  # seconds, where it is not for the first to run out
 

@@ -28,7 +28,7 @@ RECOVERED = 0.9  # of the rate before
 KEPT = 0.5  # of it, while a transaction is held open
 WITHIN = 180.0  # seconds for that; most of them are measurements
 LEASE = 4.0  # seconds
-WORKER: dict[str, Any] = {"heartbeat": 0.5, "upkeep": 0.5, "settings": f"lease={LEASE}"}
+WORKER: dict[str, Any] = {"heartbeat_interval": 0.5, "maintenance_interval": 0.5, "settings": f"lease={LEASE}"}
 
 
 class Drains:

@@ -293,7 +293,7 @@ def test_given_up_or_interrupted_it_leaves_the_jobs_where_they_are(
     enqueue(source, notes=range(3), slow=1000)
     worker = work(start, monkeypatch, source, "--concurrency", "1")
     wait_until((tmp_path / "started").exists)
-    done = copy(tmp_path, source, TARGET, "--wait", "0.3s")
+    done = copy(tmp_path, source, TARGET, "--timeout", "0.3s")
     assert done.returncode == 1
     assert "did not end within 0.3 s. Nothing was copied, both stores go on as before" in done.stderr
     assert halt_of(source) == ""

@@ -48,7 +48,7 @@ def test_a_list_is_a_table(jobs: Run, shop: Shop) -> None:
 
 
 def test_what_waits_to_be_called_has_no_time_and_says_what_for(jobs: Run, shop: Shop) -> None:
-    @shop.app.task(fair=Fair(key=lambda p: p.tenant, width=1))
+    @shop.app.task(fair=Fair(key=lambda p: p.tenant, size=1))
     async def convert(tenant: str) -> None: ...
 
     _, second = [convert.enqueue_sync(tenant="t1").id for _ in range(2)]

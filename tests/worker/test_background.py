@@ -22,7 +22,7 @@ async def test_a_worker_in_the_background_has_joined_on_entry_and_left_on_exit()
     async def double(number: int) -> int:
         return 2 * number
 
-    async with app.worker(heartbeat=0.05) as worker:
+    async with app.worker(heartbeat_interval=0.05) as worker:
         assert_type(worker, Worker)
         assert [one.id for one in (await app.stats()).workers] == [worker.id]
         assert await (await double.enqueue(number=4)).result(timeout=DEADLINE) == 8
@@ -56,7 +56,7 @@ async def test_running_jobs_have_the_grace_to_finish_on_exit() -> None:
         await go_on.wait()
         return "finished"
 
-    async with app.worker(heartbeat=0.05, grace=DEADLINE):
+    async with app.worker(heartbeat_interval=0.05, grace=DEADLINE):
         handle = await slow.enqueue()
         await started.wait()
         asyncio.get_running_loop().call_later(0.01, go_on.set)
@@ -71,7 +71,7 @@ async def test_a_job_that_outlasts_the_grace_is_handed_back() -> None:
         started.set()
         await asyncio.Event().wait()
 
-    async with app.worker(heartbeat=0.05, grace=0):
+    async with app.worker(heartbeat_interval=0.05, grace=0):
         handle = await endless.enqueue()
         await started.wait()
     job = await handle.get()
@@ -113,7 +113,7 @@ async def test_a_start_that_is_given_up_leaves_no_worker_behind(monkeypatch: pyt
     assert not [task for task in asyncio.all_tasks() if "worker" in task.get_name()]
 
 
-@pytest.mark.parametrize("name", ["mainspring-claim", "mainspring-upkeep"])
+@pytest.mark.parametrize("name", ["mainspring-claim", "mainspring-maintenance"])
 async def test_a_worker_that_dies_is_logged_at_once_and_raised_on_exit(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -38,7 +38,7 @@ async def test_a_jobs_life_in_events(app: Mainspring) -> None:
             await told.wait()
 
     told = asyncio.Event()
-    async with working(app, heartbeat=60) as worker:
+    async with working(app, heartbeat_interval=60) as worker:
         job = await work.using(dedupe_key="k").enqueue()
         await work.using(dedupe_key="k").enqueue()
         await eventually(lambda: any(isinstance(event, JobProgressed) for event in events))

@@ -514,7 +514,7 @@ async def test_a_running_job_is_cancelled(app: Mainspring, threaded: bool) -> No
         assert ctx.cancelled
         ctx.raise_if_cancelled()
 
-    async with working(app, heartbeat=60):  # woken, not by chance
+    async with working(app, heartbeat_interval=60):  # woken, not by chance
         job = await (in_thread if threaded else on_loop).enqueue()
         await eventually(begun.is_set)
         assert not await app.jobs.cancel(job.id, reason="changed our mind")
@@ -638,7 +638,7 @@ async def test_a_zombie_that_finishes_is_told_so(app: Mainspring, caplog: pytest
         gate.wait(10)
         return "zombie"
 
-    async with working(app, heartbeat=60):
+    async with working(app, heartbeat_interval=60):
         job = await work.enqueue()
         await reached(app, job.id, statuses=(Status.RUNNING,))
         steal(app, job.id)

@@ -77,7 +77,7 @@ async def test_after_a_pause_longer_than_the_lease_lost_jobs_do_not_start() -> N
     """Jobs that were claimed ahead, and that another worker has taken over while this one was stopped."""
     app = new_app()
     turnstile = Turnstile(app)
-    async with working(app, concurrency=1, heartbeat=3600) as worker:
+    async with working(app, concurrency=1, heartbeat_interval=3600) as worker:
         prefetching(worker)
         await ahead(app, turnstile)
         await app.store.leave(worker.id)  # its jobs are given back

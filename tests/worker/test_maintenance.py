@@ -74,15 +74,15 @@ async def test_a_mountain_of_what_has_expired_does_not_keep_from_looking_for_the
 async def test_after_a_long_pause_the_others_have_time_for_a_heartbeat_and_so_have_we() -> None:
     """When a machine has slept, the worker that looks first must not take jobs from the others, or from itself."""
     store = FaultyStore(lease=0.4)
-    async with working(Mainspring(store), upkeep=3600) as worker:
-        upkeep, time = worker._maintenance, worker._loop.time
+    async with working(Mainspring(store), maintenance_interval=3600) as worker:
+        tending, time = worker._maintenance, worker._loop.time
         await eventually(lambda: worker._heartbeat.beaten_at > 0)
 
         async def look(pause: float) -> float:
             """How long the look took after such a pause."""
             began = time()
-            upkeep._looked_at = began - pause
-            await upkeep.look_after_others(every=1.0)
+            tending._looked_at = began - pause
+            await tending.look_after_others(every=1.0)
             return time() - began
 
         assert await look(pause=60) >= store.lease / 2

@@ -52,7 +52,7 @@ def test_it_is_told_of_at_growing_intervals(outage: Outage, watch: Watch, log: p
 
 
 def test_of_several_loops_the_first_is_told_of(outage: Outage, log: pytest.LogCaptureFixture) -> None:
-    for loop in ("heartbeat", "claim", "upkeep", "heartbeat"):
+    for loop in ("heartbeat", "claim", "maintenance", "heartbeat"):
         outage.failed(loop, StoreUnavailable())
     assert warnings(log) == [("heartbeat", 0.0)]
 
@@ -69,7 +69,7 @@ def test_the_end_is_told_of_when_all_are_back(outage: Outage, watch: Watch, log:
     outage.failed("heartbeat", StoreUnavailable())
     watch.now = 4.0
     outage.worked("heartbeat")
-    outage.worked("upkeep")  # which had not tried
+    outage.worked("maintenance")  # which had not tried
     assert not fields_of(log, "store_back")
     watch.now = 8.0  # it waited before it tried again
     outage.worked("claim")

@@ -53,8 +53,8 @@ def test_every_queue_may_stand_behind_others_and_may_have_a_limit_itself() -> No
         {"prefetch": -1},
         {"ack_delay": -0.1},
         {"grace": -1},
-        {"heartbeat": 0},
-        {"upkeep": 0},
+        {"heartbeat_interval": 0},
+        {"maintenance_interval": 0},
         {"queues": (Subscription("a"), Subscription("a"))},
     ],
 )

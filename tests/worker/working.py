@@ -20,7 +20,7 @@ from mainspring.worker import Worker
 from mainspring.worker.run import Run
 
 DEADLINE = 60.0  # seconds; far more than anything takes, for a machine that has other things to do
-QUICK: dict[str, Any] = {"heartbeat": 0.03, "upkeep": 0.03, "grace": 5.0}
+QUICK: dict[str, Any] = {"heartbeat_interval": 0.03, "maintenance_interval": 0.03, "grace": 5.0}
 
 
 async def eventually(condition: Callable[[], Any], within: float = DEADLINE) -> Any:

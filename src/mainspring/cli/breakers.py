@@ -70,7 +70,7 @@ def list_breakers(args: Namespace, terminal: Terminal) -> int:
 
 def open_breaker(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
-        app.run(app.breakers.open(args.name, reason=args.reason, lasting=args.length))
+        app.run(app.breakers.open(args.name, reason=args.reason, open_for=args.length))
         say(terminal, app.run(app.breakers.get(args.name)), app.now())
     return Exit.OK
 

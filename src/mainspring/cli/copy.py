@@ -36,8 +36,8 @@ def add_commands(commands: Commands) -> None:
         "--history", action="store_true", help="copy completed and cancelled jobs too; also possible in a later run"
     )
     parser.add_argument(
-        "--wait", type=parse_seconds, default=300.0, metavar="LENGTH",
-        help="how long running jobs may take to finish (default: 5min)",
+        "--timeout", type=parse_seconds, default=300.0, metavar="LENGTH",
+        help="give up if running jobs take longer than this to finish (default: 5min)",
     )  # fmt: skip
     parser.add_argument(
         "--skip-conflicts", action="store_true",
@@ -70,7 +70,7 @@ def carry_out(args: Namespace, terminal: Terminal, source: Mainspring, target: M
     source.run(target.store.open())
     with watching(terminal) as tell:
         task = Copy(
-            source.store, target.store, history=args.history, wait=args.wait, skip_conflicts=args.skip_conflicts,
+            source.store, target.store, history=args.history, timeout=args.timeout, skip_conflicts=args.skip_conflicts,
             stay_halted=args.stay_halted, tell=tell,
         )  # fmt: skip
         report = source.run(task.run())

@@ -20,7 +20,7 @@ from mainspring.cli.parser import Commands, add_command, add_store_options
 from mainspring.cli.table import printable
 from mainspring.cli.terminal import Terminal
 from mainspring.errors import MainspringError
-from mainspring.health import LATE, Health, describe_stuck
+from mainspring.health import MAX_LATENESS, Health, describe_stuck
 from mainspring.humanize import show_length, show_relative
 from mainspring.job import WAITING, Status
 from mainspring.stores.protocol import Filter, Finding, Severity, Stats, shown_due
@@ -238,7 +238,7 @@ def check_attended(health: Health) -> Finding:
         queues = ", ".join(health.unattended)
         advice = f"start one: mainspring worker module:app --queues {','.join(health.unattended)}"
         return Finding(Severity.WARNING, "lateness", f"jobs are due that no worker takes, in: {queues}", advice)
-    if health.oldest_due is not None and health.at - health.oldest_due > LATE:
+    if health.oldest_due is not None and health.at - health.oldest_due > MAX_LATENESS:
         length = show_length((health.at - health.oldest_due).total_seconds())
         shown = f"the oldest job of queue {health.oldest_in} has been due for {length}"
         return Finding(Severity.WARNING, "lateness", shown, "start more workers, or raise --concurrency")
@@ -309,7 +309,9 @@ def lacking(lack: Lack) -> str:
 
 def check_occasions(app: Mainspring, now: datetime) -> Iterator[Finding]:
     """Find overdue occasions: they wait for a worker with a handler for their kind, and nothing else reports that."""
-    overdue = [occasion for occasion in app.run(app.occasions.upcoming(timedelta())) if now - occasion.due > LATE]
+    overdue = [
+        occasion for occasion in app.run(app.occasions.upcoming(timedelta())) if now - occasion.due > MAX_LATENESS
+    ]
     if overdue:
         kinds = ", ".join(sorted({occasion.kind for occasion in overdue}))
         shown = f"people's occasions are due and not sent, the oldest {show_relative(overdue[0].due, now)}: {kinds}"

@@ -89,8 +89,8 @@ class WorkerOptions(TypedDict, total=False):
     prefetch: int
     ack_delay: float
     grace: float
-    heartbeat: float
-    upkeep: float
+    heartbeat_interval: float
+    maintenance_interval: float
     exit_when_stuck: float | None
     log_completions: bool
     id: str
@@ -107,8 +107,8 @@ class WorkerSettings:
     prefetch: int = 2000  # at most this many jobs are claimed ahead; fewer if jobs finish slowly
     ack_delay: float = 0.005  # seconds a finished job may wait for others to be written with it
     grace: float = 30.0  # seconds that running jobs get to finish when the worker stops
-    heartbeat: float = 1.0  # seconds between heartbeats
-    upkeep: float = 1.0  # seconds between looks for dead workers and stalled jobs
+    heartbeat_interval: float = 1.0  # seconds
+    maintenance_interval: float = 1.0  # seconds between checks for dead workers and stalled jobs
     log_completions: bool = False  # log each job that completes at info rather than debug
     exit_when_stuck: float | None = None  # hand back the jobs and exit when this share of the slots is stuck
     id: str = field(default_factory=new_worker_id)
@@ -118,8 +118,10 @@ class WorkerSettings:
         if self.concurrency < 1 or self.child_processes < 1 or self.prefetch < 0:
             msg = "concurrency and child_processes are at least 1, prefetch at least 0"
             raise ConfigurationError(msg)
-        if min(self.ack_delay, self.grace) < 0 or min(self.heartbeat, self.upkeep) <= 0:
-            msg = "ack_delay and grace must not be negative; heartbeat and upkeep must be positive"
+        if min(self.ack_delay, self.grace) < 0 or min(self.heartbeat_interval, self.maintenance_interval) <= 0:
+            msg = (
+                "ack_delay and grace must not be negative; heartbeat_interval and maintenance_interval must be positive"
+            )
             raise ConfigurationError(msg)
         refuse_contradictions(self.queues)
 

@@ -2,7 +2,7 @@
 
 `serve` is the table of contents. Nine supervised loops run side by side, and the heartbeat in its own thread:
 claim (store → `Run`s), acks (outcomes → store), aftermath (what follows from acks), progress (reports → store), gate
-(what is halted), breakers (what other processes opened or closed), timers (schedules → jobs), upkeep (takeovers,
+(what is halted), breakers (what other processes opened or closed), timers (schedules → jobs), maintenance (takeovers,
 retention), unknown tasks (jobs that no worker can run).
 """
 
@@ -205,7 +205,9 @@ class Worker:
                     supervised("breakers", self._breakers_step, self._outage), name="mainspring-breakers"
                 ),
                 asyncio.create_task(supervised("timers", self._timer_step, self._outage), name="mainspring-timers"),
-                asyncio.create_task(supervised("upkeep", self._upkeep_step, self._outage), name="mainspring-upkeep"),
+                asyncio.create_task(
+                    supervised("maintenance", self._maintenance_step, self._outage), name="mainspring-maintenance"
+                ),
                 asyncio.create_task(
                     supervised(unknown_tasks.LOOP, self._unknown.step, self._outage), name="mainspring-unknown-tasks"
                 ),
@@ -341,7 +343,7 @@ class Worker:
             may_wait=lambda: self._serving and not self._stopping.is_set(),
         )
         self._heartbeat = Heartbeat(
-            self.store, self.id, self.settings.heartbeat, self._tokens, self._on_pulse, outage=self._outage,
+            self.store, self.id, self.settings.heartbeat_interval, self._tokens, self._on_pulse, outage=self._outage,
             stuck=lambda: self._stuck.slots,
         )  # fmt: skip
         self._maintenance = Maintenance(
@@ -401,7 +403,7 @@ class Worker:
             pid=os.getpid(),
             queues=tuple(sorted(self._queues)),
             concurrency=self.settings.concurrency,
-            heartbeat=self.settings.heartbeat,
+            heartbeat=self.settings.heartbeat_interval,
             tasks=tuple(sorted(self._tasks)),
             version=version("mainspring"),
             started_at=self._started_at,
@@ -887,17 +889,17 @@ class Worker:
         self._state_changed.clear()
         await self.app.breakers.refresh()
 
-    # -- upkeep ---------------------------------------------------------------------------------
+    # -- maintenance ----------------------------------------------------------------------------
 
-    async def _upkeep_step(self) -> None:
+    async def _maintenance_step(self) -> None:
         if self._maintenance.clock_jumped():
             self._wake.set()
             self._some_due.set()
         self._hand_back_stale()
         self._look_for_stuck()
-        await self._maintenance.look_after_others(self.settings.upkeep)
-        self._outage.worked("upkeep")
-        await asyncio.sleep(self.settings.upkeep)
+        await self._maintenance.look_after_others(self.settings.maintenance_interval)
+        self._outage.worked("maintenance")
+        await asyncio.sleep(self.settings.maintenance_interval)
 
     def _hand_back_stale(self) -> None:
         """Hand back jobs that were claimed ahead and cannot start soon, so that other workers can run them.

@@ -28,7 +28,7 @@ def die_at(folder: str, who: str, settings: str = "", **at: Any) -> int:
     logs.set_up("info", as_json=True, final=True)
     app = make_app(folder, settings)
     asyncio.run(_enqueue(app, folder, who, Boundary(**at)))
-    return Worker(app, id=who, queues=[who], concurrency=1, prefetch=0, upkeep=0.05).run()
+    return Worker(app, id=who, queues=[who], concurrency=1, prefetch=0, maintenance_interval=0.05).run()
 
 
 async def _enqueue(app: Mainspring, folder: str, who: str, at: Boundary) -> None:
@@ -45,4 +45,4 @@ async def die() -> None:
 def finish(folder: str, who: str, settings: str = "", **worker: Any) -> int:
     """Whatever is left, until SIGTERM."""
     logs.set_up("info", as_json=True, final=True)
-    return Worker(make_app(folder, settings), id=who, upkeep=0.05, **worker).run()
+    return Worker(make_app(folder, settings), id=who, maintenance_interval=0.05, **worker).run()

@@ -41,7 +41,9 @@ def make_app(folder: str, who: str, settings: str) -> Mainspring:
 
 def work(folder: str, who: str, settings: str = "", **worker: Any) -> int:
     logs.set_up("info", as_json=True, final=True)
-    return Worker(make_app(folder, who, settings), id=who, upkeep=0.05, heartbeat=0.2, **worker).run()
+    return Worker(
+        make_app(folder, who, settings), id=who, maintenance_interval=0.05, heartbeat_interval=0.2, **worker
+    ).run()
 
 
 def enqueue(folder: str, who: str, settings: str = "", places: int = 0, beats: int = 0) -> None:

@@ -25,7 +25,7 @@ from tests.chaos.programs.own import EFFECTS, write_effect
 
 MIXTURE = ("quick", "quick_sync", "short", "threaded", "flaky", "parent", "effect")
 BLINK = 0.02  # seconds; the longest of the short handlers
-AGAIN = Retry(max_attempts=100, base=0.01, cap=0.05)
+AGAIN = Retry(max_attempts=100, base=0.01, max_delay=0.05)
 
 
 class WoundClock(SystemClock):

@@ -18,7 +18,7 @@ from tests.worker.working import eventually, record
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = Breaker(error_rate=0.5, window=60, at_least=4, open_for=30, probes=2, counts=(OSError, TimeoutError))
+SETTINGS = Breaker(error_rate=0.5, per=60, min_calls=4, open_for=30, probes=2, counts=(OSError, TimeoutError))
 
 
 class Service:
@@ -113,7 +113,7 @@ async def test_jobs_that_wait_start_at_once_when_it_closes(app: Mainspring, kit:
 
 
 async def test_by_hand_for_a_while(app: Mainspring, kit: Kit, service: Service) -> None:
-    await app.breakers.open("mail", lasting=60)
+    await app.breakers.open("mail", open_for=60)
     await put(app, "declared", 5)
     await kit.time.advance(seconds=59)
     assert service.calls == 0
@@ -133,7 +133,7 @@ async def test_while_it_is_half_open_so_many_go_through_at_a_time(app: Mainsprin
         await running.wait()
         inside.discard(number)
 
-    await app.breakers.open("mail", lasting=0.001)
+    await app.breakers.open("mail", open_for=0.001)
     await slow.enqueue_many([{"number": number} for number in range(10)])
     await asyncio.sleep(0.002)
     worker = asyncio.create_task(app.worker(concurrency=10).drain())
@@ -253,4 +253,4 @@ async def test_settings_are_checked(app: Mainspring) -> None:
     with pytest.raises(ConfigurationError, match=r"its settings are Breaker\("):
         app.breakers.configure("api", {"probes": 3})  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="give a length of time above 0, or leave it out"):
-        await app.breakers.open("api", lasting=0)
+        await app.breakers.open("api", open_for=0)

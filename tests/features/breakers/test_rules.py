@@ -10,7 +10,7 @@ from mainspring import Breaker
 from mainspring.errors import ConfigurationError
 from mainspring.features.breakers.rules import PROBE_LEASE, Circuit, Phase, Slice, answer, ask, merge
 
-BREAKER = Breaker(error_rate=0.5, window=10, at_least=4, open_for=30, longest=100, probes=2)
+BREAKER = Breaker(error_rate=0.5, per=10, min_calls=4, open_for=30, max_open_for=100, probes=2)
 NOW = 1_000_000
 
 
@@ -124,9 +124,9 @@ def test_it_is_read_as_it_was_written() -> None:
     [
         ({"error_rate": 0}, "error_rate is 0"),
         ({"error_rate": 1.5}, "error_rate is 1.5"),
-        ({"at_least": 0}, "at least 1"),
+        ({"min_calls": 0}, "at least 1"),
         ({"probes": 0}, "at least 1"),
-        ({"window": 0}, "lengths of time"),
+        ({"per": 0}, "lengths of time"),
         ({"open_for": -1}, "lengths of time"),
         ({"counts": OSError}, "tuple of exception types"),
         ({"counts": ("OSError",)}, "tuple of exception types"),

@@ -29,7 +29,7 @@ from mainspring import Breaker, Context, Mainspring, Retry
 from mainspring.events import BreakerClosed, BreakerHalfOpened, BreakerOpened
 
 app = Mainspring("sqlite:///{directory}/jobs.db")
-breaker = Breaker(error_rate=0.5, at_least=5, open_for=0.4, longest=0.4, probes=2, counts=(OSError,))
+breaker = Breaker(error_rate=0.5, min_calls=5, open_for=0.4, max_open_for=0.4, probes=2, counts=(OSError,))
 app.breakers.configure("mail", breaker)
 RETRY = Retry(max_attempts=4, base=0.01, jitter=0)
 

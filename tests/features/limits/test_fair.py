@@ -48,8 +48,8 @@ class Counters:
         return len(self.seen) - self.ended
 
 
-def serve(app: Mainspring, counters: Counters, width: int | None = None, *limits: Limit) -> Any:
-    return app.task(name="serve", fair=Fair(lambda p: p.who, width), limits=limits)(counters.serve)
+def serve(app: Mainspring, counters: Counters, size: int | None = None, *limits: Limit) -> Any:
+    return app.task(name="serve", fair=Fair(lambda p: p.who, size), limits=limits)(counters.serve)
 
 
 def has_seen(counters: Counters, number: int) -> bool:
@@ -184,10 +184,10 @@ class Mortal:
         return await method(*args, **options)
 
 
-@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("before", ["quiet", "line"])
 async def test_an_enqueue_that_is_killed_anywhere_holds_its_key_up_for_three_seconds_at_most(
-    before: str, width: int
+    before: str, size: int
 ) -> None:
     for calls in range(50):
         clock = ManualClock()
@@ -195,11 +195,11 @@ async def test_an_enqueue_that_is_killed_anywhere_holds_its_key_up_for_three_sec
         enqueuer, other = Mainspring(cast("Store", Mortal(store, calls))), Mainspring(store)
         counters = Counters()
         counters.release(100)
-        task = serve(other, counters, width)
+        task = serve(other, counters, size)
         if before == "line":  # jobs of the key have lined up before, a moment ago
             await task.enqueue_many([{"who": "a"}] * 5)
             await other.worker().drain()
-        killed = await is_killed(serve(enqueuer, counters, width).enqueue_many([{"who": "a"}] * 5))
+        killed = await is_killed(serve(enqueuer, counters, size).enqueue_many([{"who": "a"}] * 5))
         await task.enqueue_many([{"who": "a"}] * 2)
         for _ in range(6):
             clock.advance(0.5)
@@ -329,7 +329,7 @@ async def test_who_knows_an_old_count_loses_no_turn(new_app: NewApp) -> None:
 
     async def work(who: str) -> None: ...
 
-    narrow, _ = (app.task(name="work", fair=Fair(lambda p: p.who, width))(work) for app, width in ((one, 1), (two, 3)))
+    narrow, _ = (app.task(name="work", fair=Fair(lambda p: p.who, size))(work) for app, size in ((one, 1), (two, 3)))
     await narrow.enqueue_many([{"who": "a"}] * 8)
     async with two.worker(concurrency=1).draining() as run_due:
         await run_due()
@@ -374,8 +374,8 @@ async def test_a_call_to_nobody_is_taken_back() -> None:
 
 def test_the_busy_share_the_slots() -> None:
     crew, fair = FairShare(), Fair(str)
-    assert crew.width("t", fair, "a", 0) == 1  # nobody works yet
-    assert FairShare().width("t", Fair(str, 7), "a", 0) == 7
+    assert crew.size("t", fair, "a", 0) == 1  # nobody works yet
+    assert FairShare().size("t", Fair(str, 7), "a", 0) == 7
 
 
 async def test_bad_declarations_and_keys() -> None:

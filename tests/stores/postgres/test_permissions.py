@@ -49,7 +49,7 @@ class Shop:
         @app.task(retention=Retention(completed=timedelta(days=3)))
         async def greet(name: str) -> None: ...
 
-        @app.task(name="in_turn", fair=Fair(lambda p: p.name, width=1))
+        @app.task(name="in_turn", fair=Fair(lambda p: p.name, size=1))
         async def in_turn(name: str) -> None: ...
 
         return app, greet

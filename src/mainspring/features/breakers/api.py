@@ -162,14 +162,14 @@ class Breakers:
             after = page[-1].key[1:]
         return [self._status(name, known[name]) for name in sorted(known)]
 
-    async def open(self, name: str, *, reason: str = "", lasting: Length | None = None) -> None:
-        """Let no call through: for `lasting`, or until `close` is called."""
-        if lasting is not None and duration(lasting) <= 0:
-            msg = f"breaker {name!r}: lasting is {lasting}; give a length of time above 0, or leave it out"
+    async def open(self, name: str, *, reason: str = "", open_for: Length | None = None) -> None:
+        """Let no call through: for `open_for`, or until `close` is called."""
+        if open_for is not None and duration(open_for) <= 0:
+            msg = f"breaker {name!r}: open_for is {open_for}; give a length of time above 0, or leave it out"
             raise ConfigurationError(msg)
 
         def decide(before: Circuit, now: Millis) -> tuple[Circuit, None]:
-            until = None if lasting is None else now + duration(lasting)
+            until = None if open_for is None else now + duration(open_for)
             return Circuit(Phase.OPEN, now, until=until, times=before.times, reason=reason or "opened by hand"), None
 
         await self._change(check_name(name), decide)
@@ -263,7 +263,7 @@ class Breakers:
         breaker, now = self._of(name), self._services.store.clock.now()
         if view.circuit is not None and view.circuit.phase is not Phase.CLOSED:
             return False
-        view.count(breaker.slice_of(now), well=well, oldest=now - duration(breaker.window))
+        view.count(breaker.slice_of(now), well=well, oldest=now - duration(breaker.per))
         if not is_fresh(view, now) and view.has_errors():
             return True
         return not well and self._would_open(name, view, now)

@@ -86,7 +86,7 @@ class Circuit:
 
 
 def recent(slices: Iterable[Slice], breaker: Breaker, now: Millis) -> list[Slice]:
-    return [one for one in slices if one.start > now - duration(breaker.window)]
+    return [one for one in slices if one.start > now - duration(breaker.per)]
 
 
 def merge(circuit: Circuit, results: Iterable[Slice], breaker: Breaker, now: Millis) -> Circuit:
@@ -100,7 +100,7 @@ def merge(circuit: Circuit, results: Iterable[Slice], breaker: Breaker, now: Mil
         sums[start] = Slice(start, before.good + good, before.bad + bad)
     counted = replace(circuit, slices=tuple(sorted(recent(sums.values(), breaker, now))))
     good, bad = counted.counted(breaker, now)
-    if good + bad >= breaker.at_least and bad >= breaker.error_rate * (good + bad):
+    if good + bad >= breaker.min_calls and bad >= breaker.error_rate * (good + bad):
         return opened(counted, breaker, now, f"{bad} of {good + bad} calls failed")
     return counted
 

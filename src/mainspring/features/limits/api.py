@@ -247,7 +247,7 @@ def is_same(limit: AnyLimit, other: AnyLimit) -> bool:
 def numbers(limit: AnyLimit) -> tuple[float, ...]:
     if isinstance(limit, Rate):
         return limit.per_milli, limit.most
-    return (limit.size,) if isinstance(limit, Limit) else (limit.width or 0,)
+    return (limit.size,) if isinstance(limit, Limit) else (limit.size or 0,)
 
 
 def shown(key: Key, state: State) -> LimitState:

@@ -207,11 +207,11 @@ class LimitCoordinator:
 
     def _state(self, ticket: Ticket, now: Millis) -> State:
         known, limit = self._known.get(ticket.document), ticket.limit
-        width = (
-            self._fair_share.width(limit.name or "", limit, ticket.key, self._time()) if isinstance(limit, Fair) else 0
+        size = (
+            self._fair_share.size(limit.name or "", limit, ticket.key, self._time()) if isinstance(limit, Fair) else 0
         )
         data = None if known is None else read_object(known.data) or None  # an unreadable document is replaced
-        state = state_of(ticket, data, now, width)
+        state = state_of(ticket, data, now, size)
         if isinstance(state, Bucket):
             state.put_back(returnable(self._left_over.get(ticket.document, ()), self._time()))
         return state

@@ -10,7 +10,7 @@ from mainspring.stores.protocol import EVERY_QUEUE, Store, WorkerInfo
 LOOK_EVERY = 10.0  # seconds between two looks at the workers,
 LOOK_SOON = 0.5  # and while there are none
 BUSY_FOR = 5.0  # seconds after its last request in which a key counts as busy
-MAX_KEYS = 1000  # keys that are counted: with more, each has a width of one anyway
+MAX_KEYS = 1000  # keys that are counted: with more, each has a size of one anyway
 
 
 class FairShare:
@@ -28,9 +28,9 @@ class FairShare:
             self._workers = (await store.stats()).workers
             self._slots.clear()
 
-    def width(self, name: str, fair: Fair, key: str, now: float) -> int:
-        if fair.width is not None:
-            return fair.width
+    def size(self, name: str, fair: Fair, key: str, now: float) -> int:
+        if fair.size is not None:
+            return fair.size
         return max(1, 2 * self._slots_for(fair.queue) // self._busy_keys(name, key, now))
 
     def _slots_for(self, queue: str) -> int:

@@ -75,16 +75,16 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Fair:
-    """Keys take turns, so that one with many jobs does not delay the others. `width` jobs of a key are ready or run."""
+    """Keys take turns, so that one with many jobs does not delay the others. `size` jobs of a key are ready or run."""
 
     key: KeyFunction
-    width: int | None = None  # None: depends on the number of workers
+    size: int | None = None  # None: depends on the number of workers
     name: str | None = None
     queue: str = "default"  # the task's queue, whose workers count
 
     def __post_init__(self) -> None:
-        if self.width is not None:
-            check_number("Fair", "width", self.width)
+        if self.size is not None:
+            check_number("Fair", "size", self.size)
         if not callable(self.key):
             msg = f"Fair(key={self.key!r}): a function of the payload, such as lambda p: p.tenant"
             raise ConfigurationError(msg)
@@ -92,7 +92,7 @@ class Fair:
     kind = "fair"
 
     def __str__(self) -> str:
-        return "one after the other" if self.width is None else f"{self.width} at once"
+        return "one after the other" if self.size is None else f"{self.size} at once"
 
 
 AnyLimit = Limit | Rate | Fair

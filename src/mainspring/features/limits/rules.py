@@ -171,12 +171,12 @@ def forget(absent: Refund, states: Mapping[Key, State], now: Millis) -> None:
         state.nobody_came(absent.number, now)
 
 
-def state_of(ticket: Ticket, data: Mapping[str, Any] | None, now: Millis, width: int = 1) -> State:
+def state_of(ticket: Ticket, data: Mapping[str, Any] | None, now: Millis, size: int = 1) -> State:
     """Return the stored state, with the numbers that this program declares."""
     limit = ticket.limit
     if isinstance(limit, Fair):
-        turns = Turns(width) if data is None else Turns.from_data(data)
-        turns.size = width
+        turns = Turns(size) if data is None else Turns.from_data(data)
+        turns.size = size
         return turns
     if isinstance(limit, Rate):
         if data is None:
