@@ -197,7 +197,7 @@ EXPECTED_FOR: Millis = 60_000  # how long announced jobs are expected to wait, e
 
 @dataclass(slots=True)
 class Turns(Slots):
-    """Counts the jobs of one key that may be ready or running. Together they use up the key's width.
+    """Counts the jobs of one key that may be ready or running. Together they use up the key's size.
 
     `called` counts the jobs that were inserted as ready or woken, and have not ended. `holders` are the jobs that
     became due by themselves: retries, and jobs enqueued for later.
