@@ -11,11 +11,11 @@ import pytest
 
 from mainspring import Mainspring, copying
 from mainspring.copying import Copy, Report, Step
-from mainspring.errors import ConfigurationError, CopyFailed, StoreFull, StoreUnavailable, SystemHalted
-from mainspring.job import FOREVER, Failure, Move, Outcome, Status
+from mainspring.errors import ConfigurationError, CopyFailed, Failure, StoreFull, StoreUnavailable, SystemHalted
+from mainspring.job import FOREVER, Move, Outcome, Status
 from mainspring.portal import run_at_once
-from mainspring.stores.documents import Bundle, Key, Write
-from mainspring.stores.protocol import COPIER, Action, By, Filter, Halt, Store
+from mainspring.stores.documents import Bundle, By, Key, Write
+from mainspring.stores.protocol import COPIER, Action, Filter, Halt, Store
 from mainspring.stores.records import Kind
 from mainspring.stores.sqlite import MemoryStore, SqliteStore
 from mainspring.testing.clock import ManualClock

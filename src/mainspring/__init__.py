@@ -25,6 +25,7 @@ from mainspring.errors import (
     ConfigurationError,
     DedupeConflict,
     Discard,
+    Failure,
     IllegalMove,
     InvalidPayload,
     InvalidPerson,
@@ -55,7 +56,7 @@ from mainspring.features.limits import Fair, Limit, Rate
 from mainspring.halting import HaltResult
 from mainspring.handle import JobHandle
 from mainspring.health import Health
-from mainspring.job import Failure, Job, Priority, Status
+from mainspring.job import Job, Priority, Status
 from mainspring.middleware import EnqueueCall, RunCall
 from mainspring.options import Retention
 from mainspring.retry import Retry

@@ -53,7 +53,8 @@ from mainspring.options import (
 from mainspring.pipeline import Pipeline
 from mainspring.services import Services, whoami
 from mainspring.stores.connect import store_of
-from mainspring.stores.protocol import AuditEntry, By, Halt, Stats, Store, WorkerInfo
+from mainspring.stores.documents import By
+from mainspring.stores.protocol import AuditEntry, Halt, Stats, Store, WorkerInfo
 from mainspring.task import Task, TaskDecorator, TaskServices
 from mainspring.timers import Timers
 

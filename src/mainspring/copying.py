@@ -29,7 +29,8 @@ from typing import Any, TypeVar
 from mainspring.clock import to_datetime
 from mainspring.errors import ConfigurationError, CopyFailed, StoreFull, StoreUnavailable, StoreVanished
 from mainspring.job import Job, Status
-from mainspring.stores.protocol import COPIER, Action, By, Filter, Halt, Store
+from mainspring.stores.documents import By
+from mainspring.stores.protocol import COPIER, Action, Filter, Halt, Store
 from mainspring.stores.records import JOBS, Kind, Record, RecordPage
 
 T = TypeVar("T")

@@ -45,11 +45,17 @@ A handler can end its own run by raising one of three exceptions that are not er
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from mainspring.job import Failure
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The error with which an attempt failed."""
+
+    type: str
+    message: str
+    traceback: str = ""
 
 
 class MainspringError(Exception):

@@ -53,7 +53,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any, Literal, TypeVar
 
-from mainspring.job import Failure
+from mainspring.errors import Failure
 from mainspring.log import get_log
 
 log = get_log("mainspring.events")

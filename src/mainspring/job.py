@@ -13,7 +13,7 @@ from enum import IntEnum, StrEnum
 from typing import Any, Literal, TypeGuard
 
 from mainspring.clock import LAST_SHOWN, Millis
-from mainspring.errors import ConfigurationError
+from mainspring.errors import ConfigurationError, Failure
 from mainspring.names import LONGEST_NAME, check_name
 
 
@@ -115,15 +115,6 @@ class Priority(IntEnum):
 
 
 PriorityName = Literal["urgent", "high", "normal", "low"]
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """The error with which an attempt failed."""
-
-    type: str
-    message: str
-    traceback: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ from mainspring.job import Attempt, Job, Priority, PriorityName, Status, Timelin
 from mainspring.json_text import problem_of_json
 from mainspring.retry import problem_of_attempts
 from mainspring.services import Services, whoami
-from mainspring.stores.protocol import Action, By, Changed, ChangeResult, Edit, Filter, Page
+from mainspring.stores.documents import By
+from mainspring.stores.protocol import Action, Changed, ChangeResult, Edit, Filter, Page
 from mainspring.why import Why, explain, inquire
 
 PAGE_SIZE = 1000  # jobs per transaction of a change by filter

@@ -4,7 +4,8 @@ from dataclasses import fields
 from datetime import UTC, datetime, timedelta, timezone
 
 from mainspring.cli.data import plain
-from mainspring.job import Counts, Failure, Job, Priority, Status
+from mainspring.errors import Failure
+from mainspring.job import Counts, Job, Priority, Status
 from mainspring.stores.protocol import Filter, Stats
 from tests.cli.conftest import Shop
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from mainspring.clock import to_datetime
-from mainspring.errors import UnsupportedCall
-from mainspring.job import Claim, Failure, Inserted, Move, Outcome, Progress, ProgressReport, Status
-from mainspring.stores.protocol import Action, By, Filter, Store
+from mainspring.errors import Failure, UnsupportedCall
+from mainspring.job import Claim, Inserted, Move, Outcome, Progress, ProgressReport, Status
+from mainspring.stores.documents import By
+from mainspring.stores.protocol import Action, Filter, Store
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import (
     StoreScenario,

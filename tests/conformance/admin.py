@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from mainspring.clock import to_millis
-from mainspring.job import MAX_CRASHES, TRANSITIONS, Failure, Move, Priority, ProgressReport, Status
-from mainspring.stores.protocol import Action, By, Changed, Edit, Filter, Store
+from mainspring.errors import Failure
+from mainspring.job import MAX_CRASHES, TRANSITIONS, Move, Priority, ProgressReport, Status
+from mainspring.stores.documents import By
+from mainspring.stores.protocol import Action, Changed, Edit, Filter, Store
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import (
     BY,

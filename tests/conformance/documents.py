@@ -9,8 +9,8 @@ import pytest
 
 from mainspring.errors import SystemHalted
 from mainspring.job import Inserted
-from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Listing, Note, Write
-from mainspring.stores.protocol import By, Store, Wake
+from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Listing, Note, Write
+from mainspring.stores.protocol import Store, Wake
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import PATIENCE, StoreScenario, a_halt, at, claim, join, new_job
 

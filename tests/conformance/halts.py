@@ -8,7 +8,8 @@ import pytest
 
 from mainspring.errors import SystemHalted
 from mainspring.job import Move, ProgressReport, Status
-from mainspring.stores.protocol import COPIER, Action, By, Filter, Halt, Store, Wake
+from mainspring.stores.documents import By
+from mainspring.stores.protocol import COPIER, Action, Filter, Halt, Store, Wake
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import (
     BY,

@@ -47,7 +47,8 @@ from mainspring.job import (
     end_of,
     is_end,
 )
-from mainspring.stores.protocol import Action, By, Filter, Halt, Store, Takeover, TakeoverCause, Want
+from mainspring.stores.documents import By
+from mainspring.stores.protocol import Action, Filter, Halt, Store, Takeover, TakeoverCause, Want
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import by_silence, join, new_job
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from mainspring.job import Failure, Move, ProgressReport, Status
+from mainspring.errors import Failure
+from mainspring.job import Move, ProgressReport, Status
 from mainspring.stores.protocol import DUE_CAP, Action, Filter, Severity, Store
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import (

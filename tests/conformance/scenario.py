@@ -12,7 +12,8 @@ import pytest
 from mainspring.clock import to_datetime
 from mainspring.ids import new_id
 from mainspring.job import WAITING, Claim, Job, Move, NewJob, Outcome, Status
-from mainspring.stores.protocol import Action, By, Changed, Edit, Filter, Halt, Store, Takeover, Wake, Want, WorkerInfo
+from mainspring.stores.documents import By
+from mainspring.stores.protocol import Action, Changed, Edit, Filter, Halt, Store, Takeover, Wake, Want, WorkerInfo
 from mainspring.testing.clock import ManualClock
 
 BY = By(actor="ana", reason="by hand")

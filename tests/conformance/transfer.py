@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from mainspring.job import FOREVER, Failure, Inserted, Move, ProgressReport, Status, Step
+from mainspring.errors import Failure
+from mainspring.job import FOREVER, Inserted, Move, ProgressReport, Status, Step
 from mainspring.stores.columns import JOB
-from mainspring.stores.documents import Bundle, Document, Key, Write
-from mainspring.stores.protocol import Action, By, Filter, Store
+from mainspring.stores.documents import Bundle, By, Document, Key, Write
+from mainspring.stores.protocol import Action, Filter, Store
 from mainspring.stores.records import JOBS, Kind, Record, RecordPage, kind_of
 from mainspring.stores.sqlite import MemoryStore
 from mainspring.testing.clock import ManualClock

@@ -8,7 +8,8 @@ import threading
 import pytest
 
 from mainspring.job import Move, Status
-from mainspring.stores.protocol import Action, By, Store, Wake, WorkerInfo
+from mainspring.stores.documents import By
+from mainspring.stores.protocol import Action, Store, Wake, WorkerInfo
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import (
     Bell,

@@ -11,7 +11,8 @@ import pytest
 
 from mainspring import copying
 from mainspring.copying import Copy, Step
-from mainspring.job import Failure, Move, Outcome, Status
+from mainspring.errors import Failure
+from mainspring.job import Move, Outcome, Status
 from mainspring.stores.protocol import COPIER, Filter, Severity, Store
 from mainspring.stores.records import Kind
 from mainspring.stores.sqlite import SqliteStore

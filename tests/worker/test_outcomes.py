@@ -8,9 +8,16 @@ from typing import Any
 import pytest
 
 from mainspring import Cancel, Context, Discard, Mainspring, Retry, Snooze
-from mainspring.errors import CannotStoreResult, ConfigurationError, InvalidPayload, UnsupportedCall, WorkerCrashed
+from mainspring.errors import (
+    CannotStoreResult,
+    ConfigurationError,
+    Failure,
+    InvalidPayload,
+    UnsupportedCall,
+    WorkerCrashed,
+)
 from mainspring.ids import new_id
-from mainspring.job import Failure, Move, NewJob, Outcome
+from mainspring.job import Move, NewJob, Outcome
 from mainspring.stores.engine.ack import LONGEST_TRACEBACK
 from mainspring.stores.protocol import StalledRun
 from mainspring.worker import outcomes

@@ -22,9 +22,9 @@ import pytest
 
 from mainspring import Mainspring, log
 from mainspring.cli import logs
-from mainspring.errors import CannotStoreResult, WorkerCrashed
+from mainspring.errors import CannotStoreResult, Failure, WorkerCrashed
 from mainspring.events import JobDeadLettered, JobReleased, JobRetrying
-from mainspring.job import Failure, Job, Status
+from mainspring.job import Job, Status
 from mainspring.stores.sqlite import MemoryStore
 from mainspring.worker import child
 from mainspring.worker import worker as worker_module

@@ -9,8 +9,8 @@ from typing import Any
 
 from mainspring.clock import Millis, to_datetime
 from mainspring.job import FOREVER, KEEP_FOREVER, Priority
-from mainspring.stores.documents import Note
-from mainspring.stores.protocol import Action, By, Edit, Filter, Halt
+from mainspring.stores.documents import By, Note
+from mainspring.stores.protocol import Action, Edit, Filter, Halt
 
 MOMENTS = frozenset({"run_at"})
 LENGTHS = frozenset({"delay", "timeout", "keep", "keep_dead", "dedupe_for"})

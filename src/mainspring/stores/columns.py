@@ -13,7 +13,8 @@ from dataclasses import fields
 from typing import Any
 
 from mainspring.clock import to_datetime
-from mainspring.job import Claim, Failure, Job, NewJob, Priority, Progress
+from mainspring.errors import Failure
+from mainspring.job import Claim, Job, NewJob, Priority, Progress
 
 GIVEN = {
     "id": "uuid", "task": "text", "queue": "text", "priority": "smallint", "created_at": "bigint",

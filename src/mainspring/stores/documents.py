@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from mainspring.clock import Millis
-from mainspring.ids import new_version
+from mainspring.ids import new_id, new_version
 from mainspring.job import Inserted, NewJob
-
-if TYPE_CHECKING:
-    from mainspring.stores.protocol import By
+from mainspring.names import check_searched
 
 ABSENT = ""
 """The version of a document that does not exist."""
@@ -51,6 +49,20 @@ class Write:
     expires_at: Millis | None = None
     version: str = field(default_factory=new_version)  # the new version
     announced: bool = False  # a previous write has woken workers for this due time, or for an earlier one
+
+
+@dataclass(frozen=True, slots=True)
+class By:
+    """Who makes a change by hand, and why. The store writes it into the audit log."""
+
+    actor: str
+    reason: str = ""
+    operation: str = field(default_factory=new_id)  # all pages of one operation share one audit entry
+    audited: bool = True  # False: not made by a person (an enqueue replaces the pending job); leaves no entry
+
+    def __post_init__(self) -> None:
+        check_searched(self.actor, "actor")
+        check_searched(self.reason, "reason")
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,13 +28,11 @@ from enum import Flag, StrEnum, auto
 from typing import Any, Protocol, runtime_checkable
 
 from mainspring.clock import Clock, Millis
-from mainspring.errors import ConfigurationError
-from mainspring.ids import new_id
+from mainspring.errors import ConfigurationError, Failure
 from mainspring.job import (
     Attempt,
     Claim,
     Counts,
-    Failure,
     Inserted,
     Job,
     NewJob,
@@ -46,7 +44,7 @@ from mainspring.job import (
     TimelineEntry,
 )
 from mainspring.names import check_searched
-from mainspring.stores.documents import Bundle, Document, Due, Key, Listing
+from mainspring.stores.documents import Bundle, By, Document, Due, Key, Listing
 from mainspring.stores.records import Kind, Record, RecordPage
 
 EVERY_QUEUE = "*"
@@ -214,20 +212,6 @@ def _check_searched_value(path: str, value: Any) -> None:
 class Page:
     jobs: list[Job]
     cursor: str | None  # pass it to get the next page; None: this was the last
-
-
-@dataclass(frozen=True, slots=True)
-class By:
-    """Who makes a change by hand, and why. The store writes it into the audit log."""
-
-    actor: str
-    reason: str = ""
-    operation: str = field(default_factory=new_id)  # all pages of one operation share one audit entry
-    audited: bool = True  # False: not made by a person (an enqueue replaces the pending job); leaves no entry
-
-    def __post_init__(self) -> None:
-        check_searched(self.actor, "actor")
-        check_searched(self.reason, "reason")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,18 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mainspring.clock import Millis, to_datetime
-from mainspring.job import (
-    UNTIL_WOKEN,
-    Attempt,
-    Counts,
-    Failure,
-    Job,
-    Move,
-    Priority,
-    Status,
-    Step,
-    TimelineEntry,
-)
+from mainspring.errors import Failure
+from mainspring.job import UNTIL_WOKEN, Attempt, Counts, Job, Move, Priority, Status, Step, TimelineEntry
 from mainspring.stores.columns import JOB
 from mainspring.stores.engine.state import Place
 from mainspring.stores.protocol import DUE_CAP, Action, DueTask, Finding, Severity

@@ -12,8 +12,8 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 
-from mainspring.errors import ConfigurationError, IllegalMove, StoreError
-from mainspring.job import Failure, Move, Outcome, Status
+from mainspring.errors import ConfigurationError, Failure, IllegalMove, StoreError
+from mainspring.job import Move, Outcome, Status
 from mainspring.log import get_log
 from mainspring.stores.protocol import Store
 from mainspring.worker.outage import Outage

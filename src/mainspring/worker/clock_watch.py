@@ -12,7 +12,8 @@ from mainspring.clock import DOUBT, GREAT_LEAP, SKEW, Millis, SteadyClock, durat
 from mainspring.events import ClockHeld, ClockSettled
 from mainspring.job import Job, Status
 from mainspring.log import get_log
-from mainspring.stores.protocol import Action, By, Edit, Filter, Timekeeping
+from mainspring.stores.documents import By
+from mainspring.stores.protocol import Action, Edit, Filter, Timekeeping
 
 log = get_log("mainspring.worker")
 

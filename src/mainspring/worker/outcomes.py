@@ -12,6 +12,7 @@ from mainspring.errors import (
     Cancel,
     CannotStoreResult,
     Discard,
+    Failure,
     InvalidPayload,
     Snooze,
     UnsupportedCall,
@@ -20,7 +21,7 @@ from mainspring.errors import (
 )
 from mainspring.features.durable.states import reason_for
 from mainspring.features.durable.suspension import is_suspended
-from mainspring.job import Failure, Move, Outcome
+from mainspring.job import Move, Outcome
 from mainspring.json_text import read_object
 from mainspring.retry import Retry
 from mainspring.stores.engine.ack import LONGEST_MESSAGE, LONGEST_TRACEBACK, shorten

@@ -7,6 +7,7 @@ from typing import Any
 
 from mainspring.clock import to_datetime
 from mainspring.context import UNSET
+from mainspring.errors import Failure
 from mainspring.events import (
     Bus,
     JobCancelled,
@@ -21,7 +22,7 @@ from mainspring.events import (
     JobSuspended,
     RetryReason,
 )
-from mainspring.job import UNTIL_WOKEN, Claim, Failure, Move, Outcome, ProgressReport, Status
+from mainspring.job import UNTIL_WOKEN, Claim, Move, Outcome, ProgressReport, Status
 from mainspring.log import get_log
 from mainspring.stores.protocol import Takeover, TakeoverCause
 from mainspring.worker.run import Run, Stop

@@ -13,7 +13,8 @@ from mainspring import Child, Context, Mainspring, Retry, Status
 from mainspring.errors import ConfigurationError, JobFailed, StepsChanged
 from mainspring.events import JobCreated
 from mainspring.job import Save
-from mainspring.stores.protocol import Action, By, Filter
+from mainspring.stores.documents import By
+from mainspring.stores.protocol import Action, Filter
 from mainspring.testing.kit import Kit
 from tests.worker.working import ended, eventually, new_app, reached, record, working
 

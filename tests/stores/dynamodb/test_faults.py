@@ -9,8 +9,9 @@ import pytest
 
 from mainspring.errors import StoreBusy, StoreUnavailable
 from mainspring.job import UNTIL_WOKEN, Claim, Inserted, Move, Save, Status, Step, end_of
+from mainspring.stores.documents import By
 from mainspring.stores.dynamodb import DynamoStore
-from mainspring.stores.protocol import Action, By, Filter, Severity, Want
+from mainspring.stores.protocol import Action, Filter, Severity, Want
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import claim, claim_one, end, join, new_job, outcome, put, put_many, running
 from tests.dynamodb import FreshStore

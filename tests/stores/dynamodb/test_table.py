@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mainspring.errors import StoreError
-from mainspring.job import UNTIL_WOKEN, Failure, Move, Status
+from mainspring.errors import Failure, StoreError
+from mainspring.job import UNTIL_WOKEN, Move, Status
 from mainspring.stores.dynamodb import values
 from mainspring.stores.dynamodb.client import Item
 from mainspring.stores.dynamodb.counts import Counts, sum_up

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from mainspring.errors import IllegalMove
-from mainspring.job import KEEP_FOREVER, MAX_CRASHES, UNTIL_WOKEN, Failure, Move, Outcome, Status
+from mainspring.errors import Failure, IllegalMove
+from mainspring.job import KEEP_FOREVER, MAX_CRASHES, UNTIL_WOKEN, Move, Outcome, Status
 from mainspring.stores.engine.ack import (
     LEADS_TO,
     LONGEST_MESSAGE,

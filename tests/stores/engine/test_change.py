@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from mainspring.job import FINISHED, Status
+from mainspring.stores.documents import By
 from mainspring.stores.engine.change import ALLOWED, ChangeRequest, plan, wanted_keys
 from mainspring.stores.engine.state import JobState
-from mainspring.stores.protocol import Action, By, Edit, Filter
+from mainspring.stores.protocol import Action, Edit, Filter
 from tests.stores.engine.test_ack import JOB as RUNNING
 
 NOW = 1_000_000

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from mainspring.job import Failure, Move, Outcome, Status
+from mainspring.errors import Failure
+from mainspring.job import Move, Outcome, Status
 from mainspring.stores.engine.takeover import crashed, released, stalled, takeover
 from mainspring.stores.protocol import Takeover, TakeoverCause
 from tests.stores.engine.test_ack import JOB

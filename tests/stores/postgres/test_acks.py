@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from mainspring.job import Failure, Move, Outcome, Status
+from mainspring.errors import Failure
+from mainspring.job import Move, Outcome, Status
 from mainspring.stores.postgres import PostgresStore, arrays
 from mainspring.stores.postgres.transaction import Transaction
 from tests.conformance.scenario import claim, join, look, outcome, put_many

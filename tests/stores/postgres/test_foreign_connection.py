@@ -19,8 +19,9 @@ from sqlalchemy.pool import NullPool
 from mainspring import Mainspring, Window
 from mainspring.errors import ConfigurationError, SystemHalted
 from mainspring.job import Status
+from mainspring.stores.documents import By
 from mainspring.stores.postgres import PostgresStore
-from mainspring.stores.protocol import By, Filter, Wake
+from mainspring.stores.protocol import Filter, Wake
 from mainspring.task import Task
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import a_halt, claim, new_job, put

@@ -11,9 +11,10 @@ import psycopg
 import pytest
 
 from mainspring.job import Move
+from mainspring.stores.documents import By
 from mainspring.stores.postgres import PostgresStore, listen
 from mainspring.stores.postgres.listen import channel, describe
-from mainspring.stores.protocol import Action, By, Wake
+from mainspring.stores.protocol import Action, Wake
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import (
     a_halt,

@@ -10,7 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from mainspring.job import UNTIL_WOKEN, Claim, Failure, Move, Outcome, Save, Status, Step, end_of
+from mainspring.errors import Failure
+from mainspring.job import UNTIL_WOKEN, Claim, Move, Outcome, Save, Status, Step, end_of
 from mainspring.stores.documents import Bundle, Key, Listing, Write
 from mainspring.stores.postgres import PostgresStore, maintenance
 from mainspring.stores.postgres.transaction import PLAN_FREELY, Dialect, Transaction

@@ -13,10 +13,11 @@ import pytest
 
 from mainspring.errors import StoreError, StoreUnavailable, SystemHalted
 from mainspring.job import Claim, Move, Status
+from mainspring.stores.documents import By
 from mainspring.stores.postgres import PostgresStore, acks
 from mainspring.stores.postgres.partitions import DAY
 from mainspring.stores.postgres.transaction import Transaction
-from mainspring.stores.protocol import Action, By, Filter, Severity, Want
+from mainspring.stores.protocol import Action, Filter, Severity, Want
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import (
     a_halt,

@@ -17,8 +17,8 @@ from mainspring.guards import Guarded, Refusal, refuse
 from mainspring.job import Inserted, Move, NewJob, Status
 from mainspring.pipeline import Enqueue, Pipeline
 from mainspring.services import Services
-from mainspring.stores.documents import Bundle, Document, Key, Write
-from mainspring.stores.protocol import Action, By, Edit, Filter
+from mainspring.stores.documents import Bundle, By, Document, Key, Write
+from mainspring.stores.protocol import Action, Edit, Filter
 
 BY = By("mainspring", audited=False)
 

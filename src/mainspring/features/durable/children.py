@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeGuard, TypeVar
 
-from mainspring.errors import JobFailed, StepsChanged
+from mainspring.errors import Failure, JobFailed, StepsChanged
 from mainspring.features.durable.journal import Asked
 from mainspring.features.durable.run import DurableRun
 from mainspring.features.durable.suspension import Wait, next_look
-from mainspring.job import Failure, Job, NewJob, Status, end_of
+from mainspring.job import Job, NewJob, Status, end_of
 from mainspring.pipeline import Enqueue
 from mainspring.stored_options import with_options
 

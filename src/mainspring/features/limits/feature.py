@@ -10,14 +10,14 @@ from functools import partial
 from weakref import WeakKeyDictionary, ref
 
 from mainspring.clock import Millis
-from mainspring.errors import InvalidPayload
+from mainspring.errors import Failure, InvalidPayload
 from mainspring.features.limits.coordinator import LimitCoordinator
 from mainspring.features.limits.options import Fair, Rate, Ticket
 from mainspring.features.limits.rules import Acquire, Admit, LimitRequest, Refund, Release, Wait
 from mainspring.features.limits.standby import Standbys, limits_of
 from mainspring.features.limits.token_cache import most_drawn
 from mainspring.guards import Guarded, LookAgain, Refusal, refuse
-from mainspring.job import UNTIL_WOKEN, Claim, Failure, Move, NewJob
+from mainspring.job import UNTIL_WOKEN, Claim, Move, NewJob
 from mainspring.services import Services
 from mainspring.stored_options import with_options
 

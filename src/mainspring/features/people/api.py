@@ -18,8 +18,8 @@ from mainspring.features.people.search import Found, Search
 from mainspring.features.people.storage import NO_PERSON, PEOPLE, StoredPerson, note_kind, person_key
 from mainspring.features.schedules.rules import PACKAGED
 from mainspring.services import Services, whoami
-from mainspring.stores.documents import Key, Listing
-from mainspring.stores.protocol import By, Filter, Store
+from mainspring.stores.documents import By, Key, Listing
+from mainspring.stores.protocol import Filter, Store
 from mainspring.tuning import tuned
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from mainspring.features.people.ledger import OCCASIONS, passed_over
 from mainspring.features.people.person import Person
 from mainspring.features.people.plan import Plan, collection_of, ended, planned
 from mainspring.features.people.storage import StoredPerson, email_writes, person_key
-from mainspring.stores.documents import Bundle, Key, Note, Write
-from mainspring.stores.protocol import By
+from mainspring.stores.documents import Bundle, By, Key, Note, Write
 
 Change = Callable[[Person | None], Person | None]  # from the stored person to the new one; None: no such person
 Changes = Sequence[tuple[str, Change]]  # by the person's id

@@ -26,9 +26,8 @@ from mainspring.job import Inserted, NewJob
 from mainspring.log import get_log
 from mainspring.pipeline import Pipeline
 from mainspring.services import Services, whoami
-from mainspring.stores.documents import ABSENT, Bundle, Key, Note, Write
+from mainspring.stores.documents import ABSENT, Bundle, By, Key, Note, Write
 from mainspring.stores.paging import pages
-from mainspring.stores.protocol import By
 
 log = get_log("mainspring.schedules")
 

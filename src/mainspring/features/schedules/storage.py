@@ -20,8 +20,7 @@ from mainspring.ids import new_id
 from mainspring.job import NewJob
 from mainspring.json_text import from_json, to_json
 from mainspring.stores.audit import plain
-from mainspring.stores.documents import Document, Key, Note, Write
-from mainspring.stores.protocol import By
+from mainspring.stores.documents import By, Document, Key, Note, Write
 
 COLLECTION = "schedules"
 MAX_VALUE_LENGTH = 2000  # characters of a value in the audit log

@@ -22,9 +22,9 @@ from mainspring.job import Inserted, Job
 from mainspring.log import get_log
 from mainspring.pipeline import Pipeline
 from mainspring.services import Services
-from mainspring.stores.documents import Bundle, Document
+from mainspring.stores.documents import Bundle, By, Document
 from mainspring.stores.paging import pages
-from mainspring.stores.protocol import Action, By, Filter
+from mainspring.stores.protocol import Action, Filter
 from mainspring.timers import PAGE_SIZE, leave_to_newer
 
 log = get_log("mainspring.schedules")

@@ -10,7 +10,7 @@ from typing import Any
 from mainspring.clock import Millis
 from mainspring.ids import new_id
 from mainspring.stores.audit import note_of_halt, note_of_resume
-from mainspring.stores.documents import Note
+from mainspring.stores.documents import By, Note
 from mainspring.stores.dynamodb import halts, steps, wakeups
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.counts import day_of
@@ -43,7 +43,7 @@ from mainspring.stores.engine.ack import Conclusion
 from mainspring.stores.engine.change import ALLOWED, ChangeRequest, Key, Plan, note_of, plan, wanted_keys
 from mainspring.stores.engine.halts import combined
 from mainspring.stores.engine.state import Place
-from mainspring.stores.protocol import Action, By, Changed, Halt, Wake
+from mainspring.stores.protocol import Action, Changed, Halt, Wake
 
 LINE_RETENTION: Millis = 400 * 86_400_000  # of an operation in a job's history
 MAX_TRIES = 20

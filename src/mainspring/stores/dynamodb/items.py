@@ -38,17 +38,8 @@ from typing import Any
 from zlib import compress, crc32, decompress
 
 from mainspring.clock import Millis, to_datetime, to_millis
-from mainspring.job import (
-    CLAIMABLE,
-    UNTIL_WOKEN,
-    Attempt,
-    Claim,
-    Failure,
-    Job,
-    Move,
-    NewJob,
-    Status,
-)
+from mainspring.errors import Failure
+from mainspring.job import CLAIMABLE, UNTIL_WOKEN, Attempt, Claim, Job, Move, NewJob, Status
 from mainspring.stores import columns
 from mainspring.stores.dynamodb.client import Item
 from mainspring.stores.dynamodb.values import Row

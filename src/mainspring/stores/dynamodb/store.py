@@ -23,7 +23,7 @@ from mainspring.job import (
     TimelineEntry,
 )
 from mainspring.log import get_log
-from mainspring.stores.documents import Bundle, Document, Due, Key, Listing
+from mainspring.stores.documents import Bundle, By, Document, Due, Key, Listing
 from mainspring.stores.dynamodb import (
     acks,
     admin,
@@ -49,7 +49,6 @@ from mainspring.stores.protocol import (
     Action,
     AfterStall,
     AuditEntry,
-    By,
     Changed,
     Claims,
     Completion,

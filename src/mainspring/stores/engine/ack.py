@@ -8,14 +8,13 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from mainspring.clock import Millis
-from mainspring.errors import IllegalMove
+from mainspring.errors import Failure, IllegalMove
 from mainspring.job import (
     FINISHED,
     KEEP_FOREVER,
     MAX_CRASHES,
     TRANSITIONS,
     UNTIL_WOKEN,
-    Failure,
     Inserted,
     Move,
     Outcome,

@@ -9,10 +9,10 @@ from typing import Any
 from mainspring.clock import Millis
 from mainspring.job import FINISHED, TRANSITIONS, Move, Status, statuses_that_allow
 from mainspring.stores.audit import note_of_change
-from mainspring.stores.documents import Note
+from mainspring.stores.documents import By, Note
 from mainspring.stores.engine.ack import Conclusion, expiry
 from mainspring.stores.engine.state import JobState, Place
-from mainspring.stores.protocol import Action, By, Changed, Edit, Filter
+from mainspring.stores.protocol import Action, Changed, Edit, Filter
 
 ALLOWED: Mapping[Action, frozenset[Status]] = {
     Action.CANCEL: statuses_that_allow(Move.CANCEL),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mainspring.clock import Millis
-from mainspring.errors import WorkerCrashed
-from mainspring.job import Failure, Move, Outcome, Status
+from mainspring.errors import Failure, WorkerCrashed
+from mainspring.job import Move, Outcome, Status
 from mainspring.stores.engine.ack import next_attempts, next_crashes
 from mainspring.stores.engine.state import JobState
 from mainspring.stores.protocol import AfterStall, StalledRun, Takeover, TakeoverCause

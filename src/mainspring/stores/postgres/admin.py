@@ -10,7 +10,7 @@ from typing import Any
 from mainspring.clock import to_millis
 from mainspring.stores import columns as declared
 from mainspring.stores.audit import note_of_halt, note_of_resume
-from mainspring.stores.documents import Note
+from mainspring.stores.documents import By, Note
 from mainspring.stores.engine.change import ALLOWED, ChangeRequest, Key, Plan, note_of, plan, wanted_keys
 from mainspring.stores.engine.halts import combined
 from mainspring.stores.engine.state import JobState
@@ -21,7 +21,7 @@ from mainspring.stores.postgres.insertion import LIVE_HOLDER
 from mainspring.stores.postgres.read import Conditions
 from mainspring.stores.postgres.rows import FINISHED, FINISHED_STATE, LIVE, LIVE_STATE, is_id, to_state
 from mainspring.stores.postgres.transaction import Transaction
-from mainspring.stores.protocol import Action, By, Changed, Halt
+from mainspring.stores.protocol import Action, Changed, Halt
 from mainspring.stores.tables import CODES, COMPLETED, count_moves, to_columns
 
 

@@ -16,7 +16,7 @@ from mainspring.clock import Clock, Millis, to_millis
 from mainspring.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
 from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressReport, Save, Status, Step, TimelineEntry
 from mainspring.log import get_log
-from mainspring.stores.documents import Bundle, Document, Due, Key, Listing
+from mainspring.stores.documents import Bundle, By, Document, Due, Key, Listing
 from mainspring.stores.engine.change import ChangeRequest
 from mainspring.stores.engine.halts import serves
 from mainspring.stores.engine.takeover import Timed
@@ -50,7 +50,6 @@ from mainspring.stores.protocol import (
     Action,
     AfterStall,
     AuditEntry,
-    By,
     Changed,
     Claims,
     Completion,

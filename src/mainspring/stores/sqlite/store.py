@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from mainspring.clock import Clock, Millis, SteadyClock, may_delete, to_datetime
 from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressReport, Save, Status, Step, TimelineEntry
-from mainspring.stores.documents import Bundle, Document, Due, Key, Listing
+from mainspring.stores.documents import Bundle, By, Document, Due, Key, Listing
 from mainspring.stores.engine.change import ChangeRequest
 from mainspring.stores.engine.halts import serves
 from mainspring.stores.engine.takeover import Timed
@@ -23,7 +23,6 @@ from mainspring.stores.protocol import (
     Action,
     AfterStall,
     AuditEntry,
-    By,
     Changed,
     Claims,
     Edit,
