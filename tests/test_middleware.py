@@ -643,6 +643,6 @@ async def test_a_job_that_is_halted_before_its_thread_starts_is_no_error_for_mid
     async with working(app) as worker:
         handle = await work.enqueue()
         await eventually(app.halts)
-        await eventually(lambda: not worker._held)
+        await eventually(lambda: not worker.parts.runs.held)
     assert (await handle.get()).status is Status.PENDING
     assert seen == []

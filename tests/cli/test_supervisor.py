@@ -13,7 +13,7 @@ from mainspring.cli.exits import Exit
 from mainspring.cli.supervisor import describe
 from mainspring.ids import new_id
 from mainspring.job import NewJob, Status
-from mainspring.worker.worker import SAME_SIGNAL_WITHIN
+from mainspring.worker.program import SAME_SIGNAL_WITHIN
 from tests.cli.conftest import Shop, Start, Started
 from tests.cli.test_worker import APP
 from tests.cli.waiting import alive, wait_until

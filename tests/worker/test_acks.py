@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,8 +13,9 @@ from mainspring import Mainspring
 from mainspring.errors import IllegalMove, StoreBusy, StoreCorrupt, StoreError, StoreReadOnly
 from mainspring.job import Move, Outcome, Status
 from mainspring.stores.protocol import Store
-from mainspring.worker import acks as acks_module
-from mainspring.worker.acks import FULL_GROUP, LARGE_RESULT, Acks, patience_with
+from mainspring.worker import acker as acker_module
+from mainspring.worker.acker import FULL_GROUP, LARGE_RESULT, Acker, patience_with
+from mainspring.worker.after_ack import AfterAck
 from mainspring.worker.outage import Outage
 from mainspring.worker.run import Run
 from tests.worker.working import claim_of, ended, eventually, new_app, working
@@ -47,8 +49,8 @@ class FakeStore:
 
 
 class StoreScenario:
-    def __init__(self, acks: Acks, store: FakeStore, confirmed: list[tuple[str, Status | None]]) -> None:
-        self.acks = acks
+    def __init__(self, acker: Acker, store: FakeStore, confirmed: list[tuple[str, Status | None]]) -> None:
+        self.acker = acker
         self.store = store
         self.confirmed = confirmed
 
@@ -59,7 +61,11 @@ class StoreScenario:
         async def work() -> None: ...
 
         outcome = Outcome(name, 1, Move.DONE, result=result)
-        self.acks.add(Run(claim_of(id=name), app.tasks["work"], 0), outcome, urgent=urgent)
+        self.acker.add(Run(claim_of(id=name), app.tasks["work"], 0), outcome, urgent=urgent)
+
+
+def after_ack(confirmed: Any) -> AfterAck:
+    return cast("AfterAck", SimpleNamespace(confirmed=confirmed))
 
 
 @asynccontextmanager
@@ -70,9 +76,9 @@ async def scene(delay: float = 3600) -> AsyncIterator[StoreScenario]:
     def hear(written: list[tuple[Run, Outcome]], statuses: Sequence[Status | None]) -> None:
         confirmed.extend((outcome.job_id, status) for (_, outcome), status in zip(written, statuses, strict=True))
 
-    acks = Acks(cast("Store", store), delay, hear, Outage("w"))
-    serving = asyncio.create_task(acks.serve())
-    yield StoreScenario(acks, store, confirmed)
+    acker = Acker(cast("Store", store), after_ack(hear), Outage("w"), delay=delay)
+    serving = asyncio.create_task(acker.serve())
+    yield StoreScenario(acker, store, confirmed)
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await serving
@@ -120,7 +126,7 @@ async def test_what_comes_during_a_write_goes_with_the_next() -> None:
         it.add("b")
         it.add("c", urgent=True)
         it.store.gate.set()
-        await it.acks.flush()
+        await it.acker.flush()
         assert it.store.groups == [["a"], ["b", "c"]]
 
 
@@ -134,18 +140,18 @@ async def test_large_results_hold_up_no_others() -> None:
         it.add("next", urgent=True)
         await eventually(lambda: len(it.confirmed) == 2)
         assert it.store.groups == [["small", "next"]]
-        assert it.acks.unwritten == 1
+        assert it.acker.unwritten == 1
         it.store.large_gate.set()
-        await it.acks.flush()
+        await it.acker.flush()
         assert it.store.groups == [["small", "next"], ["large"], ["another"]]
 
 
 async def test_flush_waits_for_all_that_was_added() -> None:
     async with scene() as it:
-        await asyncio.wait_for(it.acks.flush(), 5)
+        await asyncio.wait_for(it.acker.flush(), 5)
         it.add("a")
         it.add("b")
-        await it.acks.flush()
+        await it.acker.flush()
         assert it.confirmed == [("a", Status.COMPLETED), ("b", Status.COMPLETED)]
 
 
@@ -157,7 +163,7 @@ async def test_a_store_that_is_away_is_tried_again_and_nothing_is_confirmed_befo
         it.add("b", urgent=True)
         await eventually(lambda: it.store.tries == 3)
         assert it.confirmed == []
-        await it.acks.flush()
+        await it.acker.flush()
         assert it.confirmed == [("a", Status.COMPLETED), ("b", Status.COMPLETED)]
         assert it.store.groups == [["a", "b"]]
 
@@ -168,7 +174,7 @@ async def test_one_that_cannot_be_written_is_buried_alone(error: Exception) -> N
         it.store.poison["bad"] = error
         for name in ("a", "bad", "b"):
             it.add(name)
-        await it.acks.flush()
+        await it.acker.flush()
         assert sorted(it.confirmed) == [
             ("a", Status.COMPLETED),
             ("b", Status.COMPLETED),
@@ -180,7 +186,7 @@ async def test_one_that_cannot_even_be_buried_is_let_go(monkeypatch: pytest.Monk
     async with scene() as it:
         it.store.errors = [ValueError(), ValueError()]
         it.add("bad", urgent=True)
-        await it.acks.flush()
+        await it.acker.flush()
         assert it.confirmed == [("bad", None)]
 
 
@@ -190,12 +196,12 @@ def broken(written: list[tuple[Run, Outcome]], statuses: Sequence[Status | None]
 
 async def test_an_announcement_that_fails_does_not_end_the_writing() -> None:
     store = FakeStore()
-    acks = Acks(cast("Store", store), 0, broken, Outage("w"))
-    serving = asyncio.create_task(acks.serve())
-    it = StoreScenario(acks, store, [])
+    acker = Acker(cast("Store", store), after_ack(broken), Outage("w"), delay=0)
+    serving = asyncio.create_task(acker.serve())
+    it = StoreScenario(acker, store, [])
     for name in ("a", "b"):
         it.add(name)
-        await acks.flush()
+        await acker.flush()
     assert store.groups == [["a"], ["b"]]
     serving.cancel()
 
@@ -258,4 +264,4 @@ async def test_grouped_acks_are_written_together() -> None:
         await ended(app, *[job.id for job in jobs])
     assert sum(groups) == 300
     assert len(groups) < 30
-    assert max(groups) <= acks_module.FULL_GROUP
+    assert max(groups) <= acker_module.FULL_GROUP

@@ -330,7 +330,7 @@ async def test_no_more_is_claimed_than_can_be_used_soon() -> None:
         await work.enqueue_many(range(100))
         await eventually(lambda: running(app, 20))
         await single.enqueue_many([{}] * 50)
-        await eventually(lambda: worker._free() == 0)  # both chunks have begun
+        await eventually(lambda: worker.parts.intake.free() == 0)  # both chunks have begun
         assert await running(app, 20)
         go.set()
         await eventually(lambda: running(app, 0))
@@ -519,7 +519,7 @@ async def test_events_and_acks_are_per_job() -> None:
 
 @pytest.mark.slow
 async def test_a_chunk_that_finds_no_slot_is_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.worker.worker.MAX_BUFFER_WAIT", 0.05)
+    monkeypatch.setattr("mainspring.worker.intake.MAX_BUFFER_WAIT", 0.05)
     app, go, started = new_app(), asyncio.Event(), asyncio.Event()
 
     @app.task()
@@ -536,8 +536,8 @@ async def test_a_chunk_that_finds_no_slot_is_for_others(monkeypatch: pytest.Monk
     async with working(app, concurrency=1) as worker:
         await busy.enqueue()
         await started.wait()
-        worker._prefetch.ahead = 10  # as if all had been quick until now
-        worker._room.set()
+        worker.parts.intake.prefetch.ahead = 10  # as if all had been quick until now
+        worker.parts.runs.room.set()
         handles = await work.enqueue_many([1, 2])
         ids = [handle.id for handle in handles]
         await reached(app, *ids, statuses=(Status.RUNNING,))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.stores.protocol import EVERY_QUEUE, Want
-from mainspring.worker.claiming import PREFETCH_SECONDS, Prefetch, SoloTurns, wants
+from mainspring.worker.intake import PREFETCH_SECONDS, Prefetch, SoloTurns, wants
 from mainspring.worker.settings import Subscription
 
 NAMES = "abcdef"

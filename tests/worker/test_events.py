@@ -100,6 +100,7 @@ async def test_halted_and_resumed_and_heartbeats_go_on(app: Mainspring) -> None:
         job = await work.enqueue()
         await eventually(lambda: any(isinstance(one, WorkerHeartbeat) and one.halted for one in events))
         assert (await job.get()).status is Status.PENDING
+        await app.bus.flush()
         assert {type(event).__name__ for event in events} >= {"Halted", "JobCreated"}
         assert not any(isinstance(event, JobStarted) for event in events)
         before = len(events)
@@ -197,9 +198,9 @@ async def test_a_job_that_never_began_took_no_time(app: Mainspring, caplog: pyte
 
     with all_logs(caplog):
         async with working(app, concurrency=1) as worker:
-            worker._prefetch.ahead = 5
+            worker.parts.intake.prefetch.ahead = 5
             jobs = await work.enqueue_many([{}] * 2)
-            await eventually(lambda: worker._buffer)
+            await eventually(lambda: worker.parts.runs.ready)
             await app.jobs.cancel(jobs[1].id)
             line = (await eventually(lambda: fields_of(caplog, "job_cancelled")))[0]
             gate.set()

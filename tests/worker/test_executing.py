@@ -532,9 +532,9 @@ async def test_a_job_that_waits_in_the_worker_is_cancelled_before_it_begins(app:
         await gate.wait()
 
     async with working(app, concurrency=1) as worker:
-        worker._prefetch.ahead = 10
+        worker.parts.intake.prefetch.ahead = 10
         jobs = await work.enqueue_many([{"n": n} for n in range(3)])
-        await eventually(lambda: len(worker._buffer) == 2)
+        await eventually(lambda: len(worker.parts.runs.ready) == 2)
         await app.jobs.cancel(jobs[1].id)
         assert (await ended(app, jobs[1].id))[0].status is Status.CANCELLED
         gate.set()
@@ -620,12 +620,12 @@ async def test_a_run_whose_claim_was_lost_is_cancelled_and_writes_nothing(
             raise
         return "zombie"
 
-    async with working(app) as worker:
+    async with working(app, maintenance_interval=60) as worker:
         job = await work.enqueue()
         await reached(app, job.id, statuses=(Status.RUNNING,))
         steal(app, job.id)
         await eventually(lambda: ends)
-        await eventually(lambda: not worker._held)
+        await eventually(lambda: not worker.parts.runs.held)
         assert (await job.get()).worker == "thief"
         assert (await job.get()).status is Status.RUNNING
 
@@ -638,7 +638,7 @@ async def test_a_zombie_that_finishes_is_told_so(app: Mainspring, caplog: pytest
         gate.wait(10)
         return "zombie"
 
-    async with working(app, heartbeat_interval=60):
+    async with working(app, heartbeat_interval=60, maintenance_interval=60):  # else the thief would be found dead
         job = await work.enqueue()
         await reached(app, job.id, statuses=(Status.RUNNING,))
         steal(app, job.id)
@@ -665,8 +665,8 @@ async def test_a_job_that_came_back_to_the_same_worker_is_not_let_go_by_its_zomb
         await app.store.ack([Outcome(job.id, (await job.get()).token, Move.RELEASE)])
         await eventually(lambda: runs == [0, 1])
         gates[0].set()
-        await eventually(lambda: worker._slots == 1)
-        assert list(worker._held) == [job.id]
+        await eventually(lambda: len(worker.parts.runs.running) == 1)
+        assert list(worker.parts.runs.held) == [job.id]
         gates[1].set()
         assert await job.result(10) == 1
 
@@ -683,8 +683,8 @@ async def test_an_answer_about_an_older_claim_does_not_end_the_newer_one(app: Ma
     async with working(app) as worker:
         job = await work.enqueue()
         await reached(app, job.id, statuses=(Status.RUNNING,))
-        token = worker._held[job.id].claim.token
-        worker._on_pulse(await app.store.heartbeat(worker.id, {job.id: token - 1}), {job.id: token - 1})
+        token = worker.parts.runs.held[job.id].claim.token
+        worker.parts.runs.heard(await app.store.heartbeat(worker.id, {job.id: token - 1}), {job.id: token - 1})
         gate.set()
         assert await job.result(10) == "done"
 

@@ -17,8 +17,7 @@ from mainspring.events import Halted, JobReleased, JobStarted
 from mainspring.job import Job, Status
 from mainspring.stores.protocol import Claims, Filter, Want
 from mainspring.stores.sqlite import MemoryStore
-from mainspring.worker import Worker, gate
-from mainspring.worker import worker as worker_module
+from mainspring.worker import Worker, gate, intake
 from tests.worker.children import app as app_of_children
 from tests.worker.working import FaultyStore, eventually, fields_of, member, new_app, reached, record, working
 
@@ -53,7 +52,7 @@ async def claimed(app: Mainspring, number: int) -> bool:
 
 def prefetching(worker: Worker, number: int = 10) -> None:
     """As after a while of quick jobs."""
-    worker._prefetch.ahead = number
+    worker.parts.intake.prefetch.ahead = number
 
 
 async def test_jobs_claimed_ahead_do_not_start_after_a_halt() -> None:
@@ -82,9 +81,9 @@ async def test_after_a_pause_longer_than_the_lease_lost_jobs_do_not_start() -> N
         await ahead(app, turnstile)
         await app.store.leave(worker.id)  # its jobs are given back
         await app.store.claim("another", [Want("default", 10)], limit=10)
-        worker._gate._looked_at = worker._gate.open_until = worker._heartbeat._sent_at = float("-inf")
+        worker.parts.gate._looked_at = worker.parts.gate.open_until = worker.parts.heartbeat._sent_at = float("-inf")
         turnstile.go.set()
-        await eventually(lambda: not worker._held)
+        await eventually(lambda: not worker.parts.runs.held)
     assert turnstile.started == 1
 
 
@@ -102,7 +101,7 @@ async def test_jobs_of_a_claim_that_took_longer_than_the_lease_are_handed_back(m
         return claims
 
     monkeypatch.setattr(app.store, "claim", claim_and_be_stopped)
-    monkeypatch.setattr(worker_module, "since_boot", lambda: since_boot() + sum(pauses))
+    monkeypatch.setattr(intake, "since_boot", lambda: since_boot() + sum(pauses))
     async with working(app):
         job = await turnstile.work.enqueue()
         await eventually(lambda: completed(app, 1))
@@ -260,7 +259,7 @@ async def test_a_worker_that_joins_under_a_halt_starts_nothing() -> None:
     halt = (await app.halt()).halt
     async with working(app) as worker:
         await eventually(lambda: confirmed(app, halt))
-        assert worker._gate.halted
+        assert worker.parts.gate.halted
     assert turnstile.started == 0
 
 
@@ -307,7 +306,7 @@ async def test_jobs_that_passed_a_breaker_do_not_start_after_it_opened(kind: str
             await send.enqueue_many([{"number": number} for number in range(3)])
         else:
             await send_all.enqueue_many(range(3))
-        await eventually(lambda: len(worker._buffer) == (3 if kind == "async" else 1))  # they have passed
+        await eventually(lambda: len(worker.parts.runs.ready) == (3 if kind == "async" else 1))  # they have passed
         await app.breakers.open("mail")
         go.set()
         suspended = await eventually(lambda: in_status(app, Status.SUSPENDED, 3))
@@ -339,7 +338,7 @@ async def test_a_job_that_expired_while_it_waited_in_its_worker_does_not_start()
         await occupy.enqueue()
         await eventually(lambda: claimed(app, 1))
         job = await late.enqueue()
-        await eventually(lambda: worker._buffer)
+        await eventually(lambda: worker.parts.runs.ready)
         created = (await job.get()).created_at
         await eventually(lambda: app.now() > created + timedelta(seconds=0.35))
         go.set()
@@ -366,7 +365,7 @@ async def test_a_limit_gets_its_place_back_from_a_job_that_an_open_breaker_kept_
         await occupy.enqueue()
         await eventually(lambda: claimed(app, 1))
         await send.enqueue(number=1)
-        await eventually(lambda: worker._buffer)
+        await eventually(lambda: worker.parts.runs.ready)
         await app.breakers.open("mail")
         go.set()
         await eventually(lambda: in_status(app, Status.SUSPENDED, 1))
@@ -408,9 +407,9 @@ async def test_without_a_recent_look_at_the_halts_nothing_starts(monkeypatch: py
     turnstile.go.set()
     events = record(app, JobStarted)
     async with working(app) as worker:
-        await eventually(lambda: not worker._gate.halted and worker._gate.open_until > gate.NEVER)
+        await eventually(lambda: not worker.parts.gate.halted and worker.parts.gate.open_until > gate.NEVER)
         store.fail("halts", fault=StoreUnavailable("cut off"))
-        await eventually(lambda: since_boot() > worker._gate.open_until)
+        await eventually(lambda: since_boot() > worker.parts.gate.open_until)
         job = await turnstile.work.enqueue()
         crowded = await eventually(lambda: released(app, job.id))
         assert (crowded.attempts, turnstile.started, events) == (0, 0, [])

@@ -3,17 +3,20 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from mainspring.clock import since_boot
-from mainspring.errors import StoreBusy, StoreError, StoreUnavailable
+from mainspring.errors import StoreBusy, StoreUnavailable
+from mainspring.health import Contact
 from mainspring.stores.protocol import Pulse, Store
 from mainspring.worker import heartbeat as heartbeat_module
 from mainspring.worker.heartbeat import Heartbeat
 from mainspring.worker.outage import Outage
-from tests.worker.working import eventually
+from mainspring.worker.runs import Runs
+from tests.worker.working import FakeContact, eventually
 
 
 class FakeStore:
@@ -35,8 +38,23 @@ class FakeStore:
         return Pulse(lost=frozenset(held))
 
 
-def beating(store: FakeStore, interval: float, heard: Any = lambda _pulse, _asked: None) -> Heartbeat:
-    heartbeat = Heartbeat(cast("Store", store), "w", interval, lambda: {"j": 1}, heard, outage=Outage("w"))
+class FakeRuns:
+    """Holds one claim, and passes on what it hears."""
+
+    stuck = SimpleNamespace(slots=0)
+
+    def __init__(self, heard: Any) -> None:
+        self.heard = heard
+
+    def tokens(self) -> dict[str, int]:
+        return {"j": 1}
+
+
+def beating(
+    store: FakeStore, interval: float, heard: Any = lambda _pulse, _asked: None, outage: Outage | None = None
+) -> Heartbeat:
+    runs = cast("Runs", FakeRuns(heard))
+    heartbeat = Heartbeat(cast("Store", store), "w", runs, outage or Outage("w"), interval=interval)
     heartbeat.start()
     return heartbeat
 
@@ -80,18 +98,14 @@ async def test_it_can_be_stopped_at_any_moment_and_poked_after_that() -> None:
 async def test_a_store_that_says_nothing_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a server that was stopped: the connection stands, and nobody answers."""
     monkeypatch.setattr(heartbeat_module, "SILENCE_TIMEOUT", 0.01)
-    noticed: list[StoreError | None] = []
-    store = FakeStore()
+    contact, store = FakeContact(), FakeStore()
     store.answers.clear()
-    beating = Heartbeat(
-        cast("Store", store), "w", 0.01, dict, lambda _pulse, _asked: None, outage=Outage("w", noticed=noticed.append)
-    )
-    beating.start()
-    await eventually(lambda: noticed)
-    assert str(noticed[0]) == "no answer for 0.01 s"
+    heartbeat = beating(store, 0.01, outage=Outage("w", cast("Contact", contact)))
+    await eventually(lambda: contact.told)
+    assert str(contact.told[0]) == "no answer for 0.01 s"
     store.answers.set()
-    await eventually(lambda: noticed[-1] is None)
-    await beating.stop()
+    await eventually(lambda: contact.told[-1] is None)
+    await heartbeat.stop()
 
 
 async def test_a_recent_answer_confirms_the_claims_at_once() -> None:

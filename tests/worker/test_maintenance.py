@@ -35,8 +35,8 @@ async def test_one_round_removes_all_that_has_expired(tmp_path: Path) -> None:
             await work.using(dedupe_key=f"key {n}", dedupe_for=0.001).enqueue(n=n)
         await app.worker().drain()
         async with working(app) as worker:
-            worker._maintenance._pruned_at = float("-inf")
-            await eventually(lambda: worker._maintenance._pruned_at > float("-inf"))
+            worker.parts.maintenance._pruned_at = float("-inf")
+            await eventually(lambda: worker.parts.maintenance._pruned_at > float("-inf"))
         assert await app.store.prune() == 0
         assert [job async for job in app.jobs.all()] == []
 
@@ -62,7 +62,7 @@ async def test_a_mountain_of_what_has_expired_does_not_keep_from_looking_for_the
     store.done = []
     app = Mainspring(store)
     async with working(app) as worker:
-        worker._maintenance._pruned_at = float("-inf")
+        worker.parts.maintenance._pruned_at = float("-inf")
         await eventually(lambda: store.done.count("prune") > 2)
         first = store.done.index("prune")
         assert "reap" in store.done[first:]
@@ -75,8 +75,8 @@ async def test_after_a_long_pause_the_others_have_time_for_a_heartbeat_and_so_ha
     """When a machine has slept, the worker that looks first must not take jobs from the others, or from itself."""
     store = FaultyStore(lease=0.4)
     async with working(Mainspring(store), maintenance_interval=3600) as worker:
-        tending, time = worker._maintenance, worker._loop.time
-        await eventually(lambda: worker._heartbeat.beaten_at > 0)
+        tending, time = worker.parts.maintenance, asyncio.get_running_loop().time
+        await eventually(lambda: worker.parts.heartbeat.beaten_at > 0)
 
         async def look(pause: float) -> float:
             """How long the look took after such a pause."""

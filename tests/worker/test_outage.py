@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import itertools
 import logging
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from mainspring.errors import StoreError, StoreFull, StoreUnavailable, StoreVanished
+from mainspring.errors import StoreFull, StoreUnavailable, StoreVanished
+from mainspring.health import Contact
 from mainspring.worker.outage import FIRST_REMINDER, LONGEST_REMINDER, Outage
-from tests.worker.working import fields_of
+from tests.worker.working import FakeContact, eventually, fields_of
 
 
 class Watch:
@@ -27,7 +28,7 @@ def watch() -> Watch:
 
 @pytest.fixture
 def outage(watch: Watch) -> Outage:
-    return Outage("w", watch)
+    return Outage("w", monotonic=watch)
 
 
 @pytest.fixture
@@ -100,13 +101,13 @@ def test_the_next_one_is_told_of_anew(outage: Outage, watch: Watch, log: pytest.
     assert len(fields_of(log, "store_back")) == 2
 
 
-def test_whoever_wants_to_know_is_told_of_each_failure_and_of_the_end() -> None:
-    noticed: list[StoreError | None] = []
-    outage, full = Outage("w", noticed=noticed.append), StoreFull()
+async def test_the_contact_is_told_of_each_failure_and_of_the_end() -> None:
+    contact, full = FakeContact(), StoreFull()
+    outage = Outage("w", cast("Contact", contact))
     outage.worked("claim")
     outage.failed("claim", full)
     outage.failed("acks", full)
     outage.worked("claim")
-    assert noticed == [full, full]
+    await eventually(lambda: contact.told == [full, full])
     outage.worked("acks")
-    assert noticed == [full, full, None]
+    await eventually(lambda: contact.told == [full, full, None])

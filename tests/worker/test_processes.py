@@ -26,8 +26,7 @@ from mainspring.errors import CannotStoreResult, Failure, WorkerCrashed
 from mainspring.events import JobDeadLettered, JobReleased, JobRetrying
 from mainspring.job import Job, Status
 from mainspring.stores.sqlite import MemoryStore
-from mainspring.worker import child
-from mainspring.worker import worker as worker_module
+from mainspring.worker import child, intake
 from mainspring.worker.processes import Child, error_from
 from tests.worker import children
 from tests.worker.working import claim_of, ended, eventually, reached, record, working
@@ -225,7 +224,7 @@ async def test_jobs_that_wait_too_long_for_a_child_are_handed_back(
     app: Mainspring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To the store they look as if they ran: with a timeout they would count as stalled."""
-    monkeypatch.setattr(worker_module, "MAX_BUFFER_WAIT", 0.05)
+    monkeypatch.setattr(intake, "MAX_BUFFER_WAIT", 0.05)
     released = record(app, JobReleased)
     async with working(app, child_processes=1) as worker:
         running = await children.hangs.enqueue(note=str(tmp_path / "pid"))
@@ -233,7 +232,7 @@ async def test_jobs_that_wait_too_long_for_a_child_are_handed_back(
         waiting = await children.pid.enqueue()
         await eventually(lambda: released)
         assert {event.job_id for event in released} == {waiting.id}
-        assert running.id in worker._held
+        assert running.id in worker.parts.runs.held
         await app.jobs.cancel(running.id)
         assert await waiting.result(15) > 0
         assert (await waiting.get()).attempts == 1

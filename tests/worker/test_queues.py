@@ -16,8 +16,7 @@ from mainspring.events import JobReleased
 from mainspring.ids import new_id
 from mainspring.job import NewJob, Outcome, Status
 from mainspring.stores.sqlite import MemoryStore
-from mainspring.worker import Subscription
-from mainspring.worker import worker as worker_module
+from mainspring.worker import Subscription, intake, outage
 from tests.worker.working import DEADLINE, ended, eventually, new_app, reached, record, working
 
 pytestmark = pytest.mark.slow
@@ -67,7 +66,7 @@ async def test_no_more_jobs_of_a_queue_at_once_than_it_may_and_no_waiting_in_bet
     async def work(queue: str) -> None:
         await gauge.measure(queue)
 
-    monkeypatch.setattr(worker_module, "LONGEST_SLEEP", NEVER)  # it looks again when one has ended, not after a while
+    monkeypatch.setattr(outage, "LONGEST_SLEEP", NEVER)  # it looks again when one has ended, not after a while
     async with working(app, queues=["slim", "wide", "free"], queue_concurrency={"slim": 1, "wide": 4}, concurrency=20):
         jobs = [
             await work.using(queue=queue).enqueue(queue=queue) for _ in range(60) for queue in ("slim", "wide", "free")
@@ -110,7 +109,7 @@ async def order_of(app: Mainspring, number: int, **settings: Any) -> list[str]:
     jobs = [NewJob(new_id(), "work", f'{{"queue": "{queue}"}}', queue) for _ in range(number) for queue in "ab"]
     await app.store.insert(jobs)
     async with working(app, concurrency=1, prefetch=0, **settings) as worker:
-        worker._random = random.Random(5)
+        worker.parts.intake._random = random.Random(5)
         await eventually(lambda: len(ran) == 2 * number)
     return ran
 
@@ -130,7 +129,7 @@ async def test_a_job_starts_at_once_when_enqueued_and_on_time_when_planned(
     app: Mainspring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """How soon that is on a machine that has nothing else to do, the benchmarks tell."""
-    monkeypatch.setattr(worker_module, "LONGEST_SLEEP", NEVER)
+    monkeypatch.setattr(outage, "LONGEST_SLEEP", NEVER)
 
     @app.task()
     async def work() -> float:
@@ -174,11 +173,11 @@ async def test_quick_jobs_are_claimed_ahead_and_slow_ones_are_not(app: Mainsprin
 
     async with working(app, concurrency=2) as worker:
         slow_jobs = await slow.enqueue_many([{}] * 10)
-        await eventually(lambda: worker._slots == 2)
-        held.append(len(worker._held))
+        await eventually(lambda: len(worker.parts.runs.running) == 2)
+        held.append(len(worker.parts.runs.held))
         gate.set()
         await ended(app, *[job.id for job in slow_jobs])
-        while not worker._prefetch.ahead:
+        while not worker.parts.intake.prefetch.ahead:
             await ended(app, *[job.id for job in await quick.enqueue_many([{}] * 500)])
     assert held == [2]
 
@@ -186,7 +185,7 @@ async def test_quick_jobs_are_claimed_ahead_and_slow_ones_are_not(app: Mainsprin
 async def test_what_was_claimed_ahead_and_does_not_start_is_handed_back(
     app: Mainspring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "MAX_BUFFER_WAIT", 0.05)
+    monkeypatch.setattr(intake, "MAX_BUFFER_WAIT", 0.05)
     events, gate = record(app, JobReleased), asyncio.Event()
 
     @app.task()
@@ -194,11 +193,11 @@ async def test_what_was_claimed_ahead_and_does_not_start_is_handed_back(
         await gate.wait()
 
     async with working(app, concurrency=1) as worker:
-        worker._prefetch.ahead = 5
+        worker.parts.intake.prefetch.ahead = 5
         jobs = await work.enqueue_many([{}] * 4)
         await eventually(lambda: len(events) == 3)
-        assert worker._prefetch.ahead == 0
-        assert len(worker._held) == 1
+        assert worker.parts.intake.prefetch.ahead == 0
+        assert len(worker.parts.runs.held) == 1
         waiting = await reached(app, *[job.id for job in jobs[1:]], statuses=(Status.PENDING,))
         assert [job.attempts for job in waiting] == [0, 0, 0]
         gate.set()
@@ -230,7 +229,7 @@ async def test_all_slots_are_used_again_after_everything_that_can_happen_to_jobs
         jobs += await synced.enqueue_many([{"kind": n % 2} for n in range(20)])
         await app.store.insert([NewJob(new_id(), "unknown", "{}") for _ in range(10)])
         await ended(app, *[job.id for job in jobs])
-        await eventually(lambda: worker._slots == 0 and not worker._held)
+        await eventually(lambda: len(worker.parts.runs.running) == 0 and not worker.parts.runs.held)
         together = asyncio.Barrier(4)
 
         @app.task()
@@ -261,7 +260,8 @@ async def test_no_more_is_run_than_the_store_can_be_told_of() -> None:
 
     async with working(app, concurrency=5, prefetch=10) as worker:
         await quick.enqueue_many([{}] * 500)
-        await eventually(lambda: worker._acks.unwritten > 15 and not worker._held and not worker._room.is_set())
+        runs = worker.parts.runs
+        await eventually(lambda: runs.acker.unwritten > 15 and not runs.held and not runs.room.is_set())
         assert ran <= 3 * (5 + 10)  # being written, waiting for that, and claimed just before it was too much
         store.go.set()
         await eventually(lambda: ran == 500)

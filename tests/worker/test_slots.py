@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import deque
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -17,6 +18,13 @@ name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="nobo
 
 def fill(buffer: deque[Run], number: int) -> None:
     buffer.extend([cast_run(n) for n in range(number)])
+
+
+class Work:
+    """What the slots do with a run: calls this function."""
+
+    def __init__(self, execute: Callable[[Any, asyncio.Task[None]], Coroutine[Any, Any, None]]) -> None:
+        self.run = execute
 
 
 def nothing() -> None: ...
@@ -39,7 +47,7 @@ async def test_they_take_from_the_buffer_in_its_order_and_never_more_than_the_li
         await asyncio.sleep(0.001)
         now -= 1
 
-    slots = SlotPool(3, buffer, execute)
+    slots = SlotPool(3, buffer, Work(execute))
     for _ in range(3):  # also after they have rested
         order.clear()
         fill(buffer, 20)
@@ -63,7 +71,7 @@ async def test_jobs_that_never_wait_leave_the_loop_to_others(monkeypatch: pytest
             ticks += 1
             await asyncio.sleep(0)
 
-    slots = SlotPool(1, buffer, execute)
+    slots = SlotPool(1, buffer, Work(execute))
     fill(buffer, 400)
     slots.feed()
     await tick()
@@ -84,7 +92,7 @@ async def test_one_slot_runs_jobs_that_never_wait_and_starts_others_when_a_job_w
             await release.wait()
 
     waiting = False
-    slots = SlotPool(50, buffer, execute)
+    slots = SlotPool(50, buffer, Work(execute))
     fill(buffer, 200)
     slots.feed()
     await eventually(lambda: not buffer)
@@ -104,7 +112,7 @@ async def test_a_stray_cancellation_does_not_end_a_slot() -> None:
     async def execute(run: Run, slot: asyncio.Task[None]) -> None:
         done.append(run)
 
-    slots = SlotPool(1, buffer, execute)
+    slots = SlotPool(1, buffer, Work(execute))
     fill(buffer, 1)
     slots.feed()
     await eventually(lambda: slots._resting)
@@ -128,7 +136,7 @@ async def test_closing_cancels_what_runs_and_does_not_wait_for_ever(monkeypatch:
             except asyncio.CancelledError:
                 ends.append(run)
 
-    slots = SlotPool(2, buffer, execute)
+    slots = SlotPool(2, buffer, Work(execute))
     fill(buffer, 2)
     slots.feed()
     await asyncio.sleep(0)

@@ -24,6 +24,7 @@ from mainspring.ids import new_id
 from mainspring.job import NewJob, Status
 from mainspring.stores.sqlite import MemoryStore
 from mainspring.worker import Worker, slots
+from mainspring.worker import program as program_module
 from mainspring.worker import worker as worker_module
 from tests.worker.test_guards import Doorman
 from tests.worker.working import DEADLINE, QUICK, FaultyStore, ended, eventually, new_app, reached, record, working
@@ -52,7 +53,7 @@ async def test_what_runs_is_finished_and_nothing_new_is_claimed(app: Mainspring)
 
     async with working(app) as worker:
         running = await work.enqueue()
-        await eventually(lambda: worker._slots == 1)
+        await eventually(lambda: len(worker.parts.runs.running) == 1)
         worker.stop()
         late = await work.enqueue()
         await asyncio.sleep(0.05)  # time in which it could claim
@@ -82,7 +83,7 @@ async def test_what_outlasts_the_grace_is_handed_back_without_burning_an_attempt
 
     async with working(app, grace=0.05) as worker:
         jobs = [await on_loop.enqueue(), await translates.enqueue(), await in_thread.enqueue()]
-        await eventually(lambda: worker._slots == 3)
+        await eventually(lambda: len(worker.parts.runs.running) == 3)
     found = [await job.get() for job in jobs]
     assert [(job.status, job.attempts, job.crashes) for job in found] == [(Status.PENDING, 0, 0)] * 3
     assert [type(event).__name__ for event in events] == ["JobReleased"] * 3 + ["WorkerStopped"]
@@ -96,7 +97,7 @@ async def test_a_second_stop_does_not_wait_for_the_grace(app: Mainspring) -> Non
 
     async with working(app, grace=3600) as worker:
         job = await work.enqueue()
-        await eventually(lambda: worker._slots == 1)
+        await eventually(lambda: len(worker.parts.runs.running) == 1)
         worker.stop()
         worker.stop()
     assert (await job.get()).status is Status.PENDING
@@ -108,20 +109,21 @@ async def test_signals(app: Mainspring, number: int, monkeypatch: pytest.MonkeyP
     async def work() -> None:
         await asyncio.sleep(3600)
 
-    monkeypatch.setattr(worker_module, "SAME_SIGNAL_WITHIN", 3600.0)  # however long this machine takes between the two
+    monkeypatch.setattr(program_module, "SAME_SIGNAL_WITHIN", 3600.0)  # however long this machine takes between the two
     worker = Worker(app, **{**QUICK, "grace": 3600})
-    running = asyncio.create_task(worker._run())
+    program = program_module.Program(worker)
+    running = asyncio.create_task(program.serve())
     job = await work.enqueue()
-    await eventually(lambda: worker._slots == 1)
+    await reached(app, job.id, statuses=(Status.RUNNING,))
     os.kill(os.getpid(), number)
     await eventually(worker._stopping.is_set)
     os.kill(os.getpid(), number)  # the same wish, told to the process and to its group
     await asyncio.sleep(0.05)
     assert not running.done()
-    monkeypatch.setattr(worker_module, "SAME_SIGNAL_WITHIN", 0.0)
+    monkeypatch.setattr(program_module, "SAME_SIGNAL_WITHIN", 0.0)
     os.kill(os.getpid(), number)
     assert await asyncio.wait_for(running, DEADLINE) == 0
-    worker._be_patient()  # as `run` is when all has ended in order; else this process would end
+    program.be_patient()  # as `run` is when all has ended in order; else this process would end
     assert (await job.get()).status is Status.PENDING
 
 
@@ -134,9 +136,9 @@ async def test_what_waits_in_the_worker_is_handed_back_at_once(app: Mainspring) 
         await gate.wait()
 
     async with working(app, concurrency=1) as worker:
-        worker._prefetch.ahead = 10
+        worker.parts.intake.prefetch.ahead = 10
         jobs = await work.enqueue_many([{"n": n} for n in range(4)])
-        await eventually(lambda: len(worker._buffer) == 3)
+        await eventually(lambda: len(worker.parts.runs.ready) == 3)
         worker.stop()
         waiting = await reached(app, *[job.id for job in jobs[1:]], statuses=(Status.PENDING,))
         assert [job.attempts for job in waiting] == [0, 0, 0]
@@ -199,7 +201,7 @@ async def test_what_passes_its_guards_after_the_stop_is_handed_back_at_once(app:
         await asked.wait()
         worker.stop()
         answer.set()
-        await eventually(lambda: not worker._held, within=LONGEST_WAIT.total_seconds() / 2)
+        await eventually(lambda: not worker.parts.runs.held, within=LONGEST_WAIT.total_seconds() / 2)
     (job,) = [one async for one in app.jobs.all()]
     assert (job.status, job.attempts) == (Status.PENDING, 0)
     assert door.left == [job.id]
@@ -216,7 +218,7 @@ async def test_a_thread_that_does_not_listen_is_abandoned(app: Mainspring, caplo
 
     async with working(app, grace=0.05) as worker:
         job = await deaf.enqueue()
-        await eventually(lambda: worker._slots == 1)
+        await eventually(lambda: len(worker.parts.runs.running) == 1)
     assert worker._abandoned == 1
     assert (await job.get()).status is Status.PENDING
     release.set()
@@ -239,7 +241,7 @@ async def test_a_coroutine_that_will_not_be_cancelled_cannot_hold_the_worker(app
 
     async with working(app, grace=0.05) as worker:
         job = await stubborn.enqueue()
-        await eventually(lambda: worker._slots == 1)
+        await eventually(lambda: len(worker.parts.runs.running) == 1)
     assert (await job.get()).status is Status.PENDING
     release.set()
 
@@ -336,8 +338,8 @@ async def test_outcomes_are_written_before_it_leaves(app: Mainspring) -> None:
 LEAVING = """
 import asyncio, os, signal, sys, threading, time
 from mainspring import Mainspring
-from mainspring.worker import Worker, slots, worker
-worker.STOP_TIMEOUT = slots.CANCEL_TIMEOUT = 0.2
+from mainspring.worker import Worker, program, slots, worker
+worker.STOP_TIMEOUT = program.LEFT_BEHIND_TIMEOUT = slots.CANCEL_TIMEOUT = 0.2
 app = Mainspring("memory://")
 
 @app.task()

@@ -18,8 +18,7 @@ from mainspring.health import State
 from mainspring.job import Status
 from mainspring.stores.protocol import WorkerInfo
 from mainspring.why import Cause
-from mainspring.worker import Worker, WorkerSettings, slots
-from mainspring.worker import worker as worker_module
+from mainspring.worker import Worker, WorkerSettings, program, slots
 from tests.in_memory import execute
 from tests.worker.working import (
     DEADLINE,
@@ -151,9 +150,9 @@ async def test_a_thread_that_takes_a_moment_to_stop_is_not_stuck(gate: threading
 
     async with working(app) as worker:
         job = await slow.enqueue()
-        await eventually(lambda: any(run.stop is not None for run in worker._running))
-        worker._look_for_stuck()
-        assert worker._stuck.slots == 0
+        await eventually(lambda: any(run.stop is not None for run in worker.parts.runs.running))
+        worker.parts.runs.look_for_stuck()
+        assert worker.parts.runs.stuck.slots == 0
         gate.set()
         await ended(app, job.id)
 
@@ -186,7 +185,7 @@ async def test_stuck_slots_stay_in_use_even_if_the_worker_gets_the_same_job_agai
     async with working(app, concurrency=2) as worker:
         await hang.enqueue()
         await eventually(lambda: stuck_in(worker, 2))  # both attempts
-        assert worker._free() <= 0
+        assert worker.parts.intake.free() <= 0
         waiting = await other.enqueue()
         (reason,) = (await app.jobs.why(waiting.id)).reasons
         assert reason.cause is Cause.STUCK
@@ -217,7 +216,7 @@ async def test_a_worker_that_stops_does_not_wait_for_stuck_slots(app: Mainspring
     async with asyncio.timeout(DEADLINE), working(app, grace=3600) as worker:
         await hang.enqueue()
         await eventually(lambda: stuck_in(worker, 1))
-    assert worker._exit_code == worker_module.EXIT_ABANDONED
+    assert worker.exit_code == program.EXIT_ABANDONED
 
 
 async def test_a_suspect_runs_although_a_slot_is_stuck(app: Mainspring, gate: threading.Event) -> None:
@@ -270,13 +269,13 @@ async def test_it_hands_back_its_jobs_and_exits(
         await asyncio.wait_for(serving, DEADLINE)
     assert ((await good.get()).status, (await late.get()).status) == (Status.COMPLETED, Status.PENDING)
     (line,) = fields_of(caplog, "worker_exits_stuck")
-    assert (line["stuck"], line["slots"], line["exit_code"]) == (2, 3, worker_module.EXIT_STUCK)
-    assert worker._exit_code == worker_module.EXIT_STUCK
+    assert (line["stuck"], line["slots"], line["exit_code"]) == (2, 3, program.EXIT_STUCK)
+    assert worker.exit_code == program.EXIT_STUCK
 
 
 async def test_a_signal_while_it_exits_still_leaves_the_grace(app: Mainspring) -> None:
     worker = Worker(app, exit_when_stuck=0.5)
-    worker._exit_stuck()
+    worker._begin_stopping()
     worker.stop()
     assert not worker._stop_now.is_set()
     worker.stop()
@@ -304,4 +303,4 @@ def test_a_share_that_cannot_be(share: Any) -> None:
 
 
 def test_the_command_line_knows_the_exit_code() -> None:
-    assert worker_module.EXIT_STUCK == Exit.STUCK
+    assert program.EXIT_STUCK == Exit.STUCK

@@ -5,8 +5,7 @@ import time
 
 import pytest
 
-from mainspring.worker.outage import Outage
-from mainspring.worker.supervise import Backoff, supervised
+from mainspring.worker.outage import Backoff, Outage, supervised
 
 
 async def test_backoff_doubles_up_to_its_most_and_begins_anew() -> None:

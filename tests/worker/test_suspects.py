@@ -12,7 +12,7 @@ from mainspring.events import JobDeadLettered, JobRetrying
 from mainspring.job import Move, Outcome, Status
 from mainspring.stores.protocol import Claims, Want
 from mainspring.testing.clock import ManualClock
-from mainspring.worker import Worker, claiming
+from mainspring.worker import Worker, intake
 from tests.in_memory import execute
 from tests.worker.working import DEADLINE, QUICK, ended, eventually, member, new_app, reached, record, working
 
@@ -37,8 +37,8 @@ async def make_suspect(app: Mainspring, job_id: str, crashes: int = 1) -> None:
 async def test_nothing_runs_beside_a_suspect_and_all_get_their_turn(
     app: Mainspring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claiming.SoloTurns, "HOLD_BACK", 0.02)
-    monkeypatch.setattr(claiming.SoloTurns, "TURN_LENGTH", 0.0)  # one suspect per turn
+    monkeypatch.setattr(intake.SoloTurns, "HOLD_BACK", 0.02)
+    monkeypatch.setattr(intake.SoloTurns, "TURN_LENGTH", 0.0)  # one suspect per turn
     now: set[str] = set()
     beside: list[set[str]] = []
     ran: list[str] = []
@@ -91,7 +91,7 @@ async def test_a_suspect_that_is_the_last_of_its_kind_still_runs_alone(app: Main
 async def test_a_long_job_does_not_keep_others_from_running_while_a_suspect_waits(
     app: Mainspring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claiming.SoloTurns, "HOLD_BACK", 0.02)
+    monkeypatch.setattr(intake.SoloTurns, "HOLD_BACK", 0.02)
     gate = asyncio.Event()
 
     @app.task()
@@ -109,7 +109,7 @@ async def test_a_long_job_does_not_keep_others_from_running_while_a_suspect_wait
         suspect = await short.using(queue="fragile").enqueue()
         execute(app.store, "UPDATE mainspring_jobs SET crashes = 1 WHERE id = ?", suspect.id)
         await app.resume("fragile")
-        await eventually(lambda: worker._solo.patience > claiming.SoloTurns.FIRST_PATIENCE)  # a turn in vain
+        await eventually(lambda: worker.parts.intake.solo.patience > intake.SoloTurns.FIRST_PATIENCE)  # a turn in vain
         for _ in range(3):
             assert await (await short.enqueue()).result(10) == "done"
         assert (await suspect.get()).status is Status.PENDING
@@ -183,12 +183,13 @@ async def test_a_stalled_job_is_taken_from_a_worker_that_is_alive(caplog: pytest
     async with working(app) as worker:
         job = await work.enqueue()
         await eventually(lambda: runs)
+        await app.store.reap()  # sees the run: from now on its time is measured
         clock.advance(66)
         await eventually(lambda: events)
         clock.advance(3600)  # beyond the delay of its retry policy
         assert await job.result(DEADLINE) == "done"
         await app.bus.flush()
-        await eventually(lambda: not worker._held)
+        await eventually(lambda: not worker.parts.runs.held)
     assert [type(event).__name__ for event in events] == ["JobStalled", "JobRetrying"]
     assert events[1].reason == "timeout"
     assert (await job.get()).attempts == 2
@@ -197,7 +198,7 @@ async def test_a_stalled_job_is_taken_from_a_worker_that_is_alive(caplog: pytest
 async def test_a_suspect_that_another_worker_took_does_not_delay_other_jobs(
     app: Mainspring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mainspring.worker.worker.LONGEST_SLEEP", DEADLINE * 10)
+    monkeypatch.setattr("mainspring.worker.outage.LONGEST_SLEEP", DEADLINE * 10)
     ran = asyncio.Event()
 
     @app.task()

@@ -129,6 +129,21 @@ def run_of(app: Mainspring, task: str, **fields: Any) -> Run:
     return run
 
 
+class FakeContact:
+    """Remembers the errors that it was told of, and the end of outages as None."""
+
+    def __init__(self) -> None:
+        self.told: list[Exception | None] = []
+
+    def failed(self, caller: str, error: Exception) -> None:
+        del caller
+        self.told.append(error)
+
+    def answered(self, caller: str) -> None:
+        del caller
+        self.told.append(None)
+
+
 def member(name: str = "other") -> WorkerInfo:
     return WorkerInfo(name, "host", 1, ("*",))
 

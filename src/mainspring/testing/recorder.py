@@ -16,7 +16,7 @@ from mainspring.job import Job, Move, Outcome, Status
 from mainspring.stores.protocol import Claims
 from mainspring.testing.waiting import Waiting
 from mainspring.worker import Worker
-from mainspring.worker.chunker import PendingChunk
+from mainspring.worker.executor import Executor
 from mainspring.worker.run import Run
 
 FAILURES = frozenset({Status.RETRYING, Status.DEAD_LETTER})
@@ -51,14 +51,15 @@ class Recorder(Worker):
         super().__init__(app, concurrency=1, prefetch=0, ack_delay=0.0, child_processes=1, id=f"test-{next(numbers)}")
         self.ran: list[Ran] = []
         self._reconciled = not schedules  # True keeps declared schedules out of the store
-        self._waiting = waiting or Waiting()
+        self._make_executor = partial(RecordingExecutor, self)
+        self.waiting = waiting or Waiting()
         self.followed: Callable[[list[str]], None] = lambda _ids: None  # called with the ids of jobs that follow a run
-        self._errors: dict[str, BaseException] = {}
-        self._finished: list[str] = []
+        self.errors: dict[str, BaseException] = {}  # what handlers raised, by job id
+        self.finished: list[str] = []  # ids of jobs that have run, and are not in `ran` yet
 
     @asynccontextmanager
     async def draining(self) -> AsyncIterator[Callable[[], Awaitable[Claims]]]:
-        with self._waiting.draining():
+        with self.waiting.draining():
             async with super().draining() as run_due:
                 yield partial(self._step, run_due)
 
@@ -68,18 +69,14 @@ class Recorder(Worker):
         await self._remember()
         return claims
 
-    async def _execute(self, run: Run | PendingChunk, slot: asyncio.Task[None]) -> None:
-        with self._waiting.handling():
-            await super()._execute(run, slot)
-
     async def _remember(self) -> None:
-        if self._finished:
-            jobs = await self.store.get(self._finished)
-            self._finished.clear()
+        if self.finished:
+            jobs = await self.app.store.get(self.finished)
+            self.finished.clear()
             self.ran += [Ran(job, self._error_of(job)) for job in jobs]
 
     def _error_of(self, job: Job) -> BaseException | None:
-        raised = self._errors.pop(job.id, None)
+        raised = self.errors.pop(job.id, None)
         if job.status not in FAILURES:
             return None
         if raised is None or isinstance(raised, asyncio.CancelledError):  # not raised by the handler, e.g. a timeout
@@ -87,17 +84,37 @@ class Recorder(Worker):
             return JobFailed(message, job_id=job.id, status=job.status, failure=job.failure)
         return raised
 
+
+class RecordingExecutor(Executor):
+    """Runs the jobs of a `Recorder`, and tells it of each run."""
+
+    def __init__(self, recorder: Recorder, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._recorder = recorder
+
+    async def run(self, run: Run) -> Outcome | None:
+        with self._recorder.waiting.handling():
+            outcome = await super().run(run)
+        self._record(run, outcome)
+        return outcome
+
+    async def run_chunk(self, runs: list[Run], slot: asyncio.Task[None]) -> list[tuple[Run, Outcome | None]]:
+        with self._recorder.waiting.handling():
+            outcomes = await super().run_chunk(runs, slot)
+        for run, outcome in outcomes:
+            self._record(run, outcome)
+        return outcomes
+
     def _raised(self, run: Run, error: BaseException) -> Outcome | None:
-        self._errors[run.claim.id] = error
+        self._recorder.errors[run.claim.id] = error
         return super()._raised(run, error)
 
-    def _finish(self, run: Run, outcome: Outcome | None) -> None:
-        self._finished.append(run.claim.id)
+    def _record(self, run: Run, outcome: Outcome | None) -> None:
+        self._recorder.finished.append(run.claim.id)
         if outcome is not None:
             spawned = run.durable.spawned if run.durable is not None else []
             again = [run.claim.id] if outcome.move is Move.SUSPEND else []  # it may only wait for its children
-            self.followed([*(job.id for job in outcome.follow_ups), *spawned, *again])
-        super()._finish(run, outcome)
+            self._recorder.followed([*(job.id for job in outcome.follow_ups), *spawned, *again])
 
 
 async def run_all(run_due: Callable[[], Awaitable[Claims]], limit: int = MAX_RUNS) -> Claims:

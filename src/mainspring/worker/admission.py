@@ -1,51 +1,99 @@
-"""Takes claimed runs through their guards before they start: see mainspring.guards."""
+"""Decides whether claimed jobs may run: after their claim (`Admission`), and once more when they start (`StartCheck`).
+
+What can keep a job from running are halts and pauses (see `Gate`), guards (see mainspring.guards), and a worker that
+stops.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Coroutine, Sequence
+from typing import Any, cast
 
 from mainspring.app import Mainspring
+from mainspring.errors import StoreError
 from mainspring.guards import HANDOVER_WAIT, Refusal
+from mainspring.job import Claim
 from mainspring.log import get_log
+from mainspring.task import Task
+from mainspring.worker import outcomes
 from mainspring.worker.after_ack import AfterAck
-from mainspring.worker.run import Run
+from mainspring.worker.chunker import Chunker, PendingChunk
+from mainspring.worker.gate import Gate
+from mainspring.worker.outage import Outage
+from mainspring.worker.run import Run, Stop
+from mainspring.worker.runs import Runs
+from mainspring.worker.slots import SlotPool
 
 log = get_log("mainspring.worker")
 
 
-class Admissions:
-    """Admits the runs of one worker; belongs to one event loop."""
+class Admission:
+    """Takes the claims of one worker to its slots, past their guards; belongs to one event loop."""
 
     def __init__(
         self,
         app: Mainspring,
-        after_ack: AfterAck,
+        gate: Gate,
+        runs: Runs,
+        slots: SlotPool[Run | PendingChunk],
         *,
-        let_in: Callable[[list[Run]], None],
-        turn_away: Callable[[Run, Refusal], None],
-        hand_back: Callable[[Run], None],
-        may_wait: Callable[[], bool],
+        after_ack: AfterAck,
     ) -> None:
         self._app = app
+        self._clock = app.store.clock
+        self._gate = gate
+        self._runs = runs
+        self._slots = slots
         self._after_ack = after_ack
-        self._let_in = let_in
-        self._refuse = turn_away
-        self._hand_back = hand_back
-        self._may_wait = may_wait
+        self._loop = asyncio.get_running_loop()
         self._under_way: set[asyncio.Task[None]] = set()
-        self.standing_by = 0  # runs whose guards may let them pass in a moment
+        self.chunker = Chunker(slots)
+        self.may_stand_by = False  # whether refused runs may wait here, in case their guards let them pass after all
+        self.standing_by = 0  # runs that do so
 
-    def admit(self, runs: list[Run]) -> None:
-        self._start(self._admit(runs))
+    def take(self, claims: list[Claim]) -> None:
+        """Hold claimed jobs, and pass each on: to its guards, to its chunk, or to the slots."""
+        now = self._loop.time()
+        guarded: list[Run] = []
+        for_chunks: list[Run] = []
+        concerned, held = self._app.guards.concern(claims), self._runs.held
+        for claim in claims:
+            task = self._app.task_named(claim.task)
+            run = Run(claim, cast("Task[..., Any, Any]", task), now)
+            if task is None:  # it was removed while the claim was under way; the next claim will not ask for it
+                self._runs.acker.add(run, outcomes.unknown_task(run, self._clock.now()))
+                continue
+            before, held[claim.id] = held.get(claim.id), run
+            if before is not None:
+                self._runs.replaced(before)
+            if task.chunk is not None:
+                for_chunks.append(run)
+            if claim.id in concerned:
+                run.guarded = True
+                guarded.append(run)
+            else:
+                self._let_in(run)
+        self.chunker.claimed(for_chunks, of=len(claims))
+        if guarded:
+            self._start(self._admit(guarded))
+        self._pass_on()
+        self._runs.note_idle()
 
     async def settled(self) -> None:
+        """Wait until all guards have answered."""
         await asyncio.gather(*self._under_way)
 
     def cancel(self) -> None:
         for admission in self._under_way:
             admission.cancel()
+
+    @property
+    def waiting(self) -> list[Run]:
+        """Return the runs that wait for a slot, or for others to fill their chunk."""
+        return [*(run for run in self._runs.ready if isinstance(run, Run)), *self.chunker.waiting]
+
+    # -- guards ---------------------------------------------------------------------------------
 
     def _start(self, admission: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(admission, name="mainspring-admission")
@@ -53,28 +101,31 @@ class Admissions:
         task.add_done_callback(self._under_way.discard)
 
     async def _admit(self, runs: list[Run]) -> None:
-        """Start the runs that pass their guards. If asking the guards fails, hand all runs back for other workers."""
+        """Let in the runs that pass their guards. If asking the guards fails, hand all runs back for other workers."""
         try:
-            refusals = await self._app.guards.admit([run.claim for run in runs], self._app.store.clock.now())
+            refusals = await self._app.guards.admit([run.claim for run in runs], self._clock.now())
         except Exception as error:  # noqa: BLE001 - whatever failed, the jobs must not stay in this worker
-            log.warning("admission_failed", jobs=len(runs), error=f"{type(error).__name__}: {error}")
+            log_failure(runs, error)
             for run in runs:
-                self._hand_back(run)
+                self._runs.end(run, Stop.CROWDED)
             return
-        passed: list[Run] = []
         for run in runs:
-            refusal = refusals.get(run.claim.id)
-            if run.ended:  # cancelled, lost or handed back meanwhile, perhaps before its guards had let it pass
-                if refusal is not None:
-                    refusal.cancel_wait()
-                self._after_ack.ended(run.claim)
-            elif refusal is None:
-                passed.append(run)
-            elif refusal.pending is not None and self._may_wait():
-                self._start(self._stand_by(run, refusal, refusal.pending))
-            else:
-                self._turn_away(run, refusal)
-        self._let_in(passed)
+            self._answer(run, refusals.get(run.claim.id))
+        self._pass_on()
+
+    def _answer(self, run: Run, refusal: Refusal | None) -> None:
+        if run.ended:  # cancelled, lost or handed back meanwhile, perhaps before its guards had let it pass
+            if refusal is not None:
+                refusal.cancel_wait()
+            self._after_ack.ended(run.claim)
+        elif refusal is None:
+            self._let_in(run)
+        elif refusal.pending is not None and self.may_stand_by and not self._gate.is_shut:
+            self._start(self._stand_by(run, refusal, refusal.pending))
+        elif refusal.cancel_wait():  # it was granted in the meantime
+            self._let_in(run)
+        else:
+            self._turn_away(run, refusal)
 
     async def _stand_by(self, run: Run, refusal: Refusal, pending: asyncio.Future[bool]) -> None:
         """Wait shortly for a pending grant. The run takes no slot meanwhile, so the worker can claim others."""
@@ -88,13 +139,82 @@ class Admissions:
             if granted:
                 self._after_ack.ended(run.claim)
         elif granted:
-            self._let_in([run])
+            self._let_in(run)
+            self._pass_on()
         else:
-            self._refuse(run, refusal)
+            self._turn_away(run, refusal)
 
     def _turn_away(self, run: Run, refusal: Refusal) -> None:
-        """Refuse the run, unless it was granted in the meantime. It cannot wait here for a later grant."""
-        if refusal.cancel_wait():
-            self._let_in([run])
+        run.guarded = False
+        self._runs.refuse(run, refusal)
+
+    # -- to the slots ---------------------------------------------------------------------------
+
+    def _let_in(self, run: Run) -> None:
+        """Put a run where the slots find it, unless it was halted or the worker stops."""
+        if not self._gate.clear and (self._gate.is_shut or self._gate.stops(run.claim.queue)):
+            self._runs.end(run, Stop.SHUTDOWN if self._gate.is_shut else Stop.HALTED)
+        elif run.task.chunk is None:
+            self._runs.ready.append(run)
         else:
-            self._refuse(run, refusal)
+            self.chunker.add(run)
+
+    def _pass_on(self) -> None:
+        self.chunker.settle()
+        self._slots.feed()
+
+
+class StartCheck:
+    """The last check, when a slot is about to start runs that may have waited for long."""
+
+    def __init__(self, app: Mainspring, gate: Gate, runs: Runs, outage: Outage) -> None:
+        self._guards = app.guards
+        self._clock = app.store.clock
+        self._gate = gate
+        self._runs = runs
+        self._outage = outage
+
+    async def end_unstartable(self, runs: Sequence[Run]) -> None:
+        """End the runs that may not start any more."""
+        if any(run.needs_recheck for run in runs):
+            await self._ask_guards(runs)
+        if not all(self._gate.permits(run.claim.queue) for run in runs) or self._gate.is_shut:
+            await self._ask_gate(runs)
+
+    def permits(self, run: Run) -> bool:
+        """Return whether a run that has begun may still call its handler. Any thread may ask."""
+        return self._gate.permits(run.claim.queue) and (not run.guarded or self._guards.permits(run.claim))
+
+    async def _ask_guards(self, runs: Sequence[Run]) -> None:
+        """End runs that passed their guards but may not start any more: a breaker opened, or they expired."""
+        waiting = {run.claim.id: run for run in runs if run.guarded and not run.ended}
+        claims = [run.claim for run in waiting.values()]
+        try:
+            refused = await self._guards.recheck(claims, self._clock.now())
+        except Exception as error:  # noqa: BLE001 - whatever failed, the slot must go on
+            log_failure(list(waiting.values()), error)
+            for run in waiting.values():
+                self._runs.end(run, Stop.CROWDED)
+            return
+        for job_id, refusal in refused.items():
+            if not waiting[job_id].ended:  # it stays guarded, so that its guards are told that it has ended
+                self._runs.refuse(waiting[job_id], refusal)
+
+    async def _ask_gate(self, runs: Sequence[Run]) -> None:
+        """End runs that are halted. If the last look at the halts is too old, look again first."""
+        unsure = False
+        if not self._gate.is_shut:
+            try:
+                await self._gate.refresh()
+            except StoreError as error:
+                self._outage.failed("gate", error)
+                unsure = True
+        for run in runs:
+            if self._gate.is_shut:  # they were claimed before the worker was told to stop
+                self._runs.end(run, Stop.SHUTDOWN)
+            elif unsure or self._gate.stops(run.claim.queue):
+                self._runs.end(run, Stop.CROWDED if unsure else Stop.HALTED)
+
+
+def log_failure(runs: Sequence[Run], error: Exception) -> None:
+    log.warning("admission_failed", jobs=len(runs), error=f"{type(error).__name__}: {error}")

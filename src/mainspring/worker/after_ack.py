@@ -1,49 +1,95 @@
 """Does what is left to do once the store has an outcome.
 
-It tells the guards, re-checks the conditions that suspended jobs wait for, and cancels the children of cancelled jobs.
+It emits events at once, and tells the slots that wait for the write. In the background, for many jobs at a time, it
+tells the guards, re-checks the conditions that suspended jobs wait for, and cancels the children of cancelled jobs.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from mainspring.app import Mainspring
 from mainspring.guards import Ending, LookAgain
-from mainspring.job import Claim
+from mainspring.job import Claim, Inserted, Move, NewJob, Outcome, Status
+from mainspring.worker.reporter import Reporter
+from mainspring.worker.run import Run, Stop
 
 ALL_WAITING = 1_000_000  # jobs to wake per key: more than ever wait
 
 
 class AfterAck:
-    """Collects what is to be done after acks and does it for many jobs at once; belongs to one event loop.
+    """Follows up on the outcomes of one worker; belongs to one event loop.
 
-    `ended`, `suspended` and `cancelled` only take note; `settle` does the work.
+    `confirmed`, `committed` and `lost` report and take note; `settle` does the work that needs the store.
     """
 
-    def __init__(self, app: Mainspring) -> None:
+    def __init__(self, app: Mainspring, reporter: Reporter) -> None:
         self._app = app
         self._store = app.store
         self._guards = app.guards
+        self._reporter = reporter
         self._cancelled: list[str] = []
         self._ended: list[tuple[Claim, Ending | None]] = []
         self._suspended: dict[str, set[LookAgain]] = {}
         self._some = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
+        self.released = 0  # jobs handed back because the worker stops
+
+    # -- what has happened ----------------------------------------------------------------------
+
+    def confirmed(self, written: Sequence[tuple[Run, Outcome]], statuses: Sequence[Status | None]) -> None:
+        """Follow up on outcomes that were written. A status is None if the claim was lost and nothing was changed."""
+        all_wanted = self._reporter.hears_success()
+        for (run, outcome), status in zip(written, statuses, strict=True):
+            if all_wanted or status is not Status.COMPLETED:
+                self._reporter.ended(run, outcome, status)
+                self.released += run.stop is Stop.SHUTDOWN and outcome.move is Move.RELEASE
+            if outcome.follow_ups and status is not None:
+                self._announce(outcome.follow_ups)
+            if run.guarded:
+                self.ended(run.claim, Ending(outcome, run.error))
+            if status is Status.CANCELLED and (run.claim.token > 1 or (run.durable and run.durable.spawned)):
+                self.cancelled(run.claim.id)
+            if run.look_again is not None and outcome.waits_for is not None and status is Status.SUSPENDED:
+                self._suspend(outcome.waits_for, run.look_again)
+            if run.written is not None and not run.written.done():
+                run.written.set_result(None)
+
+    def committed(self, run: Run, outcome: Outcome) -> None:
+        """Follow up on a run that wrote its own outcome, by `ctx.transaction()`."""
+        assert run.context is not None  # noqa: S101 - without a context there is no transaction
+        if run.guarded:
+            self.ended(run.claim, Ending(outcome, run.error))
+        self._reporter.ended(run, outcome, Status.COMPLETED)
+        self._reporter.lost_result(run, outcome)
+        self._announce(run.context.effects.enqueued)
+
+    def lost(self, run: Run) -> None:
+        """Follow up on a run whose claim is lost, and for which nothing is written."""
+        if run.guarded:
+            self.ended(run.claim)
+
+    def _announce(self, follow_ups: Sequence[NewJob]) -> None:
+        """Announce follow-up jobs. Leave out those with a dedupe key: an ack does not say whether they were created."""
+        created = [job for job in follow_ups if job.dedupe_key is None]
+        self._app.pipeline.announce(created, [Inserted(job.id, created=True) for job in created])
+
+    # -- what is left to do ---------------------------------------------------------------------
 
     def ended(self, claim: Claim, ending: Ending | None = None) -> None:
         """Tell the guards that a run which had passed them is over."""
         self._ended.append((claim, ending))
         self._some.set()
 
-    def suspended(self, key: str, look_again: LookAgain) -> None:
-        """Check once more whether what the job waits for has happened: it may have, before the job was suspended."""
-        self._suspended.setdefault(key, set()).add(look_again)
-        self._some.set()
-
     def cancelled(self, job_id: str) -> None:
         """Cancel the children of this job, if it has any."""
         self._cancelled.append(job_id)
+        self._some.set()
+
+    def _suspend(self, key: str, look_again: LookAgain) -> None:
+        """Check once more whether what the job waits for has happened: it may have, before the job was suspended."""
+        self._suspended.setdefault(key, set()).add(look_again)
         self._some.set()
 
     async def step(self) -> None:

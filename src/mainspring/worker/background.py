@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from mainspring.log import get_log
-from mainspring.worker.supervise import is_being_cancelled
+from mainspring.worker.outage import is_being_cancelled
 
 log = get_log("mainspring.worker")
 

@@ -1,6 +1,6 @@
 """Collects claimed jobs of chunk tasks until a chunk is full or its first job has waited long enough.
 
-A chunk that is ready is put into the slots' buffer as a `PendingChunk`, not as a list of jobs. So more jobs can join it
+A chunk that is ready is put into `Runs.ready` as a `PendingChunk`, not as a list of jobs. So more jobs can join it
 while all slots are busy.
 """
 
@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from mainspring.chunk import Chunk
 from mainspring.clock import Millis
 from mainspring.worker.run import Run
+from mainspring.worker.slots import SlotPool
 
 Kind = tuple[str, Millis]  # task and timeout: the timeout applies to the whole chunk
 
@@ -21,10 +22,10 @@ Kind = tuple[str, Millis]  # task and timeout: the timeout applies to the whole 
 class PendingChunk:
     """The waiting jobs of one kind. Each time it is posted, one chunk may be taken."""
 
-    def __init__(self, chunk: Chunk, post: Callable[[PendingChunk], None]) -> None:
+    def __init__(self, chunk: Chunk, slots: SlotPool[Run | PendingChunk]) -> None:
         self.size, self.wait = chunk.size, chunk.seconds
         self.waiting: deque[Run] = deque()
-        self._post = post
+        self._slots = slots
         self._posted = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -66,7 +67,7 @@ class PendingChunk:
 
     def _post_one(self) -> None:
         self._posted += 1
-        self._post(self)
+        self._slots.put(self)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
@@ -77,23 +78,15 @@ class PendingChunk:
 class Chunker:
     """All pending chunks of a worker."""
 
-    def __init__(self, post: Callable[[PendingChunk], None]) -> None:
-        self._post = post
+    def __init__(self, slots: SlotPool[Run | PendingChunk]) -> None:
+        self._slots = slots
         self._by_kind: dict[Kind, PendingChunk] = {}
         self._seen: set[PendingChunk] = set()
         self._share = 0.0
-        self.together = 0  # jobs in running chunks that need no slot of their own: all but one per chunk
 
     def add(self, run: Run) -> None:
-        self._of(run).waiting.append(run)
-
-    def discard(self, run: Run) -> bool:
-        """Remove a run. Return False if it does not wait here."""
-        pending = self._by_kind.get(kind_of(run))
-        if pending is None or run not in pending.waiting:
-            return False
-        pending.waiting.remove(run)
-        return True
+        run.waits_in = self._of(run).waiting
+        run.waits_in.append(run)
 
     def settle(self) -> None:
         for pending in self._by_kind.values():
@@ -142,13 +135,9 @@ class Chunker:
         ]
 
     def _of(self, run: Run) -> PendingChunk:
-        kind = kind_of(run)
+        kind = run.claim.task, run.claim.timeout
         if (pending := self._by_kind.get(kind)) is None:
             chunk = run.task.chunk
             assert chunk is not None  # noqa: S101 - only runs of chunk tasks are added
-            pending = self._by_kind[kind] = PendingChunk(chunk, self._post)
+            pending = self._by_kind[kind] = PendingChunk(chunk, self._slots)
         return pending
-
-
-def kind_of(run: Run) -> Kind:
-    return run.claim.task, run.claim.timeout

@@ -1,4 +1,7 @@
-"""Calls a run's handler: as a coroutine on the worker's loop, in a thread, or in a child process."""
+"""Runs a claimed job: calls its handler and turns what it returns or raises into an `Outcome`. It knows no store.
+
+The handler is called as a coroutine on the worker's loop, in a thread, or in a child process.
+"""
 
 from __future__ import annotations
 
@@ -9,48 +12,98 @@ from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any
 
-from mainspring.app import Mainspring
-from mainspring.context import Context
-from mainspring.durable_calls import RecordedCalls
-from mainspring.features.breakers.call import Passage
-from mainspring.features.durable.run import DurableRun
-from mainspring.middleware import RunCall
-from mainspring.stores.protocol import Completion
+from mainspring.clock import Clock
+from mainspring.job import Outcome
+from mainspring.log import get_log, running
+from mainspring.middleware import Middleware, RunCall
 from mainspring.task import Task
 from mainspring.worker import outcomes
+from mainspring.worker.admission import StartCheck
 from mainspring.worker.chunk_run import ChunkRun
+from mainspring.worker.contexts import Contexts
 from mainspring.worker.processes import Processes
-from mainspring.worker.progress import Progress
 from mainspring.worker.run import Run, Stop, in_this_thread
 from mainspring.worker.threads import HeldBack, Threads
 
+log = get_log("mainspring.worker")
+
 
 class Executor:
-    """Calls the handlers of one worker; belongs to one event loop. `Threads` and `Processes` know no store."""
+    """Runs the jobs of one worker; belongs to one event loop.
+
+    `check` is asked again inside the thread or process, as those take a while to be ready.
+    """
 
     def __init__(
-        self, app: Mainspring, worker: str, progress: Progress, *, processes: int, may_start: Callable[[Run], bool]
+        self,
+        contexts: Contexts,
+        check: StartCheck,
+        middleware: Middleware,
+        threads: Threads,
+        *,
+        processes: int,
+        clock: Clock,
     ) -> None:
-        self._app = app
-        self._store = app.store
-        self._worker = worker
-        self._progress = progress
-        self._may_start = may_start  # asked again inside the thread or process, as those take a while to be ready
+        self._contexts = contexts
+        self._check = check
+        self._middleware = middleware
+        self._wrapped = middleware.runs  # middleware around each run, if there is any
+        self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._threads, self._processes = Threads(), Processes(processes)
+        self._threads, self._processes = threads, Processes(processes)
 
     def close(self) -> None:
         self._threads.close()
         self._processes.close()
 
-    async def call(self, run: Run) -> Any:
+    async def run(self, run: Run) -> Outcome | None:
+        """Run one job; return what becomes of it, or None if its claim is lost and nothing may be written."""
+        running.set(run.claim)
+        try:
+            if run.is_plain and not self._wrapped:  # a coroutine that needs nothing from us, as most are
+                args, kwargs = run.task.payload.load(run.claim.payload)
+                value = await run.task.function(*args, **kwargs)
+            else:
+                value = await self._call(run)
+        except BaseException as error:  # noqa: BLE001 - every exception decides the outcome
+            return self._raised(run, error)
+        return outcomes.returned(run, value, self._clock.now())
+
+    async def run_chunk(self, runs: list[Run], slot: asyncio.Task[None]) -> list[tuple[Run, Outcome | None]]:
+        """Run several jobs by one call of their handler; return what becomes of each."""
+        chunk = ChunkRun(runs, slot, self._contexts.of)
+        try:
+            verdicts = chunk.returned(await self._call_chunk(chunk))
+        except BaseException as error:  # noqa: BLE001 - every exception decides the outcomes
+            verdicts = chunk.raised(error)
+        return [(run, self._outcome(run, value, error)) for run, (value, error) in verdicts]
+
+    # -- outcomes -------------------------------------------------------------------------------
+
+    def _outcome(self, run: Run, value: Any, error: BaseException | None) -> Outcome | None:
+        return self._raised(run, error) if error is not None else outcomes.returned(run, value, self._clock.now())
+
+    def _raised(self, run: Run, error: BaseException) -> Outcome | None:
+        if run.context is not None and run.context.effects.committed:
+            shown = f"{type(error).__name__}: {outcomes.message_of(error)}"
+            log.warning("raised_after_commit", job_id=run.claim.id, task=run.claim.task, error=shown)
+        if run.guarded:
+            run.error = TimeoutError() if run.stop is Stop.TIMEOUT else error
+        try:
+            return outcomes.raised(run, error, self._clock.now())
+        except Exception as broken:  # noqa: BLE001 - say of the user's own subclass of Wish; the slot must survive it
+            return outcomes.failed(run, broken, self._clock.now())
+
+    # -- calls ----------------------------------------------------------------------------------
+
+    async def _call(self, run: Run) -> Any:
         """Call the run's handler in the way that fits it, and return what it returns."""
         if run.stop is not None:
             raise asyncio.CancelledError
         task = run.task
         args, kwargs = task.payload.load(run.claim.payload)
         if task.payload.context is not None:
-            kwargs[task.payload.context] = self.context(run)
+            kwargs[task.payload.context] = self._contexts.of(run)
         if run.isolated:
             return await self._call_process(run)
         handler = partial(task.function, *args, **kwargs)
@@ -59,9 +112,10 @@ class Executor:
         with self._deadline(run):
             if not self._wraps(task):
                 return await handler()
-            return await self._app.middleware.around(RunCall(task.name, (self.context(run),), is_async=True), handler)
+            call = RunCall(task.name, (self._contexts.of(run),), is_async=True)
+            return await self._middleware.around(call, handler)
 
-    async def call_chunk(self, chunk: ChunkRun) -> Any:
+    async def _call_chunk(self, chunk: ChunkRun) -> Any:
         if not chunk.runs:
             return None
         call = partial(chunk.task.function, list(chunk.argument))  # a copy, as the handler may change the list
@@ -72,22 +126,22 @@ class Executor:
             return await value if inspect.iscoroutine(value) else value
 
     async def _call_wrapped_chunk(self, chunk: ChunkRun, call: Callable[[], Any]) -> Any:
-        contexts = tuple(self.context(run) for run in chunk.runs)
-        middleware, of_call = self._app.middleware, RunCall(chunk.task.name, contexts, chunk.task.is_async)
+        contexts = tuple(self._contexts.of(run) for run in chunk.runs)
+        middleware, of_call = self._middleware, RunCall(chunk.task.name, contexts, chunk.task.is_async)
         if chunk.task.is_async:
             return await middleware.around(of_call, call)
         value = await middleware.around_thread(of_call, partial(self._in_thread, chunk.runs), call)
         return await value if inspect.iscoroutine(value) else value
 
     def _wraps(self, task: Task[..., Any, Any]) -> bool:
-        return bool(self._app.middleware.runs) and not task.is_internal
+        return bool(self._wrapped) and not task.is_internal
 
     def _in_thread(self, runs: list[Run], call: Callable[[], Any]) -> asyncio.Future[Any]:
         return self._threads.run(partial(self._started, runs, call))
 
     def _started(self, runs: list[Run], call: Callable[[], Any]) -> Any:
         """Call the handler unless a run may not start any more. This runs in the handler's thread."""
-        if not all(map(self._may_start, runs)):
+        if not all(map(self._check.permits, runs)):
             for run in runs:
                 run.hold_back()
             raise HeldBack
@@ -115,7 +169,7 @@ class Executor:
         timers: list[asyncio.TimerHandle] = []
         try:
             return await self._processes.run(
-                run.task, run.claim, self.context(run), begun, partial(self._may_start, run)
+                run.task, run.claim, self._contexts.of(run), begun, partial(self._check.permits, run)
             )
         except HeldBack:
             run.hold_back()
@@ -126,11 +180,11 @@ class Executor:
 
     async def _call_thread(self, run: Run, function: Callable[[], Any]) -> Any:
         """Call the handler in a thread. It cannot be stopped: at its timeout the context tells it, and we wait."""
-        context = self.context(run)
+        context = self._contexts.of(run)
         with self._deadline(run):
             if self._wraps(run.task):
                 call = RunCall(run.task.name, (context,), is_async=False)
-                value = await self._app.middleware.around_thread(call, partial(self._in_own_thread, run), function)
+                value = await self._middleware.around_thread(call, partial(self._in_own_thread, run), function)
             else:
                 value = await self._in_own_thread(run, function)
             return await self._await(run, value) if inspect.iscoroutine(value) else value
@@ -145,42 +199,3 @@ class Executor:
             raise asyncio.CancelledError
         run.kill = run.slot.cancel if run.slot is not None else None
         return await work
-
-    # -- what handlers can use through their context --------------------------------------------
-
-    def context(self, run: Run) -> Context:
-        """Return the run's context. Any thread may call this: the handler of a chunk asks for those it needs."""
-        if run.context is None:
-            durable = run.task.payload.context is not None and not run.isolated
-            run.context = Context(
-                run.claim,
-                key=run.task.idempotency_key(run.claim),
-                worker=self._worker,
-                report=partial(self._progress.report, run),
-                transact=partial(self._transact, run),
-                durable=partial(self._durable, run) if durable else None,
-                passage=partial(Passage, self._app.breakers),
-            )
-            if run.stop is not None:
-                run.context.stop(run.stop_reason or run.stop)
-        return run.context
-
-    def _durable(self, run: Run) -> RecordedCalls:
-        """Create the durable part of the context. Any thread may call this."""
-        run.durable = DurableRun(
-            self._app.services,
-            self._app.pipeline,
-            run.claim,
-            loop=self._loop,
-            task=run.slot,
-            thread=run.thread,
-            in_thread=self._threads.run,
-            progressed=partial(self._progress.report, run),
-            write_progress=self._progress.write,
-            stopped=lambda: run.stop is not None,
-            declared=run.task.steps,
-        )
-        return RecordedCalls(run.durable)
-
-    def _transact(self, run: Run, connection: Any) -> Completion:
-        return self._store.completion(lambda: outcomes.completed(run, self._store.clock.now()), connection)

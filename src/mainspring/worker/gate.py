@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
 
 from mainspring.clock import since_boot
 from mainspring.halting import TRUSTED_FOR
-from mainspring.log import get_log
 from mainspring.stores.protocol import Halt, Store
-
-log = get_log("mainspring.worker")
+from mainspring.worker.heartbeat import Heartbeat
+from mainspring.worker.reporter import Reporter
+from mainspring.worker.run import Stop
+from mainspring.worker.runs import Runs
 
 LOOK_EVERY = 1.0  # seconds between two looks, if nothing wakes the gate
 SETTLE_WITHIN = 1.0  # seconds; then the gate confirms the halt, even if jobs are still being handed back
@@ -29,27 +29,15 @@ NEVER = float("-inf")
 
 
 class Gate:
-    """The gate of one worker; belongs to one event loop.
+    """The gate of one worker; belongs to one event loop."""
 
-    `closed` hands back the jobs that wait; `settled` returns when that is written. `confirm` returns when the worker
-    knows which of its claims are lost.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        worker: str,
-        *,
-        closed: Callable[[], None],
-        settled: Callable[[], Awaitable[None]],
-        confirm: Callable[[], Awaitable[None]],
-    ) -> None:
+    def __init__(self, store: Store, worker: str, runs: Runs, heartbeat: Heartbeat, reporter: Reporter) -> None:
         self._store = store
         self._worker = worker
-        self._closed = closed
-        self._settled = settled
-        self._confirm_claims = confirm
-        self._shut = False
+        self._runs = runs
+        self._heartbeat = heartbeat
+        self._reporter = reporter
+        self.is_shut = False  # the worker is stopping
         self._looking = asyncio.Lock()
         self._looked_at = NEVER
         self._poked = asyncio.Event()
@@ -75,7 +63,7 @@ class Gate:
 
     def shut(self) -> None:
         """Check each start from now on, because the worker is stopping."""
-        self._shut, self.clear, self.open_until = True, False, NEVER
+        self.is_shut, self.clear, self.open_until = True, False, NEVER
 
     def poke(self) -> None:
         """Look at the halts and confirm them, because one was set or ended."""
@@ -101,7 +89,7 @@ class Gate:
         async with self._looking:
             if unless_trusted and since_boot() <= self._looked_at + TRUSTED_FOR:  # another caller has just looked
                 return
-            await self._confirm_claims()
+            await self._heartbeat.confirm(self._store.lease)
             began = since_boot()
             self._learn(await self._store.halts(), began)
 
@@ -109,23 +97,24 @@ class Gate:
         self._looked_at = looked_at
         self._number = max((halt.number for halt in halts), default=0)
         self.paused = frozenset(halt.queue for halt in halts if halt.queue is not None)
-        self._tell(next((halt for halt in halts if halt.queue is None), None))
-        self.clear = not halts and not self._shut
+        system = next((halt for halt in halts if halt.queue is None), None)
+        self.halted = system is not None
+        self._reporter.halted(system)
+        self.clear = not halts and not self.is_shut
         self.open_until = looked_at + TRUSTED_FOR if self.clear else NEVER
         if halts:
-            self._closed()
+            self._hand_back()
 
-    def _tell(self, halt: Halt | None) -> None:
-        before, self.halted = self.halted, halt is not None
-        if halt is not None and not before:
-            log.info("worker_halted", worker=self._worker, actor=halt.actor, reason=halt.reason)
-        elif before and halt is None:
-            log.info("worker_resumed", worker=self._worker)
+    def _hand_back(self) -> None:
+        """Hand back halted jobs that have not started, wherever they wait: for a slot, in a chunk, or at a guard."""
+        for run in self._runs.not_started():
+            if self.stops(run.claim.queue):
+                self._runs.end(run, Stop.HALTED)
 
     async def _confirm(self, number: int) -> None:
         """Confirm that the worker obeys the halt. Nothing starts any more, so do not wait long for the hand-back."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_WITHIN):
-                await self._settled()
+                await self._runs.handed_back()
         await self._store.confirm(self._worker, number)
         self._asked, self._confirmed = False, number

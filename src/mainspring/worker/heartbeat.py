@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from mainspring.clock import since_boot
 from mainspring.errors import StoreError, StoreUnavailable
 from mainspring.log import get_log
 from mainspring.stores.protocol import Pulse, Store
 from mainspring.worker.outage import Outage
+from mainspring.worker.runs import Runs
 
 log = get_log("mainspring.worker")
 
@@ -23,28 +24,16 @@ SILENCE_TIMEOUT = 10.0  # seconds; a store that has neither answered nor failed 
 class Heartbeat:
     """Beats every `interval` seconds, or at once when poked.
 
-    On the worker's loop, `heard` gets the answer and the claims it is about. By then the worker may hold a newer claim
-    of the same job, which an answer about the older one must not end.
+    On the worker's loop, `runs.heard` gets the answer and the claims it is about. By then the worker may hold a newer
+    claim of the same job, which an answer about the older one must not end.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        worker: str,
-        interval: float,
-        held: Callable[[], Mapping[str, int]],
-        heard: Callable[[Pulse, Mapping[str, int]], None],
-        *,
-        outage: Outage,
-        stuck: Callable[[], int] = lambda: 0,
-    ) -> None:
+    def __init__(self, store: Store, worker: str, runs: Runs, outage: Outage, *, interval: float) -> None:
         self._store = store
         self._worker = worker
-        self._interval = interval
-        self._held = held
-        self._heard = heard
+        self._runs = runs
         self._outage = outage
-        self._stuck = stuck
+        self._interval = interval
         self._home = asyncio.get_running_loop()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._poked: asyncio.Event | None = None
@@ -107,8 +96,8 @@ class Heartbeat:
         impatience = asyncio.get_running_loop().call_later(SILENCE_TIMEOUT, self._outage.failed, "heartbeat", silence)
         sent_at = since_boot()
         try:
-            held = self._held()
-            pulse = await self._store.heartbeat(self._worker, held, stuck=self._stuck())
+            held = self._runs.tokens()
+            pulse = await self._store.heartbeat(self._worker, held, stuck=self._runs.stuck.slots)
         except StoreError as error:
             self._outage.failed("heartbeat", error)
             return
@@ -123,6 +112,6 @@ class Heartbeat:
             self._home.call_soon_threadsafe(self._hear, pulse, held, sent_at)
 
     def _hear(self, pulse: Pulse, held: Mapping[str, int], sent_at: float) -> None:
-        self._heard(pulse, held)
+        self._runs.heard(pulse, held)
         self._sent_at = sent_at
         self._answered.set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from mainspring.app import Mainspring
 from mainspring.clock import Millis
@@ -12,6 +11,7 @@ from mainspring.stores.protocol import Measured, StalledRun
 from mainspring.worker import outcomes
 from mainspring.worker.after_ack import AfterAck
 from mainspring.worker.clock_watch import ClockWatch
+from mainspring.worker.heartbeat import Heartbeat
 from mainspring.worker.reporter import Reporter
 
 CLOCK_JUMP = 250  # milliseconds by which the wall clock may be off between two looks before it counts as a jump
@@ -29,16 +29,16 @@ class Maintenance:
         app: Mainspring,
         reporter: Reporter,
         after_ack: AfterAck,
+        heartbeat: Heartbeat,
         stopping: asyncio.Event,
-        beaten_at: Callable[[], float],
     ) -> None:
         self._app = app
         self._store = app.store
         self._reporter = reporter
         self._after_ack = after_ack
+        self._heartbeat = heartbeat
         self._stopping = stopping
         self._loop = asyncio.get_running_loop()
-        self._beaten_at = beaten_at  # when our own heartbeat last got through, by the monotonic clock
         self._looked_at = self._loop.time()
         self._pruned_at = self._loop.time()
         self._clock_offset = self._offset()
@@ -80,7 +80,8 @@ class Maintenance:
         if woken - self._looked_at <= every + lease / 2:
             return
         await asyncio.sleep(lease / 2)
-        while self._beaten_at() < woken and self._loop.time() < woken + lease:  # noqa: ASYNC110 - it beats in a thread
+        ours = self._heartbeat
+        while ours.beaten_at < woken and self._loop.time() < woken + lease:  # noqa: ASYNC110 - it beats in a thread
             await asyncio.sleep(HEARTBEAT_POLL)
 
     def clock_jumped(self) -> bool:

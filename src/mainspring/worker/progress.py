@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 
 from mainspring.job import ProgressReport
 from mainspring.stores.protocol import Store
 from mainspring.worker.reporter import Reporter
 from mainspring.worker.run import Run
+from mainspring.worker.runs import Runs
 
 WRITE_PAUSE = 0.1  # seconds between two writes; of several reports of a job, only the last is written
 
@@ -16,10 +16,10 @@ WRITE_PAUSE = 0.1  # seconds between two writes; of several reports of a job, on
 class Progress:
     """The progress reports of one worker; belongs to one event loop."""
 
-    def __init__(self, store: Store, reporter: Reporter, held: Mapping[str, Run]) -> None:
+    def __init__(self, store: Store, reporter: Reporter, runs: Runs) -> None:
         self._store = store
         self._reporter = reporter
-        self._held = held
+        self._held = runs.held
         self._loop = asyncio.get_running_loop()
         self._reports: dict[str, ProgressReport] = {}
         self._some, self._writing = asyncio.Event(), asyncio.Lock()
@@ -34,9 +34,6 @@ class Progress:
             self._reports[report.job_id] = report
             self._some.set()
 
-    def forget(self, job_id: str) -> None:
-        self._reports.pop(job_id, None)
-
     async def step(self) -> None:
         """Do one turn of a supervised loop."""
         await self._some.wait()
@@ -50,10 +47,10 @@ class Progress:
 
     async def _write(self) -> None:
         self._some.clear()
-        reports, self._reports = list(self._reports.values()), {}
+        reports, self._reports = [report for report in self._reports.values() if self._is_current(report)], {}
         if not reports:
             return
-        runs = {report.job_id: self._held.get(report.job_id) for report in reports}
+        claims = {report.job_id: self._held[report.job_id].claim for report in reports}
         try:
             accepted = await self._store.report(reports)
         except BaseException:
@@ -61,6 +58,9 @@ class Progress:
             self._some.set()  # try again after a pause
             raise
         for report in reports:
-            run = runs[report.job_id]
-            if run is not None and report.job_id in accepted:
-                self._reporter.progressed(run.claim, report)
+            if report.job_id in accepted:
+                self._reporter.progressed(claims[report.job_id], report)
+
+    def _is_current(self, report: ProgressReport) -> bool:
+        run = self._held.get(report.job_id)
+        return run is not None and run.claim.token == report.token

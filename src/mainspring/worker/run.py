@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Any
@@ -47,6 +48,7 @@ class Run:
     thread: int | None = None  # the thread in which the handler runs
     handler_thread: int | None = None  # the same, but only while the handler runs there; also set for chunks
     durable: DurableRun | None = None  # set once the handler has used anything durable
+    waits_in: deque[Run] | None = None  # of a job that waits for others to fill its chunk: where it waits
     slot: asyncio.Task[None] | None = None  # the asyncio task that runs it
     written: asyncio.Future[None] | None = None  # set if the slot must wait until the outcome is written
     kill: Callable[[], object] | None = None  # ends the child process, or otherwise stops the handler
@@ -71,6 +73,11 @@ class Run:
     def is_plain(self) -> bool:
         """Return whether it is a coroutine without context, timeout or options of its own."""
         return self.task.is_plain and not self.claim.timeout and self.claim.options is None
+
+    @property
+    def needs_recheck(self) -> bool:
+        """Return whether guards that it has passed may have changed their mind: they go by the job's options."""
+        return self.guarded and self.claim.options is not None
 
     @property
     def isolated(self) -> bool:

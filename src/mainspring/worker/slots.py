@@ -12,37 +12,46 @@ import contextvars
 import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 T = TypeVar("T")
-W = TypeVar("W")  # what one call of `execute` runs
+W = TypeVar("W")  # what one slot runs at a time
+W_contra = TypeVar("W_contra", contravariant=True)
 
 SLOTS_PER_WAIT = 2  # slots that are set to work whenever a job has to wait, so that many are soon busy
 CANCEL_TIMEOUT = 1.0  # seconds that cancelled slots have to end
 MAX_TURN = 0.0005  # seconds for which one slot runs jobs that never wait, before the event loop gets its turn
 
 
-class SlotPool(Generic[W]):
-    """Run what is in the buffer, in its order, in at most `limit` slots. A slot is started when it is needed."""
+class SlotRunner(Protocol[W_contra]):
+    """What a slot does with a piece of work: in the worker, `Runner`."""
 
-    def __init__(
-        self, limit: int, buffer: deque[W], execute: Callable[[W, asyncio.Task[None]], Coroutine[Any, Any, None]]
-    ) -> None:
+    def run(self, work: W_contra, slot: asyncio.Task[None]) -> Coroutine[Any, Any, None]: ...
+
+
+class SlotPool(Generic[W]):
+    """Run what is in `ready`, in its order, in at most `limit` slots. A slot is started when it is needed."""
+
+    def __init__(self, limit: int, ready: deque[W], runner: SlotRunner[W]) -> None:
         self._limit = limit
-        self._buffer = buffer
-        self._execute = execute
+        self._ready = ready
+        self._runner = runner
         self._slots: list[asyncio.Task[None]] = []
         self._resting: list[asyncio.Future[None]] = []
         self._closing = False
         self._loop = asyncio.get_running_loop()
 
+    def put(self, work: W) -> None:
+        self._ready.append(work)
+        self.feed()
+
     def feed(self) -> None:
-        """Set slots to work, since there is something in the buffer.
+        """Set slots to work, if something is ready.
 
         A slot sets others to work when its job has to wait. So one slot runs jobs that never wait in a row, without a
         turn of the event loop for each of them.
         """
-        for _ in range(min(len(self._buffer), SLOTS_PER_WAIT)):
+        for _ in range(min(len(self._ready), SLOTS_PER_WAIT)):
             self._set_one_to_work()
 
     async def close(self) -> None:
@@ -70,7 +79,7 @@ class SlotPool(Generic[W]):
         while not self._closing:
             try:
                 await self._run_some(slot)
-                if self._buffer:
+                if self._ready:
                     await asyncio.sleep(0)
                 elif not self._closing:
                     await self._rest()
@@ -80,10 +89,10 @@ class SlotPool(Generic[W]):
                 uncancel(slot)
 
     async def _run_some(self, slot: asyncio.Task[None]) -> None:
-        buffer, time = self._buffer, self._loop.time
+        ready, run, time = self._ready, self._runner.run, self._loop.time
         until = time() + MAX_TURN
-        while buffer and not self._closing:
-            await run_in_new_context(self._execute(buffer.popleft(), slot), self.feed)
+        while ready and not self._closing:
+            await run_in_new_context(run(ready.popleft(), slot), self.feed)
             if time() > until:
                 return
 

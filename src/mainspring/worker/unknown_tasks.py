@@ -12,7 +12,7 @@ from mainspring.worker.outage import Outage
 
 log = get_log("mainspring.worker")
 
-LOOP = "unknown tasks"  # the name of this loop in reports of an outage
+LOOP = "unknown-tasks"  # the name of this loop in reports of an outage
 LOOK_EVERY = 5.0  # seconds, at least, between two looks at what other workers know
 
 

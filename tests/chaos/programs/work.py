@@ -10,7 +10,7 @@ from mainspring.clock import SETTLE
 from mainspring.job import LIVE
 from mainspring.stores.protocol import Filter
 from mainspring.stores.sqlite import file_store
-from mainspring.worker import Worker
+from mainspring.worker import Worker, outage, program
 from mainspring.worker import worker as worker_module
 from tests.chaos.programs.tasks import Shop, shop_by_wound_clock
 from tests.chaos.waiting import DEADLINE
@@ -30,6 +30,7 @@ def run(
 ) -> int:
     """As patient at its end as the test: a machine that has other things to do is no reason to leave in disorder."""
     worker_module.STOP_TIMEOUT, worker_module.WRITE_TIMEOUT = last_words, last_writes
+    program.LEFT_BEHIND_TIMEOUT, program.STOP_NOW_TIMEOUT = last_words, 3 * last_words
     logs.set_up(log_level, as_json=True, final=True)
     return Worker(shop.app, id=shop.who, **worker).run()
 
@@ -37,7 +38,7 @@ def run(
 def work_without_polling(folder: str, who: str, **worker: Any) -> int:
     """What does not wake it does not reach it."""
     file_store.FOREIGN_WRITE_POLL = 3600.0
-    worker_module.LONGEST_SLEEP = 3600.0
+    outage.LONGEST_SLEEP = 3600.0
     return work(folder, who, **worker)
 
 

@@ -10,40 +10,47 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from mainspring.errors import ConfigurationError, Failure, IllegalMove, StoreError
 from mainspring.job import Move, Outcome, Status
 from mainspring.log import get_log
 from mainspring.stores.protocol import Store
-from mainspring.worker.outage import Outage
+from mainspring.worker.after_ack import AfterAck
+from mainspring.worker.outage import Backoff, Outage, is_being_cancelled
 from mainspring.worker.run import Run
-from mainspring.worker.supervise import Backoff, is_being_cancelled
 
 log = get_log("mainspring.worker")
 
-Confirmed = Callable[[list[tuple[Run, Outcome]], Sequence[Status | None]], None]
 UNWRITABLE = "how its run ended could not be written"
 FULL_GROUP = 500  # outcomes; when so many are collected, they are written without waiting for more
 LARGE_RESULT = 262_144  # characters; a longer result is written by itself, in parallel to the others
 
 
-class Acks:
-    """Collects outcomes, writes them, and calls `confirmed` with the resulting status of each job.
+class Acker:
+    """Collects outcomes, writes them, and passes the resulting status of each job to `AfterAck`.
 
     Large results are written by a second instance: a database takes seconds for a result of 50 MB, and all other
     outcomes would wait for it.
     """
 
     def __init__(
-        self, store: Store, delay: float, confirmed: Confirmed, outage: Outage, *, large: bool = False
+        self,
+        store: Store,
+        after_ack: AfterAck,
+        outage: Outage,
+        *,
+        delay: float,
+        room: asyncio.Event | None = None,
+        large: bool = False,
     ) -> None:
-        self._large = None if large else Acks(store, 0, confirmed, outage, large=True)
-        self._most = 1 if large else sys.maxsize  # outcomes in one write
         self._store = store
-        self._delay = delay
-        self._confirmed = confirmed
+        self._after_ack = after_ack
         self._outage = outage
+        self._delay = delay
+        self.room = room or asyncio.Event()  # set after each write: the worker may run more jobs
+        self._large = None if large else Acker(store, after_ack, outage, delay=0, room=self.room, large=True)
+        self._most = 1 if large else sys.maxsize  # outcomes in one write
         self._waiting: list[tuple[Run, Outcome]] = []
         self._some = asyncio.Event()
         self._urgent = asyncio.Event()
@@ -66,6 +73,11 @@ class Acks:
         """Return the number of outcomes that wait; those that are being written do not count."""
         return len(self._waiting) + (0 if self._large is None else self._large.unwritten)
 
+    @property
+    def written(self) -> int:
+        """Return the number of outcomes written so far."""
+        return self._written + (0 if self._large is None else self._large.written)
+
     async def serve(self) -> None:
         """Write outcomes until cancelled, for as long as the worker runs."""
         if self._large is None:
@@ -86,6 +98,7 @@ class Acks:
             self._written += len(group)
             self._writing = 0
             self._progressed.set()
+            self.room.set()
 
     async def flush(self) -> None:
         """Return when everything added so far is written."""
@@ -148,7 +161,7 @@ class Acks:
 
     def _confirm(self, group: list[tuple[Run, Outcome]], statuses: Sequence[Status | None]) -> None:
         try:
-            self._confirmed(group, statuses)
+            self._after_ack.confirmed(group, statuses)
         except Exception as error:  # noqa: BLE001 - if this loop ended, no outcome would be written any more
             log.warning("announcing_failed", jobs=len(group), error=f"{type(error).__name__}: {error}")
 

@@ -1,0 +1,67 @@
+"""Makes the contexts of runs: what a handler can use of the store, without the executor knowing the store."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from mainspring.app import Mainspring
+from mainspring.context import Context
+from mainspring.durable_calls import RecordedCalls
+from mainspring.features.breakers.call import Passage
+from mainspring.features.durable.run import DurableRun
+from mainspring.stores.protocol import Completion
+from mainspring.worker import outcomes
+from mainspring.worker.progress import Progress
+from mainspring.worker.run import Run
+from mainspring.worker.threads import Threads
+
+
+class Contexts:
+    """Makes the contexts of one worker's runs; belongs to one event loop."""
+
+    def __init__(self, app: Mainspring, worker: str, progress: Progress, threads: Threads) -> None:
+        self._app = app
+        self._store = app.store
+        self._worker = worker
+        self._progress = progress
+        self._threads = threads
+        self._loop = asyncio.get_running_loop()
+
+    def of(self, run: Run) -> Context:
+        """Return the run's context. Any thread may call this: the handler of a chunk asks for those it needs."""
+        if run.context is None:
+            durable = run.task.payload.context is not None and not run.isolated
+            run.context = Context(
+                run.claim,
+                key=run.task.idempotency_key(run.claim),
+                worker=self._worker,
+                report=partial(self._progress.report, run),
+                transact=partial(self._transact, run),
+                durable=partial(self._durable, run) if durable else None,
+                passage=partial(Passage, self._app.breakers),
+            )
+            if run.stop is not None:
+                run.context.stop(run.stop_reason or run.stop)
+        return run.context
+
+    def _durable(self, run: Run) -> RecordedCalls:
+        """Create the durable part of the context. Any thread may call this."""
+        run.durable = DurableRun(
+            self._app.services,
+            self._app.pipeline,
+            run.claim,
+            loop=self._loop,
+            task=run.slot,
+            thread=run.thread,
+            in_thread=self._threads.run,
+            progressed=partial(self._progress.report, run),
+            write_progress=self._progress.write,
+            stopped=lambda: run.stop is not None,
+            declared=run.task.steps,
+        )
+        return RecordedCalls(run.durable)
+
+    def _transact(self, run: Run, connection: Any) -> Completion:
+        return self._store.completion(lambda: outcomes.completed(run, self._store.clock.now()), connection)

@@ -1,0 +1,73 @@
+"""Makes the parts of a worker and connects them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from mainspring.app import Mainspring
+from mainspring.stores.protocol import Wake
+from mainspring.worker.acker import Acker
+from mainspring.worker.admission import Admission, StartCheck
+from mainspring.worker.after_ack import AfterAck
+from mainspring.worker.contexts import Contexts
+from mainspring.worker.executor import Executor
+from mainspring.worker.gate import Gate
+from mainspring.worker.heartbeat import Heartbeat
+from mainspring.worker.intake import Intake
+from mainspring.worker.maintenance import Maintenance
+from mainspring.worker.membership import Membership
+from mainspring.worker.outage import Outage
+from mainspring.worker.progress import Progress
+from mainspring.worker.reporter import Reporter
+from mainspring.worker.runner import Runner
+from mainspring.worker.runs import Runs
+from mainspring.worker.settings import WorkerSettings
+from mainspring.worker.slots import SlotPool
+from mainspring.worker.stuck import StuckSlots
+from mainspring.worker.threads import Threads
+from mainspring.worker.unknown_tasks import UnknownTasks
+
+
+class Parts:
+    """The parts of one worker, for the running event loop.
+
+    Jobs pass them from the bottom of this constructor to its top: each part is given those that it passes jobs on to.
+    """
+
+    def __init__(
+        self,
+        app: Mainspring,
+        settings: WorkerSettings,
+        stopping: asyncio.Event,
+        on_wake: Callable[[Wake], None],
+        make_executor: Callable[..., Executor] = Executor,
+    ) -> None:
+        store, worker = app.store, settings.id
+        self.outage = outage = Outage(worker, app.contact)
+        reporter = Reporter(app.bus, worker, log_completions=settings.log_completions)
+
+        self.after_ack = AfterAck(app, reporter)
+        self.acker = Acker(store, self.after_ack, outage, delay=settings.ack_delay)
+        stuck = StuckSlots(worker, store.stall_grace / 1000)
+        self.runs = Runs(self.acker, self.after_ack, reporter, stuck, store.clock)
+        self.progress = Progress(store, reporter, self.runs)
+        self.heartbeat = Heartbeat(store, worker, self.runs, outage, interval=settings.heartbeat_interval)
+        self.gate = Gate(store, worker, self.runs, self.heartbeat, reporter)
+
+        threads = Threads()
+        contexts = Contexts(app, worker, self.progress, threads)
+        check = StartCheck(app, self.gate, self.runs, outage)
+        self.executor = make_executor(
+            contexts, check, app.middleware, threads, processes=settings.child_processes, clock=store.clock
+        )
+        runner = Runner(self.gate, check, self.executor, self.runs)
+        self.slots = SlotPool(settings.concurrency, self.runs.ready, runner)
+        self.admission = Admission(app, self.gate, self.runs, self.slots, after_ack=self.after_ack)
+        self.membership = Membership(app, settings, outage, on_wake)
+        self.unknown_tasks = UnknownTasks(app, worker, outage)
+        self.intake = Intake(
+            app, settings, self.gate, self.runs, self.admission,
+            membership=self.membership, unknown=self.unknown_tasks, outage=outage,
+        )  # fmt: skip
+        self.maintenance = Maintenance(app, reporter, self.after_ack, self.heartbeat, stopping)
