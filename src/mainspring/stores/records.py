@@ -78,5 +78,5 @@ def job_record(
     values: Mapping[str, Any], runs: list[list[Any]], steps: list[list[Any]], by_hand: list[list[str]]
 ) -> Record:
     """Make a job's record from the columns in `columns.JOB`."""
-    status = Status(values["status"]).value
-    return {"key": values["id"], **values, "status": status, "runs": runs, "steps": steps, "by_hand": by_hand}
+    plain = {"status": Status(values["status"]).value, "tags": list(values["tags"])}
+    return {"key": values["id"], **values, **plain, "runs": runs, "steps": steps, "by_hand": by_hand}

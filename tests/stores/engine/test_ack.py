@@ -35,7 +35,7 @@ JOB = JobState(
     keep_dead=2_000,
     dedupe_key=None,
     options=None,
-    asked=None,
+    cancel_reason=None,
 )
 FAILURE = Failure("ValueError", "no", "line 1")
 
@@ -107,14 +107,14 @@ def test_a_released_job_stays_due_after_the_clock_was_set_back() -> None:
 
 @pytest.mark.parametrize("move", [Move.RETRY, Move.SNOOZE, Move.RELEASE, Move.SUSPEND, Move.CRASH])
 def test_a_requested_cancellation_applies_if_the_job_would_run_again(move: Move) -> None:
-    end = conclude(replace(JOB, asked="by hand"), outcome(move, reason="later", waits_for="key"), NOW)
+    end = conclude(replace(JOB, cancel_reason="by hand"), outcome(move, reason="later", waits_for="key"), NOW)
     assert (end.status, end.reason, end.waits_for, end.crashes) == (Status.CANCELLED, "by hand", None, 1)
     assert end.run is not None
     assert end.run.move is (Move.CRASH if move is Move.CRASH else Move.CANCEL)
 
 
 @pytest.mark.parametrize(
-    ("asked", "move", "reason"),
+    ("cancel_reason", "move", "reason"),
     [
         (None, Move.CANCEL, "own"),
         ("", Move.CANCEL, "own"),
@@ -125,8 +125,8 @@ def test_a_requested_cancellation_applies_if_the_job_would_run_again(move: Move)
         (None, Move.DONE, ""),
     ],
 )
-def test_the_reason_that_a_finished_job_shows(asked: str | None, move: Move, reason: str) -> None:
-    assert conclude(replace(JOB, asked=asked), outcome(move, reason="own"), NOW).reason == reason
+def test_the_reason_that_a_finished_job_shows(cancel_reason: str | None, move: Move, reason: str) -> None:
+    assert conclude(replace(JOB, cancel_reason=cancel_reason), outcome(move, reason="own"), NOW).reason == reason
 
 
 @pytest.mark.parametrize(("move", "keep"), [(Move.DONE, 1_000), (Move.CANCEL, 1_000), (Move.DEAD, 2_000)])

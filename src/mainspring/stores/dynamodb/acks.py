@@ -230,7 +230,7 @@ def decide(table: Table, row: Row, outcome: Outcome, mark: str) -> Ending:
     }
     if conclusion.failure is not None:
         changes["traceback"] = conclusion.failure.traceback or None
-    if job.asked is not None:
+    if job.cancel_reason is not None:
         changes["cancel_requested"] = None
     if outcome.steps:
         changes["steps"] = True

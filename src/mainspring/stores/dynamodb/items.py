@@ -198,9 +198,11 @@ ATTRIBUTES = {
 
 TIMES = frozenset({"run_at", "created_at", "claimed_at", "started_at", "finished_at", "expires_at"})
 LONG = frozenset({"payload", "result"})  # texts that may be compressed
-EMPTY: Mapping[str, Any] = {"timeout": 0, "reason": "", "tags": [], "cancel": False, "started_at": 0}
-"""Values that are not stored, so that small items stay small."""
-ABSENT = {**EMPTY, "claimed_at": 0, "started_at": None, "payload": "null"}
+OPTIONAL = frozenset({"timeout", "reason", "tags", "cancel", "started_at"})
+"""Columns that are not stored if they are empty, so that small items stay small."""
+ABSENT: Mapping[str, Any] = {
+    "timeout": 0, "reason": "", "tags": (), "cancel": False, "claimed_at": 0, "payload": "null",
+}  # fmt: skip
 """The values of columns that are not stored; None if not listed."""
 
 
@@ -218,7 +220,7 @@ def to_attributes(columns: Mapping[str, Any]) -> Row:
 
 
 def to_attribute(name: str, value: Any) -> Any:
-    if value is None or (name in EMPTY and value == EMPTY[name]):
+    if value is None or (name in OPTIONAL and not value):
         return None
     if name in TIMES:
         return None if name == "expires_at" and value >= NEVER else stamp(value)
@@ -259,9 +261,9 @@ def status_of(row: Row) -> Status:
 
 def state_of(row: Row) -> JobState:
     """Return what decides about a job. Its `ref` is the item."""
-    asked = column("reason", row) if column("cancel", row) else None
+    cancel_reason = column("reason", row) if column("cancel", row) else None
     state = [column(name, row) for name in STATE_COLUMNS[:-1]]
-    return JobState(*[*state, asked, status_of(row), row])
+    return JobState(*[*state, cancel_reason, status_of(row), row])
 
 
 def failure_of(row: Row) -> Failure | None:

@@ -141,7 +141,7 @@ def next_status(job: JobState, outcome: Outcome) -> Status:
     status = LEADS_TO[outcome.move]
     if outcome.move is Move.CRASH and job.crashes + 1 >= MAX_CRASHES:
         status = Status.DEAD_LETTER
-    if job.asked is not None and status not in FINISHED:
+    if job.cancel_reason is not None and status not in FINISHED:
         status = Status.CANCELLED
     return status
 
@@ -180,9 +180,9 @@ def last_reason(job: JobState, outcome: Outcome, status: Status) -> str:
     """
     if status is Status.COMPLETED:
         return ""
-    if job.asked is None or status is not Status.CANCELLED:
+    if job.cancel_reason is None or status is not Status.CANCELLED:
         return outcome.reason
-    return job.asked or (outcome.reason if outcome.move is Move.CANCEL else "")
+    return job.cancel_reason or (outcome.reason if outcome.move is Move.CANCEL else "")
 
 
 def expiry(job: JobState, status: Status, now: Millis) -> Millis:

@@ -28,13 +28,13 @@ class JobState:
     keep_dead: Millis
     dedupe_key: str | None
     options: str | None
-    asked: str | None  # the reason given with a request to cancel it; None: there was no request
+    cancel_reason: str | None  # given with a request to cancel it, may be empty; None: there was no request
     status: Status = Status.RUNNING
     ref: Any = None  # only the store reads it, to find the job again
 
 
 STATE_COLUMNS = tuple(field.name for field in fields(JobState))[:-2]
-"""What a store reads of a job besides its status, in order. `asked` is the job's reason, if `cancel` is set."""
+"""What a store reads of a job besides its status, in order. `cancel_reason` is the job's reason, if `cancel` is set."""
 
 Place = tuple[str, Status]
 """A queue and a status: jobs are counted by both."""

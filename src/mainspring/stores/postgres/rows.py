@@ -33,8 +33,8 @@ COLUMNS = {
     ),
 }
 STATE = ", ".join(STATE_COLUMNS).replace("id,", "id::text,", 1)
-LIVE_STATE = STATE.replace("asked", "CASE WHEN cancel THEN reason END, status, {now}")
-FINISHED_STATE = STATE.replace("claimed_at", "started_at").replace("asked", "NULL::text, status, {now}")
+LIVE_STATE = STATE.replace("cancel_reason", "CASE WHEN cancel THEN reason END, status, {now}")
+FINISHED_STATE = STATE.replace("claimed_at", "started_at").replace("cancel_reason", "NULL::text, status, {now}")
 """The columns of a `JobState` in the two tables, and the time."""
 
 ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")

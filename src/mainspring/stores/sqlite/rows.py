@@ -41,8 +41,8 @@ def archiving(**expressions: str) -> str:
 
 
 STATE = ", ".join(STATE_COLUMNS)
-LIVE_STATE = STATE.replace("asked", "iif(cancel, reason, NULL), status, seq")
-FINISHED_STATE = STATE.replace("claimed_at", "started_at").replace("asked", "NULL, status, NULL")
+LIVE_STATE = STATE.replace("cancel_reason", "iif(cancel, reason, NULL), status, seq")
+FINISHED_STATE = STATE.replace("claimed_at", "started_at").replace("cancel_reason", "NULL, status, NULL")
 HELD_STATE = LIVE_STATE.removeprefix("id, token, ")
 """The columns of a `JobState`: of a live job, of a finished one, and of one whose id and token are known."""
 
