@@ -55,14 +55,14 @@ def upcoming(args: Namespace, terminal: Terminal) -> int:
     return Exit.OK
 
 
-def plain_upcoming(one: Upcoming) -> dict[str, object]:
+def plain_upcoming(upcoming: Upcoming) -> dict[str, object]:
     return {
-        "person": one.person,
-        "kind": one.kind,
-        "on": str(one.on),
-        "local": one.local.isoformat(),
-        "tz": one.tz,
-        "due": one.due,
+        "person": upcoming.person,
+        "kind": upcoming.kind,
+        "on": str(upcoming.on),
+        "local": upcoming.local.isoformat(),
+        "tz": upcoming.tz,
+        "due": upcoming.due,
     }
 
 
@@ -70,7 +70,14 @@ def say_upcoming(terminal: Terminal, found: Sequence[Upcoming]) -> None:
     terminal.table(
         COLUMNS,
         [
-            [f"{one.local:%Y-%m-%d %H:%M}", one.person, one.kind, one.tz, f"{one.due:%Y-%m-%d %H:%M}", str(one.on)]
-            for one in found
+            [
+                f"{upcoming.local:%Y-%m-%d %H:%M}",
+                upcoming.person,
+                upcoming.kind,
+                upcoming.tz,
+                f"{upcoming.due:%Y-%m-%d %H:%M}",
+                str(upcoming.on),
+            ]
+            for upcoming in found
         ],
     )

@@ -105,9 +105,9 @@ def refuse_too_many(args: Namespace, schedules: Sequence[StoredSchedule], start:
 def run_all(terminal: Terminal, schedules: Sequence[StoredSchedule], start: datetime, end: datetime) -> list[Course]:
     courses, days = [], (end - start).days
     with terminal.progress("simulating", days * len(schedules)) as bar:
-        for number, one in enumerate(schedules):
+        for number, schedule in enumerate(schedules):
             courses.append(
-                simulate(one, start, end, lambda at, before=number * days: bar.reach(before + (at - start).days))  # type: ignore[misc]
+                simulate(schedule, start, end, lambda at, before=number * days: bar.reach(before + (at - start).days))  # type: ignore[misc]
             )
     return courses
 
@@ -121,26 +121,26 @@ def as_data(courses: Sequence[Course], start: datetime, end: datetime) -> dict[s
         "end": end,
         "schedules": [
             {
-                "id": one.stored.id,
-                "words": one.stored.describe(),
-                "tz": one.stored.schedule.tz,
-                "state": state_of(one.stored, start)[0],
-                "why": state_of(one.stored, start)[2] or None,
-                "fires": one.fires,
-                "first": None if one.first is None else one.first.utc,
-                "last": None if one.last is None else one.last.utc,
-                "skipped": one.skipped,
-                "remarks": [{"day": day.isoformat(), "remark": text} for day, text in one.remarks],
-                "days": {day.isoformat(): number for day, number in sorted(one.days.items())},
+                "id": course.stored.id,
+                "words": course.stored.describe(),
+                "tz": course.stored.schedule.tz,
+                "state": state_of(course.stored, start)[0],
+                "why": state_of(course.stored, start)[2] or None,
+                "fires": course.fires,
+                "first": None if course.first is None else course.first.utc,
+                "last": None if course.last is None else course.last.utc,
+                "skipped": course.skipped,
+                "remarks": [{"day": day.isoformat(), "remark": text} for day, text in course.remarks],
+                "days": {day.isoformat(): number for day, number in sorted(course.days.items())},
             }
-            for one in courses
+            for course in courses
         ],
         "days": {day.isoformat(): number for day, number in sorted(total(courses).items())},
     }
 
 
 def total(courses: Sequence[Course]) -> Counter[date]:
-    return sum((one.days for one in courses), Counter())
+    return sum((course.days for course in courses), Counter())
 
 
 def say_courses(terminal: Terminal, courses: Sequence[Course], start: datetime, end: datetime) -> None:
@@ -148,7 +148,7 @@ def say_courses(terminal: Terminal, courses: Sequence[Course], start: datetime, 
         terminal.note("no schedules")
         return
     terminal.say(
-        f"{show_minutes(start)} to {show_minutes(end)} UTC, {sum(one.fires for one in courses):,} fires", "bold"
+        f"{show_minutes(start)} to {show_minutes(end)} UTC, {sum(course.fires for course in courses):,} fires", "bold"
     )
     terminal.say()
     columns = (
@@ -160,7 +160,7 @@ def say_courses(terminal: Terminal, courses: Sequence[Course], start: datetime, 
         Column("REMARKS", least=14),
         Column("WHEN", least=14),
     )
-    terminal.table(columns, [course_row(one, start) for one in courses])
+    terminal.table(columns, [course_row(course, start) for course in courses])
     say_remarks(terminal, courses)
     say_calendar(terminal, courses, start, end)
 
@@ -188,7 +188,7 @@ def local_of(entry: Entry | None) -> str:
 
 
 def say_remarks(terminal: Terminal, courses: Sequence[Course]) -> None:
-    remarks = sorted((day, one.stored.id, text) for one in courses for day, text in one.remarks)
+    remarks = sorted((day, course.stored.id, text) for course in courses for day, text in course.remarks)
     if not remarks:
         return
     say_heading(terminal, "When clocks change")

@@ -78,7 +78,9 @@ class ChunkRun:
             value = [None] * len(self.runs)
         elif not isinstance(value, (list, tuple)) or len(value) != len(self.runs):
             return self.raised(CannotStoreResult(misfit(self.task.name, value, len(self.runs))))
-        return self._endings([(None, one) if isinstance(one, BaseException) else (one, None) for one in value])
+        return self._endings(
+            [(None, result) if isinstance(result, BaseException) else (result, None) for result in value]
+        )
 
     def raised(self, error: BaseException) -> list[tuple[Run, Verdict]]:
         with contextlib.suppress(Exception):  # an exception may refuse attributes; then each job formats it anew

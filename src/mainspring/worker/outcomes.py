@@ -201,9 +201,9 @@ def trace_of(error: BaseException) -> str:
     worker does nothing else.
     """
     try:
-        if all(has_short_message(one) for one in causes_of(error)):
+        if all(has_short_message(cause) for cause in causes_of(error)):
             return "".join(traceback.format_exception(error))
-        return CAUSED.join(short_trace_of(one) + more_about(one) for one in causes_of(error))
+        return CAUSED.join(short_trace_of(cause) + more_about(cause) for cause in causes_of(error))
     except Exception:  # noqa: BLE001 - before 3.12, Python failed on exceptions that raise when asked for their notes
         return short_trace_of(error)
 
@@ -224,7 +224,7 @@ def causes_of(error: BaseException) -> list[BaseException]:
 def has_short_message(error: BaseException) -> bool:
     texts = [message_of(error), *getattr(error, "__notes__", ())]
     within = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-    return sum(map(len, texts)) <= LONGEST_TRACEBACK and all(has_short_message(one) for one in within)
+    return sum(map(len, texts)) <= LONGEST_TRACEBACK and all(has_short_message(cause) for cause in within)
 
 
 def short_trace_of(error: BaseException) -> str:
@@ -238,7 +238,7 @@ def more_about(error: BaseException) -> str:
     """Return the exception's notes, and the exceptions of a group."""
     notes = [f"{shorten(note, LONGEST_MESSAGE)}\n" for note in getattr(error, "__notes__", ())]
     within = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-    return "".join([*notes, *(f"\nIn this group:\n\n{short_trace_of(one)}{more_about(one)}" for one in within)])
+    return "".join([*notes, *(f"\nIn this group:\n\n{short_trace_of(cause)}{more_about(cause)}" for cause in within)])
 
 
 def message_of(error: BaseException) -> str:

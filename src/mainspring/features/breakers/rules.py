@@ -50,19 +50,19 @@ class Circuit:
     reason: str = ""
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self) | {"slices": [list(one) for one in self.slices]})
+        return json.dumps(asdict(self) | {"slices": [list(part) for part in self.slices]})
 
     @classmethod
     def from_json(cls, text: str) -> Circuit:
         data: dict[str, Any] = json.loads(text)
         known = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
-        slices = tuple(Slice(*one) for one in data.get("slices", ()))
+        slices = tuple(Slice(*part) for part in data.get("slices", ()))
         return cls(**known | {"phase": Phase(data["phase"]), "slices": slices})
 
     def rewound(self, now: Millis) -> Circuit:
         """Return the state moved back to now, if a clock that was ahead wrote it; otherwise it would stay stuck."""
         newest = max(
-            [self.since, *(one.start for one in self.slices), *(end - PROBE_LEASE for end in self.probes.values())]
+            [self.since, *(part.start for part in self.slices), *(end - PROBE_LEASE for end in self.probes.values())]
         )
         if newest <= now + SKEW:
             return self
@@ -71,7 +71,7 @@ class Circuit:
             self,
             since=self.since - back,
             until=None if self.until is None else self.until - back,
-            slices=tuple(one._replace(start=one.start - back) for one in self.slices),
+            slices=tuple(part._replace(start=part.start - back) for part in self.slices),
             probes={job: end - back for job, end in self.probes.items()},
         )
 
@@ -82,11 +82,11 @@ class Circuit:
     def counted(self, breaker: Breaker, now: Millis) -> tuple[int, int]:
         """Return the numbers of good and bad results within the window."""
         fresh = recent(self.slices, breaker, now)
-        return sum(one.good for one in fresh), sum(one.bad for one in fresh)
+        return sum(part.good for part in fresh), sum(part.bad for part in fresh)
 
 
 def recent(slices: Iterable[Slice], breaker: Breaker, now: Millis) -> list[Slice]:
-    return [one for one in slices if one.start > now - duration(breaker.per)]
+    return [part for part in slices if part.start > now - duration(breaker.per)]
 
 
 def merge(circuit: Circuit, results: Iterable[Slice], breaker: Breaker, now: Millis) -> Circuit:
@@ -95,7 +95,7 @@ def merge(circuit: Circuit, results: Iterable[Slice], breaker: Breaker, now: Mil
         return circuit
     sums: dict[Millis, Slice] = {}
     since = breaker.slice_of(circuit.since)
-    for start, good, bad in (*circuit.slices, *(one for one in results if one.start >= since)):
+    for start, good, bad in (*circuit.slices, *(part for part in results if part.start >= since)):
         before = sums.get(start, Slice(start, 0, 0))
         sums[start] = Slice(start, before.good + good, before.bad + bad)
     counted = replace(circuit, slices=tuple(sorted(recent(sums.values(), breaker, now))))
@@ -121,16 +121,16 @@ def ask(circuit: Circuit, who: Iterable[str], breaker: Breaker, now: Millis) -> 
         circuit = Circuit(Phase.HALF_OPEN, now, times=circuit.times, reason=circuit.reason)
     waited_for = sum(end > now for end in circuit.probes.values())
     room = max(0, breaker.probes - circuit.passed - waited_for)
-    let_in = [one for one in who if one not in circuit.probes][:room]
+    let_in = [probe for probe in who if probe not in circuit.probes][:room]
     if not let_in:
         return circuit, frozenset()
-    known = {one: end for one, end in circuit.probes.items() if end > now - SLOWEST_PROBE}
+    known = {probe: end for probe, end in circuit.probes.items() if end > now - SLOWEST_PROBE}
     return replace(circuit, probes=known | dict.fromkeys(let_in, now + PROBE_LEASE)), frozenset(let_in)
 
 
 def answer(circuit: Circuit, answers: Mapping[str, bool | None], breaker: Breaker, now: Millis) -> Circuit:
     """Count the results of probes. None means that a probe's result is unknown, and another may try."""
-    ours = {one: well for one, well in answers.items() if one in circuit.probes}
+    ours = {probe: well for probe, well in answers.items() if probe in circuit.probes}
     if circuit.phase is not Phase.HALF_OPEN or not ours:
         return circuit
     if False in ours.values():
@@ -138,5 +138,5 @@ def answer(circuit: Circuit, answers: Mapping[str, bool | None], breaker: Breake
     passed = circuit.passed + sum(well is True for well in ours.values())
     if passed >= breaker.probes:
         return Circuit(since=now, reason=f"{passed} probes succeeded")
-    left = {one: end for one, end in circuit.probes.items() if one not in ours}
+    left = {probe: end for probe, end in circuit.probes.items() if probe not in ours}
     return replace(circuit, passed=passed, probes=left)

@@ -48,8 +48,8 @@ async def insert_children(
     If a job has a dedupe key, the store may return an existing job instead. The step stays open until the id of that
     job is recorded too. If the run ends before, the next run repeats the insert with the recorded ids.
     """
-    ids = state.get("ids") or [one.id for one in wanted]
-    jobs = [as_child(run, one, known, cancel=cancel) for one, known in zip(wanted, ids, strict=True) if is_new(one)]
+    ids = state.get("ids") or [job.id for job in wanted]
+    jobs = [as_child(run, job, known, cancel=cancel) for job, known in zip(wanted, ids, strict=True) if is_new(job)]
     mine = [job.id for job in jobs]
     keyed = any(job.dedupe_key for job in jobs)
     state = {"ids": ids, "children": mine if cancel else [], **({"open": True} if keyed else {})}
@@ -57,9 +57,9 @@ async def insert_children(
         return state
     save = partial(run.save, asked.step(json.dumps(state), run.now()))
     inserted = await run.retry_outages(lambda: run.pipeline.commit(Enqueue(jobs), save))
-    run.spawned += [one.id for one in inserted if one.created]
+    run.spawned += [job.id for job in inserted if job.created]
     if keyed:
-        others = {job.id: one.id for job, one in zip(jobs, inserted, strict=True) if not one.created}
+        others = {job.id: holder.id for job, holder in zip(jobs, inserted, strict=True) if not holder.created}
         # a job that exists already is not cancelled with this one
         children = [child for child in state["children"] if child not in others]
         state = {"ids": [others.get(child, child) for child in ids], "children": children}
@@ -121,13 +121,13 @@ async def ends_of(run: DurableRun, asked: Asked, state: dict[str, Any]) -> list[
     """
     ids: list[str] = state["ids"]
     jobs = await run.retry_outages(partial(read, run, ids))
-    unfinished = [one for one in ids if one in jobs and not jobs[one].finished]
+    unfinished = [job_id for job_id in ids if job_id in jobs and not jobs[job_id].finished]
     if unfinished:
         now = run.now()
         looks = int(state.get("looks", 0))
         step = asked.step(json.dumps({**state, "looks": looks + 1}), now)
         await run.suspend(Wait(now + next_look(looks), step, end_of(unfinished[-1])))
-    return [end_data(one, jobs.get(one)) for one in ids]
+    return [end_data(job_id, jobs.get(job_id)) for job_id in ids]
 
 
 async def read(run: DurableRun, ids: Sequence[str]) -> dict[str, Job]:

@@ -149,7 +149,7 @@ class SignalTimer:
     async def recover(self) -> None:
         """Repeat the wake for the latest signals: a dead worker may have suspended a job just after the first."""
         latest = await self._services.store.due(COLLECTION, MAX_REPEATED_WAKES, ahead=REPEAT_WAKE_AFTER)
-        await self._services.store.wake({waiting_key(one.key.group): ALL_WAITERS for one in latest.documents})
+        await self._services.store.wake({waiting_key(document.key.group): ALL_WAITERS for document in latest.documents})
 
     async def clock_went_back(self, by: Millis) -> None:
         del by
@@ -200,7 +200,7 @@ async def next_signal(run: DurableRun, key: str) -> Signal | None:
     while True:
         listing = Listing(COLLECTION, key, None if after is None else (key, after), PAGE)
         page = await run.store.browse(listing)
-        new = next((one for one in page if one.key.id not in seen), None)
+        new = next((document for document in page if document.key.id not in seen), None)
         if new is not None:
             return Signal.from_document(new)
         if len(page) < PAGE:

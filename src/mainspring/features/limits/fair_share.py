@@ -35,7 +35,9 @@ class FairShare:
 
     def _slots_for(self, queue: str) -> int:
         if queue not in self._slots:
-            self._slots[queue] = sum(one.concurrency for one in self._workers if one.alive and serves(one, queue))
+            self._slots[queue] = sum(
+                worker.concurrency for worker in self._workers if worker.alive and serves(worker, queue)
+            )
         return self._slots[queue]
 
     def _busy_keys(self, name: str, key: str, now: float) -> int:

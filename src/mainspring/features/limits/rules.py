@@ -200,15 +200,15 @@ def cases(wishes: Iterable[LimitRequest], most: int) -> list[list[LimitRequest]]
     for wish in wishes:
         keys = [ticket.document for ticket in wish.tickets]
         near = {home[key] for key in keys if key in home}
-        if not near or len(set(keys).union(*(made[one][0] for one in near))) > most:
+        if not near or len(set(keys).union(*(made[group][0] for group in near))) > most:
             near = {len(made)}
             made.append((set(), []))
         first, *others = sorted(near)
         documents, together = made[first]
-        for one in others:
-            documents |= made[one][0]
-            together += made[one][1]
-            made[one] = set(), []
+        for group in others:
+            documents |= made[group][0]
+            together += made[group][1]
+            made[group] = set(), []
         documents.update(keys)
         together.append(wish)
         home.update(dict.fromkeys(documents if others else keys, first))

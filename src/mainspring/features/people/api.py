@@ -80,7 +80,10 @@ class People:
     async def remove_occasion(self, id: str, kind: str) -> Person:
         """Remove an occasion. Nothing is sent for it any more; its waiting job is cancelled when it runs."""
         return await self._change(
-            id, lambda person: person.with_changes(occasions=[one for one in person.occasions if one.kind != kind])
+            id,
+            lambda person: person.with_changes(
+                occasions=[occasion for occasion in person.occasions if occasion.kind != kind]
+            ),
         )
 
     async def delete(self, id: str, *, reason: str = "", actor: str | None = None) -> None:

@@ -60,27 +60,27 @@ class WantedChange:
         return PersonChange.CREATED if self.known.person is None else PersonChange.UPDATED
 
 
-def bundle_of(one: WantedChange, plans: Mapping[Key, Plan], now: datetime, by: By | None) -> Bundle:
+def bundle_of(change: WantedChange, plans: Mapping[Key, Plan], now: datetime, by: By | None) -> Bundle:
     """Return the writes of one change. The person's version fences them all: each change writes the person too."""
-    person = one.new if isinstance(one.new, Person) else None
-    data = None if person is None else person.to_json(one.known.others)
-    known_as = one.known.person if isinstance(one.known.person, Person) else None
-    writes = [Write(person_key(one.id), data, expected=one.known.version)]
-    writes += email_writes(one.id, known_as, person)
-    for kind in sorted(one.kinds):
-        known = plans.get(Key(collection_of(kind), "", one.id)) if plans else None
+    person = change.new if isinstance(change.new, Person) else None
+    data = None if person is None else person.to_json(change.known.others)
+    known_as = change.known.person if isinstance(change.known.person, Person) else None
+    writes = [Write(person_key(change.id), data, expected=change.known.version)]
+    writes += email_writes(change.id, known_as, person)
+    for kind in sorted(change.kinds):
+        known = plans.get(Key(collection_of(kind), "", change.id)) if plans else None
         after = _plan_after(known, person, kind, now)
         if after is not None and after is not known:
             writes.append(after.write(now))
-            writes += [entry.write(OCCASIONS, one.id) for entry in passed_over(known, after, now)]
-    return Bundle(tuple(writes), note=_note(one, by))
+            writes += [entry.write(OCCASIONS, change.id) for entry in passed_over(known, after, now)]
+    return Bundle(tuple(writes), note=_note(change, by))
 
 
-def _note(one: WantedChange, by: By | None) -> Note | None:
+def _note(change: WantedChange, by: By | None) -> Note | None:
     """Return the audit note of a deletion. It has only the id, so that no name or address stays in the log."""
-    if by is None or one.became is not PersonChange.DELETED:
+    if by is None or change.became is not PersonChange.DELETED:
         return None
-    return Note(by, "person.delete", {"person": one.id})
+    return Note(by, "person.delete", {"person": change.id})
 
 
 def _plan_after(known: Plan | None, person: Person | None, kind: str, now: datetime) -> Plan | None:

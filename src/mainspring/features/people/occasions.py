@@ -84,14 +84,14 @@ class Occasions:
         for name in wanted:
             due = await self._services.store.due(collection_of(name), limit, ahead=duration(ahead))
             found += [_upcoming(plan) for plan in _readable(due.documents)]
-        return sorted(found, key=lambda one: (one.due, one.person, one.kind))[:limit]
+        return sorted(found, key=lambda upcoming: (upcoming.due, upcoming.person, upcoming.kind))[:limit]
 
     async def next(self, person: str) -> Sequence[Upcoming]:
         """Return the next message of each occasion of one person, soonest first."""
         found = await self._people.get(person)
         keys = [Key(collection_of(occasion.kind), "", person) for occasion in found.occasions]
         plans = _readable(await self._services.store.documents(keys))
-        return sorted((_upcoming(plan) for plan in plans if plan.next is not None), key=lambda one: one.due)
+        return sorted((_upcoming(plan) for plan in plans if plan.next is not None), key=lambda upcoming: upcoming.due)
 
     async def ledger(self, person: str, *, limit: int = 100, before: datetime | None = None) -> Sequence[OccasionEntry]:
         """Return what became of a person's occasions, newest first."""

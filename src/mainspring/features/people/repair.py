@@ -79,7 +79,9 @@ async def mend(services: Services) -> Lack:
     async for page in pages(services.store, EMAILS, None):
         strays = await _strays(services, page)
         lack.strays += len(strays)
-        await services.store.write([Bundle((Write(one.key, None, expected=one.version),)) for one in strays])
+        await services.store.write(
+            [Bundle((Write(document.key, None, expected=document.version),)) for document in strays]
+        )
     return lack
 
 
@@ -96,11 +98,13 @@ def _count(lack: Lack, page: Sequence[Document], found: Iterable[PersonLack]) ->
 async def _lacking(services: Services, page: Sequence[Document]) -> list[PersonLack]:
     """Return what is missing for the people on a page. People that only a newer version can read are left to it."""
     should = [
-        _whole(one, person) for one in page if isinstance(person := StoredPerson.from_document(one).person, Person)
+        _whole(document, person)
+        for document in page
+        if isinstance(person := StoredPerson.from_document(document).person, Person)
     ]
-    wanted = [key for one in should for key in (one.email, *one.plans) if key is not None]
-    there = {one.key for one in await services.store.documents(wanted)} if wanted else set()
-    return [lack for one in should if (lack := one.without(there))]
+    wanted = [key for lack in should for key in (lack.email, *lack.plans) if key is not None]
+    there = {document.key for document in await services.store.documents(wanted)} if wanted else set()
+    return [lack for whole in should if (lack := whole.without(there))]
 
 
 def _whole(document: Document, person: Person) -> PersonLack:
@@ -109,13 +113,14 @@ def _whole(document: Document, person: Person) -> PersonLack:
 
 async def _strays(services: Services, page: Sequence[Document]) -> list[Document]:
     people = {
-        one.key.id: StoredPerson.from_document(one).person for one in await services.store.documents(_people_of(page))
+        document.key.id: StoredPerson.from_document(document).person
+        for document in await services.store.documents(_people_of(page))
     }
     return [
-        one
-        for one in page
-        if (person := people.get(one.key.id)) is None
-        or (isinstance(person, Person) and email_key(person.id, person) != one.key)
+        document
+        for document in page
+        if (person := people.get(document.key.id)) is None
+        or (isinstance(person, Person) and email_key(person.id, person) != document.key)
     ]
 
 

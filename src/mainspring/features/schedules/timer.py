@@ -73,7 +73,9 @@ class DueTimer(ABC, Generic[T]):
 
     async def leave_unreadable(self, documents: Sequence[Document], now: Millis) -> Millis | None:
         """Leave documents that `read` could not read to newer workers; return when to look at them again."""
-        unreadable = [one for one in documents if one.key.id in self._unreadable] if self._unreadable else []
+        unreadable = (
+            [document for document in documents if document.key.id in self._unreadable] if self._unreadable else []
+        )
         return await leave_to_newer(self._services, unreadable, now, self.page_size)
 
     async def write(self, firings: Sequence[Firing[T]], now: datetime) -> list[Written[T]]:

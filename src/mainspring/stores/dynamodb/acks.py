@@ -91,7 +91,7 @@ async def ack(table: Table, outcomes: Sequence[Outcome]) -> list[Status | None]:
         statuses |= await ack_plain(table, plain)
         await together([ack_job(numbers) for numbers in by_job.values()])
         suspended = [outcomes[number] for number, status in statuses.items() if status is Status.SUSPENDED]
-        await wakeups.wake_if_ended(table, {one for o in suspended if (one := wakeups.named_by(o.waits_for))})
+        await wakeups.wake_if_ended(table, {job_id for o in suspended if (job_id := wakeups.named_by(o.waits_for))})
     except BaseException:
         remember(table, outcomes, statuses)
         raise

@@ -324,7 +324,12 @@ def choose(table: Table, request: Request, shelves: Sequence[Shelf], room: int) 
     plan = shares(levels, room, now=now, patience=table.patience, turn=request.turn)
     for level, most in merged(plan):
         entries = sorted(
-            (entry for one in level for entry in by_level[one.queue, one.priority] if entry.id not in request.tried),
+            (
+                entry
+                for share in level
+                for entry in by_level[share.queue, share.priority]
+                if entry.id not in request.tried
+            ),
             key=lambda entry: (entry.due, entry.id),
         )
         once = list({entry.id: entry for entry in entries}.values())
@@ -352,12 +357,12 @@ async def take(table: Table, request: Request, chosen: Sequence[Entry]) -> list[
     request.tried.update(entry.id for entry in chosen)
     before = await table.update_many(asked)
     results = zip(asked, before, strict=True)
-    taken = [row for change, one in results if (row := row_after(change, one, request)) is not None]
+    taken = [row for change, answer in results if (row := row_after(change, answer, request)) is not None]
     for row in taken:
         table.counts.add(row["queue"], STATUSES[row["was"]], -1)
         table.counts.add(row["queue"], Status.RUNNING, 1)
-    waited = [one for one in before if not isinstance(one, Refused) and "waits_for" in one]
-    await wakeups.forget(table, [wakeups.waiter_key(one) for one in waited])
+    waited = [row for row in before if not isinstance(row, Refused) and "waits_for" in row]
+    await wakeups.forget(table, [wakeups.waiter_key(row) for row in waited])
     return taken
 
 

@@ -56,8 +56,8 @@ def due_place(collection: str) -> str:
     return f"due#{collection}"
 
 
-def item_key(one: Key) -> Item:
-    return key(partition(one.collection), f"{one.group}{SEPARATOR}{one.id}")
+def item_key(name: Key) -> Item:
+    return key(partition(name.collection), f"{name.group}{SEPARATOR}{name.id}")
 
 
 def to_item(write: Write) -> Item:
@@ -115,7 +115,7 @@ async def write(table: Table, bundles: Sequence[Bundle]) -> list[list[Inserted] 
     for part in await together([in_turn(numbers) for numbers in apart(bundles)]):
         answers |= part
     taken = [bundle for number, bundle in enumerate(bundles) if answers[number] is not None]
-    if comes_soon((one for bundle in taken for one in bundle.writes), now):
+    if comes_soon((write for bundle in taken for write in bundle.writes), now):
         table.local_workers.tell_all(Wake.DOCUMENTS)
     if any(bundle.spread for bundle in taken):
         table.local_workers.tell_all(Wake.STATE)
@@ -133,7 +133,7 @@ def apart(bundles: Sequence[Bundle]) -> list[list[int]]:
 
     users: dict[object, int] = {}
     for number, bundle in enumerate(bundles):
-        names: set[object] = {one.key for one in bundle.writes}
+        names: set[object] = {write.key for write in bundle.writes}
         names |= {(job.task, job.dedupe_key) for job in bundle.jobs if job.dedupe_key is not None}
         for name in names:
             one, other = first_of(number), first_of(users.setdefault(name, number))
@@ -150,20 +150,20 @@ async def register_collections(table: Table, collections: set[str]) -> None:
         table.collections.add(name)
 
 
-def to_action(one: Write, now: Millis) -> Action:
+def to_action(write: Write, now: Millis) -> Action:
     """Return the write with a condition for the expected version. An expired document counts as absent.
 
     The service checks what `accepted` (stores/documents.py) decides in the other stores.
     """
     expected: list[Condition] = []
-    if one.expected == ABSENT:
+    if write.expected == ABSENT:
         expired = "(attribute_not_exists({name}) OR expires_at <= {value})"
         expected = [Condition(expired, "PK", stamp(now))]
-    elif one.expected is not None:
-        expected = [equals("version", one.expected), unexpired(now)]
-    if one.data is None:
-        return "Delete", delete(item_key(one.key), expected)
-    return "Put", put_item(to_item(one), expected)
+    elif write.expected is not None:
+        expected = [equals("version", write.expected), unexpired(now)]
+    if write.data is None:
+        return "Delete", delete(item_key(write.key), expected)
+    return "Put", put_item(to_item(write), expected)
 
 
 class Attempt:
@@ -173,7 +173,7 @@ class Attempt:
         self._table = table
         self._bundle = bundle
         self._now = now
-        self._documents: list[Action] = [to_action(one, now) for one in bundle.writes]
+        self._documents: list[Action] = [to_action(write, now) for write in bundle.writes]
         self._note: list[Action] = [] if bundle.note is None else note_actions(bundle.note, now)
         self._inserts = PendingInserts(table, bundle.jobs, named_among(bundle.jobs))
 
@@ -209,8 +209,8 @@ class Attempt:
 
     async def _is_there(self) -> bool:
         """Return whether the bundle was written before and only the answer got lost."""
-        found = await documents(self._table, [one.key for one in self._bundle.writes])
-        return is_there(self._bundle, {one.key: one.version for one in found})
+        found = await documents(self._table, [write.key for write in self._bundle.writes])
+        return is_there(self._bundle, {document.key: document.version for document in found})
 
     async def _answer_again(self) -> list[Inserted]:
         """Answer as the first time: a job that does not exist was refused because of its dedupe key."""
@@ -231,7 +231,7 @@ class Attempt:
 
 async def documents(table: Table, keys: Sequence[Key]) -> list[Document]:
     now = table.clock.now()
-    rows = await table.get_many([item_key(one) for one in keys])
+    rows = await table.get_many([item_key(name) for name in keys])
     return [to_document(row) for row in rows if is_alive(row, now)]
 
 
@@ -257,7 +257,7 @@ async def due(table: Table, collection: str, limit: int, ahead: Millis) -> Due:
     next_at: Millis | None = None
     while pages.more and next_at is None:
         entries = await pages.next()
-        rows = {row["SK"]: row for row in await table.get_many([key(one["PK"], one["SK"]) for one in entries])}
+        rows = {row["SK"]: row for row in await table.get_many([key(entry["PK"], entry["SK"]) for entry in entries])}
         for entry in entries:
             row = rows.get(entry["SK"])
             if row is None or row.get("rank") != entry["rank"] or not is_alive(row, now):
@@ -279,8 +279,8 @@ async def count(table: Table) -> int:
         table.query(equals("PK", partition(name)), only=[unexpired(table.clock.now())], count=True)
         for name in await collections(table)
     ]
-    await together([one.rest() for one in pages])
-    return sum(one.counted for one in pages)
+    await together([page.rest() for page in pages])
+    return sum(page.counted for page in pages)
 
 
 # -- retention ------------------------------------------------------------------------------------------

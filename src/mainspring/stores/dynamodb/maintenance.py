@@ -115,7 +115,7 @@ async def take_stalled(table: Table, watch: Watch, living: Sequence[str], after_
     """Take over runs that last too long, of the workers that this process watches."""
     now = table.clock.monotonic()
     ours = [worker for worker in living if owned(worker, table.process, watch.processes)]
-    entries = [entry for found in await together([what_runs(table, one) for one in ours]) for entry in found]
+    entries = [entry for found in await together([what_runs(table, worker) for worker in ours]) for entry in found]
     timed = {(entry["SK"], entry["token"]): entry["timeout"] for entry in entries if "timeout" in entry}
     watch.runs = {run: since for run, since in watch.runs.items() if run in timed}
     late = [run for run, timeout in timed.items() if watch.overdue(run, now, (timeout + table.stall_grace) / 1000)]

@@ -111,7 +111,7 @@ class Walk:
             waiting = [stream for stream in self._streams if stream.rows]
             if not waiting:
                 break
-            stream = best(waiting, key=lambda one: str(one.rows[0]["SK"]))
+            stream = best(waiting, key=lambda stream: str(stream.rows[0]["SK"]))
             rows.append(stream.rows.popleft())
             await stream.fill()
         return rows
@@ -152,8 +152,8 @@ async def streams_for(
     if where.statuses and LISTED.issuperset(where.statuses):
         places = [listed_place(status, shard) for status in where.statuses for shard in range(table.shards)]
         return [
-            Stream(table.query(equals("place", one), *bounds("rank"), index=PLACES, newest_first=newest_first))
-            for one in places
+            Stream(table.query(equals("place", place), *bounds("rank"), index=PLACES, newest_first=newest_first))
+            for place in places
         ], True
     if set(where.statuses) == {Status.RUNNING}:
         everyone = [row["SK"] for row in await workers.listing(table)]
@@ -230,15 +230,17 @@ async def stats(table: Table) -> Stats:
     now = table.clock.now()
     counts = sum_up(await table.read_counts(), None if table.prunes else stamp(now)[:10])
     queues = [row["SK"] for row in await table.rows("queues")]
-    due = [one for queue in queues if (one := await due_of(table, queue)).number]
+    due = [queue_due for queue in queues if (queue_due := await due_of(table, queue)).number]
     return Stats(
         queues=[Counts(queue, dict(numbers)) for queue, numbers in counts.items() if numbers],
-        due={one.queue: one.number for one in due},
-        oldest_due={one.queue: to_datetime(one.oldest) for one in due if one.oldest is not None},
+        due={queue_due.queue: queue_due.number for queue_due in due},
+        oldest_due={
+            queue_due.queue: to_datetime(queue_due.oldest) for queue_due in due if queue_due.oldest is not None
+        },
         workers=[workers.to_info(row) for row in await workers.present(table)],
         halts=await standing(table),
         estimated=True,
-        due_tasks=[task for one in due for task in one.tasks],
+        due_tasks=[task for queue_due in due for task in queue_due.tasks],
     )
 
 

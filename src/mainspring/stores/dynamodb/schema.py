@@ -48,7 +48,7 @@ def definition(name: str, plan: Plan) -> dict[str, Any]:
             {"AttributeName": attribute, "AttributeType": "S"} for attribute in ("PK", "SK", "place", "rank", "target")
         ],
         "KeySchema": schema_of("PK", "SK"),
-        "GlobalSecondaryIndexes": [one | throughput for one in indexes],
+        "GlobalSecondaryIndexes": [index | throughput for index in indexes],
         **throughput,
     }
 
@@ -99,7 +99,7 @@ async def wait_until_active(table: Table) -> None:
     for _ in range(round(READY_TIMEOUT)):
         found = await describe(table.client, table.name)
         if found is not None and found["TableStatus"] == "ACTIVE":
-            states = {one.get("IndexStatus", "ACTIVE") for one in found.get("GlobalSecondaryIndexes", ())}
+            states = {index.get("IndexStatus", "ACTIVE") for index in found.get("GlobalSecondaryIndexes", ())}
             if states == {"ACTIVE"}:
                 return
             if not states:
@@ -180,17 +180,17 @@ def terraform(name: str, plan: Plan) -> str:
         "billing_mode": made["BillingMode"],
         "hash_key": "PK",
         "range_key": "SK",
-        "attribute": [{"name": one["AttributeName"], "type": "S"} for one in made["AttributeDefinitions"]],
+        "attribute": [{"name": attribute["AttributeName"], "type": "S"} for attribute in made["AttributeDefinitions"]],
         "global_secondary_index": [
             {
-                "name": one["IndexName"],
-                "hash_key": one["KeySchema"][0]["AttributeName"],
-                "range_key": one["KeySchema"][1]["AttributeName"],
-                "projection_type": one["Projection"]["ProjectionType"],
-                **({"non_key_attributes": keys} if (keys := one["Projection"].get("NonKeyAttributes")) else {}),
+                "name": index["IndexName"],
+                "hash_key": index["KeySchema"][0]["AttributeName"],
+                "range_key": index["KeySchema"][1]["AttributeName"],
+                "projection_type": index["Projection"]["ProjectionType"],
+                **({"non_key_attributes": keys} if (keys := index["Projection"].get("NonKeyAttributes")) else {}),
                 **units,
             }
-            for one in made["GlobalSecondaryIndexes"]
+            for index in made["GlobalSecondaryIndexes"]
         ],
         "ttl": {"attribute_name": "ttl", "enabled": plan.expiry},
         "point_in_time_recovery": {"enabled": plan.recovery},

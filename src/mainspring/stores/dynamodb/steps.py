@@ -87,13 +87,13 @@ async def save(table: Table, saves: Sequence[Save]) -> list[list[Inserted] | Non
     return [answers[number] for number in range(len(saves))]
 
 
-async def save_whole(table: Table, one: Save) -> list[Inserted] | None:
+async def save_whole(table: Table, save: Save) -> list[Inserted] | None:
     """Save in one transaction if it fits. Otherwise use several, each fenced, with the steps last."""
-    await register_queues(table, {job.queue for job in one.jobs})
-    awaited = named_among(one.jobs)
+    await register_queues(table, {job.queue for job in save.jobs})
+    awaited = named_among(save.jobs)
     await wakeups.mark(table, awaited)
     answers: list[Inserted] = []
-    for part in parts_of(one):
+    for part in parts_of(save):
         inserted = await save_part(table, part, awaited)
         if inserted is None:
             return None
@@ -101,31 +101,31 @@ async def save_whole(table: Table, one: Save) -> list[Inserted] | None:
     return answers
 
 
-def parts_of(one: Save) -> list[Save]:
-    whole = sum([*map(room_for_job, one.jobs), *map(room_for_step, one.steps)], start=Room())
+def parts_of(save: Save) -> list[Save]:
+    whole = sum([*map(room_for_job, save.jobs), *map(room_for_step, save.steps)], start=Room())
     if whole.fits():
-        return [one]
-    jobs = [replace(one, steps=(), jobs=part) for part in parts_that_fit(one.jobs, room_for_job)]
-    return jobs + [replace(one, steps=part, jobs=()) for part in parts_that_fit(one.steps, room_for_step)]
+        return [save]
+    jobs = [replace(save, steps=(), jobs=part) for part in parts_that_fit(save.jobs, room_for_job)]
+    return jobs + [replace(save, steps=part, jobs=()) for part in parts_that_fit(save.steps, room_for_step)]
 
 
-async def save_part(table: Table, one: Save, awaited: frozenset[str]) -> list[Inserted] | None:
-    inserts = PendingInserts(table, one.jobs, awaited)
+async def save_part(table: Table, save: Save, awaited: frozenset[str]) -> list[Inserted] | None:
+    inserts = PendingInserts(table, save.jobs, awaited)
     for _ in range(MAX_TRIES):
-        held = [equals("token", one.token), equals("status", WORDS[Status.RUNNING])]
-        fenced: Action = ("Update", update(table.job_key(one.job_id), {"steps": True}, only_if=held))
+        held = [equals("token", save.token), equals("status", WORDS[Status.RUNNING])]
+        fenced: Action = ("Update", update(table.job_key(save.job_id), {"steps": True}, only_if=held))
         try:
-            await table.transact(fenced, *inserts.actions(1), *puts(one.job_id, one.steps))
+            await table.transact(fenced, *inserts.actions(1), *puts(save.job_id, save.steps))
         except Cancelled as cancelled:
             if cancelled.failed(0):
                 return None
             await inserts.learn(cancelled)
         else:
-            if isinstance(one.ref, dict):
-                one.ref["steps"] = True  # then the write that ends the run knows of the mark
+            if isinstance(save.ref, dict):
+                save.ref["steps"] = True  # then the write that ends the run knows of the mark
             inserts.after_write()
             return inserts.answers()
-    msg = f"dedupe keys of jobs that {one.job_id} spawns changed hands too often; try again"
+    msg = f"dedupe keys of jobs that {save.job_id} spawns changed hands too often; try again"
     raise StoreBusy(msg)
 
 

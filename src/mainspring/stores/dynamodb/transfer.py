@@ -92,7 +92,8 @@ async def look_up(table: Table, kind: Kind, keys: Sequence[str]) -> list[Record]
         return [audit_record(row) for row in await table.get_many([key("audit", row["entry"]) for row in known])]
     if kind is Kind.DOCUMENTS:
         return [
-            document_record(one) for one in await documents.documents(table, [Key(*split_key(one)) for one in keys])
+            document_record(document)
+            for document in await documents.documents(table, [Key(*split_key(text)) for text in keys])
         ]
     records = await (pauses if kind is Kind.PAUSES else kept_keys)(table)
     return [record for record in records if record["key"] in set(keys)]

@@ -100,7 +100,7 @@ async def written_before(transaction: Transaction, keys: Sequence[Fence]) -> dic
 
 def all_plain(outcomes: Sequence[Outcome]) -> bool:
     """Return whether one statement can write all outcomes, so that no transaction is needed around it."""
-    return all(is_plain(one) for one in outcomes)
+    return all(is_plain(outcome) for outcome in outcomes)
 
 
 def is_plain(outcome: Outcome) -> bool:
@@ -114,16 +114,16 @@ async def complete(transaction: Transaction, outcomes: Sequence[Outcome]) -> dic
     alone = len(outcomes) == 1  # its result may be large: an array would have to be quoted here and parsed there
     row = await transaction.row(
         COMPLETE_ONE if alone else COMPLETE,
-        ids=arrays.of_plain(one.job_id for one in outcomes),
-        tokens=arrays.of_plain(one.token for one in outcomes),
-        began=arrays.of_plain(one.started_at or None for one in outcomes),
-        results=outcomes[0].result if alone else arrays.of_texts(one.result for one in outcomes),
+        ids=arrays.of_plain(outcome.job_id for outcome in outcomes),
+        tokens=arrays.of_plain(outcome.token for outcome in outcomes),
+        began=arrays.of_plain(outcome.started_at or None for outcome in outcomes),
+        results=outcomes[0].result if alone else arrays.of_texts(outcome.result for outcome in outcomes),
     )
     accepted, woken = row or ([], None)
     transaction.woken.update(woken or ())
     if accepted is None:
-        return dict.fromkeys(((one.job_id, one.token) for one in outcomes), True)
-    return {(job_id, int(token)): True for job_id, _, token in (one.partition(" ") for one in accepted)}
+        return dict.fromkeys(((outcome.job_id, outcome.token) for outcome in outcomes), True)
+    return {(job_id, int(token)): True for job_id, _, token in (text.partition(" ") for text in accepted)}
 
 
 async def settle(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[Fence, Status]:
@@ -147,7 +147,7 @@ async def write(transaction: Transaction, ended: Sequence[tuple[JobState, Outcom
     follow_ups = [job for outcome in outcomes for job in outcome.follow_ups]
     # last, because a follow-up may need the dedupe key that its parent held
     note_inserted(outcomes, await insert_jobs(transaction, follow_ups))
-    await watch(transaction, {one.job_id: one.waits_for for one in outcomes if is_end(one.waits_for)})
+    await watch(transaction, {outcome.job_id: outcome.waits_for for outcome in outcomes if is_end(outcome.waits_for)})
     return conclusions
 
 
@@ -220,13 +220,13 @@ WHERE j.id = new.id AND j.token = new.token AND j.status + 0 = {RUNNING} RETURNI
 
 
 async def report(transaction: Transaction, reports: list[ProgressReport]) -> list[bool]:
-    known = [one for one in reports if is_id(one.job_id)]
+    known = [report for report in reports if is_id(report.job_id)]
     rows = await transaction.rows(
         REPORT,
-        ids=[one.job_id for one in known],
-        tokens=[one.token for one in known],
-        fractions=[one.fraction for one in known],
-        notes=[storable(one.note) for one in known],
+        ids=[report.job_id for report in known],
+        tokens=[report.token for report in known],
+        fractions=[report.fraction for report in known],
+        notes=[storable(report.note) for report in known],
     )
     accepted = {job_id for (job_id,) in rows}
-    return [one.job_id in accepted for one in reports]
+    return [report.job_id in accepted for report in reports]

@@ -29,7 +29,7 @@ def _time(fields: Fields) -> tuple[str, bool]:
     seconds, minutes, hours = fields.second.numbers, fields.minute.numbers, fields.hour.numbers
     if len(seconds) * len(minutes) * len(hours) <= MAX_LISTED_TIMES:
         spelled = [time(h, m, s) for h in hours for m in minutes for s in seconds]
-        return f"at {listing(write_time(one) for one in spelled)}", True
+        return f"at {listing(write_time(at) for at in spelled)}", True
     if fields.hour.every:
         return _within_the_hour(fields), False
     if seconds == (0,) and minutes == (0,):
@@ -154,7 +154,7 @@ def _nth(weekday: int, which: int) -> str:
 
 def _any_weekday(weekday: Values) -> str:
     numbered = sorted((number + 6) % 7 for number in weekday.numbers)
-    names = [f"a {FULL_WEEKDAYS[day]}" for day in numbered] + [_nth(*one) + " of the month" for one in weekday.nth]
+    names = [f"a {FULL_WEEKDAYS[day]}" for day in numbered] + [_nth(*nth) + " of the month" for nth in weekday.nth]
     return listing(names, "or")
 
 

@@ -117,10 +117,14 @@ def remarks(schedule: Schedule, low: datetime, high: datetime, *, zones: Zones =
         return found
     for change in _transitions(zones.get(schedule.tz), instant(low, "low"), instant(high, "high")):
         near = change.at.replace(tzinfo=UTC) - DAY, change.at.replace(tzinfo=UTC) + DAY
-        found += [(one.nominal.date(), text) for one in schedule.between(*near, zones=zones) for text in _fate(one)]
+        found += [
+            (occurrence.nominal.date(), text)
+            for occurrence in schedule.between(*near, zones=zones)
+            for text in _fate(occurrence)
+        ]
         if schedule.gap == "skip":
             moved = dataclasses.replace(schedule, gap="shift").between(*near, zones=zones)
-            found += [(one.nominal.date(), _left_out(one)) for one in moved if one.shifted]
+            found += [(occurrence.nominal.date(), _left_out(occurrence)) for occurrence in moved if occurrence.shifted]
     return found
 
 

@@ -52,7 +52,7 @@ def _clock(parts: Mapping[str, str], start: datetime) -> list[str]:
     seconds = _numbers(parts.get("BYSECOND", str(start.second)))
     if frequency in ("YEARLY", "MONTHLY", "WEEKLY", "DAILY"):
         spelled = [time(h, m, s) for h in hours for m in minutes for s in seconds]
-        return [f"at {listing(write_time(one) for one in spelled)}"]
+        return [f"at {listing(write_time(at) for at in spelled)}"]
     said = [f"at {listing(map(str, minutes))} minutes past"] if frequency == "HOURLY" and minutes != [0] else []
     said += [f"at {listing(map(str, seconds))} seconds past"] if frequency != "SECONDLY" and seconds != [0] else []
     said += [f"in minutes {listing(map(str, minutes))}"] if frequency != "HOURLY" and "BYMINUTE" in parts else []
