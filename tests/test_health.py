@@ -235,7 +235,7 @@ async def test_a_process_that_keeps_the_file_locked(tmp_path: Path) -> None:
     """As one does that was stopped in the middle of a commit."""
     app = Mainspring(f"sqlite:///{tmp_path}/jobs.db")
     assert (await app.health()).state is State.OK
-    with (tmp_path / "jobs.db-gate").open("w") as file:
+    with (tmp_path / "jobs.db-lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         health = await app.health(timeout=0.5)
     assert (health.state, health.reachable) == (State.DEGRADED, True)

@@ -20,7 +20,7 @@ from mainspring.json_text import read_object
 
 HANDOVER_WAIT = 0.5  # seconds that a refused job may wait in its worker, in case the guard lets it pass after all
 PassAtOnce = Callable[[Sequence[Claim]], list[Claim]]
-LookAgain = Callable[[], Awaitable[bool]]
+Recheck = Callable[[], Awaitable[bool]]
 """Returns whether what a job waits for has happened by now. Asked again after the job was suspended, see `Store`."""
 
 
@@ -43,10 +43,10 @@ class Guarded:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What becomes of a job that may not start now. Jobs that wait for the same thing may share their `look_again`."""
+    """What becomes of a job that may not start now. Jobs that wait for the same thing may share their `recheck`."""
 
     outcome: Outcome
-    look_again: LookAgain | None = None
+    recheck: Recheck | None = None
     pending: asyncio.Future[bool] | None = None  # becomes True if the job may start after all, within HANDOVER_WAIT
 
     def cancel_wait(self) -> bool:
@@ -202,9 +202,9 @@ def refuse(
     claim: Claim,
     move: Move,
     *,
-    look_again: LookAgain | None = None,
+    recheck: Recheck | None = None,
     pending: asyncio.Future[bool] | None = None,
     **fields: Any,
 ) -> Refusal:
     """Make a refusal. `move` is SNOOZE (with a delay), SUSPEND (with waits_for) or CANCEL, with a reason."""
-    return Refusal(Outcome(claim.id, claim.token, move, ref=claim.ref, **fields), look_again, pending)
+    return Refusal(Outcome(claim.id, claim.token, move, ref=claim.ref, **fields), recheck, pending)

@@ -111,7 +111,7 @@ def test_a_worker_stops_although_the_database_is_locked(nursery: Nursery) -> Non
 
 
 def test_a_second_signal_stops_a_worker_whose_store_never_answers(nursery: Nursery) -> None:
-    """Somebody was stopped in the middle of a write, and holds the gate."""
+    """Somebody was stopped in the middle of a write, and holds the write lock."""
     worker = start_held(nursery, "held", last_words=0.3)
     with closing_gate(nursery.sqlite.path):
         worker.send(signal.SIGTERM)
@@ -122,6 +122,6 @@ def test_a_second_signal_stops_a_worker_whose_store_never_answers(nursery: Nurse
 
 @contextmanager
 def closing_gate(database: Path) -> Iterator[None]:
-    with Path(f"{database}-gate").open("rb") as gate:
-        fcntl.flock(gate, fcntl.LOCK_EX)
+    with Path(f"{database}-lock").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -1,4 +1,4 @@
-"""Between processes: the gate is fair, wake-ups arrive without polling, and all may start at once."""
+"""Between processes: the write lock is fair, wake-ups arrive without polling, and all may start at once."""
 
 from __future__ import annotations
 

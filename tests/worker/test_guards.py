@@ -38,7 +38,7 @@ class Doorman:
     def say(self, job: Guarded) -> Refusal:
         if job.option == "later":
             return refuse(job.claim, Move.SNOOZE, delay=60_000, reason="not now")
-        return refuse(job.claim, Move.SUSPEND, delay=UNTIL_WOKEN, waits_for="door", look_again=self.is_open)
+        return refuse(job.claim, Move.SUSPEND, delay=UNTIL_WOKEN, waits_for="door", recheck=self.is_open)
 
     async def is_open(self) -> bool:
         return self.option == "open"

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
 from mainspring.app import Mainspring
-from mainspring.guards import Ending, LookAgain
+from mainspring.guards import Ending, Recheck
 from mainspring.job import Claim, Inserted, Move, NewJob, Outcome, Status
 from mainspring.worker.reporter import Reporter
 from mainspring.worker.run import Run, Stop
@@ -31,7 +31,7 @@ class AfterAck:
         self._reporter = reporter
         self._cancelled: list[str] = []
         self._ended: list[tuple[Claim, Ending | None]] = []
-        self._suspended: dict[str, set[LookAgain]] = {}
+        self._suspended: dict[str, set[Recheck]] = {}
         self._some = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
         self.released = 0  # jobs handed back because the worker stops
@@ -51,8 +51,8 @@ class AfterAck:
                 self.ended(run.claim, Ending(outcome, run.error))
             if status is Status.CANCELLED and (run.claim.token > 1 or (run.durable and run.durable.spawned)):
                 self.cancelled(run.claim.id)
-            if run.look_again is not None and outcome.waits_for is not None and status is Status.SUSPENDED:
-                self._suspend(outcome.waits_for, run.look_again)
+            if run.recheck is not None and outcome.waits_for is not None and status is Status.SUSPENDED:
+                self._suspend(outcome.waits_for, run.recheck)
             if run.written is not None and not run.written.done():
                 run.written.set_result(None)
 
@@ -87,9 +87,9 @@ class AfterAck:
         self._cancelled.append(job_id)
         self._some.set()
 
-    def _suspend(self, key: str, look_again: LookAgain) -> None:
+    def _suspend(self, key: str, recheck: Recheck) -> None:
         """Check once more whether what the job waits for has happened: it may have, before the job was suspended."""
-        self._suspended.setdefault(key, set()).add(look_again)
+        self._suspended.setdefault(key, set()).add(recheck)
         self._some.set()
 
     async def step(self) -> None:
@@ -125,7 +125,7 @@ class AfterAck:
                 raise
 
 
-async def all_that_happened(suspended: Mapping[str, Iterable[LookAgain]]) -> set[str]:
+async def all_that_happened(suspended: Mapping[str, Iterable[Recheck]]) -> set[str]:
     """Return the keys whose condition is met. All conditions are checked at once, as each may need the store."""
     asked = [(key, look) for key, looks in suspended.items() for look in looks]
     answers = await asyncio.gather(*(look() for _, look in asked), return_exceptions=True)

@@ -94,7 +94,7 @@ def suspended(run: Run, now: Millis) -> Outcome:
     assert run.durable is not None  # noqa: S101 - the callers have checked it
     assert run.durable.suspension is not None  # noqa: S101
     pause = run.durable.suspension
-    run.look_again = pause.look_again
+    run.recheck = pause.recheck
     return end(run, Move.SUSPEND, now, delay=pause.delay(run.durable.now()), waits_for=pause.key, steps=pause.steps)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from mainspring.clock import Millis
 from mainspring.context import Context
 from mainspring.features.durable.run import DurableRun
-from mainspring.guards import LookAgain
+from mainspring.guards import Recheck
 from mainspring.job import Claim
 from mainspring.json_text import read_object
 from mainspring.retry import Retry
@@ -58,7 +58,7 @@ class Run:
     ended = False  # its outcome is on the way to the store, so the run cannot be stopped any more
     error: BaseException | None = None  # what the handler raised; after a timeout a TimeoutError
     guarded = False  # it passed guards, which must be told when it ends
-    look_again: LookAgain | None = None  # of a job being suspended: checks whether what it waits for has happened
+    recheck: Recheck | None = None  # of a job being suspended: checks whether what it waits for has happened
 
     def __init__(self, claim: Claim, task: Task[..., Any, Any], claimed_at: float) -> None:
         self.claim = claim

@@ -89,7 +89,7 @@ class Runs:
 
     def refuse(self, run: Run, refusal: Refusal) -> None:
         """End a run that its guards do not let start."""
-        run.look_again = refusal.look_again
+        run.recheck = refusal.recheck
         self._let_go(run)
         self.acker.add(run, refusal.outcome)
 

@@ -268,7 +268,7 @@ async def test_many_at_once_do_not_lock_each_other_out(store: SqliteStore, stays
     assert len(stays()) == MORE_THAN_THE_LOOP_HAS_THREADS
 
 
-# -- the gate opens again -------------------------------------------------------------------------
+# -- the lock is released -------------------------------------------------------------------------
 
 
 async def test_who_is_cancelled_while_waiting_for_the_gate_does_not_keep_it(store: SqliteStore) -> None:

@@ -50,7 +50,7 @@ def by_writer(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """By a program that knows nothing of our gate."""
+    """By a program that knows nothing of our lock."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield
@@ -77,13 +77,13 @@ async def test_many_jobs_are_claimed_to_the_limit(store: SqliteStore, by_writer:
 
 async def test_a_gate_that_is_held_is_waited_for_by_the_writer(store: SqliteStore, by_writer: list[int]) -> None:
     job_id = await put(store)
-    gate = WriteLock(store.file.path)
-    with gate:
+    write_lock = WriteLock(store.file.path)
+    with write_lock:
         claiming = asyncio.create_task(claim(store))
         await eventually(lambda: by_writer)
         assert not claiming.done()
     assert [held.id for held in await claiming] == [job_id]
-    gate.close()
+    write_lock.close()
 
 
 async def test_a_foreign_lock_is_waited_for_by_the_writer(store: SqliteStore, by_writer: list[int]) -> None:
@@ -192,12 +192,12 @@ async def test_while_somebody_is_in_the_way_the_writer_inserts(
     shop: Mainspring, store: SqliteStore, inserts_by_writer: list[int]
 ) -> None:
     await in_thread(lambda: enqueue(shop))
-    gate = WriteLock(store.file.path)
-    with gate:
+    write_lock = WriteLock(store.file.path)
+    with write_lock:
         waiting = asyncio.create_task(in_thread(lambda: enqueue(shop)))
         await eventually(lambda: inserts_by_writer == [1])
     assert (await waiting).created
-    gate.close()
+    write_lock.close()
     await calm(store)
     with locked(store.file.path):
         assert await in_thread(lambda: store.insert_now([new_job()])) is None

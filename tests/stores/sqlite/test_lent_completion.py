@@ -147,7 +147,7 @@ def test_the_block_cannot_end_the_transaction(app: Mainspring, path: Path, lend:
 
 @pytest.mark.parametrize("lend", LENDERS)
 def test_a_transaction_that_has_begun_before_is_refused_and_left_alone(app: Mainspring, path: Path, lend: Any) -> None:
-    """It may hold the write lock, for which another process that holds the gate waits in vain."""
+    """It may hold the write lock, for which another process that holds our lock waits in vain."""
     held = app.run(running(app.store))
     with lend(path) as (lent, execute):
         execute(INSERT)

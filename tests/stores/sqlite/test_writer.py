@@ -219,13 +219,13 @@ async def test_a_halt_of_a_file_that_stays_locked_is_an_error_and_the_store_can_
     monkeypatch.setattr("mainspring.halting.WRITE_WITHIN", 0.05)
     app = Mainspring(f"sqlite:///{path}")
     await app.store.open()
-    gate = WriteLock(path)
-    with gate:  # as by a process that was stopped in the middle of a commit
+    write_lock = WriteLock(path)
+    with write_lock:  # as by a process that was stopped in the middle of a commit
         with pytest.raises(StoreBusy, match="another process keeps the store locked"):
             await app.halt("incident", wait=0)
         assert await app.halts() == []
         await asyncio.wait_for(app.close(), DEADLINE)
-    gate.close()
+    write_lock.close()
 
 
 async def test_a_loop_that_closed_does_not_end_the_writer(store: SqliteStore) -> None:
@@ -305,7 +305,7 @@ async def test_the_last_one_leaves_one_file(path: Path) -> None:
     store = SqliteStore(path)
     await put(store)
     await store.close()
-    assert [entry.name for entry in path.parent.glob("jobs.db*") if entry.name != "jobs.db-gate"] == ["jobs.db"]
+    assert [entry.name for entry in path.parent.glob("jobs.db*") if entry.name != "jobs.db-lock"] == ["jobs.db"]
 
 
 # -- what is written ------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from mainspring.clock import Millis
 from mainspring.features.breakers.api import Admission, Breakers, key_of, reason_of
 from mainspring.features.breakers.options import OPTION
 from mainspring.features.breakers.rules import Phase
-from mainspring.guards import Guarded, LookAgain, Refusal, refuse
+from mainspring.guards import Guarded, Recheck, Refusal, refuse
 from mainspring.job import Claim, Move
 
 
@@ -44,13 +44,13 @@ class BreakerGuard:
         return self._breakers.permits(job.option, job.claim.id)
 
     def _refuse(self, name: str, claims: Sequence[Claim], admission: Admission) -> dict[str, Refusal]:
-        look_again: LookAgain = partial(self._is_closed, name)
-        return {claim.id: self._suspend(name, claim, admission.delay(), look_again) for claim in claims}
+        recheck: Recheck = partial(self._is_closed, name)
+        return {claim.id: self._suspend(name, claim, admission.delay(), recheck) for claim in claims}
 
-    def _suspend(self, name: str, claim: Claim, delay: Millis, look_again: LookAgain) -> Refusal:
+    def _suspend(self, name: str, claim: Claim, delay: Millis, recheck: Recheck) -> Refusal:
         return refuse(
             claim, Move.SUSPEND, delay=delay, waits_for=key_of(name), blocked=True, reason=reason_of(name),
-            look_again=look_again,
+            recheck=recheck,
         )  # fmt: skip
 
     async def _is_closed(self, name: str) -> bool:

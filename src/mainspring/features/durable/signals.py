@@ -185,12 +185,12 @@ async def wait_for(run: DurableRun, key: str, timeout: Length | None, name: str 
 async def suspend(run: DurableRun, asked: Asked, key: str, until: Millis | None, looks: int) -> None:
     now = run.now()
 
-    async def look_again() -> bool:
+    async def recheck() -> bool:
         return await next_signal(run, key) is not None
 
     step = asked.step(json.dumps({"key": key, "until": until, "looks": looks + 1}), now)
     end = min(until or UNTIL_WOKEN, now + next_look(looks))
-    await run.suspend(Wait(end, step, waiting_key(key), look_again))
+    await run.suspend(Wait(end, step, waiting_key(key), recheck))
 
 
 async def next_signal(run: DurableRun, key: str) -> Signal | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mainspring.clock import Millis
-from mainspring.guards import LookAgain
+from mainspring.guards import Recheck
 from mainspring.job import UNTIL_WOKEN, Step
 
 MINUTE: Millis = 60_000
@@ -26,7 +26,7 @@ class Wait:
     until: Millis  # by the store's clock
     step: Step | None  # the record, written in one commit with the suspension
     key: str | None = None
-    look_again: LookAgain | None = None
+    recheck: Recheck | None = None
 
 
 @dataclass(slots=True)
@@ -41,8 +41,8 @@ class Suspension:
         return next((wait.key for wait in self.waits if wait.key is not None), None)
 
     @property
-    def look_again(self) -> LookAgain | None:
-        return next((wait.look_again for wait in self.waits if wait.key == self.key and wait.look_again), None)
+    def recheck(self) -> Recheck | None:
+        return next((wait.recheck for wait in self.waits if wait.key == self.key and wait.recheck), None)
 
     @property
     def steps(self) -> tuple[Step, ...]:

@@ -16,7 +16,7 @@ from mainspring.features.limits.options import Fair, Rate, Ticket
 from mainspring.features.limits.rules import Acquire, Admit, LimitRequest, Refund, Release, Wait
 from mainspring.features.limits.standby import Standbys, limits_of
 from mainspring.features.limits.token_cache import most_drawn
-from mainspring.guards import Guarded, LookAgain, Refusal, refuse
+from mainspring.guards import Guarded, Recheck, Refusal, refuse
 from mainspring.job import UNTIL_WOKEN, Claim, Move, NewJob
 from mainspring.services import Services
 from mainspring.stored_options import with_options
@@ -84,7 +84,7 @@ class LimitGuard:
 
     async def _ask(self, coordinator: LimitCoordinator, asks: Sequence[Asking]) -> dict[str, Refusal]:
         decision = await coordinator.settle([ask for _, ask, _ in asks])
-        looks: dict[str, LookAgain] = {}
+        looks: dict[str, Recheck] = {}
         refusals: dict[str, Refusal] = {}
         for claim, ask, leave in asks:
             if (obstacle := decision.refused.get((ask.job_id, ask.token))) is not None:
@@ -195,11 +195,11 @@ def with_spare(leave: Release, standbys: Standbys) -> Release:
     return replace(leave, spare=spare) if spare else leave
 
 
-def blocked(claim: Claim, by: Ticket, look_again: LookAgain, pending: asyncio.Future[bool] | None) -> Refusal:
+def blocked(claim: Claim, by: Ticket, recheck: Recheck, pending: asyncio.Future[bool] | None) -> Refusal:
     return refuse(
         claim,
         Move.SUSPEND,
-        look_again=look_again,
+        recheck=recheck,
         pending=pending,
         waits_for=by.call,
         delay=UNTIL_WOKEN,

@@ -92,7 +92,7 @@ class PostgresCompletion:
         return await write_outcome(connection, self._dialect, self._outcome())
 
 
-class LentCompletion:
+class ForeignCompletion:
     """The same as PostgresCompletion, on the caller's own connection. Entering returns the connection it was given."""
 
     def __init__(self, given: Any, dialect: Dialect, outcome: Callable[[], Outcome]) -> None:

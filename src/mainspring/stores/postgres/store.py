@@ -39,7 +39,7 @@ from mainspring.stores.postgres import (
     wakeups,
 )
 from mainspring.stores.postgres.clock import ServerClock
-from mainspring.stores.postgres.completion import LentCompletion, PostgresCompletion
+from mainspring.stores.postgres.completion import ForeignCompletion, PostgresCompletion
 from mainspring.stores.postgres.errors import ConnectionLost, explain
 from mainspring.stores.postgres.foreign_connection import borrow
 from mainspring.stores.postgres.group_commit import GroupCommit
@@ -423,7 +423,7 @@ class PostgresStore:
 
     def completion(self, outcome: Callable[[], Outcome], connection: Any = None) -> Completion:
         if connection is not None:
-            return LentCompletion(connection, self._dialect, outcome)
+            return ForeignCompletion(connection, self._dialect, outcome)
         return PostgresCompletion(self._pool, self._dialect, outcome)
 
     # -- workers ------------------------------------------------------------------------------

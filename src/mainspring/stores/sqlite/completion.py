@@ -39,7 +39,7 @@ from mainspring.stores.sqlite.foreign_connection import (
 from mainspring.stores.sqlite.write_lock import WriteLock
 from mainspring.stores.sqlite.writer import Transaction, roll_back
 
-inside: contextvars.ContextVar[SqliteCompletion | LentCompletion | None] = contextvars.ContextVar(
+inside: contextvars.ContextVar[SqliteCompletion | ForeignCompletion | None] = contextvars.ContextVar(
     "mainspring_inside", default=None
 )
 
@@ -157,7 +157,7 @@ class SqliteCompletion:
         self._committed(transaction)
 
 
-class LentCompletion:
+class ForeignCompletion:
     """A completion on the caller's own connection. Entering returns the object that the caller passed."""
 
     def __init__(
@@ -199,7 +199,7 @@ class LentCompletion:
     async def __aenter__(self) -> Any:
         """Wait for the write lock in a thread: the block that holds it may need this event loop to finish."""
         refuse_inside()
-        write_lock, thread = self._open_write_lock(), ThreadPoolExecutor(1, thread_name_prefix="mainspring-gate")
+        write_lock, thread = self._open_write_lock(), ThreadPoolExecutor(1, thread_name_prefix="mainspring-lock")
         try:
             await asyncio.get_running_loop().run_in_executor(thread, write_lock.__enter__)
         except BaseException:  # if cancelled, the thread takes the lock all the same: release it

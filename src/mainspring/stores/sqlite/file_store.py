@@ -18,7 +18,7 @@ from mainspring.errors import StoreError
 from mainspring.job import Inserted, NewJob, Outcome
 from mainspring.stores.protocol import Completion, Finding, Wake, WorkerInfo
 from mainspring.stores.sqlite import claims, fork, inline_writer, insertion, maintenance
-from mainspring.stores.sqlite.completion import LentCompletion, SqliteCompletion, refuse_inside
+from mainspring.stores.sqlite.completion import ForeignCompletion, SqliteCompletion, refuse_inside
 from mainspring.stores.sqlite.connection import FileConnection
 from mainspring.stores.sqlite.file import BUSY_TIMEOUT, DatabaseFile
 from mainspring.stores.sqlite.foreign_connection import lent, run_on
@@ -134,7 +134,7 @@ class SqliteStore(SqlStore):
     def completion(self, outcome: Callable[[], Outcome], connection: Any = None) -> Completion:
         self._open()
         if connection is not None:
-            return LentCompletion(connection, self.file, self.clock, outcome, self._committed)
+            return ForeignCompletion(connection, self.file, self.clock, outcome, self._committed)
         return SqliteCompletion(self.file, self.clock, outcome, self._committed)
 
     # -- workers ------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """A fair lock in front of SQLite's write lock.
 
 SQLite's own waiting (`busy_timeout`) polls and is unfair: of two busy writers, one gets nearly all the time. With a
-blocking `flock` on the file `<database>-gate`, the kernel serves processes in order. It releases the lock when the
+blocking `flock` on the file `<database>-lock`, the kernel serves processes in order. It releases the lock when the
 process dies.
 """
 
@@ -19,7 +19,7 @@ class WriteLock:
     """Held during each write transaction. Each connection has its own, because a flock belongs to the open file."""
 
     def __init__(self, database: Path) -> None:
-        self._file = os.open(f"{database}-gate", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._file = os.open(f"{database}-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def __enter__(self) -> bool:
         """Take the lock; return whether it had to wait."""
