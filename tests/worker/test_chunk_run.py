@@ -16,7 +16,7 @@ from mainspring.job import Move, Outcome
 from mainspring.stores.protocol import Want
 from mainspring.stores.sqlite import MemoryStore
 from mainspring.testing import Kit, manual
-from tests.worker.test_guards import Doorman
+from tests.worker.test_admission import Doorman
 from tests.worker.working import DEADLINE, ended, eventually, member, new_app, reached, record, working
 
 
