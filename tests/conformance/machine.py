@@ -129,11 +129,11 @@ class ModelJob:
         self.status = TRANSITIONS[self.status][move]
 
     def end(self, move: Move, delay: Millis, now: Millis, waits_for: str | None = None) -> None:
-        """End a run. A requested cancel takes effect, and the last allowed crash makes the job a dead letter."""
+        """End a run. The last allowed crash makes a dead letter; otherwise a requested cancel takes effect."""
         self.attempts += move in COUNTED
-        cancelled = self.cancel_requested and move in YIELDS_TO_CANCEL
+        last_crash = move is Move.CRASH and self.crashes + 1 >= MAX_CRASHES
+        cancelled = self.cancel_requested and move in YIELDS_TO_CANCEL and not last_crash
         self.crashes += move is Move.CRASH and not cancelled
-        last_crash = move is Move.CRASH and self.crashes >= MAX_CRASHES
         self.apply(Move.CANCEL if cancelled else Move.DEAD if last_crash else move)
         if self.status in CLAIMABLE and move is not Move.CRASH and (delay or move is not Move.RELEASE):
             self.run_at = min(now + delay, UNTIL_WOKEN)
