@@ -121,7 +121,7 @@ CREATE TABLE mainspring_attempts (
 CREATE TABLE mainspring_steps (
     job_id        TEXT    NOT NULL,
     name          TEXT    NOT NULL,
-    number        INTEGER NOT NULL,        -- in the order in which the function asked for them
+    number        INTEGER NOT NULL,        -- the order in which the function called its steps
     kind          TEXT    NOT NULL,
     output        TEXT,                    -- JSON
     started_at    INTEGER NOT NULL,

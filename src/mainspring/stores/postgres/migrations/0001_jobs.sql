@@ -50,21 +50,21 @@ COMMENT ON TABLE {schema}.jobs IS 'Live jobs: waiting, running or suspended. Fin
 COMMENT ON COLUMN {schema}.jobs.id IS 'UUIDv7, made by the client, so ids are in the order of creation';
 COMMENT ON COLUMN {schema}.jobs.status IS '0 pending, 1 retrying (an attempt failed), 2 suspended, 3 running';
 COMMENT ON COLUMN {schema}.jobs.priority IS '0 urgent, 1 high, 2 normal, 3 low';
-COMMENT ON COLUMN {schema}.jobs.run_at IS 'due at this time (ms since 1970 UTC); on the last day of 9999: not by itself';
-COMMENT ON COLUMN {schema}.jobs.attempts IS 'runs that ended in success or failure';
-COMMENT ON COLUMN {schema}.jobs.crashes IS 'workers that died while they held it; above 0 it is a suspect and runs alone';
-COMMENT ON COLUMN {schema}.jobs.token IS 'the fence: grows with each claim, never shrinks; every write about a run carries it';
+COMMENT ON COLUMN {schema}.jobs.run_at IS 'when the job is due (ms since 1970 UTC); a time on the last day of 9999 means: only when it is woken';
+COMMENT ON COLUMN {schema}.jobs.attempts IS 'runs that succeeded or failed';
+COMMENT ON COLUMN {schema}.jobs.crashes IS 'how many workers died while they held the job; above 0 the job is a suspect and runs alone';
+COMMENT ON COLUMN {schema}.jobs.token IS 'the fence: it grows with each claim and never shrinks; every write about a run carries it';
 COMMENT ON COLUMN {schema}.jobs.claim IS
-    'which of its worker''s claims took it: one whose answer got lost on the way can be given back';
-COMMENT ON COLUMN {schema}.jobs.deadline IS 'stalled after this, if it runs';
-COMMENT ON COLUMN {schema}.jobs.timeout IS 'ms; 0: none';
-COMMENT ON COLUMN {schema}.jobs.keep IS 'ms that it stays readable once completed or cancelled';
-COMMENT ON COLUMN {schema}.jobs.keep_dead IS 'ms that it stays readable as a dead letter';
-COMMENT ON COLUMN {schema}.jobs.cancel IS 'it runs and was asked to stop';
+    'which claim of its worker took the job; if the answer to a claim is lost, the worker hands those jobs back';
+COMMENT ON COLUMN {schema}.jobs.deadline IS 'if the job runs longer than this, it is stalled (ms since 1970 UTC)';
+COMMENT ON COLUMN {schema}.jobs.timeout IS 'in ms; 0 means none';
+COMMENT ON COLUMN {schema}.jobs.keep IS 'for how many ms the job is kept once it is completed or cancelled';
+COMMENT ON COLUMN {schema}.jobs.keep_dead IS 'for how many ms the job is kept as a dead letter';
+COMMENT ON COLUMN {schema}.jobs.cancel IS 'whether the running job was asked to stop';
 COMMENT ON COLUMN {schema}.jobs.options IS 'JSON for the worker: the job''s own retry policy and isolation';
 COMMENT ON COLUMN {schema}.jobs.payload IS 'JSON: the task''s arguments';
 COMMENT ON COLUMN {schema}.jobs.waits_for IS
-    'suspended until somebody calls this key, or until run_at; job:<id> is called when that job has ended';
+    'the job is suspended until this key is woken, or until run_at; job:<id> is woken when that job has ended';
 
 CREATE INDEX jobs_waiting ON {schema}.jobs (queue, priority, run_at, id) WHERE status < 3 AND crashes = 0 AND NOT aside;
 CREATE INDEX jobs_suspect ON {schema}.jobs (queue, task, run_at, id) WHERE status < 3 AND crashes > 0;
@@ -74,11 +74,11 @@ CREATE INDEX jobs_to_wake ON {schema}.jobs (waits_for, priority, id) WHERE waits
 CREATE UNIQUE INDEX jobs_dedupe ON {schema}.jobs (dedupe_key, task) WHERE dedupe_key IS NOT NULL;
 CREATE INDEX jobs_target ON {schema}.jobs (target_type, target_id, id) WHERE target_type IS NOT NULL;
 CREATE INDEX jobs_tags ON {schema}.jobs USING gin (tags) WHERE tags IS NOT NULL;
-COMMENT ON INDEX {schema}.jobs_waiting IS 'the claim seeks each priority of a queue in here and reads nothing else';
+COMMENT ON INDEX {schema}.jobs_waiting IS 'a claim seeks each priority of a queue in this index and reads nothing else';
 COMMENT ON INDEX {schema}.jobs_aside IS
-    'nearly always empty: jobs that a worker passed over as it does not know their task, for workers that do';
+    'jobs that a worker skipped because it does not know their task; nearly always empty';
 COMMENT ON COLUMN {schema}.jobs.aside IS
-    'a worker that does not know the task has passed over the job: workers that know it find it in jobs_aside';
+    'a worker that does not know the task has skipped the job; workers that know the task find it in jobs_aside';
 
 -- One partition per day on which jobs expire, so retention drops whole tables. Day 0 has jobs kept for less than a day,
 -- which are deleted row by row. The last partition has jobs kept for ever. The others are created when first needed.
@@ -117,10 +117,10 @@ CREATE TABLE {schema}.archive (
     PRIMARY KEY (id, drop_day)
 ) PARTITION BY RANGE (drop_day);
 
-COMMENT ON TABLE {schema}.archive IS 'Finished jobs, in a partition per day on which they expire; retention drops it.';
+COMMENT ON TABLE {schema}.archive IS 'Finished jobs, in one partition per day on which they expire. Retention drops whole partitions.';
 COMMENT ON COLUMN {schema}.archive.status IS '4 completed, 5 dead letter, 6 cancelled';
-COMMENT ON COLUMN {schema}.archive.expires_at IS 'kept at least until then (ms since 1970 UTC)';
-COMMENT ON COLUMN {schema}.archive.drop_day IS 'the day (since 1970) on which its partition is dropped; 0: kept for less than a day';
+COMMENT ON COLUMN {schema}.archive.expires_at IS 'the job is kept at least until then (ms since 1970 UTC)';
+COMMENT ON COLUMN {schema}.archive.drop_day IS 'the day (since 1970) on which its partition is dropped; 0 if the job is kept for less than a day';
 COMMENT ON COLUMN {schema}.archive.result IS 'JSON: what the task returned';
 
 CREATE TABLE {schema}.archive_short PARTITION OF {schema}.archive FOR VALUES FROM (0) TO (1)
@@ -137,7 +137,7 @@ CREATE FUNCTION {schema}.drop_day(keep bigint, at bigint) RETURNS integer LANGUA
                 WHEN keep >= 4611686018427387904 OR (at + keep) / 86400000 + 1 >= 1000000 THEN 1000000
                 ELSE (at + keep) / 86400000 + 1 END::integer
 $$;
-COMMENT ON FUNCTION {schema}.drop_day IS 'The partition of archive for a job that finishes at that time.';
+COMMENT ON FUNCTION {schema}.drop_day IS 'Returns the partition of archive for a job that finishes at that time.';
 
 CREATE TABLE {schema}.attempts (
     job_id        uuid     NOT NULL,
@@ -152,7 +152,7 @@ CREATE TABLE {schema}.attempts (
     PRIMARY KEY (job_id, number)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 2000); -- retention deletes many at a time
 COMMENT ON TABLE {schema}.attempts IS
-    'Runs that did not simply succeed; the successful one is in its job''s own row of archive.';
+    'All runs except the successful one, which is in the job''s row in archive.';
 
 CREATE TABLE {schema}.steps (
     job_id        uuid     NOT NULL,
@@ -164,8 +164,8 @@ CREATE TABLE {schema}.steps (
     finished_at   bigint   NOT NULL,
     PRIMARY KEY (job_id, name)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 2000);
-COMMENT ON TABLE {schema}.steps IS 'What durable functions have behind them: their next run does not do it again.';
-COMMENT ON COLUMN {schema}.steps.number IS 'in the order in which the function asked for them';
+COMMENT ON TABLE {schema}.steps IS 'Recorded steps of durable functions. The next run does not repeat them.';
+COMMENT ON COLUMN {schema}.steps.number IS 'the order in which the function called its steps';
 COMMENT ON COLUMN {schema}.steps.output IS 'JSON';
 
 CREATE TABLE {schema}.dedupe (
@@ -186,7 +186,7 @@ CREATE TABLE {schema}.counts (
     n             bigint   NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX counts_of ON {schema}.counts (queue, status);
-COMMENT ON TABLE {schema}.counts IS 'Jobs per queue and status: the sum of its rows. Workers fold them together.';
+COMMENT ON TABLE {schema}.counts IS 'The number of jobs per queue and status is the sum of its rows. Workers merge the rows from time to time.';
 
 CREATE TABLE {schema}.halts (
     queue         text     NOT NULL PRIMARY KEY,
@@ -197,15 +197,15 @@ CREATE TABLE {schema}.halts (
     accept        boolean  NOT NULL,
     number        bigint   NOT NULL GENERATED BY DEFAULT AS IDENTITY
 );
-COMMENT ON TABLE {schema}.halts IS 'The halt of the whole system (queue '''') and paused queues.';
-COMMENT ON COLUMN {schema}.halts.accept IS 'new jobs are accepted for later, or refused';
+COMMENT ON TABLE {schema}.halts IS 'The halt of the whole system (its queue is empty) and paused queues.';
+COMMENT ON COLUMN {schema}.halts.accept IS 'true: new jobs are stored for later; false: they are rejected';
 COMMENT ON COLUMN {schema}.halts.number IS 'grows with each halt; workers confirm it';
 
 CREATE TABLE {schema}.confirmations (
     worker        text     NOT NULL PRIMARY KEY,
     number        bigint   NOT NULL
 );
-COMMENT ON TABLE {schema}.confirmations IS 'Workers that start nothing that the halt of this number, or an earlier one, stops. Emptied by each halt.';
+COMMENT ON TABLE {schema}.confirmations IS 'Workers that no longer start jobs stopped by the halt with this number, or by an earlier one. Each halt empties it.';
 
 -- Returns a payload as jsonb, or NULL if that is impossible: it contains NUL characters, or was written by hand and is
 -- not JSON. One such row must not keep a filter from finding others.
@@ -222,12 +222,12 @@ BEGIN
     RETURN NOT EXISTS (
         SELECT 1 FROM {schema}.halts WHERE NOT accept AND (until IS NULL OR until > at) AND queue = ANY(queues));
 END $$;
-COMMENT ON FUNCTION {schema}.takes_new IS 'Whether new jobs of these queues are accepted. Who halts waits until whoever asked has ended.';
+COMMENT ON FUNCTION {schema}.takes_new IS 'Returns whether new jobs of these queues are accepted. A halt waits until the transactions that asked have ended.';
 
 CREATE FUNCTION {schema}.stands_still(queue_ text, at bigint) RETURNS boolean LANGUAGE sql VOLATILE AS $$
     SELECT EXISTS (SELECT 1 FROM {schema}.halts WHERE queue IN ('', queue_) AND (until IS NULL OR until > at))
 $$;
-COMMENT ON FUNCTION {schema}.stands_still IS 'Whether the whole system is halted, or this queue is paused, at that time.';
+COMMENT ON FUNCTION {schema}.stands_still IS 'Returns whether the whole system is halted, or this queue is paused, at that time.';
 
 CREATE TABLE {schema}.workers (
     id            text     NOT NULL PRIMARY KEY,
@@ -239,11 +239,11 @@ CREATE TABLE {schema}.workers (
     lock          bigint,
     lock_server   bigint
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE {schema}.workers IS 'Who works here. Others judge by whether beat goes on, timed by their own clock.';
+COMMENT ON TABLE {schema}.workers IS 'The live workers. Each worker checks whether the others still increase beat, by its own clock.';
 COMMENT ON COLUMN {schema}.workers.lock IS
-    'advisory lock that the sessions of the worker''s process share: the server frees it when the process dies';
-COMMENT ON COLUMN {schema}.workers.lock_server IS 'start of the server (microseconds) that gave the lock; after a restart it is void';
-COMMENT ON COLUMN {schema}.workers.idle IS 'it sleeps until something is due, and wants to be notified of new jobs';
+    'an advisory lock that all sessions of the worker''s process hold; the server frees it when the process dies';
+COMMENT ON COLUMN {schema}.workers.lock_server IS 'when the server that gave the lock was started (microseconds); after a restart the lock is not valid';
+COMMENT ON COLUMN {schema}.workers.idle IS 'the worker sleeps until a job is due, and must be notified of new jobs';
 
 CREATE TABLE {schema}.audit (
     operation     text     NOT NULL,
@@ -256,7 +256,7 @@ CREATE TABLE {schema}.audit (
     PRIMARY KEY (operation, action)
 );
 CREATE INDEX audit_at ON {schema}.audit (at);
-COMMENT ON TABLE {schema}.audit IS 'What was done by hand: who, when, what, why, and to how many jobs.';
+COMMENT ON TABLE {schema}.audit IS 'The audit log of changes by hand: who changed what, when and why, and how many jobs.';
 
 CREATE TABLE {schema}.audit_jobs (
     job_id        uuid     NOT NULL,
@@ -264,7 +264,7 @@ CREATE TABLE {schema}.audit_jobs (
     action        text     NOT NULL,
     PRIMARY KEY (job_id, operation, action)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 2000);
-COMMENT ON TABLE {schema}.audit_jobs IS 'To which jobs it was done.';
+COMMENT ON TABLE {schema}.audit_jobs IS 'The jobs that an entry of the audit log changed.';
 
 CREATE TABLE {schema}.documents (
     collection    text COLLATE "C" NOT NULL,
@@ -278,10 +278,10 @@ CREATE TABLE {schema}.documents (
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000); -- limits are written all the time
 CREATE INDEX documents_due ON {schema}.documents (collection, due_at) WHERE due_at < 4611686018427387904;
 CREATE INDEX documents_expiry ON {schema}.documents (expires_at) WHERE expires_at < 4611686018427387904;
-COMMENT ON TABLE {schema}.documents IS 'What is kept beside jobs: schedules, people, … as JSON.';
-COMMENT ON COLUMN {schema}.documents.grp IS 'its group within the collection; may be empty';
-COMMENT ON COLUMN {schema}.documents.version IS 'another one after each write: who writes says which one he has seen';
-COMMENT ON COLUMN {schema}.documents.due_at IS 'something is to be done with it then (ms since 1970 UTC); 2^62: never';
+COMMENT ON TABLE {schema}.documents IS 'Data besides jobs (schedules, people, …) as JSON.';
+COMMENT ON COLUMN {schema}.documents.grp IS 'the group within the collection; may be empty';
+COMMENT ON COLUMN {schema}.documents.version IS 'changes with each write; a writer names the version that it has read';
+COMMENT ON COLUMN {schema}.documents.due_at IS 'when the document is due (ms since 1970 UTC); 2^62 means never';
 
 -- Inserts one job, unless it is in the tables already or is refused. `new` is the number of inserted jobs. If `alone`, it
 -- commits, and then notifies if a worker is idle. The order matters: a worker that becomes idle meanwhile sees the job.
@@ -317,7 +317,7 @@ BEGIN
         END IF;
     END IF;
 END $$;
-COMMENT ON PROCEDURE {schema}.enqueue IS 'One new job; by itself, it is committed and made known at once.';
+COMMENT ON PROCEDURE {schema}.enqueue IS 'Inserts one job. If it is called alone, it commits and notifies workers at once.';
 
 CREATE VIEW {schema}.all_jobs AS
 SELECT id, task, queue, (ARRAY['pending', 'retrying', 'suspended', 'running'])[status + 1] AS status,
@@ -330,7 +330,7 @@ SELECT id, task, queue, (ARRAY['completed', 'dead_letter', 'cancelled'])[status 
        (ARRAY['urgent', 'high', 'normal', 'low'])[priority + 1],
        to_timestamp(run_at / 1000.0), attempts, worker, error_type, error, payload::json, result::json, NULL
 FROM {schema}.archive;
-COMMENT ON VIEW {schema}.all_jobs IS 'Every job, live or finished, with names and times that people read.';
+COMMENT ON VIEW {schema}.all_jobs IS 'All jobs, live and finished, with readable names and times.';
 
 -- Shows when the first suspects and set-aside jobs of a queue are due, by task. STABLE: it sees what its caller sees.
 CREATE FUNCTION {schema}.look_apart(queue_ text) RETURNS json LANGUAGE plpgsql STABLE
@@ -370,7 +370,7 @@ BEGIN
             'aside', (SELECT coalesce(json_agg(json_build_array(task, priority, head)), '[]') FROM lines
                       WHERE head IS NOT NULL)));
 END $$;
-COMMENT ON FUNCTION {schema}.look_apart IS 'When the first suspects, and the first jobs that were set aside, are due, by task.';
+COMMENT ON FUNCTION {schema}.look_apart IS 'Returns when the first suspects and the first jobs that were set aside are due, by task.';
 
 -- Shows where the first waiting jobs of the queues are (NULL: of all queues), per priority. Also shows suspects and
 -- set-aside jobs by task, if there are any. `since` has four bounds per queue: the caller knows of no job before them.
@@ -421,7 +421,7 @@ BEGIN
         RETURN NEXT;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION {schema}.look IS 'Since when, or from when, the first waiting jobs of queues are due.';
+COMMENT ON FUNCTION {schema}.look IS 'Returns when the first waiting jobs of queues are or were due.';
 
 -- Claims due jobs of the given levels, in that order: at most `room` in all, and at most `rooms` for each want.
 --
@@ -660,11 +660,11 @@ BEGIN
     RETURN total;
 END $$;
 
-COMMENT ON FUNCTION {schema}.take IS 'Claims due jobs for a worker, level by level; or shows where they wait, and claims them if there is nothing to decide.';
+COMMENT ON FUNCTION {schema}.take IS 'Claims due jobs for a worker, level by level. Without levels, it shows where jobs wait, and claims them if only one level has due jobs.';
 COMMENT ON FUNCTION {schema}.take_locked IS 'Claims jobs that the caller has locked.';
-COMMENT ON FUNCTION {schema}.take_mixed IS 'Claims due jobs, also such as were set aside, in one order.';
+COMMENT ON FUNCTION {schema}.take_mixed IS 'Claims due jobs and jobs that were set aside, in one order.';
 COMMENT ON FUNCTION {schema}.put_aside IS 'Sets aside due jobs of tasks that a worker does not know, for workers that do.';
-COMMENT ON FUNCTION {schema}.take_suspect IS 'Claims one job whose worker has died before: such a job runs alone.';
+COMMENT ON FUNCTION {schema}.take_suspect IS 'Claims one suspect, a job whose worker has died before. It runs alone.';
 
 -- Makes due up to the given number of jobs (NULL: all) that wait for each key: by priority, then the oldest.
 -- It takes unlocked jobs first, so that concurrent calls do not wait for each other. If these are too few, it waits for
@@ -709,7 +709,7 @@ BEGIN
         END LOOP;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION {schema}.wake IS 'Makes due what waits for keys: of each so many.';
+COMMENT ON FUNCTION {schema}.wake IS 'Wakes up to the given number of jobs that wait for each key.';
 
 -- Makes due the jobs that wait for the end of these jobs, and returns their queues. It runs in the transaction that ended
 -- them, after that; see wakeups.py. If no job waits, it is one lookup in an index. That query asks for all keys at once
@@ -730,7 +730,7 @@ BEGIN
     END IF;
     RETURN ARRAY(SELECT queue_ FROM {schema}.wake(keys, NULL, at));
 END $$;
-COMMENT ON FUNCTION {schema}.wake_for_ends IS 'Makes due who waits for the end of these jobs.';
+COMMENT ON FUNCTION {schema}.wake_for_ends IS 'Wakes the jobs that wait for the end of these jobs.';
 
 -- Moves the jobs of runs that simply succeeded to the archive. This is the fence: only a job that runs under exactly the
 -- given token is touched. Every plan must find the jobs by their ids. So nested loops are off: a plan made while the table
@@ -773,7 +773,7 @@ BEGIN
         accepted := ARRAY(SELECT id || ' ' || token FROM unnest(done, done_tokens) AS one(id, token));
     END IF;
 END $$;
-COMMENT ON FUNCTION {schema}.complete IS 'Ends runs that simply succeeded.';
+COMMENT ON FUNCTION {schema}.complete IS 'Completes the jobs of runs that simply succeeded.';
 
 -- All other ways to end a run. `held` is the fence: it locks the jobs, always in the order of their ids. The caller then
 -- decides what happens to each job, and calls the functions below for the jobs that it holds. The plans are fixed in the
@@ -805,7 +805,7 @@ BEGIN
         AS going(id, status, run_at, attempts, crashes, key, reason, error_type, error)
     WHERE j.id = ANY (ids) AND j.id = going.id;
 END $$;
-COMMENT ON FUNCTION {schema}.reschedule IS 'Writes the ends of runs whose jobs are not finished: they wait for their next run.';
+COMMENT ON FUNCTION {schema}.reschedule IS 'Ends runs of jobs that are not finished and wait for their next run.';
 
 CREATE FUNCTION {schema}.finish(
     ids uuid[], statuses smallint[], attempts_ integer[], crashes_ integer[], began_at bigint[], ended_at bigint[],
