@@ -81,13 +81,13 @@ async def measure(url: str, file: Path, options: argparse.Namespace) -> None:
 
 async def a_day(app: Mainspring, clock: ManualClock, begin_at: datetime, end_at: datetime) -> None:
     move_to(clock, to_millis(begin_at))
-    await app.timers.run_due()
+    await app.runtime.timers.run_due()
     before = await app.jobs.count()
     end, batches, worst, spent = to_millis(end_at), 0, 0.0, 0.0
-    while (due := await app.timers.run_due()) is not None and due <= end:
+    while (due := await app.runtime.timers.run_due()) is not None and due <= end:
         move_to(clock, due)
         begin = time.perf_counter()
-        await app.timers.run_due()
+        await app.runtime.timers.run_due()
         took = time.perf_counter() - begin
         batches, worst, spent = batches + 1, max(worst, took), spent + took
     jobs = await app.jobs.count() - before

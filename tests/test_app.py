@@ -49,12 +49,12 @@ def test_a_task_is_known_by_its_name_wherever_its_code_lies() -> None:
     assert {name: task.function.__name__ for name, task in app.tasks.items()} == {
         "welcome": "welcome", "goodbye": "see_off",
     }  # fmt: skip
-    assert app.find_task("goodbye") is app.tasks["goodbye"]
+    assert app.runtime.find_task("goodbye") is app.tasks["goodbye"]
     assert repr(app) == "<Mainspring memory://, 2 tasks>"
     with pytest.raises(UnknownTask, match="no task is named 'see_off' here; known are: goodbye, welcome"):
-        app.find_task("see_off")
+        app.runtime.find_task("see_off")
     with pytest.raises(UnknownTask, match="known are: none"):
-        Mainspring("memory://").find_task("x")
+        Mainspring("memory://").runtime.find_task("x")
 
 
 def module_with_a_task(app: Mainspring, module: str, function: str = "send") -> None:

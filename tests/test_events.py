@@ -357,7 +357,7 @@ async def test_an_event_comes_after_the_store_has_it() -> None:
 
     async with manual(app) as kit:
         await work.enqueue()
-        await app.bus.flush()
+        await app.runtime.bus.flush()
         await kit.drain()
     assert statuses == [Status.PENDING, Status.COMPLETED]
 
@@ -436,7 +436,7 @@ async def test_of_follow_ups_of_a_transaction_those_that_it_committed_are_told(t
     async with manual(app, store=f"sqlite:///{tmp_path}/jobs.db") as kit:
         await ship.enqueue()
         await kit.drain()
-        await app.bus.flush()
+        await app.runtime.bus.flush()
         assert sorted(heard) == sorted(job.id for job in (await app.jobs.find()).jobs)
     assert len(heard) == 2
 
@@ -489,8 +489,8 @@ async def test_subscribers_of_every_kind_hear_it_once() -> None:
     app.on(JobCreated)(Listener().method)
     app.on(JobEvent)(partial(add, "partial"))
     app.on(JobCompleted)(partial(add, "not this one"))
-    app.bus.emit(JobCreated(job_id="1", task="work", queue="default"))
-    await app.bus.flush()
+    app.runtime.bus.emit(JobCreated(job_id="1", task="work", queue="default"))
+    await app.runtime.bus.flush()
     assert sorted(heard) == ["coroutine", "function", "method", "object", "partial"]
     await app.close()
 
@@ -506,10 +506,10 @@ async def test_plain_subscribers_run_in_one_thread_in_order_and_hold_nobody_up()
         threads.add(threading.get_ident())
 
     for number in range(5):
-        app.bus.emit(JobCreated(job_id=str(number), task="work", queue="default"))
+        app.runtime.bus.emit(JobCreated(job_id=str(number), task="work", queue="default"))
     assert numbers == []
     gate.set()
-    await app.bus.flush()
+    await app.runtime.bus.flush()
     assert numbers == ["0", "1", "2", "3", "4"]
     assert len(threads) == 1
     assert threading.get_ident() not in threads

@@ -137,8 +137,8 @@ async def test_a_service_that_throttles_is_told_once(clock: ManualClock) -> None
     events = record(app, StoreThrottled, ThrottlingOver)
     calm, strained = {"throttling": 0.0, "throttled": 7, "calls": 9000}, {"throttling": 1.0, "throttled": 7, "calls": 9}
     for measures in ({}, calm, strained, strained, calm, calm):
-        app.contact.measured(measures)
-    await app.bus.flush()
+        app.runtime.contact.measured(measures)
+    await app.runtime.bus.flush()
     assert [(type(event), event.store, event.measures) for event in events] == [
         (StoreThrottled, "memory://", strained),
         (ThrottlingOver, "memory://", calm),
@@ -185,7 +185,7 @@ async def test_since_when_and_why(store: SilentStore) -> None:
     store.silence = 0.0
     assert (await app.health()).state is State.OK
     assert (await app.health()).reachable
-    await app.bus.flush()
+    await app.runtime.bus.flush()
     lost, back = events
     assert (type(lost), lost.store, lost.error) == (StoreLost, "memory://", first.error)
     assert (type(back), back.store) == (StoreBack, "memory://")

@@ -77,7 +77,7 @@ def test_help_imports_no_command() -> None:
 
 def test_a_command_imports_neither_other_commands_nor_what_only_applications_need(tmp_path: Path) -> None:
     app = Mainspring(f"sqlite:///{tmp_path}/jobs.db")
-    app.services.open_sync()
+    app.runtime.services.open_sync()
     app.run(app.close())
     found = imported_by(command("jobs", "list", "--store", app.store.url), tmp_path)
     assert found & COMMANDS == {"mainspring.cli.jobs"}

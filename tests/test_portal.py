@@ -123,7 +123,7 @@ def test_a_coroutine_that_subscribes_on_the_portals_loop_is_told_to_await(caplog
         work.enqueue_sync(again=False)
 
     work.enqueue_sync(again=True)
-    app.run(app.bus.flush())
+    app.run(app.runtime.bus.flush())
     assert app.run(app.jobs.count()) == 1
     assert "use await" in caplog.text
     app.run(app.close())

@@ -41,7 +41,7 @@ class Bell:
 async def test_what_was_due_by_a_clock_that_has_gone_back_is_not_fired() -> None:
     clock = ManualClock()
     app = Mainspring(MemoryStore(clock=clock))
-    bell, timers = Bell(app), Timers(app.services)
+    bell, timers = Bell(app), Timers(app.runtime.services)
     timers.add(bell)
     await app.store.write([Bundle((Write(Key("bells", "", "a"), "{}", due_at=clock.now() + HOUR // 2),))])
     due = app.store.due
@@ -81,7 +81,7 @@ class Echo(Bell):
 
 async def test_a_timer_that_is_always_busy_does_not_hold_the_others_up() -> None:
     app = Mainspring(MemoryStore(clock=ManualClock()))
-    echo, bell, timers = Echo(app, times=5), Bell(app), Timers(app.services)
+    echo, bell, timers = Echo(app, times=5), Bell(app), Timers(app.runtime.services)
     timers.add(bell)
     timers.add(echo)
     await app.store.write([Bundle((Write(Key("echoes", "", "e"), "{}", due_at=0),))])
@@ -114,7 +114,7 @@ async def test_timers_take_turns(monkeypatch: pytest.MonkeyPatch, turn: float, o
     monkeypatch.setattr("mainspring.timers.TURN_SECONDS", turn)
     clock = ManualClock()
     app, heard = Mainspring(MemoryStore(clock=clock)), list[str]()
-    timers = Timers(app.services)
+    timers = Timers(app.runtime.services)
     for collection, number in (("bells", 25), ("chimes", 1)):
         timers.add(Bell(app, collection, heard))
         keys = [Key(collection, "", str(n)) for n in range(number)]

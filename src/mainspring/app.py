@@ -6,57 +6,43 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from mainspring.chunk import Chunk
 from mainspring.chunk_task import ChunkDecorator, ChunkTask
 from mainspring.clock import Clock, Length, check_moment, to_millis
 from mainspring.context import Context
-from mainspring.errors import ConfigurationError, InvalidPerson, SystemHalted, UnknownTask
-from mainspring.events import Bus, Event, Halted, Resumed, Subscriber
+from mainspring.errors import ConfigurationError, SystemHalted
+from mainspring.events import Event, Halted, Resumed, Subscriber
 from mainspring.features.batches import api as batches
-from mainspring.features.batches.api import Batches, BatchHandle
-from mainspring.features.batches.feature import BatchGuard
-from mainspring.features.breakers.api import Breakers
-from mainspring.features.breakers.feature import BreakerGuard
-from mainspring.features.debounce.feature import NewestOnly
-from mainspring.features.delivery.feature import Delivery
-from mainspring.features.delivery.options import LocalHours
-from mainspring.features.dependencies.feature import Dependencies
+from mainspring.features.batches.api import BatchHandle
 from mainspring.features.durable import signals
-from mainspring.features.durable.feature import ParentGuard
-from mainspring.features.durable.signals import Signal, SignalTimer
-from mainspring.features.expiry.feature import Expiry
-from mainspring.features.limits import Fair, Limit, Limits, Rate
-from mainspring.features.limits.timer import LimitTimer
-from mainspring.guards import Guards
+from mainspring.features.durable.signals import Signal
+from mainspring.features.limits import Fair, Limit, Rate
 from mainspring.halting import CONFIRM_WITHIN, HaltResult, explained, seconds_of, wait_for_workers, write_halt
 from mainspring.handle import JobHandle
-from mainspring.health import MAX_LATENESS, TIMEOUT, Contact, Health, examine
+from mainspring.health import MAX_LATENESS, TIMEOUT, Health, examine
 from mainspring.humanize import show_moment
 from mainspring.job import Inserted, NewJob, check_prepared, check_queue
-from mainspring.jobs import Jobs
 from mainspring.log import get_log
-from mainspring.middleware import AroundEnqueue, AroundRun, Middleware
+from mainspring.middleware import AroundEnqueue, AroundRun
 from mainspring.options import (
     OF_TASK_ONLY,
     Ack,
     DefaultOptions,
-    Defaults,
     EnqueueOptions,
     QueueOptions,
     TaskOptions,
     checked_for_task,
     queue_of,
 )
-from mainspring.pipeline import Pipeline
-from mainspring.services import Services, whoami
+from mainspring.runtime import Runtime
+from mainspring.services import whoami
 from mainspring.stores.connect import store_of
 from mainspring.stores.documents import By
 from mainspring.stores.protocol import AuditEntry, Halt, Stats, Store, WorkerInfo
-from mainspring.task import Task, TaskDecorator, TaskServices
-from mainspring.timers import Timers
+from mainspring.task import Task, TaskDecorator
 
 if TYPE_CHECKING:
     from mainspring.features.people.api import People
@@ -89,29 +75,12 @@ class Mainspring:
         **defaults: Unpack[DefaultOptions],
     ) -> None:
         """Name the store and set defaults. A queue (`app.queue`), a task and an enqueue can override them."""
-        self.tasks: dict[str, Task[..., Any, Any]] = {}
-        self.services = services = Services(store_of(store, clock), tasks=self.tasks)
-        self.pipeline = Pipeline(services)
-        self.contact = Contact(services.store.url, services.bus)
-        self.jobs = Jobs(services)
-        self.middleware = Middleware()
-        self.defaults = Defaults(defaults)
-        self.guards = Guards()
-        self.breakers = Breakers(services)
-        self.batches = Batches(services, self.pipeline, self.jobs.cancel_where)
-        self.limits = Limits(services, self.guards)
-        newest, self._dependencies = NewestOnly(services, self.pipeline), Dependencies(services)
-        delivery = Delivery(services, self._hours_of_people)
-        for guard in (
-            ParentGuard(services), newest, Expiry(services), self._dependencies, delivery, BreakerGuard(self.breakers),
-            BatchGuard(self.batches),
-        ):  # fmt: skip
-            self.guards.add(guard)
-        for stage in (delivery, self._dependencies, self.limits):  # a time first, as jobs without one are suspended
-            self.pipeline.add(stage)
-        self._shared = TaskServices(
-            services, self.pipeline, self.jobs, self.defaults, self.middleware, self.limits, newest, self.breakers
-        )
+        self.runtime = runtime = Runtime(store_of(store, clock), defaults)
+        self.tasks = runtime.tasks
+        self.jobs = runtime.jobs
+        self.breakers = runtime.breakers
+        self.batches = runtime.batches
+        self.limits = runtime.limits
 
     def __repr__(self) -> str:
         return f"<Mainspring {self.store.url}, {len(self.tasks)} tasks>"
@@ -124,75 +93,34 @@ class Mainspring:
         await self.close()
 
     async def close(self) -> None:
-        await self.services.close()
+        await self.runtime.close()
 
     @property
     def store(self) -> Store:
-        return self.services.store
+        return self.runtime.store
 
     @store.setter
     def store(self, store: Store) -> None:
-        self.services.store = store
+        self.runtime.store = store
 
     @property
-    def bus(self) -> Bus:
-        return self.services.bus
+    def schedules(self) -> Schedules:
+        return self.runtime.schedules
 
-    @bus.setter
-    def bus(self, bus: Bus) -> None:
-        self.services.bus = bus
+    @property
+    def people(self) -> People:
+        return self.runtime.people
+
+    @property
+    def occasions(self) -> Occasions:
+        return self.runtime.occasions
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine of this API from code without an event loop: `app.run(app.jobs.get(job_id))`."""
-        return self.services.run(work)
-
-    @cached_property
-    def schedules(self) -> Schedules:
-        """Return the schedules. They are imported at first use, to keep imports fast for programs without schedules."""
-        from mainspring.features.schedules.api import Schedules
-
-        return Schedules(self.services, self.pipeline)
-
-    @cached_property
-    def timers(self) -> Timers:
-        """Return the timers: what workers do when documents come due."""
-        from mainspring.features.schedules.timer import ScheduleTimer
-
-        timers = Timers(self.services)
-        # also without limits: jobs may still wait for limits that were removed
-        timers.add(LimitTimer(self.services, self.limits))
-        timers.add(ScheduleTimer(self.services, self.pipeline))
-        timers.add(SignalTimer(self.services))
-        return timers
-
-    @cached_property
-    def people(self) -> People:
-        """Return the people. They are imported at first use, to keep imports fast for programs without people."""
-        from mainspring.features.people.api import People
-
-        return People(self.services, self.jobs.cancel_where, lambda: self.occasions.kinds)
-
-    @cached_property
-    def occasions(self) -> Occasions:
-        from mainspring.features.people.occasions import Occasions
-
-        return Occasions(self.services, self.pipeline, self.people, self.timers)
-
-    async def _hours_of_people(self, ids: set[str]) -> dict[str, LocalHours | InvalidPerson]:
-        """Return the hours of people who have quiet hours. A person who does not exist is up to the handler."""
-        from mainspring.features.people.person import quiet_hours
-        from mainspring.features.schedules.rules.zones import PACKAGED
-
-        found: dict[str, LocalHours | InvalidPerson] = {}
-        for who, person in (await self.people.look_up(ids)).items():
-            if isinstance(person, InvalidPerson):
-                found[who] = person
-            elif person is not None and person.quiet is not None:
-                found[who] = LocalHours(quiet_hours(person.quiet).others, PACKAGED.get(person.tz))
-        return found
+        return self.runtime.services.run(work)
 
     def now(self) -> datetime:
-        return self.services.now()
+        return self.runtime.services.now()
 
     # -- tasks --------------------------------------------------------------------------------
 
@@ -243,7 +171,7 @@ class Mainspring:
         refuse_unfit(function, name)
         make: Callable[..., Task[..., Any, Any]] = Task if chunk is None else partial(ChunkTask, chunk=chunk)
         called = versioned(name or function.__name__, version)
-        task = make(self._shared, function, called, options=options, ack=ack, names=names, steps=steps)
+        task = make(self.runtime.shared, function, called, options=options, ack=ack, names=names, steps=steps)
         if limited := (limits,) if isinstance(limits, (Limit, Rate)) else tuple(limits):
             self.limits.of_task(task.name, limited)
         if fair is not None:
@@ -258,7 +186,7 @@ class Mainspring:
         """
         check_queue(name)
         declared = [task.name for task in self.tasks.values() if queue_of(task.options) == name]
-        self.defaults.set_queue(name, options, declared)
+        self.runtime.defaults.set_queue(name, options, declared)
 
     def limit_queue(self, queue: str, *limits: Limit | Rate) -> None:
         """Limit all jobs of a queue together: `app.limit_queue("mail", Limit(20), Rate(100, per=1))`."""
@@ -299,12 +227,12 @@ class Mainspring:
 
         It gets a `RunCall`. The first one registered is the outermost; see docs/middleware.md.
         """
-        self.middleware.add_run(function)
+        self.runtime.middleware.add_run(function)
         return function
 
     def around_enqueue(self, function: AE) -> AE:
         """Wrap every enqueue in a plain generator function that yields once. It may set `call.headers` before that."""
-        self.middleware.add_enqueue(function)
+        self.runtime.middleware.add_enqueue(function)
         return function
 
     def occasion(self, kind: str, **options: Unpack[TaskOptions]) -> Callable[[F], F]:
@@ -336,18 +264,6 @@ class Mainspring:
         self.tasks[task.name] = task
         return task
 
-    def task_named(self, name: str) -> Task[..., Any, Any] | None:
-        """Return the task for a worker: a registered one, or the internal task of the job that waits for a batch."""
-        return self._batch_task if name == batches.TASK else self.tasks.get(name)
-
-    def find_task(self, name: str) -> Task[..., Any, Any]:
-        try:
-            return self.tasks[name]
-        except KeyError:
-            known = ", ".join(sorted(self.tasks)) or "none"
-            msg = f"no task is named {name!r} here; known are: {known}"
-            raise UnknownTask(msg) from None
-
     # -- jobs ---------------------------------------------------------------------------------
 
     async def enqueue_all(self, jobs: Sequence[NewJob], *, connection: Any = None) -> list[JobHandle[Any]]:
@@ -357,7 +273,7 @@ class Mainspring:
         transaction: all or none. On DynamoDB, a failure in the middle can leave some of the jobs enqueued.
         """
         check_prepared("app.enqueue_all", jobs)
-        return self._handles(jobs, await self.pipeline.insert(list(jobs), connection))
+        return self._handles(jobs, await self.runtime.pipeline.insert(list(jobs), connection))
 
     async def batch(
         self,
@@ -375,38 +291,20 @@ class Mainspring:
         follow_ups = {"on_success": on_success, "on_failure": on_failure, "on_finished": on_finished}
         given = [*jobs, *(job for job in follow_ups.values() if job is not None)]
         check_prepared("app.batch", given)
-        await self._dependencies.check(given)
+        await self.runtime.dependencies.check(given)
         return await self.batches.put(jobs, follow_ups)
 
     async def chain(self, *jobs: NewJob) -> list[JobHandle[Any]]:
         """Enqueue prepared jobs to run one after the other. If one does not complete, the rest are cancelled."""
         check_prepared("app.chain", jobs)
         linked = batches.linked(jobs)
-        return self._handles(linked, await self.pipeline.insert(linked))
+        return self._handles(linked, await self.runtime.pipeline.insert(linked))
 
     def _handles(self, jobs: Sequence[NewJob], inserted: Sequence[Inserted]) -> list[JobHandle[Any]]:
         return [
             JobHandle(entry.id, entry.created, self.jobs, self.tasks.get(job.task))
             for entry, job in zip(inserted, jobs, strict=True)
         ]
-
-    @cached_property
-    def _batch_task(self) -> Task[..., Any, Any]:
-        """Return the task of the job that waits for all jobs of a batch. Every worker knows it."""
-
-        async def follow(
-            ctx: Context,
-            on_success: dict[str, Any] | None,
-            on_failure: dict[str, Any] | None,
-            on_finished: dict[str, Any] | None,
-        ) -> dict[str, Any]:
-            progress, jobs = await self.batches.follow(ctx.job_id, on_success, on_failure, on_finished)
-            ctx.follow_up(*jobs)
-            return progress.to_data()
-
-        task: Task[..., Any, Any] = Task(self._shared, follow, batches.TASK, options={})
-        task.is_internal = True
-        return task
 
     def job(self, job_id: str) -> JobHandle[Any]:
         """Return a handle of any job by its id: `await app.job(job_id).result()`. This does not read the store.
@@ -477,7 +375,7 @@ class Mainspring:
         names = tuple(worker.id for worker in late)
         if names:
             log.warning("halt_unconfirmed", queue=halt.queue, workers=names)
-        self.bus.emit(
+        self.runtime.bus.emit(
             Halted(actor=halt.actor, reason=halt.reason, queue=halt.queue, until=halt.until, unconfirmed=names)
         )
 
@@ -501,7 +399,7 @@ class Mainspring:
             raise SystemHalted(msg)
         resumed = await self.store.resume(by, None if queue is None else check_queue(queue))
         if resumed:
-            self.bus.emit(Resumed(actor=by.actor, queue=queue))
+            self.runtime.bus.emit(Resumed(actor=by.actor, queue=queue))
         return resumed
 
     async def halts(self) -> list[Halt]:
@@ -512,7 +410,7 @@ class Mainspring:
 
     async def health(self, *, max_lateness: timedelta = MAX_LATENESS, timeout: float = TIMEOUT) -> Health:
         """Return whether all is well. Never raise; report a store that does not answer within `timeout` as down."""
-        return await examine(self.store, self.contact, max_lateness=max_lateness, timeout=timeout)
+        return await examine(self.store, self.runtime.contact, max_lateness=max_lateness, timeout=timeout)
 
     async def audit(self, *, limit: int = 100) -> list[AuditEntry]:
         return await self.store.audit(limit=limit)
@@ -524,7 +422,7 @@ class Mainspring:
 
         def subscribe(subscriber: Subscriber[E]) -> Subscriber[E]:
             for kind in kinds:
-                self.bus.subscribe(kind, subscriber)
+                self.runtime.bus.subscribe(kind, subscriber)
             return subscriber
 
         return subscribe

@@ -365,7 +365,7 @@ def chain(own: Mainspring, names: list[str]) -> None:
 
     @own.task()
     async def three(left: int) -> None:
-        names.append(f"three {threading.current_thread() is own.services.portal._thread}")
+        names.append(f"three {threading.current_thread() is own.runtime.services.portal._thread}")
         if left:
             three.enqueue_sync(left=left - 1)
 

@@ -77,5 +77,5 @@ async def test_a_result_may_be_waited_for_while_the_kit_runs_jobs() -> None:
 
 async def test_outside_of_a_kit_results_are_waited_for_again() -> None:
     async with testing.manual(app):
-        assert app.services.before_waiting is not None
-    assert app.services.before_waiting is None
+        assert app.runtime.services.before_waiting is not None
+    assert app.runtime.services.before_waiting is None

@@ -62,7 +62,7 @@ def app() -> Mainspring:
 
 async def put(app: Mainspring, number: int, options: str | None) -> str:
     job = NewJob(new_id(), "work", f'{{"number": {number}}}', options=options)
-    await app.pipeline.insert([job])
+    await app.runtime.pipeline.insert([job])
     return job.id
 
 
@@ -85,7 +85,7 @@ class Hesitant(Doorman):
 
 async def test_who_passes_runs_and_who_does_not_burns_no_attempt(app: Mainspring) -> None:
     door = Doorman()
-    app.guards.add(door)
+    app.runtime.guards.add(door)
     inside, later = await put(app, 1, '{"door": "in"}'), await put(app, 2, '{"door": "later"}')
     free, other = await put(app, 3, None), await put(app, 4, '{"retry": null}')
     await app.worker().drain()
@@ -101,7 +101,7 @@ async def test_who_passes_runs_and_who_does_not_burns_no_attempt(app: Mainspring
 )
 async def test_guards_hear_how_a_run_ended(number: int, how: object) -> None:
     app, door = Mainspring("memory://"), Doorman()
-    app.guards.add(door)
+    app.runtime.guards.add(door)
 
     @app.task()
     async def work(number: int) -> None:
@@ -109,7 +109,7 @@ async def test_guards_hear_how_a_run_ended(number: int, how: object) -> None:
             raise OSError
         await asyncio.sleep(-3 * number - 1)
 
-    await app.pipeline.insert(
+    await app.runtime.pipeline.insert(
         [NewJob(new_id(), "work", f'{{"number": {number}}}', timeout=5, options='{"door": "in"}')]
     )
     await app.worker().drain()
@@ -118,8 +118,8 @@ async def test_guards_hear_how_a_run_ended(number: int, how: object) -> None:
 
 async def test_what_has_happened_meanwhile_is_not_waited_for(app: Mainspring) -> None:
     closed, opened = Doorman(), Doorman("open")
-    app.guards.add(closed)
-    app.guards.add(opened)
+    app.runtime.guards.add(closed)
+    app.runtime.guards.add(opened)
     waits, passes = await put(app, 1, '{"door": "wait"}'), await put(app, 2, '{"open": "wait"}')
 
     async def once(jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
@@ -139,8 +139,8 @@ async def test_what_has_happened_meanwhile_is_not_waited_for(app: Mainspring) ->
 
 async def test_who_passed_one_guard_and_not_the_next_has_left_the_first(app: Mainspring) -> None:
     first, second = Doorman("first"), Doorman("second")
-    app.guards.add(first)
-    app.guards.add(second)
+    app.runtime.guards.add(first)
+    app.runtime.guards.add(second)
     job_id = await put(app, 1, '{"second": "later", "first": "in"}')
     await app.worker().drain()
     assert (first.left, second.left) == ([job_id], [])
@@ -149,7 +149,7 @@ async def test_who_passed_one_guard_and_not_the_next_has_left_the_first(app: Mai
 async def test_if_the_guards_cannot_tell_the_job_is_given_back(app: Mainspring) -> None:
     door = Doorman()
     door.broken = True
-    app.guards.add(door)
+    app.runtime.guards.add(door)
     job_id = await put(app, 1, '{"door": "in"}')
     await app.worker().drain()
     job = await app.jobs.get(job_id)
@@ -163,7 +163,7 @@ async def test_a_guard_may_say_itself_whom_it_concerns_and_let_some_pass_at_once
     async def settled() -> None:
         rang.append(True)
 
-    app.guards.add(
+    app.runtime.guards.add(
         door,
         concerns=lambda claim: claim.payload != '{"number": 1}',
         at_once=lambda claims: [claim for claim in claims if claim.payload != '{"number": 2}'],
@@ -173,7 +173,7 @@ async def test_a_guard_may_say_itself_whom_it_concerns_and_let_some_pass_at_once
         await put(app, number, None)
     third = await put(app, 4, '{"door": "in"}')
     await app.worker().drain()
-    await app.guards.settled()
+    await app.runtime.guards.settled()
     assert [option for _, option in door.asked] == [None, "in"]
     assert (door.left, rang[-1:]) == ([third], [True])
     assert sorted(app.ran) == [1, 2, 4]  # type: ignore[attr-defined]
@@ -191,8 +191,8 @@ async def test_who_needs_others_too_does_not_wait_and_that_is_said_before_they_a
             return await super().admit(jobs, now)
 
     first, second = Hesitant(), Curious("gate")
-    app.guards.add(first)
-    app.guards.add(second)
+    app.runtime.guards.add(first)
+    app.runtime.guards.add(second)
     refused = await put(app, 1, '{"door": "no", "gate": "in"}')
     await put(app, 2, '{"gate": "in"}')
     await app.worker().drain()
@@ -203,12 +203,12 @@ async def test_who_needs_others_too_does_not_wait_and_that_is_said_before_they_a
 async def test_if_another_cannot_tell_nobody_goes_on_waiting(app: Mainspring) -> None:
     first, second = Hesitant(), Doorman("gate")
     second.broken = True
-    app.guards.add(first)
-    app.guards.add(second)
+    app.runtime.guards.add(first)
+    app.runtime.guards.add(second)
     await put(app, 1, '{"door": "no"}')
     await put(app, 2, '{"gate": "in"}')
     with pytest.raises(StoreUnavailable):
-        await app.guards.admit((await claimed(app)), 0)
+        await app.runtime.guards.admit((await claimed(app)), 0)
     assert [one.cancelled() for one in first.pending.values()] == [True]
 
 
@@ -225,7 +225,7 @@ async def test_who_passed_after_all_when_he_could_not_wait_runs_and_leaves(app: 
             return refusal
 
     door = Quick()
-    app.guards.add(door)
+    app.runtime.guards.add(door)
     job = await put(app, 1, '{"door": "no"}')
     await app.worker().drain()  # who drains waits for nobody
     assert app.ran == [1]  # type: ignore[attr-defined]
@@ -242,7 +242,7 @@ async def test_who_was_cancelled_while_his_guards_were_asked_keeps_no_place_in_t
             return await super().admit(jobs, now)
 
     door = Slow()
-    app.guards.add(door)
+    app.runtime.guards.add(door)
     job = await put(app, 1, '{"door": "no"}')
     async with working(app):
         await asked.wait()

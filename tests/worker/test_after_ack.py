@@ -100,7 +100,7 @@ async def test_halted_and_resumed_and_heartbeats_go_on(app: Mainspring) -> None:
         job = await work.enqueue()
         await eventually(lambda: any(isinstance(one, WorkerHeartbeat) and one.halted for one in events))
         assert (await job.get()).status is Status.PENDING
-        await app.bus.flush()
+        await app.runtime.bus.flush()
         assert {type(event).__name__ for event in events} >= {"Halted", "JobCreated"}
         assert not any(isinstance(event, JobStarted) for event in events)
         before = len(events)
@@ -167,7 +167,7 @@ async def test_a_subscriber_that_fails_harms_nothing(app: Mainspring) -> None:
 
     async with working(app):
         assert await (await work.enqueue()).result(10) == "done"
-    app.bus.close()
+    app.runtime.bus.close()
 
 
 async def test_log_lines_say_which_job_and_how_long(app: Mainspring, caplog: pytest.LogCaptureFixture) -> None:

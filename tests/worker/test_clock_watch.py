@@ -160,7 +160,7 @@ async def test_a_leap_that_stays_is_believed_within_a_minute(shop: Shop) -> None
 async def test_a_jump_of_a_few_seconds_is_not_told_of() -> None:
     machine = ManualClock(START)
     shop = Shop(Mainspring(MemoryStore(clock=SteadyClock(machine))), machine)
-    watch = ClockWatch(shop.app)
+    watch = ClockWatch(shop.app.runtime)
     await watch.look()
     machine.shift(3)
     for _ in range(round(SETTLE) + 5):
@@ -168,7 +168,7 @@ async def test_a_jump_of_a_few_seconds_is_not_told_of() -> None:
         machine.advance(1)
     assert shop.app.store.clock.now() == machine.now()
     await watch.look()
-    await shop.app.bus.flush()
+    await shop.app.runtime.bus.flush()
     assert (shop.held, shop.settled) == ([], [])
     await shop.app.close()
 

@@ -65,7 +65,7 @@ async def test_a_run_becomes_an_outcome_without_a_store(
         return n + 1
 
     nothing: Any = None  # a plain coroutine needs neither a context nor a further check
-    executor = Executor(nothing, nothing, app.middleware, Threads(), processes=1, clock=ManualClock())
+    executor = Executor(nothing, nothing, app.runtime.middleware, Threads(), processes=1, clock=ManualClock())
     outcome = await executor.run(run_of(app, "work", payload=json.dumps({"n": n})))
     assert outcome is not None
     assert (outcome.job_id, outcome.move, outcome.result) == ("j1", move, result)
@@ -429,7 +429,7 @@ async def test_a_coroutine_is_cancelled_at_its_timeout(app: Mainspring) -> None:
 
     async with working(app):
         job = (await ended(app, (await hangs.enqueue()).id))[0]
-        await app.bus.flush()
+        await app.runtime.bus.flush()
     assert (job.status, job.attempts, ends) == (Status.DEAD_LETTER, 2, [True, True])
     assert job.failure is not None
     assert job.failure.message == "ran longer than its timeout of 0.05 s"

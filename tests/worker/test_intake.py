@@ -636,7 +636,7 @@ async def test_three_dead_workers_are_enough() -> None:
     await app.store.claim("silent", [Want("*", 1)], solo=True)
     async with working(app):
         found = (await ended(app, job.id))[0]
-        await app.bus.flush()
+        await app.runtime.bus.flush()
     assert (found.status, found.crashes) == (Status.DEAD_LETTER, 3)
     assert [event.job_id for event in dead] == [job.id]
 
@@ -665,7 +665,7 @@ async def test_a_stalled_job_is_taken_from_a_worker_that_is_alive(caplog: pytest
         await eventually(lambda: events)
         clock.advance(3600)  # beyond the delay of its retry policy
         assert await job.result(DEADLINE) == "done"
-        await app.bus.flush()
+        await app.runtime.bus.flush()
         await eventually(lambda: not worker.parts.runs.held)
     assert [type(event).__name__ for event in events] == ["JobStalled", "JobRetrying"]
     assert events[1].reason == "timeout"

@@ -296,10 +296,10 @@ async def test_a_worker_that_is_gone_knows_no_more_of_it(app: Mainspring, store:
     store.fail("open", fault=StoreVanished())
     worker = Worker(app, **QUICK)
     serving = asyncio.create_task(worker.serve())
-    await eventually(lambda: app.contact.lost_at)
+    await eventually(lambda: app.runtime.contact.lost_at)
     worker.stop()
     await serving
-    assert app.contact.lost_at is None
+    assert app.runtime.contact.lost_at is None
 
 
 @pytest.mark.slow

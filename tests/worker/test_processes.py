@@ -35,10 +35,10 @@ from tests.worker.working import claim_of, ended, eventually, reached, record, w
 @pytest.fixture
 def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mainspring]:
     monkeypatch.setattr(children.app, "store", MemoryStore())
-    monkeypatch.setattr(children.app.bus, "_subscribers", type(children.app.bus._subscribers)(list))
-    children.app.bus._wanted.clear()
+    monkeypatch.setattr(children.app.runtime.bus, "_subscribers", type(children.app.runtime.bus._subscribers)(list))
+    children.app.runtime.bus._wanted.clear()
     yield children.app
-    children.app.bus._wanted.clear()
+    children.app.runtime.bus._wanted.clear()
 
 
 def alive(pid: int) -> bool:

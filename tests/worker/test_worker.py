@@ -162,12 +162,12 @@ async def test_what_passes_its_guards_after_the_stop_is_handed_back_at_once(app:
             return await super().admit(jobs, now)
 
     door = Slow()
-    app.guards.add(door)
+    app.runtime.guards.add(door)
 
     @app.task(chunk=Chunk(10, wait=LONGEST_WAIT))
     async def work(numbers: list[int]) -> None: ...
 
-    await app.pipeline.insert([NewJob(new_id(), "work", "1", options='{"door": "in"}')])
+    await app.runtime.pipeline.insert([NewJob(new_id(), "work", "1", options='{"door": "in"}')])
     async with working(app, grace=3600) as worker:
         await asked.wait()
         worker.stop()

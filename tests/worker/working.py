@@ -71,7 +71,7 @@ async def stopped(worker: Worker) -> None:
 
 
 async def left(worker: Worker) -> bool:
-    return worker.id not in [one.id for one in (await worker.app.stats()).workers]
+    return worker.id not in [one.id for one in (await worker.runtime.store.stats()).workers]
 
 
 async def ended(app: Mainspring, *ids: str) -> list[Job]:
@@ -96,7 +96,7 @@ def record(app: Mainspring, *kinds: type[Event]) -> list[Any]:
         events.append(event)
 
     for kind in kinds:
-        app.bus.subscribe(kind, remember)
+        app.runtime.bus.subscribe(kind, remember)
     return events
 
 

@@ -191,7 +191,7 @@ def mend(app: Mainspring) -> Finding:
 def mend_people(app: Mainspring) -> Iterator[Finding]:
     from mainspring.features.people import repair
 
-    if lack := app.run(repair.mend(app.services)):
+    if lack := app.run(repair.mend(app.runtime.services)):
         strays = f"; {count(lack.strays, 'entry', 'entries')} without a person removed" if lack.strays else ""
         yield Finding(
             Severity.OK, "repair", f"of {count(lack.people, 'person', 'people')} {lacking(lack)}: repaired{strays}"
@@ -294,7 +294,7 @@ def check_people(app: Mainspring) -> Iterator[Finding]:
     """Check that people have their entries. Both are written together, but a copy that was cut short may lack some."""
     from mainspring.features.people import repair
 
-    lack = app.run(repair.look(app.services, PEOPLE_CHECKED))
+    lack = app.run(repair.look(app.runtime.services, PEOPLE_CHECKED))
     checked = f"{count(lack.people, 'person', 'people')} checked"
     if lack:
         shown = f"of {checked}, {lacking(lack)}"

@@ -386,7 +386,7 @@ def make_job(app: Mainspring, args: Namespace, known: StoredSchedule | None) -> 
     if not app.tasks:
         msg = "give --app module:attribute: the application defines the task's queue, retries and arguments"
         raise UsageError(msg, args.prog)
-    return app.find_task(task).prepare(**(args.payload or {}))
+    return app.runtime.find_task(task).prepare(**(args.payload or {}))
 
 
 def consent_to_put(

@@ -73,7 +73,7 @@ class DebugRun:
         self._steps = list(steps)
         self._listener = listener
         self._result = DebugResult()
-        self.task: Task[..., Any, Any] = app.find_task(claim.task)
+        self.task: Task[..., Any, Any] = app.runtime.find_task(claim.task)
 
     @classmethod
     async def find(cls, app: Mainspring, job_id: str, listener: Listener, *, from_step: str | None = None) -> DebugRun:
@@ -111,24 +111,24 @@ class DebugRun:
     def _read_only(self) -> Iterator[None]:
         """Give the application a store that writes nothing and an event bus without subscribers."""
         app = self._app
-        store, bus = app.store, app.bus
+        store, bus = app.store, app.runtime.bus
         app.store = cast("Store", ReadOnlyStore(store, {self._claim.id: self._steps}, self._would))
-        app.bus = Bus()
+        app.runtime.bus = Bus()
         try:
             yield
         finally:
-            app.store, app.bus = store, bus
+            app.store, app.runtime.bus = store, bus
 
     async def _call_async(self) -> Any:
         context = self._context(self._make_run())
         call = RunCall(self.task.name, (context,), is_async=True)
-        return self._ended(context, await self._app.middleware.around(call, self._prepared(context)))
+        return self._ended(context, await self._app.runtime.middleware.around(call, self._prepared(context)))
 
     def _call_here(self) -> Any:
         run = self._app.run(self._made_run())
         context = self._context(run)
         call, handler = RunCall(self.task.name, (context,), is_async=False), self._prepared(context)
-        value = self._app.middleware.around_here(call, partial(run.in_its_thread, handler))
+        value = self._app.runtime.middleware.around_here(call, partial(run.in_its_thread, handler))
         return self._ended(context, asyncio.run(value) if inspect.iscoroutine(value) else value)
 
     async def _made_run(self) -> LocalRun:
@@ -199,8 +199,8 @@ class LocalRun(DurableRun):
     ) -> None:
         loop = asyncio.get_running_loop()
         super().__init__(
-            app.services,
-            app.pipeline,
+            app.runtime.services,
+            app.runtime.pipeline,
             claim,
             loop=loop,
             task=asyncio.current_task(),

@@ -67,7 +67,7 @@ class Kit:
     # -- the block ----------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        services, pipeline = self.app.services, self.app.pipeline
+        services, pipeline = self.app.runtime.services, self.app.runtime.pipeline
         self._before.append((services.store, pipeline.after_insert, services.before_waiting))
         services.store, pipeline.after_insert, services.before_waiting = self.store, None, self._waiting.refuse
         return self
@@ -84,12 +84,12 @@ class Kit:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.app.bus.flush()
+        await self.app.runtime.bus.flush()
         self._restore()
         await self.store.close()
 
     def _restore(self) -> None:
-        services, pipeline = self.app.services, self.app.pipeline
+        services, pipeline = self.app.runtime.services, self.app.runtime.pipeline
         services.store, pipeline.after_insert, services.before_waiting = self._before.pop()
 
     # -- running ------------------------------------------------------------------------------
@@ -132,12 +132,12 @@ class InlineKit(Kit):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        self.app.pipeline.after_insert = self._run_inserted
+        self.app.runtime.pipeline.after_insert = self._run_inserted
         return self
 
     async def _run_inserted(self, inserted: list[Inserted]) -> None:
         work = self._run([job.id for job in inserted if job.created])
-        if self.app.services.portal.here():  # the handlers may need the portal themselves
+        if self.app.runtime.services.portal.here():  # the handlers may need the portal themselves
             await asyncio.wrap_future(in_thread(work))
         else:
             await work

@@ -65,13 +65,13 @@ class Recorder(Worker):
 
     async def _step(self, run_due: Callable[[], Awaitable[Claims]]) -> Claims:
         claims = await run_due()
-        await self.app.bus.flush()  # what event subscribers do belongs to the same step
+        await self.runtime.bus.flush()  # what event subscribers do belongs to the same step
         await self._remember()
         return claims
 
     async def _remember(self) -> None:
         if self.finished:
-            jobs = await self.app.store.get(self.finished)
+            jobs = await self.runtime.store.get(self.finished)
             self.finished.clear()
             self.ran += [Ran(job, self._error_of(job)) for job in jobs]
 

@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, cast
 
-from mainspring.app import Mainspring
 from mainspring.errors import StoreError
 from mainspring.guards import HANDOVER_WAIT, Refusal
 from mainspring.job import Claim
 from mainspring.log import get_log
+from mainspring.runtime import Runtime
 from mainspring.task import Task
 from mainspring.worker import outcomes
 from mainspring.worker.after_ack import AfterAck
@@ -33,15 +33,15 @@ class Admission:
 
     def __init__(
         self,
-        app: Mainspring,
+        runtime: Runtime,
         gate: Gate,
         runs: Runs,
         slots: SlotPool[Run | PendingChunk],
         *,
         after_ack: AfterAck,
     ) -> None:
-        self._app = app
-        self._clock = app.store.clock
+        self._runtime = runtime
+        self._clock = runtime.store.clock
         self._gate = gate
         self._runs = runs
         self._slots = slots
@@ -57,9 +57,9 @@ class Admission:
         now = self._loop.time()
         guarded: list[Run] = []
         for_chunks: list[Run] = []
-        concerned, held = self._app.guards.concern(claims), self._runs.held
+        concerned, held = self._runtime.guards.concern(claims), self._runs.held
         for claim in claims:
-            task = self._app.task_named(claim.task)
+            task = self._runtime.task_named(claim.task)
             run = Run(claim, cast("Task[..., Any, Any]", task), now)
             if task is None:  # it was removed while the claim was under way; the next claim will not ask for it
                 self._runs.acker.add(run, outcomes.unknown_task(run, self._clock.now()))
@@ -103,7 +103,7 @@ class Admission:
     async def _admit(self, runs: list[Run]) -> None:
         """Let in the runs that pass their guards. If asking the guards fails, hand all runs back for other workers."""
         try:
-            refusals = await self._app.guards.admit([run.claim for run in runs], self._clock.now())
+            refusals = await self._runtime.guards.admit([run.claim for run in runs], self._clock.now())
         except Exception as error:  # noqa: BLE001 - whatever failed, the jobs must not stay in this worker
             log_failure(runs, error)
             for run in runs:
@@ -167,9 +167,9 @@ class Admission:
 class StartCheck:
     """The last check, when a slot is about to start runs that may have waited for long."""
 
-    def __init__(self, app: Mainspring, gate: Gate, runs: Runs, outage: Outage) -> None:
-        self._guards = app.guards
-        self._clock = app.store.clock
+    def __init__(self, runtime: Runtime, gate: Gate, runs: Runs, outage: Outage) -> None:
+        self._guards = runtime.guards
+        self._clock = runtime.store.clock
         self._gate = gate
         self._runs = runs
         self._outage = outage

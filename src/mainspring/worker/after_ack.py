@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
-from mainspring.app import Mainspring
 from mainspring.guards import Ending, Recheck
 from mainspring.job import Claim, Inserted, Move, NewJob, Outcome, Status
+from mainspring.runtime import Runtime
 from mainspring.worker.reporter import Reporter
 from mainspring.worker.run import Run, Stop
 
@@ -24,10 +24,10 @@ class AfterAck:
     `confirmed`, `committed` and `lost` report and take note; `settle` does the work that needs the store.
     """
 
-    def __init__(self, app: Mainspring, reporter: Reporter) -> None:
-        self._app = app
-        self._store = app.store
-        self._guards = app.guards
+    def __init__(self, runtime: Runtime, reporter: Reporter) -> None:
+        self._runtime = runtime
+        self._store = runtime.store
+        self._guards = runtime.guards
         self._reporter = reporter
         self._cancelled: list[str] = []
         self._ended: list[tuple[Claim, Ending | None]] = []
@@ -73,7 +73,7 @@ class AfterAck:
     def _announce(self, follow_ups: Sequence[NewJob]) -> None:
         """Announce follow-up jobs. Leave out those with a dedupe key: an ack does not say whether they were created."""
         created = [job for job in follow_ups if job.dedupe_key is None]
-        self._app.pipeline.announce(created, [Inserted(job.id, created=True) for job in created])
+        self._runtime.pipeline.announce(created, [Inserted(job.id, created=True) for job in created])
 
     # -- what is left to do ---------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class AfterAck:
                 if happened := await all_that_happened(suspended):
                     await self._store.wake(dict.fromkeys(happened, ALL_WAITING))
                 suspended = {}
-                await self._app.jobs.cancel_children(cancelled, "mainspring")
+                await self._runtime.jobs.cancel_children(cancelled, "mainspring")
             except BaseException:
                 self._ended = ended + self._ended
                 self._cancelled = cancelled + self._cancelled

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from mainspring.app import Mainspring
 from mainspring.clock import DOUBT, GREAT_LEAP, SKEW, Millis, SteadyClock, duration, elapsed_by, to_datetime
 from mainspring.events import ClockHeld, ClockSettled
 from mainspring.job import Job, Status
 from mainspring.log import get_log
+from mainspring.runtime import Runtime
 from mainspring.stores.documents import By
 from mainspring.stores.protocol import Action, Edit, Filter, Timekeeping
 
@@ -30,9 +30,9 @@ RETENTION_WAITS = (
 class ClockWatch:
     """The clock watch of one worker."""
 
-    def __init__(self, app: Mainspring) -> None:
-        self._app = app
-        self._clock = app.store.clock
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._clock = runtime.store.clock
         self._offset: Millis | None = None  # at the last look; None at first, as the store may not be open yet
         self._held: Millis = 0  # the departure of the clock that was reported
         self._kept_at = float("-inf")
@@ -46,12 +46,12 @@ class ClockWatch:
         jump = self._jump()
         if abs(jump) > SKEW:
             log.warning("clock_settled", by=jump / 1000)
-            self._app.bus.emit(ClockSettled(by=jump / 1000))
+            self._runtime.bus.emit(ClockSettled(by=jump / 1000))
         if jump > GREAT_LEAP:
             self._doubt(DOUBT)
         self._went_back = max(self._went_back, self._keep_time(at_once=jump != 0), -jump)
         if self._went_back:
-            await put_right(self._app, self._went_back)  # if that fails, the next look tries again
+            await put_right(self._runtime, self._went_back)  # if that fails, the next look tries again
             self._went_back = 0
 
     def may_delete(self) -> bool:
@@ -60,7 +60,7 @@ class ClockWatch:
         It may not for a while after a great leap forward: what a wrong clock deletes is lost.
         """
         left = self._doubted_until - self._elapsed()
-        self._app.contact.clock = "" if left <= 0 else RETENTION_WAITS.format(hours=left / HOUR)
+        self._runtime.contact.clock = "" if left <= 0 else RETENTION_WAITS.format(hours=left / HOUR)
         return left <= 0
 
     def _tell_of_departure(self) -> None:
@@ -68,12 +68,12 @@ class ClockWatch:
         by = 0 if departure is None else departure.by
         if by and abs(by - self._held) > SKEW:
             log.warning("clock_jumped", by=by / 1000)
-            self._app.bus.emit(ClockHeld(by=by / 1000))
+            self._runtime.bus.emit(ClockHeld(by=by / 1000))
             self._held = by
         elif self._held and not by:
             if not self._jump(peek=True):
                 log.info("clock_returned", by=-self._held / 1000)
-                self._app.bus.emit(ClockSettled(by=0.0))
+                self._runtime.bus.emit(ClockSettled(by=0.0))
             self._held = 0
 
     def _jump(self, *, peek: bool = False) -> Millis:
@@ -88,7 +88,7 @@ class ClockWatch:
 
     def _keep_time(self, *, at_once: bool) -> Millis:
         """Return by how much the clock has gone back since a worker last stored the time; 0 if it has not."""
-        store, now = self._app.store, self._clock.monotonic()
+        store, now = self._runtime.store, self._clock.monotonic()
         if not isinstance(store, Timekeeping) or not (at_once or now - self._kept_at >= KEEP_EVERY):
             return 0
         self._kept_at = now
@@ -115,18 +115,18 @@ class ClockWatch:
         return now - before if after - before < SKEW else None
 
 
-async def put_right(app: Mainspring, by: Millis) -> None:
+async def put_right(runtime: Runtime, by: Millis) -> None:
     """Move what was planned by a clock that went back since; otherwise it would wait until that time comes again."""
-    await app.timers.clock_went_back(by)
-    now = app.store.clock.now()
+    await runtime.timers.clock_went_back(by)
+    now = runtime.store.clock.now()
     new = Filter(statuses=(Status.PENDING,), created_after=to_datetime(now + SKEW))
-    due = [job.id async for job in app.jobs.all(new) if job.run_at <= job.created_at]
+    due = [job.id async for job in runtime.jobs.all(new) if job.run_at <= job.created_at]
     retries = Filter(statuses=(Status.RETRYING,), due_after=to_datetime(now + SKEW))
-    moved = {job.id: at async for job in app.jobs.all(retries) if (at := retry_time(job, now)) is not None}
+    moved = {job.id: at async for job in runtime.jobs.all(retries) if (at := retry_time(job, now)) is not None}
     for begin in range(0, len(due), PAGE_SIZE):
-        await move(app, due[begin : begin + PAGE_SIZE], now)
+        await move(runtime, due[begin : begin + PAGE_SIZE], now)
     for job_id, at in moved.items():
-        await move(app, [job_id], at)
+        await move(runtime, [job_id], at)
     log.warning("clock_went_back", due=len(due), retries=len(moved))
 
 
@@ -138,6 +138,6 @@ def retry_time(job: Job, now: Millis) -> Millis | None:
     return now + duration(job.run_at - job.started_at)
 
 
-async def move(app: Mainspring, ids: list[str], at: Millis) -> None:
+async def move(runtime: Runtime, ids: list[str], at: Millis) -> None:
     by = By("mainspring", "the clock went back: it was enqueued or put off by a clock that was ahead")
-    await app.store.change(Action.EDIT, Filter(ids=tuple(ids)), by, edit=Edit(run_at=at), limit=PAGE_SIZE)
+    await runtime.store.change(Action.EDIT, Filter(ids=tuple(ids)), by, edit=Edit(run_at=at), limit=PAGE_SIZE)

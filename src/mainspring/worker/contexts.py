@@ -6,11 +6,11 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from mainspring.app import Mainspring
 from mainspring.context import Context
 from mainspring.durable_calls import RecordedCalls
 from mainspring.features.breakers.call import Passage
 from mainspring.features.durable.run import DurableRun
+from mainspring.runtime import Runtime
 from mainspring.stores.protocol import Completion
 from mainspring.worker import outcomes
 from mainspring.worker.progress import Progress
@@ -21,9 +21,9 @@ from mainspring.worker.threads import Threads
 class Contexts:
     """Makes the contexts of one worker's runs; belongs to one event loop."""
 
-    def __init__(self, app: Mainspring, worker: str, progress: Progress, threads: Threads) -> None:
-        self._app = app
-        self._store = app.store
+    def __init__(self, runtime: Runtime, worker: str, progress: Progress, threads: Threads) -> None:
+        self._runtime = runtime
+        self._store = runtime.store
         self._worker = worker
         self._progress = progress
         self._threads = threads
@@ -40,7 +40,7 @@ class Contexts:
                 report=partial(self._progress.report, run),
                 transact=partial(self._transact, run),
                 durable=partial(self._durable, run) if durable else None,
-                passage=partial(Passage, self._app.breakers),
+                passage=partial(Passage, self._runtime.breakers),
             )
             if run.stop is not None:
                 run.context.stop(run.stop_reason or run.stop)
@@ -49,8 +49,8 @@ class Contexts:
     def _durable(self, run: Run) -> RecordedCalls:
         """Create the durable part of the context. Any thread may call this."""
         run.durable = DurableRun(
-            self._app.services,
-            self._app.pipeline,
+            self._runtime.services,
+            self._runtime.pipeline,
             run.claim,
             loop=self._loop,
             task=run.slot,

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from mainspring.app import Mainspring
 from mainspring.chunk import MAX_CHUNK_SIZE
 from mainspring.clock import since_boot
 from mainspring.errors import StoreError
+from mainspring.runtime import Runtime
 from mainspring.stores.protocol import EVERY_QUEUE, Claims, Want
 from mainspring.task import Task
 from mainspring.worker.admission import Admission
@@ -35,7 +35,7 @@ class Intake:
 
     def __init__(
         self,
-        app: Mainspring,
+        runtime: Runtime,
         settings: WorkerSettings,
         gate: Gate,
         runs: Runs,
@@ -45,8 +45,8 @@ class Intake:
         unknown: UnknownTasks,
         outage: Outage,
     ) -> None:
-        self._app = app
-        self._store = app.store
+        self._runtime = runtime
+        self._store = runtime.store
         self._settings = settings
         self._gate = gate
         self._runs = runs
@@ -148,7 +148,7 @@ class Intake:
     def _hand_back_late(self, claims: Claims) -> None:
         """Start none of these jobs: this process was stopped meanwhile, and another worker may have taken them over."""
         for claim in claims.jobs:
-            task = cast("Task[..., Any, Any]", self._app.task_named(claim.task))
+            task = cast("Task[..., Any, Any]", self._runtime.task_named(claim.task))
             self._runs.end(Run(claim, task, self._loop.time()), Stop.CROWDED)
         claims.jobs = []
 

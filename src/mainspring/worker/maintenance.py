@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from mainspring.app import Mainspring
 from mainspring.clock import Millis
 from mainspring.job import Status
+from mainspring.runtime import Runtime
 from mainspring.stores.protocol import Measured, StalledRun
 from mainspring.worker import outcomes
 from mainspring.worker.after_ack import AfterAck
@@ -26,14 +26,14 @@ class Maintenance:
 
     def __init__(
         self,
-        app: Mainspring,
+        runtime: Runtime,
         reporter: Reporter,
         after_ack: AfterAck,
         heartbeat: Heartbeat,
         stopping: asyncio.Event,
     ) -> None:
-        self._app = app
-        self._store = app.store
+        self._runtime = runtime
+        self._store = runtime.store
         self._reporter = reporter
         self._after_ack = after_ack
         self._heartbeat = heartbeat
@@ -43,13 +43,13 @@ class Maintenance:
         self._pruned_at = self._loop.time()
         self._clock_offset = self._offset()
         self._must_recover = False
-        self._watch = ClockWatch(app)
+        self._watch = ClockWatch(runtime)
 
     async def look_after_others(self, every: float) -> None:
         """Take over from dead workers and delete what is old. The worker calls this every `every` seconds."""
         await self._watch.look()
         if isinstance(self._store, Measured):
-            self._app.contact.measured(self._store.measures())
+            self._runtime.contact.measured(self._store.measures())
         await self._leave_time_to_wake(every)
         await self._take_over()
         self._looked_at = self._loop.time()
@@ -64,11 +64,11 @@ class Maintenance:
                 self._after_ack.cancelled(takeover.job_id)
         self._must_recover = self._must_recover or bool(reaped.dead)
         if self._must_recover:
-            await self._app.timers.recover()
+            await self._runtime.timers.recover()
             self._must_recover = False
 
     def _after_stall(self, run: StalledRun) -> Millis | None:
-        return outcomes.after_stall(self._app.task_named(run.task), run)
+        return outcomes.after_stall(self._runtime.task_named(run.task), run)
 
     async def _leave_time_to_wake(self, every: float) -> None:
         """After a long pause, wait before any worker is declared dead: for half a lease, and for our own heartbeat.

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import version
 
-from mainspring.app import Mainspring
 from mainspring.errors import StoreError, StoreUnavailable
 from mainspring.features.batches.api import TASK as TASK_OF_BATCHES
 from mainspring.log import get_log
+from mainspring.runtime import Runtime
 from mainspring.stores.protocol import Wake, WorkerInfo
 from mainspring.worker.outage import Backoff, Outage
 from mainspring.worker.settings import WorkerSettings
@@ -25,10 +25,10 @@ class Membership:
     """The membership of one worker. The store calls `on_wake` when there may be something to do."""
 
     def __init__(
-        self, app: Mainspring, settings: WorkerSettings, outage: Outage, on_wake: Callable[[Wake], None]
+        self, runtime: Runtime, settings: WorkerSettings, outage: Outage, on_wake: Callable[[Wake], None]
     ) -> None:
-        self._app = app
-        self._store = app.store
+        self._runtime = runtime
+        self._store = runtime.store
         self._settings = settings
         self._outage = outage
         self._on_wake = on_wake
@@ -53,7 +53,7 @@ class Membership:
                 self._outage.worked("join")
                 self._log_start()
                 return True
-        self._app.contact.forget(self._settings.id)
+        self._runtime.contact.forget(self._settings.id)
         return False
 
     async def announce_tasks(self) -> None:
@@ -65,10 +65,10 @@ class Membership:
     async def leave(self) -> None:
         with contextlib.suppress(StoreError):  # then the other workers will notice that this one is gone
             await self._store.leave(self._settings.id)
-        self._app.contact.forget(self._settings.id)
+        self._runtime.contact.forget(self._settings.id)
 
     def _known_tasks(self) -> frozenset[str]:
-        return frozenset([*self._app.tasks, TASK_OF_BATCHES])
+        return frozenset([*self._runtime.tasks, TASK_OF_BATCHES])
 
     def _info(self) -> WorkerInfo:
         return WorkerInfo(
@@ -84,7 +84,7 @@ class Membership:
         )
 
     def _log_start(self) -> None:
-        worker, tasks = self._settings.id, sorted(self._app.tasks)
+        worker, tasks = self._settings.id, sorted(self._runtime.tasks)
         log.info("worker_started", worker=worker, queues=self.queues, tasks=tasks, store=self._store.url)
         if not tasks:
             advice = "import the modules that declare tasks where the application is made"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from mainspring.app import Mainspring
+from mainspring.runtime import Runtime
 from mainspring.stores.protocol import Wake
 from mainspring.worker.acker import Acker
 from mainspring.worker.admission import Admission, StartCheck
@@ -37,17 +37,17 @@ class Parts:
 
     def __init__(
         self,
-        app: Mainspring,
+        runtime: Runtime,
         settings: WorkerSettings,
         stopping: asyncio.Event,
         on_wake: Callable[[Wake], None],
         make_executor: Callable[..., Executor] = Executor,
     ) -> None:
-        store, worker = app.store, settings.id
-        self.outage = outage = Outage(worker, app.contact)
-        reporter = Reporter(app.bus, worker, log_completions=settings.log_completions)
+        store, worker = runtime.store, settings.id
+        self.outage = outage = Outage(worker, runtime.contact)
+        reporter = Reporter(runtime.bus, worker, log_completions=settings.log_completions)
 
-        self.after_ack = AfterAck(app, reporter)
+        self.after_ack = AfterAck(runtime, reporter)
         self.acker = Acker(store, self.after_ack, outage, delay=settings.ack_delay)
         stuck = StuckSlots(worker, store.stall_grace / 1000)
         self.runs = Runs(self.acker, self.after_ack, reporter, stuck, store.clock)
@@ -56,18 +56,18 @@ class Parts:
         self.gate = Gate(store, worker, self.runs, self.heartbeat, reporter)
 
         threads = Threads()
-        contexts = Contexts(app, worker, self.progress, threads)
-        check = StartCheck(app, self.gate, self.runs, outage)
+        contexts = Contexts(runtime, worker, self.progress, threads)
+        check = StartCheck(runtime, self.gate, self.runs, outage)
         self.executor = make_executor(
-            contexts, check, app.middleware, threads, processes=settings.child_processes, clock=store.clock
+            contexts, check, runtime.middleware, threads, processes=settings.child_processes, clock=store.clock
         )
         runner = Runner(self.gate, check, self.executor, self.runs)
         self.slots = SlotPool(settings.concurrency, self.runs.ready, runner)
-        self.admission = Admission(app, self.gate, self.runs, self.slots, after_ack=self.after_ack)
-        self.membership = Membership(app, settings, outage, on_wake)
-        self.unknown_tasks = UnknownTasks(app, worker, outage)
+        self.admission = Admission(runtime, self.gate, self.runs, self.slots, after_ack=self.after_ack)
+        self.membership = Membership(runtime, settings, outage, on_wake)
+        self.unknown_tasks = UnknownTasks(runtime, worker, outage)
         self.intake = Intake(
-            app, settings, self.gate, self.runs, self.admission,
+            runtime, settings, self.gate, self.runs, self.admission,
             membership=self.membership, unknown=self.unknown_tasks, outage=outage,
         )  # fmt: skip
-        self.maintenance = Maintenance(app, reporter, self.after_ack, self.heartbeat, stopping)
+        self.maintenance = Maintenance(runtime, reporter, self.after_ack, self.heartbeat, stopping)

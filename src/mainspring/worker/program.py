@@ -62,7 +62,7 @@ class Program:
             with contextlib.suppress(WorkerStuck):  # it is logged, and the exit code tells it
                 await self._worker.serve()
         finally:
-            await self._worker.app.close()
+            await self._worker.runtime.close()
         return self._worker.exit_code
 
     def be_patient(self) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from mainspring.app import Mainspring
 from mainspring.events import TaskUnknown
 from mainspring.log import get_log
+from mainspring.runtime import Runtime
 from mainspring.worker.outage import Outage
 
 log = get_log("mainspring.worker")
@@ -24,8 +24,8 @@ class UnknownTasks:
     event loop.
     """
 
-    def __init__(self, app: Mainspring, worker: str, outage: Outage) -> None:
-        self._app = app
+    def __init__(self, runtime: Runtime, worker: str, outage: Outage) -> None:
+        self._runtime = runtime
         self._worker = worker
         self._outage = outage
         self._met: set[str] = set()  # tasks that this worker does not know
@@ -46,13 +46,15 @@ class UnknownTasks:
     async def look(self) -> None:
         if not self._met:
             return
-        stats = await self._app.store.stats()
+        stats = await self._runtime.store.stats()
         self._met &= {stat.task for stat in stats.due_tasks}
         unknown = {(stat.task, stat.queue): stat for stat in stats.unknown_tasks if stat.task in self._met}
         for key in sorted(unknown.keys() - self._told):
             stat = unknown[key]
             log.warning("task_unknown", task=stat.task, queue=stat.queue, due=stat.due, worker=self._worker)
-            self._app.bus.emit(TaskUnknown(task=stat.task, queue=stat.queue, due=stat.due, oldest_due=stat.oldest_due))
+            self._runtime.bus.emit(
+                TaskUnknown(task=stat.task, queue=stat.queue, due=stat.due, oldest_due=stat.oldest_due)
+            )
         self._told = set(unknown)
         if not self._met:
             self._news.clear()

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Self, Unpack
+from typing import Protocol, Self, Unpack
 
-from mainspring.app import Mainspring
 from mainspring.errors import ConfigurationError, WorkerStuck
 from mainspring.events import WorkerStarted, WorkerStopped
 from mainspring.log import get_log
+from mainspring.runtime import Runtime
 from mainspring.stores.protocol import Claims, Wake
 from mainspring.worker import unknown_tasks
 from mainspring.worker.background import Background
@@ -32,6 +32,13 @@ STOP_TIMEOUT = 3.0  # seconds that stopped handlers have to end, after the grace
 WRITE_TIMEOUT = 3.0  # seconds that the store has to take their outcomes, after that
 
 
+class HasRuntime(Protocol):
+    """An application: `Mainspring`."""
+
+    @property
+    def runtime(self) -> Runtime: ...
+
+
 class Worker:
     """`Worker(app, queues=["mail", "default"], concurrency=50).run()`; see WorkerSettings.
 
@@ -39,12 +46,12 @@ class Worker:
     """
 
     def __init__(
-        self, app: Mainspring, settings: WorkerSettings | None = None, **options: Unpack[WorkerOptions]
+        self, app: HasRuntime, settings: WorkerSettings | None = None, **options: Unpack[WorkerOptions]
     ) -> None:
         if settings is not None and options:
             msg = f"give settings or {', '.join(options)}, not both: the settings say everything"
             raise ConfigurationError(msg)
-        self.app = app
+        self.runtime = app.runtime
         self.settings = settings or WorkerSettings.of(**options)
         self.id = self.settings.id
         self._make_executor: Callable[..., Executor] = Executor
@@ -99,7 +106,7 @@ class Worker:
     def _prepare(self) -> Parts:
         """Make what belongs to the running event loop."""
         self._some_due, self._state_changed = asyncio.Event(), asyncio.Event()
-        self._parts = Parts(self.app, self.settings, self._stopping, self._on_wake, self._make_executor)
+        self._parts = Parts(self.runtime, self.settings, self._stopping, self._on_wake, self._make_executor)
         if self._stopping.is_set():
             self._parts.gate.shut()
         return self._parts
@@ -115,7 +122,7 @@ class Worker:
         parts = self.parts
         parts.heartbeat.start()
         acks = asyncio.create_task(parts.acker.serve(), name="mainspring-acks")
-        self.app.bus.emit(WorkerStarted(worker=self.id, queues=tuple(parts.membership.queues)))
+        self.runtime.bus.emit(WorkerStarted(worker=self.id, queues=tuple(parts.membership.queues)))
         try:
             yield
         finally:
@@ -129,8 +136,8 @@ class Worker:
             await parts.heartbeat.stop()
             await parts.membership.leave()
             log.info("worker_stopped", worker=self.id, abandoned=self._abandoned)
-            self.app.bus.emit(WorkerStopped(worker=self.id, released=parts.after_ack.released))
-            await self.app.bus.flush()
+            self.runtime.bus.emit(WorkerStopped(worker=self.id, released=parts.after_ack.released))
+            await self.runtime.bus.flush()
 
     async def _until_stopped(self, loops: Sequence[asyncio.Task[None]]) -> None:
         """Wait for `stop`. Raise if a loop ends before that: without it the worker would look alive and do nothing."""
@@ -188,7 +195,7 @@ class Worker:
 
     async def _run_due(self) -> Claims:
         parts = self.parts
-        next_timer = await self.app.timers.run_due()
+        next_timer = await self.runtime.timers.run_due()
         claims = await parts.intake.take_due()
         await parts.runs.idle.wait()
         await self._settle()  # then the jobs that guards have woken are due
@@ -202,7 +209,7 @@ class Worker:
         """Return when the outcomes of all runs that have ended are written, and what follows from them is done."""
         await self.parts.acker.flush()
         await self.parts.after_ack.settle()
-        await self.app.guards.settled()
+        await self.runtime.guards.settled()
 
     # -- loops ----------------------------------------------------------------------------------
 
@@ -223,7 +230,7 @@ class Worker:
         """Look at breakers that another process has opened or closed."""
         await self._state_changed.wait()
         self._state_changed.clear()
-        await self.app.breakers.refresh()
+        await self.runtime.breakers.refresh()
 
     async def _timer_step(self) -> None:
         """Fire what is due. Other workers do the same; the second one finds that it is done."""
@@ -231,9 +238,9 @@ class Worker:
         now = asyncio.get_running_loop().time()
         if now - self._refreshed_at >= REFRESH_EVERY:
             await self._reconcile()
-            await self.app.timers.refresh()
+            await self.runtime.timers.refresh()
             self._refreshed_at = now
-        await sleep_until(await self.app.timers.run_due(), self.app.store.clock, self._some_due)
+        await sleep_until(await self.runtime.timers.run_due(), self.runtime.store.clock, self._some_due)
 
     async def _reconcile(self) -> None:
         """Write the schedules of the code to the store, once.
@@ -241,7 +248,7 @@ class Worker:
         While programs are being replaced, the last one to start has the newest code, and the others must not undo it.
         """
         if not self._reconciled:
-            await self.app.schedules.reconcile()
+            await self.runtime.schedules.reconcile()
             self._reconciled = True
 
     async def _maintenance_step(self) -> None:

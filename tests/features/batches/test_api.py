@@ -168,14 +168,14 @@ async def test_several_pages_of_members(app: Mainspring, kit: Kit, monkeypatch: 
 
 async def test_who_died_while_putting_it_in(app: Mainspring, kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that does not put in many jobs at once: some are there, some never come, and it is not taken for done."""
-    insert = app.pipeline.insert
+    insert = app.runtime.pipeline.insert
 
     async def half(jobs: list[NewJob], connection: Any = None) -> Any:
         await insert([jobs[0], jobs[-1]], connection)
         msg = "the power is gone"
         raise OSError(msg)
 
-    monkeypatch.setattr(app.pipeline, "insert", half)
+    monkeypatch.setattr(app.runtime.pipeline, "insert", half)
     with pytest.raises(OSError, match="power"):
         await app.batch([work(app, "a"), work(app, "b"), work(app, "c")], **follow_ups(app))
     await kit.time.advance(minutes=50)
@@ -263,7 +263,7 @@ async def test_one_that_never_came_in(app: Mainspring, kit: Kit, monkeypatch: py
     async def nothing(jobs: list[NewJob], connection: Any = None) -> Any:
         raise OSError
 
-    monkeypatch.setattr(app.pipeline, "insert", nothing)
+    monkeypatch.setattr(app.runtime.pipeline, "insert", nothing)
     with pytest.raises(OSError):  # noqa: PT011
         await app.batch([work(app, "a")])
     (only,) = (await app.batches.list()).batches

@@ -158,10 +158,10 @@ async def test_what_was_replaced_can_be_retried_by_hand(app: Mainspring, kit: Ki
 
 async def test_it_is_told_like_any_other_duplicate(app: Mainspring, kit: Kit) -> None:
     told: list[JobDeduplicated] = []
-    app.bus.subscribe(JobDeduplicated, told.append)
+    app.runtime.bus.subscribe(JobDeduplicated, told.append)
     index = app.tasks["index"].using(replace="doc 7", delay=5)
     handles = [await index.enqueue(version=version) for version in (1, 2)]
-    await app.bus.flush()
+    await app.runtime.bus.flush()
     assert [(one.job_id, one.dedupe_key) for one in told] == [(handles[0].id, "doc 7")]
 
 

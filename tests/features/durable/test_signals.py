@@ -208,7 +208,7 @@ async def test_recovery_after_a_workers_death_calls_again_at_once(kit: Kit, monk
     job = await waiter(kit.app).enqueue("door")
     await kit.drain(raise_errors=True)
     await send_without_call(kit.store, monkeypatch, kit.app)
-    await kit.app.timers.recover()
+    await kit.app.runtime.timers.recover()
     await kit.drain(raise_errors=True)
     assert (await job.get()).result == "called"
 

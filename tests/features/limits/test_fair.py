@@ -257,11 +257,11 @@ async def test_calls_are_lost_only_if_nothing_of_the_key_is_ready() -> None:
         first, *_ = await work.enqueue_many([{"who": "a"}] * 3)
         await work.enqueue(who="b")
         kit.clock.advance(LOST_AFTER / 1000 + 1)
-        await app.timers.run_due()
+        await app.runtime.timers.run_due()
         assert await statuses(app) == {Status.PENDING: 2, Status.SUSPENDED: 2}  # nobody works: they may come yet
         await app.jobs.cancel(first.id)  # the call is lost with it
         kit.clock.advance(21)
-        await app.timers.run_due()
+        await app.runtime.timers.run_due()
         assert await statuses(app) == {Status.CANCELLED: 1, Status.PENDING: 2, Status.SUSPENDED: 1}
         await kit.drain()
         assert Counter(ran) == {"a": 2, "b": 1}
@@ -287,7 +287,7 @@ async def test_a_process_that_dies_before_it_calls_the_next_does_not_stop_the_li
         assert ran == ["a"]
         await work.enqueue(who="b")
         kit.clock.advance(LOST_AFTER / 1000 + 21)
-        await app.timers.run_due()  # while others' jobs are ready
+        await app.runtime.timers.run_due()  # while others' jobs are ready
         assert await statuses(app) == {Status.COMPLETED: 1, Status.PENDING: 2, Status.SUSPENDED: 1}
         await kit.drain()
         assert Counter(ran) == {"a": 3, "b": 1}

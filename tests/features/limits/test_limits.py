@@ -224,7 +224,7 @@ async def test_a_call_that_got_lost_is_made_up_for() -> None:
     async with manual(app) as kit:
         lost = NewJob("018f0000-0000-7000-8000-000000000000", "work", '{"who": "a"}', waits_for="limit:work")
         lost.run_at = 253_402_214_400_000
-        await app.pipeline.insert([lost])
+        await app.runtime.pipeline.insert([lost])
         state = Slots(1, {"gone": 7}, waiting=True)
         due_at = kit.clock.now() + 20_000
         write = Write(Key(COLLECTION, "limit:work", ""), json.dumps(state.to_data()), due_at=due_at)
@@ -272,7 +272,9 @@ async def test_a_key_function_that_knows_no_key_any_more_makes_a_dead_letter() -
 async def test_a_payload_that_the_task_does_not_take_any_more_is_told_as_ever() -> None:
     app = Mainspring("memory://")
     work(app, Crowd(), Limit(1, key=lambda p: p.who), max_attempts=1)
-    await app.pipeline.insert([NewJob("018f0000-0000-7000-8000-000000000000", "work", '{"whom": "a"}', max_attempts=1)])
+    await app.runtime.pipeline.insert(
+        [NewJob("018f0000-0000-7000-8000-000000000000", "work", '{"whom": "a"}', max_attempts=1)]
+    )
     await app.worker().drain()
     (job,) = [job async for job in app.jobs.all()]
     assert job.status is Status.DEAD_LETTER

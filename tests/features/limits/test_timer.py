@@ -53,7 +53,7 @@ async def test_jobs_suspended_without_a_note_get_the_free_places(new_app: NewApp
     declare(app, Limit(2))
     await suspend(app, "limit:work", number=3)
     await keep(app, "limit:work", Slots(2))
-    await app.timers.recover()
+    await app.runtime.timers.recover()
     assert await statuses(app) == {Status.PENDING: 2, Status.SUSPENDED: 1}
 
 
@@ -65,7 +65,7 @@ async def test_or_the_next_place_that_becomes_free(new_app: NewApp) -> None:
     (claim,) = (await app.store.claim("w", [Want(EVERY_QUEUE, 1)])).jobs
     await keep(app, "limit:work", Slots(1, {running.id: claim.token}))
     await suspend(app, "limit:work")
-    await app.timers.recover()
+    await app.runtime.timers.recover()
     state = await app.limits.get("work")
     assert state is not None
     assert (state.waiting, state.jobs) == (True, (running.id,))
@@ -76,7 +76,7 @@ async def test_the_place_of_a_run_that_is_gone_is_free(new_app: NewApp) -> None:
     declare(app, Limit(1))
     await suspend(app, "limit:work")
     await keep(app, "limit:work", Slots(1, {new_id(): 1}, waiting=True))
-    await app.timers.recover()
+    await app.runtime.timers.recover()
     assert await statuses(app) == {Status.PENDING: 1}
 
 
@@ -85,7 +85,7 @@ async def test_a_limit_that_nothing_waits_for_is_left_as_it_was(new_app: NewApp)
     declare(app, Limit(2))
     await app.store.open()
     await keep(app, "limit:work", Slots(2))
-    await app.timers.recover()
+    await app.runtime.timers.recover()
     state = await app.limits.get("work")
     assert state is not None
     assert not state.waiting
@@ -96,7 +96,7 @@ async def test_jobs_suspended_by_a_rate_get_its_tokens(new_app: NewApp) -> None:
     declare(app, Rate(2, per=60))
     await suspend(app, "rate:work", number=3)
     await keep(app, "rate:work", Bucket.full(2 / 60_000, 2, app.store.clock.now()))
-    await app.timers.recover()
+    await app.runtime.timers.recover()
     assert (await statuses(app))[Status.PENDING] >= 1
 
 
@@ -110,7 +110,7 @@ async def test_jobs_of_a_fair_key_that_are_not_out_of_the_line_are_not_counted(n
     await suspend(app, "fair:work=a", number=3)
     await work.enqueue(who="a")
     await keep(app, "fair:work", Turns(2, {}, waiting=True, called=2, called_at=app.store.clock.now()), "a")
-    await app.timers.recover()
+    await app.runtime.timers.recover()
     assert await statuses(app) == {Status.PENDING: 2, Status.SUSPENDED: 2}
 
 
@@ -127,7 +127,7 @@ async def test_limits_are_recovered_although_others_change_them(monkeypatch: pyt
         return await wake_next(self, *args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(LimitTimer, "_wake_next", beside_a_rival)
-    await app.timers.recover()
+    await app.runtime.timers.recover()
     assert await statuses(app) == {Status.PENDING: 1}
 
 

@@ -35,21 +35,25 @@ async def lose(app: Mainspring, *keys: Key | None) -> None:
 
 
 async def test_nobody_lacks_anything(app: Mainspring) -> None:
-    assert await repair.look(app.services, 100) == await repair.mend(app.services) == Lack(people=2)
+    assert await repair.look(app.runtime.services, 100) == await repair.mend(app.runtime.services) == Lack(people=2)
 
 
 async def test_a_list_is_written_anew(app: Mainspring) -> None:
     await lose(app, email_key("ana", ANA))
     assert (await app.people.find(email="ana@example.com")).people == []
-    assert await repair.look(app.services, 100) == await repair.mend(app.services) == Lack(people=2, unlisted=1)
+    assert (
+        await repair.look(app.runtime.services, 100)
+        == await repair.mend(app.runtime.services)
+        == Lack(people=2, unlisted=1)
+    )
     assert (await app.people.find(email="ana@example.com")).people == [ANA]
-    assert not await repair.look(app.services, 100)
+    assert not await repair.look(app.runtime.services, 100)
 
 
 async def test_a_plan_is_made_anew(app: Mainspring, kit: Kit, greeted: list[str]) -> None:
     (before,) = await app.store.documents([PLAN])
     await lose(app, PLAN, Key("occasion_kinds", "", "birthday"))
-    assert await repair.mend(app.services) == Lack(people=2, unplanned=1)
+    assert await repair.mend(app.runtime.services) == Lack(people=2, unplanned=1)
     (after,) = await app.store.documents([PLAN])
     assert (after.data, after.due_at) == (before.data, before.due_at)
     assert [one.kind for one in await app.occasions.upcoming()] == ["birthday"]
@@ -62,7 +66,7 @@ async def test_what_was_sent_is_not_sent_again(app: Mainspring, kit: Kit, greete
     (before,) = await app.store.documents([PLAN])
     await lose(app, PLAN)
     await app.jobs.delete_where(Filter(target_id="ana"))  # and what its key was held by
-    await repair.mend(app.services)
+    await repair.mend(app.runtime.services)
     (after,) = await app.store.documents([PLAN])
     assert json.loads(after.data) == json.loads(before.data)
     await kit.time.advance(hours=2)
@@ -75,7 +79,7 @@ async def test_an_entry_of_somebody_else_is_removed(app: Mainspring) -> None:
     assert old
     assert gone
     await app.store.write([Bundle((Write(old, "{}"), Write(gone, "{}")))])
-    assert await repair.mend(app.services) == Lack(people=2, strays=2)
+    assert await repair.mend(app.runtime.services) == Lack(people=2, strays=2)
     left = [one.key for one in await app.store.browse(Listing(EMAILS, None))]
     assert sorted(left) == sorted([email_key("ana", ANA), email_key("bob", BOB)])  # type: ignore[type-var]
 
@@ -84,7 +88,7 @@ async def test_whom_only_a_newer_version_can_read_is_left_to_it(app: Mainspring)
     data = {**json.loads(ANA.to_json({})), "quiet": "siesta"}
     await app.store.write([Bundle((Write(Key("people", "", "ana"), json.dumps(data)),))])
     await lose(app, PLAN)
-    assert await repair.mend(app.services) == Lack(people=2)
+    assert await repair.mend(app.runtime.services) == Lack(people=2)
     assert len(await app.store.browse(Listing(EMAILS, None))) == 2
 
 
@@ -98,6 +102,6 @@ async def test_who_changes_them_meanwhile_has_the_last_word(app: Mainspring, mon
         return await write(bundles)
 
     monkeypatch.setattr(app.store, "write", after_a_change)
-    await repair.mend(app.services)
+    await repair.mend(app.runtime.services)
     assert [one.id for one in (await app.people.find(email="lee@example.com")).people] == ["ana"]
     assert len(await app.store.browse(Listing(EMAILS, None))) == 2

@@ -172,10 +172,10 @@ async def test_zones_are_looked_at_once_more_by_who_understands_all(
 ) -> None:
     await rewrite(app, PLAN, "times", "days_before", value=3)
     monkeypatch.setattr("mainspring.features.people.timer.tzdata_version", lambda: "2099z")
-    await app.timers.refresh()
+    await app.runtime.timers.refresh()
     assert await kind_tzdata(app.store, "birthday") != "2099z"
     await rewrite(app, PLAN, "times", value=Times("UTC", "03-01", "09:00", "feb28", "3d").to_data())
-    await app.timers.refresh()
+    await app.runtime.timers.refresh()
     assert await kind_tzdata(app.store, "birthday") == "2099z"
 
 

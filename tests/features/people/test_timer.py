@@ -237,7 +237,7 @@ async def test_what_was_missed_is_caught_up_within_the_grace(app: Mainspring, ki
     )
     kit.clock.advance(at(2025, 6, 9, 21) - START)  # nobody works meanwhile
     await kit.drain(raise_errors=True)
-    await app.bus.flush()
+    await app.runtime.bus.flush()
     assert sorted(who for who, _, _ in sent) == ["late", "patient"]
     ledger = {who: (await app.occasions.ledger(who))[0] for who in ("late", "too late", "patient", "strict")}
     assert (ledger["late"].became, ledger["late"].late, ledger["late"].lateness) == ("fired", True, 60 * 3600)

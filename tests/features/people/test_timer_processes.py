@@ -66,10 +66,10 @@ async def test_many_schedulers_send_each_message_once(make: Make, clock: ManualC
     async with apps(make, 3) as several:
         await several[0].people.put_many(a_person(number) for number in range(250))
         clock.advance(timedelta(days=1))
-        await asyncio.gather(*(app.timers.run_due() for app in several))
+        await asyncio.gather(*(app.runtime.timers.run_due() for app in several))
         assert await keys(several[0]) == {f"p{number:03}:birthday:2026-03-02": 1 for number in range(250)}
         clock.advance(timedelta(days=365))
-        await asyncio.gather(*(app.timers.run_due() for app in several))
+        await asyncio.gather(*(app.runtime.timers.run_due() for app in several))
         assert set((await keys(several[0])).values()) == {1}
         assert len(await keys(several[0])) == 500
 
@@ -80,15 +80,15 @@ async def test_moves_and_fires_at_once(make: Make, clock: ManualClock) -> None:
         await one.people.put_many(a_person(number) for number in range(40))
         clock.advance(timedelta(hours=20))  # 09:00 in Berlin
         await asyncio.gather(
-            one.timers.run_due(),
+            one.runtime.timers.run_due(),
             other.people.apply(
                 [(f"p{n:03}", lambda known: known and known.with_changes(tz="America/New_York")) for n in range(40)]
             ),
-            one.timers.run_due(),
+            one.runtime.timers.run_due(),
         )
         for _ in range(3):
             clock.advance(timedelta(hours=6))
-            await asyncio.gather(one.timers.run_due(), other.timers.run_due())
+            await asyncio.gather(one.runtime.timers.run_due(), other.runtime.timers.run_due())
         assert await keys(one) == {f"p{number:03}:birthday:2026-03-02": 1 for number in range(40)}
         assert {person.tz for person in await one.people.list()} == {"America/New_York"}
 
@@ -151,7 +151,7 @@ async def test_on_dynamodb(clock: ManualClock) -> None:
     assert [one.person for one in await app.occasions.upcoming(limit=2)] == ["p001", "p000"]
     await app.people.delete("p002")
     clock.advance(timedelta(days=1))
-    await asyncio.gather(*(app.timers.run_due() for _ in range(3)))
+    await asyncio.gather(*(app.runtime.timers.run_due() for _ in range(3)))
     await app.worker().drain()
     assert len(sent) == len(set(sent)) == 19
     assert ("p001", "Asia/Tokyo") in sent
@@ -163,7 +163,10 @@ async def test_who_comes_second_leaves_a_burst_to_the_first(make: Make, clock: M
     async with applications(make, 2, lambda app: app.occasion("birthday")(greet)) as (one, other):
         await one.people.put_many(a_person(number) for number in range(PLANS_PER_WRITE + 10))
         clock.advance(timedelta(days=1))
-        timers = [OccasionTimer(app.services, app.pipeline, "birthday", app.tasks["greet"]) for app in (one, other)]
+        timers = [
+            OccasionTimer(app.runtime.services, app.runtime.pipeline, "birthday", app.tasks["greet"])
+            for app in (one, other)
+        ]
         due = await one.store.due("occasions.birthday", PLANS_AT_A_TIME)
         assert len(due.documents) == PLANS_PER_WRITE + 10
         answers = [await timer.fire(due.documents, due.now) for timer in timers]
@@ -188,12 +191,12 @@ async def test_a_halt_in_the_middle_of_a_burst_loses_nothing(make: Make, clock: 
             return await write(bundles)
 
         app.store.write = halt_later  # type: ignore[method-assign]
-        timer = OccasionTimer(app.services, app.pipeline, "birthday", app.tasks["greet"])
+        timer = OccasionTimer(app.runtime.services, app.runtime.pipeline, "birthday", app.tasks["greet"])
         due = await app.store.due("occasions.birthday", PLANS_AT_A_TIME)
         with pytest.raises(SystemHalted):
             await timer.fire(due.documents, due.now)
         assert await app.jobs.count() < people
-        await app.timers.run_due()
+        await app.runtime.timers.run_due()
         assert await app.jobs.count() == people
         assert max((await keys(app)).values()) == 1
 
@@ -207,10 +210,10 @@ async def test_a_burst_is_one_line_of_the_log(clock: ManualClock, caplog: pytest
     await app.people.put(a_person(30).with_changes(tz="America/New_York"))
     clock.advance(timedelta(hours=20))
     with caplog.at_level("INFO", "mainspring.occasions"):
-        await app.timers.run_due()
+        await app.runtime.timers.run_due()
         clock.advance(timedelta(days=1))
-        await app.timers.run_due()
-    await app.bus.flush()
+        await app.runtime.timers.run_due()
+    await app.runtime.bus.flush()
     lines = [record.getMessage() for record in caplog.records if record.name == "mainspring.occasions"]
     assert lines[0] == "occasions_sent kind='birthday' number=30"
     assert [line.split()[:2] for line in lines[1:]] == [["occasion_sent", "person='p030'"]]
@@ -230,8 +233,8 @@ async def test_many_of_one_kind_do_not_hold_up_another(clock: ManualClock, monke
     await app.people.put_many(a_person(number) for number in range(250))
     await app.people.put_occasion("p000", Occasion(kind="name-day", date="03-02"))
     clock.advance(timedelta(days=1))
-    await app.timers.run_due()
-    await app.bus.flush()
+    await app.runtime.timers.run_due()
+    await app.runtime.bus.flush()
     assert len(order) == 251
     assert order.index("name-day") <= 100
     await app.close()
@@ -247,10 +250,10 @@ async def test_plans_follow_a_new_tzdata(make: Make) -> None:
         wrong = right.next._replace(utc=right.next.utc + hour, due=right.next.due + hour)
         old = replace(right, next=wrong, tzdata="2000a")
         await app.store.write([Bundle((old.write(app.now()),))])
-        await app.timers.refresh()  # nothing says that there is a newer one
+        await app.runtime.timers.refresh()  # nothing says that there is a newer one
         assert (await app.occasions.next("p001"))[0].due == wrong.due
         await app.store.write([Bundle((Write(Key("occasion_kinds", "", "birthday"), '{"tzdata": "2000a"}'),))])
-        await app.timers.refresh()
+        await app.runtime.timers.refresh()
         assert (await app.occasions.next("p001"))[0].due == right.next.due
         (kind,) = await app.store.documents([Key("occasion_kinds", "", "birthday")])
         assert tzdata_version() in kind.data
@@ -262,7 +265,7 @@ async def test_one_that_cannot_be_read_is_in_nobodys_way(make: Make, clock: Manu
         await app.store.write([Bundle((odd,))])
         await app.people.put(a_person(1))
         clock.advance(timedelta(days=1))
-        next_at = await app.timers.run_due()
+        next_at = await app.runtime.timers.run_due()
         assert next_at is not None
         assert next_at > clock.now()
         assert len(await keys(app)) == 1
@@ -292,7 +295,7 @@ async def test_a_year_of_outages_jumping_clocks_and_people_who_move(make: Make, 
             clock.shift(timedelta(hours=chance.choice([-1, 0, 0, 1])))
             up = chance.sample(several, chance.choice([1, 2, 3]))
             moves = [up[0].people.update(who, tz=chance.choice(zones)) for who in chance.sample(ids, 3)]
-            await asyncio.gather(*(app.timers.run_due() for app in up), *moves)
+            await asyncio.gather(*(app.runtime.timers.run_due() for app in up), *moves)
         made = await keys(several[0])
         assert set(made.values()) == {1}
         for who in ids:

@@ -172,7 +172,7 @@ async def test_what_happened_is_told(app: Mainspring, kit: Kit, note: Note) -> N
     await app.schedules.put("a", "every 1h", note.prepare())
     kit.clock.advance(timedelta(hours=3))
     await kit.drain()
-    await app.bus.flush()
+    await app.runtime.bus.flush()
     assert [type(event) for event in told] == [ScheduleSkipped, ScheduleFired]
     assert (told[0].schedule, getattr(told[0], "reason", None), getattr(told[0], "count", None)) == (
         "a",

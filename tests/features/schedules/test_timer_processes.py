@@ -58,7 +58,7 @@ async def test_many_schedulers_fire_each_occurrence_once(make: Make, clock: Manu
             await first.schedules.put(f"s{number}", Every("1m"), job_of(first))
         for _ in range(10):
             clock.advance(60)
-            await asyncio.gather(*(app.timers.run_due() for app in several))
+            await asyncio.gather(*(app.runtime.timers.run_due() for app in several))
         jobs = [job async for job in first.jobs.all()]
         assert len(jobs) == 40
         for number in range(4):
@@ -82,7 +82,7 @@ async def test_a_change_and_a_fire_at_once_are_both_done(make: Make, clock: Manu
         await one.schedules.put("a", Every("1m"), job_of(one))
         for _ in range(5):
             clock.advance(60)
-            await asyncio.gather(one.timers.run_due(), other.schedules.pause("a", until=one.now()))
+            await asyncio.gather(one.runtime.timers.run_due(), other.schedules.pause("a", until=one.now()))
         stored = await one.schedules.get("a")
         assert stored.schedule.pause is not None
         entries = await one.schedules.ledger("a")
@@ -98,7 +98,7 @@ async def test_a_fire_just_before_a_deletion_stays_in_the_ledger(make: Make, clo
 
         async def late(bundles: Any) -> Any:
             if not calls:
-                calls.append(await other.timers.run_due())
+                calls.append(await other.runtime.timers.run_due())
             return await write(bundles)
 
         one.store.write = late  # type: ignore[method-assign]
@@ -236,7 +236,7 @@ async def test_one_that_cannot_be_read_is_in_nobodys_way(make: Make, clock: Manu
         await app.store.write([Bundle((Write(Key("schedules", "", "0"), '{"new": 1}', due_at=clock.now() - 1000),))])
         await app.schedules.put("a", Every("1m"), job_of(app))
         clock.advance(60)
-        next_at = await app.timers.run_due()
+        next_at = await app.runtime.timers.run_due()
         assert next_at is not None
         assert next_at > clock.now()
         assert await app.jobs.count() == 1
@@ -249,7 +249,7 @@ async def test_next_times_follow_a_new_tzdata(make: Make, clock: ManualClock) ->
         wrong = replace(stored.next, utc=stored.next.utc + timedelta(hours=1), offset=timedelta(0))
         old = replace(stored, tzdata="2000a", next=wrong)
         await app.store.write([Bundle((old.write(),))])
-        await app.timers.refresh()
+        await app.runtime.timers.refresh()
         after = await app.schedules.get("a")
         assert (after.next, after.tzdata) == (stored.next, tzdata_version())
 
@@ -260,7 +260,7 @@ async def test_a_newer_programs_tzdata_is_left_alone(clock: ManualClock) -> None
     stored = await app.schedules.put("a", "daily 09:00", job_of(app))
     newer = replace(stored, tzdata="9999z")
     await app.store.write([Bundle((newer.write(),))])
-    await app.timers.refresh()
+    await app.runtime.timers.refresh()
     assert (await app.schedules.get("a")).tzdata == "9999z"
 
 
@@ -275,9 +275,9 @@ async def test_what_a_program_with_an_older_tzdata_fires_is_set_right_again(
             stored = await app.schedules.put("a", "daily 07:00", job_of(app), tz=CHANGED)
         assert stored.tzdata == newer.version
         clock.advance(timedelta(days=1))
-        await app.timers.run_due()
+        await app.runtime.timers.run_due()
         with PACKAGED.reading(newer):
-            await app.timers.refresh()
+            await app.runtime.timers.refresh()
         after = await app.schedules.get("a")
         assert after.tzdata == newer.version
         assert after.next

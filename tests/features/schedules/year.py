@@ -170,10 +170,10 @@ class World:
         try:
             with PACKAGED.reading(process.zones):
                 if process.starting or self._rng.random() < 0.2:
-                    await process.app.timers.refresh()
+                    await process.app.runtime.timers.refresh()
                 process.starting = False
                 self.looks.add(self.now())
-                await process.app.timers.run_due()
+                await process.app.runtime.timers.run_due()
         except Died:
             await self.end(process)
 

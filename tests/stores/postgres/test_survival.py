@@ -149,7 +149,7 @@ async def test_connections_that_break_one_by_one_are_not_an_outage(
                 jobs.append((await work.enqueue(n=0)).id)
             await ended(app, *jobs)
             await eventually(lambda: not worker.parts.runs.held)
-        await app.bus.flush()
+        await app.runtime.bus.flush()
     for event in ("store_unavailable", "store_back", "heartbeat_failed", "loop_failed", "ack_failed"):
         assert not fields_of(caplog, event), event
     assert lost == []

@@ -133,7 +133,7 @@ def shop(store: SqliteStore) -> Iterator[Mainspring]:
     async def greet(name: str) -> None: ...
 
     yield app
-    app.services.portal.close()
+    app.runtime.services.portal.close()
 
 
 async def in_thread(work: Callable[[], T]) -> T:

@@ -1,0 +1,164 @@
+"""The parts of an application, connected: what its workers and tools use."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from mainspring.context import Context
+from mainspring.errors import InvalidPerson, UnknownTask
+from mainspring.events import Bus
+from mainspring.features.batches import api as batches
+from mainspring.features.batches.api import Batches
+from mainspring.features.batches.feature import BatchGuard
+from mainspring.features.breakers.api import Breakers
+from mainspring.features.breakers.feature import BreakerGuard
+from mainspring.features.debounce.feature import NewestOnly
+from mainspring.features.delivery.feature import Delivery
+from mainspring.features.delivery.options import LocalHours
+from mainspring.features.dependencies.feature import Dependencies
+from mainspring.features.durable.feature import ParentGuard
+from mainspring.features.durable.signals import SignalTimer
+from mainspring.features.expiry.feature import Expiry
+from mainspring.features.limits import Limits
+from mainspring.features.limits.timer import LimitTimer
+from mainspring.guards import Guards
+from mainspring.health import Contact
+from mainspring.jobs import Jobs
+from mainspring.middleware import Middleware
+from mainspring.options import DefaultOptions, Defaults
+from mainspring.pipeline import Pipeline
+from mainspring.services import Services
+from mainspring.stores.protocol import Store
+from mainspring.task import Task, TaskServices
+from mainspring.timers import Timers
+
+if TYPE_CHECKING:
+    from mainspring.features.people.api import People
+    from mainspring.features.people.occasions import Occasions
+    from mainspring.features.schedules.api import Schedules
+
+
+class Runtime:
+    """All parts of one application. `Mainspring` is what users see of it."""
+
+    def __init__(self, store: Store, defaults: DefaultOptions) -> None:
+        self.tasks: dict[str, Task[..., Any, Any]] = {}
+        self.services = services = Services(store, tasks=self.tasks)
+        self.pipeline = Pipeline(services)
+        self.contact = Contact(services.store.url, services.bus)
+        self.jobs = Jobs(services)
+        self.middleware = Middleware()
+        self.defaults = Defaults(defaults)
+        self.guards = Guards()
+        self.breakers = Breakers(services)
+        self.batches = Batches(services, self.pipeline, self.jobs.cancel_where)
+        self.limits = Limits(services, self.guards)
+        newest, self.dependencies = NewestOnly(services, self.pipeline), Dependencies(services)
+        delivery = Delivery(services, self._hours_of_people)
+        for guard in (
+            ParentGuard(services), newest, Expiry(services), self.dependencies, delivery, BreakerGuard(self.breakers),
+            BatchGuard(self.batches),
+        ):  # fmt: skip
+            self.guards.add(guard)
+        for stage in (delivery, self.dependencies, self.limits):  # a time first, as jobs without one are suspended
+            self.pipeline.add(stage)
+        self.shared = TaskServices(
+            services, self.pipeline, self.jobs, self.defaults, self.middleware, self.limits, newest, self.breakers
+        )
+
+    async def close(self) -> None:
+        await self.services.close()
+
+    @property
+    def store(self) -> Store:
+        return self.services.store
+
+    @store.setter
+    def store(self, store: Store) -> None:
+        self.services.store = store
+
+    @property
+    def bus(self) -> Bus:
+        return self.services.bus
+
+    @bus.setter
+    def bus(self, bus: Bus) -> None:
+        self.services.bus = bus
+
+    @cached_property
+    def schedules(self) -> Schedules:
+        """Return the schedules. They are imported at first use, to keep imports fast for programs without schedules."""
+        from mainspring.features.schedules.api import Schedules
+
+        return Schedules(self.services, self.pipeline)
+
+    @cached_property
+    def timers(self) -> Timers:
+        """Return the timers: what workers do when documents come due."""
+        from mainspring.features.schedules.timer import ScheduleTimer
+
+        timers = Timers(self.services)
+        # also without limits: jobs may still wait for limits that were removed
+        timers.add(LimitTimer(self.services, self.limits))
+        timers.add(ScheduleTimer(self.services, self.pipeline))
+        timers.add(SignalTimer(self.services))
+        return timers
+
+    @cached_property
+    def people(self) -> People:
+        """Return the people. They are imported at first use, to keep imports fast for programs without people."""
+        from mainspring.features.people.api import People
+
+        return People(self.services, self.jobs.cancel_where, lambda: self.occasions.kinds)
+
+    @cached_property
+    def occasions(self) -> Occasions:
+        from mainspring.features.people.occasions import Occasions
+
+        return Occasions(self.services, self.pipeline, self.people, self.timers)
+
+    async def _hours_of_people(self, ids: set[str]) -> dict[str, LocalHours | InvalidPerson]:
+        """Return the hours of people who have quiet hours. A person who does not exist is up to the handler."""
+        from mainspring.features.people.person import quiet_hours
+        from mainspring.features.schedules.rules.zones import PACKAGED
+
+        found: dict[str, LocalHours | InvalidPerson] = {}
+        for who, person in (await self.people.look_up(ids)).items():
+            if isinstance(person, InvalidPerson):
+                found[who] = person
+            elif person is not None and person.quiet is not None:
+                found[who] = LocalHours(quiet_hours(person.quiet).others, PACKAGED.get(person.tz))
+        return found
+
+    # -- tasks --------------------------------------------------------------------------------
+
+    def task_named(self, name: str) -> Task[..., Any, Any] | None:
+        """Return the task for a worker: a registered one, or the internal task of the job that waits for a batch."""
+        return self._batch_task if name == batches.TASK else self.tasks.get(name)
+
+    def find_task(self, name: str) -> Task[..., Any, Any]:
+        try:
+            return self.tasks[name]
+        except KeyError:
+            known = ", ".join(sorted(self.tasks)) or "none"
+            msg = f"no task is named {name!r} here; known are: {known}"
+            raise UnknownTask(msg) from None
+
+    @cached_property
+    def _batch_task(self) -> Task[..., Any, Any]:
+        """Return the task of the job that waits for all jobs of a batch. Every worker knows it."""
+
+        async def follow(
+            ctx: Context,
+            on_success: dict[str, Any] | None,
+            on_failure: dict[str, Any] | None,
+            on_finished: dict[str, Any] | None,
+        ) -> dict[str, Any]:
+            progress, jobs = await self.batches.follow(ctx.job_id, on_success, on_failure, on_finished)
+            ctx.follow_up(*jobs)
+            return progress.to_data()
+
+        task: Task[..., Any, Any] = Task(self.shared, follow, batches.TASK, options={})
+        task.is_internal = True
+        return task
