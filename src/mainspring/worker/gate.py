@@ -1,7 +1,7 @@
 """Decides whether the worker may start jobs now: it knows what is halted, and how recently it has looked.
 
-The store hands out no jobs of what is halted. But jobs wait in the worker between their claim and their start: in the
-buffer, in a chunk that is being collected, at a guard. So each start asks the gate. Usually that only compares the time
+The store hands out no jobs of what is halted. But jobs wait in the worker between their claim and their start: for a
+slot, in a chunk that is being collected, at a guard. So each start asks the gate. Usually that only compares the time
 with `open_until`.
 
 The gate looks at the halts when it is woken, and once a second. It trusts a look for `TRUSTED_FOR` seconds. A process

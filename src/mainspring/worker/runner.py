@@ -29,14 +29,14 @@ class Runner:
         if isinstance(run, PendingChunk):
             await self._run_chunk(run.take(), slot)
             return
-        if since_boot() > self._gate.open_until or (run.guarded and run.needs_recheck):
+        if since_boot() > self._gate.open_until or run.needs_recheck:
             await self._check.end_unstartable([run])
             if run.ended:
                 return
         self._runs.begin(run, slot)
         outcome = await self._executor.run(run)
         self._runs.finish(run, outcome)
-        if run.written is not None or slot.cancelling():  # it may be so even if the handler swallowed the cancellation
+        if run.written is not None or slot.cancelling():  # a handler may have swallowed its cancellation
             await leave([run], slot)
 
     async def _run_chunk(self, runs: list[Run], slot: asyncio.Task[None]) -> None:
