@@ -188,15 +188,15 @@ class AckTests(StoreScenario):
         job = await look(store, held.id)
         assert (job.worker, job.started_at) == ("w1", at(clock, -5))
 
-    # -- batches and follow-ups ---------------------------------------------------------------
+    # -- many at once, and follow-ups ---------------------------------------------------------
 
-    async def test_a_batch_of_outcomes_is_answered_in_its_order(self, store: Store) -> None:
+    async def test_outcomes_are_answered_in_their_order(self, store: Store) -> None:
         await put_many(store, 3)
         first, second, third = await claim(store)
         answers = await store.ack([outcome(first, Move.DONE), outcome(second, Move.RETRY), outcome(third, Move.DEAD)])
         assert answers == [Status.COMPLETED, Status.RETRYING, Status.DEAD_LETTER]
 
-    async def test_a_batch_leaves_each_job_as_if_it_had_ended_by_itself(self, store: Store) -> None:
+    async def test_outcomes_of_one_call_leave_each_job_as_if_it_had_ended_alone(self, store: Store) -> None:
         await put_many(store, 2 * len(WAYS))
         held = await claim(store)
         together, alone = held[: len(WAYS)], held[len(WAYS) :]
@@ -209,10 +209,10 @@ class AckTests(StoreScenario):
         counted = (await store.stats()).queues[0].by_status
         assert counted == {status: 2 * number for status, number in Counter(statuses).items()}
 
-    async def test_an_empty_batch_of_outcomes_is_fine(self, store: Store) -> None:
+    async def test_an_empty_list_of_outcomes_is_fine(self, store: Store) -> None:
         assert await store.ack([]) == []
 
-    async def test_a_lost_claim_does_not_spoil_its_batch(self, store: Store) -> None:
+    async def test_a_lost_claim_does_not_affect_the_other_outcomes(self, store: Store) -> None:
         await put_many(store, 2)
         lost, kept = await claim(store)
         await end(store, lost, Move.RELEASE)

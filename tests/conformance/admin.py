@@ -38,8 +38,8 @@ RETRYABLE = sorted(status for status in Status if Move.MANUAL_RETRY in TRANSITIO
 WAITING = sorted(status for status in Status if Move.EDIT in TRANSITIONS[status])
 
 
-async def chunks(store: Store, action: Action, by: By, size: int, **fields: Any) -> list[Changed]:
-    """Do it chunk by chunk, to the end."""
+async def pages(store: Store, action: Action, by: By, size: int, **fields: Any) -> list[Changed]:
+    """Do it page by page, to the end."""
     done: list[Changed] = []
     while not done or done[-1].cursor:
         cursor = done[-1].cursor if done else None
@@ -242,23 +242,23 @@ class AdminTests(StoreScenario):
         assert await store.change(action, Filter(), BY, edit=edit) == trial
 
     @pytest.mark.parametrize("action", [Action.CANCEL, Action.DELETE])
-    async def test_a_change_goes_chunk_by_chunk_in_the_order_of_ids(self, store: Store, action: Action) -> None:
+    async def test_a_change_goes_page_by_page_in_the_order_of_ids(self, store: Store, action: Action) -> None:
         ids = await put_many(store, 5)
-        done = await chunks(store, action, BY, 2, statuses=(Status.PENDING,))
-        assert [chunk.ids for chunk in done] == [tuple(ids[:2]), tuple(ids[2:4]), tuple(ids[4:])]
+        done = await pages(store, action, BY, 2, statuses=(Status.PENDING,))
+        assert [page.ids for page in done] == [tuple(ids[:2]), tuple(ids[2:4]), tuple(ids[4:])]
 
-    async def test_the_last_full_chunk_knows_that_it_is_the_last(self, store: Store) -> None:
+    async def test_the_last_full_page_knows_that_it_is_the_last(self, store: Store) -> None:
         await put_many(store, 4)
-        assert len(await chunks(store, Action.CANCEL, BY, 2)) == 2
+        assert len(await pages(store, Action.CANCEL, BY, 2)) == 2
 
-    async def test_a_chunk_in_which_nothing_could_be_done_does_not_end_the_change(self, store: Store) -> None:
+    async def test_a_page_without_a_change_does_not_end_the_change(self, store: Store) -> None:
         for _ in range(3):
             await job_in(store, Status.COMPLETED)
         waiting = await put(store)
-        done = await chunks(store, Action.CANCEL, BY, 1)
-        assert [job_id for chunk in done for job_id in chunk.ids] == [waiting]
+        done = await pages(store, Action.CANCEL, BY, 1)
+        assert [job_id for page in done for job_id in page.ids] == [waiting]
 
-    async def test_a_dry_run_goes_chunk_by_chunk_too(self, store: Store) -> None:
+    async def test_a_dry_run_goes_page_by_page_too(self, store: Store) -> None:
         ids = await put_many(store, 3)
         first = await store.change(Action.CANCEL, Filter(), BY, limit=2, dry_run=True)
         rest = await store.change(Action.CANCEL, Filter(), BY, limit=2, cursor=first.cursor, dry_run=True)
@@ -326,9 +326,9 @@ class AdminTests(StoreScenario):
         assert (await by_hand(store, Action.RETRY, dead)).ids == ()
         assert await store.audit() == []
 
-    async def test_the_chunks_of_one_operation_make_one_entry(self, store: Store) -> None:
+    async def test_the_pages_of_one_operation_make_one_entry(self, store: Store) -> None:
         await put_many(store, 5)
-        await chunks(store, Action.CANCEL, By("ben"), 2)
+        await pages(store, Action.CANCEL, By("ben"), 2)
         (entry,) = await store.audit()
         assert entry.count == 5
 

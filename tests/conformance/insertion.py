@@ -72,11 +72,11 @@ class InsertionTests(StoreScenario):
         job = await look(store, await put(store, run_at=clock.now() + HOUR))
         assert job.run_at == to_datetime(clock.now() + HOUR)
 
-    async def test_a_batch_is_answered_in_its_order(self, store: Store) -> None:
+    async def test_new_jobs_are_answered_in_their_order(self, store: Store) -> None:
         jobs = [new_job() for _ in range(5)]
         assert await store.insert(jobs) == [Inserted(job.id, created=True) for job in jobs]
 
-    async def test_an_empty_batch_is_fine(self, store: Store) -> None:
+    async def test_an_empty_list_of_jobs_is_fine(self, store: Store) -> None:
         assert await store.insert([]) == []
 
     async def test_inserting_an_id_again_changes_nothing_and_is_answered_as_created(self, store: Store) -> None:
@@ -96,7 +96,7 @@ class InsertionTests(StoreScenario):
         waits = [job.id] if status is Status.RETRYING else []  # for its retry, which is due
         assert [held.id for held in await claim(store, queue="*")] == waits
 
-    async def test_an_id_twice_in_one_batch_is_one_job(self, store: Store) -> None:
+    async def test_an_id_twice_in_one_call_is_one_job(self, store: Store) -> None:
         job = new_job()
         assert await store.insert([job, job]) == [Inserted(job.id, created=True)] * 2
         assert await store.count(Filter()) == 1
@@ -148,13 +148,13 @@ class InsertionTests(StoreScenario):
         holder = await put(store, queue="mail", dedupe_key="k")
         assert await store.insert([new_job(queue="sms", dedupe_key="k")]) == [Inserted(holder, created=False)]
 
-    async def test_a_dedupe_key_holds_within_one_batch(self, store: Store) -> None:
+    async def test_a_dedupe_key_holds_within_one_call(self, store: Store) -> None:
         first, second = new_job(dedupe_key="k"), new_job(dedupe_key="k")
         answers = await store.insert([first, second])
         assert answers == [Inserted(first.id, created=True), Inserted(first.id, created=False)]
         assert await found(store) == [first.id]
 
-    async def test_each_job_of_a_batch_is_answered_by_its_own_dedupe_key(self, store: Store) -> None:
+    async def test_each_job_of_a_call_is_answered_by_its_own_dedupe_key(self, store: Store) -> None:
         kept_for = await job_in(store, Status.COMPLETED, dedupe_key="kept", dedupe_for=FOREVER)
         live = await put(store, dedupe_key="live")
         again = new_job(dedupe_key="again")
@@ -173,7 +173,7 @@ class InsertionTests(StoreScenario):
         ids = {live, again.id, plain.id, *(job.id for job in fresh)}
         assert {held.id for held in await claim(store, limit=100)} == ids
 
-    async def test_every_key_of_a_batch_is_kept_for_its_time(self, store: Store, clock: ManualClock) -> None:
+    async def test_every_key_of_a_call_is_kept_for_its_time(self, store: Store, clock: ManualClock) -> None:
         jobs = [new_job(dedupe_key=str(number), dedupe_for=HOUR if number % 2 else None) for number in range(6)]
         await store.insert(jobs)
         for held in await claim(store, limit=10):
@@ -194,7 +194,7 @@ class InsertionTests(StoreScenario):
         assert (await look(store, job.id)).status is Status.COMPLETED
         await put(store, dedupe_key="k")
 
-    async def test_a_duplicate_does_not_spoil_its_batch(self, store: Store) -> None:
+    async def test_a_duplicate_does_not_affect_the_other_jobs(self, store: Store) -> None:
         await put(store, dedupe_key="k")
         fresh = new_job()
         _, inserted = await store.insert([new_job(dedupe_key="k"), fresh])

@@ -116,9 +116,9 @@ class TransferTests(StoreScenario):
                 jobs[status] for status in Status if kind_of(status) is kind
             }
 
-    # -- in chunks ------------------------------------------------------------------------------
+    # -- in pages -------------------------------------------------------------------------------
 
-    async def test_chunks_add_up_to_everything_once(self, store: Store, other: Store, clock: ManualClock) -> None:
+    async def test_pages_add_up_to_everything_once(self, store: Store, other: Store, clock: ManualClock) -> None:
         for _ in range(3):
             await fill(other, clock)
             clock.advance(1)
@@ -128,7 +128,7 @@ class TransferTests(StoreScenario):
             for limit in (1, 2, len(whole)):
                 assert [record["key"] for record in await all_of(store, kind, limit=limit)] == whole
 
-    async def test_a_chunk_of_long_payloads_is_shorter(self, store: Store) -> None:
+    async def test_a_page_of_long_payloads_is_shorter(self, store: Store) -> None:
         """What is in memory at once must not grow with the payloads."""
         ids = await put_many(store, 40, payload=json.dumps("x" * 300_000))
         first = await store.dump(Kind.LIVE)
@@ -169,7 +169,7 @@ class TransferTests(StoreScenario):
         assert await everything(store) == before
         assert (await store.stats()).queues == counts
 
-    async def test_half_of_a_chunk_may_be_there_already(self, store: Store, other: Store) -> None:
+    async def test_half_of_a_page_may_be_there_already(self, store: Store, other: Store) -> None:
         ids = sorted(await put_many(other, 6, tags=("a",)))
         records = await all_of(other, Kind.LIVE)
         assert await store.load(Kind.LIVE, records[:3]) == {}
@@ -391,12 +391,12 @@ class TransferTests(StoreScenario):
 
 async def all_of(store: Store, kind: Kind, *, limit: int = 1000) -> list[Record]:
     records: list[Record] = []
-    chunk = await store.dump(kind, limit=limit)
-    records += chunk.records
-    while chunk.cursor is not None:
-        chunk = await store.dump(kind, after=chunk.cursor, limit=limit)
-        assert len(chunk.records) <= limit
-        records += chunk.records
+    page = await store.dump(kind, limit=limit)
+    records += page.records
+    while page.cursor is not None:
+        page = await store.dump(kind, after=page.cursor, limit=limit)
+        assert len(page.records) <= limit
+        records += page.records
     return records
 
 

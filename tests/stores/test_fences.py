@@ -1,4 +1,4 @@
-"""Each guard of a store is taken out, and a test of the suite fails: so the suite would notice."""
+"""Take out each protection of a store, and expect that a test of the suite fails: so the suite would notice."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ class Suite(StoreConformance):
     """Not collected: its tests are called one by one."""
 
 
-# -- taking guards out ----------------------------------------------------------------------------
+# -- taking protections out -----------------------------------------------------------------------
 
 
-def without(module: Any, names: str, *guards: str) -> Callable[[Patch], None]:
+def without(module: Any, names: str, *conditions: str) -> Callable[[Patch], None]:
     """The statements without these conditions."""
 
     def take_out(patch: Patch) -> None:
         for name in names.split():
             statement: str = getattr(module, name)
-            assert any(guard in statement for guard in guards), f"{name} has changed; so must this test"
-            for guard in guards:
-                statement = statement.replace(guard, "1" if "?" not in guard else "? IS NOT NULL")
+            assert any(protection in statement for protection in conditions), f"{name} has changed; so must this test"
+            for protection in conditions:
+                statement = statement.replace(protection, "1" if "?" not in protection else "? IS NOT NULL")
             patch.setattr(module, name, statement)
 
     return take_out
@@ -83,7 +83,7 @@ def nobody(*_: Any) -> None:
 
 
 @dataclass(frozen=True)
-class Guard:
+class Protection:
     name: str
     store: Callable[[ManualClock], Store]
     take_out: Callable[[Patch], None]
@@ -110,7 +110,7 @@ REFUSED = "test_a_halted_system_can_refuse_jobs"
 PAUSED = "test_a_paused_queue_gives_out_nothing"
 DEDUPED = (
     ("test_a_live_job_holds_its_dedupe_key", {"status": Status.RUNNING}),
-    "test_a_dedupe_key_holds_within_one_batch",
+    "test_a_dedupe_key_holds_within_one_call",
     "test_a_race_for_a_dedupe_key_has_one_winner",
 )
 CRASHED = "test_the_third_crash_makes_a_dead_letter", "test_a_job_that_kills_three_workers_is_a_dead_letter"
@@ -122,42 +122,44 @@ DEAD = "test_the_jobs_of_a_dead_worker_are_taken_over"
 KEPT = "test_a_finished_job_is_kept_for_its_time", {"status": Status.COMPLETED}
 STALLED = "test_a_job_within_its_timeout_and_grace_is_left_alone"
 
-GUARDS = [
-    Guard("the fence of acks", in_memory, without(acks, "HELD", "token = job_token"), (RECLAIMED, SHIFTED, ZOMBIE)),
-    Guard("the fence of successes", in_memory, without(acks, "ARCHIVE_COMPLETED", "token = column3"), (RETRIED,)),
-    Guard(
+PROTECTIONS = [
+    Protection(
+        "the fence of acks", in_memory, without(acks, "HELD", "token = job_token"), (RECLAIMED, SHIFTED, ZOMBIE)
+    ),
+    Protection("the fence of successes", in_memory, without(acks, "ARCHIVE_COMPLETED", "token = column3"), (RETRIED,)),
+    Protection(
         "only what runs can end",
         in_memory,
         without(acks, "HELD", f"status = {RUNNING}"),
-        ("test_a_lost_claim_does_not_spoil_its_batch", "test_a_run_that_stalled_writes_nothing"),
+        ("test_a_lost_claim_does_not_affect_the_other_outcomes", "test_a_run_that_stalled_writes_nothing"),
     ),
-    Guard("the fence of steps", in_memory, without(acks, "HELD", "token = job_token"), (SAVED,)),
-    Guard("jobs' ends are told", in_memory, instead(wakeups, "ANY_WAITER_FOR_AN_END", "SELECT 0"), ENDED),
-    Guard("the fence of progress", in_memory, without(acks, "REPORT", "token = ?"), (RECLAIMED, ZOMBIE)),
-    Guard("the fence of heartbeats", in_memory, without(maintenance, "LOST", "token = held.value"), (HEARD,)),
-    Guard("dedupe keys", in_memory, instead(insertion, "holders", lambda *_: {}), DEDUPED),
-    Guard(
+    Protection("the fence of steps", in_memory, without(acks, "HELD", "token = job_token"), (SAVED,)),
+    Protection("jobs' ends are told", in_memory, instead(wakeups, "ANY_WAITER_FOR_AN_END", "SELECT 0"), ENDED),
+    Protection("the fence of progress", in_memory, without(acks, "REPORT", "token = ?"), (RECLAIMED, ZOMBIE)),
+    Protection("the fence of heartbeats", in_memory, without(maintenance, "LOST", "token = held.value"), (HEARD,)),
+    Protection("dedupe keys", in_memory, instead(insertion, "holders", lambda *_: {}), DEDUPED),
+    Protection(
         "lasting dedupe keys",
         in_memory,
         instead(insertion, "HOLDERS", insertion.HOLDERS.replace("expires_at > ?", "? IS NULL")),
         ("test_a_dedupe_key_kept_forever_outlives_its_job",),
     ),
-    Guard("halts of claims", in_memory, instead(claims, "current_halts", lambda _: []), (HALTED, PAUSED)),
-    Guard("halts of new jobs", in_memory, instead(insertion, "current_halts", lambda _: []), (REFUSED,)),
-    Guard("the crash count", in_memory, instead(engine, "MAX_CRASHES", 10**6), CRASHED),
-    Guard("suspects run alone", in_memory, suspects_beside_others, (ALONE,)),
-    Guard("patience", in_memory, instead(claims, "shares", by_priority_alone), (STARVED,)),
-    Guard("the lease", sqlite, instead(SqlStore, "_gone", lambda *_: False), (DEAD,)),
-    Guard("heartbeats", sqlite, instead(Liveness, "beat", nobody), ("test_nothing_is_taken_from_living_workers",)),
-    Guard("retention", in_memory, no_expiry, (KEPT,)),
-    Guard("the deadline", in_memory, instead(SqlStore, "_overdue", lambda _, timed: timed), (STALLED,)),
-    Guard("cancels", in_memory, instead(engine, "FINISHED", frozenset(Status)), (CANCELLED,)),
+    Protection("halts of claims", in_memory, instead(claims, "current_halts", lambda _: []), (HALTED, PAUSED)),
+    Protection("halts of new jobs", in_memory, instead(insertion, "current_halts", lambda _: []), (REFUSED,)),
+    Protection("the crash count", in_memory, instead(engine, "MAX_CRASHES", 10**6), CRASHED),
+    Protection("suspects run alone", in_memory, suspects_beside_others, (ALONE,)),
+    Protection("patience", in_memory, instead(claims, "shares", by_priority_alone), (STARVED,)),
+    Protection("the lease", sqlite, instead(SqlStore, "_gone", lambda *_: False), (DEAD,)),
+    Protection("heartbeats", sqlite, instead(Liveness, "beat", nobody), ("test_nothing_is_taken_from_living_workers",)),
+    Protection("retention", in_memory, no_expiry, (KEPT,)),
+    Protection("the deadline", in_memory, instead(SqlStore, "_overdue", lambda _, timed: timed), (STALLED,)),
+    Protection("cancels", in_memory, instead(engine, "FINISHED", frozenset(Status)), (CANCELLED,)),
 ]
 
 
 @dataclass(frozen=True)
 class Case:
-    guard: Guard
+    protection: Protection
     test: str
     given: dict[str, Any]
 
@@ -169,10 +171,11 @@ class Case:
 
 CASES = [
     pytest.param(
-        Case(guard, *(test if isinstance(test, tuple) else (test, {}))), id=f"{guard.store.__name__}: {guard.name}"
+        Case(protection, *(test if isinstance(test, tuple) else (test, {}))),
+        id=f"{protection.store.__name__}: {protection.name}",
     )
-    for guard in GUARDS
-    for test in guard.tests
+    for protection in PROTECTIONS
+    for test in protection.tests
 ]
 
 
@@ -183,7 +186,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 async def store(case: Case, clock: ManualClock) -> AsyncIterator[Store]:
-    store = case.guard.store(clock)
+    store = case.protection.store(clock)
     await store.open()
     await join(store, "w1")
     await join(store, "w2")
@@ -192,20 +195,20 @@ async def store(case: Case, clock: ManualClock) -> AsyncIterator[Store]:
 
 
 @pytest.mark.parametrize("case", CASES)
-async def test_the_suite_notices_that_a_guard_is_missing(
+async def test_the_suite_notices_that_a_protection_is_missing(
     case: Case, store: Store, clock: ManualClock, monkeypatch: Patch
 ) -> None:
-    case.guard.take_out(monkeypatch)
+    case.protection.take_out(monkeypatch)
     with pytest.raises(RED):
         await case.run(store, clock)
 
 
 @pytest.mark.parametrize("case", CASES)
-async def test_with_the_guard_the_same_test_passes(case: Case, store: Store, clock: ManualClock) -> None:
+async def test_with_the_protection_the_same_test_passes(case: Case, store: Store, clock: ManualClock) -> None:
     await case.run(store, clock)
 
 
-# -- guards that the suite cannot see -------------------------------------------------------------
+# -- protections that the suite cannot see --------------------------------------------------------
 
 
 @pytest.fixture
@@ -216,7 +219,7 @@ async def ours() -> AsyncIterator[SqliteStore]:
     await store.close()
 
 
-async def test_the_unique_index_guards_dedupe_keys_against_other_writers(ours: SqliteStore) -> None:
+async def test_the_unique_index_protects_dedupe_keys_from_other_writers(ours: SqliteStore) -> None:
     await put(ours, dedupe_key="k")
     with closing(sqlite3.connect(ours.file.path)) as connection:
         columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(mainspring_jobs)")][2:]
@@ -284,7 +287,7 @@ async def test_each_request_of_a_failed_commit_gets_its_own_savepoint(ours: Sqli
         await requests.test_an_error_of_sqlite_fails_alone_and_in_our_words(ours)
 
 
-async def test_the_archive_guards_against_running_a_finished_job_again(ours: SqliteStore, monkeypatch: Patch) -> None:
+async def test_the_archive_keeps_a_finished_job_from_running_again(ours: SqliteStore, monkeypatch: Patch) -> None:
     await requests.test_a_finished_job_that_is_inserted_again_is_not_run_again(ours)
     without(insertion, "INSERT", "NOT EXISTS (SELECT 1 FROM mainspring_archive WHERE id = column1)")(monkeypatch)
     with pytest.raises(RED):

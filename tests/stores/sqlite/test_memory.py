@@ -81,7 +81,7 @@ async def test_a_job_does_not_wake_workers_of_other_queues(store: MemoryStore) -
     assert woken == []
 
 
-async def test_a_batch_of_jobs_wakes_a_worker_once(store: MemoryStore) -> None:
+async def test_jobs_of_one_call_wake_a_worker_once(store: MemoryStore) -> None:
     woken: list[Wake] = []
     await join(store, "w1", woken.append)
     await put_many(store, 100)

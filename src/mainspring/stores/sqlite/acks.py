@@ -136,8 +136,8 @@ def write(transaction: Transaction, ended: Sequence[tuple[JobState, Outcome]]) -
     """Write the ends of runs that are still held, with their steps and follow-ups; return what the jobs became."""
     conclusions = [conclude(job, outcome, transaction.now) for job, outcome in ended]
     concluded = [(job, conclusion) for (job, _), conclusion in zip(ended, conclusions, strict=True)]
-    for chunk in in_values(RECORD_RUNS, [(job.id, *end.run) for job, end in concluded if end.run is not None]):
-        transaction.execute(*chunk)
+    for part in in_values(RECORD_RUNS, [(job.id, *end.run) for job, end in concluded if end.run is not None]):
+        transaction.execute(*part)
     reschedule(transaction, [pair for pair in concluded if pair[1].status not in FINISHED])
     finish(transaction, [pair for pair in concluded if pair[1].status in FINISHED])
     outcomes = [outcome for _, outcome in ended]
@@ -160,7 +160,7 @@ def complete(transaction: Transaction, request: AckRequest) -> bool:
         return False
     transaction.execute("SAVEPOINT completing")
     try:
-        done = sum(transaction.execute(*chunk).rowcount for chunk in in_values(ARCHIVE_COMPLETED, rows, now, now))
+        done = sum(transaction.execute(*part).rowcount for part in in_values(ARCHIVE_COMPLETED, rows, now, now))
     except sqlite3.IntegrityError:  # two outcomes for one claim
         done = 0
     if done == len(rows):
@@ -177,14 +177,14 @@ def complete(transaction: Transaction, request: AckRequest) -> bool:
 
 def held_jobs(transaction: Transaction, fences: Iterable[tuple[str, int]]) -> Iterator[JobState]:
     """Return the jobs that run under these tokens."""
-    for chunk in in_values(HELD, list(fences)):
-        yield from (to_state(row) for row in json.loads(transaction.value(*chunk)))
+    for part in in_values(HELD, list(fences)):
+        yield from (to_state(row) for row in json.loads(transaction.value(*part)))
 
 
 def reschedule(transaction: Transaction, going: Sequence[tuple[JobState, Conclusion]]) -> None:
     """Put jobs that are not finished back: they stay live and wait for their next run."""
-    for chunk in in_values(RESCHEDULE, [rescheduled_row(job, conclusion) for job, conclusion in going]):
-        transaction.execute(*chunk)
+    for part in in_values(RESCHEDULE, [rescheduled_row(job, conclusion) for job, conclusion in going]):
+        transaction.execute(*part)
     count_moves(transaction, moves(going))
     transaction.woken.update(job.queue for job, _ in going)
 
@@ -208,8 +208,8 @@ def finish(transaction: Transaction, ended: Sequence[tuple[JobState, Conclusion]
     """Move finished jobs from the live table to the archive, and wake the jobs that wait for their end."""
     if not ended:
         return
-    for chunk in in_values(ARCHIVE, [archived_row(job, conclusion) for job, conclusion in ended]):
-        transaction.execute(*chunk)
+    for part in in_values(ARCHIVE, [archived_row(job, conclusion) for job, conclusion in ended]):
+        transaction.execute(*part)
     transaction.execute(REMOVE, (json.dumps([job.ref for job, _ in ended]),))
     count_moves(transaction, moves(ended))
     call_ends(transaction, [job.id for job, _ in ended])

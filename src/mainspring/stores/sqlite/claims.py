@@ -198,7 +198,7 @@ def read_heads(transaction: Transaction, request: ClaimRequest, paused: set[str 
         rows = from_json(transaction.value(HEADS_OF_ALL))
     else:
         names = [(name,) for name in dict.fromkeys(want.queue for want in wants)]
-        rows = [row for chunk in in_values(HEADS_OF, names) for row in from_json(transaction.value(*chunk))]
+        rows = [row for part in in_values(HEADS_OF, names) for row in from_json(transaction.value(*part))]
     heads = {row[0]: row for row in rows if row[0] not in paused}  # HEADS_OF_ALL may list a queue twice
     return [read_head(transaction, request.tasks, *row) for row in heads.values()]
 

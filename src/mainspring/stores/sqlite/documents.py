@@ -112,25 +112,25 @@ def is_each_once(writes: Sequence[Write]) -> bool:
 
 def some_unexpected(transaction: Transaction, writes: Sequence[Write]) -> bool:
     expected = [(*write.key, write.expected) for write in writes if write.expected is not None]
-    return any(transaction.value(*chunk) for chunk in in_values(SOME_UNEXPECTED, expected, transaction.now))
+    return any(transaction.value(*part) for part in in_values(SOME_UNEXPECTED, expected, transaction.now))
 
 
 def versions(transaction: Transaction, keys: Iterable[Key]) -> dict[Key, str]:
-    chunks = in_values(VERSIONS, list(keys), transaction.now)
-    return {Key(*row[:3]): row[3] for chunk in chunks for row in transaction.execute(*chunk)}
+    parts = in_values(VERSIONS, list(keys), transaction.now)
+    return {Key(*row[:3]): row[3] for part in parts for row in transaction.execute(*part)}
 
 
 def put(transaction: Transaction, writes: Sequence[Write]) -> None:
     rows = [
         (*write.key, write.data, write.version, or_never(write.due_at), or_never(write.expires_at)) for write in writes
     ]
-    for chunk in in_values(PUT, rows):
-        transaction.execute(*chunk)
+    for part in in_values(PUT, rows):
+        transaction.execute(*part)
 
 
 def delete(transaction: Transaction, keys: Sequence[Key]) -> None:
-    for chunk in in_values(DELETE, keys):
-        transaction.execute(*chunk)
+    for part in in_values(DELETE, keys):
+        transaction.execute(*part)
 
 
 def prune(transaction: Transaction, now: Millis, limit: int) -> int:
@@ -141,7 +141,7 @@ def prune(transaction: Transaction, now: Millis, limit: int) -> int:
 
 
 def read(connection: sqlite3.Connection, keys: Sequence[Key], now: Millis) -> list[Document]:
-    return [to_document(row) for chunk in in_values(READ, keys, now) for row in connection.execute(*chunk)]
+    return [to_document(row) for part in in_values(READ, keys, now) for row in connection.execute(*part)]
 
 
 def browse(connection: sqlite3.Connection, listing: Listing, now: Millis) -> list[Document]:

@@ -128,8 +128,8 @@ def insert_rows(transaction: Transaction, new: Sequence[PreparedJob]) -> list[Ne
 
 
 def insert_all(transaction: Transaction, statement: str, rows: Sequence[tuple[Any, ...]]) -> int:
-    chunks = in_values(statement, rows, transaction.now, transaction.now)
-    return sum(transaction.execute(*chunk).rowcount for chunk in chunks)
+    parts = in_values(statement, rows, transaction.now, transaction.now)
+    return sum(transaction.execute(*part).rowcount for part in parts)
 
 
 def really_new(transaction: Transaction, new: Sequence[PreparedJob], inserted: int) -> list[NewJob]:
@@ -143,8 +143,8 @@ def insert_payloads_and_tags(transaction: Transaction, jobs: Sequence[NewJob]) -
     """Insert what is kept in separate tables."""
     long = [(job.id, job.payload) for job in jobs if len(job.payload) > LONG_PAYLOAD]
     tags = [(tag, job.id) for job in jobs for tag in job.tags]
-    for chunk in chain(in_values(INSERT_PAYLOADS, long), in_values(INSERT_TAGS, tags)):
-        transaction.execute(*chunk)
+    for part in chain(in_values(INSERT_PAYLOADS, long), in_values(INSERT_TAGS, tags)):
+        transaction.execute(*part)
 
 
 def insert_unique(transaction: Transaction, new: Mapping[int, PreparedJob]) -> dict[int, str]:
@@ -164,13 +164,13 @@ def insert_unique(transaction: Transaction, new: Mapping[int, PreparedJob]) -> d
 def holders(transaction: Transaction, jobs: Iterable[NewJob]) -> dict[tuple[str, str | None], str]:
     """Return the job that holds each (task, dedupe key): a live one, or one whose key outlives it."""
     keys = [(job.task, job.dedupe_key) for job in jobs]
-    chunks = in_values(HOLDERS, keys, transaction.now)
-    return {(task, key): holder for chunk in chunks for task, key, holder in transaction.execute(*chunk)}
+    parts = in_values(HOLDERS, keys, transaction.now)
+    return {(task, key): holder for part in parts for task, key, holder in transaction.execute(*part)}
 
 
 def known_ids(transaction: Transaction, ids: Iterable[str]) -> set[str]:
-    chunks = in_values(KNOWN, [(job_id,) for job_id in ids])
-    return {job_id for chunk in chunks for (job_id,) in transaction.execute(*chunk)}
+    parts = in_values(KNOWN, [(job_id,) for job_id in ids])
+    return {job_id for part in parts for (job_id,) in transaction.execute(*part)}
 
 
 def record_dedupe_keys(transaction: Transaction, jobs: Iterable[NewJob]) -> None:
@@ -180,5 +180,5 @@ def record_dedupe_keys(transaction: Transaction, jobs: Iterable[NewJob]) -> None
         for job in jobs
         if job.dedupe_for is not None
     ]
-    for chunk in in_values(PUT_DEDUPE_KEYS, rows):
-        transaction.execute(*chunk)
+    for part in in_values(PUT_DEDUPE_KEYS, rows):
+        transaction.execute(*part)

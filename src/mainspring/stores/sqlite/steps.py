@@ -29,8 +29,8 @@ def put_steps(transaction: Transaction, of: Iterable[Outcome | Save]) -> None:
         for item in of
         for step in item.steps
     ]
-    for chunk in in_values(PUT, rows):
-        transaction.execute(*chunk)
+    for part in in_values(PUT, rows):
+        transaction.execute(*part)
 
 
 def forget_steps(transaction: Transaction, ids: Sequence[str], first: str) -> None:

@@ -201,13 +201,13 @@ def holders(transaction: Transaction, records: Sequence[Record]) -> dict[str, st
     wanted = [
         (record["id"], record["task"], record["dedupe_key"]) for record in records if record["dedupe_key"] is not None
     ]
-    return {key: holder for chunk in in_values(HOLDERS, wanted) for key, holder in transaction.execute(*chunk)}
+    return {key: holder for part in in_values(HOLDERS, wanted) for key, holder in transaction.execute(*part)}
 
 
 def put_rows(transaction: Transaction, statement: str, rows: Sequence[Sequence[Any]]) -> None:
     for start in range(0, len(rows), MAX_STATEMENT_ROWS):
-        for chunk in in_values(statement, rows[start : start + MAX_STATEMENT_ROWS]):
-            transaction.execute(*chunk)
+        for part in in_values(statement, rows[start : start + MAX_STATEMENT_ROWS]):
+            transaction.execute(*part)
 
 
 LIVE_FIELDS, FINISHED_FIELDS = itemgetter(*columns.LIVE), itemgetter(*columns.FINISHED)
@@ -242,11 +242,11 @@ def put_belongings(transaction: Transaction, records: Sequence[Record]) -> None:
     runs = [(record["id"], *run) for record in records for run in record["runs"]]
     steps = [(record["id"], *step) for record in records for step in record["steps"]]
     by_hand = [(record["id"], *operation) for record in records for operation in record["by_hand"]]
-    for chunk in chain(
+    for part in chain(
         in_values(INSERT_PAYLOADS, long), in_values(INSERT_TAGS, tags), in_values(PUT_RUNS, runs),
         in_values(PUT_STEPS, steps), in_values(PUT_BY_HAND, by_hand),
     ):  # fmt: skip
-        transaction.execute(*chunk)
+        transaction.execute(*part)
 
 
 # -- records that are a row of one table --------------------------------------------------------------------------
@@ -283,8 +283,8 @@ class Table:
                        WHERE NOT coalesce({self.is_expired.replace("{now}", str(now))}, 0)"""
         return [
             self._record(row)
-            for chunk in in_values(template, [split_key(key) for key in keys])
-            for row in connection.execute(*chunk)
+            for part in in_values(template, [split_key(key) for key in keys])
+            for row in connection.execute(*part)
         ]
 
     def put(self, transaction: Transaction, request: LoadRequest) -> dict[str, str]:

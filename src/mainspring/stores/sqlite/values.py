@@ -22,8 +22,8 @@ def in_values(template: str, rows: Sequence[Sequence[Any]], *first: Any) -> Iter
     start = 0
     for size in SIZES:
         while len(rows) - start >= size:
-            chunk = rows[start : start + size]
-            yield _statement(template, size, len(chunk[0])), [*first, *chain.from_iterable(chunk)]
+            part = rows[start : start + size]
+            yield _statement(template, size, len(part[0])), [*first, *chain.from_iterable(part)]
             start += size
 
 

@@ -62,8 +62,8 @@ def wake_up_to(transaction: Transaction, wanted: Mapping[str, int]) -> dict[str,
         keys_by_number[number].append((key,))
     found: dict[str, list[tuple[int, str]]] = {}
     for number, keys in keys_by_number.items():
-        for chunk in in_values(WAITING_FOR, keys, number):
-            found |= dict(json.loads(transaction.value(*chunk)))
+        for part in in_values(WAITING_FOR, keys, number):
+            found |= dict(json.loads(transaction.value(*part)))
     make_due(transaction, [row for rows in found.values() for row in rows])
     return {key: len(rows) for key, rows in found.items()}
 

@@ -69,8 +69,8 @@ class Transaction:
 
     def write_counts(self) -> None:
         changes = [(name, status, change) for (name, status), change in self.counts.items() if change]
-        for chunk in in_values(ADD_COUNTS, changes):
-            self.execute(*chunk)
+        for part in in_values(ADD_COUNTS, changes):
+            self.execute(*part)
         self.counts.clear()
 
     def wakes(self) -> Wake:
