@@ -63,7 +63,7 @@ def test_with_nothing_to_do_all_is_well(app: Mainspring) -> None:
     assert app.run(app.health()) == health
 
 
-def test_due_jobs_that_nobody_takes(app: Mainspring) -> None:
+def test_due_jobs_that_no_worker_takes(app: Mainspring) -> None:
     send(app).using(delay=60).enqueue_sync()
     assert app.run(app.health()).state is State.OK
     send(app).enqueue_sync()

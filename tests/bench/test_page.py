@@ -69,7 +69,7 @@ def test_the_planners_statistics_are_side_by_side(tmp_path: Path) -> None:
         assert re.search(rf"\| Mainspring, {statistics} \| 30 k .*29 k .*\[97 %\] .*\[100 %\] .*\[100 %\] \|", text)
 
 
-def test_who_is_missing_is_named_with_the_reason(tmp_path: Path) -> None:
+def test_a_missing_peer_is_named_with_the_reason(tmp_path: Path) -> None:
     results = results_of("postgres")
     results.absent["graphile-worker"] = "Node is not installed here"
     results.leave_out("enqueue-bulk", "pg_boss", "no bulk enqueue")

@@ -33,7 +33,7 @@ def start(nursery: Nursery, settle: float = 1.0) -> Process:
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-def test_a_jump_costs_nobody_its_claim(nursery: Nursery, hours: int) -> None:
+def test_a_clock_jump_costs_no_worker_its_claims(nursery: Nursery, hours: int) -> None:
     """One of two workers is killed after the jump: when its job is taken over, the other's would have been too."""
     turn(nursery, 0)
     workers = {process.who: process for process in (start(nursery), start(nursery))}

@@ -41,7 +41,7 @@ def test_a_bad_name_is_refused(run: Any) -> None:
     assert "not a name for a circuit breaker" in run("open", "", code=2)
 
 
-def test_closing_one_that_nobody_knows_is_an_error(run: Any) -> None:
+def test_closing_an_unknown_breaker_is_an_error(run: Any) -> None:
     assert "there is no circuit breaker 'email-api': none has ever opened" in run("close", "email-api", code=3)
     run("open", "email-api")
     assert "there are 'email-api'" in run("close", "emailapi", code=3)

@@ -103,7 +103,7 @@ def test_without_a_store_it_is_wrong_usage(run: Run) -> None:
 # -- single checks --------------------------------------------------------------------------------
 
 
-def test_due_jobs_that_nobody_takes(examine: Run, shop: Shop) -> None:
+def test_due_jobs_that_no_worker_takes(examine: Run, shop: Shop) -> None:
     shop.enqueue()
     found = finding(examine("--json"), "lateness")
     assert found["severity"] == "warning"

@@ -107,7 +107,7 @@ def test_an_unexpected_error_is_one_line(run: Run, monkeypatch: pytest.MonkeyPat
     assert outcome.err == "mainspring: ZeroDivisionError: division by zero (MAINSPRING_DEBUG=1 shows the traceback)\n"
 
 
-def test_the_traceback_is_shown_to_those_who_ask(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_traceback_is_shown_on_request(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAINSPRING_DEBUG", "1")
     outcome = run("jobs", "list")
     assert outcome.code == 2

@@ -162,7 +162,7 @@ def test_doctor_finds_what_people_lack_and_mends_it(people: Run, ana: Person, sh
     assert shop.app.run(shop.app.store.documents([plan]))
 
 
-def test_doctor_tells_of_occasions_that_nobody_sends(people: Run, ana: Person, shop: Shop) -> None:
+def test_doctor_reports_occasions_that_no_worker_sends(people: Run, ana: Person, shop: Shop) -> None:
     assert "not sent" not in people("doctor").out
     today = Occasion(kind="name-day", date=f"{shop.app.now():%m-%d}", at="00:00")
     overdue = Person(id="bob", tz="UTC", occasions=[today])

@@ -9,7 +9,7 @@ from mainspring.cli import progress
 from mainspring.cli.progress import Progress, draw_bar
 
 
-def test_nothing_is_drawn_where_nobody_looks() -> None:
+def test_no_bar_is_drawn_without_a_terminal() -> None:
     stream = io.StringIO()
     with Progress("work:", 10, stream, visible=False, colour=False) as bar:
         bar.reach(5)

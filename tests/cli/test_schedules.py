@@ -398,7 +398,7 @@ def test_delete(schedules: Run, shop: Shop) -> None:
     assert schedules("list", "--json").data["schedules"] == []
 
 
-def test_who_did_it_is_in_the_audit_log(schedules: Run, in_code: Run, shop: Shop) -> None:
+def test_the_actor_is_in_the_audit_log(schedules: Run, in_code: Run, shop: Shop) -> None:
     by = ("--actor", "ana", "--reason", "ticket 42")
     task = ("--task", "greet", "--payload", '{"name": "Li"}')
     assert in_code("put", "t7", "--rule", "@daily", *task, "--yes", *by).code == 0

@@ -96,7 +96,7 @@ def test_a_pause_needs_a_queue(call: Run, shop: Shop) -> None:
     assert shop.app.run(shop.app.halts()) == []
 
 
-def test_a_queue_that_nobody_knows_is_taken_for_mistyped(call: Run, run: Run, shop: Shop) -> None:
+def test_pausing_an_unknown_queue_is_refused(call: Run, run: Run, shop: Shop) -> None:
     shop.enqueue(queue="mail")
     outcome = call("pause", "mial")
     assert (outcome.code, shop.app.run(shop.app.halts())) == (2, [])

@@ -83,7 +83,7 @@ def test_dead_letters_say_why_at_eighty_columns() -> None:
     assert "OSError: connect" in row
 
 
-def test_all_columns_are_there_while_nobody_needs_their_room() -> None:
+def test_all_columns_are_shown_if_there_is_room() -> None:
     job = ("0" * 36, "pending", "send_reminder", "in 12 s", "default", "0/3", "{}", "")
     (header, _) = render([one.column for one in COLUMNS], [job], 120, bare)
     assert header.split() == ["ID", "STATUS", "TASK", "WHEN", "QUEUE", "TRIES", "PAYLOAD", "NOTE"]

@@ -181,7 +181,7 @@ class AckTests(StoreScenario):
         assert (await look(store, held.id)).failure == BANG
 
     @pytest.mark.parametrize("move", [Move.DONE, Move.RETRY, Move.SNOOZE, Move.DEAD])
-    async def test_who_ran_it_last_and_when_stays_readable(self, store: Store, clock: ManualClock, move: Move) -> None:
+    async def test_the_last_worker_and_time_stay_readable(self, store: Store, clock: ManualClock, move: Move) -> None:
         held = await running(store)
         clock.advance(5)
         await end(store, held, move)
@@ -338,7 +338,7 @@ class AckTests(StoreScenario):
         assert (job.status, job.reason) == (status, "")
 
     @pytest.mark.parametrize("reason", ["by hand", ""])
-    async def test_who_asked_for_a_cancel_and_said_why_is_right(self, store: Store, reason: str) -> None:
+    async def test_the_reason_of_a_requested_cancel_is_kept(self, store: Store, reason: str) -> None:
         """Else the run that gave up by itself is; that another wanted to be put off is no reason for it."""
         moves = (*UNFINISHED, Move.CANCEL)
         await put_many(store, len(moves))
@@ -357,14 +357,14 @@ class AckTests(StoreScenario):
         assert {await status_of(store, held.id) for held in runs.values()} == {Status.CANCELLED}
         assert (await look(store, left_alone.id)).reason == "of its own"
 
-    async def test_of_two_who_ask_for_a_cancel_the_last_is_right(self, store: Store) -> None:
+    async def test_of_two_requested_cancels_the_last_reason_is_kept(self, store: Store) -> None:
         held = await running(store)
         await by_hand(store, Action.CANCEL, held.id)
         await store.change(Action.CANCEL, Filter(ids=(held.id,)), By("ben", "once more"))
         assert await end(store, held, Move.CANCEL) is Status.CANCELLED
         assert (await look(store, held.id)).reason == "once more"
 
-    async def test_a_dead_letter_keeps_its_own_reason_whoever_asked_it_to_stop(self, store: Store) -> None:
+    async def test_a_dead_letter_keeps_its_own_reason_despite_a_requested_cancel(self, store: Store) -> None:
         held = await running(store)
         await by_hand(store, Action.CANCEL, held.id)
         assert await end(store, held, Move.DEAD, reason="no such guest") is Status.DEAD_LETTER

@@ -50,7 +50,7 @@ async def pages(store: Store, action: Action, by: By, size: int, **fields: Any) 
 class AdminTests(StoreScenario):
     # -- by nobody ----------------------------------------------------------------------------
 
-    async def test_what_nobody_did_by_hand_is_in_no_log(self, store: Store) -> None:
+    async def test_automatic_changes_are_in_no_audit_log(self, store: Store) -> None:
         job_id = await put(store)
         by = By("mainspring", audited=False)
         changed = await store.change(Action.EDIT, Filter(ids=(job_id,)), by, edit=Edit(payload='{"new": 1}'))

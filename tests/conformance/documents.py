@@ -117,7 +117,7 @@ class DocumentTests(StoreScenario):
         assert await store.write([bundle]) == first
         assert await claim(store) == []
 
-    async def test_of_many_who_write_at_once_one_wins(self, store: Store) -> None:
+    async def test_one_of_many_concurrent_writes_wins(self, store: Store) -> None:
         first = a_write()
         await wrote(store, first)
         writes = [a_write(data=str(number), expected=first.version) for number in range(10)]
@@ -125,7 +125,7 @@ class DocumentTests(StoreScenario):
         assert sum(answers) == 1
         assert await data_of(store) == str(answers.index(True))
 
-    async def test_of_many_who_make_it_at_once_one_wins(self, store: Store) -> None:
+    async def test_one_of_many_concurrent_inserts_wins(self, store: Store) -> None:
         writes = [a_write(data=str(number), expected=ABSENT) for number in range(10)]
         answers = await asyncio.gather(*(wrote(store, write) for write in writes))
         assert sum(answers) == 1

@@ -46,7 +46,7 @@ class HeartbeatTests(StoreScenario):
         await running(store)
         assert (await store.reap()).takeovers == []
 
-    async def test_a_clock_that_is_set_kills_nobody(self, store: Store, clock: ManualClock) -> None:
+    async def test_setting_the_clock_makes_no_worker_dead(self, store: Store, clock: ManualClock) -> None:
         await running(store)
         for jump in (86_400, -172_800):
             await store.reap()

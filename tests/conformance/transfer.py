@@ -197,7 +197,7 @@ class TransferTests(StoreScenario):
         assert {job.id for job in (await store.find(Filter())).jobs} == {holder, free}
         assert sum(counts[Status.PENDING] for counts in (await store.stats()).queues) == 2
 
-    async def test_a_finished_job_is_in_nobodys_way(self, store: Store, other: Store) -> None:
+    async def test_a_finished_job_blocks_no_other_job(self, store: Store, other: Store) -> None:
         await job_in(store, Status.COMPLETED, dedupe_key="k")
         await job_in(other, Status.DEAD_LETTER, dedupe_key="dead")
         await put(other, dedupe_key="k")

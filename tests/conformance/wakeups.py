@@ -65,7 +65,7 @@ class WakeupTests(StoreScenario):
         claims = await _nothing_claimed(store)
         assert claims == clock.now() + 60_000
 
-    async def test_who_only_waits_to_be_woken_has_no_next_time(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_job_that_waits_for_a_key_has_no_next_time(self, store: Store, clock: ManualClock) -> None:
         job_id = await suspended(store, "bell")
         clock.advance(365 * 86_400)
         assert await _nothing_claimed(store) is None
@@ -170,12 +170,12 @@ class WakeupTests(StoreScenario):
         await store.wake({"bell": 1})
         assert await ear.hears(Wake.JOBS)
 
-    async def test_a_call_that_nobody_waits_for_does_nothing(self, store: Store) -> None:
+    async def test_waking_a_key_without_waiting_jobs_does_nothing(self, store: Store) -> None:
         job_id = await suspended(store, "bell")
         assert await store.wake({"door": 5}) == {"door": 0}
         assert await status_of(store, job_id) is Status.SUSPENDED
 
-    async def test_nobody_is_woken_twice(self, store: Store) -> None:
+    async def test_no_job_is_woken_twice(self, store: Store) -> None:
         await suspended(store, "bell")
         assert await store.wake({"bell": 5}) == {"bell": 1}
         assert await store.wake({"bell": 5}) == {"bell": 0}
@@ -202,7 +202,7 @@ class WakeupTests(StoreScenario):
             await store.wake({"door": 1, "bell": -1})
         assert await status_of(store, waiting) is Status.SUSPENDED
 
-    async def test_who_runs_is_not_woken(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_running_job_is_not_woken(self, store: Store, clock: ManualClock) -> None:
         await suspended(store, "bell", delay=1000)
         clock.advance(1)
         held = await claim_one(store)

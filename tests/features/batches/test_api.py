@@ -166,7 +166,9 @@ async def test_several_pages_of_members(app: Mainspring, kit: Kit, monkeypatch: 
     assert followed(app) == [("failure", 9, 1, 0), ("finished", 9, 1, 0)]
 
 
-async def test_who_died_while_putting_it_in(app: Mainspring, kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_died_while_it_inserted_the_batch(
+    app: Mainspring, kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A store that does not put in many jobs at once: some are there, some never come, and it is not taken for done."""
     insert = app.runtime.pipeline.insert
 
@@ -184,7 +186,7 @@ async def test_who_died_while_putting_it_in(app: Mainspring, kit: Kit, monkeypat
     assert followed(app) == [("failure", 1, 2, 0), ("finished", 1, 2, 0)]
 
 
-async def test_who_died_before_saying_that_all_is_in(
+async def test_a_process_died_before_it_marked_the_batch_as_complete(
     app: Mainspring, kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write, writes = app.store.write, []

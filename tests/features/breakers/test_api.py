@@ -219,7 +219,7 @@ async def test_others_hear_of_errors_within_a_second_or_so(new_app: Callable[[],
     assert (await apps[2].breakers.admit("mail", ["a"])).granted == frozenset()
 
 
-async def test_a_store_that_is_away_keeps_nobody_from_calling(
+async def test_calls_go_through_while_the_store_is_unavailable(
     app: Mainspring, kit: Kit, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert (await app.breakers.admit("mail", ["a"])).granted

@@ -61,7 +61,7 @@ def test_what_left_the_window_counts_no_more() -> None:
     assert (later.phase, later.counted(BREAKER, NOW + 10_000)) == (Phase.CLOSED, (3, 1))
 
 
-def test_nobody_passes_while_it_is_open() -> None:
+def test_no_call_passes_while_it_is_open() -> None:
     circuit = opened()
     assert circuit.until == NOW + 30_000
     assert ask(circuit, ["a"], BREAKER, NOW + 29_999) == (circuit, frozenset())

@@ -90,7 +90,7 @@ async def test_it_leaves_no_trace_in_the_audit_log(app: Mainspring, kit: Kit) ->
     assert (await app.audit(), [entry.what for entry in await app.jobs.timeline(job.id)]) == ([], ["created"])
 
 
-async def test_who_puts_off_for_months_finds_the_same_job(app: Mainspring, kit: Kit) -> None:
+async def test_a_job_debounced_for_months_is_still_one_job(app: Mainspring, kit: Kit) -> None:
     index = app.tasks["index"].using(debounce=Debounce("doc 7", wait=timedelta(days=20)))
     ids = set()
     for version in range(9):

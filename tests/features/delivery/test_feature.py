@@ -99,7 +99,7 @@ async def test_a_job_may_have_hours_of_its_own(app: Mainspring, kit: Kit) -> Non
     assert sent(app) == ["01 14:00", "03 16:00"]
 
 
-async def test_hours_that_the_task_no_longer_has_hold_nobody_up(app: Mainspring, kit: Kit) -> None:
+async def test_a_window_removed_from_the_task_holds_no_job_back(app: Mainspring, kit: Kit) -> None:
     await app.pause("default")
     await app.tasks["remind"].enqueue()
     await at(kit, 23)
@@ -131,7 +131,7 @@ async def test_a_persons_quiet_hours_are_kept(app: Mainspring, kit: Kit) -> None
     assert sent(app) == ["01 19:00"] * 3
 
 
-async def test_who_moves_is_met_at_their_new_hours(app: Mainspring, kit: Kit, ana: Person) -> None:
+async def test_a_person_who_moves_gets_messages_in_the_new_hours(app: Mainspring, kit: Kit, ana: Person) -> None:
     await app.tasks["greet"].enqueue(person_id="ana")
     await app.people.update("ana", tz="Asia/Tokyo")  # where it is 04:00 then
     await at(kit, 12, day=2)
@@ -139,7 +139,9 @@ async def test_who_moves_is_met_at_their_new_hours(app: Mainspring, kit: Kit, an
 
 
 @pytest.mark.parametrize("person", [None, Person(id="bob", tz="Pacific/Auckland")])
-async def test_who_is_unknown_or_has_none_is_not_waited_for(app: Mainspring, kit: Kit, person: Person | None) -> None:
+async def test_an_unknown_person_or_one_without_quiet_hours_delays_nothing(
+    app: Mainspring, kit: Kit, person: Person | None
+) -> None:
     if person is not None:
         await app.people.put(person)
     await app.tasks["greet"].enqueue(person_id="bob")
@@ -166,7 +168,7 @@ def test_bad_windows_are_refused(fields: dict[str, Any], says: str) -> None:
 
 
 @pytest.mark.parametrize("who", ["", None, 7])
-def test_who_is_nobody_is_refused(who: Any) -> None:
+def test_a_window_without_a_person_is_refused(who: Any) -> None:
     with pytest.raises(ConfigurationError, match="a person's id or"):
         Window.of_person(who)
 

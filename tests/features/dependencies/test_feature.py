@@ -129,7 +129,7 @@ async def test_a_job_that_ends_just_before_the_insert_is_not_waited_for(
     assert app.ran == ["a", "b"]  # type: ignore[attr-defined]
 
 
-async def test_who_waits_for_long_looks_ever_more_rarely(app: Mainspring, kit: Kit) -> None:
+async def test_a_job_that_waits_long_checks_less_and_less_often(app: Mainspring, kit: Kit) -> None:
     first = await put(app, "a", delay=timedelta(days=2))
     job = await put(app, "b", after=[first])
     await kit.time.advance(days=2)

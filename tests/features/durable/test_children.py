@@ -159,7 +159,7 @@ async def test_with_a_dedupe_key_another_job_may_be_the_child(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("call", ["spawn", "gather"])
-async def test_a_run_that_died_before_it_knew_who_held_the_key(quick: Kit, call: str) -> None:
+async def test_a_run_died_before_it_knew_the_holder_of_the_key(quick: Kit, call: str) -> None:
     render = render_task(quick.app, [])
     once = render.using(dedupe_key="one", delay=60)
     saved: list[Save] = []

@@ -39,7 +39,7 @@ def test_new_steps_follow_the_recorded_ones() -> None:
         (("a", "c", "d"), "d", "b"),  # one was taken out, and it is noticed where the record ends
     ],
 )
-def test_who_asks_for_something_new_too_early_was_changed(asks: tuple[str, ...], asked: str, left: str) -> None:
+def test_a_new_step_before_recorded_ones_means_changed_code(asks: tuple[str, ...], asked: str, left: str) -> None:
     book = journal(*recorded("a", "b", "c"))
     *fine, last = asks
     for name in fine:

@@ -61,7 +61,7 @@ def define(app: Mainspring) -> None:
         return number
 
 
-async def test_nobody_misses_a_signal_or_the_end_of_a_child(new_app: NewApp, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_signal_and_no_end_of_a_child_is_missed(new_app: NewApp, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two workers, and a third process that signals at random moments. There is no net: nobody looks by himself."""
     monkeypatch.setattr(suspension, "RECHECK_DELAYS", (3_600_000,))
     one, other, sender = new_app(), new_app(), new_app()

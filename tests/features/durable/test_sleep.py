@@ -47,7 +47,7 @@ async def test_a_sleeping_job_is_not_in_a_worker(kit: Kit, plain: bool) -> None:
     assert (await job.get()).status is Status.COMPLETED
 
 
-async def test_who_is_woken_early_sleeps_on(kit: Kit) -> None:
+async def test_a_sleep_that_is_woken_early_continues(kit: Kit) -> None:
     @kit.app.task()
     async def nap(ctx: Context) -> None:
         await ctx.sleep(3600)
@@ -198,7 +198,7 @@ async def test_except_exception_does_not_catch_a_sleep(quick: Kit) -> None:
     assert done == ["left", "left"]
 
 
-async def test_who_swallows_a_sleep_sleeps_all_the_same(quick: Kit) -> None:
+async def test_a_handler_that_catches_the_suspension_still_sleeps(quick: Kit) -> None:
     done: list[str] = []
 
     @quick.app.task()
@@ -257,7 +257,7 @@ async def test_one_of_them_does_not_end_the_other(quick: Kit) -> None:
     assert done == [timedelta(hours=1)]
 
 
-async def test_who_sleeps_waits_for_steps_that_run_beside_it(quick: Kit) -> None:
+async def test_a_sleep_waits_for_steps_that_run_in_parallel(quick: Kit) -> None:
     done: list[str] = []
 
     async def slow() -> None:

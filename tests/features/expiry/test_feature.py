@@ -112,7 +112,7 @@ async def test_a_durable_function_under_way_is_not(app: Mainspring, kit: Kit) ->
     assert (await outcome(app, job.id))[0] is Status.COMPLETED
 
 
-async def test_who_retries_it_by_hand_means_it(app: Mainspring, kit: Kit) -> None:
+async def test_a_manual_retry_runs_an_expired_job(app: Mainspring, kit: Kit) -> None:
     job = await app.tasks["code"].enqueue()
     skip(kit, 61)
     await kit.drain()
@@ -122,7 +122,7 @@ async def test_who_retries_it_by_hand_means_it(app: Mainspring, kit: Kit) -> Non
 
 
 @pytest.mark.parametrize("expires", [60, timedelta(minutes=5), "a time"])
-async def test_who_moves_it_by_hand_too(app: Mainspring, kit: Kit, expires: Any) -> None:
+async def test_a_reschedule_by_hand_runs_an_expired_job(app: Mainspring, kit: Kit, expires: Any) -> None:
     until = app.now() + timedelta(minutes=1) if expires == "a time" else expires
     job = await app.tasks["code"].using(expires=until).enqueue()
     await app.jobs.reschedule(job.id, delay=3600)

@@ -16,7 +16,7 @@ from mainspring.stores.sqlite import MemoryStore
 FEW = 10
 
 
-async def test_who_forgets_reads_again_before_it_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_forgotten_limit_is_read_again_before_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a run that leaves would seem to hold nothing, and who waits for its place would not be called."""
     monkeypatch.setattr(coordinator_module, "MAX_KNOWN", FEW)
     store = MemoryStore()

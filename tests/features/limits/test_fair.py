@@ -82,7 +82,7 @@ async def test_anothers_single_job_waits_for_two_service_times_at_most(new_app: 
         await eventually(lambda: ended(app, 41))
 
 
-async def test_who_is_alone_has_all_slots_of_all_workers(new_app: NewApp) -> None:
+async def test_a_key_without_competition_uses_all_slots(new_app: NewApp) -> None:
     one, two, counters = new_app(), new_app(), Counters()
     tasks = [serve(app, counters) for app in (one, two)]
     async with working(one, concurrency=4), working(two, concurrency=4):
@@ -218,7 +218,7 @@ async def is_killed(enqueue: Coroutine[Any, Any, Any]) -> bool:
     return False
 
 
-async def test_who_enqueues_at_once_for_one_key_shares_its_room(new_app: NewApp) -> None:
+async def test_concurrent_enqueues_for_one_key_share_its_room(new_app: NewApp) -> None:
     app = new_app()
     ran: list[str] = []
 
@@ -323,7 +323,7 @@ async def test_a_count_that_was_not_confirmed_for_long_is_written_again() -> Non
     assert turns.differs(before)
 
 
-async def test_who_knows_an_old_count_loses_no_turn(new_app: NewApp) -> None:
+async def test_an_outdated_count_loses_no_turn(new_app: NewApp) -> None:
     """Two that end at once look like one that passes on its turn, to a process that knows of one only."""
     one, two = new_app(), new_app()
 
@@ -358,7 +358,7 @@ async def test_a_retry_asks_for_its_turn(new_app: NewApp) -> None:
         await eventually(lambda: ended(app, 4))
 
 
-async def test_a_call_to_nobody_is_taken_back() -> None:
+async def test_a_wake_up_without_a_waiting_job_is_taken_back() -> None:
     turns = Turns(3)
     turns.note(0)
     assert (turns.call(5, 0), turns.room) == (3, 0)

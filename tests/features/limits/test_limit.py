@@ -73,7 +73,7 @@ def test_what_is_no_limit_is_refused(app: Mainspring) -> None:
         app.task(limits=[Limit(1, name="a=b")])(nothing)
 
 
-async def test_who_enqueues_hears_of_a_key_that_is_none(app: Mainspring) -> None:
+async def test_the_enqueue_raises_for_an_invalid_key(app: Mainspring) -> None:
     answers: dict[str, Any] = {"none": None, "list": [1], "empty": "", "long": "x" * 201, "true": True}
     work = app.task(name="work", limits=[Limit(1, key=lambda p: answers[p.who])])(nothing)
     for who in answers:

@@ -283,7 +283,7 @@ async def test_a_payload_that_the_task_does_not_take_any_more_is_told_as_ever() 
 
 
 @pytest.mark.slow
-async def test_who_cannot_write_the_limit_gives_the_job_back() -> None:
+async def test_a_worker_that_cannot_write_the_limit_hands_the_job_back() -> None:
     app, crowd = Mainspring("memory://"), Crowd()
     task = work(app, crowd, Limit(1))
     crowd.open.set()
@@ -372,7 +372,7 @@ async def test_after_a_downtime_there_is_no_burst_beyond_the_burst() -> None:
         assert len(sent) == 9
 
 
-async def test_who_waits_goes_before_who_comes_later() -> None:
+async def test_waiting_jobs_start_before_later_ones() -> None:
     app = Mainspring("memory://")
     send, sent = sender(app, Rate(1, per=1))
     async with manual(app) as kit:

@@ -56,7 +56,7 @@ def test_all_that_it_needs_or_nothing_of_it() -> None:
     assert office.holders(ALL) == {"a", "c"}
 
 
-def test_who_leaves_makes_room_in_the_same_decision() -> None:
+def test_a_release_makes_room_in_the_same_decision() -> None:
     office = Office(ACME)
     office(Acquire("a", 1, (ACME,)))
     decision = office(Acquire("b", 1, (ACME,)), Release("a", 1, (ACME,)))
@@ -71,7 +71,7 @@ def test_a_job_that_runs_again_has_its_own_place_and_its_zombie_cannot_give_it_u
     assert office.holders(ACME) == {"a"}
 
 
-def test_a_free_place_is_called_out_only_if_somebody_waits() -> None:
+def test_a_free_slot_wakes_a_job_only_if_one_waits() -> None:
     office = Office(ACME)
     office(Acquire("a", 1, (ACME,)))
     assert not office(Release("a", 1, (ACME,))).calls
@@ -79,13 +79,13 @@ def test_a_free_place_is_called_out_only_if_somebody_waits() -> None:
     assert office(Release("a", 2, (ACME,)), Release("a", 2, (ACME,))).calls == {ACME.document: 1}
 
 
-def test_who_lines_up_finds_what_has_become_free_meanwhile() -> None:
+def test_a_wait_finds_a_slot_that_was_freed_meanwhile() -> None:
     office = Office(ALL)
     office(Acquire("a", 1, (ALL,)))
     assert office(Wait((ALL,))).calls == {ALL.document: 2}
 
 
-def test_a_call_to_one_who_is_held_up_elsewhere_goes_to_the_next() -> None:
+def test_a_wake_up_of_a_job_blocked_elsewhere_goes_to_the_next() -> None:
     office = Office(ALL, ACME)
     office(Acquire("a", 1, (ALL, ACME)), Wait((ALL,)))
     decision = office(Acquire("b", 1, (ALL, ACME)))
@@ -111,7 +111,7 @@ def test_what_has_no_limit_in_common_is_decided_apart() -> None:
     assert len(cases([Acquire("a", 1, (ACME, ALL)), Acquire("b", 1, (BOB, ALL))], 2)) == 2
 
 
-def test_the_program_says_the_numbers_and_the_store_who_is_inside() -> None:
+def test_the_program_has_the_numbers_and_the_store_the_holders() -> None:
     state = state_of(ALL, {"size": 99, "holders": {"a": 1}, "waiting": True}, 0)
     assert isinstance(state, Slots)
     assert (state.size, state.holders, state.waiting) == (3, {"a": 1}, True)

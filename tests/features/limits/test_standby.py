@@ -52,7 +52,7 @@ async def test_so_many_wait_and_no_more() -> None:
     assert standbys.wait(PLACE, *wishes("another")) is not None
 
 
-async def test_who_went_away_is_forgotten_however_long_the_run_lasts_for_which_they_waited() -> None:
+async def test_a_standby_that_left_is_forgotten_during_a_long_run() -> None:
     standbys = busy(0.01)
     for number in range(10 * MAX_STANDBYS):
         pending = standbys.wait(PLACE, *wishes(str(number)))
@@ -61,7 +61,7 @@ async def test_who_went_away_is_forgotten_however_long_the_run_lasts_for_which_t
     assert len(standbys._waiting[PLACE.document]) == 1
 
 
-async def test_who_waits_longest_inherits_and_who_went_away_does_not() -> None:
+async def test_the_longest_standby_gets_the_slot() -> None:
     standbys = busy(0.01)
     first, second = (standbys.wait(PLACE, *wishes(job_id)) for job_id in "ab")
     assert first is not None
@@ -72,7 +72,7 @@ async def test_who_waits_longest_inherits_and_who_went_away_does_not() -> None:
     assert standbys.heirs([wishes("second")[1]]) == []
 
 
-async def test_nobody_waits_for_a_place_that_none_of_ours_holds() -> None:
+async def test_a_standby_is_dismissed_once_this_worker_holds_no_slot() -> None:
     standbys = busy(0.01)
     pending = standbys.wait(PLACE, *wishes("a"))
     assert pending is not None

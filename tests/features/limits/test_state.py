@@ -63,7 +63,7 @@ def test_a_clock_that_went_back_stops_nothing() -> None:
     assert bucket.call(100) == 1
 
 
-def test_while_others_wait_only_who_was_called_may_start() -> None:
+def test_while_jobs_wait_only_woken_ones_may_start() -> None:
     bucket = Bucket.full(0.01, 5, 0)
     bucket.waiting = True
     assert (bucket.room, bucket.draw(5)) == (0, 0)

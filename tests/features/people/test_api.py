@@ -320,7 +320,7 @@ async def test_a_dry_run_writes_nothing(app: Mainspring, file: Write) -> None:
         ("id,a,b", {"a": "email", "b": "email"}, "two columns are email"),
     ],
 )
-async def test_columns_that_nobody_knows(
+async def test_unknown_columns_are_refused(
     app: Mainspring, file: Write, header: str, columns: dict[str, str], reason: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=reason):

@@ -49,7 +49,7 @@ def lookups(register: Register) -> Lookups[Person | None]:
     return Lookups(register.read)
 
 
-async def test_those_who_ask_at_once_share_a_read(register: Register, lookups: Lookups[Person | None]) -> None:
+async def test_concurrent_lookups_share_a_read(register: Register, lookups: Lookups[Person | None]) -> None:
     for number in range(5):
         register.add(f"p{number}")
     found = await asyncio.gather(*(lookups.get(f"p{number}") for number in range(6)))
@@ -59,9 +59,7 @@ async def test_those_who_ask_at_once_share_a_read(register: Register, lookups: L
     assert len(register.reads) == 2
 
 
-async def test_who_asks_during_a_read_sees_what_was_written_before(
-    register: Register, lookups: Lookups[Person | None]
-) -> None:
+async def test_a_lookup_during_a_read_sees_earlier_writes(register: Register, lookups: Lookups[Person | None]) -> None:
     register.add("p1", "old")
     register.opened.clear()
     first = asyncio.create_task(lookups.get("p1"))
@@ -88,7 +86,7 @@ async def test_a_job_that_is_cancelled_leaves_the_others_alone(
         await cancelled
 
 
-async def test_a_read_that_fails_is_told_to_all_who_asked(register: Register, lookups: Lookups[Person | None]) -> None:
+async def test_a_failed_read_fails_all_its_lookups(register: Register, lookups: Lookups[Person | None]) -> None:
     register.add("p1")
     results = await asyncio.gather(*(lookups.get(who) for who in ("p1", "broken")), return_exceptions=True)
     assert [type(result) for result in results] == [OSError, OSError]

@@ -34,7 +34,7 @@ async def lose(app: Mainspring, *keys: Key | None) -> None:
     await app.store.write([Bundle((Write(key, None),)) for key in keys if key is not None])
 
 
-async def test_nobody_lacks_anything(app: Mainspring) -> None:
+async def test_nothing_is_missing_at_first(app: Mainspring) -> None:
     assert await repair.look(app.runtime.services, 100) == await repair.mend(app.runtime.services) == Lack(people=2)
 
 
@@ -73,7 +73,7 @@ async def test_what_was_sent_is_not_sent_again(app: Mainspring, kit: Kit, greete
     assert greeted == ["ana"]
 
 
-async def test_an_entry_of_somebody_else_is_removed(app: Mainspring) -> None:
+async def test_an_entry_of_another_person_is_removed(app: Mainspring) -> None:
     old = email_key("bob", BOB.with_changes(email="robert@example.com"))
     gone = email_key("cat", BOB)
     assert old
@@ -92,7 +92,7 @@ async def test_whom_only_a_newer_version_can_read_is_left_to_it(app: Mainspring)
     assert len(await app.store.browse(Listing(EMAILS, None))) == 2
 
 
-async def test_who_changes_them_meanwhile_has_the_last_word(app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_during_the_repair_wins(app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
     await lose(app, email_key("ana", ANA))
     write = app.store.write
 

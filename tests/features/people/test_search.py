@@ -63,7 +63,7 @@ async def test_a_zone_that_does_not_exist_is_refused(app: Mainspring) -> None:
         await app.people.find(tz="Mars/Olympus")
 
 
-async def test_who_changes_is_found_by_what_is_true_now(app: Mainspring) -> None:
+async def test_a_changed_person_is_found_by_the_new_values(app: Mainspring) -> None:
     await app.people.update("ana", email="new@example.com")
     assert (await app.people.find(email="ana@example.com")).people == []
     assert [one.id for one in (await app.people.find(email="new@example.com")).people] == ["ana"]

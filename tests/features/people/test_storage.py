@@ -105,7 +105,7 @@ WHENS = [
 
 
 @pytest.mark.parametrize(("place", "value"), WHENS)
-async def test_who_cannot_be_understood_is_left_alone(app: Mainspring, place: Any, value: Any, tmp_path: Path) -> None:
+async def test_an_unreadable_person_is_left_alone(app: Mainspring, place: Any, value: Any, tmp_path: Path) -> None:
     before = await rewrite(app, ANA, *place, value=value)
     told = "person 'ana' cannot be read by this version of Mainspring; a newer one may have written it: "
     for change in (
@@ -167,7 +167,7 @@ async def test_a_plan_that_cannot_be_understood_is_left_to_newer_workers(
     assert (await app.people.get("ana")).tz == "UTC"
 
 
-async def test_zones_are_looked_at_once_more_by_who_understands_all(
+async def test_plans_follow_a_new_tzdata_only_once_all_are_readable(
     app: Mainspring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await rewrite(app, PLAN, "times", "days_before", value=3)
@@ -179,7 +179,7 @@ async def test_zones_are_looked_at_once_more_by_who_understands_all(
     assert await kind_tzdata(app.store, "birthday") == "2099z"
 
 
-async def test_a_message_to_who_cannot_be_read_waits_for_a_newer_worker(
+async def test_a_message_to_an_unreadable_person_waits_for_a_newer_worker(
     app: Mainspring, kit: Kit, greeted: list[str]
 ) -> None:
     before = (await stored(app, ANA)).data

@@ -362,7 +362,7 @@ async def test_deletion_cancels(app: Mainspring, kit: Kit, sent: Sent) -> None:
         await app.people.delete("p1")
 
 
-async def test_a_deletion_is_in_the_audit_log_without_who_it_was(app: Mainspring, kit: Kit) -> None:
+async def test_a_deletion_is_in_the_audit_log_without_the_name(app: Mainspring, kit: Kit) -> None:
     await app.people.put(a_person("UTC", "06-07").with_changes(first_name="Ana"))
     await app.people.delete("p1", reason="they asked", actor="ben")
     (entry,) = await app.audit()
@@ -370,7 +370,7 @@ async def test_a_deletion_is_in_the_audit_log_without_who_it_was(app: Mainspring
     assert entry.detail == {"person": "p1"}
 
 
-async def test_a_job_that_finds_nobody_ends_as_cancelled(app: Mainspring, kit: Kit, sent: Sent) -> None:
+async def test_a_job_whose_person_is_gone_is_cancelled(app: Mainspring, kit: Kit, sent: Sent) -> None:
     """Say, its process died between deleting the person and cancelling jobs."""
     await app.people.put(a_person("UTC", "06-07"))
     await app.pause("default")
@@ -394,7 +394,7 @@ async def test_an_occasion_that_was_removed_is_not_sent(app: Mainspring, kit: Ki
     assert kit.jobs()[0].reason == "person 'p1' has no birthday any more"
 
 
-async def test_who_was_deleted_and_comes_back_is_not_greeted_again(app: Mainspring, kit: Kit, sent: Sent) -> None:
+async def test_a_person_who_is_added_again_is_not_greeted_twice(app: Mainspring, kit: Kit, sent: Sent) -> None:
     await app.people.put(a_person("UTC", "06-07"))
     await kit.time.advance_to(at(2025, 6, 7, 10))
     await app.people.delete("p1")

@@ -93,7 +93,7 @@ async def test_moves_and_fires_at_once(make: Make, clock: ManualClock) -> None:
         assert {person.tz for person in await one.people.list()} == {"America/New_York"}
 
 
-async def test_two_who_change_a_person_at_once_both_do(make: Make) -> None:
+async def test_two_concurrent_changes_of_a_person_both_take_effect(make: Make) -> None:
     async with apps(make, 3) as (one, two, three):
         await one.people.put(a_person(1))
         await asyncio.gather(
@@ -107,7 +107,7 @@ async def test_two_who_change_a_person_at_once_both_do(make: Make) -> None:
         assert {f"{one.local:%H:%M %Z}" for one in found} == {"09:00 JST"}
 
 
-async def test_whoever_changes_addresses_at_once_is_found_by_the_last(make: Make) -> None:
+async def test_after_concurrent_changes_the_last_address_is_found(make: Make) -> None:
     async with apps(make, 2) as (one, other):
         await one.people.put(a_person(1))
         for number in range(5):
@@ -159,7 +159,7 @@ async def test_on_dynamodb(clock: ManualClock) -> None:
     await app.close()
 
 
-async def test_who_comes_second_leaves_a_burst_to_the_first(make: Make, clock: ManualClock) -> None:
+async def test_a_second_worker_leaves_a_burst_to_the_first(make: Make, clock: ManualClock) -> None:
     async with applications(make, 2, lambda app: app.occasion("birthday")(greet)) as (one, other):
         await one.people.put_many(a_person(number) for number in range(PLANS_PER_WRITE + 10))
         clock.advance(timedelta(days=1))
@@ -259,7 +259,7 @@ async def test_plans_follow_a_new_tzdata(make: Make) -> None:
         assert tzdata_version() in kind.data
 
 
-async def test_one_that_cannot_be_read_is_in_nobodys_way(make: Make, clock: ManualClock) -> None:
+async def test_an_unreadable_document_blocks_no_other(make: Make, clock: ManualClock) -> None:
     async with apps(make) as (app,):
         odd = Write(Key("occasions.birthday", "", "0"), '{"new": 1}', due_at=clock.now() - 1000)
         await app.store.write([Bundle((odd,))])

@@ -126,7 +126,7 @@ async def test_a_deletion_tells_what_there_was(app: Mainspring) -> None:
     assert entry.detail == {"schedule": "a", "before": made}
 
 
-async def test_firing_is_nobodys_hand(app: Mainspring, kit: Kit) -> None:
+async def test_firing_is_not_in_the_audit_log(app: Mainspring, kit: Kit) -> None:
     await app.schedules.put("a", "every 1h", work(app))
     await kit.time.advance(hours=5)
     assert len(await app.schedules.ledger("a")) == 5

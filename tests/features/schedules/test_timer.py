@@ -283,7 +283,7 @@ async def test_the_ledger_tells_whose_jobs_wait(queue: str | None, app: Mainspri
     assert [job.status for job in kit.jobs(note)] == [Status.COMPLETED]
 
 
-async def test_another_queues_pause_makes_nobody_wait(app: Mainspring, kit: Kit, note: Note) -> None:
+async def test_the_pause_of_another_queue_delays_nothing(app: Mainspring, kit: Kit, note: Note) -> None:
     await app.schedules.put("a", "30 * * * *", note.prepare())
     await app.pause("another", actor="ana")
     await kit.time.advance(hours=1)
@@ -461,7 +461,7 @@ async def test_a_second_pause_does_not_bring_back_what_fell_into_the_first(
     assert (await app.schedules.get("a")).schedule.earlier == ()
 
 
-async def test_who_pauses_what_is_paused_only_says_until_when(
+async def test_pausing_a_paused_schedule_changes_only_the_end(
     app: Mainspring, kit: Kit, runs: Noted, note: Note
 ) -> None:
     await app.schedules.put("a", "every 1h", note.prepare(), misfire=Misfire.all())
@@ -536,9 +536,7 @@ async def test_what_was_due_before_a_change_and_not_fired_is_told(
     assert await ledger(app) == [("skipped", reason, 2), ("skipped", reason, 1)]
 
 
-async def test_who_moves_on_the_day_itself_is_neither_sent_twice_nor_left_out(
-    app: Mainspring, kit: Kit, runs: Noted, note: Note
-) -> None:
+async def test_a_move_on_the_day_itself_fires_exactly_once(app: Mainspring, kit: Kit, runs: Noted, note: Note) -> None:
     await app.schedules.put("a", "daily 09:00", note.prepare(), tz="Pacific/Auckland")
     await kit.time.advance_to(at(2026, 3, 2, 21))  # 10:00 on the 3rd there; in Los Angeles it is 13:00 on the 2nd
     assert runs == [at(2026, 3, 1, 20), at(2026, 3, 2, 20)]

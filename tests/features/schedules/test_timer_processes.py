@@ -69,7 +69,7 @@ async def test_many_schedulers_fire_each_occurrence_once(make: Make, clock: Manu
             assert (await first.schedules.get(f"s{number}")).fires == 10
 
 
-async def test_many_who_start_at_once_declare_a_schedule_once(make: Make) -> None:
+async def test_many_workers_that_start_at_once_declare_a_schedule_once(make: Make) -> None:
     async with apps(make, 5) as several:
         for app in several:
             app.every("@daily", id="a")(app.tasks["work"])
@@ -230,7 +230,7 @@ def test_a_declared_schedule_needs_its_arguments() -> None:
 # -- what goes wrong ------------------------------------------------------------------------------------------
 
 
-async def test_one_that_cannot_be_read_is_in_nobodys_way(make: Make, clock: ManualClock) -> None:
+async def test_an_unreadable_document_blocks_no_other(make: Make, clock: ManualClock) -> None:
     """Say, a newer version's."""
     async with apps(make) as (app,):
         await app.store.write([Bundle((Write(Key("schedules", "", "0"), '{"new": 1}', due_at=clock.now() - 1000),))])

@@ -75,7 +75,7 @@ async def test_keys_come_from_a_profile(without_keys: Path) -> None:
     assert found.region() == "eu-west-3"
 
 
-async def test_who_has_no_keys_is_told_what_to_do(without_keys: Path) -> None:
+async def test_missing_keys_raise_an_error_that_says_what_to_do(without_keys: Path) -> None:
     with pytest.raises(ConfigurationError, match="AWS_ACCESS_KEY_ID"):
         await Credentials().keys()
 

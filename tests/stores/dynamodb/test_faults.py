@@ -293,7 +293,7 @@ async def work(store: DynamoStore, worker: str, hands: Hands, chance: random.Ran
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_whoever_waits_is_called_among_random_faults(programs: Programs, seed: int) -> None:
+async def test_waiting_jobs_are_woken_despite_random_faults(programs: Programs, seed: int) -> None:
     """Parents spawn a child each and wait for its end; nobody has a time at which he would wake by himself."""
     chance = random.Random(seed)
     stores = [await programs.another(budget=0.2) for _ in range(2)]
