@@ -18,7 +18,7 @@ from mainspring.errors import Cancel, UnsupportedCall
 from mainspring.features.batches.rules import BatchProgress
 from mainspring.features.breakers.call import DetachedPassage, Passage
 from mainspring.features.durable.detached import Detached
-from mainspring.job import Claim, NewJob, check_prepared
+from mainspring.job import Claim, NewJob, Outcome, check_prepared
 from mainspring.names import showable
 from mainspring.stores.engine.validation import refuse_unkeepable
 from mainspring.stores.protocol import Completion
@@ -58,7 +58,6 @@ class JobTransaction:
             yield
             if error is None:  # if a second transaction fails, that does not undo the first one's commit
                 self._effects.committed = True
-                self._effects.enqueued = tuple(self._effects.follow_ups)
         finally:
             self._effects.committing = False
 
@@ -71,7 +70,7 @@ class Effects:
     result: Any = UNSET
     committing: bool = False  # ctx.transaction() is about to commit
     committed: bool = False
-    enqueued: tuple[NewJob, ...] = ()  # the follow-ups that were committed with it
+    outcome: Outcome | None = None  # what ctx.transaction() has written
 
 
 @dataclass(frozen=True, slots=True)

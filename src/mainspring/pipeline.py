@@ -16,11 +16,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import islice
 from typing import Any, Protocol
 
 from mainspring.clock import to_datetime
 from mainspring.events import JobCreated, JobDeduplicated
-from mainspring.job import FreshJobs, Inserted, NewJob
+from mainspring.job import FreshJobs, Inserted, NewJob, Outcome, Status
 from mainspring.portal import run_at_once
 from mainspring.services import Services
 from mainspring.stored_options import options_of
@@ -137,6 +138,21 @@ class Pipeline:
             await tell(enqueue, created)
         self.announce(enqueue.jobs, inserted)
         return inserted
+
+    async def ack(self, outcomes: Sequence[Outcome]) -> list[Status | None]:
+        """Write how runs ended, each in one commit with its follow-ups. The caller announces those."""
+        following = [outcome for outcome in outcomes if outcome.follow_ups]
+        if not following:
+            return await self._services.store.ack(outcomes)
+        enqueue = Enqueue([job for outcome in following for job in outcome.follow_ups], are_checked=False)
+        await self._prepared(enqueue)
+        prepared = iter(enqueue.jobs)
+        for outcome in following:
+            outcome.follow_ups = tuple(islice(prepared, len(outcome.follow_ups)))
+        try:
+            return await self._services.store.ack(outcomes)
+        finally:
+            await tell(enqueue, {job.id for outcome in following for job in outcome.inserted if job.created})
 
     # -- stages -------------------------------------------------------------------------------------
 

@@ -12,6 +12,8 @@ import pytest
 from mainspring import Mainspring
 from mainspring.errors import IllegalMove, StoreBusy, StoreCorrupt, StoreError, StoreReadOnly
 from mainspring.job import Move, Outcome, Status
+from mainspring.pipeline import Pipeline
+from mainspring.services import Services
 from mainspring.stores.protocol import Store
 from mainspring.worker import acker as acker_module
 from mainspring.worker.acker import FULL_GROUP, LARGE_RESULT, Acker, patience_with
@@ -76,7 +78,7 @@ async def scene(delay: float = 3600) -> AsyncIterator[StoreScenario]:
     def hear(written: list[tuple[Run, Outcome]], statuses: Sequence[Status | None]) -> None:
         confirmed.extend((outcome.job_id, status) for (_, outcome), status in zip(written, statuses, strict=True))
 
-    acker = Acker(cast("Store", store), after_ack(hear), Outage("w"), delay=delay)
+    acker = Acker(Pipeline(Services(cast("Store", store))), after_ack(hear), Outage("w"), delay=delay)
     serving = asyncio.create_task(acker.serve())
     yield StoreScenario(acker, store, confirmed)
     serving.cancel()
@@ -196,7 +198,7 @@ def broken(written: list[tuple[Run, Outcome]], statuses: Sequence[Status | None]
 
 async def test_an_announcement_that_fails_does_not_end_the_writing() -> None:
     store = FakeStore()
-    acker = Acker(cast("Store", store), after_ack(broken), Outage("w"), delay=0)
+    acker = Acker(Pipeline(Services(cast("Store", store))), after_ack(broken), Outage("w"), delay=0)
     serving = asyncio.create_task(acker.serve())
     it = StoreScenario(acker, store, [])
     for name in ("a", "b"):

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from mainspring.errors import ConfigurationError, Failure, IllegalMove, StoreError
 from mainspring.job import Move, Outcome, Status
 from mainspring.log import get_log
-from mainspring.stores.protocol import Store
+from mainspring.pipeline import Pipeline
 from mainspring.worker.after_ack import AfterAck
 from mainspring.worker.outage import Backoff, Outage, is_being_cancelled
 from mainspring.worker.run import Run
@@ -36,7 +36,7 @@ class Acker:
 
     def __init__(
         self,
-        store: Store,
+        pipeline: Pipeline,
         after_ack: AfterAck,
         outage: Outage,
         *,
@@ -44,12 +44,12 @@ class Acker:
         room: asyncio.Event | None = None,
         large: bool = False,
     ) -> None:
-        self._store = store
+        self._pipeline = pipeline
         self._after_ack = after_ack
         self._outage = outage
         self._delay = delay
         self.room = room or asyncio.Event()  # set after each write: the worker may run more jobs
-        self._large = None if large else Acker(store, after_ack, outage, delay=0, room=self.room, large=True)
+        self._large = None if large else Acker(pipeline, after_ack, outage, delay=0, room=self.room, large=True)
         self._most = 1 if large else sys.maxsize  # outcomes in one write
         self._waiting: list[tuple[Run, Outcome]] = []
         self._some = asyncio.Event()
@@ -123,7 +123,7 @@ class Acker:
         backoff, doubts = Backoff(), 0
         while True:
             try:
-                statuses = await self._store.ack([outcome for _, outcome in group])
+                statuses = await self._pipeline.ack([outcome for _, outcome in group])
             except (Exception, asyncio.CancelledError) as error:
                 if is_being_cancelled():
                     raise

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
 from mainspring.guards import Ending, Recheck
-from mainspring.job import Claim, Inserted, Move, NewJob, Outcome, Status
+from mainspring.job import Claim, Move, Outcome, Status
 from mainspring.runtime import Runtime
 from mainspring.worker.reporter import Reporter
 from mainspring.worker.run import Run, Stop
@@ -46,7 +46,7 @@ class AfterAck:
                 self._reporter.ended(run, outcome, status)
                 self.released += run.stop is Stop.SHUTDOWN and outcome.move is Move.RELEASE
             if outcome.follow_ups and status is not None:
-                self._announce(outcome.follow_ups)
+                self._runtime.pipeline.announce(outcome.follow_ups, outcome.inserted)
             if run.guarded:
                 self.ended(run.claim, Ending(outcome, run.error))
             if status is Status.CANCELLED and (run.claim.token > 1 or (run.durable and run.durable.spawned)):
@@ -63,17 +63,13 @@ class AfterAck:
             self.ended(run.claim, Ending(outcome, run.error))
         self._reporter.ended(run, outcome, Status.COMPLETED)
         self._reporter.lost_result(run, outcome)
-        self._announce(run.context.effects.enqueued)
+        if (written := run.context.effects.outcome) is not None:
+            self._runtime.pipeline.announce(written.follow_ups, written.inserted)
 
     def lost(self, run: Run) -> None:
         """Follow up on a run whose claim is lost, and for which nothing is written."""
         if run.guarded:
             self.ended(run.claim)
-
-    def _announce(self, follow_ups: Sequence[NewJob]) -> None:
-        """Announce follow-up jobs. Leave out those with a dedupe key: an ack does not say whether they were created."""
-        created = [job for job in follow_ups if job.dedupe_key is None]
-        self._runtime.pipeline.announce(created, [Inserted(job.id, created=True) for job in created])
 
     # -- what is left to do ---------------------------------------------------------------------
 

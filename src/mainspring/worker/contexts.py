@@ -10,6 +10,7 @@ from mainspring.context import Context
 from mainspring.durable_calls import RecordedCalls
 from mainspring.features.breakers.call import Passage
 from mainspring.features.durable.run import DurableRun
+from mainspring.job import Outcome
 from mainspring.runtime import Runtime
 from mainspring.stores.protocol import Completion
 from mainspring.worker import outcomes
@@ -64,4 +65,9 @@ class Contexts:
         return RecordedCalls(run.durable)
 
     def _transact(self, run: Run, connection: Any) -> Completion:
-        return self._store.completion(lambda: outcomes.completed(run, self._store.clock.now()), connection)
+        def outcome() -> Outcome:
+            assert run.context is not None  # noqa: S101 - it has opened the transaction
+            run.context.effects.outcome = outcomes.completed(run, self._store.clock.now())
+            return run.context.effects.outcome
+
+        return self._store.completion(outcome, connection)

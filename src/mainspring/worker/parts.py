@@ -48,7 +48,7 @@ class Parts:
         reporter = Reporter(runtime.bus, worker, log_completions=settings.log_completions)
 
         self.after_ack = AfterAck(runtime, reporter)
-        self.acker = Acker(store, self.after_ack, outage, delay=settings.ack_delay)
+        self.acker = Acker(runtime.pipeline, self.after_ack, outage, delay=settings.ack_delay)
         stuck = StuckSlots(worker, store.stall_grace / 1000)
         self.runs = Runs(self.acker, self.after_ack, reporter, stuck, store.clock)
         self.progress = Progress(store, reporter, self.runs)

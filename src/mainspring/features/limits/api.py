@@ -127,8 +127,9 @@ class Limits:
             return
         enqueue.jobs = [replace(job) if job.task in self._fair else job for job in enqueue.jobs]  # they are changed
         groups: dict[Ticket, list[NewJob]] = {}
+        now = self._services.store.clock.now()
         for job in enqueue.jobs:
-            if job.task in self._fair and job.run_at is None and not job.delay and job.waits_for is None:
+            if job.task in self._fair and (job.run_at or now) <= now and not job.delay and job.waits_for is None:
                 groups.setdefault(self._turn(job.task, job.payload), []).append(job)
         await self._guard.enter(groups)
         enqueue.afterwards.append(partial(self._entered, groups))

@@ -114,7 +114,7 @@ class LimitGuard:
         for ticket, jobs in groups.items():
             mark(jobs, ticket.key)
             for job in jobs[decision.ready[wishes[ticket]] :]:
-                job.waits_for = ticket.call
+                job.waits_for, job.run_at = ticket.call, None
 
     async def entered(self, lined_up: Iterable[Ticket], absent: Mapping[Ticket, int]) -> None:
         """Note that jobs wait, now that they are inserted: a process that looked before may have found none.
