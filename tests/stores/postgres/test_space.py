@@ -56,7 +56,7 @@ async def find(store: RecycledStore, check: str) -> Finding:
     return next(finding for finding in await store.diagnose() if finding.check == check)
 
 
-async def test_upkeep_gives_back_the_room_of_an_empty_table(
+async def test_maintenance_gives_back_the_room_of_an_empty_table(
     store: RecycledStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = sizes(store)[1]
