@@ -198,7 +198,8 @@ def test_a_clock_that_went_back(shop: Shop) -> None:
     assert found.message == "the newest job was created in 2 h" or "in 1 h" in found.message
 
 
-def test_a_store_that_cannot_repair_itself() -> None:
+def test_a_store_without_repair_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("mainspring.stores.sqlite.store.SqliteStore.repair")
     assert doctor.mend(Mainspring("memory://")).severity is Severity.WARNING
 
 
