@@ -199,7 +199,7 @@ def test_a_clock_that_went_back(shop: Shop) -> None:
 
 
 def test_a_store_without_repair_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("mainspring.stores.sqlite.store.SqliteStore.repair")
+    monkeypatch.delattr("mainspring.stores.sqlite.store.SqlStore.repair")
     assert doctor.mend(Mainspring("memory://")).severity is Severity.WARNING
 
 
