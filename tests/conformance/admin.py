@@ -258,6 +258,14 @@ class AdminTests(StoreScenario):
         done = await pages(store, Action.CANCEL, BY, 1)
         assert [job_id for page in done for job_id in page.ids] == [waiting]
 
+    async def test_no_job_of_a_target_is_skipped_between_jobs_that_cannot_be_changed(self, store: Store) -> None:
+        target = ("order", "7")
+        finished = {await job_in(store, Status.COMPLETED, target=target) for _ in range(3)}
+        ids = await put_many(store, 5, target=target)
+        done = await pages(store, Action.CANCEL, BY, 2, target_type="order", target_id="7")
+        assert [job_id for page in done for job_id in page.ids] == ids
+        assert finished.isdisjoint(ids)
+
     async def test_a_dry_run_goes_page_by_page_too(self, store: Store) -> None:
         ids = await put_many(store, 3)
         first = await store.change(Action.CANCEL, Filter(), BY, limit=2, dry_run=True)

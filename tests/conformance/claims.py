@@ -333,6 +333,10 @@ class ClaimTests(StoreScenario):
         assert await next_due(store) == clock.now() + 30_000
         assert await next_due(store, "*") == clock.now() + 30_000
 
+    async def test_a_job_that_is_due_in_a_moment_is_not_put_off(self, store: Store, clock: ManualClock) -> None:
+        await put(store, delay=1)
+        assert await next_due(store) == clock.now() + 1
+
     async def test_next_due_knows_only_the_wanted_queues(self, store: Store, clock: ManualClock) -> None:
         await put(store, queue="mail", delay=60_000)
         await put(store, queue="sms", delay=30_000)

@@ -8,6 +8,7 @@ import pytest
 
 from mainspring.errors import ConfigurationError
 from mainspring.job import UNTIL_WOKEN, Claim, Inserted, Move, NewJob, Save, Status, Step, end_of
+from mainspring.stores.documents import Bundle, Key, Write
 from mainspring.stores.protocol import Action, Store, Wake, Want
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import (
@@ -284,6 +285,20 @@ class WakeupTests(StoreScenario):
         jobs = [new_job(waits_for=end_of(ended)), new_job(waits_for=end_of(live))]
         await store.insert(jobs)
         assert [held.id for held in await claim(store)] == [jobs[0].id]
+
+    @pytest.mark.parametrize("way", ["ack", "save", "write"])
+    async def test_a_job_inserted_by_another_call_to_wait_for_one_that_has_ended_is_due(
+        self, store: Store, way: str
+    ) -> None:
+        ended = await job_in(store, Status.COMPLETED)
+        parent, job = await running(store, queue="others"), new_job(waits_for=end_of(ended))
+        if way == "ack":
+            await end(store, parent, Move.DONE, follow_ups=(job,))
+        elif way == "save":
+            await save(store, parent, jobs=(job,))
+        else:
+            await store.write([Bundle((Write(Key("things", "", "a"), "{}"),), (job,))])
+        assert [held.id for held in await claim(store)] == [job.id]
 
     async def test_a_job_inserted_to_wait_for_one_inserted_with_it_waits(self, store: Store) -> None:
         first = new_job(queue="others")

@@ -410,7 +410,7 @@ class Store(Protocol):
 
         To keep low priorities from starving, a priority level whose first job has waited longer than the store's
         patience gets a share of each claim. Suspects (jobs whose worker died) are claimed only with `solo`: one at a
-        time, and no other job with it.
+        time, by due time alone, and no other job with it.
         """
 
     async def ack(self, outcomes: Sequence[Outcome]) -> list[Status | None]:
@@ -473,7 +473,7 @@ class Store(Protocol):
     # -- reading: always works, halted or not ------------------------------------------------------
     async def get(self, ids: Sequence[str]) -> list[Job]: ...
     async def find(self, where: Filter, *, limit: int = 50, cursor: str | None = None) -> Page:
-        """Return one page of the matching jobs, newest first."""
+        """Return one page of the matching jobs, newest first. Only `get` returns the tracebacks of failures."""
 
     async def count(self, where: Filter) -> int: ...
     async def attempts(self, job_id: str) -> list[Attempt]: ...

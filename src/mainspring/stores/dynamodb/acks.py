@@ -51,7 +51,7 @@ from mainspring.stores.dynamodb.values import (
     unpack,
     update,
 )
-from mainspring.stores.engine.ack import Conclusion, conclude, note_inserted, refuse_illegal
+from mainspring.stores.engine.ack import Conclusion, conclude, note_inserted, refuse_illegal, storable
 from mainspring.stores.engine.state import JobState
 
 log = get_log("mainspring.dynamodb")
@@ -90,8 +90,8 @@ async def ack(table: Table, outcomes: Sequence[Outcome]) -> list[Status | None]:
     try:
         statuses |= await ack_plain(table, plain)
         await together([ack_job(numbers) for numbers in by_job.values()])
-        suspended = [outcomes[number] for number, status in statuses.items() if status is Status.SUSPENDED]
-        await wakeups.wake_if_ended(table, {job_id for o in suspended if (job_id := wakeups.named_by(o.waits_for))})
+        written = [outcomes[number] for number, status in statuses.items() if status is not None]
+        await wakeups.wake_if_ended(table, frozenset[str]().union(*map(named_by, written)))
     except BaseException:
         remember(table, outcomes, statuses)
         raise
@@ -330,7 +330,7 @@ async def report(table: Table, reports: Sequence[ProgressReport]) -> set[str]:
 
 
 async def report_one(table: Table, progress: ProgressReport) -> bool:
-    changes: Mapping[str, Any] = {"progress": progress.fraction, "note": progress.note}
+    changes: Mapping[str, Any] = {"progress": progress.fraction, "note": storable(progress.note)}
     held = [equals("token", progress.token), equals("status", WORDS[Status.RUNNING])]
     try:
         await table.update(update(table.job_key(progress.job_id), changes, only_if=held))

@@ -399,7 +399,7 @@ async def take_suspect(table: Table, request: Request, aparts: Sequence[Apart]) 
         return []
     for want in request.wants:
         due = [entry for apart in aparts if want.queue in {EVERY_QUEUE, apart.queue} for entry in apart.suspects]
-        for entry in sorted(due, key=lambda suspect: (suspect.priority, suspect.due, suspect.id)):
+        for entry in sorted(due, key=lambda suspect: (suspect.due, suspect.id)):
             if rows := await take(table, request, [entry]):
                 return rows
     return []

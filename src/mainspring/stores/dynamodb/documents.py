@@ -22,6 +22,7 @@ from mainspring.stores.documents import (
     Key,
     Listing,
     Write,
+    accepted,
     comes_soon,
     is_there,
 )
@@ -97,15 +98,27 @@ def is_alive(row: Row, now: Millis) -> bool:
 # -- writing --------------------------------------------------------------------------------------------
 
 
+async def refuse_accepted_while_halted(table: Table, bundles: Sequence[Bundle]) -> None:
+    """Raise SystemHalted if a halt refuses the jobs of a bundle whose expected versions match."""
+    refusing = [halt for halt in await halts.standing(table) if not halt.accept]
+    if not refusing:
+        return
+    found = await documents(table, [write.key for bundle in bundles for write in bundle.writes])
+    holds = accepted(bundles, {document.key: document.version for document in found})
+    if jobs := [job for bundle, held in zip(bundles, holds, strict=True) if held for job in bundle.jobs]:
+        refuse_while_halted(refusing, {job.queue for job in jobs})
+
+
 async def write(table: Table, bundles: Sequence[Bundle]) -> list[list[Inserted] | None]:
     """Write bundles. Those that share a document or a dedupe key are written one after the other."""
     now = table.clock.now()
     jobs = list(chain.from_iterable(bundle.jobs for bundle in bundles))
     if jobs:
-        refuse_while_halted(await halts.standing(table), {job.queue for job in jobs})
+        await refuse_accepted_while_halted(table, bundles)
     attempts = [Attempt(table, bundle, now) for bundle in bundles]
     await register_queues(table, {job.queue for job in jobs})
-    await wakeups.mark(table, named_among(jobs))
+    awaited = named_among(jobs)
+    await wakeups.mark(table, awaited)
     await register_collections(table, {write.key.collection for bundle in bundles for write in bundle.writes})
 
     async def in_turn(numbers: list[int]) -> dict[int, list[Inserted] | None]:
@@ -114,6 +127,7 @@ async def write(table: Table, bundles: Sequence[Bundle]) -> list[list[Inserted] 
     answers: dict[int, list[Inserted] | None] = {}
     for part in await together([in_turn(numbers) for numbers in apart(bundles)]):
         answers |= part
+    await wakeups.wake_if_ended(table, awaited)
     taken = [bundle for number, bundle in enumerate(bundles) if answers[number] is not None]
     if comes_soon((write for bundle in taken for write in bundle.writes), now):
         table.local_workers.tell_all(Wake.DOCUMENTS)

@@ -57,7 +57,7 @@ async def find(table: Table, where: Filter, limit: int, cursor: str | None) -> P
     """Return matching jobs, newest first. Ids are in order of time, so the last id of a page is the cursor."""
     walk = await Walk.start(table, where, newest_first=True, beyond=cursor, hint=limit)
     rows = await walk.take(limit + 1)
-    page = [to_job(row) for row in rows[:limit]]
+    page = [to_job({**row, "traceback": ""}) for row in rows[:limit]]
     return Page(page, page[-1].id if len(rows) > limit else None)
 
 
@@ -84,6 +84,7 @@ class Walk:
         self._streams = streams
         self._newest_first = newest_first
         self._keys = keys  # the streams bring keys only
+        self._left: list[Row] = []  # read already, for the next call of `take`
 
     @classmethod
     async def start(cls, table: Table, where: Filter, *, newest_first: bool, beyond: str | None, hint: int = 0) -> Walk:
@@ -93,7 +94,7 @@ class Walk:
 
     async def take(self, number: int | None) -> list[Row]:
         """Return the next `number` jobs, or all if it is None."""
-        found: list[Row] = []
+        found, self._left = self._left, []
         while number is None or len(found) < number:
             rows = await self._next(max(25, (number or 100) - len(found)) if self._keys else 1)
             if not rows:
@@ -102,7 +103,10 @@ class Walk:
                 full = await rows_of(self._table, [row["SK"] for row in rows])
                 rows = [full[row["SK"]] for row in rows if row["SK"] in full]
             found += (row for row in rows if not is_over(self._table, row) and matches(row, self._where))
-        return found if number is None else found[:number]
+        if number is None:
+            return found
+        self._left = found[number:]
+        return found[:number]
 
     async def _next(self, number: int) -> list[Row]:
         rows: list[Row] = []
@@ -230,17 +234,15 @@ async def stats(table: Table) -> Stats:
     now = table.clock.now()
     counts = sum_up(await table.read_counts(), None if table.prunes else stamp(now)[:10])
     queues = [row["SK"] for row in await table.rows("queues")]
-    due = [queue_due for queue in queues if (queue_due := await due_of(table, queue)).number]
+    due = [line for queue in queues if (line := await due_of(table, queue)).number or counts.get(queue)]
     return Stats(
         queues=[Counts(queue, dict(numbers)) for queue, numbers in counts.items() if numbers],
-        due={queue_due.queue: queue_due.number for queue_due in due},
-        oldest_due={
-            queue_due.queue: to_datetime(queue_due.oldest) for queue_due in due if queue_due.oldest is not None
-        },
+        due={line.queue: line.number for line in due},
+        oldest_due={line.queue: to_datetime(line.oldest) for line in due if line.oldest is not None},
         workers=[workers.to_info(row) for row in await workers.present(table)],
         halts=await standing(table),
         estimated=True,
-        due_tasks=[task for queue_due in due for task in queue_due.tasks],
+        due_tasks=[task for line in due for task in line.tasks],
     )
 
 

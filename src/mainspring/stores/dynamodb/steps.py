@@ -98,6 +98,7 @@ async def save_whole(table: Table, save: Save) -> list[Inserted] | None:
         if inserted is None:
             return None
         answers += inserted
+    await wakeups.wake_if_ended(table, awaited)
     return answers
 
 

@@ -115,7 +115,7 @@ def conclude(job: JobState, outcome: Outcome, now: Millis) -> Conclusion:
         job.run_at if is_finished else next_time(job, outcome, now),
         next_attempts(job, outcome, status),
         next_crashes(job, outcome, status),
-        last_reason(job, outcome, status),
+        storable(last_reason(job, outcome, status)),
         outcome.waits_for if status is Status.SUSPENDED else None,
         failure,
         outcome.result if is_finished else None,
@@ -193,7 +193,13 @@ def expiry(job: JobState, status: Status, now: Millis) -> Millis:
 def shortened(failure: Failure | None) -> Failure | None:
     if failure is None:
         return None
-    return Failure(failure.type, shorten(failure.message, LONGEST_MESSAGE), shorten(failure.traceback))
+    message, traceback = shorten(failure.message, LONGEST_MESSAGE), shorten(failure.traceback)
+    return Failure(failure.type, storable(message), storable(traceback))
+
+
+def storable(text: str) -> str:
+    """Replace NUL characters: a handler's message may contain them, and PostgreSQL cannot store them in text."""
+    return text.replace("\0", "�")
 
 
 def shorten(text: str, most: int = LONGEST_TRACEBACK) -> str:

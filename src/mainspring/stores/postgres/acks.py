@@ -15,11 +15,12 @@ from mainspring.stores.engine.ack import (
     moves,
     note_inserted,
     refuse_illegal,
+    storable,
 )
 from mainspring.stores.engine.state import JobState
 from mainspring.stores.postgres import arrays, steps
 from mainspring.stores.postgres.insertion import insert_jobs
-from mainspring.stores.postgres.rows import LIVE_STATE, is_id, storable, to_state
+from mainspring.stores.postgres.rows import LIVE_STATE, is_id, to_state
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.postgres.wakeups import wake_for_ends, watch
 from mainspring.stores.tables import CODES, RUNNING, STATUSES, count_moves
@@ -168,9 +169,9 @@ def rescheduled_row(job: JobState, conclusion: Conclusion) -> Row:
         conclusion.attempts,
         conclusion.crashes,
         conclusion.waits_for,
-        storable(conclusion.reason),
+        conclusion.reason,
         conclusion.failure.type if conclusion.failure else None,
-        storable(conclusion.failure.message) if conclusion.failure else None,
+        conclusion.failure.message if conclusion.failure else None,
     )
 
 
@@ -194,19 +195,16 @@ def archived_row(job: JobState, conclusion: Conclusion) -> Row:
         conclusion.started_at,
         conclusion.finished_at,
         conclusion.expires_at,
-        storable(conclusion.reason),
+        conclusion.reason,
         conclusion.failure.type if conclusion.failure else None,
-        storable(conclusion.failure.message) if conclusion.failure else None,
+        conclusion.failure.message if conclusion.failure else None,
         conclusion.result,
     )
 
 
 async def record(transaction: Transaction, runs: Sequence[tuple[str, Run]]) -> None:
     """Add runs to the history of their jobs, at most one per job."""
-    rows = [
-        (job_id, *run[:-2], *(None if text is None else storable(text) for text in (run.error, run.traceback)))
-        for job_id, run in runs
-    ]
+    rows = [(job_id, *run) for job_id, run in runs]
     for part in arrays.in_parts(rows):
         await transaction.rows(RECORD, **arrays.of_columns(RECORDED, part))
 

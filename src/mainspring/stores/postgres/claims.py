@@ -218,7 +218,8 @@ async def claim_once(transaction: Transaction, request: ClaimRequest, water: Low
     water.begins.clear()
     later = (moment for moment in suspects if moment > sight.now)
     wanted = {want.queue for want in request.wants}
-    waiting = (max(level.head, sight.now + CONTENDED_RETRY) for head in heads for level in head.levels)
+    waiting = [level.head for head in heads for level in head.levels]
+    waiting = [moment if moment > sight.now else sight.now + CONTENDED_RETRY for moment in waiting]
     times = [*(() if request.solo else waiting), *later, *ends(sight.halts, wanted)]
     return Claims([], earliest(times), due_suspect, unknown), unknown_rows
 

@@ -55,11 +55,6 @@ def to_job(row: Sequence[Any], traceback: str = "") -> Job:
     return columns.to_job(from_row(row), traceback)
 
 
-def storable(text: str) -> str:
-    """Replace NUL characters, which PostgreSQL cannot store in text. A handler's error message may contain them."""
-    return text.replace("\0", "�")
-
-
 def only_ids(texts: Iterable[str]) -> list[str]:
     """Leave out texts that are not job ids: one of them would make the server reject the whole statement."""
     return [text for text in texts if is_id(text)]

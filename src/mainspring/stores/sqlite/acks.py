@@ -14,7 +14,15 @@ from itertools import islice
 from typing import Any
 
 from mainspring.job import FINISHED, Inserted, Move, Outcome, ProgressReport, Save, Status
-from mainspring.stores.engine.ack import Conclusion, conclude, first_of_each, moves, note_inserted, refuse_illegal
+from mainspring.stores.engine.ack import (
+    Conclusion,
+    conclude,
+    first_of_each,
+    moves,
+    note_inserted,
+    refuse_illegal,
+    storable,
+)
 from mainspring.stores.engine.state import JobState
 from mainspring.stores.sqlite.insertion import PreparedJob, insert_jobs, prepare
 from mainspring.stores.sqlite.rows import HELD_STATE, archiving, to_state
@@ -272,6 +280,6 @@ UPDATE mainspring_jobs SET progress = ?, note = ? WHERE id = ? AND token = ? AND
 
 def report(transaction: Transaction, reports: list[ProgressReport]) -> list[bool]:
     return [
-        transaction.execute(REPORT, (report.fraction, report.note, report.job_id, report.token)).rowcount == 1
+        transaction.execute(REPORT, (report.fraction, storable(report.note), report.job_id, report.token)).rowcount == 1
         for report in reports
     ]
